@@ -1,0 +1,2 @@
+//! The oci-rs binary.
+fn main() {}
