@@ -1,0 +1,36 @@
+# oci-rs: `make help` says what there is.
+.PHONY: help build setup demo demo-stop test check e2e conformance fmt clean
+
+help: ## This list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
+
+build: ## The driver as it ships: target/x86_64-unknown-linux-musl/release/oci-rs
+	cargo build --release -p oci-rs
+
+setup: ## Install what build, tests and demo need (root where packages are missing)
+	scripts/setup.sh
+
+demo: ## A real Nomad agent runs a web service with the driver, shows it, cleans up (root; KEEP=1 leaves it running)
+	@scripts/demo.sh
+
+demo-stop: ## End a demo that was started with KEEP=1
+	@scripts/demo.sh stop
+
+test: ## Everything that CI checks (root)
+	@scripts/check.sh
+
+check: ## Format, lints, licences, documentation: no root, no Nomad
+	@scripts/check.sh format lint licences docs
+
+e2e: ## Jobs on a real Nomad agent only (root). ONLY=word picks tests by name
+	@scripts/check.sh e2e
+
+conformance: ## Nomad's own driver conformance tests only (root)
+	@scripts/check.sh conformance
+
+fmt: ## Format the code
+	cargo fmt
+	cd e2e/conformance && gofmt -w .
+
+clean: ## Remove what was built (the tools' cache in ~/.cache/oci-rs stays)
+	cargo clean

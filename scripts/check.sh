@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Runs the checks and tests by step, timed, and says at the end what failed. One cargo at a time.
+#   check.sh                all steps          check.sh lint test …   only those
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+
+ALL="format lint licences docs build test e2e conformance"
+export CARGO_TERM_PROGRESS_WHEN=never
+# What e2e and conformance run: the dev build, which `build` makes together with the tests, so that nothing compiles twice.
+export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
+export OCI_RS_NOMAD=$NOMAD
+
+step_format() {
+    cargo fmt --all --check
+    local unformatted
+    unformatted=$(gofmt -l e2e/conformance)
+    [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted"; return 1; }
+    bash -n scripts/*.sh .ci/run
+}
+
+step_lint() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
+
+step_licences() {
+    local deny=$TOOLS/bin/cargo-deny db failed=0
+    "$deny" --log-level warn check bans licenses sources || failed=1
+    # The advisories come from a git repository, which a machine behind a wall cannot reach.
+    if db=$(timeout 120 "$deny" fetch db 2>&1); then
+        "$deny" --log-level warn check --disable-fetch advisories || failed=1
+    else
+        echo "SKIPPED advisories: their database cannot be fetched here ($(tail -n 1 <<<"$db" | cut -c 1-200))"
+    fi
+    return $failed
+}
+
+step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps; }
+
+step_build() { cargo build --quiet --workspace --all-targets; }
+
+# e2e has a step of its own.
+step_test() { cargo test --workspace --exclude oci-rs-e2e --no-fail-fast; }
+
+step_e2e() {
+    need_root "e2e"
+    OCI_RS_E2E=1 cargo test --package oci-rs-e2e -- ${ONLY:+"$ONLY"}
+}
+
+step_conformance() {
+    need_root "conformance"
+    scripts/conformance.sh
+}
+
+run_step() {
+    local start=$SECONDS status=0
+    say "$1"
+    # A subshell of its own, so that `set -e` holds in it although we look at its status.
+    set +e
+    (set -e; "step_$1")
+    status=$?
+    set -e
+    printf '%s %s: %s after %d s\n' "$([ $status = 0 ] && echo "$GREEN✓" || echo "$RED✗")" "$1" \
+        "$([ $status = 0 ] && echo passed || echo FAILED)$PLAIN" $((SECONDS - start))
+    [ $status = 0 ] || failed+=("$1")
+}
+
+failed=()
+[ $# -gt 0 ] || set -- $ALL
+for step in "$@"; do
+    [[ " $ALL " = *" $step "* ]] || die "unknown step $step; there are: $ALL"
+done
+# What they run must be there and up to date, also when only they are asked for.
+if [[ " $* " =~ \ (e2e|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
+for step in "$@"; do run_step "$step"; done
+
+[ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (all in $SECONDS s)"
+say "all passed in $SECONDS s: $*"

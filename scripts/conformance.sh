@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Nomad's own driver tests against the built plugin, with a registry of our own: conformance.sh [go test flags]
+. "$(dirname "$0")/lib.sh"
+
+folder=$(mktemp -d /tmp/oci-rs-conformance.XXXXXX)
+REGISTRY_PID=''
+cleanup() {
+    local status=$?
+    [ -z "$REGISTRY_PID" ] || end_process "$REGISTRY_PID" 5
+    remove_folder "$folder"
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+port=$(free_port)
+start_registry "$folder/registry" "$port"
+"$ROOT/scripts/image.sh" "$folder/layout"
+push_image "$folder/layout" busybox conformance/busybox:1.0 "$port"
+
+export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
+export OCI_RS_IMAGE=127.0.0.1:$port/conformance/busybox:1.0 OCI_RS_CONFORMANCE_DIR=$folder
+cd "$ROOT/e2e/conformance"
+# -trimpath as in the build of Nomad, so that both share one build cache.
+go test -trimpath -count=1 -timeout 10m -v "$@" ./...
+left=$(leaks "$folder")
+[ -z "$left" ] || { warn "left behind: $left"; exit 1; }

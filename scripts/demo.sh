@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Shows the driver at work on this machine: an image made on the spot, a real registry, a real Nomad agent, and a web service
+# that is reached over the network, looked into, and stopped. Leaves nothing behind.
+#   demo.sh        all of it            KEEP=1 demo.sh   stops after the start and says how to play
+#   demo.sh stop   ends what KEEP=1 left running
+. "$(dirname "$0")/lib.sh"
+
+need_root "the demo"
+# Where a kept demo lives, for `demo.sh stop`.
+KEPT=${TOOLS%/*}/demo
+
+cleanup() {
+    local status=$?
+    trap - EXIT
+    trap '' INT TERM
+    [ $status = 0 ] || show_failure
+    [ ! -e "$folder/env" ] || stop_agent "$folder"
+    end_process "$REGISTRY_PID" 5
+    remove_folder "$folder"
+    exit "$status"
+}
+
+show_failure() {
+    warn "The demo failed. The end of the agent's log:"
+    tail -n 30 "$folder/agent.log" >&2 2>/dev/null || true
+    [ -z "${alloc:-}" ] || "$NOMAD" alloc status "$alloc" >&2 || true
+}
+
+if [ "${1:-}" = stop ]; then
+    [ -e "$KEPT" ] || die "no demo is running"
+    folder=$(cat "$KEPT")
+    say "Stopping the demo"
+    REGISTRY_PID=$(cat "$folder/registry.pid")
+    stop_agent "$folder"
+    end_process "$REGISTRY_PID" 5
+    remove_folder "$folder"
+    rm -f "$KEPT"
+    exit 0
+fi
+[ ! -e "$KEPT" ] || die "a demo is running already: stop it with \`make demo-stop\`"
+
+"$ROOT/scripts/setup.sh" demo
+say "Building the driver (cargo build --release)"
+(cd "$ROOT" && cargo build --release -p oci-rs)
+binary=$TARGET_DIR/release/oci-rs
+note "$binary, $(du -h "$binary" | cut -f1), $(file -b "$binary" 2>/dev/null | cut -d, -f1,4 || true)"
+
+folder=$(mktemp -d /tmp/oci-rs-demo.XXXXXX)
+REGISTRY_PID=''
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+say "Making an image of Debian's busybox and a web page, and pushing it to a registry of our own"
+registry_port=$(free_port)
+start_registry "$folder/registry" "$registry_port"
+echo "$REGISTRY_PID" >"$folder/registry.pid"
+"$ROOT/scripts/image.sh" "$folder/layout"
+push_image "$folder/layout" busybox demo/web:1.0 "$registry_port"
+image=127.0.0.1:$registry_port/demo/web:1.0
+note "$image"
+
+say "Starting a Nomad agent with the driver in its plugin folder"
+start_agent "$folder" "$binary"
+. "$folder/env"
+"$NOMAD" node status -self -verbose | grep -E '^(Driver|oci-rs) |^driver\.oci-rs' | sed 's/^/    /'
+
+say "Running e2e/jobs/web.nomad.hcl: driver = \"oci-rs\", network mode = \"bridge\", a mapped port"
+"$NOMAD" job run -var "image=$image" "$ROOT/e2e/jobs/web.nomad.hcl" | grep -vE '^ *$|Web UI|^-' | sed 's/^/    /'
+alloc=$("$NOMAD" job allocs -json web | jq -r '.[0].ID')
+address=$(curl -fsS "$NOMAD_ADDR/v1/allocation/$alloc" | jq -r '.AllocatedResources.Shared.Ports[0] | "\(.HostIP):\(.Value)"')
+"$NOMAD" alloc status "$alloc" | sed -n '/^Recent Events/,$p' | sed 's/^/    /'
+
+say "Fetching a page through the node: curl http://$address/"
+curl -fsS --max-time 10 --retry 5 --retry-connrefused "http://$address/" | sed 's/^/    /'
+
+if [ -n "${KEEP:-}" ]; then
+    echo "$folder" >"$KEPT"
+    trap - EXIT
+    say "Kept running. To play:"
+    cat <<TEXT
+    export NOMAD_ADDR=$NOMAD_ADDR PATH=\$PATH:$TOOLS; alias nomad=$NOMAD
+    curl http://$address/
+    nomad alloc exec -task web ${alloc%%-*} /bin/sh
+    nomad alloc logs -f ${alloc%%-*}
+    nomad job run -var image=$image $ROOT/e2e/jobs/web.nomad.hcl
+    the agent's log: $folder/agent.log       web interface: $NOMAD_ADDR/ui/
+    make demo-stop     when you are done
+TEXT
+    exit 0
+fi
+
+say "Its logs: nomad alloc logs"
+"$NOMAD" alloc logs "$alloc" | sed 's/^/    /'
+"$NOMAD" alloc logs -stderr "$alloc" | sed 's/^/    stderr: /'
+
+say "A command inside: nomad alloc exec"
+"$NOMAD" alloc exec -i=false -t=false -task web "$alloc" /bin/sh -c 'id; hostname; echo "$GREETING"; ps -o pid,args' | sed 's/^/    /'
+
+say "Stopping it"
+"$NOMAD" job stop -detach web >/dev/null
+wait_for 60 "the job to stop" all_stopped
+"$NOMAD" alloc logs "$alloc" | tail -n 1 | sed 's/^/    its last words: /'
+stop_agent "$folder"
+
+say "Looking for anything left behind: processes, mounts, cgroups, network namespaces, firewall rules, folders"
+left=$(leaks "$folder" "$alloc")
+[ -z "$left" ] || { warn "$left"; die "something was left behind"; }
+printf '%s    nothing.%s\n' "$GREEN" "$PLAIN"

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Makes the image that demo and tests run, without Docker: image.sh FOLDER writes an OCI layout with the tag `busybox`, to be
+# pushed with `skopeo copy oci:FOLDER:busybox …`. Content: Debian's static busybox with a link per applet, users, a web page,
+# and the scripts in e2e/image/.
+. "$(dirname "$0")/lib.sh"
+
+layout=${1:?usage: image.sh FOLDER}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir -p "$root"/{bin,etc,tmp,root,home/app,www/cgi-bin,data} "$layout/blobs/sha256"
+chmod 1777 "$root/tmp"
+
+cp /bin/busybox "$root/bin/busybox"
+for applet in $(/bin/busybox --list); do
+    [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
+done
+printf '%s\n' root:x:0:0:root:/root:/bin/sh app:x:1000:1000:app:/home/app:/bin/sh nobody:x:65534:65534:nobody:/:/bin/false >"$root/etc/passwd"
+printf '%s\n' root:x:0: app:x:1000: staff:x:50:app nogroup:x:65534: >"$root/etc/group"
+echo '<h1>Hello from oci-rs</h1>' >"$root/www/index.html"
+cp "$ROOT"/e2e/image/bin/* "$root/bin/"
+cp "$ROOT"/e2e/image/cgi-bin/* "$root/www/cgi-bin/"
+chmod 755 "$root"/bin/* "$root"/www/cgi-bin/*
+printf 'not a program\n' >"$root/data/not-executable"
+chmod 644 "$root/data/not-executable"
+
+# blob FILE: into the layout under its digest, which it prints with the size.
+blob() {
+    local digest
+    digest=$(sha256sum "$1" | cut -d' ' -f1)
+    cp "$1" "$layout/blobs/sha256/$digest"
+    printf '"digest":"sha256:%s","size":%s' "$digest" "$(stat -c %s "$1")"
+}
+
+tar --create --directory "$root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --file "$work/layer.tar" .
+diff_id=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
+gzip -n -1 "$work/layer.tar"
+
+cat >"$work/config.json" <<JSON
+{"architecture":"amd64","os":"linux","created":"2020-01-01T00:00:00Z",
+ "config":{"Env":["PATH=/bin","GREETING=hello from the image"],"Cmd":["/bin/serve"],"WorkingDir":"/www","ExposedPorts":{"8080/tcp":{}}},
+ "rootfs":{"type":"layers","diff_ids":["sha256:$diff_id"]}}
+JSON
+cat >"$work/manifest.json" <<JSON
+{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+ "config":{"mediaType":"application/vnd.oci.image.config.v1+json",$(blob "$work/config.json")},
+ "layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip",$(blob "$work/layer.tar.gz")}]}
+JSON
+cat >"$layout/index.json" <<JSON
+{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",$(blob "$work/manifest.json"),
+ "annotations":{"org.opencontainers.image.ref.name":"busybox"}}]}
+JSON
+echo '{"imageLayoutVersion":"1.0.0"}' >"$layout/oci-layout"

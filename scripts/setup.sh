@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demo need and what is not there yet: Debian packages, the Rust target, Nomad (built
+# from the Go module proxy) and cargo-deny. Needs nothing but package registries; does nothing when all is there.
+#   setup.sh            everything
+#   setup.sh demo       without what only the tests use
+. "$(dirname "$0")/lib.sh"
+
+# package:file that shows that it is there
+PACKAGES="busybox-static:/bin/busybox containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
+    docker-registry:/usr/bin/docker-registry gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
+    musl-tools:/usr/bin/musl-gcc skopeo:/usr/bin/skopeo ca-certificates:/etc/ssl/certs/ca-certificates.crt"
+
+packages() {
+    local entry missing=()
+    for entry in $PACKAGES; do [ -e "${entry#*:}" ] || missing+=("${entry%%:*}"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    need_root "installing ${missing[*]}"
+    say "Installing Debian packages: ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
+        apt-get update -q >/dev/null
+        apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+    }
+    # Debian starts a registry for everyone on port 5000; nobody asked for that.
+    if [[ " ${missing[*]} " = *" docker-registry "* ]] && [ -d /run/systemd/system ]; then
+        systemctl disable --now --quiet docker-registry.service || true
+    fi
+}
+
+rust() {
+    command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs first"
+    # rust-toolchain.toml names toolchain, components and target; rustup fetches them when it is asked for them.
+    if command -v rustup >/dev/null && ! rustup target list --installed 2>/dev/null | grep -qx "$TARGET"; then
+        say "Installing the Rust toolchain and target $TARGET"
+        (cd "$ROOT" && rustup toolchain install >/dev/null && rustup target add "$TARGET" >/dev/null)
+    fi
+}
+
+nomad() {
+    [ -x "$NOMAD" ] && return 0
+    command -v go >/dev/null || die "go is missing: install Go 1.21 or later (https://go.dev/dl) first"
+    say "Building Nomad $NOMAD_VERSION from its Go module (some minutes, once)"
+    mkdir -p "$TOOLS"
+    (cd "$ROOT/e2e/tools/nomad" &&
+        go build -trimpath -ldflags='-s -w' -o "$TOOLS/.nomad-$$" github.com/hashicorp/nomad)
+    mv "$TOOLS/.nomad-$$" "$NOMAD"
+}
+
+cargo_deny() {
+    [ -x "$TOOLS/bin/cargo-deny" ] && "$TOOLS/bin/cargo-deny" --version | grep -qF " $CARGO_DENY_VERSION" && return 0
+    say "Building cargo-deny $CARGO_DENY_VERSION (some minutes, once)"
+    # Outside the checkout, so that its .cargo/config.toml does not choose the target.
+    (cd / && cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny)
+}
+
+packages
+rust
+nomad
+[ "${1:-}" = demo ] || cargo_deny
