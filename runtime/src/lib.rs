@@ -3,4 +3,20 @@
 //! Knows no Nomad and no images. What decides is pure (`plan` → `spec`); what acts is thin. Nothing here may run in a
 //! threaded process except [`Runtime`], which only executes our own binary in its roles `monitor` and `exec`.
 
+pub mod cgroup;
+mod error;
 pub mod plan;
+mod process;
+mod runtime;
+mod state;
+mod sys;
+
+pub use cgroup::stats::{CpuStats, MemoryStats, Stats};
+pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
+pub use process::ProcessRef;
+pub use runtime::{Running, Runtime, Status};
+pub use state::ExitRecord;
+
+// Stand-ins until `exec` arrives.
+mod exec_stub;
+pub use exec_stub::{ExecExit, ExecProcess, ExecRequest, TerminalSize, exec_main, monitor_main};

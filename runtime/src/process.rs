@@ -1,0 +1,167 @@
+//! A process that cannot be mistaken for another one.
+//!
+//! A pid alone names whoever has it now. Records therefore keep pid, start time and the boot they belong to, and whoever
+//! acts on a record first opens a pidfd and then compares: after that the pidfd stays with that one process.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
+    time::Timespec,
+};
+use serde::{Deserialize, Serialize};
+
+/// A process, held by a pidfd.
+#[derive(Debug)]
+pub struct ProcessRef {
+    /// Its id in our pid namespace.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot (`/proc/<pid>/stat`, field 22).
+    pub start_time: u64,
+    /// Readable as soon as the process has ended.
+    pub pidfd: OwnedFd,
+}
+
+/// A process as our files remember it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessRecord {
+    pub pid: i32,
+    pub start_time: u64,
+    pub boot_id: String,
+}
+
+impl ProcessRef {
+    /// Whoever has this pid now; `NotFound` when nobody has, or only a zombie.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        let id = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(not_found)?;
+        let start_time = start_time(pid)?;
+        Ok(Self { pid, start_time, pidfd })
+    }
+
+    /// The process of a record, if it still runs.
+    pub(crate) fn find(record: &ProcessRecord) -> io::Result<Option<Self>> {
+        if record.boot_id != boot_id()? {
+            return Ok(None);
+        }
+        match Self::open(record.pid) {
+            Ok(found) if found.start_time == record.start_time => Ok(Some(found).filter(|p| !p.ended())),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What to write down to find the process again.
+    pub(crate) fn record(&self) -> io::Result<ProcessRecord> {
+        Ok(ProcessRecord { pid: self.pid, start_time: self.start_time, boot_id: boot_id()? })
+    }
+
+    /// Whether the process has ended.
+    pub fn ended(&self) -> bool {
+        self.wait_for(Some(std::time::Duration::ZERO)).unwrap_or(false)
+    }
+
+    /// Waits until the process has ended, or the time is over; whether it has.
+    pub fn wait_for(&self, limit: Option<std::time::Duration>) -> io::Result<bool> {
+        let deadline = limit.map(|limit| std::time::Instant::now() + limit);
+        loop {
+            let left = deadline
+                .map(|deadline| Timespec::try_from(deadline.saturating_duration_since(std::time::Instant::now())))
+                .transpose()
+                .map_err(|_| io::ErrorKind::InvalidInput)?;
+            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], left.as_ref()) {
+                Ok(count) => return Ok(count > 0),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends a signal; a process that has ended is no error.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        let signal = signal_from(signal)?;
+        match pidfd_send_signal(&self.pidfd, signal) {
+            Err(Errno::SRCH) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Takes the process out of the process table if it is an ended child of ours.
+    pub(crate) fn reap(&self) -> io::Result<()> {
+        match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+            Ok(_) | Err(Errno::CHILD) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A signal by its number; real-time signals included.
+pub(crate) fn signal_from(signal: i32) -> io::Result<Signal> {
+    Signal::from_named_raw(signal)
+        .or_else(|| crate::sys::realtime_signal(signal))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{signal} is not a signal")))
+}
+
+/// Identifies this boot of the machine.
+pub(crate) fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+fn start_time(pid: i32) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(not_found)?;
+    parse_start_time(&stat).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable /proc/<pid>/stat"))
+}
+
+/// Field 22 of `/proc/<pid>/stat`; the name in field 2 can hold spaces and parentheses.
+fn parse_start_time(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+fn not_found<E: Into<io::Error>>(error: E) -> io::Error {
+    let error: io::Error = error.into();
+    match error.raw_os_error() {
+        Some(libc::ESRCH | libc::ENOENT) => io::ErrorKind::NotFound.into(),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_time_is_found_behind_a_hostile_name() {
+        let stat = "7 (a) b) 1 2) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 424242 1 2 3";
+        assert_eq!(parse_start_time(stat), Some(424_242));
+        assert_eq!(parse_start_time("7 (x"), None);
+    }
+
+    #[test]
+    fn a_record_finds_its_process_and_no_other() {
+        let me = ProcessRef::open(std::process::id() as i32).expect("our own process");
+        let record = me.record().expect("a record");
+        assert!(ProcessRef::find(&record).expect("a look-up").is_some());
+        let other_time = ProcessRecord { start_time: record.start_time + 1, ..record.clone() };
+        assert!(ProcessRef::find(&other_time).expect("a look-up").is_none());
+        let other_boot = ProcessRecord { boot_id: "another".to_owned(), ..record };
+        assert!(ProcessRef::find(&other_boot).expect("a look-up").is_none());
+    }
+
+    #[test]
+    fn an_ended_child_is_not_found_even_as_a_zombie() {
+        let mut child = std::process::Command::new("true").spawn().expect("a child");
+        let process = ProcessRef::open(child.id() as i32).expect("the child");
+        let record = process.record().expect("a record");
+        assert!(process.wait_for(Some(std::time::Duration::from_secs(10))).expect("a poll"));
+        assert!(ProcessRef::find(&record).expect("a look-up").is_none());
+        process.signal(libc::SIGKILL).expect("no error for an ended process");
+        child.wait().expect("reaped");
+    }
+}
