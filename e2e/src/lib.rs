@@ -1,1 +1,22 @@
-//! End-to-end kit.
+//! The kit for tests on a real Nomad: an agent of our own, a registry with an image of our own, jobs from `e2e/jobs`, and a
+//! look at what is left behind.
+//!
+//! Everything that the kit starts is ended by its drop guard, by pid, also when a case fails. It touches only what carries one
+//! of its names: its temporary folder, its bridge, the ids of its allocations. So it can run beside other agents.
+
+pub mod agent;
+pub mod alloc;
+pub mod api;
+mod failure;
+pub mod job;
+pub mod leaks;
+pub mod process;
+pub mod registry;
+pub mod tools;
+
+pub use agent::Agent;
+pub use alloc::{Alloc, Exit};
+pub use failure::{Context, Failure, Outcome};
+pub use job::Job;
+pub use registry::Registry;
+pub use tools::Tools;

@@ -1,0 +1,290 @@
+//! One allocation with one task: what Nomad says of it, and what a user does with it.
+
+use std::{
+    process::{Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{
+    Agent, Context, Failure, Outcome,
+    process::{self, Process},
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// An allocation of a job on our agent.
+#[derive(Debug)]
+pub struct Alloc<'a> {
+    agent: &'a Agent,
+    /// Its id.
+    pub id: String,
+    /// Its job's id.
+    pub job: String,
+}
+
+/// How a task ended, as Nomad tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code.
+    pub code: i64,
+    /// The signal that killed it, 0 for none.
+    pub signal: i64,
+    /// The kernel killed it for want of memory.
+    pub oom: bool,
+}
+
+impl<'a> Alloc<'a> {
+    pub(crate) const fn new(agent: &'a Agent, id: String, job: String) -> Self {
+        Self { agent, id, job }
+    }
+
+    /// The allocation as the API shows it.
+    ///
+    /// # Errors
+    /// When the API does not answer.
+    pub fn get(&self) -> Outcome<Value> {
+        self.agent.api().get(&self.path())
+    }
+
+    /// Waits for a condition on the allocation.
+    ///
+    /// # Errors
+    /// After a minute, with the allocation's events.
+    pub fn wait<T>(&self, what: &str, ready: impl FnMut(&Value) -> Option<T>) -> Outcome<T> {
+        self.agent
+            .api()
+            .wait(&self.path(), what, LIMIT, ready)
+            .map_err(|_| {
+                let events = self.events().unwrap_or_default().join("\n  ");
+                Failure(format!(
+                    "waited {LIMIT:?} in vain for {what}; events:\n  {events}"
+                ))
+            })
+    }
+
+    /// Waits until the task runs.
+    ///
+    /// # Errors
+    /// When it ends instead.
+    pub fn wait_running(&self) -> Outcome {
+        let state = self.wait("the task to run", |alloc| {
+            let state = task(alloc)["State"].as_str()?;
+            (state != "pending").then(|| state.to_owned())
+        })?;
+        if state == "running" {
+            return Ok(());
+        }
+        Err(Failure(format!(
+            "the task did not run; events:\n  {}",
+            self.events()?.join("\n  ")
+        )))
+    }
+
+    /// Waits until the task is over for good, and says how it ended the last time.
+    ///
+    /// # Errors
+    /// When it does not end, or never ran.
+    pub fn wait_exit(&self) -> Outcome<Exit> {
+        let alloc = self.wait_over()?;
+        let events = task(&alloc)["Events"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let last = events.iter().rfind(|event| event["Type"] == "Terminated");
+        let Some(event) = last else {
+            return Err(Failure(format!("it never ran: {:?}", self.events()?)));
+        };
+        Ok(Exit {
+            code: event["ExitCode"].as_i64().unwrap_or(-1),
+            signal: event["Signal"].as_i64().unwrap_or(-1),
+            oom: event["Details"]["oom_killed"] == "true",
+        })
+    }
+
+    /// Waits until the allocation is over, however.
+    ///
+    /// # Errors
+    /// When that does not happen.
+    pub fn wait_over(&self) -> Outcome<Value> {
+        self.wait("the task to end", |alloc| {
+            let over = alloc["ClientStatus"] == "complete" || alloc["ClientStatus"] == "failed";
+            (over && task(alloc)["State"] == "dead").then(|| alloc.clone())
+        })
+    }
+
+    /// The task's events so far, one line each.
+    ///
+    /// # Errors
+    /// When the API does not answer.
+    pub fn events(&self) -> Outcome<Vec<String>> {
+        let alloc = self.get()?;
+        let events = task(&alloc)["Events"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Ok(events
+            .iter()
+            .map(|event| {
+                format!(
+                    "{}: {}",
+                    text(&event["Type"]),
+                    text(&event["DisplayMessage"])
+                )
+            })
+            .collect())
+    }
+
+    /// How often Nomad restarted the task.
+    ///
+    /// # Errors
+    /// When the API does not answer.
+    pub fn restarts(&self) -> Outcome<i64> {
+        let alloc = self.get()?;
+        Ok(task(&alloc)["Restarts"].as_i64().unwrap_or(-1))
+    }
+
+    /// Stops the job and waits for the task's end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&self) -> Outcome {
+        self.agent.api().delete(&format!("/v1/job/{}", self.job))?;
+        self.wait_over().map(drop)
+    }
+
+    /// `nomad alloc exec` without a terminal.
+    ///
+    /// # Errors
+    /// When the tool cannot be run.
+    pub fn exec(&self, command: &[&str]) -> Outcome<Output> {
+        let args = [
+            &["alloc", "exec", "-i=false", "-t=false", self.id.as_str()],
+            command,
+        ]
+        .concat();
+        self.agent.nomad(&args)
+    }
+
+    /// `nomad alloc exec` in a terminal of 40 rows and 100 columns; `input` is typed into it.
+    ///
+    /// # Errors
+    /// When the tool cannot be run.
+    pub fn exec_in_terminal(&self, command: &str, input: &str) -> Outcome<Output> {
+        let line = format!(
+            "stty rows 40 cols 100; exec timeout 60 \"$NOMAD\" alloc exec -i=true -t=true {} {command}",
+            self.id
+        );
+        let mut script = self.agent.command("script");
+        script
+            .args(["-qec", &line, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = script.spawn().context("script")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            std::io::Write::write_all(&mut stdin, input.as_bytes())?;
+            // Closing it would press Ctrl-D: keep it open until the command has ended.
+            let output = thread::spawn(move || child.wait_with_output());
+            let output = output
+                .join()
+                .map_err(|_| Failure("script's reader panicked".to_owned()))??;
+            drop(stdin);
+            return Ok(output);
+        }
+        Err(Failure("script has no stdin".to_owned()))
+    }
+
+    /// What `nomad alloc logs` prints for `stdout` or `stderr`.
+    ///
+    /// # Errors
+    /// With the tool's own words.
+    pub fn log(&self, stream: &str) -> Outcome<Vec<u8>> {
+        let option = if stream == "stderr" {
+            "-stderr"
+        } else {
+            "-stdout"
+        };
+        let output = self.agent.nomad(&["alloc", "logs", option, &self.id])?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(Failure(
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        ))
+    }
+
+    /// Waits until the log of `stream` satisfies `ready`. Nomad writes logs with a delay, and tells nobody.
+    ///
+    /// # Errors
+    /// After a while, with the log's end.
+    pub fn wait_log(&self, stream: &str, ready: impl Fn(&[u8]) -> bool) -> Outcome<Vec<u8>> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let log = self.log(stream).unwrap_or_default();
+            if ready(&log) {
+                return Ok(log);
+            }
+            if Instant::now() > deadline {
+                let end =
+                    String::from_utf8_lossy(&log[log.len().saturating_sub(300)..]).into_owned();
+                return Err(Failure(format!(
+                    "not the expected {stream}: {} bytes ending in {end:?}",
+                    log.len()
+                )));
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// The node's address and port that lead to the group's port `label`.
+    ///
+    /// # Errors
+    /// When there is no such port.
+    pub fn address(&self, label: &str) -> Outcome<String> {
+        let alloc = self.get()?;
+        let ports = alloc["AllocatedResources"]["Shared"]["Ports"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let port = ports
+            .iter()
+            .find(|port| port["Label"] == label)
+            .ok_or_else(|| Failure(format!("no port {label}")))?;
+        Ok(format!(
+            "{}:{}",
+            port["HostIP"].as_str().unwrap_or_default(),
+            port["Value"]
+        ))
+    }
+
+    /// The container's process 1.
+    ///
+    /// # Errors
+    /// When there is not exactly one.
+    pub fn init(&self) -> Outcome<Process> {
+        let mut found = process::of_alloc(&self.id);
+        found.retain(|process| process.inner_pid == 1 && process.depth > 0);
+        match found.as_slice() {
+            [init] => Ok(init.clone()),
+            _ => Err(Failure(format!(
+                "expected one container process, found {found:?}"
+            ))),
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("/v1/allocation/{}", self.id)
+    }
+}
+
+/// The state of the only task.
+fn task(alloc: &Value) -> &Value {
+    alloc["TaskStates"]
+        .as_object()
+        .and_then(|tasks| tasks.values().next())
+        .unwrap_or(&Value::Null)
+}

@@ -1,0 +1,153 @@
+//! Nomad's HTTP API: requests, and waiting by its blocking queries instead of asking again and again.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use ureq::{Body, http::Response};
+
+use crate::{Context, Failure, Outcome};
+
+/// One agent's API.
+#[derive(Debug, Clone)]
+pub struct Api {
+    base: String,
+    http: ureq::Agent,
+}
+
+impl Api {
+    /// The API at `http://127.0.0.1:port`.
+    #[must_use]
+    pub fn new(port: u16) -> Self {
+        let http = ureq::Agent::config_builder()
+            .proxy(None)
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(60)))
+            .build()
+            .new_agent();
+        Self {
+            base: format!("http://127.0.0.1:{port}"),
+            http,
+        }
+    }
+
+    /// The value for `NOMAD_ADDR`.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.base
+    }
+
+    /// The answer to a GET.
+    ///
+    /// # Errors
+    /// No answer, or another status than 2xx.
+    pub fn get(&self, path: &str) -> Outcome<Value> {
+        self.query(path).map(|(value, _)| value)
+    }
+
+    /// The answer to a PUT.
+    ///
+    /// # Errors
+    /// No answer, or another status than 2xx.
+    pub fn put(&self, path: &str, body: &Value) -> Outcome<Value> {
+        let response = self
+            .http
+            .put(format!("{}{path}", self.base))
+            .send(body.to_string());
+        read(response, path).map(|(value, _)| value)
+    }
+
+    /// The answer to a DELETE.
+    ///
+    /// # Errors
+    /// No answer, or another status than 2xx.
+    pub fn delete(&self, path: &str) -> Outcome<Value> {
+        read(
+            self.http.delete(format!("{}{path}", self.base)).call(),
+            path,
+        )
+        .map(|(value, _)| value)
+    }
+
+    /// Waits until `ready` finds what it looks for in the answer to `path`, which must support blocking queries.
+    ///
+    /// # Errors
+    /// After `limit`, with the last answer.
+    pub fn wait<T>(
+        &self,
+        path: &str,
+        what: &str,
+        limit: Duration,
+        mut ready: impl FnMut(&Value) -> Option<T>,
+    ) -> Outcome<T> {
+        let deadline = Instant::now() + limit;
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let mut index = 0;
+        let mut last = String::from("no answer");
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure(format!(
+                    "waited {limit:?} in vain for {what}; last: {last}"
+                )));
+            }
+            let wait = left.as_millis().clamp(1, 20_000);
+            match self.query(&format!("{path}{separator}index={index}&wait={wait}ms")) {
+                Ok((value, at)) => {
+                    if let Some(found) = ready(&value) {
+                        return Ok(found);
+                    }
+                    last = value.to_string().chars().take(1500).collect();
+                    // An index that goes back means another history: start over, as Nomad's documentation says.
+                    index = if at < index { 0 } else { at };
+                }
+                // The agent is starting, or has no leader yet; it cannot tell us when it will have one.
+                Err(error) => {
+                    last = error.0;
+                    thread::sleep(Duration::from_millis(50));
+                }
+            }
+        }
+    }
+
+    fn query(&self, path: &str) -> Outcome<(Value, u64)> {
+        read(self.http.get(format!("{}{path}", self.base)).call(), path)
+    }
+}
+
+/// Fetches a page as a user of a service would.
+///
+/// # Errors
+/// No answer within some seconds, or another status than 2xx.
+pub fn fetch(url: &str) -> Outcome<String> {
+    let config = ureq::Agent::config_builder()
+        .proxy(None)
+        .timeout_global(Some(Duration::from_secs(10)));
+    let mut response = config.build().new_agent().get(url).call().context(url)?;
+    Ok(response.body_mut().read_to_string().context(url)?)
+}
+
+fn read(response: Result<Response<Body>, ureq::Error>, path: &str) -> Outcome<(Value, u64)> {
+    let mut response = response.context(path)?;
+    let index = response
+        .headers()
+        .get("x-nomad-index")
+        .and_then(|value| value.to_str().ok());
+    let index = index.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let text = response.body_mut().read_to_string().context(path)?;
+    if !response.status().is_success() {
+        return Err(Failure(format!(
+            "{path}: {}: {}",
+            response.status(),
+            text.trim()
+        )));
+    }
+    let value = if text.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_str(&text).context(path)?
+    };
+    Ok((value, index))
+}

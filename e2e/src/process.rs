@@ -1,0 +1,118 @@
+//! Processes of the machine, found and ended by pid.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
+
+use crate::{Context, Outcome};
+
+/// A process as /proc showed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid on the machine.
+    pub pid: i32,
+    /// Its pid in its innermost pid namespace.
+    pub inner_pid: i32,
+    /// Depth of its pid namespace below ours; 0 is ours.
+    pub depth: usize,
+    /// Command line, words joined by spaces.
+    pub command: String,
+    /// The file that it runs.
+    pub exe: String,
+}
+
+/// Every process for which `wanted` says yes; those that end meanwhile are left out.
+pub fn find(mut wanted: impl FnMut(&Process) -> bool) -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(read)
+        .filter(|process| wanted(process))
+        .collect()
+}
+
+/// The processes of an allocation's tasks: those with its id in their environment.
+#[must_use]
+pub fn of_alloc(alloc: &str) -> Vec<Process> {
+    let needle = format!("NOMAD_ALLOC_ID={alloc}");
+    find(|process| {
+        let environ = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+        environ
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == needle.as_bytes())
+    })
+}
+
+/// The plugin instances that run `file`, leaving out those that only end soon cannot be told apart: ask again.
+#[must_use]
+pub fn running(file: &Path) -> Vec<Process> {
+    find(|process| Path::new(&process.exe) == file)
+}
+
+/// Sends a signal; a process that is gone is fine.
+pub fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        // The only error that can come here is that there is no such process any more.
+        kill_process(pid, signal).ok();
+    }
+}
+
+/// Waits until a process has ended; `false` when it still runs after `limit`.
+///
+/// # Errors
+/// When the kernel refuses to tell.
+pub fn wait_gone(pid: i32, limit: Duration) -> Outcome<bool> {
+    let Some(pid) = Pid::from_raw(pid) else {
+        return Ok(true);
+    };
+    let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(fd) => fd,
+        Err(rustix::io::Errno::SRCH) => return Ok(true),
+        Err(error) => return Err(error.into()),
+    };
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left)?;
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready.context("poll")? > 0),
+        }
+    }
+}
+
+fn read(pid: i32) -> Option<Process> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    if field("State:")?.trim_start().starts_with(['Z', 'X']) {
+        return None;
+    }
+    let pids: Vec<i32> = field("NSpid:")?
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect();
+    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let command = String::from_utf8_lossy(&command)
+        .replace('\0', " ")
+        .trim()
+        .to_owned();
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let exe = exe.to_string_lossy().into_owned();
+    Some(Process {
+        pid,
+        inner_pid: *pids.last()?,
+        depth: pids.len() - 1,
+        command,
+        exe,
+    })
+}

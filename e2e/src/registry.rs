@@ -1,0 +1,182 @@
+//! A real registry on the loopback address, and the image in it.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::{Context, Failure, Outcome, Tools, api};
+
+/// A port of the loopback address that is free now, below the range that outgoing connections use.
+///
+/// # Errors
+/// When there is none.
+pub fn free_port() -> Outcome<u16> {
+    let seed = std::process::id() as u16 ^ Instant::now().elapsed().subsec_nanos() as u16;
+    let mut candidate = 10_000 + seed % 9_000;
+    for _ in 0..9_000 {
+        candidate = 10_000 + (candidate - 10_000 + 7) % 9_000;
+        if TcpListener::bind(("127.0.0.1", candidate)).is_ok() {
+            return Ok(candidate);
+        }
+    }
+    Err(Failure("no free port below 19000".to_owned()))
+}
+
+/// The registry's process and its content.
+#[derive(Debug)]
+pub struct Registry {
+    tools: Tools,
+    folder: TempDir,
+    port: u16,
+    child: Mutex<Option<Child>>,
+}
+
+impl Registry {
+    /// Starts a registry and puts the test image into it as `test/busybox:1.0`.
+    ///
+    /// # Errors
+    /// With the registry's or skopeo's own words.
+    pub fn start(tools: &Tools) -> Outcome<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("oci-rs-e2e-registry.")
+            .tempdir()?;
+        let registry = Self {
+            tools: tools.clone(),
+            port: free_port()?,
+            folder,
+            child: Mutex::default(),
+        };
+        registry.up()?;
+        registry
+            .run(Command::new(tools.home.join("../scripts/image.sh")).arg(registry.layout()))?;
+        registry.push("test/busybox:1.0")?;
+        Ok(registry)
+    }
+
+    /// The image that most jobs run.
+    #[must_use]
+    pub fn image(&self) -> String {
+        self.reference("test/busybox:1.0")
+    }
+
+    /// `127.0.0.1:port/name`.
+    #[must_use]
+    pub fn reference(&self, name: &str) -> String {
+        format!("127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// The digest of the test image.
+    ///
+    /// # Errors
+    /// When skopeo cannot say.
+    pub fn digest(&self) -> Outcome<String> {
+        let layout = format!("oci:{}:busybox", self.layout().display());
+        let mut command = Command::new("skopeo");
+        let output = command
+            .args(["inspect", "--format", "{{.Digest}}", &layout])
+            .output()
+            .context("skopeo")?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Puts the test image into the registry under one more name.
+    ///
+    /// # Errors
+    /// With skopeo's own words.
+    pub fn push(&self, name: &str) -> Outcome {
+        let source = format!("oci:{}:busybox", self.layout().display());
+        let target = format!("docker://{}", self.reference(name));
+        let options = [
+            "--insecure-policy",
+            "copy",
+            "--quiet",
+            "--dest-tls-verify=false",
+        ];
+        self.run(Command::new("skopeo").args(options).args([source, target]))
+    }
+
+    /// Starts it again on the same port with the same content.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn up(&self) -> Outcome {
+        let config = self.folder.path().join("config.yml");
+        let log = self.folder.path().join("registry.log");
+        fs::write(
+            &config,
+            format!(
+                "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\n\
+                 storage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: \"127.0.0.1:{}\"}}\n",
+                self.folder.path().join("blobs").display(),
+                self.port
+            ),
+        )?;
+        let log_file = fs::File::create(&log)?;
+        let mut command = Command::new("docker-registry");
+        command
+            .arg("serve")
+            .arg(&config)
+            .env("OTEL_TRACES_EXPORTER", "none")
+            .stdin(Stdio::null());
+        command.stdout(log_file.try_clone()?).stderr(log_file);
+        let child = command.spawn().context("docker-registry")?;
+        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            if Instant::now() > deadline {
+                return Err(Failure(format!(
+                    "the registry did not start: {}",
+                    fs::read_to_string(&log)?
+                )));
+            }
+            // It has no way to tell when it listens.
+            thread::sleep(Duration::from_millis(20));
+        }
+        api::fetch(&format!("http://127.0.0.1:{}/v2/", self.port)).map(drop)
+    }
+
+    /// Ends its process; the content stays.
+    pub fn down(&self) {
+        let child = self
+            .child
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(mut child) = child {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+
+    fn layout(&self) -> PathBuf {
+        self.folder.path().join("layout")
+    }
+
+    fn run(&self, command: &mut Command) -> Outcome {
+        let output = command
+            .current_dir(&self.tools.home)
+            .output()
+            .context(format!("{command:?}"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Failure(format!(
+            "{command:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )))
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.down();
+    }
+}

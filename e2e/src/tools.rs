@@ -1,0 +1,105 @@
+//! The programs that the tests need, and what to say when one is missing.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use crate::{Failure, Outcome};
+
+const NOMAD_VERSION: &str = "1.11.2";
+const FOLDERS: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+const PROGRAMS: [&str; 7] = [
+    "docker-registry",
+    "skopeo",
+    "iptables",
+    "ip",
+    "busybox",
+    "script",
+    "timeout",
+];
+
+/// Where everything is.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// The `nomad` executable.
+    pub nomad: PathBuf,
+    /// The driver under test.
+    pub driver: PathBuf,
+    /// The folder with the CNI plugins.
+    pub cni: PathBuf,
+    /// `e2e/` in the checkout.
+    pub home: PathBuf,
+}
+
+impl Tools {
+    /// Finds all of them.
+    ///
+    /// # Errors
+    /// Names everything that is missing and how to get it.
+    pub fn find() -> Outcome<Self> {
+        let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let tools = Self {
+            nomad: env::var_os("OCI_RS_NOMAD").map_or_else(cached_nomad, PathBuf::from),
+            driver: env::var_os("OCI_RS_BIN").map_or_else(built_driver, PathBuf::from),
+            cni: env::var_os("CNI_PATH")
+                .map_or_else(|| PathBuf::from("/usr/lib/cni"), PathBuf::from),
+            home,
+        };
+        let mut missing = Vec::new();
+        if !rustix::process::geteuid().is_root() {
+            missing.push("root: Nomad clients and containers need it".to_owned());
+        }
+        for program in PROGRAMS {
+            if !FOLDERS
+                .iter()
+                .any(|folder| Path::new(folder).join(program).exists())
+            {
+                missing.push(program.to_owned());
+            }
+        }
+        for path in [&tools.nomad, &tools.driver, &tools.cni.join("bridge")] {
+            if !path.exists() {
+                missing.push(path.display().to_string());
+            }
+        }
+        if missing.is_empty() {
+            return Ok(tools);
+        }
+        Err(Failure(format!(
+            "missing: {} (scripts/setup.sh installs tools, `cargo build -p oci-rs` makes the driver)",
+            missing.join(", ")
+        )))
+    }
+}
+
+/// Whether a missing tool is an error instead of a reason to skip.
+#[must_use]
+pub fn required() -> bool {
+    env::var_os("OCI_RS_E2E").is_some_and(|value| value == "1")
+}
+
+fn cached_nomad() -> PathBuf {
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache"));
+    cache
+        .join("oci-rs/tools")
+        .join(format!("nomad-{NOMAD_VERSION}"))
+}
+
+/// The driver of the same build as this test: `target/…/debug/deps/nomad-xyz` → `target/…/debug/oci-rs`.
+fn built_driver() -> PathBuf {
+    let exe = env::current_exe().unwrap_or_default();
+    exe.ancestors()
+        .nth(2)
+        .unwrap_or(Path::new(""))
+        .join("oci-rs")
+}

@@ -1,0 +1,101 @@
+//! `nomad alloc exec`, as a user calls it.
+
+use e2e::Outcome;
+
+use crate::{Case, Env, Needs::SharedAgent, service::web};
+
+pub const CASES: &[Case] = &[
+    ("exec_without_terminal", SharedAgent, exec_without_terminal),
+    ("exec_in_a_terminal", SharedAgent, exec_in_a_terminal),
+    ("exec_passes_input", SharedAgent, exec_passes_input),
+    (
+        "exec_of_a_missing_command",
+        SharedAgent,
+        exec_of_a_missing_command,
+    ),
+    (
+        "exec_ends_with_its_client",
+        SharedAgent,
+        exec_ends_with_its_client,
+    ),
+];
+
+fn exec_without_terminal(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let output = alloc.exec(&[
+        "/bin/sh",
+        "-c",
+        "echo out; echo err >&2; echo $GREETING; pwd; cat /proc/1/cmdline; exit 7",
+    ])?;
+    assert_eq!(output.status.code(), Some(7));
+    let stdout = String::from_utf8_lossy(&output.stdout).replace('\0', " ");
+    assert!(
+        stdout.starts_with("out\nhello from the job\n/www\n"),
+        "{stdout}"
+    );
+    assert!(
+        stdout.contains("/bin/serve"),
+        "it must see the container's processes: {stdout}"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "err\n");
+    Ok(())
+}
+
+fn exec_in_a_terminal(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let output = alloc.exec_in_terminal(
+        "/bin/sh",
+        "tty; sleep 1; stty size; echo $((6 * 7))\nexit 5\n",
+    )?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(5), "{text}");
+    assert!(text.contains("/dev/"), "tty: {text}");
+    assert!(text.contains("40 100"), "size: {text}");
+    assert!(text.contains("\n42\r\n"), "{text}");
+    Ok(())
+}
+
+fn exec_passes_input(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    // Some hundred KiB there and back, through a pipe: what `nomad alloc exec … tar -x` does.
+    let line = format!(
+        "head -c 300000 /dev/urandom > in; \"$NOMAD\" alloc exec -i -t=false {} cat < in > out; cmp in out",
+        alloc.id
+    );
+    let folder = tempfile::tempdir()?;
+    let output = env
+        .agent
+        .command("sh")
+        .args(["-c", &line])
+        .current_dir(folder.path())
+        .output()?;
+    assert!(output.status.success(), "{output:?}");
+    Ok(())
+}
+
+fn exec_of_a_missing_command(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let output = alloc.exec(&["/no/such/command"])?;
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    let output = alloc.exec(&["/data/not-executable"])?;
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    Ok(())
+}
+
+fn exec_ends_with_its_client(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let line = format!(
+        "timeout -s KILL 3 \"$NOMAD\" alloc exec -i=false -t=false {} sleep 4321",
+        alloc.id
+    );
+    env.agent.command("sh").args(["-c", &line]).output()?;
+    let left = e2e::leaks::settle(|| {
+        let sleeping = e2e::process::find(|process| process.command == "sleep 4321");
+        sleeping
+            .into_iter()
+            .map(|process| process.command)
+            .collect()
+    });
+    assert!(left.is_empty(), "the command outlived its client");
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! Jobs with `driver = "oci-rs"` on a real Nomad agent.
+//!
+//! One agent serves most cases; those that kill agents have one of their own. After each case nothing may be left of its jobs,
+//! and after all of them nothing of the agent. Without root or the tools the cases are skipped with the reason, unless
+//! `OCI_RS_E2E=1` says that they must run.
+
+mod batch;
+mod exec;
+mod mistakes;
+mod recovery;
+mod service;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use e2e::{Agent, Failure, Outcome, Registry, Tools, tools};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// What a case gets.
+struct Env<'a> {
+    agent: &'a Agent,
+    registry: &'a Registry,
+}
+
+/// A case: its name, whether it needs an agent of its own, and what it does.
+type Case = (&'static str, Needs, fn(&Env) -> Outcome);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    SharedAgent,
+    OwnAgent,
+}
+
+/// What outlives a case. Started by the first case that needs it.
+struct World {
+    tools: Tools,
+    registry: Mutex<Option<Arc<Registry>>>,
+    agent: Mutex<Option<Arc<Agent>>>,
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // The cases look at what the whole machine shows, so one after the other.
+    arguments.test_threads = Some(1);
+    let cases = [
+        batch::CASES,
+        service::CASES,
+        exec::CASES,
+        mistakes::CASES,
+        recovery::CASES,
+    ]
+    .concat();
+    let world = match Tools::find() {
+        Ok(tools) => World {
+            tools,
+            registry: Mutex::default(),
+            agent: Mutex::default(),
+        },
+        Err(Failure(reason)) => return skip(&arguments, &cases, &reason),
+    };
+    let world = Arc::new(world);
+    let trials = cases.into_iter().map(|(name, needs, run)| {
+        let world = Arc::clone(&world);
+        Trial::test(name, move || {
+            world
+                .run(needs, run)
+                .map_err(|Failure(text)| Failed::from(text))
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    match world.close() {
+        Ok(()) => conclusion.exit_code(),
+        Err(Failure(text)) => fail(&text),
+    }
+}
+
+#[allow(clippy::print_stderr)]
+fn fail(text: &str) -> ExitCode {
+    eprintln!("{text}");
+    ExitCode::FAILURE
+}
+
+#[allow(clippy::print_stderr)]
+fn skip(arguments: &Arguments, cases: &[Case], reason: &str) -> ExitCode {
+    if tools::required() {
+        return fail(reason);
+    }
+    eprintln!("skipped: {reason}");
+    let trials = cases
+        .iter()
+        .map(|(name, ..)| Trial::test(*name, || Ok(())).with_ignored_flag(true));
+    libtest_mimic::run(arguments, trials.collect()).exit_code()
+}
+
+impl World {
+    fn run(&self, needs: Needs, case: fn(&Env) -> Outcome) -> Outcome {
+        let registry = get_or(&self.registry, || Registry::start(&self.tools))?;
+        if needs == Needs::OwnAgent {
+            let agent = Agent::start(&self.tools)?;
+            run_on(&agent, &registry, case)?;
+            return none_left(agent.close()?);
+        }
+        let agent = get_or(&self.agent, || Agent::start(&self.tools))?;
+        agent.mark_log();
+        let outcome = run_on(&agent, &registry, case);
+        if outcome.is_err() {
+            // The next case is not to suffer from what broke this one.
+            drop(agent);
+            drop(lock(&self.agent).take());
+        }
+        outcome
+    }
+
+    fn close(&self) -> Outcome {
+        let agent = lock(&self.agent).take().and_then(Arc::into_inner);
+        agent.map_or(Ok(()), |agent| none_left(agent.close()?))
+    }
+}
+
+fn run_on(agent: &Agent, registry: &Registry, case: fn(&Env) -> Outcome) -> Outcome {
+    let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry })));
+    let outcome = outcome.unwrap_or_else(|panic| Err(Failure(panic_text(&*panic))));
+    let outcome = outcome.map_err(|Failure(text)| Failure(format!("{text}\n{}", agent.diagnose())));
+    let after = agent.purge().and_then(|()| none_left(agent.leaks()));
+    outcome.and(after.map_err(|Failure(text)| Failure(format!("{text}\n{}", agent.diagnose()))))
+}
+
+fn none_left(left: Vec<String>) -> Outcome {
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure(format!("left behind:\n  {}", left.join("\n  "))))
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "panicked".to_owned())
+}
+
+fn get_or<T>(slot: &Mutex<Option<Arc<T>>>, start: impl FnOnce() -> Outcome<T>) -> Outcome<Arc<T>> {
+    let mut slot = lock(slot);
+    match &*slot {
+        Some(there) => Ok(Arc::clone(there)),
+        None => {
+            let new = Arc::new(start()?);
+            *slot = Some(Arc::clone(&new));
+            Ok(new)
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

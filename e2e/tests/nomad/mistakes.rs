@@ -1,0 +1,188 @@
+//! Jobs that cannot run: the user must read in the task's events what is wrong and what to do.
+
+use e2e::{Failure, Job, Outcome};
+
+use crate::{
+    Case, Env,
+    Needs::SharedAgent,
+    batch::{expect_event, script},
+};
+
+pub const CASES: &[Case] = &[
+    (
+        "mistake_image_does_not_exist",
+        SharedAgent,
+        image_does_not_exist,
+    ),
+    ("mistake_wrong_digest", SharedAgent, wrong_digest),
+    ("mistake_bad_image_name", SharedAgent, bad_image_name),
+    (
+        "mistake_command_not_in_image",
+        SharedAgent,
+        command_not_in_image,
+    ),
+    (
+        "mistake_command_not_executable",
+        SharedAgent,
+        command_not_executable,
+    ),
+    ("mistake_unknown_user", SharedAgent, unknown_user),
+    (
+        "mistake_mount_source_does_not_exist",
+        SharedAgent,
+        mount_source_does_not_exist,
+    ),
+    ("mistake_unknown_option", SharedAgent, unknown_option),
+    (
+        "mistake_all_reported_together",
+        SharedAgent,
+        all_reported_together,
+    ),
+    (
+        "registry_down_is_retried",
+        SharedAgent,
+        registry_down_is_retried,
+    ),
+];
+
+/// The job must fail for good without having run, with an event that holds all of `texts`.
+fn refused(env: &Env, job: &Job, texts: &[&str]) -> Outcome {
+    let alloc = env.agent.run(job)?;
+    let over = alloc.wait_over()?;
+    assert_eq!(over["ClientStatus"], "failed");
+    let events = alloc.events()?;
+    let failures: Vec<&String> = events
+        .iter()
+        .filter(|event| {
+            event.starts_with("Driver Failure") || event.starts_with("Failed Validation")
+        })
+        .collect();
+    let lacking = |event: &&String| texts.iter().all(|text| event.contains(text));
+    if !failures.iter().any(lacking) {
+        return Err(Failure(format!(
+            "expected an event with {texts:?}, got:\n  {}",
+            events.join("\n  ")
+        )));
+    }
+    // Trying again cannot help, so nobody must have to wait for it.
+    assert_eq!(alloc.restarts()?, 0, "{events:?}");
+    assert!(
+        events.iter().any(|event| event.contains("unrecoverable")),
+        "{events:?}"
+    );
+    // The same text where a user looks.
+    let status = env.agent.nomad(&["alloc", "status", &alloc.id])?;
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(texts.iter().all(|text| status.contains(text)), "{status}");
+    Ok(())
+}
+
+fn with_attempts(job: Job) -> Job {
+    job.number("attempts", 2)
+}
+
+fn image_does_not_exist(env: &Env) -> Outcome {
+    let image = env.registry.reference("test/no-such-image:1.0");
+    refused(
+        env,
+        &with_attempts(Job::new("batch").var("image", &image)),
+        &[&image, "not found"],
+    )
+}
+
+fn wrong_digest(env: &Env) -> Outcome {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let image = env.registry.reference(&format!("test/busybox@{digest}"));
+    refused(
+        env,
+        &with_attempts(Job::new("batch").var("image", &image)),
+        &[&digest],
+    )
+}
+
+fn bad_image_name(env: &Env) -> Outcome {
+    refused(
+        env,
+        &with_attempts(Job::new("batch").var("image", "Not A Name")),
+        &["Not A Name"],
+    )
+}
+
+fn command_not_in_image(env: &Env) -> Outcome {
+    let job = Job::new("batch")
+        .var("image", &env.registry.image())
+        .var("command", "/bin/no-such-command");
+    refused(env, &with_attempts(job), &["/bin/no-such-command"])
+}
+
+fn command_not_executable(env: &Env) -> Outcome {
+    let job = Job::new("batch")
+        .var("image", &env.registry.image())
+        .var("command", "/data/not-executable");
+    refused(env, &with_attempts(job), &["/data/not-executable"])
+}
+
+fn unknown_user(env: &Env) -> Outcome {
+    refused(
+        env,
+        &with_attempts(script(env, "true").var("user", "nosuchuser")),
+        &["nosuchuser"],
+    )
+}
+
+fn mount_source_does_not_exist(env: &Env) -> Outcome {
+    let mount = r#"mount {
+        type   = "bind"
+        source = "local/no-such-folder"
+        target = "/mnt"
+    }"#;
+    refused(
+        env,
+        &with_attempts(script(env, "true").config(mount)),
+        &["no-such-folder"],
+    )
+}
+
+fn unknown_option(env: &Env) -> Outcome {
+    refused(
+        env,
+        &with_attempts(script(env, "true").config("no_such_option = 1")),
+        &["no_such_option"],
+    )
+}
+
+fn all_reported_together(env: &Env) -> Outcome {
+    let lines = r#"
+        cap_add          = ["no_such_capability"]
+        shm_size         = -5
+        memory_hard_limit = -1
+    "#;
+    refused(
+        env,
+        &with_attempts(script(env, "true").config(lines)),
+        &["cap_add", "shm_size", "memory_hard_limit"],
+    )
+}
+
+/// A registry that is away comes back: the restart policy decides, not the driver.
+fn registry_down_is_retried(env: &Env) -> Outcome {
+    env.registry.push("test/later:1.0")?;
+    env.registry.down();
+    let job = Job::new("batch")
+        .var("image", &env.registry.reference("test/later:1.0"))
+        .var("command", "true");
+    let alloc = env.agent.run(&job.number("attempts", 20))?;
+    let failed = alloc.wait("a failed try", |_| {
+        alloc
+            .events()
+            .ok()?
+            .iter()
+            .any(|event| event.starts_with("Driver Failure"))
+            .then_some(())
+    });
+    env.registry.up()?;
+    failed?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    assert!(alloc.restarts()? > 0);
+    expect_event(&alloc, "Restarting")
+}

@@ -1,0 +1,163 @@
+//! Agent, plugin and monitor die or stop; tasks go on, and their end is not lost.
+
+use std::{fs, time::Duration};
+
+use e2e::{Alloc, Failure, Outcome, process};
+use rustix::process::Signal;
+
+use crate::{
+    Case, Env,
+    Needs::OwnAgent,
+    batch::script,
+    service::{page, web},
+};
+
+pub const CASES: &[Case] = &[
+    ("recovery_agent_killed", OwnAgent, |env| {
+        survives(env, || env.agent.kill())
+    }),
+    ("recovery_agent_stopped", OwnAgent, |env| {
+        survives(env, || env.agent.stop())
+    }),
+    ("recovery_agent_and_plugin_killed", OwnAgent, |env| {
+        survives(env, || kill_agent_and_plugin(env))
+    }),
+    ("recovery_plugin_killed", OwnAgent, plugin_killed),
+    ("recovery_end_while_agent_was_stopped", OwnAgent, |env| {
+        ends_unwatched(env, || env.agent.stop())
+    }),
+    (
+        "recovery_end_while_agent_and_plugin_were_dead",
+        OwnAgent,
+        |env| ends_unwatched(env, || kill_agent_and_plugin(env)),
+    ),
+    ("recovery_monitor_killed", OwnAgent, monitor_killed),
+    ("recovery_stop_after_restart", OwnAgent, stop_after_restart),
+];
+
+/// A script that ends with 5 as soon as someone makes /alloc/data/go.
+const UNTIL_TOLD: &str =
+    "echo waiting; while [ ! -e /alloc/data/go ]; do sleep 0.1; done; echo told; exit 5";
+
+fn kill_agent_and_plugin(env: &Env) -> Outcome {
+    let plugin = env.agent.plugin_pid()?;
+    env.agent.kill()?;
+    kill(plugin)
+}
+
+fn kill(pid: i32) -> Outcome {
+    process::signal(pid, Signal::KILL);
+    if process::wait_gone(pid, Duration::from_secs(10))? {
+        Ok(())
+    } else {
+        Err(Failure(format!("{pid} does not die")))
+    }
+}
+
+/// The task must not notice that the agent goes away and comes back.
+fn survives(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
+    let alloc = web(env)?;
+    let init = alloc.init()?;
+    let address = alloc.address("http")?;
+    go_away()?;
+    assert_eq!(alloc.init()?, init, "without an agent");
+    e2e::api::fetch(&format!("http://{address}/"))?;
+    env.agent.launch()?;
+    unharmed(env, &alloc, &init)?;
+    alloc.stop()?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    alloc.wait_log("stdout", |log| log.ends_with(b"stopping\n"))?;
+    Ok(())
+}
+
+/// Same process, no restart, and everything that a user does with a task works.
+fn unharmed(env: &Env, alloc: &Alloc, init: &process::Process) -> Outcome {
+    alloc.wait_running()?;
+    assert_eq!(page(alloc)?, "<h1>Hello from oci-rs</h1>\n");
+    let output = alloc.exec(&["/bin/sh", "-c", "exit 9"])?;
+    assert_eq!(output.status.code(), Some(9), "{output:?}");
+    let output = env
+        .agent
+        .nomad(&["alloc", "signal", "-s", "SIGUSR1", &alloc.id])?;
+    assert!(output.status.success(), "{output:?}");
+    alloc.wait_log("stdout", |log| log.ends_with(b"got SIGUSR1\n"))?;
+    assert_eq!(alloc.init()?, *init);
+    assert_eq!(alloc.restarts()?, 0, "{:?}", alloc.events()?);
+    let events = alloc.events()?;
+    assert!(
+        !events
+            .iter()
+            .any(|event| event.contains("Failed Restoring")),
+        "{events:?}"
+    );
+    Ok(())
+}
+
+fn plugin_killed(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let init = alloc.init()?;
+    for _ in 0..3 {
+        let plugin = env.agent.plugin_pid()?;
+        kill(plugin)?;
+        assert_ne!(env.agent.plugin_pid()?, plugin);
+        // Nomad notices by itself; the first call after that may still meet the dead one.
+        alloc.wait_log("stdout", |log| log.starts_with(b"serving"))?;
+        unharmed(env, &alloc, &init)?;
+    }
+    Ok(())
+}
+
+/// The exit code of a task that ended while nobody watched must be the true one.
+fn ends_unwatched(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
+    let alloc = env.agent.run(&script(env, UNTIL_TOLD))?;
+    alloc.wait_log("stdout", |log| log == b"waiting\n")?;
+    let init = alloc.init()?;
+    go_away()?;
+    fs::write(
+        env.agent
+            .path()
+            .join("nomad/alloc")
+            .join(&alloc.id)
+            .join("alloc/data/go"),
+        "",
+    )?;
+    assert!(
+        process::wait_gone(init.pid, Duration::from_secs(20))?,
+        "the task did not end"
+    );
+    env.agent.launch()?;
+    assert_eq!(alloc.wait_exit()?.code, 5, "{:?}", alloc.events()?);
+    assert_eq!(alloc.restarts()?, 0);
+    alloc.wait_log("stdout", |log| log == b"waiting\ntold\n")?;
+    Ok(())
+}
+
+/// Without its monitor a task goes on and can be stopped, and its end is noticed.
+fn monitor_killed(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let init = alloc.init()?;
+    let folder = env.agent.path().join("state/tasks").display().to_string();
+    let monitors = process::find(|process| {
+        process.command.contains(&folder) && process.command.contains("monitor")
+    });
+    let [monitor] = monitors.as_slice() else {
+        return Err(Failure(format!("expected one monitor: {monitors:?}")));
+    };
+    kill(monitor.pid)?;
+    unharmed(env, &alloc, &init)?;
+    alloc.stop()?;
+    assert!(process::wait_gone(init.pid, Duration::from_secs(5))?);
+    Ok(())
+}
+
+/// Stopping after a restart must use the task's own signal and wait, as if nothing had happened.
+fn stop_after_restart(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    env.agent.stop()?;
+    env.agent.launch()?;
+    alloc.wait_running()?;
+    alloc.stop()?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    alloc.wait_log("stdout", |log| log.ends_with(b"stopping\n"))?;
+    Ok(())
+}
