@@ -1,0 +1,225 @@
+//! Cgroups as a Nomad client makes them for a task, on v1 and v2.
+//!
+//! The client's own groups (`nomad`, `nomad.slice`) are shared by all nodes of all tests, and perhaps with a real agent. A
+//! [`Hold`] keeps them: the first one makes what is missing and notes it, the last one takes away what was noted.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::must::Must;
+
+/// Where every hierarchy is mounted.
+const ROOT: &str = "/sys/fs/cgroup";
+/// The v1 hierarchies in which a client makes a group for each task.
+const V1: [&str; 3] = ["freezer", "cpu", "memory"];
+/// Controllers that a client hands down on v2.
+const V2_CONTROLLERS: &str = "+cpuset +cpu +io +memory +pids";
+
+/// Which kind of cgroups a Nomad client would use here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// A hierarchy per controller.
+    V1,
+    /// The unified tree.
+    V2,
+}
+
+/// The kind of cgroups of this machine, told as Nomad tells it.
+pub fn mode() -> Mode {
+    if Path::new(ROOT).join("cgroup.controllers").exists() { Mode::V2 } else { Mode::V1 }
+}
+
+/// The client's groups are there as long as this lives.
+#[derive(Debug)]
+pub struct Hold {
+    lock: File,
+}
+
+impl Hold {
+    /// Makes the client's groups where they are missing.
+    pub fn take() -> Self {
+        let lock = File::options().create(true).append(true).read(true).open(note_path()).must("the note of shared cgroups");
+        flock(&lock, FlockOperation::LockExclusive).must("lock the note of shared cgroups");
+        for group in parents() {
+            if !group.exists() {
+                make_parent(&group).must(&format!("make {}", group.display()));
+                writeln!(&lock, "{}", group.display()).must("note a shared cgroup");
+            }
+        }
+        flock(&lock, FlockOperation::LockShared).must("share the note of shared cgroups");
+        Self { lock }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // Somebody else still holds them: the last one cleans.
+        if flock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_err() || agent_is_running() {
+            return;
+        }
+        let noted = fs::read_to_string(note_path()).unwrap_or_default();
+        for group in noted.lines().rev() {
+            remove_group(Path::new(group)).ok();
+        }
+        self.lock.set_len(0).ok();
+    }
+}
+
+fn note_path() -> PathBuf {
+    std::env::temp_dir().join("oci-rs-kit.cgroups")
+}
+
+/// A real agent may have come to rely on groups that we made before it started.
+fn agent_is_running() -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    processes.flatten().any(|entry| fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == "nomad"))
+}
+
+fn parents() -> Vec<PathBuf> {
+    let below = |path: &str| Path::new(ROOT).join(path);
+    match mode() {
+        Mode::V1 => {
+            let mut all: Vec<_> = V1.iter().map(|controller| below(controller).join("nomad")).collect();
+            all.extend([below("cpuset/nomad"), below("cpuset/nomad/share"), below("cpuset/nomad/reserve")]);
+            all
+        }
+        Mode::V2 => ["nomad.slice", "nomad.slice/share.slice", "nomad.slice/reserve.slice"].map(below).into(),
+    }
+}
+
+fn make_parent(group: &Path) -> io::Result<()> {
+    fs::create_dir(group)?;
+    match mode() {
+        Mode::V1 if group.starts_with(Path::new(ROOT).join("cpuset")) => inherit_cpuset(group),
+        Mode::V1 => Ok(()),
+        Mode::V2 => {
+            let parent = group.parent().unwrap_or(Path::new(ROOT));
+            fs::write(parent.join("cgroup.subtree_control"), V2_CONTROLLERS).or(Ok::<(), io::Error>(()))?;
+            fs::write(group.join("cgroup.subtree_control"), V2_CONTROLLERS).or(Ok(()))
+        }
+    }
+}
+
+/// A v1 cpuset takes no process before it has processors and memory nodes.
+fn inherit_cpuset(group: &Path) -> io::Result<()> {
+    let parent = group.parent().unwrap_or(Path::new(ROOT));
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        fs::write(group.join(file), fs::read(parent.join(file))?)?;
+    }
+    Ok(())
+}
+
+/// The groups of one task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskGroups {
+    /// All groups that belong to this task alone.
+    pub own: Vec<PathBuf>,
+    /// What the client sends as `cpuset_cgroup`.
+    pub cpuset: PathBuf,
+}
+
+impl TaskGroups {
+    /// Makes the groups for a task; with `reserve` it gets cores of its own.
+    pub fn make(alloc: &str, task: &str, reserve: bool) -> io::Result<Self> {
+        let name = format!("{alloc}.{task}");
+        let part = if reserve { "reserve" } else { "share" };
+        let root = Path::new(ROOT);
+        let groups = match mode() {
+            Mode::V1 => {
+                let mut own: Vec<_> = V1.iter().map(|controller| root.join(controller).join("nomad").join(&name)).collect();
+                let part = root.join("cpuset/nomad").join(part);
+                let cpuset = if reserve { part.join(&name) } else { part };
+                if reserve {
+                    own.push(cpuset.clone());
+                }
+                Self { own, cpuset }
+            }
+            Mode::V2 => {
+                let scope = root.join("nomad.slice").join(format!("{part}.slice")).join(format!("{name}.scope"));
+                Self { own: vec![scope.clone()], cpuset: scope }
+            }
+        };
+        for group in &groups.own {
+            fs::create_dir_all(group)?;
+        }
+        if mode() == Mode::V1 && reserve {
+            let mems = fs::read(root.join("cpuset/nomad/cpuset.mems"))?;
+            fs::write(groups.cpuset.join("cpuset.mems"), mems)?;
+        }
+        Ok(groups)
+    }
+
+    /// The group of one controller.
+    pub fn of(&self, controller: &str) -> PathBuf {
+        match mode() {
+            Mode::V1 => {
+                let base = Path::new(ROOT).join(controller);
+                self.own.iter().find(|group| group.starts_with(&base)).cloned().must(&format!("a {controller} group"))
+            }
+            Mode::V2 => self.cpuset.clone(),
+        }
+    }
+
+    /// A file of the group, trimmed; the name is the one of the mode in use.
+    pub fn read(&self, controller: &str, file: &str) -> String {
+        let path = self.of(controller).join(file);
+        fs::read_to_string(&path).must(&format!("read {}", path.display())).trim().to_owned()
+    }
+
+    /// Processes in any of the groups.
+    pub fn members(&self) -> Vec<i32> {
+        self.own.iter().flat_map(|group| members(group)).collect()
+    }
+
+    /// What the client does when a task is over for good: kill members, remove the groups. Groups that cannot be removed
+    /// (because a driver left children in them) come back.
+    pub fn remove(&self) -> Vec<PathBuf> {
+        let leftover = |group: &&PathBuf| fs::remove_dir(group).is_err() && group.exists();
+        self.own.iter().filter(leftover).cloned().collect()
+    }
+
+    /// Removes the groups with all that is in and below them.
+    pub fn destroy(&self) {
+        for group in &self.own {
+            remove_group(group).ok();
+        }
+    }
+}
+
+/// The processes of one group.
+pub fn members(group: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// All groups of all hierarchies whose path contains the text.
+pub fn find(part: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::from(ROOT)];
+    while let Some(folder) = open.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.path().to_string_lossy().contains(part) {
+                    found.push(entry.path());
+                }
+                open.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn remove_group(group: &Path) -> io::Result<()> {
+    let children = fs::read_dir(group)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    for child in children {
+        remove_group(&child.path())?;
+    }
+    fs::remove_dir(group)
+}

@@ -1,0 +1,137 @@
+//! `nomad alloc exec`: the streaming session as the agent drives it.
+
+use std::time::Duration;
+
+use proto::driver::{
+    ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse, ExitResult,
+    exec_task_streaming_request::{Setup, TerminalSize},
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::{
+    must::{Must, within},
+    plugin::Plugin,
+};
+
+/// What a finished session gave.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Outcome {
+    /// Standard output, or everything of a terminal.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// Exit code.
+    pub code: i32,
+    /// Signal.
+    pub signal: i32,
+}
+
+/// A session. Dropping it cancels the call, as a client that goes away does.
+#[derive(Debug)]
+pub struct Session {
+    // The client never closes its side.
+    requests: mpsc::UnboundedSender<ExecTaskStreamingRequest>,
+    answers: Streaming<ExecTaskStreamingResponse>,
+    outcome: Outcome,
+    result: Option<ExitResult>,
+}
+
+impl Plugin {
+    /// Opens a session with its setup message; with a terminal the size follows at once.
+    pub async fn exec_streaming(&self, id: &str, command: &[&str], tty: Option<(i32, i32)>) -> Result<Session, Status> {
+        let (requests, outgoing) = mpsc::unbounded_channel();
+        let command = command.iter().map(|part| (*part).to_owned()).collect();
+        let setup = Setup { task_id: id.to_owned(), command, tty: tty.is_some() };
+        requests.send(ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() }).must("the setup message");
+        if let Some((height, width)) = tty {
+            requests.send(size(height, width)).must("the terminal's size");
+        }
+        let answers = self.driver().exec_task_streaming(UnboundedReceiverStream::new(outgoing)).await?.into_inner();
+        Ok(Session { requests, answers, outcome: Outcome::default(), result: None })
+    }
+
+    /// A whole session without input.
+    pub async fn exec_to_end(&self, id: &str, command: &[&str], tty: Option<(i32, i32)>, limit: Duration) -> Result<Outcome, Status> {
+        let session = self.exec_streaming(id, command, tty).await?;
+        if tty.is_none() {
+            session.close_stdin();
+        }
+        session.finish(limit).await
+    }
+}
+
+fn size(height: i32, width: i32) -> ExecTaskStreamingRequest {
+    ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height, width }), ..Default::default() }
+}
+
+impl Session {
+    fn send(&self, request: ExecTaskStreamingRequest) {
+        // A session that has ended takes nothing more, as in reality.
+        self.requests.send(request).ok();
+    }
+
+    /// Sends input.
+    pub fn stdin(&self, data: &[u8]) {
+        for chunk in data.chunks(2048) {
+            let stdin = Some(ExecTaskStreamingIoOperation { data: chunk.to_vec(), close: false });
+            self.send(ExecTaskStreamingRequest { stdin, ..Default::default() });
+        }
+    }
+
+    /// Closes the command's standard input.
+    pub fn close_stdin(&self) {
+        let stdin = Some(ExecTaskStreamingIoOperation { data: Vec::new(), close: true });
+        self.send(ExecTaskStreamingRequest { stdin, ..Default::default() });
+    }
+
+    /// Changes the terminal's size.
+    pub fn resize(&self, height: i32, width: i32) {
+        self.send(size(height, width));
+    }
+
+    /// The empty message that the client sends every ten seconds.
+    pub fn heartbeat(&self) {
+        self.send(ExecTaskStreamingRequest::default());
+    }
+
+    /// Reads answers until the standard output so far contains the text.
+    pub async fn until(&mut self, text: &str, limit: Duration) {
+        let until = async {
+            while !self.outcome.stdout.contains(text) {
+                if !self.step().await.must("the session") {
+                    panic!("the session ended before {text:?}: {:?}", self.outcome);
+                }
+            }
+        };
+        if tokio::time::timeout(limit, until).await.is_err() {
+            panic!("no {text:?} within {limit:?}: {:?}", self.outcome);
+        }
+    }
+
+    /// Reads to the end, and checks the order of messages on which Go's client relies.
+    pub async fn finish(mut self, limit: Duration) -> Result<Outcome, Status> {
+        within(limit, "the end of the exec session", async { while self.step().await? {} Ok::<(), Status>(()) }).await?;
+        let result = self.result.must("a message with exited and result before the end of the stream");
+        self.outcome.code = result.exit_code;
+        self.outcome.signal = result.signal;
+        Ok(self.outcome)
+    }
+
+    async fn step(&mut self) -> Result<bool, Status> {
+        let Some(message) = self.answers.message().await? else { return Ok(false) };
+        assert!(self.result.is_none(), "a message after the one that says exited: {message:?}");
+        if message.exited {
+            assert!(message.stdout.is_none() && message.stderr.is_none(), "exited travels alone: {message:?}");
+            self.result = Some(message.result.must("a result beside exited"));
+        }
+        if let Some(stdout) = message.stdout {
+            self.outcome.stdout.push_str(&String::from_utf8_lossy(&stdout.data));
+        }
+        if let Some(stderr) = message.stderr {
+            self.outcome.stderr.push_str(&String::from_utf8_lossy(&stderr.data));
+        }
+        Ok(true)
+    }
+}

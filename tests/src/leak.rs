@@ -1,0 +1,144 @@
+//! What a test left behind on the machine.
+//!
+//! Tests run beside each other, so nothing is compared with a state before: everything that belongs to a node can be told by
+//! its folders' path or by the ids of its allocations, and must be gone at the end.
+
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use crate::cgroup;
+
+/// Traces of a node on the machine.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Traces {
+    /// Processes whose command line, environment or cgroup names the node: pid and command line.
+    pub processes: Vec<(i32, String)>,
+    /// Mount points of the driver's folders in the host's mount table; never allowed, not even while a task runs.
+    pub mounts: Vec<String>,
+    /// Cgroups that carry an allocation's id.
+    pub cgroups: Vec<PathBuf>,
+    /// Network namespaces that carry an allocation's id.
+    pub namespaces: Vec<PathBuf>,
+    /// Files of single tasks in the driver's folders.
+    pub files: Vec<PathBuf>,
+}
+
+impl Traces {
+    /// Looks for traces of a node with these folders and allocations.
+    pub fn find(root: &Path, driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Self {
+        Self {
+            processes: processes(root, allocs),
+            mounts: mounts(driver_dirs),
+            cgroups: allocs.iter().flat_map(|alloc| cgroup::find(alloc)).collect(),
+            namespaces: namespaces(allocs),
+            files: files(driver_dirs, allocs),
+        }
+    }
+
+    /// Nothing is left.
+    pub fn is_clean(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Traces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (pid, command) in &self.processes {
+            writeln!(f, "process {pid}: {command}")?;
+        }
+        for mount in &self.mounts {
+            writeln!(f, "mount in the host's table: {mount}")?;
+        }
+        for path in &self.cgroups {
+            writeln!(f, "cgroup {} (members {:?})", path.display(), cgroup::members(path))?;
+        }
+        for path in &self.namespaces {
+            writeln!(f, "network namespace {}", path.display())?;
+        }
+        for path in &self.files {
+            writeln!(f, "file {}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// Every process id of the machine.
+pub fn all_pids() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The command line of a process, its parts separated by spaces; its name in brackets for a zombie.
+pub fn command_line(pid: i32) -> String {
+    let raw = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&raw).replace('\0', " ").trim().to_owned();
+    if !text.is_empty() {
+        return text;
+    }
+    format!("[{}]", fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim())
+}
+
+/// A field of `/proc/<pid>/status`.
+pub fn status_field(pid: i32, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+/// Children of a process, zombies among them.
+pub fn children(parent: i32) -> Vec<(i32, String)> {
+    let is_child = |pid: &i32| status_field(*pid, "PPid").is_some_and(|ppid| ppid == parent.to_string());
+    all_pids().into_iter().filter(is_child).map(|pid| (pid, command_line(pid))).collect()
+}
+
+fn processes(root: &Path, allocs: &BTreeSet<String>) -> Vec<(i32, String)> {
+    let own = std::process::id().cast_signed();
+    let root = root.to_string_lossy();
+    let belongs = |pid: &i32| {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let text = [read("cmdline"), read("environ"), read("cgroup")].concat();
+        let text = String::from_utf8_lossy(&text);
+        text.contains(&*root) || allocs.iter().any(|alloc| text.contains(alloc.as_str()))
+    };
+    all_pids().into_iter().filter(|pid| *pid != own && belongs(pid)).map(|pid| (pid, command_line(pid))).collect()
+}
+
+fn mounts(driver_dirs: &[PathBuf]) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    points.filter(|point| driver_dirs.iter().any(|dir| Path::new(point).starts_with(dir))).map(str::to_owned).collect()
+}
+
+fn namespaces(allocs: &BTreeSet<String>) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir("/run/netns") else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.filter(|path| allocs.iter().any(|alloc| path.to_string_lossy().contains(alloc.as_str()))).collect()
+}
+
+fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open: Vec<PathBuf> = driver_dirs.to_vec();
+    while let Some(folder) = open.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            // An image's files are nobody's trace, and many.
+            if name == "layers" {
+                continue;
+            }
+            // Folders of single tasks, also of those whose id does not name an allocation.
+            let of_a_task = ["tasks", "containers"].iter().any(|parent| folder.ends_with(parent));
+            let named = |alloc: &String| name.to_string_lossy().contains(alloc.as_str());
+            if of_a_task || allocs.iter().any(named) {
+                found.push(entry.path());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    found
+}

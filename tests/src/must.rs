@@ -1,0 +1,59 @@
+//! Giving up with words: what a test cannot go on without.
+
+use std::{fmt::Display, future::Future, time::Duration};
+
+/// Takes the value out, or ends the test with a text that says what was wanted.
+pub trait Must<T> {
+    /// The value; panics with `what` and the reason.
+    #[track_caller]
+    fn must(self, what: &str) -> T;
+}
+
+impl<T, E: Display> Must<T> for Result<T, E> {
+    #[track_caller]
+    fn must(self, what: &str) -> T {
+        match self {
+            Ok(value) => value,
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+}
+
+impl<T> Must<T> for Option<T> {
+    #[track_caller]
+    fn must(self, what: &str) -> T {
+        match self {
+            Some(value) => value,
+            None => panic!("{what}: there is none"),
+        }
+    }
+}
+
+/// The future's value, or the end of the test when it takes longer than `limit`.
+pub async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(limit, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: nothing within {limit:?}"),
+    }
+}
+
+/// Seconds, shortly.
+pub const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Waits for something outside our reach to become true (another process's end, a file), looking every few milliseconds.
+///
+/// Only for what the kernel cannot tell a stranger; returns false when `limit` has passed.
+pub async fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        if condition() {
+            return true;
+        }
+        if tokio::time::Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
