@@ -8,7 +8,7 @@
 # package:file that shows that it is there
 PACKAGES="busybox-static:/bin/busybox containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
     docker-registry:/usr/bin/docker-registry gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
-    musl-tools:/usr/bin/musl-gcc skopeo:/usr/bin/skopeo ca-certificates:/etc/ssl/certs/ca-certificates.crt"
+    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc skopeo:/usr/bin/skopeo ca-certificates:/etc/ssl/certs/ca-certificates.crt"
 
 packages() {
     local entry missing=()
@@ -29,11 +29,13 @@ packages() {
 
 rust() {
     command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs first"
-    # rust-toolchain.toml names toolchain, components and target; rustup fetches them when it is asked for them.
-    if command -v rustup >/dev/null && ! rustup target list --installed 2>/dev/null | grep -qx "$TARGET"; then
-        say "Installing the Rust toolchain and target $TARGET"
-        (cd "$ROOT" && rustup toolchain install >/dev/null && rustup target add "$TARGET" >/dev/null)
-    fi
+    command -v rustup >/dev/null || return 0
+    cd "$ROOT"
+    rustup target list --installed 2>/dev/null | grep -qx "$TARGET" && return 0
+    say "Installing the Rust toolchain of rust-toolchain.toml and target $TARGET"
+    # Without a name it takes the file's; older rustups want one, but install it at the first use.
+    rustup toolchain install >/dev/null 2>&1 || true
+    rustup target add "$TARGET" >/dev/null
 }
 
 nomad() {
@@ -49,8 +51,10 @@ nomad() {
 cargo_deny() {
     [ -x "$TOOLS/bin/cargo-deny" ] && "$TOOLS/bin/cargo-deny" --version | grep -qF " $CARGO_DENY_VERSION" && return 0
     say "Building cargo-deny $CARGO_DENY_VERSION (some minutes, once)"
-    # Outside the checkout, so that its .cargo/config.toml does not choose the target.
-    (cd / && cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny)
+    cd "$ROOT"
+    # For this machine, not for the target that .cargo/config.toml names.
+    CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p') \
+        cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny
 }
 
 packages

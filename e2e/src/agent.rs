@@ -188,7 +188,7 @@ impl Agent {
             .arg(&self.tools.nomad)
             .args(args)
             .stdin(Stdio::null());
-        Ok(command.output().context("nomad")?)
+        command.output().context("nomad")
     }
 
     /// A program with the environment that makes `nomad` talk to this agent.
@@ -287,6 +287,43 @@ impl Agent {
         *lock(&self.log_mark) = fs::metadata(self.log()).map_or(0, |log| log.len());
     }
 
+    /// Ends everything, in order where that is possible, else by force. For drop guards and interrupted runs.
+    pub fn take_down(&self) {
+        if lock(&self.child).is_some() {
+            for step in [Self::purge, Self::collect, Self::stop] {
+                if let Err(failure) = step(self) {
+                    report(&failure.0);
+                }
+            }
+        }
+        for trouble in leaks::remove_by_force(&self.path, &lock(&self.allocs)) {
+            report(&trouble);
+        }
+        // Nomad leaves its bridge and its firewall rule; nothing else on the machine uses these names.
+        quietly(Command::new("ip").args(["link", "delete", &self.bridge]));
+        let rule = [
+            "-w",
+            "-D",
+            "NOMAD-ADMIN",
+            "-d",
+            &self.subnet,
+            "-o",
+            &self.bridge,
+            "-j",
+            "ACCEPT",
+        ];
+        quietly(Command::new("iptables").args(rule));
+        // Never delete through a mount.
+        if !leaks::mounts(&self.path).is_empty() {
+            report(&format!(
+                "{} is not removed: something is mounted there",
+                self.path.display()
+            ));
+        } else if let Err(error) = fs::remove_dir_all(&self.path) {
+            report(&format!("{}: {error}", self.path.display()));
+        }
+    }
+
     fn collect(&self) -> Outcome {
         // Only collection makes the client unmount and remove an allocation's folder.
         self.api.put("/v1/system/gc", &json!({}))?;
@@ -365,36 +402,10 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        if lock(&self.child).is_some() {
-            for step in [self.purge(), self.collect(), self.stop()] {
-                if let Err(failure) = step {
-                    report(&failure.0);
-                }
-            }
-        }
-        for trouble in leaks::remove_by_force(&self.path, &lock(&self.allocs)) {
-            report(&trouble);
-        }
-        // Nomad leaves its bridge and its firewall rule; nothing else on the machine uses these names.
-        quietly(Command::new("ip").args(["link", "delete", &self.bridge]));
-        quietly(Command::new("iptables").args([
-            "-w",
-            "-D",
-            "NOMAD-ADMIN",
-            "-d",
-            &self.subnet,
-            "-o",
-            &self.bridge,
-            "-j",
-            "ACCEPT",
-        ]));
-        if !leaks::mounts(&self.path).is_empty()
-            && let Some(folder) = self.folder.take()
-        {
-            report(&format!(
-                "{} is not removed: something is mounted there",
-                folder.keep().display()
-            ));
+        self.take_down();
+        // Removed by now, or kept on purpose.
+        if let Some(folder) = self.folder.take() {
+            drop(folder.keep());
         }
     }
 }

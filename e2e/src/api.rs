@@ -126,7 +126,7 @@ pub fn fetch(url: &str) -> Outcome<String> {
         .proxy(None)
         .timeout_global(Some(Duration::from_secs(10)));
     let mut response = config.build().new_agent().get(url).call().context(url)?;
-    Ok(response.body_mut().read_to_string().context(url)?)
+    response.body_mut().read_to_string().context(url)
 }
 
 fn read(response: Result<Response<Body>, ureq::Error>, path: &str) -> Outcome<(Value, u64)> {

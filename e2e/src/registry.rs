@@ -156,6 +156,12 @@ impl Registry {
         }
     }
 
+    /// Ends it and removes its content, for interrupted runs.
+    pub fn take_down(&self) {
+        self.down();
+        fs::remove_dir_all(self.folder.path()).ok();
+    }
+
     fn layout(&self) -> PathBuf {
         self.folder.path().join("layout")
     }

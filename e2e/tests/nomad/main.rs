@@ -18,6 +18,10 @@ use std::{
 
 use e2e::{Agent, Failure, Outcome, Registry, Tools, tools};
 use libtest_mimic::{Arguments, Failed, Trial};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
 
 /// What a case gets.
 struct Env<'a> {
@@ -39,6 +43,8 @@ struct World {
     tools: Tools,
     registry: Mutex<Option<Arc<Registry>>>,
     agent: Mutex<Option<Arc<Agent>>>,
+    /// The running case's own agent.
+    own_agent: Mutex<Option<Arc<Agent>>>,
 }
 
 fn main() -> ExitCode {
@@ -58,10 +64,22 @@ fn main() -> ExitCode {
             tools,
             registry: Mutex::default(),
             agent: Mutex::default(),
+            own_agent: Mutex::default(),
         },
         Err(Failure(reason)) => return skip(&arguments, &cases, &reason),
     };
     let world = Arc::new(world);
+    let mut signals = match Signals::new([SIGINT, SIGTERM]) {
+        Ok(signals) => signals,
+        Err(error) => return fail(&error.to_string()),
+    };
+    let at_signal = Arc::clone(&world);
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            at_signal.take_down();
+            std::process::exit(130);
+        }
+    });
     let trials = cases.into_iter().map(|(name, needs, run)| {
         let world = Arc::clone(&world);
         Trial::test(name, move || {
@@ -99,9 +117,12 @@ impl World {
     fn run(&self, needs: Needs, case: fn(&Env) -> Outcome) -> Outcome {
         let registry = get_or(&self.registry, || Registry::start(&self.tools))?;
         if needs == Needs::OwnAgent {
-            let agent = Agent::start(&self.tools)?;
-            run_on(&agent, &registry, case)?;
-            return none_left(agent.close()?);
+            let agent = get_or(&self.own_agent, || Agent::start(&self.tools))?;
+            let outcome = run_on(&agent, &registry, case);
+            drop(agent);
+            let agent = lock(&self.own_agent).take();
+            outcome?;
+            return close(agent);
         }
         let agent = get_or(&self.agent, || Agent::start(&self.tools))?;
         agent.mark_log();
@@ -115,9 +136,28 @@ impl World {
     }
 
     fn close(&self) -> Outcome {
-        let agent = lock(&self.agent).take().and_then(Arc::into_inner);
-        agent.map_or(Ok(()), |agent| none_left(agent.close()?))
+        close(lock(&self.agent).take())
     }
+
+    /// Ctrl-C must not leave agents, tasks and a registry behind: they are in process groups of their own.
+    fn take_down(&self) {
+        for slot in [&self.own_agent, &self.agent] {
+            let agent = lock(slot).clone();
+            if let Some(agent) = agent {
+                agent.take_down();
+            }
+        }
+        let registry = lock(&self.registry).clone();
+        if let Some(registry) = registry {
+            registry.take_down();
+        }
+    }
+}
+
+fn close(agent: Option<Arc<Agent>>) -> Outcome {
+    agent
+        .and_then(Arc::into_inner)
+        .map_or(Ok(()), |agent| none_left(agent.close()?))
 }
 
 fn run_on(agent: &Agent, registry: &Registry, case: fn(&Env) -> Outcome) -> Outcome {
