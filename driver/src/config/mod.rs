@@ -1,0 +1,24 @@
+//! Both `config` blocks: their schema, and their way from msgpack to values that are fit to be used.
+//!
+//! Nothing in here does I/O. Whoever wrote a block learns all of its mistakes at once, each with its option and a remedy.
+
+mod capabilities;
+mod mistake;
+mod option;
+mod plugin;
+mod plugin_options;
+#[cfg(test)]
+mod reference;
+mod schema;
+mod task;
+mod task_options;
+mod value;
+
+pub use capabilities::KNOWN as KNOWN_CAPABILITIES;
+pub use mistake::{ConfigErrors, Mistake, Mistakes};
+pub use plugin::{PluginConfig, Policy, decode_plugin};
+pub use schema::{plugin_schema, task_schema};
+pub use task::{
+    CapabilityRequest, CgroupNamespace, DeviceRequest, DnsOptions, ExtraHost, MountRequest, MountSource, NetworkMode,
+    TaskSpec, decode_task,
+};

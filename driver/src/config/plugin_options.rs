@@ -1,0 +1,97 @@
+//! The options of the plugin block.
+
+use super::option::{
+    Default::{Literal, Required, Words},
+    Fate::{Honoured, Ignored},
+    Kind::{Block, Bool, Labelled, Number, String, Strings},
+    Opt,
+};
+
+const fn honoured(
+    name: &'static str,
+    kind: super::option::Kind,
+    default: super::option::Default,
+    meaning: &'static str,
+) -> Opt {
+    Opt { name, kind, default, fate: Honoured, meaning }
+}
+
+/// What docker calls its default capabilities, less `NET_RAW`.
+pub const DEFAULT_ALLOW_CAPS: &str = r#"["AUDIT_WRITE","CHOWN","DAC_OVERRIDE","FOWNER","FSETID","KILL","MKNOD","NET_BIND_SERVICE","SETFCAP","SETGID","SETPCAP","SETUID","SYS_CHROOT"]"#;
+
+/// `config` in `plugin "oci-rs"`.
+pub const PLUGIN: &[Opt] = &[
+    honoured(
+        "state_dir",
+        String,
+        Literal(r#""/run/oci-rs""#),
+        "folder for the state of running tasks; its content may go with a reboot",
+    ),
+    honoured(
+        "data_dir",
+        String,
+        Literal(r#""/var/lib/oci-rs""#),
+        "folder for images and writable layers; its content must survive a reboot",
+    ),
+    honoured(
+        "log_file",
+        String,
+        Words("no file"),
+        "file that the driver's log is appended to, beside Nomad's agent log",
+    ),
+    honoured(
+        "registry",
+        Labelled("host", REGISTRY),
+        Words("none"),
+        "how to reach one registry; the label is its host, with its port if it has one",
+    ),
+    honoured(
+        "image_pull_timeout",
+        String,
+        Literal(r#""5m""#),
+        "how long the pull of an image may take in all, for tasks that do not say",
+    ),
+    honoured("pull_activity_timeout", String, Literal(r#""2m""#), "how long a pull may go without receiving a byte"),
+    honoured("allow_privileged", Bool, Literal("false"), "tasks may set `privileged`"),
+    honoured(
+        "allow_caps",
+        Strings,
+        Literal(DEFAULT_ALLOW_CAPS),
+        "capabilities that tasks may have; `all` allows every one",
+    ),
+    honoured("volumes", Block(VOLUMES), Literal("{ enabled = false }"), "host paths in tasks"),
+    honoured("pids_limit", Number, Words("no limit"), "default and highest `pids_limit` of tasks"),
+    honoured(
+        "extra_labels",
+        Strings,
+        Words("none"),
+        "further labels of Nomad's on every container, as names or patterns with `*`: `job_name`, `job_id`, `parent_job_id`, `task_group_name`, `task_name`, `namespace`, `node_name`, `node_id`",
+    ),
+];
+
+const REGISTRY: &[Opt] = &[
+    honoured("plain_http", Bool, Words("false"), "speak HTTP without TLS; loopback addresses need no such permission"),
+    honoured(
+        "ca_file",
+        String,
+        Words("the system's authorities"),
+        "file with certificates (PEM) that are trusted for this registry",
+    ),
+    honoured("insecure_skip_verify", Bool, Words("false"), "accept any certificate"),
+    honoured("mirrors", Strings, Words("none"), "hosts that are asked first, in this order"),
+    honoured("auth", Block(REGISTRY_AUTH), Words("anonymous"), "credentials for tasks that bring none"),
+];
+
+const REGISTRY_AUTH: &[Opt] =
+    &[honoured("username", String, Required, "user name"), honoured("password", String, Required, "password or token")];
+
+const VOLUMES: &[Opt] = &[
+    honoured("enabled", Bool, Words("false"), "tasks may bind host paths outside their allocation's folder"),
+    Opt {
+        name: "selinuxlabel",
+        kind: String,
+        default: Words("none"),
+        fate: Ignored,
+        meaning: "SELinux label for volumes: containers get no SELinux label of their own, so theirs need no change",
+    },
+];

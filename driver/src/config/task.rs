@@ -1,0 +1,231 @@
+//! The task block: docker's options as values that are fit to be used.
+//!
+//! What depends on the task block and the operator's policy alone is decided here; what also needs the image, the node or
+//! Nomad's part of the task is decided in `plan`.
+
+mod limits;
+mod mounts;
+mod network;
+mod security;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use image_store::{Credentials, Reference, Secret};
+use runtime::plan::Rlimit;
+
+pub use self::{
+    mounts::{DeviceRequest, MountRequest, MountSource},
+    network::{DnsOptions, ExtraHost, NetworkMode},
+    security::{CapabilityRequest, CgroupNamespace},
+};
+use super::{
+    mistake::{ConfigErrors, Mistakes},
+    plugin::Policy,
+    task_options::TASK,
+    value::{self, Reader},
+};
+
+/// How a job's author calls it.
+const BLOCK: &str = "task config";
+
+/// The task block's values. Unset options are `None` or empty.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TaskSpec {
+    /// The image as it was written.
+    pub image: String,
+    /// Credentials for the registry.
+    pub auth: Option<Credentials>,
+    /// Ask the registry even if the image is present.
+    pub force_pull: bool,
+    /// How long the pull may take; the plugin's value otherwise.
+    pub image_pull_timeout: Option<Duration>,
+    /// Replaces the image's CMD.
+    pub command: Option<String>,
+    /// Arguments of `command`, or in place of the image's CMD.
+    pub args: Vec<String>,
+    /// Replaces the image's entrypoint; an empty list removes it.
+    pub entrypoint: Option<Vec<String>>,
+    /// Working folder, absolute.
+    pub work_dir: Option<String>,
+    /// Host name.
+    pub hostname: Option<String>,
+    /// The root file system cannot be written to.
+    pub readonly_rootfs: bool,
+    /// No restrictions.
+    pub privileged: bool,
+    /// Capabilities, within what the operator allows.
+    pub capabilities: CapabilityRequest,
+    /// Programs can gain no rights by execve.
+    pub no_new_privileges: Option<bool>,
+    /// Further groups.
+    pub group_add: Vec<String>,
+    /// Give the command a terminal.
+    pub tty: bool,
+    /// Run an init as process 1.
+    pub init: bool,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Where the container's network comes from.
+    pub network_mode: NetworkMode,
+    /// Labels of the group's ports.
+    pub ports: Vec<String>,
+    /// Further lines of /etc/hosts.
+    pub extra_hosts: Vec<ExtraHost>,
+    /// What /etc/resolv.conf says.
+    pub dns: DnsOptions,
+    /// Binds and other mounts, in the order of the options.
+    pub mounts: Vec<MountRequest>,
+    /// Device nodes.
+    pub devices: Vec<DeviceRequest>,
+    /// Kernel parameters, dotted names.
+    pub sysctl: BTreeMap<String, String>,
+    /// Resource limits.
+    pub rlimits: BTreeMap<String, Rlimit>,
+    /// Bytes of /dev/shm.
+    pub shm_size: Option<u64>,
+    /// Highest number of processes, the operator's ceiling applied.
+    pub pids_limit: Option<i64>,
+    /// Hard memory limit in MiB.
+    pub memory_hard_limit: Option<u64>,
+    /// Period in microseconds, when CPU time is limited to the task's share.
+    pub cpu_hard_limit: Option<u64>,
+    /// Badness offset.
+    pub oom_score_adj: i32,
+    /// Cgroup namespace; decided by us when unset.
+    pub cgroup_namespace: Option<CgroupNamespace>,
+    /// Throw stdout and stderr away.
+    pub discard_output: bool,
+}
+
+/// Reads a task block.
+pub fn decode_task(msgpack: &[u8], policy: &Policy) -> Result<TaskSpec, ConfigErrors> {
+    let mistakes = Mistakes::default();
+    let root = value::decode(msgpack, &mistakes);
+    let spec = read(&Reader::new(&root, TASK, &mistakes), policy);
+    mistakes.result(BLOCK, spec)
+}
+
+fn read(block: &Reader, policy: &Policy) -> TaskSpec {
+    check_leftovers(block);
+    TaskSpec {
+        image: image(block),
+        auth: auth(&block.block("auth")),
+        force_pull: block.bool("force_pull"),
+        image_pull_timeout: block.duration("image_pull_timeout"),
+        command: command(block),
+        args: block.strings("args"),
+        entrypoint: block.strings_if_set("entrypoint"),
+        work_dir: work_dir(block),
+        hostname: network::hostname(block),
+        readonly_rootfs: block.bool("readonly_rootfs"),
+        privileged: security::privileged(block, policy),
+        capabilities: security::capabilities(block, policy),
+        no_new_privileges: security::no_new_privileges(block),
+        group_add: block.strings("group_add"),
+        tty: block.bool("tty"),
+        init: block.bool("init"),
+        labels: block.string_map("labels"),
+        network_mode: network::mode(block),
+        ports: block.strings("ports"),
+        extra_hosts: network::extra_hosts(block),
+        dns: network::dns(block),
+        mounts: mounts::all(block, policy),
+        devices: mounts::devices(block),
+        sysctl: limits::sysctl(block),
+        rlimits: limits::rlimits(block),
+        shm_size: block.positive("shm_size"),
+        pids_limit: limits::pids(block, policy),
+        memory_hard_limit: block.positive("memory_hard_limit"),
+        cpu_hard_limit: limits::cpu_hard_limit(block),
+        oom_score_adj: limits::oom_score_adj(block),
+        cgroup_namespace: security::cgroup_namespace(block),
+        discard_output: discard_output(block),
+    }
+}
+
+/// Options of which only some values are honoured and that leave no trace in the spec.
+fn check_leftovers(block: &Reader) {
+    if block.bool("interactive") && !block.bool("tty") {
+        block.mistake("interactive", "is not supported without a terminal", "set `tty = true` as well, or remove it");
+    }
+    if let Some(runtime) = block.string("runtime").filter(|name| name != "runc") {
+        block.mistake(
+            "runtime",
+            format!("{runtime:?} is not supported: containers run with the built-in runtime"),
+            "remove it",
+        );
+    }
+    security::check_namespaces(block);
+    // These have no effect, but what they hold must still be of their type.
+    block.bool("auth_soft_fail");
+    block.bool("healthchecks");
+    block.integer("container_exists_attempts");
+    block.string("cpuset_cpus");
+}
+
+fn image(block: &Reader) -> String {
+    let Some(image) = block.string("image") else {
+        block.mistake("image", "is missing", "name an image, as in \"nginx:1.27\"");
+        return String::new();
+    };
+    if let Err(error) = image.parse::<Reference>() {
+        block.mistake("image", error.to_string(), "write it as in \"nginx:1.27\" or \"registry.example/team/app:1\"");
+    }
+    image
+}
+
+fn auth(block: &Reader) -> Option<Credentials> {
+    match (block.string("username"), block.string("password")) {
+        (Some(username), Some(password)) => Some(Credentials { username, password: Secret::new(password) }),
+        (None, None) => None,
+        (Some(_), None) => {
+            block.mistake("password", "is missing beside username", "set both, or remove the block");
+            None
+        }
+        (None, Some(_)) => {
+            block.mistake("username", "is missing beside password", "set both, or remove the block");
+            None
+        }
+    }
+}
+
+fn command(block: &Reader) -> Option<String> {
+    let command = block.string("command")?;
+    if command.trim() != command {
+        block.mistake(
+            "command",
+            format!("{command:?} begins or ends with white space"),
+            "it is the name of one program; arguments belong into `args`",
+        );
+    }
+    Some(command)
+}
+
+fn work_dir(block: &Reader) -> Option<String> {
+    let folder = block.string("work_dir")?;
+    if !folder.starts_with('/') {
+        block.mistake("work_dir", format!("{folder:?} is not an absolute path"), "begin it with /");
+    }
+    Some(folder)
+}
+
+fn discard_output(block: &Reader) -> bool {
+    let logging = block.block("logging");
+    let (option, kind) = match (logging.string("type"), logging.string("driver")) {
+        (Some(kind), _) => ("type", kind),
+        (None, Some(kind)) => ("driver", kind),
+        (None, None) => return false,
+    };
+    match kind.as_str() {
+        "none" => true,
+        "json-file" | "local" => false,
+        _ => {
+            logging.mistake(
+                option,
+                format!("{kind:?} is not supported: Nomad collects the output of tasks"),
+                "remove the block, and let a log shipper read the allocation's log files",
+            );
+            false
+        }
+    }
+}

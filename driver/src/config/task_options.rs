@@ -1,0 +1,283 @@
+//! The options of a task's `config` block: every one of the docker driver's, with its names and types.
+
+use super::option::{
+    Default::{self, Literal, Required, Words},
+    Fate::{Honoured, Ignored, Partly, Refused},
+    Kind::{self, Block, Blocks, Bool, Number, NumberMaps, String, StringAttrs, StringMaps, Strings},
+    Opt,
+};
+
+const fn honoured(name: &'static str, kind: Kind, default: Default, meaning: &'static str) -> Opt {
+    Opt { name, kind, default, fate: Honoured, meaning }
+}
+
+const fn partly(name: &'static str, kind: Kind, default: Default, meaning: &'static str) -> Opt {
+    Opt { name, kind, default, fate: Partly, meaning }
+}
+
+const fn ignored(name: &'static str, kind: Kind, meaning: &'static str) -> Opt {
+    Opt { name, kind, default: Words(""), fate: Ignored, meaning }
+}
+
+const fn refused(name: &'static str, kind: Kind, meaning: &'static str, remedy: &'static str) -> Opt {
+    Opt { name, kind, default: Words(""), fate: Refused(remedy), meaning }
+}
+
+/// `config` of a task.
+pub const TASK: &[Opt] = &[
+    refused(
+        "advertise_ipv6_address",
+        Bool,
+        "advertise the container's IPv6 address",
+        "remove it and set `address_mode` in the service block to \"alloc\" or \"host\"",
+    ),
+    honoured(
+        "args",
+        Strings,
+        Words("the image's CMD"),
+        "arguments of `command`, or without it the arguments of the image's entrypoint",
+    ),
+    honoured("auth", Block(AUTH), Words("anonymous, or the plugin's `registry` block"), "credentials for the registry"),
+    ignored(
+        "auth_soft_fail",
+        Bool,
+        "continue without credentials when a credential helper fails: there are no helpers that could",
+    ),
+    honoured(
+        "cap_add",
+        Strings,
+        Words("none"),
+        "capabilities to add, within the plugin's `allow_caps`; `all` for every one",
+    ),
+    honoured("cap_drop", Strings, Words("none"), "capabilities to drop; `all` for every one"),
+    partly("cgroupns", String, Words("`host`"), "cgroup namespace: `host` or `private`"),
+    honoured(
+        "command",
+        String,
+        Words("the image's CMD"),
+        "replaces the image's CMD; the image's entrypoint still runs and gets it as its first argument",
+    ),
+    ignored("container_exists_attempts", Number, "attempts after a name conflict: names cannot conflict"),
+    honoured(
+        "cpu_cfs_period",
+        Number,
+        Literal("100000"),
+        "period of `cpu_hard_limit` in microseconds, 1000 to 1000000",
+    ),
+    honoured(
+        "cpu_hard_limit",
+        Bool,
+        Words("false"),
+        "the task gets no more CPU time than its share, even if the node is idle",
+    ),
+    ignored("cpuset_cpus", String, "has no effect in the docker driver either: use `resources { cores = … }`"),
+    honoured("devices", Blocks(DEVICES), Words("none"), "device nodes of the host"),
+    honoured("dns_options", Strings, Words("the host's"), "resolver options; the group's `dns` block wins"),
+    honoured(
+        "dns_search_domains",
+        Strings,
+        Words("the host's"),
+        "search domains, `.` for none; the group's `dns` block wins",
+    ),
+    honoured("dns_servers", Strings, Words("the host's"), "addresses of name servers; the group's `dns` block wins"),
+    honoured(
+        "entrypoint",
+        Strings,
+        Words("the image's"),
+        "replaces the image's entrypoint, whose CMD is then not used either",
+    ),
+    honoured("extra_hosts", Strings, Words("none"), "further lines of /etc/hosts as `name:address`"),
+    honoured("force_pull", Bool, Words("false"), "ask the registry even if the image is present"),
+    honoured("group_add", Strings, Words("none"), "further groups of the command, names or ids of the image"),
+    ignored(
+        "healthchecks",
+        Block(HEALTHCHECKS),
+        "the image's HEALTHCHECK is never run: use `check` in the service block",
+    ),
+    honoured(
+        "hostname",
+        String,
+        Words("the group's host name, or the first part of the allocation's id"),
+        "host name in the container",
+    ),
+    honoured("image", String, Required, "the image, as in `nginx:1.27` or `registry.example/app@sha256:…`"),
+    honoured("image_pull_timeout", String, Words("the plugin's, `5m`"), "how long the pull may take in all"),
+    honoured("init", Bool, Words("false"), "run an init as process 1 that forwards signals and reaps orphans"),
+    partly("interactive", Bool, Words("false"), "keep stdin open: only together with `tty`, where it is open anyway"),
+    partly("ipc_mode", String, Words("`private`"), "IPC namespace: `private` or `shareable`, which are the same here"),
+    refused("ipv4_address", String, "fixed IPv4 address", "remove it; the group's network block decides the addresses"),
+    refused("ipv6_address", String, "fixed IPv6 address", "remove it; the group's network block decides the addresses"),
+    refused(
+        "isolation",
+        String,
+        "isolation mode of Windows containers",
+        "remove it; it means nothing on Linux, where the docker driver refuses it as well",
+    ),
+    honoured("labels", StringMaps, Words("the image's"), "labels of the container"),
+    refused("load", String, "load the image from an archive", "push the image to a registry and name it in `image`"),
+    partly(
+        "logging",
+        Block(LOGGING),
+        Words("Nomad collects stdout and stderr"),
+        "log driver: `json-file` and `local` change nothing, `none` discards the output",
+    ),
+    refused(
+        "mac_address",
+        String,
+        "fixed hardware address",
+        "remove it; the group's network block decides the addresses",
+    ),
+    honoured(
+        "memory_hard_limit",
+        Number,
+        Words("`memory`, or `memory_max`"),
+        "hard memory limit in MiB; `memory` is then what the kernel tries to spare",
+    ),
+    partly("mount", Blocks(MOUNT), Words("none"), "a mount; types `bind` and `tmpfs`"),
+    partly("mounts", Blocks(MOUNT), Words("none"), "older form of `mount`"),
+    refused(
+        "network_aliases",
+        Strings,
+        "further names in docker's DNS",
+        "register the names as services and let Consul or Nomad resolve them",
+    ),
+    partly(
+        "network_mode",
+        String,
+        Words("the group's network, otherwise the host's"),
+        "`host` for the host's network, `none` for no network at all",
+    ),
+    honoured(
+        "oom_score_adj",
+        Number,
+        Words("0"),
+        "-1000 to 1000: higher ends earlier when the node runs out of memory",
+    ),
+    refused("pid_mode", String, "pid namespace", "remove it; containers have process ids of their own"),
+    honoured(
+        "pids_limit",
+        Number,
+        Words("the plugin's, otherwise none"),
+        "highest number of processes and threads, up to the plugin's `pids_limit`",
+    ),
+    refused(
+        "port_map",
+        NumberMaps,
+        "ports of the container by label",
+        "write `network { mode = \"bridge\" port \"<label>\" { to = <port> } }` in the group",
+    ),
+    partly(
+        "ports",
+        Strings,
+        Words("none"),
+        "labels of the group's ports; needs `network { mode = \"bridge\" }` in the group, where they are mapped without it",
+    ),
+    honoured(
+        "privileged",
+        Bool,
+        Words("false"),
+        "every capability and device, no restrictions; needs the plugin's `allow_privileged`",
+    ),
+    honoured(
+        "readonly_rootfs",
+        Bool,
+        Words("false"),
+        "the container cannot write to its root file system; the image's volumes stay writable",
+    ),
+    partly("runtime", String, Words("built in"), "OCI runtime: `runc` means the built-in one"),
+    partly(
+        "security_opt",
+        Strings,
+        Words("`no-new-privileges=true`"),
+        "`no-new-privileges`, also with `=true` or `=false`; `seccomp=builtin`, `apparmor=unconfined` and `label=disable` change nothing",
+    ),
+    honoured("shm_size", Number, Words("67108864"), "size of /dev/shm in bytes"),
+    refused(
+        "storage_opt",
+        StringAttrs,
+        "options of the storage driver",
+        "remove it; the size of the writable layer cannot be limited",
+    ),
+    honoured(
+        "sysctl",
+        StringMaps,
+        Words("none"),
+        "kernel parameters of the container's namespaces: `net.*`, `fs.mqueue.*` and the IPC ones of `kernel.*`",
+    ),
+    honoured("tty", Bool, Words("false"), "give the command a terminal; all output is then stdout"),
+    honoured(
+        "ulimit",
+        StringMaps,
+        Words("the agent's"),
+        "resource limits by name, `\"soft:hard\"` or one number for both; -1 is unlimited",
+    ),
+    partly("userns_mode", String, Words("`host`"), "user namespace: `host` is what containers have"),
+    refused("uts_mode", String, "UTS namespace", "remove it; containers have a host name of their own"),
+    refused(
+        "volume_driver",
+        String,
+        "docker volume plugin",
+        "use a `volume` block in the group (host volume or CSI) and `volume_mount` in the task",
+    ),
+    honoured(
+        "volumes",
+        Strings,
+        Words("none"),
+        "binds as `source:destination[:options]`; a relative source lies in the task's folder",
+    ),
+    honoured("work_dir", String, Words("the image's"), "working folder, absolute"),
+];
+
+const AUTH: &[Opt] = &[
+    honoured("username", String, Words("none"), "user name"),
+    honoured("password", String, Words("none"), "password or token"),
+    ignored("email", String, "not used by registries"),
+    ignored("server_address", String, "the registry follows from `image`"),
+];
+
+const DEVICES: &[Opt] = &[
+    honoured("host_path", String, Words("none, must be set"), "device node on the host"),
+    honoured("container_path", String, Words("`host_path`"), "where it appears in the container"),
+    honoured("cgroup_permissions", String, Words("`rwm`"), "`r` read, `w` write, `m` make nodes"),
+];
+
+const HEALTHCHECKS: &[Opt] = &[ignored("disable", Bool, "switch off the image's HEALTHCHECK")];
+
+const LOGGING: &[Opt] = &[
+    partly("type", String, Words("`json-file`"), "`json-file`, `local` or `none`"),
+    partly("driver", String, Words("`json-file`"), "the same as `type`"),
+    ignored("config", StringMaps, "options of the log driver: `logs` in the task block says how much is kept"),
+];
+
+const MOUNT: &[Opt] = &[
+    partly("type", String, Literal(r#""volume""#), "`bind` or `tmpfs`"),
+    honoured("target", String, Words("none, must be set"), "absolute path in the container"),
+    honoured("source", String, Words("none"), "host path of a bind; a relative one lies in the task's folder"),
+    honoured("readonly", Bool, Words("false"), "nothing can be written through it"),
+    honoured("bind_options", Block(BIND), Words(""), "options of a bind"),
+    honoured("tmpfs_options", Block(TMPFS), Words(""), "options of a tmpfs"),
+    ignored("volume_options", Block(VOLUME), "options of a named volume, which is refused by its `type`"),
+];
+
+const BIND: &[Opt] = &[honoured(
+    "propagation",
+    String,
+    Words("`rprivate`"),
+    "`private`, `slave` or `shared`, each also with a leading `r`",
+)];
+
+const TMPFS: &[Opt] = &[
+    honoured("size", Number, Words("half of the memory"), "limit in bytes"),
+    honoured("mode", Number, Words("1023, which is 1777 octal"), "permission bits of its root as a decimal number"),
+];
+
+const VOLUME: &[Opt] = &[
+    ignored("no_copy", Bool, "do not copy the image's files into the volume"),
+    ignored("labels", StringMaps, "labels of the volume"),
+    ignored("driver_config", Block(DRIVER), "volume driver"),
+];
+
+const DRIVER: &[Opt] = &[
+    ignored("name", String, "name of the volume driver"),
+    ignored("options", StringMaps, "options of the volume driver"),
+];

@@ -1,0 +1,90 @@
+//! Looks whether paths of the host stay inside the allocation's folder when every link is followed.
+//!
+//! A task can write to most of that folder, so a path's letters say nothing about where it leads. The kernel resolves it
+//! (openat2 with `RESOLVE_BENEATH`), and missing folders are made one by one relative to folders that were resolved so.
+
+use std::{
+    fs,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, openat2},
+    io::Errno,
+};
+
+use super::TaskPlan;
+
+impl TaskPlan {
+    /// Checks the confined sources of binds and makes missing ones that may be made. Blocks on the file system.
+    ///
+    /// The text of an error is complete.
+    pub fn check_confined(&self) -> Result<(), String> {
+        let root = open_root(&self.alloc_dir)?;
+        for path in &self.confined {
+            let below = path.strip_prefix(&self.alloc_dir).map_err(|_| leads_out(path))?;
+            confine(&root, below, path, self.create.contains(path))?;
+        }
+        for path in self.create.iter().filter(|path| !self.confined.contains(path)) {
+            if !path.exists() {
+                fs::create_dir_all(path).map_err(|error| format!("volume source {path:?} cannot be made: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn leads_out(path: &Path) -> String {
+    format!(
+        "{path:?} leads out of the allocation's folder, and this node does not allow host paths: remove the link, or have the \
+         operator set `volumes {{ enabled = true }}` in the plugin block"
+    )
+}
+
+fn open_root(alloc_dir: &Path) -> Result<OwnedFd, String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(alloc_dir, flags, Mode::empty())
+        .map_err(|error| format!("the allocation's folder {alloc_dir:?} cannot be opened: {error}"))
+}
+
+fn open_beneath(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            // Something was renamed meanwhile, and the kernel could not tell whether it left the folder.
+            Err(Errno::AGAIN) => {}
+            result => return result,
+        }
+    }
+}
+
+fn confine(root: &OwnedFd, below: &Path, path: &Path, create: bool) -> Result<(), String> {
+    match open_beneath(root, below) {
+        Ok(_) => Ok(()),
+        Err(Errno::XDEV | Errno::LOOP) => Err(leads_out(path)),
+        Err(Errno::NOENT) if create => make(root, below, path),
+        Err(Errno::NOENT) => {
+            Err(format!("the source of a mount {path:?} does not exist: make it first, for example in a prestart task"))
+        }
+        Err(error) => Err(format!("the source of a mount {path:?} cannot be opened: {error}")),
+    }
+}
+
+/// Makes the missing folders of a path.
+fn make(root: &OwnedFd, below: &Path, path: &Path) -> Result<(), String> {
+    let failed = |error: Errno| match error {
+        Errno::XDEV | Errno::LOOP => leads_out(path),
+        error => format!("volume source {path:?} cannot be made: {error}"),
+    };
+    let mut made = PathBuf::new();
+    for part in below.components() {
+        let folder = open_beneath(root, &made).map_err(failed)?;
+        match rustix::fs::mkdirat(&folder, part.as_os_str(), Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => made.push(part),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    open_beneath(root, &made).map(drop).map_err(failed)
+}

@@ -1,0 +1,140 @@
+//! What container a task becomes: task block + image + Nomad's part of the task + node → [`ContainerPlan`].
+//!
+//! Everything here is a function of values, apart from [`TaskPlan::check_confined`], which looks at paths of the host just
+//! before they are used. What cannot be is refused with all reasons at once.
+
+mod confine;
+mod identity;
+mod image;
+mod mounts;
+mod network;
+mod nomad;
+mod process;
+mod resources;
+mod security;
+
+use std::{collections::BTreeSet, fmt, path::PathBuf};
+
+use runtime::plan::{ContainerPlan, RootFs};
+
+pub use self::{
+    identity::container_id,
+    image::ImageFacts,
+    nomad::{Dns, HostsEntry, InvalidTask, NomadDevice, NomadMount, NomadTask, PortMapping, TaskResources},
+};
+use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
+
+/// What the node is like.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeFacts {
+    /// The unified cgroup tree is in use.
+    pub cgroup_v2: bool,
+    /// What the node can compute in all, in MHz; 0 when unknown.
+    pub total_mhz: u64,
+    /// How many cores it has.
+    pub cores: u64,
+    /// The capabilities that this process holds, in the kernel's names: a container cannot get more.
+    pub held_capabilities: BTreeSet<String>,
+    /// The host's resolv.conf, with real name servers in place of a local stub.
+    pub host_resolv_conf: String,
+}
+
+/// Everything that decides what container a task becomes.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskContext<'a> {
+    /// The task block.
+    pub spec: &'a TaskSpec,
+    /// Nomad's part.
+    pub task: &'a NomadTask,
+    /// The image.
+    pub image: &'a ImageFacts,
+    /// The node.
+    pub node: &'a NodeFacts,
+    /// What the operator allows.
+    pub policy: &'a Policy,
+}
+
+/// A container, and what must be seen to before and after it runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskPlan {
+    /// The container.
+    pub container: ContainerPlan,
+    /// What asks the command to end when the job names no signal.
+    pub stop_signal: i32,
+    /// The allocation's folder.
+    pub alloc_dir: PathBuf,
+    /// Sources of binds that must lie in `alloc_dir` with all links resolved.
+    pub confined: Vec<PathBuf>,
+    /// Sources of binds that become folders when they are missing.
+    pub create: Vec<PathBuf>,
+}
+
+/// Why a task cannot become a container; at least one reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct PlanErrors(pub Vec<Mistake>);
+
+impl fmt::Display for PlanErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the task cannot run here: ")?;
+        for (index, mistake) in self.0.iter().enumerate() {
+            if self.0.len() > 1 {
+                write!(f, "{}[{}] ", if index > 0 { " " } else { "" }, index + 1)?;
+            }
+            write!(f, "{mistake}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Decides what container a task becomes.
+pub fn container_plan(context: &TaskContext) -> Result<TaskPlan, PlanErrors> {
+    let mistakes = Mistakes::default();
+    let plan = decide(context, &mistakes);
+    let mistakes = mistakes.into_inner();
+    if mistakes.is_empty() { Ok(plan) } else { Err(PlanErrors(mistakes)) }
+}
+
+fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
+    let TaskContext { spec, task, image, node, .. } = *context;
+    let binds = mounts::decide(context, mistakes);
+    let network = network::namespace(context, mistakes);
+    let hostname = network::hostname(context);
+    let container = ContainerPlan {
+        id: container_id(&task.id),
+        args: process::args(spec, image, mistakes),
+        env: process::env(spec, image, task, &hostname, mistakes),
+        cwd: process::cwd(spec, image),
+        user: if task.user.is_empty() { image.user.clone() } else { task.user.clone() },
+        groups: spec.group_add.clone(),
+        terminal: spec.tty,
+        init: spec.init,
+        root: RootFs {
+            layers: image.layers.clone(),
+            readonly: spec.readonly_rootfs,
+            volumes: mounts::image_volumes(image, &binds.mounts),
+        },
+        files: network::files(context, &network, &hostname, &binds.mounts, mistakes),
+        devices: mounts::devices(context, mistakes),
+        namespaces: security::namespaces(spec, network.clone()),
+        security: security::decide(context, mistakes),
+        sysctl: security::sysctl(spec, &network, mistakes),
+        rlimits: spec.rlimits.clone(),
+        shm_size: spec.shm_size.unwrap_or(DOCKER_SHM_SIZE),
+        oom_score_adj: spec.oom_score_adj,
+        resources: resources::limits(context, mistakes),
+        cgroup: resources::cgroup(task, node, mistakes),
+        output: process::output(spec, task),
+        annotations: identity::labels(context),
+        mounts: binds.mounts,
+        hostname: Some(hostname),
+    };
+    TaskPlan {
+        container,
+        stop_signal: process::stop_signal(image),
+        alloc_dir: task.alloc_dir.clone(),
+        confined: binds.confined,
+        create: binds.create,
+    }
+}
+
+const DOCKER_SHM_SIZE: u64 = 64 << 20;

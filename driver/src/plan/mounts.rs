@@ -1,0 +1,232 @@
+//! What of the host is in the container: Nomad's folders, its volumes, the task's own mounts and devices.
+//!
+//! Always holds: a destination occurs once and is absolute and clean, a mount stands after every mount above it, and every
+//! source that a task could have led astray with a link is in the list of paths to be confined.
+
+use std::path::{Component, Path, PathBuf};
+
+use runtime::plan::{Device, Mount, MountKind, Propagation};
+
+use super::{ImageFacts, NomadTask, TaskContext};
+use crate::config::{Mistakes, MountRequest, MountSource};
+
+/// The mounts, and what must be done about their sources.
+#[derive(Debug, Default)]
+pub struct Binds {
+    /// In the order in which they are made.
+    pub mounts: Vec<Mount>,
+    /// Sources that must lie in the allocation's folder with all links resolved.
+    pub confined: Vec<PathBuf>,
+    /// Sources that become folders when they are missing.
+    pub create: Vec<PathBuf>,
+}
+
+/// A mount with the option it comes from.
+struct Named {
+    option: String,
+    mount: Mount,
+}
+
+pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Binds {
+    let task = context.task;
+    let mut binds = Binds::default();
+    let mut all = standard(task);
+    // A task that can write to its allocation's folder could put links where these were before a restart.
+    binds.confined.extend(all.iter().filter_map(|named| source(&named.mount)).cloned());
+    all.extend(task.mounts.iter().map(|mount| Named {
+        option: format!("volume_mount {}", mount.task_path),
+        mount: Mount {
+            destination: clean(&mount.task_path),
+            kind: MountKind::Bind { source: mount.host_path.clone() },
+            readonly: mount.readonly,
+            propagation: mount.propagation,
+        },
+    }));
+    for request in &context.spec.mounts {
+        all.extend(requested(context, request, &mut binds, mistakes));
+    }
+    cover_logs(task, &mut all);
+    // Stable: mounts of one depth keep their order, and a mount never hides one that was made before it.
+    all.sort_by_key(|named| depth(&named.mount.destination));
+    check(&all, mistakes);
+    binds.mounts = all.into_iter().map(|named| named.mount).collect();
+    binds
+}
+
+/// Nomad's three folders, and the logs over the shared one: a task must not be able to exchange its log FIFOs.
+fn standard(task: &NomadTask) -> Vec<Named> {
+    let place = |variable: &str, default: &str| {
+        let path = task.env.get(variable).filter(|path| path.starts_with('/')).map(|path| clean(path));
+        path.filter(|path| path != "/").unwrap_or_else(|| default.to_owned())
+    };
+    let shared = place("NOMAD_ALLOC_DIR", "/alloc");
+    let folder = task_dir(task);
+    let named = |name: &str, source: PathBuf, destination: String, readonly| Named {
+        option: format!("the task's {name} folder"),
+        mount: Mount { destination, kind: MountKind::Bind { source }, readonly, propagation: Propagation::Private },
+    };
+    vec![
+        named("logs", logs_dir(task), format!("{shared}/logs"), true),
+        named("alloc", task.alloc_dir.join("alloc"), shared, false),
+        named("local", folder.join("local"), place("NOMAD_TASK_DIR", "/local"), false),
+        named("secrets", folder.join("secrets"), place("NOMAD_SECRETS_DIR", "/secrets"), false),
+    ]
+}
+
+fn task_dir(task: &NomadTask) -> PathBuf {
+    task.alloc_dir.join(&task.name)
+}
+
+fn logs_dir(task: &NomadTask) -> PathBuf {
+    task.alloc_dir.join("alloc/logs")
+}
+
+fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, mistakes: &Mistakes) -> Option<Named> {
+    let (kind, propagation) = match &request.source {
+        MountSource::Tmpfs { size, mode } => (MountKind::Tmpfs { size: *size, mode: *mode }, Propagation::Private),
+        MountSource::Bind { path, propagation, create } => {
+            let source = clean_host(&task_dir(context.task).join(path));
+            let inside = source.starts_with(clean_host(&context.task.alloc_dir));
+            if !context.policy.volumes_enabled {
+                if !inside {
+                    mistakes.add(
+                        &request.option,
+                        format!("{path:?} lies outside the allocation's folder, and this node does not allow host paths"),
+                        "use a path within the task's folder or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
+                    );
+                    return None;
+                }
+                binds.confined.push(source.clone());
+            }
+            if *create {
+                binds.create.push(source.clone());
+            }
+            (MountKind::Bind { source }, *propagation)
+        }
+    };
+    let mount = Mount { destination: clean(&request.target), kind, readonly: request.readonly, propagation };
+    Some(Named { option: request.option.clone(), mount })
+}
+
+/// Keeps the logs read-only also where the task binds them, or a folder above them, a second time.
+fn cover_logs(task: &NomadTask, all: &mut Vec<Named>) {
+    let logs = clean_host(&logs_dir(task));
+    let mut covers = Vec::new();
+    for named in all.iter_mut() {
+        let Some(source) = source(&named.mount).cloned() else { continue };
+        if source.starts_with(&logs) {
+            named.mount.readonly = true;
+        } else if let Ok(below) = logs.strip_prefix(&source)
+            && !named.mount.readonly
+        {
+            let destination = format!("{}/{}", named.mount.destination.trim_end_matches('/'), below.display());
+            covers.push(Named {
+                option: named.option.clone(),
+                mount: Mount {
+                    destination,
+                    kind: MountKind::Bind { source: logs.clone() },
+                    readonly: true,
+                    propagation: Propagation::Private,
+                },
+            });
+        }
+    }
+    covers.retain(|cover| all.iter().all(|named| named.mount.destination != cover.mount.destination));
+    all.extend(covers);
+}
+
+fn check(all: &[Named], mistakes: &Mistakes) {
+    for (index, named) in all.iter().enumerate() {
+        let destination = &named.mount.destination;
+        if destination == "/" {
+            mistakes.add(&named.option, "would cover the container's root", "choose a destination below /");
+        }
+        if let Some(earlier) = all[..index].iter().find(|earlier| earlier.mount.destination == *destination) {
+            mistakes.add(
+                &named.option,
+                format!("{destination} is already the destination of {}", earlier.option),
+                "choose another destination",
+            );
+        }
+    }
+}
+
+fn source(mount: &Mount) -> Option<&PathBuf> {
+    match &mount.kind {
+        MountKind::Bind { source } => Some(source),
+        MountKind::Tmpfs { .. } => None,
+    }
+}
+
+fn depth(destination: &str) -> usize {
+    destination.split('/').filter(|part| !part.is_empty()).count()
+}
+
+/// The image's volumes that nothing is mounted on.
+pub fn image_volumes(image: &ImageFacts, mounts: &[Mount]) -> Vec<String> {
+    let mut volumes: Vec<String> = image.volumes.iter().map(|path| clean(path)).collect();
+    volumes.retain(|path| path != "/" && mounts.iter().all(|mount| mount.destination != *path));
+    volumes.sort();
+    volumes.dedup();
+    volumes
+}
+
+/// Devices that the task names, and those that device plugins gave it.
+pub fn devices(context: &TaskContext, mistakes: &Mistakes) -> Vec<Device> {
+    let TaskContext { spec, task, .. } = *context;
+    // The plugin for these gives no device nodes, only this variable for a runtime hook that is not there.
+    if task.device_env.contains_key("NVIDIA_VISIBLE_DEVICES") {
+        mistakes.add(
+            "device",
+            "NVIDIA devices are not supported",
+            "remove the device block, or run the task with another driver",
+        );
+    }
+    let own = spec.devices.iter().map(|device| Device {
+        host_path: clean_host(Path::new(&device.host_path)),
+        container_path: clean(&device.container_path),
+        permissions: device.permissions.clone(),
+    });
+    let given = task.devices.iter().map(|device| Device {
+        host_path: device.host_path.clone(),
+        container_path: clean(&device.task_path),
+        permissions: device.permissions.clone(),
+    });
+    let mut devices: Vec<Device> = Vec::new();
+    for device in own.chain(given) {
+        // The last one for a path wins, as in docker.
+        devices.retain(|earlier| earlier.container_path != device.container_path);
+        devices.push(device);
+    }
+    devices
+}
+
+/// A container's path without `.`, `..` and doubled slashes, absolute.
+pub fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+/// A host's absolute path without `.` and `..`, by its letters alone.
+fn clean_host(path: &Path) -> PathBuf {
+    let mut cleaned = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => cleaned.push(part),
+            Component::ParentDir => {
+                cleaned.pop();
+            }
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    cleaned
+}
