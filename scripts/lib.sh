@@ -87,7 +87,7 @@ start_agent() {
     cp "$binary" "$folder/plugins/oci-rs"
     sed -e "s|@NAME@|demo|; s|@DIR@|$folder|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
         -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERF_PORT@|$serf|; s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|" \
-        -e "s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" "$ROOT/e2e/agent.hcl" >"$folder/agent.hcl"
+        -e "s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" "$ROOT/e2e/agent.hcl.in" >"$folder/agent.hcl"
     # In a session of its own: Ctrl-C in the terminal must not reach it before its jobs are stopped.
     setsid "$NOMAD" agent -config "$folder/agent.hcl" >"$folder/agent.log" 2>&1 </dev/null &
     printf '%s\n' "AGENT_PID=$!" "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \

@@ -373,7 +373,7 @@ impl Agent {
             ("BRIDGE", self.bridge.clone()),
             ("SUBNET", self.subnet.clone()),
         ];
-        let mut text = fs::read_to_string(self.tools.home.join("agent.hcl"))?;
+        let mut text = fs::read_to_string(self.tools.home.join("agent.hcl.in"))?;
         for (name, value) in values {
             text = text.replace(&format!("@{name}@"), &value);
         }
