@@ -16,4 +16,3 @@ impl ExecProcess {
     pub fn hangup(&self) {}
 }
 pub fn exec_main(_args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode { ExitCode::FAILURE }
-pub fn monitor_main(_args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode { ExitCode::FAILURE }

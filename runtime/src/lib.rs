@@ -4,19 +4,26 @@
 //! threaded process except [`Runtime`], which only executes our own binary in its roles `monitor` and `exec`.
 
 pub mod cgroup;
+mod engine;
 mod error;
+mod launcher;
+mod monitor;
 pub mod plan;
 mod process;
+mod rootfs;
 mod runtime;
+mod spec;
 mod state;
 mod sys;
+mod user;
 
 pub use cgroup::stats::{CpuStats, MemoryStats, Stats};
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
+pub use monitor::monitor_main;
 pub use process::ProcessRef;
 pub use runtime::{Running, Runtime, Status};
 pub use state::ExitRecord;
 
 // Stand-ins until `exec` arrives.
 mod exec_stub;
-pub use exec_stub::{ExecExit, ExecProcess, ExecRequest, TerminalSize, exec_main, monitor_main};
+pub use exec_stub::{ExecExit, ExecProcess, ExecRequest, TerminalSize, exec_main};

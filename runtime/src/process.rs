@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     io::Errno,
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
     time::Timespec,
@@ -57,6 +57,12 @@ impl ProcessRef {
         }
     }
 
+    /// A process that has ended and been reaped, by its record: always readable, no signal reaches anybody.
+    pub(crate) fn gone(record: &ProcessRecord) -> io::Result<Self> {
+        let pidfd = eventfd(1, EventfdFlags::CLOEXEC)?;
+        Ok(Self { pid: record.pid, start_time: record.start_time, pidfd })
+    }
+
     /// What to write down to find the process again.
     pub(crate) fn record(&self) -> io::Result<ProcessRecord> {
         Ok(ProcessRecord { pid: self.pid, start_time: self.start_time, boot_id: boot_id()? })
@@ -87,7 +93,8 @@ impl ProcessRef {
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         let signal = signal_from(signal)?;
         match pidfd_send_signal(&self.pidfd, signal) {
-            Err(Errno::SRCH) => Ok(()),
+            // BADF: it was gone when we looked, see `gone`.
+            Err(Errno::SRCH | Errno::BADF) => Ok(()),
             other => Ok(other?),
         }
     }

@@ -1,15 +1,38 @@
-//! What the driver calls.
+//! What the driver calls: containers of one state folder.
+//!
+//! Nothing is remembered here: every call looks at the state folder and at the kernel, so any number of processes can use
+//! the same folders, and a driver that starts anew knows what its predecessor knew.
 
-use std::{io, path::{Path, PathBuf}, sync::Arc, time::SystemTime};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
-    error::{ExecError, RuntimeError, StartError},
-    exec_stub::{ExecProcess, ExecRequest},
-    plan::{ContainerId, ContainerPlan},
-    process::ProcessRef,
-    state::ExitRecord,
     Stats,
+    cgroup::{Groups, kill_group},
+    error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
+    exec_stub::{ExecProcess, ExecRequest},
+    launcher::Launcher,
+    monitor::Outcome,
+    plan::{ContainerId, ContainerPlan},
+    process::{ProcessRecord, ProcessRef},
+    rootfs::{Writable, remove_tree},
+    state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
 };
+
+/// How long killed processes may take to end. One that hangs in the kernel longer (a dead network file system) is reported.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Containers of one state folder. Cheap to clone, safe to share between threads.
 #[derive(Debug, Clone)]
@@ -20,8 +43,8 @@ pub struct Runtime {
 #[derive(Debug)]
 struct Inner {
     state_dir: PathBuf,
-    #[expect(dead_code)]
     data_dir: PathBuf,
+    launcher: Launcher,
 }
 
 /// What is known of a container.
@@ -33,14 +56,14 @@ pub enum Status {
     Running(Running),
     /// It has ended.
     Exited(ExitRecord),
-    /// It has ended and nobody wrote down how.
+    /// It has ended, or was never started, and nobody wrote down how.
     Lost,
 }
 
 /// A running container.
 #[derive(Debug)]
 pub struct Running {
-    /// The monitor, or, when it was killed, the container's first process once more.
+    /// The monitor; when it was killed, the container's first process once more.
     pub monitor: ProcessRef,
     /// The container's first process.
     pub init: ProcessRef,
@@ -56,34 +79,175 @@ impl Running {
 }
 
 impl Runtime {
-    /// Opens the folders, making them when they are missing.
+    /// Opens the folders, making them when they are missing, and seals a copy of our own binary. No other effect.
     pub fn open(state_dir: &Path, data_dir: &Path) -> Result<Self, RuntimeError> {
-        Ok(Self { inner: Arc::new(Inner { state_dir: state_dir.to_owned(), data_dir: data_dir.to_owned() }) })
+        for folder in [state_dir, data_dir, &state::tasks(state_dir), &data_dir.join("containers")] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .context(|| format!("making the folder {}", folder.display()))?;
+        }
+        let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
+        let launcher = Launcher::seal().context(|| "sealing a copy of the plugin's binary".to_owned())?;
+        let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
+        Ok(Self { inner: Arc::new(Inner { state_dir, data_dir, launcher }) })
     }
 
-    /// Makes and starts a container.
-    pub fn start(&self, _plan: &ContainerPlan) -> Result<Running, StartError> {
-        Err(StartError::internal(format!("not yet: {}", self.inner.state_dir.display())))
+    fn task(&self, id: &ContainerId) -> TaskDir {
+        TaskDir::new(&self.inner.state_dir, id)
+    }
+
+    /// Makes and starts a container; blocks until the command has been executed or could not be. On an error nothing of
+    /// the container is left.
+    pub fn start(&self, plan: &ContainerPlan) -> Result<Running, StartError> {
+        let task = self.task(&plan.id);
+        task.create().map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                StartError::new(StartErrorKind::Exists, format!("container {} exists already", plan.id))
+            }
+            _ => StartError::internal(format!("making {}: {error}", task.path().display())),
+        })?;
+        let started = self.launch(&task, plan);
+        if let Err(error) = started {
+            return Err(match self.destroy(&plan.id) {
+                Ok(()) => error,
+                Err(left) => StartError { message: format!("{}; cleaning up failed too: {left}", error.message), ..error },
+            });
+        }
+        started
+    }
+
+    fn launch(&self, task: &TaskDir, plan: &ContainerPlan) -> Result<Running, StartError> {
+        task.commit(PLAN, plan)?;
+        let (outcome, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(task.file("monitor.log"))
+            .context(|| "opening the monitor's log".to_owned())?;
+        let stdio = [Stdio::null(), Stdio::from(writer), Stdio::from(log)];
+        let args = [task.path(), &self.inner.data_dir];
+        let monitor =
+            self.inner.launcher.spawn("monitor", args, stdio).context(|| "executing the monitor".to_owned())?;
+        let monitor = ProcessRef::open(monitor.id() as i32).context(|| "opening the monitor".to_owned())?;
+        await_outcome(task, outcome)?;
+        let record: ContainerRecord =
+            task.read(CONTAINER)?.ok_or_else(|| StartError::internal("the monitor left no record of the container"))?;
+        let init = ProcessRef::find(&record.init).context(|| "looking at the container's first process".to_owned())?;
+        // It may have ended already: then the record of its end is there, or about to be.
+        let init = init.map_or_else(|| ProcessRef::gone(&record.init), Ok).context(|| "making an event".to_owned())?;
+        Ok(Running { monitor, init, started_at: record.started_at })
     }
 
     /// What the state folder says of a container.
-    pub fn status(&self, _id: &ContainerId) -> Result<Status, RuntimeError> {
-        Ok(Status::Unknown)
+    pub fn status(&self, id: &ContainerId) -> Result<Status, RuntimeError> {
+        let task = self.task(id);
+        // The monitor first: whatever it writes, it writes before it ends.
+        let monitor = self.process(&task, MONITOR)?;
+        if let Some(exit) = task.read::<ExitRecord>(EXIT)? {
+            return Ok(Status::Exited(exit));
+        }
+        if !task.path().exists() {
+            return Ok(Status::Unknown);
+        }
+        let Some(container) = task.read::<ContainerRecord>(CONTAINER)? else { return Ok(Status::Lost) };
+        let find = |record: &ProcessRecord| ProcessRef::find(record).context(|| format!("looking for {id}"));
+        match (monitor, find(&container.init)?) {
+            (Some(monitor), init) => {
+                // Ended and not yet written down: the monitor is about to.
+                let init =
+                    init.map_or_else(|| ProcessRef::gone(&container.init), Ok).context(|| "making an event".to_owned())?;
+                Ok(Status::Running(Running { monitor, init, started_at: container.started_at }))
+            }
+            (None, Some(init)) => match find(&container.init)? {
+                Some(again) => Ok(Status::Running(Running { monitor: again, init, started_at: container.started_at })),
+                None => Ok(Status::Lost),
+            },
+            (None, None) => Ok(Status::Lost),
+        }
     }
 
-    /// All containers of the state folder.
+    /// All containers of the state folder, whatever their state.
     pub fn list(&self) -> Result<Vec<ContainerId>, RuntimeError> {
-        Ok(Vec::new())
+        let folder = state::tasks(&self.inner.state_dir);
+        let read = || -> io::Result<Vec<ContainerId>> {
+            let mut ids = Vec::new();
+            for entry in fs::read_dir(&folder)? {
+                ids.extend(entry?.file_name().to_str().and_then(|name| name.parse().ok()));
+            }
+            ids.sort();
+            Ok(ids)
+        };
+        read().context(|| format!("listing {}", folder.display()))
     }
 
-    /// Kills and removes whatever is left of a container. Unknown is fine.
-    pub fn destroy(&self, _id: &ContainerId) -> Result<(), RuntimeError> {
+    /// Kills whatever is left of a container, waits for its end and removes everything that we made for it. A container
+    /// that is gone is fine.
+    pub fn destroy(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let task = self.task(id);
+        if task.path().exists() {
+            self.kill_all(id)?;
+            self.end_monitor(id, &task)?;
+            if let Some(groups) = task.read::<Groups>(CGROUP)? {
+                groups.remove()?;
+            }
+        }
+        Writable::of(&self.inner.data_dir, id.as_str()).remove()?;
+        remove_tree(task.path())
+    }
+
+    /// The monitor ends with its container; one that does not is killed.
+    fn end_monitor(&self, id: &ContainerId, task: &TaskDir) -> Result<(), RuntimeError> {
+        let Some(record) = task.read::<ProcessRecord>(MONITOR)? else { return Ok(()) };
+        let action = || format!("ending the monitor of {id}");
+        if let Some(monitor) = ProcessRef::find(&record).context(action)? {
+            if !monitor.wait_for(Some(PATIENCE)).context(action)? {
+                monitor.signal(libc::SIGKILL).context(action)?;
+                if !monitor.wait_for(Some(PATIENCE)).context(action)? {
+                    return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
+                }
+            }
+        }
+        // Our own child stays a zombie until it is waited for; `find` does not see those.
+        match ProcessRef::open(record.pid) {
+            Ok(zombie) if zombie.start_time == record.start_time => zombie.reap().context(action),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error).context(action),
+        }
+    }
+
+    /// Kills everything in the container and waits for its end. Removes nothing.
+    pub fn kill_all(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let task = self.task(id);
+        let patience = PATIENCE;
+        if let Some(init) = self.container(&task)? {
+            init.signal(libc::SIGKILL).context(|| format!("killing {id}"))?;
+            if !init.wait_for(Some(patience)).context(|| format!("waiting for the end of {id}"))? {
+                return Err(RuntimeError::StillAlive(id.clone(), patience.as_secs()));
+            }
+        }
+        // With a pid namespace of its own all of it ended with its first process. Without, or when it was never
+        // recorded, its group knows.
+        let Some(groups) = task.read::<Groups>(CGROUP)? else { return Ok(()) };
+        let Some(group) = groups.of("freezer") else { return Ok(()) };
+        if !kill_group(groups.mode, group, patience)? {
+            return Err(RuntimeError::StillAlive(id.clone(), patience.as_secs()));
+        }
         Ok(())
     }
 
-    /// Kills everything in the container, removes nothing.
-    pub fn kill_all(&self, _id: &ContainerId) -> Result<(), RuntimeError> {
-        Ok(())
+    /// The container's first process, if it runs.
+    fn container(&self, task: &TaskDir) -> Result<Option<ProcessRef>, RuntimeError> {
+        let Some(record) = task.read::<ContainerRecord>(CONTAINER)? else { return Ok(None) };
+        ProcessRef::find(&record.init).context(|| format!("looking for process {}", record.init.pid))
+    }
+
+    fn process(&self, task: &TaskDir, name: &str) -> Result<Option<ProcessRef>, RuntimeError> {
+        let Some(record) = task.read::<ProcessRecord>(name)? else { return Ok(None) };
+        ProcessRef::find(&record).context(|| format!("looking for process {}", record.pid))
     }
 
     /// Reads the container's use of resources.
@@ -94,5 +258,19 @@ impl Runtime {
     /// Runs a command in the running container.
     pub fn exec(&self, id: &ContainerId, _request: ExecRequest) -> Result<ExecProcess, ExecError> {
         Err(ExecError::NotRunning(id.clone()))
+    }
+}
+
+/// Waits for the monitor's one message.
+fn await_outcome(task: &TaskDir, pipe: OwnedFd) -> Result<(), StartError> {
+    let mut text = Vec::new();
+    File::from(pipe).read_to_end(&mut text).context(|| "listening to the monitor".to_owned())?;
+    match serde_json::from_slice(&text) {
+        Ok(Outcome::Started) => Ok(()),
+        Ok(Outcome::Failed(error)) => Err(error),
+        Err(_) => {
+            let log = fs::read_to_string(task.file("monitor.log")).unwrap_or_default();
+            Err(StartError::internal(format!("the container's monitor died: {}", log.trim())))
+        }
     }
 }

@@ -4,14 +4,32 @@
 //! same folder, synced, renamed, and the folder is synced.
 
 use std::{
-    fs, io,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{error::RuntimeError, plan::ContainerId, process::ProcessRecord};
+use crate::{
+    error::{Context, RuntimeError},
+    plan::ContainerId,
+    process::ProcessRecord,
+    user::ResolvedUser,
+};
+
+/// The plan as it was asked for.
+pub(crate) const PLAN: &str = "plan.json";
+/// The monitor's process.
+pub(crate) const MONITOR: &str = "monitor.json";
+/// The container's first process, once the command runs.
+pub(crate) const CONTAINER: &str = "container.json";
+/// How it ended.
+pub(crate) const EXIT: &str = "exit.json";
+/// The groups that the container's processes live in, and which of them are ours to remove.
+pub(crate) const CGROUP: &str = "cgroup.json";
 
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +46,12 @@ pub struct ExitRecord {
     pub finished_at: SystemTime,
 }
 
-/// A container as `container.json` remembers it.
+/// A running container as its file remembers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ContainerRecord {
     pub init: ProcessRecord,
     pub started_at: SystemTime,
+    pub user: ResolvedUser,
 }
 
 /// Folder and files of one container.
@@ -43,7 +62,7 @@ pub(crate) struct TaskDir {
 
 impl TaskDir {
     pub fn new(state_dir: &Path, id: &ContainerId) -> Self {
-        Self { path: state_dir.join("tasks").join(id.as_str()) }
+        Self { path: tasks(state_dir).join(id.as_str()) }
     }
 
     pub fn at(path: PathBuf) -> Self {
@@ -58,6 +77,41 @@ impl TaskDir {
         self.path.join(name)
     }
 
+    /// The complete OCI bundle, for tools.
+    pub fn bundle(&self) -> PathBuf {
+        self.file("bundle")
+    }
+
+    /// What libcontainer is given instead.
+    pub fn engine_bundle(&self) -> PathBuf {
+        self.file("engine")
+    }
+
+    /// libcontainer's own state.
+    pub fn engine_state(&self) -> PathBuf {
+        self.file("libcontainer")
+    }
+
+    /// Where the root file system is mounted, for the monitor alone.
+    pub fn rootfs(&self) -> PathBuf {
+        self.file("rootfs")
+    }
+
+    /// Files made for the container (`/etc/hosts` …).
+    pub fn files(&self) -> PathBuf {
+        self.file("etc")
+    }
+
+    /// Sources of mounts that need preparing.
+    pub fn mounts(&self) -> PathBuf {
+        self.file("mounts")
+    }
+
+    /// Makes the folder; one that is there already is an error of the kind `AlreadyExists`.
+    pub fn create(&self) -> io::Result<()> {
+        private_dir(&self.path)
+    }
+
     /// The record of this name; `None` when there is none.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, RuntimeError> {
         let path = self.file(name);
@@ -69,5 +123,65 @@ impl TaskDir {
         serde_json::from_slice(&bytes)
             .map(Some)
             .map_err(|error| RuntimeError::Record { path, problem: error.to_string() })
+    }
+
+    /// Writes a record so that it is there completely or not at all.
+    pub fn commit<T: Serialize>(&self, name: &str, record: &T) -> Result<(), RuntimeError> {
+        let write = || -> io::Result<()> {
+            let temporary = self.file(&format!("{name}.tmp"));
+            let mut file = private_file(&temporary)?;
+            file.write_all(&serde_json::to_vec(record)?)?;
+            file.sync_all()?;
+            fs::rename(&temporary, self.file(name))?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().context(|| format!("writing {}", self.file(name).display()))
+    }
+}
+
+/// The folder of all containers' folders.
+pub(crate) fn tasks(state_dir: &Path) -> PathBuf {
+    state_dir.join("tasks")
+}
+
+/// Makes a folder that only we can enter.
+pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Opens an empty file that only we can read.
+pub(crate) fn private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_and_replaces_what_a_killed_writer_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let task = TaskDir::at(folder.path().to_owned());
+        assert_eq!(task.read::<ExitRecord>(EXIT).expect("read"), None);
+        fs::write(task.file("exit.json.tmp"), "{\"exit_co").expect("half a record");
+        let record = ExitRecord {
+            exit_code: 137,
+            signal: 9,
+            oom_killed: true,
+            started_at: SystemTime::UNIX_EPOCH,
+            finished_at: SystemTime::now(),
+        };
+        task.commit(EXIT, &record).expect("written");
+        assert_eq!(task.read(EXIT).expect("read"), Some(record));
+        assert!(!task.file("exit.json.tmp").exists());
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let task = TaskDir::at(folder.path().to_owned());
+        fs::write(task.file(EXIT), "{").expect("written");
+        let error = task.read::<ExitRecord>(EXIT).expect_err("damaged");
+        assert!(error.to_string().contains("exit.json"), "{error}");
     }
 }

@@ -1,11 +1,32 @@
-//! Control groups: which version rules here, and our containers' groups.
+//! Control groups: which version rules here, where a container's groups are, and how they end.
+//!
+//! Groups that were there before the container (Nomad's) are used and stay; groups that we made go with the container,
+//! with everything below them. Which is which is written down before the first one is made.
 
+mod hierarchy;
+mod kill;
+mod limits;
 pub mod stats;
 
-use std::io;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use hierarchy::{Hierarchy, hierarchies};
+pub(crate) use kill::{kill_group, remove_group};
+pub(crate) use limits::reset_limits;
+
+use crate::{
+    error::{Context, RuntimeError},
+    plan::CgroupPlacement,
+};
 
 /// Which generation of control groups enforces limits on this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One hierarchy per controller, also when an empty unified one is mounted beside them.
     V1,
@@ -15,8 +36,123 @@ pub enum Mode {
 
 /// Finds the mode by the kind of file system on `/sys/fs/cgroup`.
 pub fn mode() -> io::Result<Mode> {
-    let file_system = rustix::fs::statfs("/sys/fs/cgroup")?;
+    const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
+    let file_system = rustix::fs::statfs(hierarchy::ROOT)?;
     Ok(if file_system.f_type as u64 == CGROUP2_SUPER_MAGIC { Mode::V2 } else { Mode::V1 })
 }
 
-const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
+/// Moves this process from its control group to the same one.
+///
+/// The first migration after a pause waits milliseconds for the kernel, later ones do not: calling this early, beside
+/// other work, takes the wait out of a container's start. Nothing else changes, so failing is harmless.
+pub fn warm_up() {
+    let migrate = || -> io::Result<()> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let path = match mode()? {
+            Mode::V1 => hierarchy::own_path(&own, "pids").map(|own| hierarchy::below(Path::new("/sys/fs/cgroup/pids"), &own)),
+            Mode::V2 => hierarchy::own_path(&own, "").map(|own| hierarchy::below(Path::new(hierarchy::ROOT), &own)),
+        };
+        path.map_or(Ok(()), |path| fs::write(path.join("cgroup.procs"), std::process::id().to_string()))
+    };
+    if let Err(error) = migrate() {
+        tracing::debug!(%error, "no early control group migration");
+    }
+}
+
+/// The groups of one container, as `cgroup.json` remembers them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Groups {
+    pub mode: Mode,
+    /// By controller; one without a name on the unified hierarchy.
+    pub members: Vec<Group>,
+}
+
+/// One group of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Group {
+    /// The controllers of its hierarchy.
+    pub controllers: Vec<String>,
+    pub path: PathBuf,
+    /// It was not there before.
+    pub ours: bool,
+}
+
+impl Groups {
+    /// Looks where a container's groups will be, and which of them are there already.
+    pub fn plan(placement: &CgroupPlacement) -> Result<Self, RuntimeError> {
+        let mode = mode().context(|| format!("looking at {}", hierarchy::ROOT))?;
+        let all = hierarchies(mode).context(|| "reading the mounted control group hierarchies".to_owned())?;
+        let mut members = Vec::new();
+        for Hierarchy { mount_point, controllers } in all {
+            let path = hierarchy::below(&mount_point, &placement.path);
+            let ours = !path.is_dir();
+            members.push(Group { controllers, path, ours });
+        }
+        Ok(Self { mode, members })
+    }
+
+    /// The group that a controller's files are in.
+    pub fn of(&self, controller: &str) -> Option<&Path> {
+        self.members
+            .iter()
+            .find(|group| self.mode == Mode::V2 || group.controllers.iter().any(|name| name == controller))
+            .map(|group| group.path.as_path())
+    }
+
+    /// How often the kernel has killed a process here for want of memory; 0 when nobody counts.
+    pub fn oom_kills(&self) -> u64 {
+        let file = match self.mode {
+            Mode::V1 => "memory.oom_control",
+            Mode::V2 => "memory.events",
+        };
+        self.of("memory")
+            .and_then(|group| fs::read_to_string(group.join(file)).ok())
+            .and_then(|text| field(&text, "oom_kill"))
+            .unwrap_or(0)
+    }
+
+    /// Removes the groups that we made.
+    pub fn remove(&self) -> Result<(), RuntimeError> {
+        for group in &self.members {
+            if group.ours {
+                remove_group(&group.path)?;
+            } else {
+                kill::remove_children(&group.path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number in the line `name number`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// Moves a process into the cpuset group that the caller manages, with the cores that are reserved for it.
+pub(crate) fn join_cpuset(group: &Path, cpus: Option<&str>, pid: i32) -> Result<(), RuntimeError> {
+    let join = || -> io::Result<()> {
+        if !group.is_dir() {
+            fs::create_dir_all(group)?;
+            hierarchy::inherit_cpuset(group)?;
+        }
+        if let Some(cpus) = cpus {
+            fs::write(group.join("cpuset.cpus"), cpus)?;
+        }
+        fs::write(group.join("cgroup.procs"), pid.to_string())
+    };
+    join().context(|| format!("joining the cpuset group {}", group.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_a_flat_keyed_file() {
+        let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
+        assert_eq!(field(text, "oom_kill"), Some(3));
+        assert_eq!(field("low 0\noom 1\noom_kill 2\noom_group_kill 0", "oom_kill"), Some(2));
+        assert_eq!(field("", "oom_kill"), None);
+    }
+}

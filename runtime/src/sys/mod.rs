@@ -1,13 +1,15 @@
 //! The module of the crate that may use `unsafe`: what no library offers safely.
 #![allow(unsafe_code)]
 
-use rustix::process::Signal;
+mod mount;
+mod net;
+mod process;
+mod seccomp;
 
-/// A real-time signal by its number.
-pub(crate) fn realtime_signal(signal: i32) -> Option<Signal> {
-    if !(32..=64).contains(&signal) {
-        return None;
-    }
-    // SAFETY: the kernel knows signals up to 64; numbers 32 to 64 are only ever passed to kill(2) and its relatives.
-    Some(unsafe { Signal::from_raw_unchecked(signal) })
-}
+pub(crate) use mount::{PropagationType, set_propagation};
+pub(crate) use net::loopback_up;
+pub(crate) use process::{
+    EndedChild, Fork, block_signals, close_all_fds, close_fds_from, default_signals, execve, exit_now, file_of, fork,
+    ignore_signal, peek_ended_child, realtime_signal, unshare_mounts, wait_for_any_signal,
+};
+pub(crate) use seccomp::install_filter;

@@ -1,0 +1,128 @@
+//! Ending everything in a group and removing it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+
+use crate::{
+    error::{Context, RuntimeError},
+    process::ProcessRef,
+};
+
+use super::Mode;
+
+/// Kills every process of a group and of the groups below it, and waits until they have ended; whether they have.
+pub(crate) fn kill_group(mode: Mode, group: &Path, limit: Duration) -> Result<bool, RuntimeError> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let processes = processes_below(group).context(|| format!("reading the processes of {}", group.display()))?;
+        if processes.is_empty() {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        match mode {
+            Mode::V2 => write_existing(&group.join("cgroup.kill"), "1"),
+            Mode::V1 => kill_frozen(group, &processes),
+        }
+        .context(|| format!("killing the processes of {}", group.display()))?;
+        for process in &processes {
+            process
+                .wait_for(Some(deadline.saturating_duration_since(Instant::now())))
+                .context(|| format!("waiting for the end of process {}", process.pid))?;
+        }
+    }
+}
+
+/// Frozen, processes cannot fork away from the kill; the signal works as soon as they thaw.
+fn kill_frozen(group: &Path, processes: &[ProcessRef]) -> io::Result<()> {
+    let state = group.join("freezer.state");
+    write_existing(&state, "FROZEN")?;
+    let killed = processes
+        .iter()
+        .try_for_each(|process| process.signal(libc::SIGKILL))
+        .and_then(|()| processes_below(group)?.iter().try_for_each(|process| process.signal(libc::SIGKILL)));
+    write_existing(&state, "THAWED").and(killed)
+}
+
+fn write_existing(path: &Path, text: &str) -> io::Result<()> {
+    match fs::OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        file => io::Write::write_all(&mut file?, text.as_bytes()),
+    }
+}
+
+/// The processes of a group and of all groups below; none when there is no such group.
+fn processes_below(group: &Path) -> io::Result<Vec<ProcessRef>> {
+    let mut found = Vec::new();
+    for folder in folders_below(group)? {
+        let text = match fs::read_to_string(folder.join("cgroup.procs")) {
+            Ok(text) => text,
+            Err(error) if gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        for pid in text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {
+            match ProcessRef::open(pid) {
+                Ok(process) if process.ended() => {}
+                Ok(process) => found.push(process),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A group and the groups below it, parents first; none when it does not exist.
+fn folders_below(group: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut open = vec![group.to_owned()];
+    while let Some(folder) = open.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                open.push(entry.path());
+            }
+        }
+        found.push(folder);
+    }
+    Ok(found)
+}
+
+fn gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+}
+
+/// Removes a group and the groups below it; none is fine.
+pub(crate) fn remove_group(group: &Path) -> Result<(), RuntimeError> {
+    remove_folders(group, true)
+}
+
+/// Removes the groups below a group that stays.
+pub(super) fn remove_children(group: &Path) -> Result<(), RuntimeError> {
+    remove_folders(group, false)
+}
+
+fn remove_folders(group: &Path, itself: bool) -> Result<(), RuntimeError> {
+    let mut folders = folders_below(group).context(|| format!("looking into {}", group.display()))?;
+    if !itself && !folders.is_empty() {
+        folders.remove(0);
+    }
+    for folder in folders.iter().rev() {
+        match rustix::fs::rmdir(folder) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => Err(error).context(|| format!("removing the control group {}", folder.display()))?,
+        }
+    }
+    Ok(())
+}

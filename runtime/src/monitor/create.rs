@@ -1,0 +1,360 @@
+//! The creator: makes a container and ends.
+//!
+//! A fork of the monitor, so that the memory this takes is given back, with a mount namespace of its own, so that no mount
+//! of ours ever shows on the host and no mount of the host is held by us.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::OFlags,
+    mount::{MountPropagationFlags, mount_change},
+    process::{Resource, Rlimit, getrlimit},
+    thread::{CapabilitySet, capability_is_in_bounding_set},
+};
+
+use super::{Created, output::Outputs, terminal::Console};
+use crate::{
+    cgroup::{self, Groups, Mode},
+    engine::{self, Launch, Parts, rlimit_resource},
+    error::{Context, StartError, StartErrorKind},
+    plan::{ContainerPlan, Device, MountKind, Network, Seccomp},
+    rootfs::{HostMounts, Root, Writable, mount_overlay},
+    spec::{self, CapabilityMask, Facts, HostDevice, SpecError, file_source, host_devices},
+    state::{CGROUP, PLAN, TaskDir, private_dir, private_file},
+    sys,
+    user::{self, ResolvedUser, UserError},
+};
+
+/// An image's user and group files are not larger than this.
+const MAX_USER_FILE: u64 = 4 << 20;
+
+/// The creator's whole life.
+pub(super) fn main(
+    task: &TaskDir,
+    data_dir: &Path,
+    outputs: &Outputs,
+    console: Option<Console>,
+    report: OwnedFd,
+    told: OwnedFd,
+) -> ! {
+    let outcome = create(task, data_dir, outputs, console, &report);
+    let text = serde_json::to_vec(&outcome).unwrap_or_default();
+    // An untold outcome is noticed by the monitor, which is the only one to tell.
+    drop(File::from(told).write_all(&text));
+    sys::exit_now(0)
+}
+
+fn create(
+    task: &TaskDir,
+    data_dir: &Path,
+    outputs: &Outputs,
+    console: Option<Console>,
+    report: &OwnedFd,
+) -> Result<Created, StartError> {
+    let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
+    set_oom_score(plan.oom_score_adj)?;
+    let host_mounts = HostMounts::open(&plan)?;
+    leave_host_mounts()?;
+    let root = make_root(task, data_dir, &plan)?;
+    let sources = host_mounts.prepare(&plan, &task.mounts())?;
+    let user = resolve_user(&plan, &root)?;
+    prepare_paths(task, &plan, &root)?;
+    outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
+
+    let groups = Groups::plan(&plan.cgroup)?;
+    task.commit(CGROUP, &groups)?;
+    cgroup::reset_limits(&groups)?;
+    let devices = find_devices(&plan)?;
+    let writable_paths = writable_paths(&plan, &root)?;
+    let held = held_capabilities();
+    let rootfs = task.rootfs();
+    let facts = Facts {
+        user: &user,
+        cgroup_mode: groups.mode,
+        swap_accounting: swap_accounting(groups.mode),
+        held,
+        devices: &devices,
+        rootfs: &rootfs,
+        files: &task.files(),
+        visible_groups: &visible_groups(&plan, &groups),
+        writable_paths: &writable_paths,
+    };
+    let complete = spec::oci_spec(&plan, &facts)?;
+    write_bundle(task, &complete)?;
+
+    let stdio = stdio(outputs).context(|| "opening the container's standard streams".to_owned())?;
+    let parts = Parts {
+        id: &plan.id,
+        state: &task.engine_state(),
+        bundle: &task.engine_bundle(),
+        spec: &spec::for_engine(&complete, &user.home, &sources),
+        stdio,
+        console_socket: console.as_ref().map(Console::path),
+        launch: launch(&plan, &user, held, report)?,
+    };
+    let mut built = engine::build(parts)?;
+    let init = built.pid()?;
+    let started = place(&plan, &groups, init).and_then(|()| {
+        let oom_kills = groups.oom_kills();
+        built.start()?;
+        Ok(oom_kills)
+    });
+    match started {
+        Ok(oom_kills) => Ok(Created { init, user, oom_kills }),
+        Err(error) => {
+            // It waits to be started: without a start it must not stay.
+            if let Ok(process) = crate::ProcessRef::open(init) {
+                drop(process.signal(libc::SIGKILL));
+            }
+            Err(error)
+        }
+    }
+}
+
+impl From<SpecError> for StartError {
+    fn from(error: SpecError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<UserError> for StartError {
+    fn from(error: UserError) -> Self {
+        Self::new(StartErrorKind::UnknownUser, error.to_string())
+    }
+}
+
+/// The container inherits this process's score. Lowering it takes a capability that we may lack.
+fn set_oom_score(score: i32) -> Result<(), StartError> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    match fs::write(FILE, score.to_string()) {
+        // A plan that does not ask for protection is content with the score that we have ourselves.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && score >= 0 => Ok(()),
+        Err(error) => Err(StartError::invalid(format!(
+            "oom_score_adj {score}: {error}; a score below the driver's own needs CAP_SYS_RESOURCE"
+        ))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// A mount namespace of our own, into which the host's later changes still come, and out of which nothing goes.
+fn leave_host_mounts() -> Result<(), StartError> {
+    sys::unshare_mounts().context(|| "making a mount namespace".to_owned())?;
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .context(|| "leaving the host's mounts".to_owned())?;
+    Ok(())
+}
+
+fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan) -> Result<Root, StartError> {
+    let top = plan.root.layers.first().ok_or_else(|| StartError::invalid("the image has no layers"))?;
+    let writable = Writable::of(data_dir, plan.id.as_str());
+    writable.create(top)?;
+    let rootfs = task.rootfs();
+    private_dir(&rootfs).context(|| format!("making {}", rootfs.display()))?;
+    mount_overlay(&plan.root.layers, &writable, &rootfs)?;
+    Ok(Root::open(&rootfs).context(|| format!("opening {}", rootfs.display()))?)
+}
+
+fn resolve_user(plan: &ContainerPlan, root: &Root) -> Result<ResolvedUser, StartError> {
+    let read = |path: &str| {
+        root.read(path, MAX_USER_FILE)
+            .map(Option::unwrap_or_default)
+            .map_err(|error| StartError::invalid(format!("the image's {path}: {error}")))
+    };
+    Ok(user::resolve(&plan.user, &plan.groups, &read("/etc/passwd")?, &read("/etc/group")?)?)
+}
+
+/// Makes what must be there in the image: the folders that everything else stands on, the working folder, the places of
+/// mounts, which libcontainer does not make behind dangling links, and the small files.
+fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<(), StartError> {
+    for name in ["dev", "proc", "sys"] {
+        root.real_dir(name).map_err(|error| StartError::invalid(error.to_string()))?;
+    }
+    let in_image = |path: &str| {
+        let path = path.to_owned();
+        move |error: io::Error| StartError::invalid(format!("making {path} in the container: {error}"))
+    };
+    if !plan.cwd.starts_with('/') {
+        return Err(StartError::invalid(format!("working folder {:?}: an absolute path is needed", plan.cwd)));
+    }
+    root.make_dirs(Path::new(&plan.cwd)).map_err(in_image(&plan.cwd))?;
+    let make_files = || -> io::Result<()> {
+        private_dir(&task.files())?;
+        for (index, (destination, content)) in plan.files.iter().enumerate() {
+            use std::os::unix::fs::PermissionsExt;
+            let path = file_source(&task.files(), index, destination);
+            private_file(&path)?.write_all(content.as_bytes())?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
+        }
+        Ok(())
+    };
+    make_files().context(|| format!("writing {}", task.files().display()))?;
+    for (destination, _) in &plan.files {
+        root.make_file(Path::new(destination)).map_err(in_image(destination))?;
+    }
+    for mount in plan.mounts.iter().filter(|mount| !below_virtual(&mount.destination)) {
+        let path = Path::new(&mount.destination);
+        match &mount.kind {
+            MountKind::Bind { source } => {
+                let metadata = fs::metadata(source).map_err(|error| {
+                    let text = format!("mount source {}: {error}", source.display());
+                    StartError::new(StartErrorKind::MountSource, text)
+                })?;
+                if metadata.is_dir() {
+                    root.make_dirs(path).map(drop)
+                } else {
+                    root.make_file(path)
+                }
+            }
+            MountKind::Tmpfs { .. } => root.make_dirs(path).map(drop),
+        }
+        .map_err(in_image(&mount.destination))?;
+    }
+    Ok(())
+}
+
+/// Whether a path is on one of the file systems that are mounted before the plan's mounts.
+fn below_virtual(destination: &str) -> bool {
+    ["/dev", "/proc", "/sys"].iter().any(|folder| Path::new(destination).starts_with(folder))
+}
+
+/// The image's volumes, which stay writable on a read-only root.
+fn writable_paths(plan: &ContainerPlan, root: &Root) -> Result<Vec<(String, PathBuf)>, StartError> {
+    let volumes = if plan.root.readonly { plan.root.volumes.as_slice() } else { &[] };
+    let mounted = |volume: &str| plan.mounts.iter().any(|mount| mount.destination == volume);
+    volumes
+        .iter()
+        .filter(|volume| !mounted(volume))
+        .map(|volume| {
+            let folder = root
+                .make_dirs(Path::new(volume))
+                .and_then(|folder| fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())))
+                .map_err(|error| StartError::invalid(format!("volume {volume} of the image: {error}")))?;
+            Ok((volume.clone(), folder))
+        })
+        .collect()
+}
+
+fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
+    let everything =
+        Device { host_path: "/dev".into(), container_path: "/dev".to_owned(), permissions: "rwm".to_owned() };
+    let privileged = plan.security.privileged.then_some(everything);
+    let mut found: Vec<HostDevice> = Vec::new();
+    for device in plan.devices.iter().chain(&privileged) {
+        let devices = host_devices(device).map_err(|error| {
+            let text = format!("device {}: {error}", device.host_path.display());
+            StartError::new(StartErrorKind::MountSource, text)
+        })?;
+        for device in devices {
+            if !found.iter().any(|other| other.container_path == device.container_path) {
+                found.push(device);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn swap_accounting(mode: Mode) -> bool {
+    match mode {
+        Mode::V1 => Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists(),
+        // Only groups below the root have the file; it is there when the kernel has swap at all.
+        Mode::V2 => Path::new("/proc/swaps").exists(),
+    }
+}
+
+fn held_capabilities() -> CapabilityMask {
+    let held = |bit: &u32| capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << bit)).unwrap_or(false);
+    CapabilityMask((0..64).filter(held).fold(0, |mask, bit| mask | 1 << bit))
+}
+
+/// The v1 groups that programs in the container look at to size themselves.
+fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf)> {
+    const LOOKED_AT: [&str; 6] = ["memory", "cpu", "cpuacct", "cpuset", "pids", "blkio"];
+    if groups.mode == Mode::V2 {
+        return Vec::new();
+    }
+    let path = |name: &&str| match (&plan.cgroup.cpuset_v1, *name) {
+        (Some(cpuset), "cpuset") => Some(cpuset.clone()),
+        _ => groups.of(name).map(Path::to_owned),
+    };
+    LOOKED_AT.iter().filter_map(|name| Some(((*name).to_owned(), path(name)?))).collect()
+}
+
+fn write_bundle(task: &TaskDir, complete: &spec::libcontainer_spec::Spec) -> Result<(), StartError> {
+    let write = || -> io::Result<()> {
+        private_dir(&task.bundle())?;
+        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec_pretty(complete)?)
+    };
+    Ok(write().context(|| format!("writing {}", task.bundle().display()))?)
+}
+
+fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {
+    let stdin = OwnedFd::from(File::open("/dev/null")?);
+    Ok([stdin, outputs.stdout.writer(OFlags::empty())?, outputs.stderr.writer(OFlags::empty())?])
+}
+
+fn launch(
+    plan: &ContainerPlan,
+    user: &ResolvedUser,
+    held: CapabilityMask,
+    report: &OwnedFd,
+) -> Result<Launch, StartError> {
+    Ok(Launch {
+        args: plan.args.clone(),
+        env: spec::environment(plan, user),
+        uid: user.uid,
+        terminal: plan.terminal,
+        loopback: plan.namespaces.network == Network::Private,
+        init: plan.init,
+        rlimits: rlimits(plan, held)?,
+        no_new_privileges: plan.security.no_new_privileges && !plan.security.privileged,
+        filter: filter(plan),
+        bounding: spec::capabilities(plan, held).map_err(SpecError::from)?,
+        report: report.as_raw_fd(),
+    })
+}
+
+/// The compiled system call filter.
+fn filter(plan: &ContainerPlan) -> Option<Vec<u8>> {
+    if plan.security.privileged || plan.security.seccomp == Seccomp::Unconfined {
+        return None;
+    }
+    None
+}
+
+/// The limits to set, checked against what we can set at all.
+fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Resource, Rlimit)>, StartError> {
+    let may_raise = CapabilityMask::from_names(&["CAP_SYS_RESOURCE"]).is_ok_and(|needed| held.and(needed) == needed);
+    plan.rlimits
+        .iter()
+        .filter_map(|(name, limit)| Some((name, limit, rlimit_resource(name)?)))
+        .map(|(name, limit, resource)| {
+            let finite = |value: u64| (value != u64::MAX).then_some(value);
+            let own = getrlimit(resource).maximum;
+            let raises = own.is_some_and(|own| limit.hard > own);
+            if raises && !may_raise {
+                return Err(StartError::invalid(format!(
+                    "ulimit {name}: the hard limit {} is above the driver's own {}, and raising it needs \
+                     CAP_SYS_RESOURCE; ask for less, or raise the limit of the Nomad agent",
+                    limit.hard,
+                    own.unwrap_or(u64::MAX),
+                )));
+            }
+            Ok((name.clone(), resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) }))
+        })
+        .collect()
+}
+
+/// Moves the container's first process where the caller manages cores.
+fn place(plan: &ContainerPlan, groups: &Groups, init: i32) -> Result<(), StartError> {
+    match &plan.cgroup.cpuset_v1 {
+        Some(group) if groups.mode == Mode::V1 => {
+            Ok(cgroup::join_cpuset(group, plan.resources.cpuset_cpus.as_deref(), init)?)
+        }
+        _ => Ok(()),
+    }
+}

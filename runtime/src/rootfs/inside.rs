@@ -1,0 +1,197 @@
+//! Paths inside an image: every one is resolved as the container would, and none leads out of it.
+//!
+//! Nothing of the container runs yet while this is used, so what was checked stays so.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2, readlinkat, statat},
+    io::Errno,
+};
+
+/// The root folder of a container's file system.
+#[derive(Debug)]
+pub(crate) struct Root(OwnedFd);
+
+/// A chain of links longer than this is a loop.
+const MAX_LINKS: u32 = 40;
+
+impl Root {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Opens a path as the container would see it.
+    pub fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new("/") } else { path };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+
+    /// The content of a regular file, `None` if there is none; a larger one is an error.
+    pub fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
+        let fd = match self.resolve(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let stat = fstat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
+        }
+        if stat.st_size as u64 > limit {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("larger than {limit} bytes")));
+        }
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(std::fs::File::from(fd), limit), &mut bytes)?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Makes sure that `name`, directly below the root, is a folder and not a link.
+    pub fn real_dir(&self, name: &str) -> io::Result<()> {
+        match mkdirat(&self.0, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => {
+                let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                match FileType::from_raw_mode(stat.st_mode) {
+                    FileType::Directory => Ok(()),
+                    kind => Err(io::Error::new(
+                        io::ErrorKind::NotADirectory,
+                        format!("the image's /{name} is not a folder but a {kind:?}, which a container cannot be built on"),
+                    )),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a folder and what leads to it, following links, dangling ones too.
+    pub fn make_dirs(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.make(path, 0)
+    }
+
+    /// Makes an empty file, and the folders that lead to it, unless something is there.
+    pub fn make_file(&self, path: &Path) -> io::Result<()> {
+        self.make_file_below(path, 0)
+    }
+
+    fn make(&self, path: &Path, links: u32) -> io::Result<OwnedFd> {
+        if links > MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        match self.resolve(path, OFlags::PATH | OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => {}
+            other => return Ok(other?),
+        }
+        let (parent, name) = split(path)?;
+        let folder = self.make(&parent, links)?;
+        match mkdirat(&folder, &name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => Ok(self.resolve(path, OFlags::PATH | OFlags::DIRECTORY)?),
+            // Something is there and yet leads nowhere: a dangling link.
+            Err(Errno::EXIST) => self.make(&self.link_target(&folder, &parent, &name)?, links + 1),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn make_file_below(&self, path: &Path, links: u32) -> io::Result<()> {
+        if links > MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        match self.resolve(path, OFlags::PATH) {
+            Err(Errno::NOENT) => {}
+            other => return Ok(other.map(drop)?),
+        }
+        let (parent, name) = split(path)?;
+        let folder = self.make(&parent, links)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&folder, &name, flags, Mode::from_raw_mode(0o644)) {
+            Ok(_) => Ok(()),
+            Err(Errno::EXIST) => self.make_file_below(&self.link_target(&folder, &parent, &name)?, links + 1),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Where a link leads, as a path from the root. `..` behind it is resolved by the kernel, in the root.
+    fn link_target(&self, folder: &OwnedFd, parent: &Path, name: &Path) -> io::Result<PathBuf> {
+        let target = readlinkat(folder, name, Vec::new())?;
+        let target = Path::new(std::ffi::OsStr::from_bytes(target.to_bytes()));
+        Ok(parent.join(target))
+    }
+}
+
+use std::os::unix::ffi::OsStrExt;
+
+/// Parent and last name of a path that does not end in `..`.
+fn split(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    match path.components().next_back() {
+        Some(Component::Normal(name)) => {
+            Ok((path.parent().unwrap_or_else(|| Path::new("/")).to_owned(), PathBuf::from(name)))
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} cannot be made", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    fn root() -> (tempfile::TempDir, Root) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = Root::open(folder.path()).expect("a root");
+        (folder, root)
+    }
+
+    #[test]
+    fn folders_and_files_are_made_through_dangling_links_and_never_outside() {
+        let (folder, root) = root();
+        let outside = tempfile::tempdir().expect("a folder");
+        symlink("/run", folder.path().join("var-run")).expect("a link");
+        symlink("../../../../escape", folder.path().join("up")).expect("a link");
+        symlink(outside.path(), folder.path().join("abs")).expect("a link");
+        symlink("loop", folder.path().join("loop")).expect("a link");
+        root.make_dirs(Path::new("/var-run/app/deep")).expect("made");
+        assert!(folder.path().join("run/app/deep").is_dir());
+        root.make_dirs(Path::new("/up/x")).expect("made");
+        assert!(folder.path().join("escape/x").is_dir());
+        root.make_file(Path::new("/abs/file")).expect("made");
+        assert!(!outside.path().join("file").exists());
+        assert!(folder.path().join(outside.path().strip_prefix("/").expect("absolute")).join("file").is_file());
+        assert!(root.make_dirs(Path::new("/loop/x")).is_err());
+        root.make_file(Path::new("/var-run/app/resolv.conf")).expect("made");
+        root.make_file(Path::new("/var-run/app/resolv.conf")).expect("already there");
+        assert!(folder.path().join("run/app/resolv.conf").is_file());
+    }
+
+    #[test]
+    fn reading_is_bounded_stays_inside_and_takes_regular_files_only() {
+        let (folder, root) = root();
+        fs::create_dir(folder.path().join("etc")).expect("made");
+        fs::write(folder.path().join("etc/group"), "x".repeat(100)).expect("written");
+        symlink("/etc/shadow", folder.path().join("etc/passwd")).expect("a link");
+        assert_eq!(root.read("/etc/passwd", 1000).expect("read"), None, "the host's file is not seen");
+        assert_eq!(root.read("/etc/group", 1000).expect("read").map(|text| text.len()), Some(100));
+        assert!(root.read("/etc/group", 99).is_err());
+        assert!(root.read("/etc", 99).is_err());
+        assert_eq!(root.read("/none/at/all", 99).expect("read"), None);
+    }
+
+    #[test]
+    fn a_link_is_no_real_folder() {
+        let (folder, root) = root();
+        symlink("/tmp", folder.path().join("dev")).expect("a link");
+        assert!(root.real_dir("dev").is_err());
+        root.real_dir("proc").expect("made");
+        root.real_dir("proc").expect("still there");
+    }
+}

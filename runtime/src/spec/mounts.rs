@@ -1,0 +1,150 @@
+//! The container's mounts, in the order in which they are made.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    Facts, SpecError,
+    libcontainer_spec::{Mount as OciMount, MountBuilder},
+};
+use crate::{
+    cgroup::Mode,
+    plan::{ContainerPlan, Mount, MountKind, Propagation},
+};
+
+/// Mount sources that were prepared to stand in for the plan's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Sources(pub Vec<Source>);
+
+/// One prepared source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub destination: String,
+    pub original: PathBuf,
+    pub prepared: PathBuf,
+}
+
+impl Sources {
+    pub(super) fn replace(&self, mounts: &mut [OciMount]) {
+        for mount in mounts {
+            let prepared = self.0.iter().find(|source| {
+                mount.destination() == Path::new(&source.destination) && mount.source().as_ref() == Some(&source.original)
+            });
+            if let Some(source) = prepared {
+                mount.set_source(Some(source.prepared.clone()));
+            }
+        }
+    }
+}
+
+pub(super) fn mounts(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, SpecError> {
+    let mut list = standard(plan)?;
+    list.extend(cgroups(plan, facts)?);
+    for (destination, source) in facts.writable_paths {
+        list.push(bind(source, destination, false, Propagation::Private)?);
+    }
+    let planned = |destination: &str| plan.mounts.iter().any(|mount| mount.destination == destination);
+    for (index, (destination, _)) in plan.files.iter().enumerate() {
+        if !planned(destination) {
+            list.push(bind(&file_source(facts.files, index, destination), destination, false, Propagation::Private)?);
+        }
+    }
+    for mount in &plan.mounts {
+        list.push(requested(mount)?);
+    }
+    Ok(list)
+}
+
+/// Where the content of one of the plan's small files is kept.
+pub(crate) fn file_source(folder: &Path, index: usize, destination: &str) -> PathBuf {
+    let name = destination.rsplit('/').next().unwrap_or_default();
+    folder.join(format!("{index}-{name}"))
+}
+
+/// What every container has.
+fn standard(plan: &ContainerPlan) -> Result<Vec<OciMount>, SpecError> {
+    let shm_size = format!("size={}", plan.shm_size);
+    let sys_access = if plan.security.privileged { "rw" } else { "ro" };
+    let mut list = vec![
+        mount("proc", "proc", "/proc", &["nosuid", "noexec", "nodev"])?,
+        mount("tmpfs", "tmpfs", "/dev", &["nosuid", "strictatime", "mode=755", "size=65536k"])?,
+        mount("devpts", "devpts", "/dev/pts", &[
+            "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5",
+        ])?,
+        mount("sysfs", "sysfs", "/sys", &["nosuid", "noexec", "nodev", sys_access])?,
+    ];
+    // In the host's IPC namespace this shows the host's queues.
+    list.push(mount("mqueue", "mqueue", "/dev/mqueue", &["nosuid", "noexec", "nodev"])?);
+    if plan.namespaces.private_ipc {
+        list.push(mount("tmpfs", "shm", "/dev/shm", &["nosuid", "noexec", "nodev", "mode=1777", &shm_size])?);
+    } else {
+        list.push(bind(Path::new("/dev/shm"), "/dev/shm", false, Propagation::Private)?);
+    }
+    list.retain(|standard| !plan.mounts.iter().any(|own| Path::new(&own.destination) == standard.destination()));
+    Ok(list)
+}
+
+/// The container's own control groups, to be read: programs size themselves by them.
+fn cgroups(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, SpecError> {
+    const FLAGS: [&str; 3] = ["nosuid", "noexec", "nodev"];
+    let access = if plan.security.privileged { "rw" } else { "ro" };
+    match facts.cgroup_mode {
+        Mode::V2 => Ok(vec![mount("cgroup", "cgroup", "/sys/fs/cgroup", &[&FLAGS[..], &[access]].concat())?]),
+        Mode::V1 if facts.visible_groups.is_empty() => Ok(Vec::new()),
+        Mode::V1 => {
+            let folder = mount("tmpfs", "tmpfs", "/sys/fs/cgroup", &[&FLAGS[..], &["mode=755"]].concat())?;
+            let mut list = vec![folder];
+            for (name, group) in facts.visible_groups {
+                list.push(bind(group, &format!("/sys/fs/cgroup/{name}"), access == "ro", Propagation::Private)?);
+            }
+            Ok(list)
+        }
+    }
+}
+
+fn requested(wanted: &Mount) -> Result<OciMount, SpecError> {
+    match &wanted.kind {
+        MountKind::Bind { source } => bind(source, &wanted.destination, wanted.readonly, wanted.propagation),
+        MountKind::Tmpfs { size, mode } => {
+            let mut options = vec!["nosuid".to_owned(), "noexec".to_owned(), "nodev".to_owned()];
+            options.extend(size.map(|size| format!("size={size}")));
+            options.push(format!("mode={:o}", mode.unwrap_or(0o1777)));
+            if wanted.readonly {
+                options.push("ro".to_owned());
+            }
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            mount("tmpfs", "tmpfs", &wanted.destination, &options)
+        }
+    }
+}
+
+fn bind(source: &Path, destination: &str, readonly: bool, propagation: Propagation) -> Result<OciMount, SpecError> {
+    let mut options = vec!["rbind"];
+    if readonly {
+        options.push("rro");
+    }
+    options.push(match propagation {
+        Propagation::Private => "rprivate",
+        Propagation::HostToContainer => "rslave",
+        Propagation::Bidirectional => "rshared",
+    });
+    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
+    Ok(MountBuilder::default().typ("bind").source(source).destination(destination).options(options).build()?)
+}
+
+fn mount(typ: &str, source: &str, destination: &str, options: &[&str]) -> Result<OciMount, SpecError> {
+    let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+    Ok(MountBuilder::default().typ(typ).source(source).destination(destination).options(options).build()?)
+}
+
+/// Propagation of the whole root, which decides for all mounts (libcontainer ignores what a single mount says).
+/// Where mounts differ, those that this does not suit are prepared (`rootfs::propagation`).
+pub(super) fn root_propagation(plan: &ContainerPlan) -> &'static str {
+    let any = |wanted: Propagation| plan.mounts.iter().any(|mount| mount.propagation == wanted);
+    if any(Propagation::Bidirectional) {
+        "shared"
+    } else if any(Propagation::HostToContainer) {
+        "slave"
+    } else {
+        "private"
+    }
+}

@@ -1,0 +1,179 @@
+//! Who the command runs as: names looked up in the image's own `/etc/passwd` and `/etc/group`.
+//!
+//! The meaning is docker's: a number is a number even if somebody is named so; a group that is given replaces the groups
+//! that the user is a member of; an unknown number is fine, an unknown name is not.
+
+use serde::{Deserialize, Serialize};
+
+/// The ids that a user name stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ResolvedUser {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups, the primary one first.
+    pub groups: Vec<u32>,
+    pub home: String,
+}
+
+/// A name that the image does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UserError {
+    #[error("user {0:?}: the image's /etc/passwd has no such user; use a numeric id, or a user of the image")]
+    UnknownUser(String),
+    #[error("group {0:?}: the image's /etc/group has no such group; use a numeric id, or a group of the image")]
+    UnknownGroup(String),
+    #[error("user or group id {0:?} is out of range: ids go from 0 to 2147483647")]
+    OutOfRange(String),
+}
+
+struct User<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+struct Group<'a> {
+    name: &'a str,
+    gid: u32,
+    members: &'a str,
+}
+
+/// Resolves `user`, `user:group`, numeric or not, and further groups, with the text of the image's two files.
+pub(crate) fn resolve(user: &str, extra_groups: &[String], passwd: &str, group: &str) -> Result<ResolvedUser, UserError> {
+    let (user, given_group) = user.split_once(':').unwrap_or((user, ""));
+    let found = find_user(user, passwd)?;
+    let uid = match (&found, number(user)?) {
+        (Some(found), _) => found.uid,
+        (None, Some(uid)) => uid,
+        (None, None) if user.is_empty() => 0,
+        (None, None) => return Err(UserError::UnknownUser(user.to_owned())),
+    };
+    let gid = match given_group {
+        "" => found.as_ref().map_or(0, |found| found.gid),
+        given => group_id(given, group)?,
+    };
+    let mut groups = vec![gid];
+    if let (Some(found), "") = (&found, given_group) {
+        groups.extend(all_groups(group).filter(|group| is_member(group, found.name)).map(|group| group.gid));
+    }
+    for extra in extra_groups {
+        groups.push(group_id(extra, group)?);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    groups.retain(|gid| seen.insert(*gid));
+    let home = found.map(|found| found.home).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned();
+    Ok(ResolvedUser { uid, gid, groups, home })
+}
+
+fn find_user<'a>(user: &str, passwd: &'a str) -> Result<Option<User<'a>>, UserError> {
+    let id = if user.is_empty() { Some(0) } else { number(user)? };
+    Ok(all_users(passwd).find(|entry| id.map_or_else(|| entry.name == user, |id| entry.uid == id)))
+}
+
+fn group_id(wanted: &str, group: &str) -> Result<u32, UserError> {
+    if let Some(gid) = number(wanted)? {
+        return Ok(gid);
+    }
+    all_groups(group)
+        .find(|entry| entry.name == wanted)
+        .map(|entry| entry.gid)
+        .ok_or_else(|| UserError::UnknownGroup(wanted.to_owned()))
+}
+
+/// The id, if the text is a number.
+fn number(text: &str) -> Result<Option<u32>, UserError> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(None);
+    }
+    match text.parse::<u32>() {
+        Ok(id) if i32::try_from(id).is_ok() => Ok(Some(id)),
+        _ => Err(UserError::OutOfRange(text.to_owned())),
+    }
+}
+
+fn is_member(group: &Group<'_>, user: &str) -> bool {
+    group.members.split(',').any(|member| member.trim() == user)
+}
+
+fn all_users(passwd: &str) -> impl Iterator<Item = User<'_>> {
+    passwd.lines().filter_map(|line| {
+        let mut fields = line.trim_end_matches('\r').split(':');
+        let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
+        let uid = fields.nth(1)?.parse().ok()?;
+        let gid = fields.next()?.parse().ok()?;
+        let home = fields.nth(1).unwrap_or("");
+        Some(User { name, uid, gid, home })
+    })
+}
+
+fn all_groups(group: &str) -> impl Iterator<Item = Group<'_>> {
+    group.lines().filter_map(|line| {
+        let mut fields = line.trim_end_matches('\r').split(':');
+        let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
+        let gid = fields.nth(1)?.parse().ok()?;
+        let members = fields.next().unwrap_or("");
+        Some(Group { name, gid, members })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# comment\nbroken\nweb:x:1000:1001:Web,,,:/srv/web:/bin/sh\n\
+                          7:x:70:71::/home/seven:/bin/sh\nnohome:x:5:5\n";
+    const GROUP: &str = "root:x:0:\nwheel:x:10:root,web\nweb:x:1001:\nvideo:x:44:web , other\n";
+
+    fn ok(user: &str, extra: &[&str]) -> ResolvedUser {
+        let extra: Vec<String> = extra.iter().map(|group| (*group).to_owned()).collect();
+        resolve(user, &extra, PASSWD, GROUP).expect(user)
+    }
+
+    fn ids(user: &str, extra: &[&str]) -> (u32, u32, Vec<u32>) {
+        let user = ok(user, extra);
+        (user.uid, user.gid, user.groups)
+    }
+
+    #[test]
+    fn docker_s_meanings() {
+        assert_eq!(ids("", &[]), (0, 0, vec![0, 10]));
+        assert_eq!(ids("root", &[]), (0, 0, vec![0, 10]));
+        assert_eq!(ids("web", &[]), (1000, 1001, vec![1001, 10, 44]));
+        assert_eq!(ids("1000", &[]), (1000, 1001, vec![1001, 10, 44]));
+        assert_eq!(ids("web:wheel", &[]), (1000, 10, vec![10]));
+        assert_eq!(ids("web:4711", &[]), (1000, 4711, vec![4711]));
+        assert_eq!(ids("4711", &[]), (4711, 0, vec![0]));
+        assert_eq!(ids("4711:4712", &["video", "9"]), (4711, 4712, vec![4712, 44, 9]));
+        assert_eq!(ids("7", &[]), (7, 0, vec![0]), "a number is not a name");
+        assert_eq!(ids("web", &["10", "wheel"]), (1000, 1001, vec![1001, 10, 44]), "no group twice");
+    }
+
+    #[test]
+    fn homes() {
+        assert_eq!(ok("web", &[]).home, "/srv/web");
+        assert_eq!(ok("nohome", &[]).home, "/");
+        assert_eq!(ok("4711", &[]).home, "/");
+    }
+
+    #[test]
+    fn unknown_names_are_errors_that_name_them() {
+        let error = |user: &str, extra: &[String]| resolve(user, extra, PASSWD, GROUP).expect_err(user);
+        assert_eq!(error("nobody", &[]), UserError::UnknownUser("nobody".to_owned()));
+        assert_eq!(error("web:staff", &[]), UserError::UnknownGroup("staff".to_owned()));
+        assert_eq!(error("web", &["staff".to_owned()]), UserError::UnknownGroup("staff".to_owned()));
+        assert_eq!(error("4294967295", &[]), UserError::OutOfRange("4294967295".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_content_panics_and_numbers_need_no_files(passwd in ".*", group in ".*", uid in 0..=i32::MAX) {
+            let by_name = resolve("root:wheel", &["video".to_owned()], &passwd, &group);
+            prop_assert!(by_name.map_or(true, |user| user.groups[0] == user.gid));
+            let user = resolve(&format!("{uid}:{uid}"), &[], &passwd, &group);
+            prop_assert_eq!(user.map(|user| (user.uid, user.gid)), Ok((uid as u32, uid as u32)));
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A node with a small image, containers on it, and the means to look at them.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Read,
+    os::unix::fs::{OpenOptionsExt, symlink},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use runtime::{
+    ExitRecord, Running, Runtime, StartError, Status,
+    plan::{
+        CgroupPlacement, ContainerId, ContainerPlan, Namespaces, Network, Output, Resources, RootFs, Seccomp, Security,
+    },
+};
+
+/// Whether this machine can run containers at all.
+pub fn can_run() -> bool {
+    rustix::process::geteuid().is_root() && Path::new("/sys/fs/cgroup").exists()
+}
+
+const BUSYBOX: [&str; 3] = ["/usr/bin/busybox", "/bin/busybox", "/usr/local/bin/busybox"];
+const APPLETS: &[&str] = &[
+    "sh", "cat", "echo", "id", "pwd", "sleep", "kill", "env", "ls", "mkdir", "touch", "true", "false", "head", "grep",
+    "hostname", "stat", "mount", "umount", "dd", "tail", "yes", "wc", "ps", "sync", "chmod", "rm", "ip", "stty", "tty",
+    "mknod", "readlink", "df", "ulimit", "test", "seq", "tr", "ifconfig", "usleep",
+];
+
+/// State, data and an image's layer in a temporary folder.
+pub struct Node {
+    pub runtime: Runtime,
+    pub folder: tempfile::TempDir,
+    pub cgroup: String,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Node {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        make_layer(&folder.path().join("layer"));
+        let runtime = Runtime::open(&folder.path().join("state"), &folder.path().join("data")).expect("a runtime");
+        let cgroup = format!("/oci-rs-test/{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self { runtime, folder, cgroup }
+    }
+
+    /// A plan that runs a shell script as root in private namespaces.
+    pub fn plan(&self, script: &str) -> ContainerPlan {
+        let id: ContainerId = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed)).parse().expect("an id");
+        ContainerPlan {
+            args: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            env: vec![("PATH".to_owned(), "/bin:/usr/bin".to_owned())],
+            cwd: "/".to_owned(),
+            user: String::new(),
+            groups: Vec::new(),
+            terminal: false,
+            init: false,
+            hostname: None,
+            root: RootFs { layers: vec![self.folder.path().join("layer")], readonly: false, volumes: Vec::new() },
+            mounts: Vec::new(),
+            files: Vec::new(),
+            devices: Vec::new(),
+            namespaces: Namespaces {
+                network: Network::Private,
+                private_pid: true,
+                private_ipc: true,
+                private_uts: true,
+                private_cgroup: true,
+            },
+            security: Security {
+                privileged: false,
+                capabilities: ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID"].map(str::to_owned).to_vec(),
+                no_new_privileges: true,
+                seccomp: Seccomp::Default,
+            },
+            sysctl: BTreeMap::new(),
+            rlimits: BTreeMap::new(),
+            shm_size: 64 << 20,
+            oom_score_adj: 0,
+            resources: Resources::default(),
+            cgroup: CgroupPlacement { path: format!("{}-{id}", self.cgroup), cpuset_v1: None },
+            output: Output { stdout: "/dev/null".into(), stderr: "/dev/null".into() },
+            annotations: BTreeMap::new(),
+            id,
+        }
+    }
+
+    /// Starts a container with FIFOs that are read to their end.
+    pub fn start(&self, mut plan: ContainerPlan) -> Container<'_> {
+        let (stdout, stderr) = (self.fifo(&plan, "out"), self.fifo(&plan, "err"));
+        plan.output = Output { stdout: stdout.clone(), stderr: stderr.clone() };
+        let (out, err) = (read_fifo(stdout), read_fifo(stderr));
+        let running = self.runtime.start(&plan).unwrap_or_else(|error| panic!("start: {error}"));
+        Container { node: self, plan, running, out: Some(out), err: Some(err) }
+    }
+
+    /// Runs a container to its end; its record, standard output and standard error.
+    pub fn run(&self, plan: ContainerPlan) -> (ExitRecord, String, String) {
+        let mut container = self.start(plan);
+        let exit = container.wait();
+        let output = container.output();
+        (exit, output.0, output.1)
+    }
+
+    /// The error with which a plan cannot be started.
+    pub fn refuse(&self, plan: &ContainerPlan) -> StartError {
+        let error = self.runtime.start(plan).map(drop).expect_err("a start that fails");
+        self.assert_clean(plan);
+        error
+    }
+
+    fn fifo(&self, plan: &ContainerPlan, name: &str) -> PathBuf {
+        let path = self.folder.path().join(format!("{}.{name}", plan.id));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
+        path
+    }
+
+    /// Nothing of a container is left: no folder, no control group, no mount.
+    pub fn assert_clean(&self, plan: &ContainerPlan) {
+        let id = plan.id.as_str();
+        for folder in ["state/tasks", "data/containers"] {
+            assert!(!self.folder.path().join(folder).join(id).exists(), "{folder}/{id} is left");
+        }
+        let groups = control_groups(&plan.cgroup.path);
+        assert!(groups.is_empty(), "control groups are left: {groups:?}");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        assert!(!mounts.contains(self.folder.path().to_str().expect("text")), "mounts are left: {mounts}");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for id in self.runtime.list().unwrap_or_default() {
+            if let Err(error) = self.runtime.destroy(&id) {
+                println!("clean-up of {id}: {error}");
+            }
+        }
+        // The folder that our groups stand in, when nobody else tests at the same time.
+        for hierarchy in hierarchies() {
+            drop(fs::remove_dir(hierarchy.join("oci-rs-test")));
+        }
+    }
+}
+
+fn hierarchies() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).chain([PathBuf::from("/sys/fs/cgroup")]).collect()
+}
+
+/// The groups of this path, in whatever hierarchy.
+pub fn control_groups(path: &str) -> Vec<PathBuf> {
+    let path = path.trim_start_matches('/');
+    hierarchies().into_iter().map(|hierarchy| hierarchy.join(path)).filter(|group| group.exists()).collect()
+}
+
+/// A started container; destroyed, and checked to have left nothing, when it goes.
+pub struct Container<'a> {
+    node: &'a Node,
+    pub plan: ContainerPlan,
+    pub running: Running,
+    out: Option<JoinHandle<String>>,
+    err: Option<JoinHandle<String>>,
+}
+
+impl Container<'_> {
+    pub fn id(&self) -> &ContainerId {
+        &self.plan.id
+    }
+
+    /// Waits for the monitor's end; the record it has written.
+    pub fn wait(&self) -> ExitRecord {
+        assert!(self.running.monitor.wait_for(Some(Duration::from_secs(20))).expect("a poll"), "still running");
+        match self.node.runtime.status(self.id()).expect("a status") {
+            Status::Exited(exit) => exit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All that was written to standard output and standard error.
+    pub fn output(&mut self) -> (String, String) {
+        let text = |reader: &mut Option<JoinHandle<String>>| reader.take().expect("once").join().expect("a reader");
+        (text(&mut self.out), text(&mut self.err))
+    }
+
+    /// Lines of a file of the container's first process in /proc.
+    pub fn proc(&self, file: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{file}", self.running.init.pid)).expect("a file of /proc")
+    }
+
+    /// A field of the first process's status.
+    pub fn status_field(&self, name: &str) -> String {
+        let status = self.proc("status");
+        let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("a field");
+        line.split_once(':').expect("a field").1.trim().to_owned()
+    }
+}
+
+impl Drop for Container<'_> {
+    fn drop(&mut self) {
+        let destroyed = self.node.runtime.destroy(&self.plan.id);
+        if std::thread::panicking() {
+            return;
+        }
+        destroyed.expect("destroyed");
+        self.node.assert_clean(&self.plan);
+        assert!(!Path::new(&format!("/proc/{}", self.running.init.pid)).exists(), "the first process is left");
+        assert!(!Path::new(&format!("/proc/{}", self.running.monitor.pid)).exists(), "the monitor is left");
+    }
+}
+
+/// Reads a FIFO to its end, on a thread. Opened without waiting for a writer, so that a container that never starts
+/// leaves no thread behind.
+fn read_fifo(path: PathBuf) -> JoinHandle<String> {
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open(path)
+        .expect("a FIFO");
+    std::thread::spawn(move || read_to_end(file))
+}
+
+fn read_to_end(mut file: File) -> String {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut text = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        poll(&mut [PollFd::new(&file, PollFlags::IN)], None).expect("a poll");
+        match file.read(&mut buffer) {
+            Ok(0) => return String::from_utf8_lossy(&text).into_owned(),
+            Ok(count) => text.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Asks until the answer is yes.
+pub fn eventually(what: &str, mut answer: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !answer() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn make_layer(layer: &Path) {
+    for folder in ["bin", "etc", "tmp", "home/web", "run"] {
+        fs::create_dir_all(layer.join(folder)).expect("a folder");
+    }
+    let busybox = BUSYBOX.iter().find(|path| Path::new(path).exists()).expect("a static busybox (busybox-static)");
+    fs::copy(busybox, layer.join("bin/busybox")).expect("busybox");
+    for applet in APPLETS {
+        symlink("busybox", layer.join("bin").join(applet)).expect("a link");
+    }
+    let passwd = "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000:web:/home/web:/bin/sh\n";
+    fs::write(layer.join("etc/passwd"), passwd).expect("written");
+    fs::write(layer.join("etc/group"), "root:x:0:\nweb:x:1000:\nstaff:x:50:web\nvideo:x:44:\n").expect("written");
+}

@@ -1,0 +1,43 @@
+//! Containers end to end, on a real kernel as root: what a plan asks for is what the command finds.
+//!
+//! This program is also the monitor and the exec helper, as the driver's binary is, so it brings its own `main`.
+
+#[path = "common/mod.rs"]
+mod common;
+
+mod cases {
+    pub mod life;
+}
+
+use std::{panic, process::ExitCode};
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    match std::env::args().nth(1).as_deref() {
+        Some("monitor") => return runtime::monitor_main(args.by_ref().skip(1)),
+        Some("exec") => return runtime::exec_main(args.by_ref().skip(1)),
+        _ => {}
+    }
+    let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    if !common::can_run() {
+        println!("skipped: containers need root and control groups");
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = Vec::new();
+    for (name, case) in [cases::life::CASES].into_iter().flatten() {
+        if !filter.is_empty() && !filter.iter().any(|part| name.contains(part.as_str())) {
+            continue;
+        }
+        let begun = std::time::Instant::now();
+        let result = panic::catch_unwind(case);
+        println!("{name} ... {} ({} ms)", if result.is_ok() { "ok" } else { "FAILED" }, begun.elapsed().as_millis());
+        if result.is_err() {
+            failed.push(name);
+        }
+    }
+    if failed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("failed: {failed:?}");
+    ExitCode::FAILURE
+}
