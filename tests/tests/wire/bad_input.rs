@@ -1,0 +1,289 @@
+//! Starts that fail: in words, finally or not, and with nothing left behind.
+
+use kit::{
+    calls::recoverable,
+    hcl,
+    must::{Must, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::{Style, Task},
+    tools::Images,
+};
+use serde_json::json;
+use tonic::{Code, Status};
+
+/// The start fails, and afterwards the task is unknown and nothing of it is on the machine but what the client made.
+async fn refused(node: &Node, plugin: &Plugin, task: &Task) -> Status {
+    let status = plugin.start(task).await.err().must("a failed start");
+    assert!(
+        !matches!(
+            status.code(),
+            Code::Unavailable | Code::Cancelled | Code::Ok
+        ),
+        "{status}"
+    );
+    plugin
+        .inspect(task.id())
+        .await
+        .err()
+        .must("a failed start leaves no task");
+    let traces = node.traces();
+    let strangers: Vec<_> = traces
+        .processes
+        .iter()
+        .filter(|(pid, _)| *pid != plugin.process.pid())
+        .collect();
+    assert!(
+        strangers.is_empty() && traces.files.is_empty() && traces.mounts.is_empty(),
+        "after {status}:\n{traces}"
+    );
+    status
+}
+
+#[tokio::test]
+async fn all_mistakes_are_told_at_once() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .option("command", json!("  "))
+        .option("image_pull_timeout", json!("soon"))
+        .option("cap_add", json!(["cap_sys_magic"]))
+        .option("ulimit", json!({"nofiles": "12"}))
+        .option("network_mode", json!("container:other"))
+        .option("extra_hosts", json!(["no-address"]))
+        .option("isolation", json!("hyperv"))
+        .option("volumes", json!(["/only-one-part"]))
+        .option("pid_mode", json!("elsewhere"))
+        .build(&mut plugin)
+        .await;
+    let status = refused(&node, &plugin, &task).await;
+    assert!(!recoverable(&status), "{status}");
+    let options = [
+        "command",
+        "image_pull_timeout",
+        "cap_add",
+        "ulimit",
+        "network_mode",
+        "extra_hosts",
+        "isolation",
+        "volumes",
+        "pid_mode",
+    ];
+    let missing: Vec<&str> = options
+        .into_iter()
+        .filter(|option| !status.message().contains(option))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "not named: {missing:?} in {}",
+        status.message()
+    );
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn configurations_that_are_none() {
+    let node = Node::new();
+    let plugin = node.launch().await;
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("empty", Vec::new()),
+        ("not msgpack", vec![0xc1]),
+        ("not a map", vec![0x93, 1, 2, 3]),
+        ("cut off", vec![0x82, 0xa5, b'i', b'm']),
+        ("without an image", hcl::plain(&json!({"command": "true"}))),
+        (
+            "an image that is none",
+            hcl::plain(&json!({"image": "UPPER CASE//:"})),
+        ),
+    ];
+    for (what, packed) in cases {
+        let task = node.task("unused").build_packed(packed);
+        let status = refused(&node, &plugin, &task).await;
+        assert!(!recoverable(&status), "{what}: {status}");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn both_styles_of_configuration_run() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for style in [Style::Nomad, Style::Harness] {
+        let task = node
+            .task(&images.busybox())
+            .sh("exit 11")
+            .style(style)
+            .option("labels", json!([{"a": "b"}]))
+            .option("cpu_cfs_period", json!(100_000))
+            .build(&mut plugin)
+            .await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 11, "{style:?}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn commands_that_cannot_run() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for command in ["no-such-command", "/no/such/path", "/etc/passwd", "/etc"] {
+        let task = node
+            .task(&images.busybox())
+            .command(command, &[])
+            .build(&mut plugin)
+            .await;
+        let status = refused(&node, &plugin, &task).await;
+        assert!(
+            status.message().contains(command),
+            "the text names the command: {status}"
+        );
+        assert!(!recoverable(&status), "{status}");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn an_image_without_a_command_needs_one() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.without_command())
+        .build(&mut plugin)
+        .await;
+    let status = refused(&node, &plugin, &task).await;
+    assert!(status.message().contains("command"), "{status}");
+    assert!(!recoverable(&status));
+    node.finish(plugin).await;
+}
+
+/// Policy is the operator's: what the plugin block does not allow fails with the option that would allow it.
+#[tokio::test]
+async fn what_the_operator_does_not_allow() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let cases = [
+        ("privileged", json!(true), "allow_privileged"),
+        ("cap_add", json!(["sys_admin"]), "allow_caps"),
+        ("volumes", json!(["/etc:/host-etc"]), "volumes"),
+        (
+            "mount",
+            json!([{"type": "bind", "source": "/etc", "target": "/host-etc"}]),
+            "volumes",
+        ),
+        // Never allowed, so far.
+        ("pid_mode", json!("host"), "remove"),
+        ("ipc_mode", json!("host"), ""),
+    ];
+    for (option, value, remedy) in cases {
+        let task = node
+            .task(&images.busybox())
+            .sh("true")
+            .option(option, value)
+            .build(&mut plugin)
+            .await;
+        let status = refused(&node, &plugin, &task).await;
+        assert!(
+            status.message().contains(option) && status.message().contains(remedy),
+            "{option}: {status}"
+        );
+        assert!(!recoverable(&status), "{status}");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_mount_without_a_source() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let missing = node.root().join("not-there");
+    let task = node
+        .task(&images.busybox())
+        .sh("true")
+        .mount(&missing, "/data", false, "")
+        .build(&mut plugin)
+        .await;
+    let status = refused(&node, &plugin, &task).await;
+    assert!(status.message().contains("not-there"), "{status}");
+    node.finish(plugin).await;
+}
+
+/// Secrets of a job never come back in an error.
+#[tokio::test]
+async fn errors_and_logs_keep_secrets() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.missing())
+        .sh("true")
+        .env("API_TOKEN", "s3cr3t-token")
+        .option(
+            "auth",
+            json!({"username": "u", "password": "s3cr3t-password"}),
+        )
+        .option("image_pull_timeout", json!("s3cr3t is not a time"))
+        .build(&mut plugin)
+        .await;
+    let mistake = refused(&node, &plugin, &task).await;
+    let task = node
+        .task(&images.missing())
+        .sh("true")
+        .env("API_TOKEN", "s3cr3t-token")
+        .option(
+            "auth",
+            json!({"username": "u", "password": "s3cr3t-password"}),
+        )
+        .build(&mut plugin)
+        .await;
+    let missing = refused(&node, &plugin, &task).await;
+    let told = [
+        mistake.message(),
+        missing.message(),
+        &plugin.process.stderr.so_far().join("\n"),
+        &format!("{:?}", plugin.told.events()),
+    ]
+    .join("\n");
+    for secret in ["s3cr3t-token", "s3cr3t-password"] {
+        assert!(!told.contains(secret), "{told}");
+    }
+    node.finish(plugin).await;
+}
+
+/// After any number of failed starts the same allocation can still run.
+#[tokio::test]
+async fn a_failed_start_does_not_spoil_the_next() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let alloc = node.alloc();
+    for _ in 0..3 {
+        let bad = node
+            .task(&images.busybox())
+            .in_alloc(&alloc)
+            .command("/missing", &[])
+            .without_logs()
+            .build(&mut plugin)
+            .await;
+        refused(&node, &plugin, &bad).await;
+    }
+    let good = node
+        .task(&images.busybox())
+        .in_alloc(&alloc)
+        .sh("echo works")
+        .build(&mut plugin)
+        .await;
+    plugin.started(&good).await;
+    assert_eq!(plugin.wait(good.id()).await.code, 0);
+    plugin.destroy(good.id(), true).await.must("DestroyTask");
+    assert_eq!(good.stdout().all(seconds(5)).await, "works\n");
+    node.finish(plugin).await;
+}

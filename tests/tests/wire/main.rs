@@ -1,0 +1,18 @@
+//! Nomad's wire, case by case, against the built binary: what an agent does to a plugin, and what it relies on.
+
+mod bad_input;
+mod base;
+mod exec;
+mod exec_streaming;
+mod handshake;
+mod lifecycle;
+mod limits;
+mod mounts;
+mod names;
+mod output;
+mod pull;
+mod recovery;
+mod security;
+mod stats;
+mod stop;
+mod users;

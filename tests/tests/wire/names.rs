@@ -1,0 +1,150 @@
+//! Host name, /etc/hosts and /etc/resolv.conf, which nobody but the driver makes.
+
+use std::collections::BTreeSet;
+
+use kit::{
+    must::{Must, seconds},
+    node::Node,
+    tools::Images,
+};
+use serde_json::json;
+
+fn entries(text: &str, key: &str) -> BTreeSet<String> {
+    let lines = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix(key));
+    lines
+        .flat_map(str::split_whitespace)
+        .map(str::to_owned)
+        .collect()
+}
+
+fn set(words: &[&str]) -> BTreeSet<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_groups_dns_is_used_and_nothing_else() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh("cat /etc/resolv.conf")
+        .dns(
+            &["8.8.8.8", "8.8.4.4"],
+            &[".consul", "example.org"],
+            &["ndots:2", "edns0"],
+        )
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    plugin.wait(task.id()).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let text = task.stdout().all(seconds(5)).await;
+    assert_eq!(
+        entries(&text, "nameserver"),
+        set(&["8.8.8.8", "8.8.4.4"]),
+        "{text}"
+    );
+    assert_eq!(
+        entries(&text, "search"),
+        set(&[".consul", "example.org"]),
+        "{text}"
+    );
+    assert_eq!(
+        entries(&text, "options"),
+        set(&["ndots:2", "edns0"]),
+        "{text}"
+    );
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn without_dns_the_hosts_is_used() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh("cat /etc/resolv.conf")
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    plugin.wait(task.id()).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let text = task.stdout().all(seconds(5)).await;
+    let mut host = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    if entries(&host, "nameserver") == set(&["127.0.0.53"]) {
+        host = std::fs::read_to_string("/run/systemd/resolve/resolv.conf").unwrap_or(host);
+    }
+    assert_eq!(
+        entries(&text, "nameserver"),
+        entries(&host, "nameserver"),
+        "{text}"
+    );
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn hosts_and_host_name() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh("cat /etc/hosts; echo ---; hostname; echo ---; cat /etc/hostname")
+        .option("hostname", json!("web-1"))
+        .option("extra_hosts", json!(["db:10.1.2.3", "six:[fd00::6]"]))
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    plugin.wait(task.id()).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let text = task.stdout().all(seconds(5)).await;
+    let [hosts, hostname, file] = text.split("---\n").collect::<Vec<_>>()[..] else {
+        panic!("{text}")
+    };
+    let line = |address: &str, name: &str| {
+        hosts.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.first() == Some(&address) && words[1..].contains(&name)
+        })
+    };
+    for (address, name) in [
+        ("127.0.0.1", "localhost"),
+        ("::1", "localhost"),
+        ("10.1.2.3", "db"),
+        ("fd00::6", "six"),
+    ] {
+        assert!(line(address, name), "{address} {name} in {hosts}");
+    }
+    assert_eq!((hostname.trim(), file.trim()), ("web-1", "web-1"));
+    node.finish(plugin).await;
+}
+
+/// These files are the container's own: writing them changes no file of the host and none of the image.
+#[tokio::test]
+async fn the_files_are_writable_and_private() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let host = std::fs::read("/etc/hosts").unwrap_or_default();
+    let task = node
+        .task(&images.busybox())
+        .sh("echo 1.2.3.4 mine >> /etc/hosts && cat /etc/hosts")
+        .build(&mut plugin)
+        .await;
+    let again = task.restarted();
+    for task in [&task, &again] {
+        plugin.started(task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(
+            task.stdout().all(seconds(5)).await.matches("mine").count(),
+            1
+        );
+    }
+    assert_eq!(std::fs::read("/etc/hosts").unwrap_or_default(), host);
+    node.finish(plugin).await;
+}

@@ -1,0 +1,454 @@
+//! The plugin dies, the agent dies, the monitor dies: what was running goes on, what ended is told truly.
+
+use std::{fs, time::Duration};
+
+use kit::{
+    leak,
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::{Launch, binary, nomad_config},
+    task::Task,
+    tools::Images,
+};
+use proto::driver::{TaskHandle, TaskState};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A script that ends with this code as soon as a file appears in its folder.
+fn until_told(code: i32) -> String {
+    format!("echo up; while [ ! -e /local/go ]; do sleep 0.02; done; exit {code}")
+}
+
+fn tell(task: &Task) {
+    fs::write(task.dir().join("local/go"), "").must("tell the task to end");
+}
+
+#[tokio::test]
+async fn a_task_lives_through_the_plugins_death() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(&until_told(21))
+        .build(&mut plugin)
+        .await;
+    let handle = plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    let init = plugin.init_pid(&task);
+    plugin.process.kill().await;
+
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    plugin
+        .recover(&handle)
+        .await
+        .must("RecoverTask of a known task");
+    assert_eq!(plugin.init_pid(&task), init, "the same process");
+    assert_eq!(
+        plugin
+            .inspect(task.id())
+            .await
+            .must("InspectTask")
+            .task
+            .must("a task")
+            .state(),
+        TaskState::Running
+    );
+    assert_eq!(plugin.sh(&task, "echo exec works").await, "exec works");
+    let wait = plugin.wait(task.id());
+    tell(&task);
+    assert_eq!(wait.await.code, 21);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(task.stdout().all(seconds(5)).await, "up\n");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_watched_is_told_truly() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(&until_told(23))
+        .build(&mut plugin)
+        .await;
+    let killed = node
+        .task(&images.busybox())
+        .sh("sleep 1000")
+        .build(&mut plugin)
+        .await;
+    let handles = [plugin.started(&task).await, plugin.started(&killed).await];
+    let init = plugin.init_pid(&killed);
+    plugin.process.kill().await;
+    tell(&task);
+    kill_process(Pid::from_raw(init).must("a pid"), Signal::KILL).must("kill the task");
+    let gone = eventually(seconds(5), || {
+        task.groups.members().is_empty() && killed.groups.members().is_empty()
+    })
+    .await;
+    assert!(gone, "the tasks end without the plugin");
+
+    let plugin = node.launch().await;
+    for handle in &handles {
+        plugin
+            .recover(handle)
+            .await
+            .must("RecoverTask of an ended task");
+    }
+    assert_eq!(plugin.wait(task.id()).await.code, 23);
+    assert_eq!(plugin.wait(killed.id()).await.code, 137);
+    for task in [&task, &killed] {
+        assert_eq!(
+            plugin
+                .inspect(task.id())
+                .await
+                .must("InspectTask")
+                .task
+                .must("a task")
+                .state(),
+            TaskState::Exited
+        );
+        plugin
+            .stop(task.id(), seconds(5), "")
+            .await
+            .must("StopTask");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
+/// An agent that restarts kills the plugin after Shutdown; its handles have lost the driver's configuration.
+#[tokio::test]
+async fn a_graceful_agent_restart() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(&until_told(25))
+        .build(&mut plugin)
+        .await;
+    let mut handle = plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    plugin.shutdown().await;
+    assert!(!task.groups.members().is_empty(), "the task lives on");
+
+    handle
+        .config
+        .as_mut()
+        .must("a config")
+        .msgpack_driver_config
+        .clear();
+    let plugin = node.launch().await;
+    plugin
+        .recover(&handle)
+        .await
+        .must("RecoverTask without the driver's configuration");
+    tell(&task);
+    assert_eq!(plugin.wait(task.id()).await.code, 25);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// An agent that crashed finds the plugin alive: no SetConfig, RecoverTask of what is known, WaitTask anew.
+#[tokio::test]
+async fn a_crashed_agent_reattaches() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(&until_told(27))
+        .build(&mut plugin)
+        .await;
+    let handle = plugin.started(&task).await;
+    drop(tokio::time::timeout(Duration::from_millis(50), plugin.wait_raw(task.id())).await);
+    plugin.reattach().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    tell(&task);
+    assert_eq!(plugin.wait(task.id()).await.code, 27);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn handles_that_cannot_be_recovered() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh("sleep 1000")
+        .build(&mut plugin)
+        .await;
+    let good = plugin.started(&task).await;
+    plugin.end(&task).await;
+    plugin
+        .recover(&good)
+        .await
+        .err()
+        .must("a destroyed task cannot be recovered");
+    let cases: [(&str, TaskHandle); 4] = [
+        (
+            "no state",
+            TaskHandle {
+                driver_state: Vec::new(),
+                ..good.clone()
+            },
+        ),
+        (
+            "garbage",
+            TaskHandle {
+                driver_state: b"\xff\x00garbage".to_vec(),
+                ..good.clone()
+            },
+        ),
+        (
+            "a version of the future",
+            TaskHandle {
+                version: 1000,
+                ..good.clone()
+            },
+        ),
+        (
+            "no config",
+            TaskHandle {
+                config: None,
+                ..good.clone()
+            },
+        ),
+    ];
+    for (what, handle) in cases {
+        let status = plugin.recover(&handle).await.err().must(what);
+        assert!(
+            !matches!(
+                status.code(),
+                tonic::Code::Unavailable | tonic::Code::Cancelled
+            ),
+            "{what}: {status}"
+        );
+    }
+    // What an agent does next for a task that it believed running.
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// After a reboot process ids mean other processes.
+#[tokio::test]
+async fn a_stranger_with_the_same_process_id_is_left_alone() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh("sleep 1000")
+        .build(&mut plugin)
+        .await;
+    let handle = plugin.started(&task).await;
+    plugin.process.kill().await;
+    let mut stranger = std::process::Command::new("/bin/sleep")
+        .arg("1000")
+        .spawn()
+        .must("a stranger");
+    // Everything of the task dies, and its state now names the stranger, with another start time.
+    for (pid, _) in node.traces().processes {
+        kill_process(Pid::from_raw(pid).must("a pid"), Signal::KILL).ok();
+    }
+    let text = stranger.id().to_string();
+    rewrite_pids(&node.state_dir().join("tasks"), &text);
+
+    let plugin = node.launch().await;
+    if plugin.recover(&handle).await.is_ok() {
+        // Legal when it is told as an end whose status was lost.
+        let exit = plugin.wait(task.id()).await;
+        assert_ne!(
+            (exit.code, exit.err.as_str()),
+            (0, ""),
+            "a lost status is no success"
+        );
+    }
+    plugin
+        .stop(task.id(), Duration::ZERO, "")
+        .await
+        .must("StopTask");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert!(
+        matches!(stranger.try_wait(), Ok(None)),
+        "the stranger was killed"
+    );
+    stranger.kill().must("kill the stranger");
+    stranger.wait().must("reap the stranger");
+    node.finish(plugin).await;
+}
+
+fn rewrite_pids(tasks: &std::path::Path, pid: &str) {
+    let mut rewritten = 0;
+    for task in fs::read_dir(tasks).must("the tasks' folder").flatten() {
+        for name in ["monitor.json", "container.json"] {
+            let path = task.path().join(name);
+            let Ok(text) = fs::read_to_string(&path) else {
+                continue;
+            };
+            let mut value: serde_json::Value = serde_json::from_str(&text).must("a state file");
+            for key in ["pid", "init_pid"] {
+                if let Some(field) = value.get_mut(key) {
+                    *field = serde_json::json!(pid.parse::<i64>().must("a pid"));
+                    rewritten += 1;
+                }
+            }
+            fs::write(&path, value.to_string()).must("rewrite a state file");
+        }
+        fs::remove_file(task.path().join("exit.json")).ok();
+    }
+    assert!(rewritten > 0, "the state names process ids");
+}
+
+/// The monitor is not the task: killing it must neither end the task nor make it unknown.
+#[tokio::test]
+async fn a_task_survives_its_monitor() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(&until_told(29))
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    let init = plugin.init_pid(&task);
+    let monitor: i32 = leak::status_field(init, "PPid")
+        .and_then(|pid| pid.parse().ok())
+        .must("the monitor");
+    assert_ne!(monitor, plugin.process.pid());
+    kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(
+        leak::status_field(init, "State").map(|state| state.starts_with('Z')),
+        Some(false),
+        "the task runs"
+    );
+    assert_eq!(
+        plugin
+            .inspect(task.id())
+            .await
+            .must("InspectTask")
+            .task
+            .must("a task")
+            .state(),
+        TaskState::Running
+    );
+    assert_eq!(plugin.sh(&task, "echo still").await, "still");
+    let wait = plugin.wait(task.id());
+    tell(&task);
+    let exit = wait.await;
+    // The kernel tells a non-parent the code since 6.15; otherwise the loss is told.
+    assert!(exit.code == 29 || !exit.err.is_empty(), "{exit:?}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_monitor_that_dies_unwatched() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(&until_told(31))
+        .build(&mut plugin)
+        .await;
+    let handle = plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    let init = plugin.init_pid(&task);
+    let monitor: i32 = leak::status_field(init, "PPid")
+        .and_then(|pid| pid.parse().ok())
+        .must("the monitor");
+    plugin.process.kill().await;
+    kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+
+    let plugin = node.launch().await;
+    plugin
+        .recover(&handle)
+        .await
+        .must("RecoverTask of a running task without its monitor");
+    tell(&task);
+    let exit = plugin.wait(task.id()).await;
+    assert!(exit.code == 31 || !exit.err.is_empty(), "{exit:?}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// The plugin's file is replaced while tasks run: an upgrade.
+#[tokio::test]
+async fn tasks_do_not_need_the_plugins_file() {
+    let node = Node::new();
+    let copy = node.root().join("oci-rs");
+    fs::copy(binary(), &copy).must("copy the binary");
+    let mut plugin = Launch::new(&node).binary(&copy).connect().await;
+    let packed = plugin.encode_config(&node.config()).await;
+    plugin
+        .set_config(packed, Some(nomad_config()))
+        .await
+        .must("SetConfig");
+    plugin.watch();
+    plugin.told.fingerprint().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(&until_told(33))
+        .build(&mut plugin)
+        .await;
+    let handle = plugin.started(&task).await;
+    fs::remove_file(&copy).must("remove the plugin's file");
+    assert_eq!(
+        plugin.sh(&task, "echo exec without the file").await,
+        "exec without the file"
+    );
+    plugin.process.kill().await;
+    // Nothing of the task has the file's place on disk open, so that it can be replaced.
+    fs::write(&copy, "another build").must("write the new file");
+
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    tell(&task);
+    assert_eq!(plugin.wait(task.id()).await.code, 33);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// Killed in the middle of a start: the next plugin finds nothing half made that disturbs it.
+#[tokio::test]
+async fn a_plugin_that_dies_during_start() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for patience in [1, 4, 8, 16, 32, 64] {
+        let task = node
+            .task(&images.busybox())
+            .sh("sleep 1000")
+            .build(&mut plugin)
+            .await;
+        let request = proto::driver::StartTaskRequest {
+            task: Some(task.config.clone()),
+        };
+        let mut driver = plugin.driver();
+        let started =
+            tokio::time::timeout(Duration::from_millis(patience), driver.start_task(request)).await;
+        plugin.process.kill().await;
+        plugin = node.launch().await;
+        // The agent got no handle: it starts again with a new id, and the group must be free of the first attempt.
+        let again = task.restarted();
+        plugin.started(&again).await;
+        plugin.end(&again).await;
+        if let Ok(Ok(answer)) = started {
+            let handle = answer.into_inner().handle.must("a handle");
+            plugin.recover(&handle).await.ok();
+        }
+        plugin.end(&task).await;
+    }
+    let gone = eventually(seconds(10), || node.traces().processes.len() <= 1).await;
+    assert!(gone, "{}", node.traces());
+    node.finish(plugin).await;
+}

@@ -1,0 +1,324 @@
+//! What a task may do, read from the kernel's own view of its process.
+
+use std::{collections::BTreeSet, fs};
+
+use kit::{
+    leak::status_field,
+    must::{Must, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+    tools::Images,
+};
+use serde_json::json;
+
+const IDLE: &str = "while :; do sleep 1000; done";
+
+/// The 13 capabilities of docker's default set less NET_RAW, by number.
+const DEFAULT: [u32; 13] = [0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 29, 31];
+const NET_RAW: u32 = 13;
+const SYS_TIME: u32 = 25;
+
+fn mask(numbers: &[u32]) -> String {
+    format!(
+        "{:016x}",
+        numbers.iter().fold(0u64, |mask, number| mask | 1 << number)
+    )
+}
+
+fn field(plugin: &Plugin, task: &Task, name: &str) -> String {
+    status_field(plugin.init_pid(task), name).must(name)
+}
+
+#[tokio::test]
+async fn the_default_is_tight() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    for set in ["CapBnd", "CapEff", "CapPrm"] {
+        assert_eq!(field(&plugin, &task, set), mask(&DEFAULT), "{set}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(field(&plugin, &task, set), mask(&[]), "{set}");
+    }
+    assert_eq!(field(&plugin, &task, "NoNewPrivs"), "1");
+    assert_eq!(field(&plugin, &task, "Seccomp"), "2");
+    for signals in ["SigIgn", "SigBlk"] {
+        assert_eq!(
+            field(&plugin, &task, signals),
+            "0000000000000000",
+            "{signals}: Rust ignores SIGPIPE, the task must not"
+        );
+    }
+    assert_eq!(field(&plugin, &task, "Umask"), "0022");
+    let init = plugin.init_pid(&task);
+    assert_eq!(
+        fs::read_to_string(format!("/proc/{init}/oom_score_adj"))
+            .must("oom_score_adj")
+            .trim(),
+        "0"
+    );
+    for namespace in ["mnt", "pid", "ipc", "uts"] {
+        let link =
+            |pid: String| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).must("a namespace");
+        assert_ne!(
+            link(init.to_string()),
+            link("self".to_owned()),
+            "{namespace}"
+        );
+    }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_user_has_no_capabilities_in_effect() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .user("user")
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    for set in ["CapEff", "CapPrm", "CapAmb"] {
+        assert_eq!(field(&plugin, &task, set), mask(&[]), "{set}");
+    }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn capabilities_as_the_job_wants_within_what_is_allowed() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"allow_caps": ["all"]})).await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("cap_add", json!(["net_raw", "CAP_SYS_TIME"]))
+        .option("cap_drop", json!(["chown", "mknod"]))
+        .build(&mut plugin)
+        .await;
+    let none = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("cap_drop", json!(["all"]))
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    plugin.started(&none).await;
+    let held = u64::from_str_radix(&field(&plugin, &task, "CapEff"), 16).must("a mask");
+    let has = |number: u32| held & (1 << number) != 0;
+    assert!(
+        has(NET_RAW) && has(SYS_TIME) && !has(0) && !has(27),
+        "{held:x}"
+    );
+    assert_eq!(field(&plugin, &none, "CapBnd"), mask(&[]));
+    plugin.end(&task).await;
+    plugin.end(&none).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_kernels_doors_are_closed() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    let forbidden = [
+        // Masked and read-only paths.
+        "echo 1 > /proc/sys/kernel/sysrq",
+        "echo b > /proc/sysrq-trigger",
+        "test -n \"$(head -c 1 /proc/kcore)\"",
+        "test -n \"$(head -c 1 /proc/keys)\"",
+        "ls /sys/firmware/* /proc/acpi/*",
+        "mkdir /sys/fs/cgroup/x",
+        "touch /sys/x",
+        // Not with these capabilities and this filter.
+        "mount -t tmpfs none /mnt",
+        "mount -o remount,rw /sys",
+        "hostname changed",
+        // Devices: making the node is allowed, using it is not.
+        "mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk",
+        "mknod /tmp/mem c 1 1 && head -c 1 /tmp/mem",
+        "mknod /tmp/kmsg c 1 11 && head -c 1 /tmp/kmsg",
+    ];
+    plugin.sh(&task, "mkdir -p /tmp /mnt").await;
+    for script in forbidden {
+        let answer = plugin
+            .exec(task.id(), &["/bin/sh", "-c", script], seconds(10))
+            .await
+            .must("ExecTask");
+        assert_ne!(
+            answer.result.must("a result").exit_code,
+            0,
+            "{script} worked"
+        );
+    }
+    let devices = plugin.sh(&task, "ls /dev").await;
+    let devices: BTreeSet<&str> = devices.split_whitespace().collect();
+    let allowed = [
+        "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm",
+        "stderr", "stdin", "stdout", "tty", "urandom", "zero",
+    ];
+    let strange: Vec<_> = devices
+        .iter()
+        .filter(|device| !allowed.contains(device))
+        .collect();
+    assert!(strange.is_empty(), "{strange:?}");
+    plugin.sh(&task, "echo x > /dev/null; head -c 8 /dev/urandom > /dev/null; head -c 1 /dev/zero > /dev/null").await;
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn devices_that_were_given() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .device("/dev/kmsg", "/dev/from-plugin", "r")
+        .option(
+            "devices",
+            json!([{"host_path": "/dev/zero", "container_path": "/dev/my-zero"}]),
+        )
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    plugin
+        .sh(
+            &task,
+            "test -c /dev/from-plugin && head -c 3 /dev/my-zero > /dev/null",
+        )
+        .await;
+    let answer = plugin
+        .exec(
+            task.id(),
+            &["/bin/sh", "-c", "echo x > /dev/from-plugin"],
+            seconds(10),
+        )
+        .await
+        .must("ExecTask");
+    assert_ne!(
+        answer.result.must("a result").exit_code,
+        0,
+        "read was given, not write"
+    );
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn privileged_when_the_operator_allows_it() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("privileged", json!(true))
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    // All that we hold ourselves.
+    let own = status_field(std::process::id().cast_signed(), "CapEff").must("our own");
+    assert_eq!(field(&plugin, &task, "CapEff"), own);
+    assert_eq!(field(&plugin, &task, "Seccomp"), "0");
+    plugin
+        .sh(
+            &task,
+            "mkdir -p /mnt && mount -t tmpfs none /mnt && umount /mnt",
+        )
+        .await;
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// A container must not reach the binary that runs it (CVE-2019-5736).
+#[tokio::test]
+async fn the_hosts_binary_is_out_of_reach() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let before = fs::read(kit::plugin::binary()).must("the binary");
+    let task = node.task(&images.busybox()).sh("for i in $(seq 300); do for exe in /proc/[0-9]*/exe; do (echo overwritten > $exe) 2>/dev/null; done; sleep 0.01; done").build(&mut plugin).await;
+    plugin.started(&task).await;
+    for _ in 0..5 {
+        plugin
+            .exec(task.id(), &["/proc/self/exe"], seconds(5))
+            .await
+            .must("ExecTask");
+    }
+    plugin.end(&task).await;
+    assert!(fs::read(kit::plugin::binary()).must("the binary") == before);
+    node.finish(plugin).await;
+}
+
+/// Variables of the job are in no file that outlives the task, and the monitor does not carry them.
+#[tokio::test]
+async fn secrets_stay_in_the_task() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .env("API_TOKEN", "s3cr3t-token")
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    let init = plugin.init_pid(&task);
+    for (pid, line) in node.traces().processes {
+        if pid != init && !task.groups.members().contains(&pid) {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            assert!(
+                !String::from_utf8_lossy(&environ).contains("s3cr3t"),
+                "{line}"
+            );
+            assert!(!line.contains("s3cr3t"), "{line}");
+        }
+    }
+    plugin.end(&task).await;
+    let left = files_with(node.state_dir(), b"s3cr3t-token")
+        .into_iter()
+        .chain(files_with(node.data_dir(), b"s3cr3t-token"));
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new());
+    assert!(!plugin.process.stderr.so_far().join("\n").contains("s3cr3t"));
+    node.finish(plugin).await;
+}
+
+fn files_with(root: std::path::PathBuf, needle: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => open.push(entry.path()),
+                Ok(kind) if kind.is_file() => {
+                    let content = fs::read(entry.path()).unwrap_or_default();
+                    if content.windows(needle.len()).any(|window| window == needle) {
+                        found.push(entry.path().display().to_string());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
