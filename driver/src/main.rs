@@ -1,2 +1,28 @@
-//! The oci-rs binary.
-fn main() {}
+//! The one oci-rs binary, which is a Nomad plugin, a container's monitor, an exec helper or an operator's tool.
+//!
+//! The role is chosen here, before any thread, runtime or logger exists: monitor and exec must stay single-threaded because
+//! they fork, and a monitor costs its task private memory for as long as it lives.
+
+mod cli;
+mod config;
+mod engine;
+mod events;
+mod fingerprint;
+mod plan;
+mod plugin;
+mod rpc;
+mod signal;
+mod sys;
+mod task;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    match args.next().as_deref().and_then(|role| role.to_str()) {
+        Some("monitor") => runtime::monitor_main(args),
+        Some("exec") => runtime::exec_main(args),
+        _ if plugin::launched_by_nomad() => plugin::main(),
+        _ => cli::main(),
+    }
+}

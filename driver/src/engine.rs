@@ -1,0 +1,112 @@
+//! What the plugin that stays has and the two throw-away launches never make: the runtime, the image store, the tasks.
+//!
+//! Opened at the first call that needs it, because SetConfig must touch nothing: while it runs, another process of ours may
+//! be alive that Nomad is about to attach to again.
+
+use std::{path::PathBuf, sync::Arc};
+
+use image_store::{Limits, Store, StoreConfig};
+use runtime::{Runtime, Stats, Status, plan::ContainerId};
+
+use crate::{
+    config::{PluginConfig, Policy},
+    events::Events,
+    fingerprint,
+    plan::NodeFacts,
+    task::{Compute, Facts, TaskError, blocking},
+};
+
+/// See the module's head.
+pub struct Engine {
+    /// The plugin block.
+    pub config: PluginConfig,
+    /// Containers.
+    pub runtime: Runtime,
+    /// Images.
+    pub store: Store,
+    /// Where task events go.
+    pub events: Events,
+    /// What the node can compute.
+    pub compute: Compute,
+}
+
+impl Engine {
+    /// Opens the folders. Makes them when they are missing; starts nothing.
+    pub fn open(config: PluginConfig, compute: Compute, events: Events) -> Result<Self, TaskError> {
+        let runtime = Runtime::open(&config.state_dir, &config.data_dir)
+            .map_err(|error| TaskError::Internal(format!("runtime: {error}")))?;
+        let store = Store::open(StoreConfig {
+            root: config.data_dir.join("images"),
+            limits: Limits::default(),
+            registries: config.registries.clone(),
+        })
+        .map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
+        Ok(Self { config, runtime, store, events, compute })
+    }
+
+    /// Where the log goes beside the agent's.
+    pub fn log_path(&self) -> PathBuf {
+        self.config.log_file.clone().unwrap_or_else(|| self.config.data_dir.join("oci-rs.log"))
+    }
+
+    /// What the operator allows.
+    pub fn policy(&self) -> &Policy {
+        &self.config.policy
+    }
+
+    /// What plans need to know of this node, read afresh because a resolv.conf changes under a running agent.
+    pub fn node_facts(&self) -> NodeFacts {
+        fingerprint::node_facts(self.compute)
+    }
+
+    /// What the state folder says of a container.
+    pub fn status(&self, container: &ContainerId) -> Result<Status, TaskError> {
+        self.runtime.status(container).map_err(|error| TaskError::Internal(error.to_string()))
+    }
+
+    /// Reads a container's counters.
+    pub async fn stats(self: &Arc<Self>, container: &ContainerId) -> Result<Stats, TaskError> {
+        let (engine, container) = (self.clone(), container.clone());
+        blocking(move || engine.runtime.stats(&container).map_err(|error| TaskError::Internal(error.to_string()))).await
+    }
+
+    /// Kills every process of a task's container.
+    pub async fn kill_all(self: &Arc<Self>, facts: Arc<Facts>) -> Result<(), TaskError> {
+        let engine = self.clone();
+        blocking(move || match facts.state() {
+            Some(state) => {
+                engine.runtime.kill_all(&state.container).map_err(|error| TaskError::Internal(error.to_string()))
+            }
+            None => Ok(()),
+        })
+        .await
+    }
+
+    /// Removes a task's container from the host and lets its image go.
+    pub async fn remove(self: &Arc<Self>, facts: Arc<Facts>) -> Result<(), TaskError> {
+        match facts.state() {
+            Some(state) => self.remove_container(state.container.clone()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes whatever there is of a container; nothing is fine.
+    pub async fn remove_container(self: &Arc<Self>, container: ContainerId) -> Result<(), TaskError> {
+        let engine = self.clone();
+        blocking(move || {
+            engine.runtime.destroy(&container).map_err(|error| TaskError::Internal(error.to_string()))?;
+            engine.store.release(container.as_str()).map_err(|error| TaskError::Internal(error.to_string()))
+        })
+        .await
+    }
+
+    /// Removes what interrupted pulls left behind. Runs beside everything else.
+    pub async fn sweep(self: Arc<Self>) {
+        let engine = self.clone();
+        let swept = blocking(move || engine.store.sweep().map_err(|error| TaskError::Internal(error.to_string()))).await;
+        match swept {
+            Ok(report) => tracing::debug!(?report, "image store swept"),
+            Err(error) => tracing::warn!(%error, "image store not swept"),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What the node offers: health with its reason, and the attributes that jobs can constrain on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use runtime::cgroup::Mode;
+
+use crate::{
+    config::{KNOWN_CAPABILITIES, PluginConfig},
+    plan::NodeFacts,
+    task::Compute,
+};
+
+/// One attribute's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A text.
+    Text(String),
+    /// Yes or no.
+    Flag(bool),
+}
+
+/// The driver's state on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Attribute name to value.
+    pub attributes: BTreeMap<String, Value>,
+    /// Why no container can run here; healthy without a reason.
+    pub problem: Option<String>,
+}
+
+/// What was found on the host; separate from its judgement so that the judgement can be tested anywhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Host {
+    root: bool,
+    cgroup: Option<&'static str>,
+    overlay: bool,
+    kernel: String,
+    seccomp: bool,
+    apparmor: bool,
+    engine: Result<(), String>,
+}
+
+/// Looks at the node. `engine` tells whether the folders could be opened.
+pub fn fingerprint(config: &PluginConfig, engine: Result<(), String>) -> Fingerprint {
+    judge(config, look(engine))
+}
+
+fn look(engine: Result<(), String>) -> Host {
+    let file_systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let overlay = file_systems.lines().any(|line| line.trim_start_matches("nodev").trim() == "overlay");
+    Host {
+        root: rustix::process::geteuid().is_root(),
+        cgroup: cgroup_version(),
+        overlay: overlay || Path::new("/sys/module/overlay").exists(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
+        apparmor: fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y"),
+        engine,
+    }
+}
+
+fn judge(config: &PluginConfig, host: Host) -> Fingerprint {
+    let text = |value: &str| Value::Text(value.to_owned());
+    let policy = &config.policy;
+    let attributes = [
+        ("version", text(env!("CARGO_PKG_VERSION"))),
+        ("cgroup", text(host.cgroup.unwrap_or("none"))),
+        ("kernel", Value::Text(host.kernel.clone())),
+        ("seccomp", Value::Flag(host.seccomp)),
+        ("apparmor", Value::Flag(host.apparmor)),
+        ("privileged.enabled", Value::Flag(policy.allow_privileged)),
+        ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
+        ("runtime", text("libcontainer")),
+    ];
+    let attributes =
+        attributes.into_iter().map(|(name, value)| (format!("driver.oci-rs.{name}"), value)).collect();
+    Fingerprint { attributes, problem: problem(host) }
+}
+
+fn problem(host: Host) -> Option<String> {
+    if !host.root {
+        return Some("oci-rs needs root: run the Nomad agent as root".to_owned());
+    }
+    if host.cgroup.is_none() {
+        return Some("no cgroup file system at /sys/fs/cgroup: mount cgroup v2 or the v1 controllers there".to_owned());
+    }
+    if !host.overlay {
+        return Some("the kernel has no overlay file system: load the module with `modprobe overlay`".to_owned());
+    }
+    if !host.seccomp {
+        return Some("the kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned());
+    }
+    host.engine.err()
+}
+
+/// The generation of control groups that limits anything here, if one does.
+fn cgroup_version() -> Option<&'static str> {
+    match runtime::cgroup::mode().ok()? {
+        Mode::V2 => Some("v2"),
+        Mode::V1 => Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists().then_some("v1"),
+    }
+}
+
+/// Reads what plans need to know of this node.
+pub fn node_facts(compute: Compute) -> NodeFacts {
+    NodeFacts {
+        cgroup_v2: runtime::cgroup::mode().is_ok_and(|mode| mode == Mode::V2),
+        total_mhz: compute.total_mhz,
+        cores: compute.cores,
+        held_capabilities: held_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
+        host_resolv_conf: host_resolv_conf(),
+    }
+}
+
+/// The capabilities in the bounding set of `/proc/PID/status` (proc_pid_status(5)).
+fn held_capabilities(status: &str) -> BTreeSet<String> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let held = KNOWN_CAPABILITIES.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
+    held.map(|(_, name)| (*name).to_owned()).collect()
+}
+
+/// The host's resolver configuration, seen from a container: systemd-resolved's stub on 127.0.0.53 cannot be reached from
+/// another network namespace, so the file behind it is taken where there is one.
+fn host_resolv_conf() -> String {
+    const STUB: &str = "127.0.0.53";
+    const BEHIND_STUB: &str = "/run/systemd/resolve/resolv.conf";
+    let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    if text.lines().any(|line| line.split_whitespace().eq(["nameserver", STUB])) {
+        return fs::read_to_string(BEHIND_STUB).unwrap_or(text);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Host, held_capabilities, problem};
+
+    fn healthy() -> Host {
+        Host {
+            root: true,
+            cgroup: Some("v2"),
+            overlay: true,
+            kernel: "6.1".into(),
+            seccomp: true,
+            apparmor: false,
+            engine: Ok(()),
+        }
+    }
+
+    #[test]
+    fn capabilities_are_read_by_their_bit() {
+        let held = held_capabilities("Name:\tx\nCapBnd:\t0000000000200001\n");
+        assert_eq!(held.into_iter().collect::<Vec<_>>(), ["CAP_CHOWN", "CAP_SYS_ADMIN"]);
+    }
+
+    #[test]
+    fn a_problem_names_its_remedy() {
+        assert_eq!(problem(healthy()), None);
+        for (host, part) in [
+            (Host { root: false, ..healthy() }, "as root"),
+            (Host { cgroup: None, ..healthy() }, "mount cgroup"),
+            (Host { overlay: false, ..healthy() }, "modprobe overlay"),
+            (Host { engine: Err("data_dir is read-only".into()), ..healthy() }, "data_dir"),
+        ] {
+            assert!(problem(host).unwrap().contains(part), "{part}");
+        }
+    }
+}

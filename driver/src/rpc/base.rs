@@ -1,0 +1,79 @@
+//! Who the plugin is, and how it is configured.
+
+use proto::base::{
+    ConfigSchemaRequest, ConfigSchemaResponse, NomadConfig, PluginInfoRequest, PluginInfoResponse, PluginType,
+    SetConfigRequest, SetConfigResponse, base_plugin_server::BasePlugin,
+};
+use tonic::{Request, Response, Status};
+
+use super::{Plugin, status};
+use crate::{config, task::Compute};
+
+/// The one version of the driver API that agents support.
+const API_VERSION: &str = "v0.1.0";
+/// What jobs write as their driver.
+pub const DRIVER_NAME: &str = "oci-rs";
+
+#[tonic::async_trait]
+impl BasePlugin for Plugin {
+    async fn plugin_info(&self, _: Request<PluginInfoRequest>) -> Result<Response<PluginInfoResponse>, Status> {
+        Ok(Response::new(PluginInfoResponse {
+            r#type: PluginType::Driver.into(),
+            plugin_api_versions: vec![API_VERSION.to_owned()],
+            plugin_version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: DRIVER_NAME.to_owned(),
+        }))
+    }
+
+    async fn config_schema(&self, _: Request<ConfigSchemaRequest>) -> Result<Response<ConfigSchemaResponse>, Status> {
+        Ok(Response::new(ConfigSchemaResponse { spec: Some(config::plugin_schema()) }))
+    }
+
+    /// Checks and remembers, nothing else. An error here keeps the whole agent from starting, so only a configuration that is
+    /// really wrong is refused.
+    async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
+        let request = request.into_inner();
+        let config = config::decode_plugin(&request.msgpack_config).map_err(|error| status::of(&error.into()))?;
+        self.configure(config, compute(request.nomad_config.as_ref()));
+        Ok(Response::new(SetConfigResponse {}))
+    }
+}
+
+/// The node's compute as the agent counts it: an operator's override, or the sum of its cores' best known speeds.
+fn compute(config: Option<&NomadConfig>) -> Compute {
+    let topology = config.and_then(|config| config.driver.as_ref()).and_then(|driver| driver.topology.as_ref());
+    let Some(topology) = topology else { return Compute::default() };
+    let speed = |core: &proto::base::ClientTopologyCore| {
+        [core.max_speed, core.base_speed, core.guess_speed].into_iter().find(|speed| *speed > 0).unwrap_or(0)
+    };
+    let total_mhz = match topology.override_total_compute {
+        0 => topology.cores.iter().map(speed).sum(),
+        total => total,
+    };
+    Compute { total_mhz, cores: topology.cores.len() as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::base::{ClientTopology, ClientTopologyCore, NomadConfig, NomadDriverConfig};
+
+    use super::compute;
+    use crate::task::Compute;
+
+    fn node(override_total_compute: u64) -> NomadConfig {
+        let core = |max_speed, base_speed| ClientTopologyCore { max_speed, base_speed, guess_speed: 1, ..Default::default() };
+        let topology = ClientTopology {
+            cores: vec![core(3000, 2000), core(0, 2000)],
+            override_total_compute,
+            ..Default::default()
+        };
+        NomadConfig { driver: Some(NomadDriverConfig { topology: Some(topology), ..Default::default() }) }
+    }
+
+    #[test]
+    fn compute_is_the_best_known_speed_of_each_core_unless_overridden() {
+        assert_eq!(compute(Some(&node(0))), Compute { total_mhz: 5000, cores: 2 });
+        assert_eq!(compute(Some(&node(700))), Compute { total_mhz: 700, cores: 2 });
+        assert_eq!(compute(None), Compute::default());
+    }
+}

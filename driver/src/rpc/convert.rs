@@ -1,0 +1,146 @@
+//! The driver's values in their form on the wire.
+//!
+//! Nomad's client reads most nested messages without looking whether they are there: a missing one crashes the agent. So each
+//! function here fills everything, and "not yet" is Go's zero time.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost_types::Timestamp;
+use proto::{
+    driver::{
+        CpuUsage, DriverTaskEvent, ExitResult, MemoryUsage, TaskResourceUsage, TaskState, TaskStats, TaskStatus,
+        cpu_usage, memory_usage,
+    },
+    structs::{Attribute, attribute},
+};
+use runtime::Stats;
+
+use crate::{
+    events::TaskEvent,
+    fingerprint,
+    task::{Exit, Phase, TaskView, stats::CpuRates},
+};
+
+/// Go's zero time, year 1, which the client reads as "not yet".
+const NEVER: Timestamp = Timestamp { seconds: -62_135_596_800, nanos: 0 };
+
+/// A point in time.
+pub fn timestamp(at: SystemTime) -> Timestamp {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() as i32 }
+}
+
+/// How a task ended.
+pub fn exit_result(exit: &Exit) -> ExitResult {
+    ExitResult { exit_code: exit.code, signal: exit.signal, oom_killed: exit.oom_killed }
+}
+
+/// A task's state.
+pub fn task_status(id: &str, name: &str, view: &TaskView) -> TaskStatus {
+    let state = match view.phase {
+        Phase::Starting { .. } => TaskState::Unknown,
+        Phase::Running | Phase::Stopping { .. } => TaskState::Running,
+        Phase::Exited | Phase::Destroyed => TaskState::Exited,
+    };
+    TaskStatus {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        state: state.into(),
+        started_at: Some(view.started_at.map_or(NEVER, timestamp)),
+        completed_at: Some(view.exit.as_ref().map_or(NEVER, |exit| timestamp(exit.finished_at))),
+        result: Some(view.exit.as_ref().map(exit_result).unwrap_or_default()),
+    }
+}
+
+/// A task event.
+pub fn event(event: TaskEvent) -> DriverTaskEvent {
+    DriverTaskEvent {
+        task_id: event.task_id,
+        alloc_id: event.alloc_id,
+        task_name: event.task_name,
+        timestamp: Some(timestamp(event.at)),
+        message: event.message,
+        annotations: event.annotations.into_iter().collect(),
+    }
+}
+
+/// A node attribute.
+pub fn attribute(value: fingerprint::Value) -> Attribute {
+    let value = match value {
+        fingerprint::Value::Text(text) => attribute::Value::StringVal(text),
+        fingerprint::Value::Flag(flag) => attribute::Value::BoolVal(flag),
+    };
+    Attribute { value: Some(value), unit: String::new() }
+}
+
+/// A task's resource use. What was not measured is left out of `measured_fields`, so that nobody is shown a zero for it.
+pub fn task_stats(id: &str, at: SystemTime, stats: &Stats, rates: CpuRates) -> TaskStats {
+    let usage = TaskResourceUsage { cpu: Some(cpu(stats, rates)), memory: Some(memory(stats)) };
+    TaskStats {
+        id: id.to_owned(),
+        timestamp: Some(timestamp(at)),
+        agg_resource_usage: Some(usage),
+        resource_usage_by_pid: Default::default(),
+    }
+}
+
+fn cpu(stats: &Stats, rates: CpuRates) -> CpuUsage {
+    use cpu_usage::Fields;
+    let measured = [
+        Fields::SystemMode,
+        Fields::UserMode,
+        Fields::TotalTicks,
+        Fields::ThrottledPeriods,
+        Fields::ThrottledTime,
+        Fields::Percent,
+    ];
+    CpuUsage {
+        system_mode: rates.system,
+        user_mode: rates.user,
+        total_ticks: rates.ticks,
+        throttled_periods: stats.cpu.throttled_periods,
+        throttled_time: stats.cpu.throttled_ns,
+        percent: rates.percent,
+        measured_fields: measured.map(i32::from).to_vec(),
+    }
+}
+
+fn memory(stats: &Stats) -> MemoryUsage {
+    use memory_usage::Fields;
+    let memory = &stats.memory;
+    let optional = [
+        (Fields::MaxUsage, memory.max_usage),
+        (Fields::KernelUsage, memory.kernel),
+        (Fields::KernelMaxUsage, memory.kernel_max),
+    ];
+    let measured = [Fields::Rss, Fields::Cache, Fields::Swap, Fields::Usage]
+        .into_iter()
+        .chain(optional.iter().filter(|(_, value)| value.is_some()).map(|(field, _)| *field));
+    MemoryUsage {
+        rss: memory.rss,
+        cache: memory.cache,
+        swap: memory.swap,
+        usage: memory.usage,
+        max_usage: memory.max_usage.unwrap_or(0),
+        kernel_usage: memory.kernel.unwrap_or(0),
+        kernel_max_usage: memory.kernel_max.unwrap_or(0),
+        measured_fields: measured.map(i32::from).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::{NEVER, task_status, timestamp};
+    use crate::task::{Phase, TaskView};
+
+    #[test]
+    fn a_status_is_complete_in_every_phase() {
+        let view = TaskView { phase: Phase::Running, started_at: Some(UNIX_EPOCH + Duration::from_millis(1500)), exit: None };
+        let status = task_status("id", "web", &view);
+        assert_eq!(status.started_at, Some(timestamp(UNIX_EPOCH + Duration::from_millis(1500))));
+        assert_eq!(status.completed_at, Some(NEVER));
+        assert!(status.result.is_some());
+    }
+}

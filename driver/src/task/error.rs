@@ -1,0 +1,62 @@
+//! Everything that can go wrong with a task, in the words that its user reads.
+
+use image_store::PullError;
+use runtime::{ExecError, StartError};
+
+use super::lifecycle::Refusal;
+use crate::{config::ConfigErrors, plan::PlanErrors, signal::UnknownSignal};
+
+/// A call that failed. Texts are complete: the RPC layer adds a code, nothing else.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    /// The task block has mistakes.
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
+    /// The task block, the image and the node do not go together.
+    #[error("{0}")]
+    Plan(#[from] PlanErrors),
+    /// The image could not be had.
+    #[error("{0}")]
+    Pull(#[from] PullError),
+    /// A host path leads out of the allocation's folder.
+    #[error("{0}")]
+    Confinement(String),
+    /// The container could not be made or its command not executed.
+    #[error("{0}")]
+    Start(#[from] StartError),
+    /// A command could not be run in the container.
+    #[error("{0}")]
+    Exec(#[from] ExecError),
+    /// The task's phase does not allow it.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The signal does not exist.
+    #[error("{0}")]
+    Signal(#[from] UnknownSignal),
+    /// Nobody knows the task.
+    #[error("task {0:?} is not known to this driver")]
+    Unknown(String),
+    /// Two starts of one id.
+    #[error("task with ID {0:?} already started")]
+    AlreadyStarted(String),
+    /// It was stopped before it ran.
+    #[error("the task was stopped while it was starting")]
+    Cancelled,
+    /// A request that Nomad never sends.
+    #[error("{0}")]
+    Invalid(String),
+    /// The host refused something that it should not.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl TaskError {
+    /// Whether the same start may succeed later, so that the job's restart policy should try again.
+    pub fn recoverable(&self) -> bool {
+        match self {
+            Self::Pull(error) => error.recoverable(),
+            Self::Internal(_) => true,
+            _ => false,
+        }
+    }
+}

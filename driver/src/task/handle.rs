@@ -1,0 +1,77 @@
+//! The driver's part of a task handle: Nomad keeps it and hands it back after a restart of the agent or of the plugin.
+//!
+//! By then the task's own configuration is gone from the wire, so everything that recovery needs is in here or in the task's
+//! state folder. The form is versioned: an older version stays readable, a newer one is refused by name.
+
+use runtime::plan::ContainerId;
+use serde::{Deserialize, Serialize};
+
+use super::TaskError;
+
+/// The version that this build writes.
+const VERSION: u32 = 1;
+
+/// What a handle carries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverState {
+    version: u32,
+    /// The container in the runtime's state folder.
+    pub container: ContainerId,
+    /// What StopTask sends when the job names no signal.
+    pub stop_signal: i32,
+    /// The image as the job names it.
+    pub image: String,
+    /// The manifest that the image resolved to.
+    pub image_digest: String,
+}
+
+impl DriverState {
+    /// The state of a task that just started.
+    pub fn new(container: ContainerId, stop_signal: i32, image: String, image_digest: String) -> Self {
+        Self { version: VERSION, container, stop_signal, image, image_digest }
+    }
+
+    /// The bytes that go into a handle.
+    pub fn encode(&self) -> Result<Vec<u8>, TaskError> {
+        serde_json::to_vec(self).map_err(|error| TaskError::Internal(format!("task handle: {error}")))
+    }
+
+    /// Reads a handle's bytes back.
+    pub fn decode(bytes: &[u8]) -> Result<Self, TaskError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let unreadable = |error| TaskError::Invalid(format!("the task's handle is not one of this driver's: {error}"));
+        let Version { version } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if version > VERSION {
+            return Err(TaskError::Invalid(format!(
+                "the task's handle has version {version}, this driver reads up to {VERSION}: it was started by a newer oci-rs"
+            )));
+        }
+        serde_json::from_slice(bytes).map_err(unreadable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DriverState;
+
+    /// As the first version wrote it; it must stay readable for as long as tasks from then may run.
+    const VERSION_1: &str = r#"{"version":1,"container":"a.web.01234567","stop_signal":15,"image":"nginx:1","image_digest":"sha256:00"}"#;
+
+    #[test]
+    fn handles_survive_the_way_through_nomad() {
+        let state = DriverState::new("a.web.01234567".parse().unwrap(), 15, "nginx:1".into(), "sha256:00".into());
+        assert_eq!(DriverState::decode(&state.encode().unwrap()).unwrap(), state);
+        assert_eq!(DriverState::decode(VERSION_1.as_bytes()).unwrap(), state);
+    }
+
+    #[test]
+    fn newer_and_foreign_handles_are_refused() {
+        let newer = VERSION_1.replace("\"version\":1", "\"version\":9");
+        assert!(DriverState::decode(newer.as_bytes()).unwrap_err().to_string().contains("newer oci-rs"));
+        assert!(DriverState::decode(b"\x00\x01").is_err());
+        assert!(DriverState::decode(b"").is_err());
+    }
+}

@@ -1,0 +1,259 @@
+//! The owner of one task: an async task that takes calls one after another and carries decisions out.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+
+use super::{
+    Exit, Phase, TaskError, TaskView,
+    lifecycle::{Action, Event, decide},
+    registry::Facts,
+    start::{Alive, Recovered, Started},
+};
+use crate::engine::Engine;
+
+type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// One call: what is to happen, and who waits for it.
+pub struct Command {
+    /// What is to happen.
+    pub event: Event,
+    /// Told when it has been carried out.
+    pub reply: oneshot::Sender<Result<(), TaskError>>,
+}
+
+/// The answers that may only leave after the task is forgotten.
+pub struct Farewell {
+    report: Option<Report>,
+    destroys: Vec<oneshot::Sender<Result<(), TaskError>>>,
+}
+
+type Report = (oneshot::Sender<Result<Started, TaskError>>, TaskError);
+
+impl Farewell {
+    /// Sends them. Whoever hung up meanwhile does not mind.
+    pub fn send(self) {
+        if let Some((report, error)) = self.report {
+            drop(report.send(Err(error)));
+        }
+        for reply in self.destroys {
+            drop(reply.send(Ok(())));
+        }
+    }
+}
+
+/// See the module's head.
+pub struct Owner {
+    engine: Arc<Engine>,
+    facts: Arc<Facts>,
+    inbox: mpsc::Receiver<Command>,
+    view: watch::Sender<TaskView>,
+    phase: Phase,
+    starting: Option<Starting>,
+    alive: Option<Arc<Alive>>,
+    ended: Option<Later<Exit>>,
+    grace: Option<Instant>,
+    /// Destroys that wait for a start to come to its end.
+    destroys: Vec<oneshot::Sender<Result<(), TaskError>>>,
+    failed: Option<Report>,
+    /// Its start was given up after the container was made: nobody but us knows of it.
+    orphaned: bool,
+}
+
+struct Starting {
+    result: Later<Result<(Started, Alive), TaskError>>,
+    cancel: watch::Sender<bool>,
+    report: oneshot::Sender<Result<Started, TaskError>>,
+}
+
+impl Owner {
+    /// The owner of a task that is being started.
+    pub fn starting(
+        engine: Arc<Engine>,
+        facts: Arc<Facts>,
+        inbox: mpsc::Receiver<Command>,
+        view: watch::Sender<TaskView>,
+        result: Later<Result<(Started, Alive), TaskError>>,
+        cancel: watch::Sender<bool>,
+        report: oneshot::Sender<Result<Started, TaskError>>,
+    ) -> Self {
+        let mut owner = Self::new(engine, facts, inbox, view);
+        owner.starting = Some(Starting { result, cancel, report });
+        owner
+    }
+
+    /// The owner of a task that another process started.
+    pub fn recovered(
+        engine: Arc<Engine>,
+        facts: Arc<Facts>,
+        inbox: mpsc::Receiver<Command>,
+        view: watch::Sender<TaskView>,
+        recovered: Recovered,
+    ) -> Self {
+        let mut owner = Self::new(engine, facts, inbox, view);
+        match recovered {
+            Recovered::Running(alive) => owner.adopt(alive),
+            Recovered::Ended { exit, started_at } => {
+                owner.phase = Phase::Exited;
+                owner.view.send_replace(TaskView { phase: Phase::Exited, started_at, exit: Some(exit) });
+            }
+        }
+        owner
+    }
+
+    fn new(
+        engine: Arc<Engine>,
+        facts: Arc<Facts>,
+        inbox: mpsc::Receiver<Command>,
+        view: watch::Sender<TaskView>,
+    ) -> Self {
+        Self {
+            engine,
+            facts,
+            inbox,
+            view,
+            phase: Phase::Starting { cancelled: false },
+            starting: None,
+            alive: None,
+            ended: None,
+            grace: None,
+            destroys: Vec::new(),
+            failed: None,
+            orphaned: false,
+        }
+    }
+
+    /// Runs until the task is destroyed.
+    pub async fn run(mut self) -> Farewell {
+        while self.phase != Phase::Destroyed {
+            tokio::select! {
+                Some(command) = self.inbox.recv() => self.take(command).await,
+                result = finished(self.starting.as_mut().map(|starting| &mut starting.result)) => {
+                    self.start_finished(result).await;
+                }
+                exit = finished(self.ended.as_mut()) => self.container_ended(exit).await,
+                () = reached(self.grace) => {
+                    self.grace = None;
+                    self.step(Event::GraceOver).await;
+                }
+            }
+        }
+        Farewell { report: self.failed, destroys: self.destroys }
+    }
+
+    async fn take(&mut self, Command { event, reply }: Command) {
+        let result = self.apply(event).await;
+        if matches!(event, Event::Destroy { .. }) && result.is_ok() {
+            // Answered when the task is gone: now, or when its start has come to an end.
+            self.destroys.push(reply);
+        } else {
+            // The caller may have hung up; what it asked for is done all the same.
+            drop(reply.send(result));
+        }
+    }
+
+    async fn start_finished(&mut self, result: Result<(Started, Alive), TaskError>) {
+        let Some(starting) = self.starting.take() else { return };
+        match result {
+            Ok((started, alive)) => {
+                self.facts.set_state(started.state.clone());
+                let cancelled = self.phase == (Phase::Starting { cancelled: true });
+                self.orphaned = cancelled;
+                self.adopt_with(alive, Event::Started).await;
+                let answer = if cancelled { Err(TaskError::Cancelled) } else { Ok(started) };
+                drop(starting.report.send(answer));
+            }
+            Err(error) => {
+                self.failed = Some((starting.report, error));
+                self.step(Event::StartFailed).await;
+            }
+        }
+    }
+
+    async fn adopt_with(&mut self, alive: Alive, event: Event) {
+        let phase = self.phase;
+        self.adopt(alive);
+        self.phase = phase;
+        self.step(event).await;
+    }
+
+    /// Watches a container that runs.
+    fn adopt(&mut self, alive: Alive) {
+        let alive = Arc::new(alive);
+        self.phase = Phase::Running;
+        self.ended = Some(Box::pin(alive.clone().end(self.engine.clone())));
+        self.view.send_modify(|view| {
+            view.phase = Phase::Running;
+            view.started_at = Some(alive.running.started_at);
+        });
+        self.alive = Some(alive);
+    }
+
+    async fn container_ended(&mut self, exit: Exit) {
+        self.ended = None;
+        self.grace = None;
+        self.view.send_modify(|view| view.exit = Some(exit));
+        self.step(Event::Ended).await;
+        if self.orphaned || !self.destroys.is_empty() {
+            self.step(Event::Destroy { force: true }).await;
+        }
+    }
+
+    /// An event of our own: refusals cannot happen, and a failure is logged because nobody waits for it.
+    async fn step(&mut self, event: Event) {
+        if let Err(error) = self.apply(event).await {
+            tracing::error!(task = self.facts.task_id, ?event, %error, "task step failed");
+        }
+    }
+
+    async fn apply(&mut self, event: Event) -> Result<(), TaskError> {
+        let (next, actions) = decide(self.phase, event)?;
+        for action in actions {
+            self.carry_out(action).await?;
+        }
+        self.phase = next;
+        self.view.send_modify(|view| view.phase = next);
+        Ok(())
+    }
+
+    async fn carry_out(&mut self, action: Action) -> Result<(), TaskError> {
+        match action {
+            Action::CancelStart => {
+                if let Some(starting) = &self.starting {
+                    starting.cancel.send_replace(true);
+                }
+                Ok(())
+            }
+            Action::ArmGrace(grace) => {
+                self.grace = Some(Instant::now() + grace);
+                Ok(())
+            }
+            Action::Signal(signal) => match &self.alive {
+                Some(alive) => {
+                    alive.running.signal(signal).map_err(|error| TaskError::Internal(format!("signal {signal}: {error}")))
+                }
+                None => Ok(()),
+            },
+            Action::KillAll => self.engine.kill_all(self.facts.clone()).await,
+            Action::Remove => self.engine.remove(self.facts.clone()).await,
+        }
+    }
+}
+
+/// The end of a future that may not be there: pending for ever without one.
+async fn finished<T>(future: Option<&mut Later<T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,236 @@
+//! From a task's configuration to a running command, and back from a state folder to a task that is known again.
+//!
+//! A start goes through phases: image leased → plan made → container started. Each phase holds its own undo, so that a
+//! failure or a cancellation anywhere leaves nothing behind: the lease is released unless the container took it over, and
+//! the runtime undoes a half-made container itself.
+
+use std::{sync::Arc, time::SystemTime};
+
+use image_store::{Image, PullRequest};
+use runtime::{ExitRecord, Running, Status, plan::ContainerId};
+use tokio::{io::Interest, sync::watch};
+
+use super::{DriverState, Exit, TaskError};
+use crate::{
+    config::{self, TaskSpec},
+    engine::Engine,
+    events::TaskEvents,
+    plan::{self, NomadTask, TaskContext, TaskPlan},
+    sys,
+};
+
+/// What a start reports.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// The driver's part of the handle.
+    pub state: DriverState,
+}
+
+/// A container whose command runs.
+pub struct Alive {
+    /// Its processes.
+    pub running: Running,
+    container: ContainerId,
+    memory_limit: Option<u64>,
+}
+
+/// What recovery found.
+pub enum Recovered {
+    /// It runs.
+    Running(Alive),
+    /// It ended while nobody watched.
+    Ended {
+        /// How.
+        exit: Exit,
+        /// When it had started, if that is known.
+        started_at: Option<SystemTime>,
+    },
+}
+
+/// Starts a task's container. Gives up with [`TaskError::Cancelled`] when `cancelled` turns true before the container is made.
+pub async fn run(
+    engine: Arc<Engine>,
+    task: NomadTask,
+    mut cancelled: watch::Receiver<bool>,
+) -> Result<(Started, Alive), TaskError> {
+    let began = std::time::Instant::now();
+    let container = plan::container_id(&task.id);
+    let events = engine.events.of_task(&task.id, &task.alloc_id, &task.name);
+    // The kernel's slow first migration happens while the image is looked up.
+    tokio::task::spawn_blocking(runtime::cgroup::warm_up);
+    let spec = config::decode_task(&task.driver_config, engine.policy())?;
+
+    let acquire = lease_image(&engine, &spec, &container, events.clone());
+    let lease = tokio::select! {
+        lease = acquire => lease?,
+        _ = cancelled.wait_for(|cancelled| *cancelled) => return Err(TaskError::Cancelled),
+    };
+    let pulled = began.elapsed();
+
+    let planned = make_plan(&engine, &spec, &task, &lease.image)?;
+    let state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
+    let memory_limit = planned.container.resources.memory_limit;
+    let running = start_container(&engine, planned).await?;
+    lease.keep();
+
+    events.emit(
+        format!("Started container from {} ({})", state.image, short_digest(&state.image_digest)),
+        [
+            ("image", state.image.clone()),
+            ("digest", state.image_digest.clone()),
+            ("pull_ms", pulled.as_millis().to_string()),
+            ("start_ms", (began.elapsed() - pulled).as_millis().to_string()),
+        ],
+    );
+    tracing::info!(
+        task = task.id,
+        image = state.image,
+        digest = state.image_digest,
+        pid = running.init.pid,
+        pull_ms = pulled.as_millis() as u64,
+        start_ms = (began.elapsed() - pulled).as_millis() as u64,
+        "task started"
+    );
+    let alive = Alive { running, container: state.container.clone(), memory_limit };
+    Ok((Started { state }, alive))
+}
+
+fn short_digest(digest: &str) -> &str {
+    digest.get(.."sha256:".len() + 12).unwrap_or(digest)
+}
+
+/// Holds an image for a container that does not exist yet; dropped, it lets the image go.
+struct ImageLease {
+    engine: Arc<Engine>,
+    container: ContainerId,
+    image: Image,
+    kept: bool,
+}
+
+impl ImageLease {
+    /// The container exists now: its removal releases the image.
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for ImageLease {
+    fn drop(&mut self) {
+        if !self.kept
+            && let Err(error) = self.engine.store.release(self.container.as_str())
+        {
+            tracing::warn!(container = %self.container, %error, "image lease not released");
+        }
+    }
+}
+
+async fn lease_image(
+    engine: &Arc<Engine>,
+    spec: &TaskSpec,
+    container: &ContainerId,
+    events: TaskEvents,
+) -> Result<ImageLease, TaskError> {
+    let request = PullRequest {
+        reference: spec.image.parse().map_err(|error| TaskError::Invalid(format!("option image: {error}")))?,
+        credentials: spec.auth.clone(),
+        force: spec.force_pull,
+        timeout: Some(spec.image_pull_timeout.unwrap_or(engine.config.image_pull_timeout)),
+        inactivity: engine.config.pull_activity_timeout,
+    };
+    let progress = Arc::new(super::progress::PullEvents::new(events));
+    let image = engine.store.acquire(request, container.as_str(), progress).await?;
+    Ok(ImageLease { engine: engine.clone(), container: container.clone(), image, kept: false })
+}
+
+fn make_plan(engine: &Engine, spec: &TaskSpec, task: &NomadTask, image: &Image) -> Result<TaskPlan, TaskError> {
+    let facts = plan::ImageFacts::from(image);
+    let node = engine.node_facts();
+    Ok(plan::container_plan(&TaskContext { spec, task, image: &facts, node: &node, policy: engine.policy() })?)
+}
+
+async fn start_container(engine: &Arc<Engine>, planned: TaskPlan) -> Result<Running, TaskError> {
+    let engine = engine.clone();
+    blocking(move || {
+        planned.check_confined().map_err(TaskError::Confinement)?;
+        Ok(engine.runtime.start(&planned.container)?)
+    })
+    .await
+}
+
+/// Runs blocking work beside the async threads.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, TaskError> + Send + 'static,
+) -> Result<T, TaskError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(TaskError::Internal(format!("a worker thread ended early: {error}"))))
+}
+
+/// Finds a task's container again by what its state folder says.
+pub async fn recover(engine: &Arc<Engine>, state: &DriverState) -> Result<Recovered, TaskError> {
+    let (worker, container) = (engine.clone(), state.container.clone());
+    let status = blocking(move || worker.status(&container)).await?;
+    match status {
+        Status::Running(running) => {
+            Ok(Recovered::Running(Alive { running, container: state.container.clone(), memory_limit: None }))
+        }
+        Status::Exited(record) => {
+            Ok(Recovered::Ended { started_at: Some(record.started_at), exit: exit_of(&record, None) })
+        }
+        Status::Lost => Ok(Recovered::Ended { started_at: None, exit: lost() }),
+        Status::Unknown => Err(TaskError::Unknown(state.container.to_string())),
+    }
+}
+
+impl Alive {
+    /// Waits for the container's end and tells how it ended.
+    pub async fn end(self: Arc<Self>, engine: Arc<Engine>) -> Exit {
+        // The monitor ends last, after it wrote the exit record; when it was killed, the command itself is what is left to watch.
+        for process in [&self.running.monitor, &self.running.init] {
+            if let Err(error) = ended(process).await {
+                tracing::error!(container = %self.container, pid = process.pid, %error, "cannot watch a process");
+            }
+            let (worker, container) = (engine.clone(), self.container.clone());
+            match blocking(move || worker.status(&container)).await {
+                Ok(Status::Exited(record)) => return exit_of(&record, self.memory_limit),
+                Ok(Status::Running(_)) => {
+                    tracing::warn!(container = %self.container, "monitor ended before its task; the exit status may be lost");
+                }
+                Ok(Status::Lost | Status::Unknown) => return lost(),
+                Err(error) => tracing::error!(container = %self.container, %error, "cannot read a task's state"),
+            }
+        }
+        lost()
+    }
+}
+
+async fn ended(process: &runtime::ProcessRef) -> std::io::Result<()> {
+    let descriptor = sys::watch(process.pidfd.try_clone()?, Interest::READABLE)?;
+    descriptor.readable().await.map(drop)
+}
+
+fn exit_of(record: &ExitRecord, memory_limit: Option<u64>) -> Exit {
+    let message = record.oom_killed.then(|| match memory_limit {
+        Some(limit) => format!("OOM Killed: the task reached its memory limit of {} MiB", limit >> 20),
+        None => "OOM Killed".to_owned(),
+    });
+    Exit {
+        code: record.exit_code,
+        signal: record.signal,
+        oom_killed: record.oom_killed,
+        finished_at: record.finished_at,
+        // Nomad takes a text for a failure: a task that ended well although the kernel killed a child of it keeps its success.
+        message: message.filter(|_| record.exit_code != 0),
+    }
+}
+
+/// The end of a task whose monitor was killed before it could write down how it ended.
+fn lost() -> Exit {
+    Exit {
+        code: 255,
+        signal: 0,
+        oom_killed: false,
+        finished_at: SystemTime::now(),
+        message: Some("the task ended, but its exit status was lost because its monitor process had been killed".to_owned()),
+    }
+}
