@@ -1,3 +1,27 @@
 //! Images: references, registries, pull, unpack, snapshots, retention.
 //!
 //! Knows no Nomad, no gRPC and no containers.
+
+mod commit;
+mod config;
+mod digest;
+mod error;
+mod manifest;
+mod platform;
+mod progress;
+mod pull;
+mod reference;
+mod registry;
+mod store;
+mod sys;
+mod unpack;
+
+pub use config::{Credentials, Limits, PullRequest, RegistryConfig, Secret, StoreConfig};
+pub use digest::{Digest, InvalidDigest};
+pub use error::{PullError, SharedIo, StoreError};
+pub use manifest::ImageConfig;
+pub use platform::Platform;
+pub use progress::{Progress, PullEvent, Silent};
+pub use pull::Image;
+pub use reference::{InvalidReference, Reference};
+pub use store::{ImageRecord, LayerRecord, PruneReport, Store, SweepReport};

@@ -1,0 +1,163 @@
+//! What the store and a pull are told: folders, limits, registries, credentials.
+//!
+//! A [`Secret`] never shows in `Debug` output, and errors never carry one.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use crate::reference::Reference;
+
+/// Where a store lives and what it may do.
+#[derive(Debug, Clone, Default)]
+pub struct StoreConfig {
+    /// The store's folder; made with mode 0700.
+    pub root: PathBuf,
+    /// Ceilings against hostile or broken registries and images.
+    pub limits: Limits,
+    /// Registries that need more than their name.
+    pub registries: Vec<RegistryConfig>,
+}
+
+/// How to reach one registry.
+#[derive(Debug, Clone, Default)]
+pub struct RegistryConfig {
+    /// The registry as it stands in image references: `docker.io`, `registry.example:5000`.
+    pub host: String,
+    /// Talk plain HTTP. Loopback addresses do so without being told.
+    pub plain_http: bool,
+    /// PEM file of certificate authorities to trust beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Hosts to try first, in this order.
+    pub mirrors: Vec<String>,
+    /// User name for this registry.
+    pub username: Option<String>,
+    /// Password or token for this registry.
+    pub password: Option<Secret>,
+    /// Accept any certificate from this host. Redirects elsewhere are verified all the same.
+    pub insecure_skip_verify: bool,
+}
+
+/// A string that must not be shown.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// The secret itself, for the one place that sends it.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<String>> From<T> for Secret {
+    fn from(secret: T) -> Self {
+        Self::new(secret)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<redacted>")
+    }
+}
+
+/// Who asks a registry. The user name `<token>` marks the password as an identity (refresh) token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user.
+    pub username: String,
+    /// The password or token.
+    pub password: Secret,
+}
+
+/// One wish for an image.
+#[derive(Debug, Clone)]
+pub struct PullRequest {
+    /// Which image.
+    pub reference: Reference,
+    /// As whom; without them the registry's configured credentials are used, then none.
+    pub credentials: Option<Credentials>,
+    /// Ask the registry even if the image is here. The tag `latest` always asks, a digest never needs to.
+    pub force: bool,
+    /// Ceiling for the whole pull.
+    pub timeout: Option<Duration>,
+    /// How long a registry may send nothing.
+    pub inactivity: Duration,
+}
+
+impl PullRequest {
+    /// A request with nothing special about it.
+    pub fn new(reference: Reference) -> Self {
+        Self { reference, credentials: None, force: false, timeout: None, inactivity: Duration::from_secs(120) }
+    }
+}
+
+/// Ceilings. The defaults fit any image that people run on purpose.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Bytes of a manifest, index or config.
+    pub document_bytes: u64,
+    /// Bytes of a token server's answer.
+    pub token_bytes: u64,
+    /// Layers of an image, as the kernel stacks at most 500 directories.
+    pub layers: usize,
+    /// Unpacked bytes of one layer, holes of sparse files included.
+    pub layer_bytes: u64,
+    /// Unpacked bytes may be this many times the compressed ones …
+    pub ratio: u64,
+    /// … after so many bytes.
+    pub ratio_grace: u64,
+    /// Entries of one layer.
+    pub entries: u64,
+    /// Bytes of one extended attribute.
+    pub xattr_bytes: usize,
+    /// Bytes of all extended attributes of one file.
+    pub xattr_total_bytes: usize,
+    /// Bytes that must stay free on the store's file system.
+    pub free_bytes: u64,
+    /// Layers that one pull fetches at once.
+    pub parallel_per_pull: usize,
+    /// Layers that the whole store fetches at once.
+    pub parallel: usize,
+    /// How often a request is tried, and how often in a row a body may break without progress.
+    pub attempts: u32,
+    /// The first pause between tries; doubles each time.
+    pub retry_pause: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        const GIB: u64 = 1 << 30;
+        Self {
+            document_bytes: 4 << 20,
+            token_bytes: 1 << 20,
+            layers: 240,
+            layer_bytes: 64 * GIB,
+            ratio: 200,
+            ratio_grace: 64 << 20,
+            entries: 2_000_000,
+            xattr_bytes: 64 << 10,
+            xattr_total_bytes: 1 << 20,
+            free_bytes: 64 << 20,
+            parallel_per_pull: 6,
+            parallel: 12,
+            attempts: 5,
+            retry_pause: Duration::from_millis(500),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_hides_secrets() {
+        let credentials = Credentials { username: "joe".into(), password: "hunter2".into() };
+        let config = RegistryConfig { password: Some("hunter2".into()), ..Default::default() };
+        assert!(!format!("{credentials:?} {config:?}").contains("hunter2"));
+    }
+}

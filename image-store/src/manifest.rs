@@ -1,0 +1,383 @@
+//! Manifests, indexes and image configs: bytes from a registry → checked values.
+//!
+//! Pure. Both the OCI and the docker schema 2 forms are read; `null` means absent everywhere, because real images are full of it.
+//! A document that could be read both as a manifest and as an index is refused whatever its media type says. The registry's
+//! `Content-Type` is advice only: what the bytes are decides.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::{digest::Digest, error::PullError, platform::Platform, reference::Reference};
+
+/// Everything we can read, for the `Accept` header.
+pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+
+const MAX_INDEX_ENTRIES: usize = 1000;
+
+/// A link to content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    #[serde(default, deserialize_with = "null_default")]
+    pub(crate) media_type: String,
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) platform: Option<Platform>,
+}
+
+/// What a manifest request can answer with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Document {
+    Manifest(Manifest),
+    Index(Vec<Descriptor>),
+}
+
+/// One image for one platform.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub(crate) config: Descriptor,
+    /// Bottom first.
+    pub(crate) layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    #[serde(default, deserialize_with = "null_default")]
+    schema_version: u64,
+    #[serde(default, deserialize_with = "null_default")]
+    media_type: String,
+    #[serde(default)]
+    config: Option<Descriptor>,
+    #[serde(default)]
+    layers: Option<Vec<Descriptor>>,
+    #[serde(default)]
+    manifests: Option<Vec<Descriptor>>,
+    #[serde(default, rename = "fsLayers")]
+    fs_layers: Option<serde::de::IgnoredAny>,
+}
+
+/// `null` counts as absent.
+pub(crate) fn null_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
+}
+
+/// Reads a manifest or an index.
+pub(crate) fn parse_document(what: &str, bytes: &[u8]) -> Result<Document, PullError> {
+    let raw: Raw = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
+    let unsupported =
+        |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
+    if raw.fs_layers.is_some() || raw.schema_version == 1 {
+        return Err(unsupported("a docker schema 1 manifest, which no registry should serve any more; push the image again with a current tool"));
+    }
+    if raw.schema_version != 2 {
+        return Err(PullError::malformed(what, format!("schemaVersion is {}, not 2", raw.schema_version)));
+    }
+    match (raw.manifests, raw.config, raw.layers) {
+        (Some(entries), None, None) => {
+            check_kind(what, &raw.media_type, true)?;
+            if entries.len() > MAX_INDEX_ENTRIES {
+                return Err(PullError::TooLarge {
+                    what: format!("{what}: the number of manifests in the index"),
+                    limit: MAX_INDEX_ENTRIES.to_string(),
+                });
+            }
+            Ok(Document::Index(entries))
+        }
+        (None, Some(config), layers) => {
+            check_kind(what, &raw.media_type, false)?;
+            check_config_type(what, &config.media_type)?;
+            let layers = layers.unwrap_or_default();
+            layers.iter().try_for_each(|layer| check_layer_type(what, &layer.media_type))?;
+            Ok(Document::Manifest(Manifest { config, layers }))
+        }
+        (Some(_), _, _) => Err(PullError::malformed(what, "it claims to be a manifest and an index at once")),
+        (None, None, _) => Err(PullError::malformed(what, "it is neither a manifest nor an index")),
+    }
+}
+
+fn check_kind(what: &str, media_type: &str, index: bool) -> Result<(), PullError> {
+    let fits = match media_type {
+        "" => true,
+        "application/vnd.oci.image.index.v1+json" | "application/vnd.docker.distribution.manifest.list.v2+json" => index,
+        "application/vnd.oci.image.manifest.v1+json" | "application/vnd.docker.distribution.manifest.v2+json" => !index,
+        other => {
+            return Err(PullError::Unsupported {
+                what: what.to_owned(),
+                problem: format!("media type {other:?} is no container image"),
+            });
+        }
+    };
+    if fits { Ok(()) } else { Err(PullError::malformed(what, format!("media type {media_type:?} does not fit its content"))) }
+}
+
+fn check_config_type(what: &str, media_type: &str) -> Result<(), PullError> {
+    match media_type {
+        ""
+        | "application/vnd.oci.image.config.v1+json"
+        | "application/vnd.docker.container.image.v1+json"
+        // Older tools left the generic types here.
+        | "application/octet-stream"
+        | "application/json" => Ok(()),
+        other => Err(PullError::Unsupported {
+            what: what.to_owned(),
+            problem: format!("an artifact with config type {other:?}, not a container image"),
+        }),
+    }
+}
+
+/// The compression suffix is not looked at: the layer's first bytes tell.
+fn check_layer_type(what: &str, media_type: &str) -> Result<(), PullError> {
+    let known = [
+        "application/vnd.oci.image.layer.v1.tar",
+        "application/vnd.oci.image.layer.nondistributable.v1.tar",
+        "application/vnd.docker.image.rootfs.diff.tar",
+        "application/vnd.docker.image.rootfs.foreign.diff.tar",
+    ];
+    let suffix = known.iter().find_map(|base| media_type.strip_prefix(base));
+    match suffix {
+        Some("" | "+gzip" | ".gzip" | "+zstd" | ".zstd") => Ok(()),
+        Some("+encrypted" | "+gzip+encrypted" | "+zstd+encrypted") => Err(PullError::Unsupported {
+            what: what.to_owned(),
+            problem: "its layers are encrypted, which is not supported".into(),
+        }),
+        _ if media_type.is_empty() => Ok(()),
+        _ => Err(PullError::Unsupported {
+            what: what.to_owned(),
+            problem: format!("a layer of type {media_type:?} is no file system layer"),
+        }),
+    }
+}
+
+/// The entry of an index that fits `machine` best; the first one among equals.
+pub(crate) fn choose(
+    reference: &Reference,
+    entries: &[Descriptor],
+    machine: &Platform,
+) -> Result<Descriptor, PullError> {
+    let candidate = |entry: &Descriptor| -> Option<u32> {
+        match &entry.platform {
+            Some(platform) if platform.is_unknown() => None,
+            Some(platform) => platform.distance(machine),
+            // A nested index says its platforms itself; a lone manifest without one is taken if nothing better stands there.
+            None => Some(if entry.media_type.contains("manifest.v") { 900 } else { 800 }),
+        }
+    };
+    let best = entries.iter().filter_map(|entry| Some((candidate(entry)?, entry))).min_by_key(|(distance, _)| *distance);
+    best.map(|(_, entry)| entry.clone()).ok_or_else(|| {
+        let offered: Vec<String> = entries
+            .iter()
+            .filter_map(|entry| entry.platform.as_ref())
+            .filter(|platform| !platform.is_unknown())
+            .take(20)
+            .map(Platform::to_string)
+            .collect();
+        PullError::NoPlatform {
+            reference: reference.clone(),
+            wanted: machine.to_string(),
+            offered: if offered.is_empty() { "none".into() } else { offered.join(", ") },
+        }
+    })
+}
+
+/// What an image says about how it wants to be run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ImageConfig {
+    /// Environment, in the image's order. Entries without `=` are dropped: they must not import the host's values.
+    pub env: Vec<(String, String)>,
+    /// What is run before the command.
+    pub entrypoint: Option<Vec<String>>,
+    /// The default command or the entrypoint's default arguments.
+    pub cmd: Option<Vec<String>>,
+    /// `user`, `uid`, `user:group` …, resolved in the image; empty means root.
+    pub user: String,
+    /// Where to start; empty means `/`.
+    pub working_dir: String,
+    /// What asks the process to end.
+    pub stop_signal: Option<String>,
+    /// Paths that want a volume.
+    pub volumes: Vec<String>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Ports as `80/tcp`.
+    pub exposed_ports: Vec<String>,
+}
+
+/// The parts of the config document that we use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfigDocument {
+    pub(crate) platform: Platform,
+    pub(crate) diff_ids: Vec<Digest>,
+    pub(crate) config: ImageConfig,
+}
+
+#[derive(Deserialize)]
+struct RawConfig {
+    #[serde(default, deserialize_with = "null_default")]
+    config: RawRun,
+    rootfs: RawRootfs,
+    #[serde(flatten)]
+    platform: Platform,
+}
+
+#[derive(Deserialize)]
+struct RawRootfs {
+    #[serde(default, deserialize_with = "null_default")]
+    diff_ids: Vec<Digest>,
+}
+
+type Keys = BTreeMap<String, serde::de::IgnoredAny>;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase")]
+struct RawRun {
+    #[serde(default, deserialize_with = "null_default")]
+    user: String,
+    #[serde(default, deserialize_with = "null_default")]
+    env: Vec<String>,
+    #[serde(default)]
+    entrypoint: Option<Words>,
+    #[serde(default)]
+    cmd: Option<Words>,
+    #[serde(default, deserialize_with = "null_default")]
+    working_dir: String,
+    #[serde(default, deserialize_with = "null_default")]
+    stop_signal: String,
+    #[serde(default, deserialize_with = "null_default")]
+    volumes: Keys,
+    #[serde(default, deserialize_with = "null_default")]
+    labels: BTreeMap<String, Option<String>>,
+    #[serde(default, deserialize_with = "null_default")]
+    exposed_ports: Keys,
+}
+
+/// Old tools wrote one string where the specification wants a list.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Words {
+    Many(Vec<String>),
+    One(String),
+}
+
+impl Words {
+    fn into_list(self) -> Option<Vec<String>> {
+        match self {
+            Words::Many(words) => Some(words),
+            Words::One(word) => Some(vec![word]),
+        }
+        .filter(|words| !words.is_empty())
+    }
+}
+
+/// Reads an image config.
+pub(crate) fn parse_config(what: &str, bytes: &[u8]) -> Result<ConfigDocument, PullError> {
+    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
+    let run = raw.config;
+    let env = run
+        .env
+        .into_iter()
+        .filter_map(|line| line.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())))
+        .filter(|(key, _)| !key.is_empty())
+        .collect();
+    Ok(ConfigDocument {
+        platform: raw.platform,
+        diff_ids: raw.rootfs.diff_ids,
+        config: ImageConfig {
+            env,
+            entrypoint: run.entrypoint.and_then(Words::into_list),
+            cmd: run.cmd.and_then(Words::into_list),
+            user: run.user,
+            working_dir: run.working_dir,
+            stop_signal: Some(run.stop_signal).filter(|signal| !signal.is_empty()),
+            volumes: run.volumes.into_keys().collect(),
+            labels: run.labels.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect(),
+            exposed_ports: run.exposed_ports.into_keys().collect(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const D: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn document(json: &str) -> Result<Document, PullError> {
+        parse_document("x", json.replace("$D", D).as_bytes())
+    }
+
+    const CONFIG: &str = r#""config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"$D","size":2}"#;
+
+    #[test]
+    fn reads_manifests_with_and_without_media_type() {
+        for media in ["", r#""mediaType":"application/vnd.docker.distribution.manifest.v2+json","#] {
+            let json = format!(r#"{{"schemaVersion":2,{media}{CONFIG},"layers":null}}"#);
+            assert!(matches!(document(&json), Ok(Document::Manifest(_))), "{json}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_image_or_ambiguous() {
+        let cases = [
+            (r#"{"schemaVersion":1,"fsLayers":[]}"#.to_owned(), "schema 1"),
+            (r#"{"schemaVersion":2}"#.to_owned(), "neither"),
+            (format!(r#"{{"schemaVersion":2,{CONFIG},"layers":[],"manifests":[]}}"#), "at once"),
+            (
+                format!(r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json",{CONFIG}}}"#),
+                "does not fit",
+            ),
+            (format!(r#"{{"schemaVersion":2,{CONFIG},{CONFIG}}}"#), "duplicate"),
+            (
+                r#"{"schemaVersion":2,"config":{"mediaType":"application/vnd.cncf.helm.config.v1+json","digest":"$D","size":2}}"#.to_owned(),
+                "artifact",
+            ),
+            (
+                format!(r#"{{"schemaVersion":2,{CONFIG},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip+encrypted","digest":"$D","size":1}}]}}"#),
+                "encrypted",
+            ),
+            (format!(r#"{{"schemaVersion":2,{CONFIG},"layers":[{{"digest":"md5:00","size":1}}]}}"#), "invalid digest"),
+            (format!(r#"{{"schemaVersion":2,{CONFIG},"layers":[{{"digest":"$D","size":-1}}]}}"#), "invalid value"),
+        ];
+        for (json, expected) in cases {
+            let error = document(&json).expect_err(&json).to_string();
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+    }
+
+    fn entry(os: &str, architecture: &str, size: u64) -> Descriptor {
+        Descriptor {
+            media_type: String::new(),
+            digest: D.parse().unwrap(),
+            size,
+            platform: Some(Platform { os: os.into(), architecture: architecture.into(), variant: String::new() }),
+        }
+    }
+
+    #[test]
+    fn chooses_by_platform_and_skips_attestations() {
+        let reference: Reference = "app".parse().unwrap();
+        let machine = Platform { os: "linux".into(), architecture: "amd64".into(), variant: String::new() };
+        let entries = [entry("unknown", "unknown", 1), entry("linux", "arm64", 2), entry("linux", "amd64", 3), entry("linux", "amd64", 4)];
+        assert_eq!(choose(&reference, &entries, &machine).unwrap().size, 3);
+        let error = choose(&reference, &entries[..2], &machine).unwrap_err().to_string();
+        assert!(error.contains("linux/arm64") && !error.contains("unknown"), "{error}");
+    }
+
+    #[test]
+    fn config_tolerates_nulls_and_drops_env_without_value() {
+        let json = format!(
+            r#"{{"os":null,"architecture":"amd64","config":{{"Env":["A=1","HOME","=x","B="],"Cmd":"sh","Entrypoint":null,
+               "User":null,"Volumes":{{"/v":{{}}}},"Labels":{{"a":null}},"ExposedPorts":null,"StopSignal":""}},"rootfs":{{"type":"layers","diff_ids":["{D}"]}}}}"#
+        );
+        let parsed = parse_config("x", json.as_bytes()).unwrap();
+        assert_eq!(parsed.config.env, [("A".to_owned(), "1".to_owned()), ("B".to_owned(), String::new())]);
+        assert_eq!(parsed.config.cmd, Some(vec!["sh".to_owned()]));
+        assert_eq!(parsed.config.volumes, ["/v"]);
+        assert_eq!((parsed.config.stop_signal, parsed.config.entrypoint), (None, None));
+        assert!(parse_config("x", br#"{"config":null}"#).is_err());
+        assert!(parse_config("x", format!(r#"{{"config":null,"rootfs":{{"diff_ids":["{D}"]}}}}"#).as_bytes()).is_ok());
+    }
+}

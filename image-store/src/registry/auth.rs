@@ -1,0 +1,237 @@
+//! Answers to a registry's 401: which scheme, which token server, and tokens kept for as long as they live.
+//!
+//! Credentials go to the registry itself (Basic) or to the token server that the registry names (Bearer), over HTTPS unless the
+//! registry is spoken to in plain HTTP itself, and never to an address inside our own network that a registry outside names.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use base64::Engine as _;
+use reqwest::Url;
+use serde::Deserialize;
+
+use super::{
+    challenge::Challenge,
+    transport::{self, Failure, Host},
+};
+use crate::{config::Credentials, digest::Digest, error::PullError};
+
+const MIN_LIFE: Duration = Duration::from_secs(60);
+const MAX_LIFE: Duration = Duration::from_secs(3600);
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// To whom an answer belongs: host, repository, and who asks.
+pub(crate) type Key = (String, String, Option<Digest>);
+
+/// The `Authorization` values that registries accepted.
+#[derive(Default)]
+pub(crate) struct AuthCache {
+    known: Mutex<HashMap<Key, (String, Instant)>>,
+}
+
+impl AuthCache {
+    pub(crate) fn get(&self, key: &Key) -> Option<String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).filter(|(_, until)| *until > Instant::now()).map(|(value, _)| value.clone())
+    }
+
+    pub(crate) fn put(&self, key: Key, value: String, life: Duration) {
+        let now = Instant::now();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (_, until)| *until > now);
+        known.insert(key, (value, now + life));
+    }
+
+    pub(crate) fn forget(&self, key: &Key) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Names credentials in a cache key without keeping them there.
+pub(crate) fn fingerprint(credentials: &Credentials) -> Digest {
+    Digest::sha256(format!("{}\0{}", credentials.username, credentials.password.expose()).as_bytes())
+}
+
+/// How to answer a challenge.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Basic,
+    Bearer { realm: Url, service: Option<String>, scope: String },
+}
+
+/// Picks the best challenge that can be answered. Pure. `Ok(None)`: nothing fits.
+pub(crate) fn plan(
+    challenges: &[Challenge],
+    registry: &Url,
+    repository: &str,
+    have_credentials: bool,
+) -> Result<Option<Plan>, String> {
+    if let Some(bearer) = challenges.iter().find(|c| c.scheme == "bearer" && c.parameters.contains_key("realm")) {
+        let realm = bearer.parameters.get("realm").map(String::as_str).unwrap_or_default();
+        let realm = registry.join(realm).map_err(|error| format!("its token server {realm:?} is no URL: {error}"))?;
+        check_realm(registry, &realm)?;
+        let scope = bearer.parameters.get("scope").filter(|scope| !scope.is_empty());
+        return Ok(Some(Plan::Bearer {
+            realm,
+            service: bearer.parameters.get("service").cloned(),
+            scope: scope.cloned().unwrap_or_else(|| format!("repository:{repository}:pull")),
+        }));
+    }
+    let basic = challenges.iter().any(|c| c.scheme == "basic");
+    Ok((basic && have_credentials).then_some(Plan::Basic))
+}
+
+fn check_realm(registry: &Url, realm: &Url) -> Result<(), String> {
+    let refuse = |why: &str| {
+        let host = realm.host_str().unwrap_or_default();
+        Err(format!("refusing its token server {}://{host}: {why}", realm.scheme()))
+    };
+    match (registry.scheme(), realm.scheme()) {
+        (_, "https") | ("http", "http") => {}
+        _ => return refuse("it is not HTTPS although the registry is"),
+    }
+    if !realm.username().is_empty() || realm.password().is_some() {
+        return refuse("it names a user");
+    }
+    if realm.host() != registry.host() && transport::is_internal(realm) && !transport::is_internal(registry) {
+        return refuse("it is an internal address and the registry is not");
+    }
+    Ok(())
+}
+
+/// The `Basic` header value.
+pub(crate) fn basic(credentials: &Credentials) -> String {
+    let pair = format!("{}:{}", credentials.username, credentials.password.expose());
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
+}
+
+#[derive(Deserialize)]
+struct TokenAnswer {
+    #[serde(default)]
+    token: Option<String>,
+    #[serde(default)]
+    access_token: Option<String>,
+    #[serde(default)]
+    expires_in: Option<u64>,
+}
+
+/// Limits for the exchange with a token server.
+pub(crate) struct TokenLimits {
+    pub(crate) bytes: u64,
+    pub(crate) inactivity: Duration,
+}
+
+/// Asks a token server. Redirects are not followed: nobody needs them here, and credentials are on the line.
+pub(crate) async fn fetch_token(
+    host: &Host,
+    plan: (&Url, Option<&str>, &str),
+    credentials: Option<&Credentials>,
+    limits: &TokenLimits,
+) -> Result<(String, Duration), Failure> {
+    let (realm, service, scope) = plan;
+    let name = realm.host_str().unwrap_or_default().to_owned();
+    let what = format!("token for {}", host.name());
+    let client = host.client(realm)?;
+    let refresh = credentials.filter(|c| c.username == "<token>");
+    let request = if let Some(credentials) = refresh {
+        let form: String = url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("grant_type", "refresh_token")
+            .append_pair("service", service.unwrap_or_default())
+            .append_pair("scope", scope)
+            .append_pair("client_id", "oci-rs")
+            .append_pair("refresh_token", credentials.password.expose())
+            .finish();
+        let kind = "application/x-www-form-urlencoded";
+        client.post(realm.clone()).header(reqwest::header::CONTENT_TYPE, kind).body(form)
+    } else {
+        let mut url = realm.clone();
+        if let Some(service) = service {
+            url.query_pairs_mut().append_pair("service", service);
+        }
+        url.query_pairs_mut().append_pair("scope", scope);
+        let request = client.get(url);
+        match credentials {
+            Some(credentials) => request.header(reqwest::header::AUTHORIZATION, basic(credentials)),
+            None => request,
+        }
+    };
+    let silent = || PullError::Inactive { host: name.clone(), what: what.clone(), limit: limits.inactivity };
+    let response = tokio::time::timeout(limits.inactivity, request.send())
+        .await
+        .map_err(|_| Failure { error: silent(), retry: Some(Duration::ZERO) })?
+        .map_err(|error| transport::network_failure(&name, &what, error))?;
+    if !response.status().is_success() {
+        let anonymous = credentials.is_none();
+        return Err(transport::status_failure(&name, &what, response, anonymous, limits.inactivity).await);
+    }
+    let body = super::read_bounded(response, limits.bytes, &name, &what, limits.inactivity).await?;
+    let answer: TokenAnswer = serde_json::from_slice(&body)
+        .map_err(|_| PullError::malformed(format!("{name}: {what}"), "the answer is no token document"))?;
+    let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
+    let token = token.ok_or_else(|| PullError::malformed(format!("{name}: {what}"), "the answer holds no token"))?;
+    Ok((format!("Bearer {token}"), life(answer.expires_in)))
+}
+
+fn life(expires_in: Option<u64>) -> Duration {
+    Duration::from_secs(expires_in.unwrap_or(60)).clamp(MIN_LIFE, MAX_LIFE) - MARGIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::challenge;
+
+    fn url(text: &str) -> Url {
+        text.parse().unwrap()
+    }
+
+    fn plan_for(header: &str, registry: &str, credentials: bool) -> Result<Option<Plan>, String> {
+        plan(&challenge::parse(header), &url(registry), "a/b", credentials)
+    }
+
+    #[test]
+    fn prefers_bearer_and_fills_the_scope() {
+        let header = r#"Basic realm="x", Bearer realm="https://auth.example/token",service="s""#;
+        let expected = Plan::Bearer {
+            realm: url("https://auth.example/token"),
+            service: Some("s".into()),
+            scope: "repository:a/b:pull".into(),
+        };
+        assert_eq!(plan_for(header, "https://r.example/", true), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn basic_needs_credentials() {
+        assert_eq!(plan_for("Basic realm=x", "https://r.example/", true), Ok(Some(Plan::Basic)));
+        assert_eq!(plan_for("Basic realm=x", "https://r.example/", false), Ok(None));
+        assert_eq!(plan_for("Negotiate", "https://r.example/", true), Ok(None));
+    }
+
+    #[test]
+    fn realms_may_not_lead_inside_or_out_of_tls() {
+        for (registry, realm, ok) in [
+            ("https://r.example/", "https://auth.example/t", true),
+            ("https://r.example/", "http://auth.example/t", false),
+            ("https://r.example/", "https://169.254.169.254/t", false),
+            ("https://r.example/", "https://localhost/t", false),
+            ("https://r.example/", "https://u:p@auth.example/t", false),
+            ("https://r.example/", "file:///etc/passwd", false),
+            ("https://10.0.0.5/", "https://10.0.0.6/t", true),
+            ("http://127.0.0.1:5000/", "http://127.0.0.1:5001/t", true),
+        ] {
+            let result = plan_for(&format!(r#"Bearer realm="{realm}""#), registry, true);
+            assert_eq!(result.is_ok(), ok, "{registry} {realm}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn token_life_is_bounded_both_ways() {
+        assert_eq!(life(None).as_secs(), 50);
+        assert_eq!(life(Some(1)).as_secs(), 50);
+        assert_eq!(life(Some(300)).as_secs(), 290);
+        assert_eq!(life(Some(u64::MAX)).as_secs(), 3590);
+    }
+}

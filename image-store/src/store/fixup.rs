@@ -1,0 +1,228 @@
+//! The attributes of folders that a layer needs but does not describe.
+//!
+//! A layer that holds `tmp/x` but no entry for `tmp` gets a made-up `tmp`, and overlay would show that one's mode (0755) instead of the
+//! true one of a lower layer (1777). Layers are shared between images and unpacked side by side, so the layer itself cannot hold
+//! the answer. Instead a tiny layer of folders only, made once per chain of layers, is stacked right above it. It is made only
+//! where it changes something, which is rare.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
+    io::Errno,
+};
+
+use super::{
+    layer::{self, LayerMeta},
+    layout::{Layout, open_folder},
+    staging::Staging,
+};
+use crate::{commit, digest::Digest, error::StoreError, unpack::OPAQUE};
+
+/// What overlay shows of a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Attributes {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: (i64, i64),
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Attributes {
+    /// What a made-up folder has anyway.
+    fn is_default(&self) -> bool {
+        (self.mode, self.uid, self.gid) == (0o755, 0, 0) && self.xattrs.is_empty()
+    }
+}
+
+/// What a layer has at a path.
+enum Found {
+    /// A folder; and whether something on the way to it hides lower layers.
+    Dir { fd: OwnedFd, stat: Stat, cut: bool },
+    /// Nothing, and lower layers show through.
+    Nothing,
+    /// Something that hides lower layers.
+    Hidden,
+}
+
+/// Makes the fix-up for the topmost layer of `chain` (bottom first) if it needs one. `Ok(None)`: it does not.
+pub(crate) fn make(layout: &Layout, staging: &Staging, chain: &[LayerMeta]) -> Result<Option<Digest>, StoreError> {
+    let Some((top, below)) = chain.split_last() else { return Ok(None) };
+    if top.implicit_dirs.is_empty() || below.is_empty() {
+        return Ok(None);
+    }
+    let wrong = wrong_dirs(layout, top, below)?;
+    if wrong.is_empty() {
+        return Ok(None);
+    }
+    let ids: Vec<&str> = chain.iter().map(|meta| meta.diff_id.as_str()).collect();
+    let key = Digest::sha256(format!("fixup 1\n{}", ids.join("\n")).as_bytes());
+    let target = layout.fixup(&key);
+    if !target.join("fs").is_dir() {
+        let staged = staging.layer()?;
+        build(&staged.fs(), &layer::fs(layout, &top.diff_id), &wrong)?;
+        // Already there means done: the same chain makes the same folders.
+        commit::rename_folder(staged.path(), &target)?;
+    }
+    Ok(Some(key))
+}
+
+/// The made-up folders of `top` whose true attributes differ, with these.
+fn wrong_dirs(
+    layout: &Layout,
+    top: &LayerMeta,
+    below: &[LayerMeta],
+) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
+    let own = layer::fs(layout, &top.diff_id);
+    let mut wrong = BTreeMap::new();
+    for implicit in &top.implicit_dirs {
+        let path = &implicit.0;
+        match find(&own, path).map_err(StoreError::io("examining", &own))? {
+            Found::Dir { cut: false, .. } => {}
+            _ => continue,
+        }
+        if let Some(attributes) = inherited(layout, below, path)?
+            && !attributes.is_default()
+        {
+            wrong.insert(path.clone(), attributes);
+        }
+    }
+    Ok(wrong)
+}
+
+/// The attributes that a folder has in the stack of `below` (bottom first).
+fn inherited(layout: &Layout, below: &[LayerMeta], path: &[u8]) -> Result<Option<Attributes>, StoreError> {
+    for meta in below.iter().rev() {
+        let fs = layer::fs(layout, &meta.diff_id);
+        match find(&fs, path).map_err(StoreError::io("examining", &fs))? {
+            Found::Nothing => {}
+            Found::Hidden => return Ok(None),
+            Found::Dir { fd, stat, cut } => {
+                if !meta.implicit_dirs.iter().any(|implicit| implicit.0 == path) {
+                    return attributes(&fd, &stat).map(Some).map_err(StoreError::io("examining", &fs));
+                }
+                if cut || meta.opaque_root {
+                    return Ok(None);
+                }
+            }
+        }
+        if meta.opaque_root {
+            return Ok(None);
+        }
+    }
+    Ok(None)
+}
+
+/// Looks a path up in one layer as overlay does: link by link is not followed, marks on the way are noted.
+fn find(fs: &Path, path: &[u8]) -> Result<Found, Errno> {
+    let mut fd = open_dir(rustix::fs::CWD, fs.as_os_str().as_encoded_bytes())?;
+    let mut cut = false;
+    for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+        cut |= is_opaque(&fd)?;
+        fd = match open_dir(&fd, component) {
+            Ok(next) => next,
+            Err(Errno::NOENT) if cut => return Ok(Found::Hidden),
+            Err(Errno::NOENT) => return Ok(Found::Nothing),
+            // A file, a link or a whiteout.
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Hidden),
+            Err(errno) => return Err(errno),
+        };
+    }
+    let stat = rustix::fs::fstat(&fd)?;
+    Ok(Found::Dir { fd, stat, cut })
+}
+
+fn open_dir(at: impl std::os::fd::AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(at, name, flags, Mode::empty())
+}
+
+fn is_opaque(fd: &OwnedFd) -> Result<bool, Errno> {
+    let mut value = [0u8; 4];
+    match rustix::fs::fgetxattr(fd, OPAQUE, &mut value) {
+        Ok(length) => Ok(&value[..length] == b"y"),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
+    let mut names = vec![0u8; 64 << 10];
+    let length = match rustix::fs::flistxattr(fd, &mut names[..]) {
+        Err(Errno::OPNOTSUPP) => 0,
+        result => result?,
+    };
+    let mut xattrs = Vec::new();
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        // Only what images may set; overlay's own marks say something about the layer, not about the folder.
+        if name.starts_with(b"trusted.") || name == b"security.selinux" {
+            continue;
+        }
+        let mut value = vec![0u8; 64 << 10];
+        let length = rustix::fs::fgetxattr(fd, name, &mut value[..])?;
+        value.truncate(length);
+        xattrs.push((name.to_vec(), value));
+    }
+    xattrs.sort();
+    Ok(Attributes {
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: (stat.st_mtime, stat.st_mtime_nsec.cast_signed()),
+        xattrs,
+    })
+}
+
+/// Makes the folders in `fixup`. Those on the way that are right as they are get the attributes of the layer's own ones.
+fn build(fixup: &Path, own: &Path, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
+    let mut all: BTreeMap<Vec<u8>, Attributes> = wrong.clone();
+    for path in wrong.keys() {
+        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            add_own(&mut all, own, &path[..at])?;
+        }
+        add_own(&mut all, own, b"")?;
+    }
+    let root = open_folder(fixup)?;
+    let io = |path: &[u8]| {
+        let path = fixup.join(String::from_utf8_lossy(path).as_ref());
+        StoreError::io::<Errno>("creating", PathBuf::from(path))
+    };
+    // Parents sort before their children.
+    for path in all.keys().filter(|path| !path.is_empty()) {
+        rustix::fs::mkdirat(&root, &path[..], Mode::from_raw_mode(0o755)).map_err(io(path))?;
+    }
+    for (path, attributes) in all.iter().rev() {
+        let name: &[u8] = if path.is_empty() { b"." } else { path };
+        let dir = open_dir(&root, name).map_err(io(path))?;
+        apply(&dir, attributes).map_err(io(path))?;
+    }
+    Ok(())
+}
+
+fn add_own(all: &mut BTreeMap<Vec<u8>, Attributes>, own: &Path, path: &[u8]) -> Result<(), StoreError> {
+    if all.contains_key(path) {
+        return Ok(());
+    }
+    let found = find(own, path).map_err(StoreError::io("examining", own))?;
+    if let Found::Dir { fd, stat, .. } = found {
+        let attributes = attributes(&fd, &stat).map_err(StoreError::io("examining", own))?;
+        all.insert(path.to_vec(), attributes);
+    }
+    Ok(())
+}
+
+fn apply(dir: &OwnedFd, wanted: &Attributes) -> Result<(), Errno> {
+    let (uid, gid) = (Uid::from_raw(wanted.uid), Gid::from_raw(wanted.gid));
+    rustix::fs::chownat(dir, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+    rustix::fs::fchmod(dir, Mode::from_raw_mode(wanted.mode))?;
+    for (name, value) in &wanted.xattrs {
+        rustix::fs::fsetxattr(dir, &name[..], value, XattrFlags::empty())?;
+    }
+    let time = Timespec { tv_sec: wanted.mtime.0, tv_nsec: wanted.mtime.1 };
+    rustix::fs::futimens(dir, &Timestamps { last_access: time, last_modification: time })
+}

@@ -1,0 +1,173 @@
+//! Where things are inside a store, and the lock that several processes share.
+//!
+//! Names are made only of digests that were validated, of hashes, and of our own counters.
+
+use std::{
+    fs::{DirBuilder, File},
+    io,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+
+use crate::{
+    commit::{self, Durability},
+    digest::Digest,
+    error::StoreError,
+    reference::Reference,
+};
+
+/// The format of everything below the root. A change that older code would misread needs a new one.
+const FORMAT: &str = "oci-rs image store 1\n";
+
+/// Paths inside one store.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// Makes the folders of a new store, or checks the format of an old one.
+    pub(crate) fn open(root: &Path) -> Result<Layout, StoreError> {
+        let layout = Layout { root: root.to_owned() };
+        // Images hold setuid programs: nobody but us may even look (CVE-2021-41091).
+        make_folder(root)?;
+        for folder in ["layers", "fixups", "configs", "manifests", "images", "leases", "staging", "trash"] {
+            make_folder(&root.join(folder))?;
+        }
+        let _adding = layout.lock(false)?;
+        let version = root.join("VERSION");
+        match std::fs::read_to_string(&version) {
+            Ok(found) if found == FORMAT => {}
+            Ok(found) => {
+                let found = found.trim().chars().take(100).collect();
+                return Err(StoreError::Version { path: root.to_owned(), found, expected: FORMAT.trim_ascii_end() });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                commit::write(&version, FORMAT.as_bytes(), Durability::Now)?;
+            }
+            Err(error) => return Err(StoreError::io("reading", version)(error)),
+        }
+        Ok(layout)
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn layer(&self, diff_id: &Digest) -> PathBuf {
+        self.root.join("layers").join(diff_id.hex())
+    }
+
+    pub(crate) fn fixup(&self, key: &Digest) -> PathBuf {
+        self.root.join("fixups").join(key.hex())
+    }
+
+    pub(crate) fn config(&self, digest: &Digest) -> PathBuf {
+        self.root.join("configs").join(digest.hex())
+    }
+
+    pub(crate) fn manifest(&self, digest: &Digest) -> PathBuf {
+        self.root.join("manifests").join(digest.hex())
+    }
+
+    pub(crate) fn image(&self, reference: &Reference) -> PathBuf {
+        self.record("images", &reference.to_string())
+    }
+
+    pub(crate) fn lease(&self, name: &str) -> PathBuf {
+        self.record("leases", name)
+    }
+
+    /// Names come from outside and may hold anything, so the file is named after their hash.
+    fn record(&self, folder: &str, name: &str) -> PathBuf {
+        self.root.join(folder).join(format!("{}.json", Digest::sha256(name.as_bytes()).hex()))
+    }
+
+    /// A fresh name below `trash`.
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.root.join("trash").join(commit::unique())
+    }
+
+    /// Held while records and layers are put in relation: shared by those who add, alone by those who take away.
+    pub(crate) fn lock(&self, alone: bool) -> Result<Lock, StoreError> {
+        let path = self.root.join("lock");
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(StoreError::io("opening", &path))?;
+        let operation = if alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation)).map_err(StoreError::io("locking", &path))?;
+        Ok(Lock { _file: file })
+    }
+}
+
+/// The store's lock, released when dropped.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+fn make_folder(path: &Path) -> Result<(), StoreError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io("creating", path))?;
+    let folder = open_folder(path)?;
+    let stat = rustix::fs::fstat(&folder).map_err(StoreError::io("examining", path))?;
+    if stat.st_mode & 0o077 != 0 {
+        rustix::fs::fchmod(&folder, Mode::from_raw_mode(0o700)).map_err(StoreError::io("closing to others", path))?;
+    }
+    Ok(())
+}
+
+/// Opens a folder of ours; a link in its place is refused.
+pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, StoreError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(StoreError::io("opening", path))
+}
+
+/// This boot's id: what was written in another boot and not synced may be torn.
+pub(crate) fn boot_id() -> Result<String, StoreError> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let id = std::fs::read_to_string(path).map_err(StoreError::io("reading", path))?;
+    Ok(id.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn opens_twice_and_stays_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("images");
+        Layout::open(&root).unwrap();
+        std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).unwrap();
+        Layout::open(&root).unwrap();
+        assert_eq!(std::fs::metadata(&root).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn refuses_another_format() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("VERSION"), "oci-rs image store 9\n").unwrap();
+        let error = Layout::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("store 9") && error.contains("store 1"), "{error}");
+    }
+
+    #[test]
+    fn lease_names_cannot_leave_their_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::open(folder.path()).unwrap();
+        let path = layout.lease("../../etc/passwd");
+        assert_eq!(path.parent().unwrap(), folder.path().join("leases"));
+    }
+}

@@ -1,0 +1,329 @@
+//! The store on disk: what is there, who uses it, what may go.
+//!
+//! Several processes use one store at once. Everything appears by rename, leases are files, and one lock orders those who add
+//! (shared) against those who take away (alone).
+
+mod fixup;
+mod layer;
+mod layout;
+mod record;
+mod staging;
+mod sweep;
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Semaphore;
+
+pub(crate) use layer::LayerMeta;
+pub(crate) use layout::Layout;
+pub(crate) use record::{Lease, now};
+pub use record::{ImageRecord, LayerRecord};
+pub(crate) use staging::{Staged, Staging};
+pub use sweep::{PruneReport, SweepReport};
+
+use crate::{
+    commit::{self, Durability},
+    config::{Credentials, Limits, StoreConfig},
+    digest::Digest,
+    error::{PullError, StoreError},
+    manifest::{self, ConfigDocument},
+    platform::Platform,
+    pull::Resolved,
+    reference::Reference,
+    registry::{Endpoints, auth},
+    unpack::Unpacked,
+};
+
+/// How long commits are gathered before one sync makes them last.
+const SYNC_DELAY: Duration = Duration::from_secs(1);
+/// How long a resolved name is remembered for those who asked while it was being resolved.
+const RESOLVED_LIFE: Duration = Duration::from_secs(60);
+
+/// A folder of images. Cheap to clone; all clones share pulls in flight.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// Who asked for what: two callers share a registry's answer only if they are the same to the registry.
+pub(crate) type Asker = (Reference, Option<Digest>);
+
+pub(crate) struct Inner {
+    pub(crate) layout: Layout,
+    pub(crate) limits: Limits,
+    pub(crate) platform: Platform,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) downloads: Semaphore,
+    staging: OnceLock<Staging>,
+    layers: Flights<Digest>,
+    names: Flights<Asker>,
+    resolved: Mutex<HashMap<Asker, (Instant, Arc<Resolved>)>>,
+    sync_due: AtomicBool,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("root", &self.inner.layout.root()).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens or makes a store. Removes nothing: several processes open the same one.
+    pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
+        if rustls::crypto::ring::default_provider().install_default().is_err() {
+            tracing::trace!("a TLS provider is installed already");
+        }
+        let layout = Layout::open(&config.root)?;
+        let inner = Inner {
+            layout,
+            platform: Platform::host(),
+            endpoints: Endpoints::new(config.registries)?,
+            downloads: Semaphore::new(config.limits.parallel.max(1)),
+            limits: config.limits,
+            staging: OnceLock::new(),
+            layers: Flights::default(),
+            names: Flights::default(),
+            resolved: Mutex::default(),
+            sync_due: AtomicBool::new(false),
+        };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Ends a lease. An unknown one is fine.
+    pub fn release(&self, lease: &str) -> Result<(), StoreError> {
+        let _adding = self.inner.layout.lock(false)?;
+        record::remove_file(&self.inner.layout.lease(lease))
+    }
+
+    /// The names of all leases.
+    pub fn leases(&self) -> Result<Vec<String>, StoreError> {
+        let leases: Vec<Lease> = record::all(&self.inner.layout, "leases")?;
+        Ok(leases.into_iter().map(|lease| lease.name).collect())
+    }
+
+    /// Removes what dead processes and other boots left behind, and makes this boot's layers last.
+    pub fn sweep(&self) -> Result<SweepReport, StoreError> {
+        sweep::sweep(&self.inner.layout)
+    }
+
+    /// The images that the store knows by name.
+    pub fn list(&self) -> Result<Vec<ImageRecord>, StoreError> {
+        record::all(&self.inner.layout, "images")
+    }
+
+    /// Forgets an image and removes what only it used. `Ok(false)`: there was none.
+    pub fn remove(&self, reference: &Reference) -> Result<bool, StoreError> {
+        let Some(image) = self.inner.image(reference)? else { return Ok(false) };
+        let leases: Vec<Lease> = record::all(&self.inner.layout, "leases")?;
+        if let Some(lease) = leases.into_iter().find(|lease| sweep::holds(lease, &image)) {
+            return Err(StoreError::InUse { reference: reference.clone(), lease: lease.name });
+        }
+        let report = sweep::prune(&self.inner.layout, |image| image.reference == *reference)?;
+        Ok(report.images.contains(reference))
+    }
+
+    /// Forgets all images that no lease holds and removes what nobody uses.
+    pub fn prune(&self) -> Result<PruneReport, StoreError> {
+        sweep::prune(&self.inner.layout, |_| true)
+    }
+}
+
+impl Inner {
+    /// What is known about an image.
+    pub(crate) fn image(&self, reference: &Reference) -> Result<Option<ImageRecord>, StoreError> {
+        let record: Option<ImageRecord> = commit::read_json(&self.layout.image(reference))?;
+        Ok(record.filter(|record| record.reference == *reference))
+    }
+
+    /// The image's documents from disk, if they are there and unharmed.
+    pub(crate) fn cached(&self, reference: &Reference) -> Result<Option<Resolved>, StoreError> {
+        let Some(record) = self.image(reference)? else { return Ok(None) };
+        let document = |path: PathBuf, digest: &Digest| match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes).filter(|bytes| digest.matches(bytes))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::io("reading", path)(error)),
+        };
+        let manifest = document(self.layout.manifest(&record.manifest), &record.manifest)?;
+        let config = document(self.layout.config(&record.config), &record.config)?;
+        let (Some(manifest), Some(config)) = (manifest, config) else { return Ok(None) };
+        let Ok(ConfigDocument { config: run, .. }) = manifest::parse_config("config", &config) else { return Ok(None) };
+        Ok(Some(Resolved { record, manifest: manifest.into(), config: config.into(), run }))
+    }
+
+    /// Records an image whose layers are all there.
+    pub(crate) fn save(&self, resolved: &Resolved) -> Result<(), StoreError> {
+        let record = &resolved.record;
+        let _adding = self.layout.lock(false)?;
+        commit::write(&self.layout.manifest(&record.manifest), &resolved.manifest, Durability::Later)?;
+        commit::write(&self.layout.config(&record.config), &resolved.config, Durability::Later)?;
+        commit::write_json(&self.layout.image(&record.reference), record, Durability::Later)
+    }
+
+    /// Writes a lease that pins layers before they are looked at, and returns what it replaced.
+    pub(crate) fn pin(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
+        let _adding = self.layout.lock(false)?;
+        let before = Lease::read(&self.layout, &lease.name)?;
+        lease.write(&self.layout)?;
+        Ok(before)
+    }
+
+    /// Puts back what a failed pull's lease replaced.
+    pub(crate) fn unpin(&self, name: &str, before: Option<&Lease>) -> Result<(), StoreError> {
+        let _adding = self.layout.lock(false)?;
+        match before {
+            Some(lease) => lease.write(&self.layout),
+            None => record::remove_file(&self.layout.lease(name)),
+        }
+    }
+
+    /// The layer's record if it may be used for this blob.
+    pub(crate) fn ready(&self, layer: &LayerRecord) -> Result<bool, StoreError> {
+        let meta = layer::usable(&self.layout, &layer.diff_id)?;
+        Ok(meta.is_some_and(|meta| meta.blobs.contains(&layer.blob)))
+    }
+
+    pub(crate) fn staging(&self) -> Result<&Staging, StoreError> {
+        if let Some(staging) = self.staging.get() {
+            return Ok(staging);
+        }
+        let staging = Staging::create(&self.layout)?;
+        Ok(self.staging.get_or_init(|| staging))
+    }
+
+    /// Gives a verified layer its place.
+    pub(crate) fn commit_layer(&self, staged: &Staged, unpacked: &Unpacked) -> Result<(), StoreError> {
+        layer::commit(&self.layout, staged.path(), &LayerMeta::new(unpacked)?)
+    }
+
+    /// Completes a lease: the folders to mount, topmost first.
+    pub(crate) fn mountable(&self, lease: &mut Lease) -> Result<Vec<PathBuf>, StoreError> {
+        let mut chain = Vec::new();
+        for diff_id in &lease.layers {
+            let meta = layer::usable(&self.layout, diff_id)?.ok_or_else(|| {
+                let path = self.layout.layer(diff_id);
+                StoreError::io("opening", path)(std::io::Error::from(std::io::ErrorKind::NotFound))
+            })?;
+            chain.push(meta);
+        }
+        let _adding = self.layout.lock(false)?;
+        let mut folders = Vec::new();
+        lease.fixups.clear();
+        for (at, meta) in chain.iter().enumerate() {
+            if meta.opaque_root {
+                // The kernel ignores the mark on a layer's root, so what lies below is left out.
+                folders.clear();
+            }
+            folders.push(layer::fs(&self.layout, &meta.diff_id));
+            if meta.implicit_dirs.is_empty() {
+                continue;
+            }
+            if let Some(key) = fixup::make(&self.layout, self.staging()?, &chain[..=at])? {
+                folders.push(self.layout.fixup(&key).join("fs"));
+                lease.fixups.push(key);
+            }
+        }
+        if folders.is_empty() {
+            folders.push(self.empty_layer()?);
+        }
+        lease.write(&self.layout)?;
+        folders.reverse();
+        Ok(folders)
+    }
+
+    /// What an image without layers is made of.
+    fn empty_layer(&self) -> Result<PathBuf, StoreError> {
+        let path = self.layout.folder("empty");
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                Err(StoreError::io("creating", path)(error))
+            }
+            _ => Ok(path),
+        }
+    }
+
+    /// Refuses to start what cannot fit.
+    pub(crate) fn check_space(&self, needed: u64) -> Result<(), PullError> {
+        let root = self.layout.root();
+        let stat = rustix::fs::statvfs(root).map_err(StoreError::io("examining", root))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < needed.saturating_add(self.limits.free_bytes) {
+            let problem = format!("{} has {free} bytes free, the image needs at least {needed}", root.display());
+            return Err(PullError::DiskFull { problem });
+        }
+        Ok(())
+    }
+
+    /// The lock of one layer's download.
+    pub(crate) fn layer_flight(&self, diff_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
+        self.layers.get(diff_id.clone())
+    }
+
+    /// The lock of resolving one name.
+    pub(crate) fn name_flight(&self, asker: &Asker) -> Arc<tokio::sync::Mutex<()>> {
+        self.names.get(asker.clone())
+    }
+
+    /// What somebody else learned about the same name after `since`.
+    pub(crate) fn learned(&self, asker: &Asker, since: Instant) -> Option<Arc<Resolved>> {
+        let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        resolved.get(asker).filter(|(at, _)| *at >= since).map(|(_, resolved)| Arc::clone(resolved))
+    }
+
+    pub(crate) fn learn(&self, asker: Asker, resolved: &Arc<Resolved>) {
+        let mut known = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (at, _)| at.elapsed() < RESOLVED_LIFE);
+        known.insert(asker, (Instant::now(), Arc::clone(resolved)));
+    }
+
+    /// Makes what was committed last, soon and off the critical path.
+    pub(crate) fn sync_soon(self: &Arc<Self>) {
+        if self.sync_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(SYNC_DELAY).await;
+            inner.sync_due.store(false, Ordering::Release);
+            let layout = inner.layout.clone();
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || layer::sync(&layout)).await {
+                tracing::warn!(%error, "layers are not marked as synced; a power cut would have them pulled again");
+            }
+        });
+    }
+}
+
+/// Names an asker.
+pub(crate) fn asker(reference: &Reference, credentials: Option<&Credentials>) -> Asker {
+    (reference.clone(), credentials.map(auth::fingerprint))
+}
+
+/// One lock per key while anybody wants it: whoever holds it does the work, the others find it done. A failure is nobody
+/// else's: the next one tries with its own credentials and its own patience.
+struct Flights<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
+
+impl<K> Default for Flights<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: std::hash::Hash + Eq> Flights<K> {
+    fn get(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
+        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.retain(|_, flight| flight.strong_count() > 0);
+        if let Some(flight) = flights.get(&key).and_then(Weak::upgrade) {
+            return flight;
+        }
+        let flight = Arc::default();
+        flights.insert(key, Arc::downgrade(&flight));
+        flight
+    }
+}

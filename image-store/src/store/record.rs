@@ -1,0 +1,124 @@
+//! Images and leases: small JSON files that say which layers are wanted, and by whom.
+//!
+//! An image record names a manifest; the verified bytes of manifest and config stand beside it under their digests. A lease names
+//! the folders that one task mounts; they stay until it is released, whatever happens to the image.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
+use crate::{
+    commit::{self, Durability},
+    digest::Digest,
+    error::StoreError,
+    reference::Reference,
+};
+
+/// An image that the store knows by a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// The name.
+    pub reference: Reference,
+    /// What the name resolved to at the registry: an index or a manifest.
+    pub resolved: Digest,
+    /// The manifest for this machine.
+    pub manifest: Digest,
+    /// Its config, which is what others call the image id.
+    pub config: Digest,
+    /// Its layers, bottom first.
+    pub layers: Vec<LayerRecord>,
+    /// When the registry was last asked, in seconds since 1970.
+    pub pulled_at: u64,
+}
+
+/// One layer of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// The blob in the registry.
+    pub blob: Digest,
+    /// Its size there.
+    pub size: u64,
+    /// What it unpacks to.
+    pub diff_id: Digest,
+}
+
+impl ImageRecord {
+    /// Compressed size of all layers.
+    pub fn size(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.size).sum()
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The folders that a task uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    pub(crate) name: String,
+    pub(crate) reference: Reference,
+    pub(crate) manifest: Digest,
+    pub(crate) layers: Vec<Digest>,
+    #[serde(default)]
+    pub(crate) fixups: Vec<Digest>,
+}
+
+impl Lease {
+    pub(crate) fn write(&self, layout: &Layout) -> Result<(), StoreError> {
+        commit::write_json(&layout.lease(&self.name), self, Durability::Later)
+    }
+
+    pub(crate) fn read(layout: &Layout, name: &str) -> Result<Option<Lease>, StoreError> {
+        commit::read_json(&layout.lease(name))
+    }
+}
+
+/// Removes a file; one that is gone already is fine.
+pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(StoreError::io("removing", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// All records of one kind, unreadable ones left out.
+pub(crate) fn all<T: serde::de::DeserializeOwned>(layout: &Layout, folder: &str) -> Result<Vec<T>, StoreError> {
+    let mut records = Vec::new();
+    for path in commit::entries(&layout.folder(folder))? {
+        records.extend(commit::read_json(&path)?);
+    }
+    Ok(records)
+}
+
+/// The folders and files that some record wants.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    names: BTreeSet<PathBuf>,
+}
+
+impl Wanted {
+    pub(crate) fn collect(layout: &Layout, images: &[ImageRecord], leases: &[Lease]) -> Wanted {
+        let mut names = BTreeSet::new();
+        for image in images {
+            names.insert(layout.manifest(&image.manifest));
+            names.insert(layout.config(&image.config));
+            names.extend(image.layers.iter().map(|layer| layout.layer(&layer.diff_id)));
+        }
+        for lease in leases {
+            names.extend(lease.layers.iter().map(|layer| layout.layer(layer)));
+            names.extend(lease.fixups.iter().map(|fixup| layout.fixup(fixup)));
+        }
+        Wanted { names }
+    }
+
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        self.names.contains(path)
+    }
+}

@@ -1,0 +1,90 @@
+//! Where layers are built before they are committed.
+//!
+//! Every process has a folder of its own and holds a lock on it for as long as it lives, so a sweep can tell dead staging from
+//! live without guessing by process ids. A [`Staged`] layer removes itself unless it was committed.
+
+use std::{
+    fs,
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::FlockOperation;
+
+use super::layout::{Layout, open_folder};
+use crate::{commit, error::StoreError};
+
+/// This process's staging folder.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Staging {
+    pub(crate) fn create(layout: &Layout) -> Result<Staging, StoreError> {
+        // A sweep holds this lock alone, so it never sees a folder that is not locked yet.
+        let _adding = layout.lock(false)?;
+        let path = layout.folder("staging").join(commit::unique());
+        fs::create_dir(&path).map_err(StoreError::io("creating", &path))?;
+        let lock = open_folder(&path)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(StoreError::io("locking", &path))?;
+        Ok(Staging { path, _lock: lock })
+    }
+
+    /// A folder with an empty `fs` in it.
+    pub(crate) fn layer(&self) -> Result<Staged, StoreError> {
+        let staged = Staged { path: self.path.join(commit::unique()) };
+        let fs = staged.fs();
+        fs::create_dir_all(&fs).map_err(StoreError::io("creating", &fs))?;
+        Ok(staged)
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // What still stages keeps the folder alive; the next sweep gets it then.
+        if let Err(error) = fs::remove_dir(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "staging left for the sweep");
+        }
+    }
+}
+
+/// A layer that is being built.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    path: PathBuf,
+}
+
+impl Staged {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn fs(&self) -> PathBuf {
+        self.path.join("fs")
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // A committed layer was renamed away.
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(path = %self.path.display(), %error, "staging left for the sweep");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the process that staged here is gone.
+pub(crate) fn is_dead(path: &Path) -> Result<bool, StoreError> {
+    let folder = open_folder(path)?;
+    match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(StoreError::io("locking", path)(errno)),
+    }
+}

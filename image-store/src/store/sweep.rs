@@ -1,0 +1,134 @@
+//! Taking away: what dead processes left, and what no image and no lease wants any more.
+//!
+//! Decisions are made under the store's lock held alone; what goes is only renamed to the trash there, and deleted after the lock
+//! is free again.
+
+use std::path::Path;
+
+use super::{
+    layer,
+    layout::{Layout, boot_id},
+    record::{self, ImageRecord, Lease, Wanted},
+    staging,
+};
+use crate::{commit, error::StoreError, reference::Reference};
+
+/// What a sweep found and removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SweepReport {
+    /// Staging folders of dead processes.
+    pub staging: usize,
+    /// Layers that another boot left unsynced, or without a readable record.
+    pub broken_layers: usize,
+    /// Temporary files of interrupted writes.
+    pub temporaries: usize,
+    /// Layers of this boot that were synced now.
+    pub synced: usize,
+}
+
+/// What a removal of images gave back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PruneReport {
+    /// Image names that are gone.
+    pub images: Vec<Reference>,
+    /// Layers that are gone.
+    pub layers: usize,
+    /// Their unpacked bytes.
+    pub bytes: u64,
+}
+
+/// Removes what cannot be used by anybody.
+pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
+    let mut report = SweepReport::default();
+    {
+        let _alone = layout.lock(true)?;
+        for path in commit::entries(&layout.folder("staging"))? {
+            if staging::is_dead(&path)? {
+                layer::to_trash(layout, &path)?;
+                report.staging += 1;
+            }
+        }
+        let boot_id = boot_id()?;
+        for (path, meta) in layer::all(layout)? {
+            if !meta.is_some_and(|meta| meta.is_intact(&boot_id)) {
+                layer::to_trash(layout, &path)?;
+                report.broken_layers += 1;
+            }
+        }
+        for folder in ["images", "leases", "configs", "manifests", ""] {
+            report.temporaries += remove_temporaries(&layout.folder(folder))?;
+        }
+    }
+    empty_trash(layout)?;
+    report.synced = layer::sync(layout)?;
+    Ok(report)
+}
+
+/// Writers hold the store's lock, so whatever temporary is seen under the lock alone belongs to nobody.
+fn remove_temporaries(folder: &Path) -> Result<usize, StoreError> {
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).map_err(StoreError::io("listing", folder))? {
+        let entry = entry.map_err(StoreError::io("listing", folder))?;
+        if entry.file_name().as_encoded_bytes().starts_with(commit::TEMPORARY.as_bytes()) {
+            record::remove_file(&entry.path())?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// Forgets images for which `goes` says so and that no lease holds, then removes what nobody wants.
+pub(crate) fn prune(layout: &Layout, goes: impl Fn(&ImageRecord) -> bool) -> Result<PruneReport, StoreError> {
+    let mut report = PruneReport::default();
+    {
+        let _alone = layout.lock(true)?;
+        let leases: Vec<Lease> = record::all(layout, "leases")?;
+        let (gone, kept): (Vec<ImageRecord>, Vec<ImageRecord>) = record::all(layout, "images")?
+            .into_iter()
+            .partition(|image: &ImageRecord| goes(image) && !leases.iter().any(|lease| holds(lease, image)));
+        for image in gone {
+            record::remove_file(&layout.image(&image.reference))?;
+            report.images.push(image.reference);
+        }
+        let wanted = Wanted::collect(layout, &kept, &leases);
+        for (path, meta) in layer::all(layout)? {
+            if !wanted.contains(&path) {
+                layer::to_trash(layout, &path)?;
+                report.layers += 1;
+                report.bytes += meta.map_or(0, |meta| meta.bytes);
+            }
+        }
+        for path in commit::entries(&layout.folder("fixups"))? {
+            if !wanted.contains(&path) {
+                layer::to_trash(layout, &path)?;
+            }
+        }
+        for folder in ["configs", "manifests"] {
+            for path in commit::entries(&layout.folder(folder))? {
+                if !wanted.contains(&path) {
+                    record::remove_file(&path)?;
+                }
+            }
+        }
+    }
+    empty_trash(layout)?;
+    Ok(report)
+}
+
+/// Whether a lease keeps an image's name.
+pub(crate) fn holds(lease: &Lease, image: &ImageRecord) -> bool {
+    lease.reference == image.reference && lease.manifest == image.manifest
+}
+
+/// Deletes what lies in the trash. Two processes may do so at once.
+fn empty_trash(layout: &Layout) -> Result<(), StoreError> {
+    for path in commit::entries(&layout.folder("trash"))? {
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::io("deleting", path)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

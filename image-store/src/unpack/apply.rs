@@ -1,0 +1,471 @@
+//! Tar entries → files, in overlay form.
+//!
+//! Runs on one confined thread over a folder that nobody else knows, so names cannot change under it. Attributes of folders and
+//! all whiteouts are applied at the end: a later entry of the same layer beats its whiteout, a folder that was removed and made
+//! again hides what lower layers have in it, and no folder's own mode or default ACL gets in the way of filling it.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    io::{self, BufRead},
+    os::fd::{AsFd, OwnedFd},
+    rc::Rc,
+};
+
+use rustix::{
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags},
+    io::Errno,
+};
+
+use super::{
+    UnpackError,
+    archive::{Archive, Entry},
+    header::Kind,
+    name::{self, Target},
+    tree::{Dir, LookupError, Tree, is_within},
+};
+use crate::config::Limits;
+
+/// Marks a folder that hides what lower layers have in it.
+pub(crate) const OPAQUE: &std::ffi::CStr = c"trusted.overlay.opaque";
+
+/// Applies the entries of one layer.
+pub(crate) struct Applier {
+    tree: Tree,
+    limits: Limits,
+    owner: (u32, u32),
+    dirs: Vec<DirRecord>,
+    whiteouts: Vec<(Vec<u8>, Vec<u8>)>,
+    opaque: BTreeSet<Vec<u8>>,
+    entries: u64,
+    /// Sizes of sparse files as they appear.
+    apparent: u64,
+}
+
+/// What the layer looks like now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Applied {
+    pub(crate) entries: u64,
+    pub(crate) implicit: Vec<Vec<u8>>,
+    /// The layer hides everything below it. The kernel ignores the mark on a layer's root.
+    pub(crate) opaque_root: bool,
+}
+
+struct DirRecord {
+    path: Vec<u8>,
+    inode: u64,
+    attributes: Attributes,
+}
+
+struct Attributes {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: (i64, u32),
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Applier {
+    pub(crate) fn new(root: OwnedFd, limits: Limits) -> Self {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Self {
+            tree: Tree::new(root),
+            limits,
+            owner,
+            dirs: Vec::new(),
+            whiteouts: Vec::new(),
+            opaque: BTreeSet::new(),
+            entries: 0,
+            apparent: 0,
+        }
+    }
+
+    /// Applies one entry, reading its data from the archive.
+    pub(crate) fn apply<R: BufRead>(&mut self, entry: Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            let limit = self.limits.entries;
+            return Err(UnpackError::refused(&entry.name, format!("the layer has more than {limit} entries")));
+        }
+        let refuse = |problem: String| UnpackError::refused(&entry.name, problem);
+        match name::classify(&entry.name).map_err(refuse)? {
+            Target::Ignored => Ok(()),
+            Target::Root if entry.kind == Kind::Dir => self.root(&entry),
+            Target::Root => Err(UnpackError::refused(&entry.name, "the layer's root must be a folder")),
+            Target::Opaque { dir } => {
+                let dir = self.parent(&dir, &entry.name)?;
+                self.opaque.insert(dir.path.clone());
+                Ok(())
+            }
+            Target::Whiteout { parent, name } => {
+                let parent = self.parent(&parent, &entry.name)?;
+                self.whiteouts.push((parent.path.clone(), name));
+                Ok(())
+            }
+            Target::Entry { parent, name } => {
+                let parent = self.parent(&parent, &entry.name)?;
+                self.make(&entry, &parent, &name, archive)
+            }
+        }
+    }
+
+    fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Rc<Dir>, UnpackError> {
+        self.tree.dir(path, true).map_err(|error| match error {
+            LookupError::Missing | LookupError::NotADir => {
+                UnpackError::refused(entry, "its parent is no folder of this layer")
+            }
+            LookupError::Io(error) => UnpackError::disk(entry, "opening its parent", error),
+        })
+    }
+
+    fn root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
+        self.tree.made_explicit(b"");
+        let (_, stat) = self.tree.open_dir(b"").map_err(|error| lookup(&entry.name, error))?;
+        self.remember(Vec::new(), stat.st_ino, entry)
+    }
+
+    fn remember(&mut self, path: Vec<u8>, inode: u64, entry: &Entry) -> Result<(), UnpackError> {
+        let attributes = Attributes {
+            mode: entry.mode,
+            uid: entry.uid,
+            gid: entry.gid,
+            mtime: entry.mtime,
+            xattrs: self.xattrs(entry)?,
+        };
+        self.dirs.push(DirRecord { path, inode, attributes });
+        Ok(())
+    }
+
+    fn make<R: BufRead>(
+        &mut self,
+        entry: &Entry,
+        parent: &Rc<Dir>,
+        name: &[u8],
+        archive: &mut Archive<R>,
+    ) -> Result<(), UnpackError> {
+        match entry.kind {
+            Kind::File => self.file(entry, parent, name, archive),
+            Kind::Dir => self.dir(entry, parent, name),
+            Kind::Symlink => self.symlink(entry, parent, name),
+            Kind::HardLink => self.hard_link(entry, parent, name),
+            Kind::Char if entry.device == (0, 0) => {
+                // Overlay knows no other meaning for this device.
+                self.whiteouts.push((parent.path.clone(), name.to_vec()));
+                Ok(())
+            }
+            Kind::Char => self.node(entry, parent, name, FileType::CharacterDevice),
+            Kind::Block => self.node(entry, parent, name, FileType::BlockDevice),
+            Kind::Fifo => self.node(entry, parent, name, FileType::Fifo),
+            Kind::GnuSparse | Kind::PaxLocal | Kind::PaxGlobal | Kind::LongName | Kind::LongLink => {
+                Err(UnpackError::refused(&entry.name, "an extension header out of place"))
+            }
+        }
+    }
+
+    /// Runs `create`; if something stands there already, removes it first.
+    fn replacing<T>(
+        &mut self,
+        entry: &Entry,
+        parent: &Dir,
+        name: &[u8],
+        create: impl Fn() -> Result<T, Errno>,
+    ) -> Result<T, UnpackError> {
+        match create() {
+            Err(Errno::EXIST) => {
+                self.remove(entry, parent, name)?;
+                create().map_err(|errno| UnpackError::disk(&entry.name, "creating it", errno.into()))
+            }
+            result => result.map_err(|errno| UnpackError::disk(&entry.name, "creating it", errno.into())),
+        }
+    }
+
+    fn remove(&mut self, entry: &Entry, parent: &Dir, name: &[u8]) -> Result<(), UnpackError> {
+        let structural = self
+            .tree
+            .remove(parent, name)
+            .map_err(|error| UnpackError::disk(&entry.name, "replacing an earlier entry", error))?;
+        if structural {
+            let path = name::join(&parent.path, name);
+            self.dirs.retain(|dir| !is_within(&dir.path, &path));
+            self.opaque.retain(|dir| !is_within(dir, &path));
+        }
+        Ok(())
+    }
+
+    fn file<R: BufRead>(
+        &mut self,
+        entry: &Entry,
+        parent: &Rc<Dir>,
+        name: &[u8],
+        archive: &mut Archive<R>,
+    ) -> Result<(), UnpackError> {
+        let xattrs = self.xattrs(entry)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(entry.mode & 0o777);
+        let fd = self.replacing(entry, parent, name, || rustix::fs::openat(&**parent, name, flags, mode))?;
+        let disk = |action: &'static str| move |errno: Errno| UnpackError::disk(&entry.name, action, errno.into());
+        self.write(entry, &fd, archive)?;
+        if (entry.uid, entry.gid) != self.owner {
+            rustix::fs::fchown(&fd, Some(uid(entry.uid)), Some(gid(entry.gid))).map_err(disk("setting its owner"))?;
+        }
+        if entry.mode & 0o7000 != 0 {
+            // Writing and changing the owner clear these bits.
+            rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode)).map_err(disk("setting its mode"))?;
+        }
+        set_xattrs(entry, &fd, &xattrs)?;
+        rustix::fs::futimens(&fd, &times(entry.mtime)).map_err(disk("setting its time"))
+    }
+
+    fn write<R: BufRead>(
+        &mut self,
+        entry: &Entry,
+        fd: &OwnedFd,
+        archive: &mut Archive<R>,
+    ) -> Result<(), UnpackError> {
+        let Some(sparse) = &entry.sparse else {
+            loop {
+                let data = archive.data()?;
+                if data.is_empty() {
+                    return Ok(());
+                }
+                let written = rustix::io::retry_on_intr(|| rustix::io::write(fd, data))
+                    .map_err(|errno| UnpackError::disk(&entry.name, "writing it", errno.into()))?;
+                archive.consume(written);
+            }
+        };
+        self.apparent = self.apparent.saturating_add(sparse.size);
+        if self.apparent > self.limits.layer_bytes {
+            let limit = self.limits.layer_bytes;
+            return Err(UnpackError::refused(&entry.name, format!("sparse files of more than {limit} bytes")));
+        }
+        let disk = |errno: Errno| UnpackError::disk(&entry.name, "writing it", errno.into());
+        rustix::fs::ftruncate(fd, sparse.size).map_err(disk)?;
+        for (offset, length) in &sparse.segments {
+            let (mut at, end) = (*offset, offset + length);
+            while at < end {
+                let data = archive.data()?;
+                let part = data.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
+                if part == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(fd, &data[..part], at)).map_err(disk)?;
+                archive.consume(written);
+                at += written as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn dir(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+        let make = || rustix::fs::mkdirat(&**parent, name, Mode::from_raw_mode(0o755));
+        let stat = || rustix::fs::statat(&**parent, name, AtFlags::SYMLINK_NOFOLLOW);
+        let disk = |errno: Errno| UnpackError::disk(&entry.name, "creating it", errno.into());
+        let stat = match make() {
+            Err(Errno::EXIST) => {
+                let found = stat().map_err(disk)?;
+                if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+                    found
+                } else {
+                    self.remove(entry, parent, name)?;
+                    make().and_then(|()| stat()).map_err(disk)?
+                }
+            }
+            result => result.and_then(|()| stat()).map_err(disk)?,
+        };
+        let path = name::join(&parent.path, name);
+        self.tree.made_explicit(&path);
+        self.remember(path, stat.st_ino, entry)
+    }
+
+    fn symlink(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+        if entry.link.is_empty() || entry.link.contains(&0) || entry.link.len() > 4095 {
+            return Err(UnpackError::refused(&entry.name, "a symbolic link with an impossible target"));
+        }
+        self.replacing(entry, parent, name, || rustix::fs::symlinkat(&entry.link[..], &**parent, name))?;
+        self.finish_node(entry, parent, name)
+    }
+
+    fn node(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8], kind: FileType) -> Result<(), UnpackError> {
+        let (Ok(major @ ..=0xfff), Ok(minor @ ..=0xf_ffff)) =
+            (u32::try_from(entry.device.0), u32::try_from(entry.device.1))
+        else {
+            return Err(UnpackError::refused(&entry.name, "a device number out of range"));
+        };
+        let device = rustix::fs::makedev(major, minor);
+        let mode = Mode::from_raw_mode(entry.mode);
+        self.replacing(entry, parent, name, || rustix::fs::mknodat(&**parent, name, kind, mode, device))?;
+        self.finish_node(entry, parent, name)
+    }
+
+    /// Owner, special mode bits and time of what has no descriptor to set them by. It was made just now and by us.
+    fn finish_node(&self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+        let disk = |action: &'static str| move |errno: Errno| UnpackError::disk(&entry.name, action, errno.into());
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        if (entry.uid, entry.gid) != self.owner {
+            rustix::fs::chownat(&**parent, name, Some(uid(entry.uid)), Some(gid(entry.gid)), nofollow)
+                .map_err(disk("setting its owner"))?;
+        }
+        if entry.kind != Kind::Symlink && entry.mode & 0o7000 != 0 {
+            rustix::fs::chmodat(&**parent, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())
+                .map_err(disk("setting its mode"))?;
+        }
+        rustix::fs::utimensat(&**parent, name, &times(entry.mtime), nofollow).map_err(disk("setting its time"))
+    }
+
+    /// A second name for something that this layer made before. Its attributes are those of the first name.
+    fn hard_link(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+        let refuse = |problem: &str| UnpackError::refused(&entry.name, problem);
+        let target = name::clean(&entry.link).map_err(|problem| refuse(&format!("hard link target: {problem}")))?;
+        let (target_parent, target_name) = name::split(&target);
+        if target_name.is_empty() {
+            return Err(refuse("a hard link to the layer's root"));
+        }
+        let missing = || refuse("a hard link to something that this layer does not have (so far)");
+        let target_parent = self.tree.dir(target_parent, false).map_err(|error| match error {
+            LookupError::Missing | LookupError::NotADir => missing(),
+            LookupError::Io(error) => UnpackError::disk(&entry.name, "finding its target", error),
+        })?;
+        let stat = rustix::fs::statat(&*target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| missing())?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return Err(refuse("a hard link to a folder"));
+        }
+        let existing = rustix::fs::statat(&**parent, name, AtFlags::SYMLINK_NOFOLLOW);
+        if existing.is_ok_and(|existing| (existing.st_dev, existing.st_ino) == (stat.st_dev, stat.st_ino)) {
+            return Ok(());
+        }
+        if is_within(&name::join(&target_parent.path, target_name), &name::join(&parent.path, name)) {
+            return Err(refuse("a hard link that replaces its own target"));
+        }
+        self.replacing(entry, parent, name, || {
+            rustix::fs::linkat(&*target_parent, target_name, &**parent, name, AtFlags::empty())
+        })
+    }
+
+    /// The extended attributes that images may set.
+    fn xattrs(&self, entry: &Entry) -> Result<Vec<(Vec<u8>, Vec<u8>)>, UnpackError> {
+        let mut total = 0;
+        let mut kept = Vec::new();
+        for (key, value) in &entry.xattrs {
+            total += key.len() + value.len();
+            if value.len() > self.limits.xattr_bytes || total > self.limits.xattr_total_bytes || key.len() > 255 {
+                return Err(UnpackError::refused(&entry.name, "its extended attributes are too large"));
+            }
+            if is_allowed(key) {
+                kept.push((key.clone(), value.clone()));
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Whiteouts, opaque folders, and the attributes of folders.
+    pub(crate) fn finish(mut self) -> Result<Applied, UnpackError> {
+        for (parent, name) in std::mem::take(&mut self.whiteouts) {
+            self.whiteout(&parent, &name)?;
+        }
+        let opaque_root = self.opaque.remove(&b""[..]);
+        for path in std::mem::take(&mut self.opaque) {
+            let (fd, _) = match self.tree.open_dir(&path) {
+                Ok(found) => found,
+                // A later entry replaced the folder and thereby hides what lay below it.
+                Err(LookupError::Missing | LookupError::NotADir) => continue,
+                Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "opening it", error)),
+            };
+            rustix::fs::fsetxattr(&fd, OPAQUE, b"y", XattrFlags::empty())
+                .map_err(|errno| UnpackError::disk(&path, "marking it opaque", errno.into()))?;
+        }
+        self.finish_dirs()?;
+        let implicit = self.tree.implicit().iter().cloned().collect();
+        Ok(Applied { entries: self.entries, implicit, opaque_root })
+    }
+
+    fn whiteout(&mut self, parent: &[u8], name: &[u8]) -> Result<(), UnpackError> {
+        let path = name::join(parent, name);
+        let disk = |errno: Errno| UnpackError::disk(&path, "making its whiteout", errno.into());
+        let parent = match self.tree.dir(parent, false) {
+            Ok(parent) => parent,
+            Err(LookupError::Missing | LookupError::NotADir) => return Ok(()),
+            Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "making its whiteout", error)),
+        };
+        match rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                // Removed and made again: a new folder, which inherits nothing.
+                self.tree.made_explicit(&path);
+                self.opaque.insert(path);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(Errno::NOENT) => {
+                rustix::fs::mknodat(&*parent, name, FileType::CharacterDevice, Mode::empty(), 0).map_err(disk)
+            }
+            Err(errno) => Err(disk(errno)),
+        }
+    }
+
+    fn finish_dirs(&mut self) -> Result<(), UnpackError> {
+        let mut done = HashSet::new();
+        for record in std::mem::take(&mut self.dirs).into_iter().rev() {
+            // The last entry for a folder counts, and only if it is still the folder that the entry was about.
+            let (fd, stat) = match self.tree.open_dir(&record.path) {
+                Ok(found) => found,
+                Err(LookupError::Missing | LookupError::NotADir) => continue,
+                Err(LookupError::Io(error)) => return Err(UnpackError::disk(&record.path, "opening it", error)),
+            };
+            if stat.st_ino != record.inode || !done.insert(record.inode) {
+                continue;
+            }
+            set_dir_attributes(&fd, &record)?;
+        }
+        Ok(())
+    }
+}
+
+fn set_dir_attributes(fd: &OwnedFd, record: &DirRecord) -> Result<(), UnpackError> {
+    let wanted = &record.attributes;
+    let disk = |errno: Errno| UnpackError::disk(&record.path, "setting its attributes", errno.into());
+    rustix::fs::fchown(fd, Some(uid(wanted.uid)), Some(gid(wanted.gid))).map_err(disk)?;
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(wanted.mode)).map_err(disk)?;
+    apply_xattrs(fd, &wanted.xattrs).map_err(disk)?;
+    rustix::fs::futimens(fd, &times(wanted.mtime)).map_err(disk)
+}
+
+fn set_xattrs(entry: &Entry, fd: &OwnedFd, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), UnpackError> {
+    apply_xattrs(fd, xattrs)
+        .map_err(|errno| UnpackError::disk(&entry.name, "setting its extended attributes", errno.into()))
+}
+
+fn apply_xattrs(fd: impl AsFd, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
+    for (key, value) in xattrs {
+        match rustix::fs::fsetxattr(fd.as_fd(), &key[..], value, XattrFlags::empty()) {
+            // A file system without them runs the image all the same; without capabilities programs fail.
+            Err(Errno::OPNOTSUPP) if key != b"security.capability" => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// Everything else is dropped: overlay's own marks would let an image pretend, and labels belong to the machine.
+fn is_allowed(key: &[u8]) -> bool {
+    let user = key.starts_with(b"user.") && !key.starts_with(b"user.overlay.");
+    user || matches!(key, b"security.capability" | b"system.posix_acl_access" | b"system.posix_acl_default")
+}
+
+fn lookup(name: &[u8], error: LookupError) -> UnpackError {
+    match error {
+        LookupError::Io(error) => UnpackError::disk(name, "opening it", error),
+        LookupError::Missing => UnpackError::disk(name, "opening it", io::ErrorKind::NotFound.into()),
+        LookupError::NotADir => UnpackError::disk(name, "opening it", io::ErrorKind::NotADirectory.into()),
+    }
+}
+
+fn uid(id: u32) -> Uid {
+    Uid::from_raw(id)
+}
+
+fn gid(id: u32) -> Gid {
+    Gid::from_raw(id)
+}
+
+fn times((seconds, nanos): (i64, u32)) -> Timestamps {
+    let time = Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
+    Timestamps { last_access: time, last_modification: time }
+}

@@ -1,0 +1,275 @@
+//! A stream of bytes → tar entries with everything that describes them, their data read in place.
+//!
+//! Streams: nothing is kept but the current entry. Extension blocks are bounded before they are read, and a size given by PAX
+//! always wins, so that no two readers can disagree about where the next entry begins.
+
+use std::io::{self, BufRead};
+
+use super::{
+    UnpackError,
+    header::{self, BLOCK, Fields, Kind},
+    pax::{self, Extensions},
+    sparse::{self, Sparse},
+};
+
+/// One entry, its extensions applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    pub(crate) name: Vec<u8>,
+    pub(crate) link: Vec<u8>,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: (i64, u32),
+    pub(crate) device: (u64, u64),
+    /// Bytes of data in the archive.
+    pub(crate) size: u64,
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where the data goes if the file has holes.
+    pub(crate) sparse: Option<Sparse>,
+}
+
+/// Reads entries one after the other.
+pub(crate) struct Archive<R> {
+    reader: R,
+    /// Unread data of the current entry, and the padding after it.
+    left: u64,
+    padding: u64,
+    global: Extensions,
+    /// The current header as it came; GNU's sparse map stands in it.
+    raw: [u8; BLOCK],
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Pending {
+    pax: Option<Extensions>,
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl<R: BufRead> Archive<R> {
+    pub(crate) fn new(reader: R) -> Self {
+        Self { reader, left: 0, padding: 0, global: Extensions::default(), raw: [0; BLOCK], ended: false }
+    }
+
+    /// The next entry; `None` at the end of the archive.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>, UnpackError> {
+        let mut pending = Pending::default();
+        loop {
+            self.skip_rest()?;
+            let Some(fields) = self.header()? else {
+                if pending.pax.is_some() || pending.name.is_some() || pending.link.is_some() {
+                    return Err(UnpackError::refused(b"", "the archive ends after an extension header"));
+                }
+                return Ok(None);
+            };
+            self.left = fields.size;
+            self.padding = padding(fields.size);
+            let problem = |problem: String| UnpackError::refused(&fields.name, problem);
+            match fields.kind {
+                Kind::PaxGlobal => {
+                    let global = pax::parse(&self.extension(&fields)?).map_err(problem)?;
+                    global.check_global().map_err(problem)?;
+                    self.global = global;
+                }
+                Kind::PaxLocal => {
+                    let local = pax::parse(&self.extension(&fields)?).map_err(problem)?;
+                    if pending.pax.replace(local).is_some() {
+                        return Err(problem("two PAX headers for one entry".into()));
+                    }
+                }
+                Kind::LongName => {
+                    if pending.name.replace(self.long(&fields)?).is_some() {
+                        return Err(problem("two long names for one entry".into()));
+                    }
+                }
+                Kind::LongLink => {
+                    if pending.link.replace(self.long(&fields)?).is_some() {
+                        return Err(problem("two long link names for one entry".into()));
+                    }
+                }
+                _ => return self.entry(fields, pending).map(Some),
+            }
+        }
+    }
+
+    /// The next header block, if there is one.
+    fn header(&mut self) -> Result<Option<Fields>, UnpackError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let Some(block) = self.block()? else {
+            self.ended = true;
+            return Ok(None);
+        };
+        self.raw = block;
+        let fields = header::parse(&block).map_err(|problem| UnpackError::refused(b"", problem))?;
+        if fields.is_none() {
+            // The end is two such blocks; a lone one is forgiven only if nothing follows.
+            if self.block()?.is_some_and(|second| second != [0; BLOCK]) {
+                return Err(UnpackError::refused(b"", "data after a block of zeros"));
+            }
+            self.ended = true;
+        }
+        Ok(fields)
+    }
+
+    /// 512 bytes, or `None` if the stream ends exactly here.
+    fn block(&mut self) -> Result<Option<[u8; BLOCK]>, UnpackError> {
+        let mut block = [0; BLOCK];
+        if self.reader.fill_buf()?.is_empty() {
+            return Ok(None);
+        }
+        self.reader.read_exact(&mut block)?;
+        Ok(Some(block))
+    }
+
+    /// The whole data of an extension entry.
+    fn extension(&mut self, fields: &Fields) -> Result<Vec<u8>, UnpackError> {
+        if fields.size > pax::MAX_BYTES {
+            return Err(UnpackError::refused(&fields.name, format!("an extension header of {} bytes", fields.size)));
+        }
+        let mut data = vec![0; usize::try_from(fields.size).unwrap_or_default()];
+        self.reader.read_exact(&mut data)?;
+        self.left = 0;
+        Ok(data)
+    }
+
+    /// A GNU long name: up to the first NUL.
+    fn long(&mut self, fields: &Fields) -> Result<Vec<u8>, UnpackError> {
+        let mut data = self.extension(fields)?;
+        let end = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
+        data.truncate(end);
+        Ok(data)
+    }
+
+    fn entry(&mut self, mut fields: Fields, pending: Pending) -> Result<Entry, UnpackError> {
+        let problem = |name: &[u8], problem: &str| UnpackError::refused(name, problem);
+        let pax = pending.pax.unwrap_or_default();
+        if both_differ(&pax.path, &pending.name) || both_differ(&pax.link, &pending.link) {
+            return Err(problem(&fields.name, "PAX and GNU headers name it differently"));
+        }
+        if let Some(name) = pax.path.or(pending.name) {
+            fields.name = name;
+        }
+        if let Some(link) = pax.link.or(pending.link) {
+            fields.link = link;
+        }
+        if let (Some(size), true) = (pax.size, fields.kind.has_data()) {
+            fields.size = size;
+        }
+        self.left = fields.size;
+        self.padding = padding(fields.size);
+        let id = |what: &str, id: u64| match u32::try_from(id) {
+            // -1 means "leave it as it is" to the kernel: such a file would silently belong to root.
+            Ok(u32::MAX) | Err(_) => Err(problem(&fields.name, &format!("{what} {id} is out of range"))),
+            Ok(id) => Ok(id),
+        };
+        let uid = id("uid", pax.uid.or(self.global.uid).unwrap_or(fields.uid))?;
+        let gid = id("gid", pax.gid.or(self.global.gid).unwrap_or(fields.gid))?;
+        let mut entry = Entry {
+            kind: fields.kind,
+            link: fields.link,
+            mode: fields.mode,
+            uid,
+            gid,
+            mtime: pax.mtime.or(self.global.mtime).unwrap_or((fields.mtime, 0)),
+            device: fields.device,
+            size: fields.size,
+            xattrs: pax.xattrs,
+            sparse: None,
+            name: fields.name,
+        };
+        if entry.kind == Kind::GnuSparse || pax.sparse.present {
+            if let Some(name) = &pax.sparse.name {
+                entry.name.clone_from(name);
+            }
+            self.sparse(&mut entry, &pax.sparse)?;
+        }
+        Ok(entry)
+    }
+
+    /// Works out where the data of a file with holes goes; may read the first part of the data.
+    fn sparse(&mut self, entry: &mut Entry, keys: &pax::SparseKeys) -> Result<(), UnpackError> {
+        let refuse = |problem: String| UnpackError::refused(&entry.name, problem);
+        let sparse = if entry.kind == Kind::GnuSparse {
+            sparse::gnu(&self.raw, &entry.name, || {
+                let mut block = [0; BLOCK];
+                self.reader.read_exact(&mut block)?;
+                Ok(block)
+            })?
+        } else if entry.kind != Kind::File {
+            return Err(refuse("only a file can be sparse".into()));
+        } else if keys.major == Some(1) && keys.minor == Some(0) {
+            let (numbers, read) = sparse::numbers_in_data(&mut self.reader, self.left)?;
+            self.left -= read;
+            Sparse::new(keys.real_size, &numbers).map_err(refuse)?
+        } else if keys.major.unwrap_or(0) == 0 {
+            Sparse::new(keys.real_size, &keys.numbers).map_err(refuse)?
+        } else {
+            return Err(refuse("an unknown sparse format".into()));
+        };
+        if sparse.stored() != self.left {
+            return Err(refuse("its sparse map does not fit its size".into()));
+        }
+        entry.kind = Kind::File;
+        entry.sparse = Some(sparse);
+        Ok(())
+    }
+
+    /// Data of the current entry that is at hand; empty when all was consumed.
+    pub(crate) fn data(&mut self) -> Result<&[u8], UnpackError> {
+        if self.left == 0 {
+            return Ok(&[]);
+        }
+        let buffer = self.reader.fill_buf()?;
+        if buffer.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        let length = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        Ok(&buffer[..length])
+    }
+
+    /// Marks data as used.
+    pub(crate) fn consume(&mut self, length: usize) {
+        self.reader.consume(length);
+        self.left -= length as u64;
+    }
+
+    fn skip_rest(&mut self) -> Result<(), UnpackError> {
+        let mut skip = self.left + self.padding;
+        while skip > 0 {
+            let buffer = self.reader.fill_buf()?;
+            if buffer.is_empty() {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let length = buffer.len().min(usize::try_from(skip).unwrap_or(usize::MAX));
+            self.reader.consume(length);
+            skip -= length as u64;
+        }
+        (self.left, self.padding) = (0, 0);
+        Ok(())
+    }
+
+    /// Reads whatever follows the archive, so that the hash covers it, and gives the reader back.
+    pub(crate) fn finish(mut self) -> Result<R, UnpackError> {
+        self.skip_rest()?;
+        loop {
+            let length = self.reader.fill_buf()?.len();
+            if length == 0 {
+                return Ok(self.reader);
+            }
+            self.reader.consume(length);
+        }
+    }
+}
+
+fn padding(size: u64) -> u64 {
+    (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
+}
+
+fn both_differ(a: &Option<Vec<u8>>, b: &Option<Vec<u8>>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a != b)
+}

@@ -1,0 +1,507 @@
+//! The way of a layer's bytes: what arrives → hash → inflate → hash → unpacked bytes.
+//!
+//! [`Feed`] hashes the blob as it arrives, [`Decoder`] inflates by looking at the first bytes rather than the media type,
+//! [`Hashed`] hashes what comes out and ends a stream that grows beyond its limits. Nothing is stored.
+
+use std::{
+    io::{self, BufRead, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use flate2::{Decompress, FlushDecompress, Status};
+
+use crate::{
+    config::Limits,
+    digest::{Algorithm, Digest, Hasher},
+};
+
+/// Large enough that hashing and inflating run at full speed, small enough to stay in the cache.
+pub(crate) const BUFFER: usize = 256 << 10;
+
+/// A piece of a blob on its way to the unpacker. A channel that closes before `End` means that the pull was given up.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Data(Bytes),
+    End,
+}
+
+/// The error of a stream whose other end is gone.
+pub(crate) fn aborted() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the pull was given up")
+}
+
+/// The blob as it arrives, hashed.
+pub(crate) struct Feed {
+    pieces: tokio::sync::mpsc::Receiver<Piece>,
+    current: Bytes,
+    hasher: Hasher,
+    /// Bytes that arrived, shared with who judges the ratio.
+    seen: Arc<AtomicU64>,
+    ended: bool,
+}
+
+impl Feed {
+    pub(crate) fn new(pieces: tokio::sync::mpsc::Receiver<Piece>, algorithm: Algorithm) -> Self {
+        let seen = Arc::default();
+        Self { pieces, current: Bytes::new(), hasher: Hasher::new(algorithm), seen, ended: false }
+    }
+
+    pub(crate) fn seen(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.seen)
+    }
+
+    fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        while !self.ended {
+            match self.pieces.blocking_recv() {
+                Some(Piece::Data(data)) if data.is_empty() => {}
+                Some(Piece::Data(data)) => {
+                    self.hasher.update(&data);
+                    self.seen.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    return Ok(Some(data));
+                }
+                Some(Piece::End) => self.ended = true,
+                None => return Err(aborted()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first bytes without consuming them; fewer than asked for only at the end.
+    fn peek(&mut self, length: usize) -> io::Result<&[u8]> {
+        while self.current.len() < length {
+            let Some(more) = self.receive()? else { break };
+            let mut joined = BytesMut::from(&self.current[..]);
+            joined.extend_from_slice(&more);
+            self.current = joined.freeze();
+        }
+        Ok(&self.current[..self.current.len().min(length)])
+    }
+
+    /// The blob's digest and size, if all of it was read.
+    pub(crate) fn finish(mut self) -> io::Result<(Digest, u64)> {
+        if !self.fill_buf()?.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "data after the end of the compressed stream"));
+        }
+        Ok((self.hasher.finish(), self.seen.load(Ordering::Relaxed)))
+    }
+}
+
+impl BufRead for Feed {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.current.is_empty()
+            && let Some(data) = self.receive()?
+        {
+            self.current = data;
+        }
+        Ok(&self.current)
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.current.advance(length);
+    }
+}
+
+impl Read for Feed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let available = self.fill_buf()?;
+        let length = available.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&available[..length]);
+        self.consume(length);
+        Ok(length)
+    }
+}
+
+/// A layer's unpacked bytes, whatever its compression.
+pub(crate) enum Decoder {
+    Plain(Feed),
+    Gzip(Box<Gzip<Feed>>),
+    Zstd(Box<zstd::stream::read::Decoder<'static, Feed>>),
+}
+
+/// What the zstd format's window may be at most: 128 MiB.
+const ZSTD_WINDOW_LOG: u32 = 27;
+
+impl Decoder {
+    pub(crate) fn new(mut feed: Feed) -> io::Result<Decoder> {
+        let magic = feed.peek(4)?;
+        if magic.starts_with(&[0x1f, 0x8b]) {
+            Ok(Decoder::Gzip(Box::new(Gzip::new(feed))))
+        } else if magic == [0x28, 0xb5, 0x2f, 0xfd] || is_skippable_frame(magic) {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(feed)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Ok(Decoder::Zstd(Box::new(decoder)))
+        } else {
+            Ok(Decoder::Plain(feed))
+        }
+    }
+
+    /// The feed, to learn the blob's digest.
+    pub(crate) fn into_feed(self) -> Feed {
+        match self {
+            Decoder::Plain(feed) => feed,
+            Decoder::Gzip(gzip) => gzip.input,
+            Decoder::Zstd(decoder) => decoder.finish(),
+        }
+    }
+}
+
+/// zstd:chunked blobs may begin with one.
+fn is_skippable_frame(magic: &[u8]) -> bool {
+    matches!(magic, [0x50..=0x5f, 0x2a, 0x4d, 0x18])
+}
+
+impl Read for Decoder {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Decoder::Plain(feed) => feed.read(buffer),
+            Decoder::Gzip(gzip) => gzip.read(buffer),
+            Decoder::Zstd(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
+/// Gzip members around a raw inflater. The CRC is not computed: the layer's own digest says more, and it costs an eighth of the
+/// time.
+pub(crate) struct Gzip<R> {
+    input: R,
+    inflate: Decompress,
+    state: GzipState,
+}
+
+#[derive(PartialEq)]
+enum GzipState {
+    Start,
+    Body,
+    End,
+}
+
+impl<R: BufRead> Gzip<R> {
+    pub(crate) fn new(input: R) -> Self {
+        Self { input, inflate: Decompress::new(false), state: GzipState::Start }
+    }
+
+    fn header(&mut self) -> io::Result<()> {
+        let mut fixed = [0; 10];
+        self.input.read_exact(&mut fixed)?;
+        let flags = fixed[3];
+        if fixed[..3] != [0x1f, 0x8b, 8] || flags & 0xe0 != 0 {
+            return Err(corrupt("no gzip member where one is expected"));
+        }
+        if flags & 4 != 0 {
+            let mut length = [0; 2];
+            self.input.read_exact(&mut length)?;
+            self.skip(u16::from_le_bytes(length).into())?;
+        }
+        // The original file name and a comment, each up to a NUL.
+        for flag in [8, 16] {
+            if flags & flag != 0 {
+                self.skip_text()?;
+            }
+        }
+        if flags & 2 != 0 {
+            self.skip(2)?;
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, length: usize) -> io::Result<()> {
+        let mut waste = [0; 64];
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(waste.len());
+            self.input.read_exact(&mut waste[..part])?;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    fn skip_text(&mut self) -> io::Result<()> {
+        let mut byte = [1];
+        for _ in 0..64 << 10 {
+            self.input.read_exact(&mut byte)?;
+            if byte == [0] {
+                return Ok(());
+            }
+        }
+        Err(corrupt("an endless gzip header"))
+    }
+
+    /// Inflates once; the number of bytes that came out.
+    fn body(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let input = self.input.fill_buf()?;
+            let at_end = input.is_empty();
+            let (read_before, written_before) = (self.inflate.total_in(), self.inflate.total_out());
+            let status = self
+                .inflate
+                .decompress(input, buffer, FlushDecompress::None)
+                .map_err(|error| corrupt(&format!("broken gzip data: {error}")))?;
+            let read = usize::try_from(self.inflate.total_in() - read_before).unwrap_or_default();
+            let written = usize::try_from(self.inflate.total_out() - written_before).unwrap_or_default();
+            self.input.consume(read);
+            if status == Status::StreamEnd {
+                self.skip(8)?;
+                self.inflate.reset(false);
+                self.state = if self.input.fill_buf()?.is_empty() { GzipState::End } else { GzipState::Start };
+                return Ok(written);
+            }
+            if written > 0 {
+                return Ok(written);
+            }
+            if at_end {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if read == 0 {
+                return Err(corrupt("broken gzip data: no progress"));
+            }
+        }
+    }
+}
+
+fn corrupt(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
+}
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            match self.state {
+                GzipState::End => return Ok(0),
+                GzipState::Start => {
+                    self.header()?;
+                    self.state = GzipState::Body;
+                }
+                GzipState::Body => {
+                    let written = self.body(buffer)?;
+                    if written > 0 {
+                        return Ok(written);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Buffers, hashes and limits the unpacked bytes.
+pub(crate) struct Hashed<R> {
+    inner: R,
+    buffer: Box<[u8]>,
+    position: usize,
+    filled: usize,
+    hasher: Hasher,
+    total: u64,
+    compressed: Arc<AtomicU64>,
+    limits: Limits,
+}
+
+impl<R: Read> Hashed<R> {
+    pub(crate) fn new(inner: R, algorithm: Algorithm, compressed: Arc<AtomicU64>, limits: Limits) -> Self {
+        let buffer = vec![0; BUFFER].into_boxed_slice();
+        Self { inner, buffer, position: 0, filled: 0, hasher: Hasher::new(algorithm), total: 0, compressed, limits }
+    }
+
+    /// The inner reader, the digest of all that was read, and how much it was.
+    pub(crate) fn finish(self) -> (R, Digest, u64) {
+        (self.inner, self.hasher.finish(), self.total)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let limits = &self.limits;
+        if self.total > limits.layer_bytes {
+            return Err(corrupt(&format!("it unpacks to more than {} bytes", limits.layer_bytes)));
+        }
+        let compressed = self.compressed.load(Ordering::Relaxed);
+        if self.total > limits.ratio_grace && self.total / limits.ratio > compressed {
+            return Err(corrupt(&format!("it unpacks to more than {} times its size", limits.ratio)));
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> BufRead for Hashed<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.position == self.filled {
+            (self.position, self.filled) = (0, 0);
+            self.filled = loop {
+                match self.inner.read(&mut self.buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    result => break result?,
+                }
+            };
+            self.hasher.update(&self.buffer[..self.filled]);
+            self.total += self.filled as u64;
+            self.check()?;
+        }
+        Ok(&self.buffer[self.position..self.filled])
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.position = (self.position + length).min(self.filled);
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let available = self.fill_buf()?;
+        let length = available.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&available[..length]);
+        self.consume(length);
+        Ok(length)
+    }
+}
+
+/// Blocks from one thread to another, so that inflating and writing run side by side.
+pub(crate) struct Pipe {
+    blocks: mpsc::Receiver<io::Result<Vec<u8>>>,
+    current: Vec<u8>,
+    position: usize,
+}
+
+/// How many blocks may wait in a pipe.
+const PIPE_BLOCKS: usize = 8;
+
+impl Pipe {
+    pub(crate) fn new() -> (mpsc::SyncSender<io::Result<Vec<u8>>>, Pipe) {
+        let (sender, blocks) = mpsc::sync_channel(PIPE_BLOCKS);
+        (sender, Pipe { blocks, current: Vec::new(), position: 0 })
+    }
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.position == self.current.len() {
+            match self.blocks.recv() {
+                Ok(block) => (self.current, self.position) = (block?, 0),
+                Err(_) => return Ok(0),
+            }
+        }
+        let length = buffer.len().min(self.current.len() - self.position);
+        buffer[..length].copy_from_slice(&self.current[self.position..self.position + length]);
+        self.position += length;
+        Ok(length)
+    }
+}
+
+/// Sends all of `reader` into a pipe. Ends early without an error when nobody reads any more.
+pub(crate) fn pump(reader: &mut impl Read, pipe: &mpsc::SyncSender<io::Result<Vec<u8>>>) {
+    loop {
+        let mut block = vec![0; BUFFER];
+        let mut filled = 0;
+        let mut result = Ok(());
+        while filled < block.len() {
+            match reader.read(&mut block[filled..]) {
+                Ok(0) => break,
+                Ok(length) => filled += length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        block.truncate(filled);
+        if (filled > 0 && pipe.send(Ok(block)).is_err()) || (filled == 0 && result.is_ok()) {
+            return;
+        }
+        if let Err(error) = result {
+            // Nobody listening is fine: then the other side has its own error.
+            drop(pipe.send(Err(error)));
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn feed(blob: &[u8], chunk: usize) -> Feed {
+        let (sender, receiver) = tokio::sync::mpsc::channel(100_000);
+        for part in blob.chunks(chunk) {
+            sender.try_send(Piece::Data(Bytes::copy_from_slice(part))).unwrap();
+        }
+        sender.try_send(Piece::End).unwrap();
+        Feed::new(receiver, Algorithm::Sha256)
+    }
+
+    fn decode(blob: &[u8], chunk: usize) -> io::Result<Vec<u8>> {
+        let mut decoder = Decoder::new(feed(blob, chunk))?;
+        let mut out = Vec::new();
+        decoder.read_to_end(&mut out)?;
+        let (digest, size) = decoder.into_feed().finish()?;
+        assert_eq!((digest, size), (Digest::sha256(blob), blob.len() as u64));
+        Ok(out)
+    }
+
+    fn gzip(data: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::GzBuilder::new()
+            .filename("name")
+            .comment("comment")
+            .extra(vec![1, 2, 3])
+            .write(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(data).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn sample() -> Vec<u8> {
+        (0..200_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn all_compressions_in_any_chunking() {
+        let data = sample();
+        let two_members = [gzip(&data[..1000]), gzip(&data[1000..])].concat();
+        let zstd = zstd::encode_all(&data[..], 3).unwrap();
+        let two_frames = [zstd::encode_all(&data[..9], 3).unwrap(), zstd::encode_all(&data[9..], 3).unwrap()].concat();
+        for blob in [data.clone(), gzip(&data), two_members, zstd, two_frames] {
+            for chunk in [13, 4096, 1 << 20] {
+                assert!(decode(&blob, chunk).unwrap() == data, "chunk {chunk}");
+            }
+        }
+        assert_eq!(decode(b"", 1).unwrap(), b"");
+    }
+
+    #[test]
+    fn truncation_and_junk_are_errors() {
+        let blob = gzip(&sample());
+        assert!(decode(&blob[..blob.len() / 2], 4096).is_err());
+        assert!(decode(&blob[..blob.len() - 4], 4096).is_err());
+        for junk in [&b"junk"[..], &[0; 512]] {
+            assert!(decode(&[&blob[..], junk].concat(), 4096).is_err());
+            let zstd = zstd::encode_all(&b"data"[..], 3).unwrap();
+            assert!(decode(&[&zstd[..], junk].concat(), 4096).is_err());
+        }
+    }
+
+    #[test]
+    fn a_closed_channel_is_no_end() {
+        let (sender, receiver) = tokio::sync::mpsc::channel(4);
+        sender.try_send(Piece::Data(Bytes::from_static(b"abcdef"))).unwrap();
+        drop(sender);
+        let mut feed = Feed::new(receiver, Algorithm::Sha256);
+        let error = io::copy(&mut feed, &mut io::sink()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    }
+
+    #[test]
+    fn bombs_are_stopped() {
+        let limits = Limits { ratio_grace: 1000, ratio: 10, ..Default::default() };
+        let blob = gzip(&vec![0; 10 << 20]);
+        let feed = feed(&blob, 1 << 20);
+        let seen = feed.seen();
+        let decoder = Decoder::new(feed).unwrap();
+        let mut hashed = Hashed::new(decoder, Algorithm::Sha256, seen, limits);
+        let error = io::copy(&mut hashed, &mut io::sink()).unwrap_err().to_string();
+        assert!(error.contains("10 times"), "{error}");
+    }
+}
