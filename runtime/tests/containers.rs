@@ -6,7 +6,10 @@
 mod common;
 
 mod cases {
+    pub mod files;
+    pub mod groups;
     pub mod life;
+    pub mod process;
 }
 
 use std::{panic, process::ExitCode};
@@ -24,7 +27,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut failed = Vec::new();
-    for (name, case) in [cases::life::CASES].into_iter().flatten() {
+    for (name, case) in [cases::life::CASES, cases::process::CASES, cases::files::CASES, cases::groups::CASES].into_iter().flatten() {
         if !filter.is_empty() && !filter.iter().any(|part| name.contains(part.as_str())) {
             continue;
         }

@@ -62,12 +62,19 @@ pub(crate) fn realtime_signal(signal: i32) -> Option<Signal> {
     Some(unsafe { Signal::from_raw_unchecked(signal) })
 }
 
-/// Every signal to its default action, none blocked.
+/// Every signal to its default action, none blocked. Past the C library, which keeps some signals to itself: whoever started
+/// us may have ignored those.
 pub(crate) fn default_signals() -> io::Result<()> {
+    /// The kernel's `struct sigaction`, and its size of a signal set.
+    type Action = [u64; 4];
+    const SET_SIZE: usize = 8;
+    let default: Action = [0; 4];
     for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
-        // SAFETY: the default action runs no code of ours. The C library refuses its own internal signals, and nothing
-        // else can fail, so the result says nothing.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        let action = default.as_ptr();
+        // SAFETY: zeroes are a complete action: the default one, no flags, an empty mask. The default runs no code of ours.
+        let result =
+            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action, ptr::null_mut::<Action>(), SET_SIZE) };
+        check(result as i32)?;
     }
     let mut none = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set before sigprocmask reads it.

@@ -1,12 +1,243 @@
-//! A container's life: start, output, end, and what is left.
+//! A container's life: start, output, end, kills from every side, and what is left.
 
-use crate::common::Node;
+use std::{
+    fs,
+    time::{Duration, SystemTime},
+};
 
-pub const CASES: &[(&str, fn())] = &[("life_runs_and_ends", runs_and_ends)];
+use runtime::{Runtime, StartErrorKind, Status};
+
+use crate::common::{Node, control_groups, eventually};
+
+pub const CASES: &[(&str, fn())] = &[
+    ("life_runs_and_ends", runs_and_ends),
+    ("life_ends_by_a_signal", ends_by_a_signal),
+    ("life_signal_reaches_the_command", signal_reaches_the_command),
+    ("life_short_commands", short_commands),
+    ("life_unknown_command", unknown_command),
+    ("life_command_that_cannot_be_executed", command_that_cannot_be_executed),
+    ("life_the_same_name_twice", the_same_name_twice),
+    ("life_survives_its_monitor", survives_its_monitor),
+    ("life_is_adopted_by_another_runtime", is_adopted_by_another_runtime),
+    ("life_kill_all_leaves_the_record", kill_all_leaves_the_record),
+    ("life_destroy_twice_and_unknown", destroy_twice_and_unknown),
+    ("life_shared_pid_namespace_ends_completely", shared_pid_namespace_ends_completely),
+    ("life_output_survives_its_reader", output_survives_its_reader),
+    ("life_outputs_must_be_fifos", outputs_must_be_fifos),
+    ("life_nobody_waits_for_the_start", nobody_waits_for_the_start),
+    ("life_bundle_is_complete", bundle_is_complete),
+];
 
 fn runs_and_ends() {
     let node = Node::new();
+    let before = SystemTime::now();
     let (exit, out, err) = node.run(node.plan("echo out; echo err >&2; exit 7"));
     assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (7, 0, false));
     assert_eq!((out.as_str(), err.as_str()), ("out\n", "err\n"));
+    assert!(before <= exit.started_at && exit.started_at <= exit.finished_at);
+}
+
+fn ends_by_a_signal() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100"));
+    container.running.signal(libc::SIGKILL).expect("killed");
+    let exit = container.wait();
+    assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (137, 9, false));
+    container.running.signal(libc::SIGTERM).expect("fine after the end");
+}
+
+fn signal_reaches_the_command() {
+    let node = Node::new();
+    let mut container = node.start(node.plan("trap 'echo got; exit 3' USR1; echo ready; while :; do sleep 0.1; done"));
+    let begun = std::time::Instant::now();
+    // The shell has to reach its trap; as process 1 it survives the signal until then.
+    while !container.running.monitor.ended() && begun.elapsed() < Duration::from_secs(10) {
+        container.running.signal(libc::SIGUSR1).expect("sent");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(container.wait().exit_code, 3);
+    assert!(container.output().0.contains("got"));
+}
+
+fn short_commands() {
+    let node = Node::new();
+    for _ in 0..10 {
+        let mut plan = node.plan("");
+        plan.args = vec!["true".to_owned()];
+        assert_eq!(node.run(plan).0.exit_code, 0);
+    }
+}
+
+fn unknown_command() {
+    let node = Node::new();
+    for program in ["no-such-program", "/no/such/program", "", "bin/nothing"] {
+        let mut plan = node.plan("");
+        plan.args = vec![program.to_owned()];
+        let error = node.refuse(&plan);
+        assert_eq!(error.kind, StartErrorKind::CommandNotFound, "{error}");
+        assert!(error.message.contains(program), "{error}");
+    }
+}
+
+fn command_that_cannot_be_executed() {
+    use std::os::unix::fs::PermissionsExt;
+    let node = Node::new();
+    let layer = node.folder.path().join("layer");
+    let program = |name: &str, content: &str, mode: u32| {
+        fs::write(layer.join("bin").join(name), content).expect("written");
+        fs::set_permissions(layer.join("bin").join(name), fs::Permissions::from_mode(mode)).expect("set");
+    };
+    program("plain", "x", 0o644);
+    program("no-interpreter", "#!/bin/missing\n", 0o755);
+    program("no-shebang", "echo hello\n", 0o755);
+    for (name, word) in
+        [("plain", "denied"), ("no-interpreter", "interpreter"), ("no-shebang", "#!"), ("/etc", "denied")]
+    {
+        let mut plan = node.plan("");
+        plan.args = vec![name.to_owned()];
+        let error = node.refuse(&plan);
+        assert_eq!(error.kind, StartErrorKind::CommandNotExecutable, "{error}");
+        assert!(error.message.contains(word), "{error}");
+    }
+    program("only-root", "#!/bin/sh\nexit 4\n", 0o700);
+    let mut plan = node.plan("");
+    plan.args = vec!["only-root".to_owned()];
+    assert_eq!(node.run(plan).0.exit_code, 4);
+}
+
+fn the_same_name_twice() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100"));
+    let error = node.runtime.start(&container.plan).map(drop).expect_err("refused");
+    assert_eq!(error.kind, StartErrorKind::Exists);
+    assert!(matches!(node.runtime.status(container.id()), Ok(Status::Running(_))), "the first one is not touched");
+}
+
+fn survives_its_monitor() {
+    let node = Node::new();
+    let mut container = node.start(node.plan("while [ ! -e /stop ]; do sleep 0.05; done; echo done; exit 5"));
+    container.running.monitor.signal(libc::SIGKILL).expect("killed");
+    assert!(container.running.monitor.wait_for(Some(Duration::from_secs(5))).expect("a poll"));
+    let Ok(Status::Running(again)) = node.runtime.status(container.id()) else { panic!("not running") };
+    assert_eq!((again.init.pid, again.monitor.pid), (container.running.init.pid, container.running.init.pid));
+    fs::write(format!("/proc/{}/root/stop", again.init.pid), "").expect("written");
+    assert!(again.init.wait_for(Some(Duration::from_secs(5))).expect("a poll"));
+    assert!(matches!(node.runtime.status(container.id()), Ok(Status::Lost)));
+    assert_eq!(container.output().0, "done\n");
+}
+
+fn is_adopted_by_another_runtime() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100"));
+    let folder = node.folder.path();
+    let other = Runtime::open(&folder.join("state"), &folder.join("data")).expect("a runtime");
+    assert_eq!(other.list().expect("a list"), [container.id().clone()]);
+    let Ok(Status::Running(running)) = other.status(container.id()) else { panic!("not running") };
+    assert_eq!(running.init.pid, container.running.init.pid);
+    assert_eq!(running.monitor.start_time, container.running.monitor.start_time);
+    assert_eq!(running.started_at, container.running.started_at);
+    running.signal(libc::SIGKILL).expect("killed");
+    assert_eq!(container.wait().exit_code, 137);
+}
+
+fn kill_all_leaves_the_record() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100 & sleep 100 & wait"));
+    node.runtime.kill_all(container.id()).expect("killed");
+    assert_eq!(container.wait().exit_code, 137);
+    node.runtime.kill_all(container.id()).expect("fine once more");
+}
+
+fn destroy_twice_and_unknown() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100"));
+    node.runtime.destroy(container.id()).expect("destroyed");
+    assert!(matches!(node.runtime.status(container.id()), Ok(Status::Unknown)));
+    node.runtime.destroy(container.id()).expect("fine once more");
+    node.runtime.destroy(&"never-was".parse().expect("an id")).expect("fine");
+}
+
+fn shared_pid_namespace_ends_completely() {
+    let node = Node::new();
+    let mut plan = node.plan("(trap '' TERM HUP; exec sleep 333) & exec sleep 334");
+    plan.namespaces.private_pid = false;
+    let container = node.start(plan);
+    let children = || container.proc(&format!("task/{0}/children", container.running.init.pid));
+    eventually("the second process", || !children().trim().is_empty());
+    let child: i32 = children().trim().parse().expect("one child");
+    node.runtime.destroy(container.id()).expect("destroyed");
+    let gone = || fs::read_to_string(format!("/proc/{child}/cmdline")).map_or(true, |line| line.is_empty());
+    assert!(gone(), "a process outlived its container");
+}
+
+fn output_survives_its_reader() {
+    let node = Node::new();
+    let mut plan = node.plan("while [ ! -e /go ]; do sleep 0.05; done; echo again; exit 6");
+    let fifo = node.folder.path().join("log");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
+    plan.output.stdout.clone_from(&fifo);
+    // Nobody reads at the start, and a first reader goes away.
+    let running = node.runtime.start(&plan).expect("started");
+    drop(fs::OpenOptions::new().read(true).write(true).open(&fifo).expect("a reader"));
+    fs::write(format!("/proc/{}/root/go", running.init.pid), "").expect("written");
+    let text = fs::read_to_string(&fifo).expect("read to the end");
+    assert_eq!(text, "again\n");
+    assert!(running.monitor.wait_for(Some(Duration::from_secs(5))).expect("a poll"));
+    let Ok(Status::Exited(exit)) = node.runtime.status(&plan.id) else { panic!("no record") };
+    assert_eq!(exit.exit_code, 6);
+    node.runtime.destroy(&plan.id).expect("destroyed");
+    node.assert_clean(&plan);
+}
+
+fn outputs_must_be_fifos() {
+    let node = Node::new();
+    let folder = node.folder.path();
+    fs::write(folder.join("file"), "precious").expect("written");
+    rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("fifo"), rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
+    std::os::unix::fs::symlink("fifo", folder.join("link")).expect("a link");
+    for name in ["file", "link", "missing"] {
+        let mut plan = node.plan("true");
+        plan.output.stderr = folder.join(name);
+        let error = node.refuse(&plan);
+        assert_eq!(error.kind, StartErrorKind::Invalid);
+        assert!(error.message.contains(name), "{error}");
+    }
+    assert_eq!(fs::read_to_string(folder.join("file")).expect("read"), "precious");
+}
+
+/// The plugin dies while a container starts: nobody knows of it, so it must not stay.
+fn nobody_waits_for_the_start() {
+    use std::process::{Command, Stdio};
+    let node = Node::new();
+    let plan = node.plan("sleep 100");
+    let task = node.folder.path().join("state/tasks").join(plan.id.as_str());
+    fs::create_dir(&task).expect("made");
+    fs::write(task.join("plan.json"), serde_json::to_vec(&plan).expect("JSON")).expect("written");
+    let mut monitor = Command::new("/proc/self/exe")
+        .args(["monitor".as_ref(), task.as_os_str(), node.folder.path().join("data").as_os_str()])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a monitor");
+    drop(monitor.stdout.take());
+    monitor.wait().expect("it ends");
+    let Ok(Status::Exited(exit)) = node.runtime.status(&plan.id) else { panic!("it runs") };
+    assert_eq!(exit.signal, libc::SIGKILL);
+    node.runtime.destroy(&plan.id).expect("destroyed");
+    node.assert_clean(&plan);
+}
+
+fn bundle_is_complete() {
+    let node = Node::new();
+    let mut plan = node.plan("sleep 100");
+    plan.annotations.insert("who".to_owned(), "me".to_owned());
+    let container = node.start(plan);
+    let path = node.folder.path().join("state/tasks").join(container.id().as_str()).join("bundle/config.json");
+    let spec: serde_json::Value = serde_json::from_slice(&fs::read(path).expect("a bundle")).expect("JSON");
+    assert_eq!(spec["process"]["args"][2], "sleep 100");
+    assert_eq!(spec["process"]["noNewPrivileges"], true);
+    assert_eq!(spec["process"]["capabilities"]["bounding"].as_array().map(Vec::len), Some(4));
+    assert_eq!(spec["annotations"]["who"], "me");
+    assert!(!control_groups(&container.plan.cgroup.path).is_empty());
 }

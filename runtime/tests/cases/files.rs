@@ -1,0 +1,290 @@
+//! What the command finds of the file system: root, mounts, devices, small files, hidden paths.
+
+use std::{fs, os::unix::fs::symlink, path::PathBuf};
+
+use runtime::{
+    StartErrorKind,
+    plan::{Device, Mount, MountKind, Propagation},
+};
+
+use crate::common::{Node, eventually};
+
+pub const CASES: &[(&str, fn())] = &[
+    ("files_writes_stay_in_the_container", writes_stay_in_the_container),
+    ("files_layers_hide_one_another", layers_hide_one_another),
+    ("files_root_has_the_image_s_mode", root_has_the_image_s_mode),
+    ("files_readonly_root_and_volumes", readonly_root_and_volumes),
+    ("files_bind_mounts", bind_mounts),
+    ("files_missing_mount_source", missing_mount_source),
+    ("files_tmpfs", tmpfs),
+    ("files_small_files", small_files),
+    ("files_propagation", propagation),
+    ("files_propagation_both_ways", propagation_both_ways),
+    ("files_hidden_and_readonly_paths", hidden_and_readonly_paths),
+    ("files_devices", devices),
+    ("files_shm", shm),
+    ("files_hostile_links", hostile_links),
+];
+
+fn bind(source: impl Into<PathBuf>, destination: &str, readonly: bool, propagation: Propagation) -> Mount {
+    let kind = MountKind::Bind { source: source.into() };
+    Mount { destination: destination.to_owned(), kind, readonly, propagation }
+}
+
+fn writes_stay_in_the_container() {
+    let node = Node::new();
+    let (exit, _, err) = node.run(node.plan("echo x > /etc/new && rm /etc/passwd && mkdir /a && ls / >&2"));
+    assert_eq!(exit.exit_code, 0, "{err}");
+    let layer = node.folder.path().join("layer");
+    assert!(layer.join("etc/passwd").exists() && !layer.join("etc/new").exists() && !layer.join("a").exists());
+    for folder in ["dev", "proc", "sys"] {
+        assert!(!layer.join(folder).exists());
+    }
+}
+
+fn layers_hide_one_another() {
+    let node = Node::new();
+    let (top, middle) = (node.folder.path().join("top"), node.folder.path().join("mid:dle,=\\x"));
+    for (layer, text) in [(&top, "top"), (&middle, "middle")] {
+        fs::create_dir_all(layer.join("etc")).expect("a folder");
+        fs::write(layer.join("etc/who"), text).expect("written");
+        fs::write(layer.join("etc").join(text), text).expect("written");
+    }
+    let mut plan = node.plan("cat /etc/who /etc/middle; ls /etc/group");
+    plan.root.layers = vec![top, middle, node.folder.path().join("layer")];
+    assert_eq!(node.run(plan).1, "topmiddle/etc/group\n");
+}
+
+fn root_has_the_image_s_mode() {
+    use std::os::unix::fs::PermissionsExt;
+    let node = Node::new();
+    let layer = node.folder.path().join("layer");
+    fs::set_permissions(&layer, fs::Permissions::from_mode(0o751)).expect("set");
+    std::os::unix::fs::chown(&layer, Some(12), Some(13)).expect("set");
+    assert_eq!(node.run(node.plan("stat -c '%a %u %g' /")).1, "751 12 13\n");
+}
+
+fn readonly_root_and_volumes() {
+    let node = Node::new();
+    fs::create_dir_all(node.folder.path().join("layer/var/lib/app")).expect("a folder");
+    fs::write(node.folder.path().join("layer/var/lib/app/seed"), "seed").expect("written");
+    let script = "touch /x; cat /var/lib/app/seed; touch /var/lib/app/y /made/z && echo ok; touch /dev/shm/a && echo ok";
+    let mut plan = node.plan(script);
+    plan.root.readonly = true;
+    plan.root.volumes = vec!["/var/lib/app".to_owned(), "/made".to_owned()];
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "seedok\nok\n", "{err}");
+    assert!(err.contains("Read-only file system"), "{err}");
+}
+
+fn bind_mounts() {
+    let node = Node::new();
+    let (folder, file) = (node.folder.path().join("data-in"), node.folder.path().join("file-in"));
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(folder.join("a"), "a").expect("written");
+    fs::write(&file, "file").expect("written");
+    // What is mounted below the source comes along, and is read-only with it.
+    let script = "cat /in/a /conf/app.conf; echo b > /in/b; echo x > /conf/app.conf; echo x > /ro/sub/x || echo refused";
+    let mut plan = node.plan(script);
+    fs::create_dir_all(node.folder.path().join("outer/sub")).expect("a folder");
+    let inner = rustix::mount::mount(
+        "tmpfs",
+        node.folder.path().join("outer/sub"),
+        "tmpfs",
+        rustix::mount::MountFlags::empty(),
+        None::<&std::ffi::CStr>,
+    );
+    inner.expect("a mount below the source");
+    let _unmount = Unmount(node.folder.path().join("outer/sub"));
+    plan.mounts = vec![
+        bind(&folder, "/in", false, Propagation::Private),
+        bind(&file, "/conf/app.conf", true, Propagation::Private),
+        bind(node.folder.path().join("outer"), "/ro", true, Propagation::Private),
+    ];
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "afilerefused\n", "{err}");
+    assert_eq!(fs::read_to_string(folder.join("b")).expect("written"), "b\n");
+    assert_eq!(fs::read_to_string(&file).expect("read"), "file");
+}
+
+/// Unmounts when it goes.
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        drop(rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH));
+    }
+}
+
+fn missing_mount_source() {
+    let node = Node::new();
+    for propagation in [Propagation::Private, Propagation::Bidirectional] {
+        let mut plan = node.plan("true");
+        plan.mounts = vec![bind("/no/such/folder", "/in", false, propagation)];
+        let error = node.refuse(&plan);
+        assert_eq!(error.kind, StartErrorKind::MountSource);
+        assert!(error.message.contains("/no/such/folder"), "{error}");
+    }
+}
+
+fn tmpfs() {
+    let node = Node::new();
+    let mut plan = node.plan("stat -c %a /t /u; df -k /t | tail -1 | tr -s ' ' | cut -d ' ' -f 2; touch /t/x && echo ok");
+    let tmpfs = |destination: &str, size, mode| Mount {
+        destination: destination.to_owned(),
+        kind: MountKind::Tmpfs { size, mode },
+        readonly: false,
+        propagation: Propagation::Private,
+    };
+    plan.mounts = vec![tmpfs("/t", Some(65536), Some(0o750)), tmpfs("/u", None, None)];
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "750\n1777\n64\nok\n", "{err}");
+}
+
+fn small_files() {
+    let node = Node::new();
+    // As images do that expect systemd.
+    symlink("../run/resolve/stub.conf", node.folder.path().join("layer/etc/resolv.conf")).expect("a link");
+    let mut plan = node.plan("cat /etc/hosts /etc/resolv.conf; echo more >> /etc/hosts && cat /etc/hosts");
+    plan.root.readonly = true;
+    plan.files = vec![
+        ("/etc/hosts".to_owned(), "127.0.0.1 localhost\n".to_owned()),
+        ("/etc/resolv.conf".to_owned(), "nameserver 192.0.2.1\n".to_owned()),
+    ];
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "127.0.0.1 localhost\nnameserver 192.0.2.1\n127.0.0.1 localhost\nmore\n", "{err}");
+}
+
+/// A folder of ours on a mount that is shared with other namespaces, as most hosts have it.
+fn shared_folder(node: &Node) -> (PathBuf, Unmount) {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let folder = node.folder.path().join("shared");
+    fs::create_dir(&folder).expect("a folder");
+    mount("tmpfs", &folder, "tmpfs", MountFlags::empty(), None::<&std::ffi::CStr>).expect("a mount");
+    mount_change(&folder, MountPropagationFlags::SHARED).expect("shared");
+    fs::create_dir(folder.join("sub")).expect("a folder");
+    (folder.clone(), Unmount(folder))
+}
+
+fn mount_tmpfs(path: PathBuf) -> Unmount {
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", &path, "tmpfs", flags, None::<&std::ffi::CStr>).expect("a mount");
+    fs::write(path.join("late"), "late").expect("written");
+    Unmount(path)
+}
+
+fn propagation() {
+    let node = Node::new();
+    for private_only in [false, true] {
+        let (shared, unmount) = shared_folder(&node);
+        let mut plan = node.plan("sleep 100");
+        plan.mounts = vec![bind(&shared, "/private", false, Propagation::Private)];
+        if !private_only {
+            plan.mounts.push(bind(&shared, "/slave", false, Propagation::HostToContainer));
+        }
+        let container = node.start(plan);
+        let inside = PathBuf::from(format!("/proc/{}/root", container.running.init.pid));
+        let late = mount_tmpfs(shared.join("sub"));
+        assert!(!inside.join("private/sub/late").exists(), "it is not private");
+        assert_eq!(inside.join("slave/sub/late").exists(), !private_only);
+        drop(late);
+        assert!(!inside.join("slave/sub/late").exists(), "the host's unmount arrives");
+        drop(unmount);
+        fs::remove_dir(&shared).expect("not held by the container");
+    }
+}
+
+fn propagation_both_ways() {
+    let node = Node::new();
+    let (shared, unmount) = shared_folder(&node);
+    let script = "mount -t tmpfs none /both/sub && echo in > /both/sub/inside; mount -t tmpfs none /private/sub; sleep 100";
+    let mut plan = node.plan(script);
+    plan.security.privileged = true;
+    plan.mounts = vec![
+        bind(&shared, "/both", false, Propagation::Bidirectional),
+        bind(&shared, "/private", false, Propagation::Private),
+    ];
+    let container = node.start(plan);
+    eventually("the container's mount on the host", || shared.join("sub/inside").exists());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let ours = mounts.lines().filter(|line| line.contains(node.folder.path().to_str().expect("text"))).count();
+    assert_eq!(ours, 2, "nothing but the shared folder and the one mount in it: {mounts}");
+    let late = Unmount(shared.join("sub"));
+    drop(late);
+    drop(unmount);
+    drop(container);
+}
+
+fn hidden_and_readonly_paths() {
+    let node = Node::new();
+    let script = "cat /proc/kcore /proc/keys /proc/timer_list | wc -c; ls /sys/firmware | wc -l; echo x > /proc/sys/kernel/domainname || echo refused; \
+                  echo x > /proc/irq/x || echo refused; touch /sys/x || echo refused; \
+                  cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max; \
+                  echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes || echo refused; mkdir /sys/fs/cgroup/x || echo refused";
+    let mut plan = node.plan(script);
+    plan.resources.memory_limit = Some(64 << 20);
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "0\n0\nrefused\nrefused\nrefused\n67108864\nrefused\nrefused\n", "{err}");
+}
+
+fn devices() {
+    let node = Node::new();
+    let mut plan = node.plan(
+        "ls /dev; head -c 3 /dev/mine | wc -c; echo x > /dev/mine || echo refused; mknod /dev/k c 1 11 && cat /dev/k || echo refused",
+    );
+    plan.security.capabilities = vec!["CAP_MKNOD".to_owned()];
+    plan.devices = vec![Device {
+        host_path: "/dev/zero".into(),
+        container_path: "/dev/mine".to_owned(),
+        permissions: "rw".to_owned(),
+    }];
+    let (_, out, err) = node.run(plan);
+    for name in ["full", "mine", "null", "ptmx", "pts", "random", "shm", "stdout", "tty", "urandom", "zero"] {
+        assert!(out.lines().any(|line| line == name), "{name}: {out}");
+    }
+    assert!(out.contains("\n3\nrefused\n"), "{out} {err}");
+    let mut plan = node.plan("true");
+    plan.devices = vec![Device {
+        host_path: "/dev/no-such-device".into(),
+        container_path: "/dev/x".to_owned(),
+        permissions: "rw".to_owned(),
+    }];
+    let error = node.refuse(&plan);
+    assert_eq!(error.kind, StartErrorKind::MountSource);
+    assert!(error.message.contains("/dev/no-such-device"), "{error}");
+}
+
+fn shm() {
+    let node = Node::new();
+    let mut plan = node.plan("df -k /dev/shm | tail -1 | tr -s ' ' | cut -d ' ' -f 2; stat -c %a /dev/shm");
+    plan.shm_size = 128 << 10;
+    assert_eq!(node.run(plan).1, "128\n1777\n");
+}
+
+fn hostile_links() {
+    let node = Node::new();
+    let layer = node.folder.path().join("layer");
+    let outside = node.folder.path().join("outside");
+    fs::create_dir(&outside).expect("a folder");
+    symlink(&outside, layer.join("in")).expect("a link");
+    let mut plan = node.plan("ls /in/made /in/data");
+    plan.cwd = "/in/made".to_owned();
+    plan.mounts = vec![bind(node.folder.path().join("layer/home"), "/in/data", false, Propagation::Private)];
+    let (exit, out, err) = node.run(plan);
+    assert_eq!(exit.exit_code, 0, "{err}");
+    assert!(out.contains("web"), "{out}");
+    assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0, "something was made outside of the container");
+    for name in ["dev", "proc", "sys"] {
+        symlink(&outside, layer.join(name)).expect("a link");
+        let error = node.refuse(&node.plan("true"));
+        assert_eq!(error.kind, StartErrorKind::Invalid);
+        assert!(error.message.contains(name), "{error}");
+        assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0);
+        fs::remove_file(layer.join(name)).expect("removed");
+    }
+    fs::remove_file(layer.join("etc/passwd")).expect("removed");
+    symlink("/etc/shadow", layer.join("etc/passwd")).expect("a link");
+    let mut plan = node.plan("true");
+    plan.user = "daemon".to_owned();
+    assert_eq!(node.refuse(&plan).kind, StartErrorKind::UnknownUser);
+}

@@ -1,0 +1,308 @@
+//! What the command finds of itself: user, environment, rights, limits, signals, terminal.
+
+use std::fs;
+
+use runtime::{
+    StartErrorKind,
+    plan::{Network, Rlimit},
+};
+
+use crate::common::{Node, eventually};
+
+pub const CASES: &[(&str, fn())] = &[
+    ("process_environment_and_folder", environment_and_folder),
+    ("process_users_and_groups", users_and_groups),
+    ("process_unknown_user_and_group", unknown_user_and_group),
+    ("process_user_reopens_its_output", user_reopens_its_output),
+    ("process_rights_of_root", rights_of_root),
+    ("process_rights_of_a_user", rights_of_a_user),
+    ("process_new_privileges_when_allowed", new_privileges_when_allowed),
+    ("process_privileged", privileged),
+    ("process_signals_and_umask_are_fresh", signals_and_umask_are_fresh),
+    ("process_no_descriptor_leaks", no_descriptor_leaks),
+    ("process_limits", limits),
+    ("process_limit_that_cannot_be_set", limit_that_cannot_be_set),
+    ("process_oom_score", oom_score),
+    ("process_init_reaps_and_forwards", init_reaps_and_forwards),
+    ("process_init_reports_a_missing_command", init_reports_a_missing_command),
+    ("process_terminal", terminal),
+    ("process_terminal_keeps_the_last_output", terminal_keeps_the_last_output),
+    ("process_host_name_and_sysctl", host_name_and_sysctl),
+    ("process_private_network_has_loopback", private_network_has_loopback),
+    ("process_namespaces_of_the_host", namespaces_of_the_host),
+    ("process_binary_of_the_host_cannot_be_written", binary_of_the_host_cannot_be_written),
+];
+
+fn environment_and_folder() {
+    let node = Node::new();
+    let mut plan = node.plan("pwd; env");
+    plan.cwd = "/srv/deep/er".to_owned();
+    plan.env.push(("B".to_owned(), "two words".to_owned()));
+    plan.env.push(("A".to_owned(), "x=y".to_owned()));
+    let (_, out, _) = node.run(plan);
+    let mut lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.remove(0), "/srv/deep/er");
+    lines.retain(|line| !line.starts_with("SHLVL=") && !line.starts_with("PWD=") && !line.starts_with("_="));
+    lines.sort_unstable();
+    assert_eq!(lines, ["A=x=y", "B=two words", "HOME=/root", "PATH=/bin:/usr/bin"]);
+}
+
+fn users_and_groups() {
+    let node = Node::new();
+    for (user, groups, expected) in [
+        ("", &[][..], "uid=0(root) gid=0(root) groups=0(root)"),
+        ("web", &["video"][..], "uid=1000(web) gid=1000(web) groups=44(video),50(staff),1000(web)"),
+        ("1000:50", &[][..], "uid=1000(web) gid=50(staff) groups=50(staff)"),
+        ("4711", &["4712"][..], "uid=4711 gid=0(root) groups=0(root),4712"),
+    ] {
+        let mut plan = node.plan("id; echo $HOME");
+        plan.user = user.to_owned();
+        plan.groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        let (_, out, err) = node.run(plan);
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines[0], expected, "{err}");
+        let home = if user == "web" || user.starts_with("1000") { "/home/web" } else if user.is_empty() { "/root" } else { "/" };
+        assert_eq!(lines[1], home);
+    }
+}
+
+fn unknown_user_and_group() {
+    let node = Node::new();
+    let mut plan = node.plan("true");
+    plan.user = "nobody-here".to_owned();
+    let error = node.refuse(&plan);
+    assert_eq!(error.kind, StartErrorKind::UnknownUser);
+    assert!(error.message.contains("nobody-here") && error.message.contains("/etc/passwd"), "{error}");
+    let mut plan = node.plan("true");
+    plan.groups = vec!["no-group".to_owned()];
+    let error = node.refuse(&plan);
+    assert_eq!(error.kind, StartErrorKind::UnknownUser);
+    assert!(error.message.contains("no-group"), "{error}");
+}
+
+fn user_reopens_its_output() {
+    let node = Node::new();
+    let mut plan = node.plan("echo one > /dev/stdout; echo two > /dev/stderr");
+    plan.user = "web".to_owned();
+    let (exit, out, err) = node.run(plan);
+    assert_eq!((exit.exit_code, out.as_str(), err.as_str()), (0, "one\n", "two\n"));
+}
+
+/// CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID.
+const PLANNED: &str = "00000000000000e1";
+const NONE: &str = "0000000000000000";
+
+fn rights_of_root() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100"));
+    for (name, expected) in
+        [("CapBnd", PLANNED), ("CapEff", PLANNED), ("CapPrm", PLANNED), ("CapInh", NONE), ("CapAmb", NONE)]
+    {
+        assert_eq!(container.status_field(name), expected, "{name}");
+    }
+    assert_eq!(container.status_field("NoNewPrivs"), "1");
+}
+
+fn rights_of_a_user() {
+    let node = Node::new();
+    let mut plan = node.plan("sleep 100");
+    plan.user = "web".to_owned();
+    let container = node.start(plan);
+    for (name, expected) in [("CapBnd", PLANNED), ("CapEff", NONE), ("CapPrm", NONE), ("CapInh", NONE), ("CapAmb", NONE)] {
+        assert_eq!(container.status_field(name), expected, "{name}");
+    }
+}
+
+fn new_privileges_when_allowed() {
+    let node = Node::new();
+    let mut plan = node.plan("sleep 100");
+    plan.user = "web".to_owned();
+    plan.security.no_new_privileges = false;
+    let container = node.start(plan);
+    assert_eq!(container.status_field("NoNewPrivs"), "0");
+    assert_eq!(container.status_field("CapBnd"), PLANNED);
+    assert_eq!(container.status_field("CapEff"), NONE);
+}
+
+fn privileged() {
+    let node = Node::new();
+    let mut plan = node.plan("ls /dev/kmsg && mount -t tmpfs none /tmp && sleep 100");
+    plan.security.privileged = true;
+    let container = node.start(plan);
+    let own = fs::read_to_string("/proc/self/status").expect("our status");
+    let own = own.lines().find_map(|line| line.strip_prefix("CapBnd:")).expect("a field").trim();
+    assert_eq!(container.status_field("CapEff"), own);
+    assert_eq!(container.status_field("Seccomp"), "0");
+    eventually("its mount", || container.proc("mountinfo").contains(" /tmp "));
+}
+
+fn signals_and_umask_are_fresh() {
+    let node = Node::new();
+    let mut plan = node.plan("");
+    plan.args = ["sleep", "100"].map(str::to_owned).to_vec();
+    let container = node.start(plan);
+    for name in ["SigBlk", "SigIgn", "ShdPnd"] {
+        assert_eq!(container.status_field(name), NONE, "{name}");
+    }
+    assert_eq!(container.status_field("Umask"), "0022");
+}
+
+fn no_descriptor_leaks() {
+    let node = Node::new();
+    for init in [false, true] {
+        let mut plan = node.plan("");
+        plan.init = init;
+        plan.args = ["sleep", "100"].map(str::to_owned).to_vec();
+        let container = node.start(plan);
+        let pid = container.running.init.pid;
+        let command = if init { container.proc(&format!("task/{pid}/children")).trim().to_owned() } else { pid.to_string() };
+        let count = |pid: &str| fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").count();
+        eventually("only the standard streams", || count(&command) == 3);
+        if init {
+            eventually("no descriptor in the init", || count(&pid.to_string()) == 0);
+        }
+        assert_eq!(container.proc("environ").split('\0').filter(|one| one.starts_with("PATH=")).count(), usize::from(!init));
+    }
+}
+
+fn limits() {
+    let node = Node::new();
+    let mut plan = node.plan("ulimit -Sn; ulimit -Hn; ulimit -c");
+    plan.rlimits.insert("nofile".to_owned(), Rlimit { soft: 20, hard: 40 });
+    plan.rlimits.insert("core".to_owned(), Rlimit { soft: 0, hard: 0 });
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "20\n40\n0\n", "{err}");
+}
+
+fn limit_that_cannot_be_set() {
+    let node = Node::new();
+    let mut plan = node.plan("true");
+    plan.rlimits.insert("nofile".to_owned(), Rlimit { soft: 30, hard: 20 });
+    let error = node.refuse(&plan);
+    assert_eq!(error.kind, StartErrorKind::Invalid);
+    assert!(error.message.contains("nofile"), "{error}");
+    let mut plan = node.plan("true");
+    plan.rlimits.insert("nothing".to_owned(), Rlimit { soft: 1, hard: 1 });
+    assert!(node.refuse(&plan).message.contains("nothing"));
+}
+
+fn oom_score() {
+    let node = Node::new();
+    let mut plan = node.plan("cat /proc/self/oom_score_adj");
+    plan.oom_score_adj = 321;
+    assert_eq!(node.run(plan).1, "321\n");
+    let container = node.start(node.plan("sleep 100"));
+    let own = fs::read_to_string("/proc/self/oom_score_adj").expect("our score");
+    assert_eq!(container.proc("oom_score_adj"), if own.trim().starts_with('-') { "0\n".to_owned() } else { own.clone() });
+    let monitor = fs::read_to_string(format!("/proc/{}/oom_score_adj", container.running.monitor.pid)).expect("a score");
+    assert_eq!(monitor, own, "the monitor keeps ours");
+}
+
+fn init_reaps_and_forwards() {
+    let node = Node::new();
+    let script = "(sleep 0.1 &) ; trap 'echo got; exit 9' TERM; echo $$; while :; do sleep 0.05; done";
+    let mut plan = node.plan(script);
+    plan.init = true;
+    let mut container = node.start(plan);
+    let zombies = || {
+        let pid = container.running.init.pid;
+        let children = container.proc(&format!("task/{pid}/children"));
+        let is_zombie = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "));
+        children.split_whitespace().filter(|pid| is_zombie(pid)).count()
+    };
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert_eq!(zombies(), 0);
+    container.running.signal(libc::SIGTERM).expect("sent");
+    let exit = container.wait();
+    assert_eq!((exit.exit_code, exit.signal), (9, 0));
+    let out = container.output().0;
+    assert_eq!(out.lines().next(), Some("2"), "the command is not process 1");
+    assert!(out.contains("got"));
+    let mut plan = node.plan("kill -9 $$");
+    plan.init = true;
+    assert_eq!(node.run(plan).0.exit_code, 137);
+}
+
+fn init_reports_a_missing_command() {
+    let node = Node::new();
+    let mut plan = node.plan("");
+    plan.init = true;
+    plan.args = vec!["missing".to_owned()];
+    assert_eq!(node.refuse(&plan).kind, StartErrorKind::CommandNotFound);
+}
+
+fn terminal() {
+    let node = Node::new();
+    for init in [false, true] {
+        let mut plan = node.plan("tty; stty size; stat -c %u $(tty); echo err >&2; id -u");
+        plan.terminal = true;
+        plan.init = init;
+        plan.user = "web".to_owned();
+        let (exit, out, err) = node.run(plan);
+        assert_eq!((exit.exit_code, err.as_str()), (0, ""));
+        assert_eq!(out, "/dev/pts/0\r\n24 80\r\n1000\r\nerr\r\n1000\r\n");
+    }
+}
+
+fn terminal_keeps_the_last_output() {
+    let node = Node::new();
+    let mut plan = node.plan("seq 1 30000");
+    plan.terminal = true;
+    let (exit, out, _) = node.run(plan);
+    assert_eq!(exit.exit_code, 0);
+    assert_eq!(out.lines().count(), 30000);
+    assert!(out.ends_with("30000\r\n"));
+}
+
+fn host_name_and_sysctl() {
+    let node = Node::new();
+    let mut plan = node.plan("hostname; cat /proc/sys/net/core/somaxconn");
+    plan.hostname = Some("box".to_owned());
+    plan.sysctl.insert("net.core.somaxconn".to_owned(), "77".to_owned());
+    assert_eq!(node.run(plan).1, "box\n77\n");
+    let mut plan = node.plan("true");
+    plan.sysctl.insert("kernel.panic".to_owned(), "1".to_owned());
+    let error = node.refuse(&plan);
+    assert!(error.message.contains("kernel.panic"), "{error}");
+    let mut plan = node.plan("true");
+    plan.hostname = Some("box".to_owned());
+    plan.namespaces.private_uts = false;
+    assert!(node.refuse(&plan).message.contains("hostname"));
+}
+
+fn private_network_has_loopback() {
+    let node = Node::new();
+    let (_, out, _) = node.run(node.plan("ifconfig lo"));
+    assert!(out.contains("UP LOOPBACK RUNNING") && out.contains("127.0.0.1"), "{out}");
+}
+
+fn namespaces_of_the_host() {
+    let node = Node::new();
+    let mut plan = node.plan("for n in pid net ipc uts cgroup; do readlink /proc/self/ns/$n; done");
+    plan.namespaces.network = Network::Host;
+    plan.namespaces.private_pid = false;
+    plan.namespaces.private_ipc = false;
+    plan.namespaces.private_uts = false;
+    plan.namespaces.private_cgroup = false;
+    let (_, out, err) = node.run(plan);
+    let own = ["pid", "net", "ipc", "uts", "cgroup"]
+        .map(|name| fs::read_link(format!("/proc/self/ns/{name}")).expect("a link").to_string_lossy().into_owned());
+    assert_eq!(out.lines().collect::<Vec<_>>(), own, "{err}");
+    let (_, out, _) = node.run(node.plan("for n in pid net ipc uts cgroup mnt; do readlink /proc/self/ns/$n; done"));
+    assert!(own.iter().all(|name| !out.contains(name.as_str())));
+    let mut plan = node.plan("readlink /proc/self/ns/net");
+    plan.namespaces.network = Network::Path("/proc/self/ns/net".into());
+    // libcontainer resolves the path in its own process, whose network is ours.
+    assert_eq!(node.run(plan).1.trim(), own[1]);
+}
+
+/// A container whose process 1 is our binary can find that file through /proc, and must not be able to change it.
+fn binary_of_the_host_cannot_be_written() {
+    let node = Node::new();
+    let mut plan = node.plan("for try in 1 2 3; do echo x > /proc/1/exe && echo written; done; echo x > /proc/self/exe; true");
+    plan.init = true;
+    plan.security.capabilities =
+        ["CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"].map(str::to_owned).to_vec();
+    let (_, out, _) = node.run(plan);
+    assert!(!out.contains("written"), "{out}");
+}
