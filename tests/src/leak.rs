@@ -179,7 +179,7 @@ fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
                 continue;
             }
             // Folders of single tasks, also of those whose id does not name an allocation.
-            let of_a_task = ["tasks", "containers"]
+            let of_a_task = ["tasks", "containers", "leases"]
                 .iter()
                 .any(|parent| folder.ends_with(parent));
             let named = |alloc: &String| name.to_string_lossy().contains(alloc.as_str());
