@@ -20,7 +20,7 @@ pub use error::TaskError;
 pub use handle::DriverState;
 pub use lifecycle::{Event, Phase, Refusal};
 pub use registry::{Facts, TaskRef, Tasks};
-pub use start::{Started, blocking};
+pub use start::blocking;
 pub use stats::Compute;
 
 /// What the owner publishes of its task.

@@ -210,17 +210,26 @@ async fn ended(process: &runtime::ProcessRef) -> std::io::Result<()> {
 }
 
 fn exit_of(record: &ExitRecord, memory_limit: Option<u64>) -> Exit {
-    let message = record.oom_killed.then(|| match memory_limit {
-        Some(limit) => format!("OOM Killed: the task reached its memory limit of {} MiB", limit >> 20),
-        None => "OOM Killed".to_owned(),
-    });
     Exit {
         code: record.exit_code,
         signal: record.signal,
         oom_killed: record.oom_killed,
         finished_at: record.finished_at,
-        // Nomad takes a text for a failure: a task that ended well although the kernel killed a child of it keeps its success.
-        message: message.filter(|_| record.exit_code != 0),
+        message: message(record, memory_limit),
+    }
+}
+
+/// The end in words. Nomad takes any text for a failure: a task that ended well although the kernel killed a child of it keeps
+/// its success.
+fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
+    match (record.exit_code, record.signal) {
+        (0, 0) => None,
+        _ if record.oom_killed => Some(match memory_limit {
+            Some(limit) => format!("OOM Killed: the task reached its memory limit of {} MiB", limit >> 20),
+            None => "OOM Killed".to_owned(),
+        }),
+        (code, 0) => Some(format!("Container exited with non-zero exit code: {code}")),
+        (_, signal) => Some(format!("Container was killed by signal {signal}")),
     }
 }
 
@@ -232,5 +241,35 @@ fn lost() -> Exit {
         oom_killed: false,
         finished_at: SystemTime::now(),
         message: Some("the task ended, but its exit status was lost because its monitor process had been killed".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use runtime::ExitRecord;
+
+    use super::message;
+
+    #[test]
+    fn only_failures_have_a_message() {
+        let record = |exit_code, signal, oom_killed| ExitRecord {
+            exit_code,
+            signal,
+            oom_killed,
+            started_at: UNIX_EPOCH,
+            finished_at: UNIX_EPOCH,
+        };
+        for (record, limit, expected) in [
+            (record(0, 0, false), None, None),
+            (record(0, 0, true), Some(64 << 20), None),
+            (record(3, 0, false), None, Some("Container exited with non-zero exit code: 3")),
+            (record(143, 15, false), None, Some("Container was killed by signal 15")),
+            (record(137, 9, true), Some(64 << 20), Some("OOM Killed: the task reached its memory limit of 64 MiB")),
+            (record(137, 9, true), None, Some("OOM Killed")),
+        ] {
+            assert_eq!(message(&record, limit).as_deref(), expected);
+        }
     }
 }
