@@ -190,6 +190,8 @@ impl Runtime {
         if task.path().exists() {
             self.kill_all(id)?;
             self.end_monitor(id, &task)?;
+            // What the monitor was just making.
+            self.kill_all(id)?;
             if let Some(groups) = task.read::<Groups>(CGROUP)? {
                 groups.remove()?;
             }
@@ -222,27 +224,27 @@ impl Runtime {
     /// Kills everything in the container and waits for its end. Removes nothing.
     pub fn kill_all(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let task = self.task(id);
-        let patience = PATIENCE;
-        if let Some(init) = self.container(&task)? {
-            init.signal(libc::SIGKILL).context(|| format!("killing {id}"))?;
-            if !init.wait_for(Some(patience)).context(|| format!("waiting for the end of {id}"))? {
-                return Err(RuntimeError::StillAlive(id.clone(), patience.as_secs()));
+        let container = task.read::<ContainerRecord>(CONTAINER)?;
+        if let Some(record) = &container {
+            let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?;
+            if let Some(init) = init {
+                init.signal(libc::SIGKILL).context(|| format!("killing {id}"))?;
+                if !init.wait_for(Some(PATIENCE)).context(|| format!("waiting for the end of {id}"))? {
+                    return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
+                }
             }
         }
-        // With a pid namespace of its own all of it ended with its first process. Without, or when it was never
-        // recorded, its group knows.
+        // In a pid namespace of its own everything has ended with the first process. The group may by now be used by a
+        // successor of this container; it is asked only where nothing else knows.
+        if container.is_some_and(|record| record.private_pid) {
+            return Ok(());
+        }
         let Some(groups) = task.read::<Groups>(CGROUP)? else { return Ok(()) };
         let Some(group) = groups.of("freezer") else { return Ok(()) };
-        if !kill_group(groups.mode, group, patience)? {
-            return Err(RuntimeError::StillAlive(id.clone(), patience.as_secs()));
+        if !kill_group(groups.mode, group, PATIENCE)? {
+            return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
         }
         Ok(())
-    }
-
-    /// The container's first process, if it runs.
-    fn container(&self, task: &TaskDir) -> Result<Option<ProcessRef>, RuntimeError> {
-        let Some(record) = task.read::<ContainerRecord>(CONTAINER)? else { return Ok(None) };
-        ProcessRef::find(&record.init).context(|| format!("looking for process {}", record.init.pid))
     }
 
     fn process(&self, task: &TaskDir, name: &str) -> Result<Option<ProcessRef>, RuntimeError> {

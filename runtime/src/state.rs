@@ -52,6 +52,8 @@ pub(crate) struct ContainerRecord {
     pub init: ProcessRecord,
     pub started_at: SystemTime,
     pub user: ResolvedUser,
+    /// All its processes end with the first one.
+    pub private_pid: bool,
 }
 
 /// Folder and files of one container.

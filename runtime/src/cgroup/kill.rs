@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::io::Errno;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    time::Timespec,
+};
 
 use crate::{
     error::{Context, RuntimeError},
@@ -119,10 +123,39 @@ fn remove_folders(group: &Path, itself: bool) -> Result<(), RuntimeError> {
         folders.remove(0);
     }
     for folder in folders.iter().rev() {
+        remove_folder(folder).context(|| format!("removing the control group {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// How often a group that should be empty is asked again.
+const TRIES: u32 = 20;
+
+/// Removes one group. One that has processes is somebody else's by now and stays. One that only seems to have some is
+/// tried again: the kernel can see a process leave its group a moment after it told of its end, and tells of that moment
+/// on v2 only.
+fn remove_folder(folder: &Path) -> io::Result<()> {
+    for _ in 0..TRIES {
         match rustix::fs::rmdir(folder) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => Err(error).context(|| format!("removing the control group {}", folder.display()))?,
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::BUSY) => {}
+            Err(error) => return Err(error.into()),
         }
+        if !processes_below(folder)?.is_empty() {
+            tracing::warn!(group = %folder.display(), "a control group that is used by others stays");
+            return Ok(());
+        }
+        wait_for_change(folder)?;
+    }
+    Err(Errno::BUSY.into())
+}
+
+/// Waits until the group's population changes, a few milliseconds at most.
+fn wait_for_change(folder: &Path) -> io::Result<()> {
+    let limit = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    match fs::File::open(folder.join("cgroup.events")) {
+        Ok(events) => poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&limit)).map(drop)?,
+        Err(_) => poll(&mut [], Some(&limit)).map(drop)?,
     }
     Ok(())
 }

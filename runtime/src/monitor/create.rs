@@ -13,7 +13,7 @@ use std::{
 use rustix::{
     fs::OFlags,
     mount::{MountPropagationFlags, mount_change},
-    process::{Resource, Rlimit, getrlimit},
+    process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal},
     thread::{CapabilitySet, capability_is_in_bounding_set},
 };
 
@@ -42,7 +42,11 @@ pub(super) fn main(
     report: OwnedFd,
     told: OwnedFd,
 ) -> ! {
-    let outcome = create(task, data_dir, outputs, console, &report);
+    // A container that is half made must not outlive its monitor. What the engine forks is in the container's groups.
+    let outcome = set_parent_process_death_signal(Some(Signal::KILL))
+        .context(|| "tying the creator to its monitor".to_owned())
+        .map_err(StartError::from)
+        .and_then(|()| create(task, data_dir, outputs, console, &report));
     let text = serde_json::to_vec(&outcome).unwrap_or_default();
     // An untold outcome is noticed by the monitor, which is the only one to tell.
     drop(File::from(told).write_all(&text));
@@ -105,7 +109,7 @@ fn create(
         Ok(oom_kills)
     });
     match started {
-        Ok(oom_kills) => Ok(Created { init, user, oom_kills }),
+        Ok(oom_kills) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, oom_kills }),
         Err(error) => {
             // It waits to be started: without a start it must not stay.
             if let Ok(process) = crate::ProcessRef::open(init) {

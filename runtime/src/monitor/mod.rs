@@ -58,6 +58,7 @@ struct Essentials {
 struct Created {
     init: i32,
     user: ResolvedUser,
+    private_pid: bool,
     oom_kills: u64,
 }
 
@@ -138,6 +139,7 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
             init: init.record().context(|| "looking at the container's first process".to_owned())?,
             started_at,
             user: created.user.clone(),
+            private_pid: created.private_pid,
         };
         task.commit(CONTAINER, &record)?;
         Ok((terminal, started_at))

@@ -26,6 +26,9 @@ pub const CASES: &[(&str, fn())] = &[
     ("life_outputs_must_be_fifos", outputs_must_be_fifos),
     ("life_nobody_waits_for_the_start", nobody_waits_for_the_start),
     ("life_bundle_is_complete", bundle_is_complete),
+    ("life_monitor_is_small", monitor_is_small),
+    ("life_destroyed_while_it_starts", destroyed_while_it_starts),
+    ("life_late_destroy_spares_a_successor", late_destroy_spares_a_successor),
 ];
 
 fn runs_and_ends() {
@@ -240,4 +243,53 @@ fn bundle_is_complete() {
     assert_eq!(spec["process"]["capabilities"]["bounding"].as_array().map(Vec::len), Some(4));
     assert_eq!(spec["annotations"]["who"], "me");
     assert!(!control_groups(&container.plan.cgroup.path).is_empty());
+}
+
+fn monitor_is_small() {
+    let node = Node::new();
+    let mut plan = node.plan("sleep 100");
+    plan.env.push(("BIG".to_owned(), "x".repeat(100_000)));
+    let container = node.start(plan);
+    let status = fs::read_to_string(format!("/proc/{}/status", container.running.monitor.pid)).expect("a status");
+    let field = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    };
+    println!("monitor: {} kB private, {} kB in all", field("RssAnon:"), field("VmRSS:"));
+    assert!(field("RssAnon:") < 700, "{status}");
+    assert_eq!(field("Threads:"), 1);
+}
+
+/// Another process destroys what is being started: the start fails or its container goes, and nothing stays either way.
+fn destroyed_while_it_starts() {
+    let node = Node::new();
+    for delay in [0, 2, 5, 8, 12, 16] {
+        let plan = node.plan("sleep 100");
+        std::thread::scope(|scope| {
+            let start = scope.spawn(|| node.runtime.start(&plan).map(drop));
+            std::thread::sleep(Duration::from_millis(delay));
+            // The start cleans up as well; the two may meet.
+            drop(node.runtime.destroy(&plan.id));
+            drop(start.join().expect("no panic"));
+        });
+        node.runtime.destroy(&plan.id).expect("destroyed");
+        node.assert_clean(&plan);
+    }
+}
+
+/// Nomad gives a restarted task the same control groups. Cleaning up after the first one must not end the second.
+fn late_destroy_spares_a_successor() {
+    let node = Node::new();
+    let first = node.plan("true");
+    let running = node.runtime.start(&first).expect("started");
+    assert!(running.monitor.wait_for(Some(Duration::from_secs(5))).expect("a poll"));
+    let mut second = node.plan("sleep 100");
+    second.cgroup = first.cgroup.clone();
+    let running = node.runtime.start(&second).expect("started");
+    node.runtime.destroy(&first.id).expect("destroyed");
+    assert!(!running.init.ended());
+    node.runtime.destroy(&second.id).expect("destroyed");
+    for group in control_groups(&first.cgroup.path) {
+        fs::remove_dir(group).expect("empty");
+    }
 }

@@ -155,7 +155,9 @@ fn hierarchies() -> Vec<PathBuf> {
 /// The groups of this path, in whatever hierarchy.
 pub fn control_groups(path: &str) -> Vec<PathBuf> {
     let path = path.trim_start_matches('/');
-    hierarchies().into_iter().map(|hierarchy| hierarchy.join(path)).filter(|group| group.exists()).collect()
+    let mut found: Vec<_> = hierarchies().into_iter().map(|one| one.join(path)).filter(|group| group.exists()).collect();
+    found.sort();
+    found
 }
 
 /// A started container; destroyed, and checked to have left nothing, when it goes.
