@@ -49,10 +49,13 @@ impl fmt::Display for ConfigErrors {
 pub struct Mistakes(RefCell<Vec<Mistake>>);
 
 impl Mistakes {
-    /// Notes a mistake.
+    /// Notes a mistake; one that is known already stays one, because an option may be read more than once.
     pub fn add(&self, option: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) {
         let mistake = Mistake { option: option.into(), problem: problem.into(), remedy: remedy.into() };
-        self.0.borrow_mut().push(mistake);
+        let mut known = self.0.borrow_mut();
+        if !known.contains(&mistake) {
+            known.push(mistake);
+        }
     }
 
     /// Everything noted.

@@ -12,13 +12,12 @@ mod reference;
 mod schema;
 mod task;
 mod task_options;
+#[cfg(test)]
+pub mod testing;
 mod value;
 
 pub use capabilities::KNOWN as KNOWN_CAPABILITIES;
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
 pub use plugin::{PluginConfig, Policy, decode_plugin};
 pub use schema::{plugin_schema, task_schema};
-pub use task::{
-    CapabilityRequest, CgroupNamespace, DeviceRequest, DnsOptions, ExtraHost, MountRequest, MountSource, NetworkMode,
-    TaskSpec, decode_task,
-};
+pub use task::{CgroupNamespace, MountRequest, MountSource, NetworkMode, TaskSpec, decode_task};

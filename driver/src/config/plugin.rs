@@ -135,29 +135,119 @@ fn policy(block: &Reader) -> Policy {
 }
 
 fn registry(host: &str, block: &Reader) -> RegistryConfig {
-    for (name, what) in
-        std::iter::once((host, "registry")).chain(block.strings("mirrors").iter().map(|m| (m.as_str(), "mirrors")))
-    {
-        if name.is_empty() || name.contains(['/', ' ', '@', '?', '#']) {
-            block.mistake(
-                what,
-                format!("{name:?} is not a registry's host"),
-                "write only the host and its port, as in \"registry.example:5000\"",
-            );
-        }
+    let mirrors = block.strings("mirrors");
+    let unusable = |name: &str| name.is_empty() || name.contains(['/', ' ', '@', '?', '#']);
+    const REMEDY: &str = "write only the host and its port, as in \"registry.example:5000\"";
+    if unusable(host) {
+        block.mistakes.add("registry", format!("{host:?} is not a registry's host"), REMEDY);
+    }
+    for name in mirrors.iter().filter(|name| unusable(name)) {
+        block.mistake("mirrors", format!("{name:?} is not a registry's host"), REMEDY);
     }
     let auth = block.block("auth");
     let (username, password) = (auth.string("username"), auth.string("password"));
-    if username.is_some() != password.is_some() {
+    if auth.has("username") != auth.has("password") {
         block.mistake("auth", "needs both username and password", "set the missing one, or remove the block");
     }
     RegistryConfig {
         host: host.to_owned(),
         plain_http: block.bool("plain_http"),
         ca_file: absolute(block, "ca_file"),
-        mirrors: block.strings("mirrors"),
+        mirrors,
         insecure_skip_verify: block.bool("insecure_skip_verify"),
         username,
         password: password.map(Secret::new),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, time::Duration};
+
+    use serde_json::{Value as Json, json};
+
+    use super::{PluginConfig, decode_plugin};
+    use crate::config::testing::msgpack;
+
+    fn decode(block: Json) -> PluginConfig {
+        decode_plugin(&msgpack(&block)).unwrap()
+    }
+
+    #[test]
+    fn no_block_and_an_empty_block_are_the_defaults() {
+        let default = PluginConfig::default();
+        for config in [
+            decode_plugin(b"").unwrap(),
+            decode(json!({})),
+            // As Nomad sends it.
+            decode(json!({
+                "state_dir": "/run/oci-rs", "data_dir": "/var/lib/oci-rs", "log_file": null, "registry": {},
+                "image_pull_timeout": "5m", "pull_activity_timeout": "2m", "allow_privileged": false,
+                "allow_caps": ["AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
+                    "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"],
+                "volumes": [{ "enabled": false }], "pids_limit": null, "extra_labels": null,
+            })),
+        ] {
+            assert_eq!(config.policy, default.policy);
+            assert_eq!((&config.state_dir, &config.data_dir), (&default.state_dir, &default.data_dir));
+            assert_eq!(config.image_pull_timeout, Duration::from_secs(300));
+            assert_eq!(config.pull_activity_timeout, Duration::from_secs(120));
+            assert!(config.log_file.is_none() && config.registries.is_empty());
+        }
+        assert_eq!(default.policy.allow_caps.names.len(), 13);
+    }
+
+    #[test]
+    fn options_are_taken_over() {
+        let config = decode(json!({
+            "state_dir": "/run/x", "data_dir": "/srv/x", "log_file": "/var/log/x.log",
+            "registry": {
+                "docker.io": { "mirrors": ["mirror.example:5000"], "auth": null },
+                "r.example:5000": [{
+                    "plain_http": true, "insecure_skip_verify": "true", "ca_file": "/ca.pem",
+                    "auth": [{ "username": "u", "password": "p" }],
+                }],
+            },
+            "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
+            "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
+        }));
+        assert_eq!(config.state_dir, Path::new("/run/x"));
+        assert_eq!(config.log_file.as_deref(), Some(Path::new("/var/log/x.log")));
+        assert_eq!(config.image_pull_timeout, Duration::from_secs(3600));
+        let [docker, own] = &config.registries[..] else { panic!() };
+        assert_eq!((docker.host.as_str(), &docker.mirrors[..]), ("docker.io", &["mirror.example:5000".to_owned()][..]));
+        assert!(!docker.plain_http && docker.username.is_none());
+        assert!(own.plain_http && own.insecure_skip_verify && own.password.is_some());
+        assert_eq!((own.host.as_str(), own.username.as_deref()), ("r.example:5000", Some("u")));
+        assert_eq!(own.ca_file.as_deref(), Some(Path::new("/ca.pem")));
+        let policy = &config.policy;
+        assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);
+        assert_eq!((policy.pids_limit, &policy.extra_labels[..]), (Some(100), &["job*".to_owned()][..]));
+    }
+
+    #[test]
+    fn mistakes_name_option_and_remedy() {
+        for (block, expected) in [
+            (json!({ "state_dir": "run" }), "state_dir: \"run\" is not an absolute path (begin it with /)"),
+            (json!({ "data_dir": "/run/oci-rs/data" }), "state_dir: lies within data_dir, or the other way round"),
+            (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),
+            (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a span of time"),
+            (json!({ "pids_limit": -1 }), "pids_limit: cannot be negative"),
+            (
+                json!({ "registry": { "https://r.example": {} } }),
+                "registry: \"https://r.example\" is not a registry's host",
+            ),
+            (
+                json!({ "registry": { "r": { "mirrors": ["http://m"] } } }),
+                "registry[\"r\"].mirrors: \"http://m\" is not",
+            ),
+            (json!({ "registry": { "r": { "auth": { "username": "u" } } } }), "registry[\"r\"].auth: needs both"),
+            (json!({ "registry": { "r": { "tls": true } } }), "registry[\"r\"].tls: is no option"),
+            (json!({ "registry": ["r"] }), "registry: expects blocks with a label, not a list"),
+            (json!({ "endpoint": "unix:///x" }), "endpoint: is no option of this driver"),
+        ] {
+            let text = decode_plugin(&msgpack(&block)).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("invalid plugin config: {expected}")), "{text}");
+        }
     }
 }

@@ -36,8 +36,8 @@ pub const PLUGIN: &[Opt] = &[
     honoured(
         "log_file",
         String,
-        Words("no file"),
-        "file that the driver's log is appended to, beside Nomad's agent log",
+        Words("`oci-rs.log` in `data_dir`"),
+        "file that the log goes to beside the agent's log",
     ),
     honoured(
         "registry",

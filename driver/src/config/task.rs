@@ -7,6 +7,8 @@ mod limits;
 mod mounts;
 mod network;
 mod security;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -158,17 +160,18 @@ fn check_leftovers(block: &Reader) {
     security::check_namespaces(block);
     // These have no effect, but what they hold must still be of their type.
     block.bool("auth_soft_fail");
-    block.bool("healthchecks");
+    block.block("healthchecks").bool("disable");
     block.integer("container_exists_attempts");
     block.string("cpuset_cpus");
 }
 
 fn image(block: &Reader) -> String {
-    let Some(image) = block.string("image") else {
+    let image = block.string("image").unwrap_or_default();
+    if !block.has("image") {
         block.mistake("image", "is missing", "name an image, as in \"nginx:1.27\"");
-        return String::new();
-    };
-    if let Err(error) = image.parse::<Reference>() {
+    } else if !image.is_empty()
+        && let Err(error) = image.parse::<Reference>()
+    {
         block.mistake("image", error.to_string(), "write it as in \"nginx:1.27\" or \"registry.example/team/app:1\"");
     }
     image
@@ -178,12 +181,11 @@ fn auth(block: &Reader) -> Option<Credentials> {
     match (block.string("username"), block.string("password")) {
         (Some(username), Some(password)) => Some(Credentials { username, password: Secret::new(password) }),
         (None, None) => None,
-        (Some(_), None) => {
-            block.mistake("password", "is missing beside username", "set both, or remove the block");
-            None
-        }
-        (None, Some(_)) => {
-            block.mistake("username", "is missing beside password", "set both, or remove the block");
+        (username, _) => {
+            let (missing, given) = if username.is_some() { ("password", "username") } else { ("username", "password") };
+            if !block.has(missing) {
+                block.mistake(missing, format!("is missing beside {given}"), "set both, or remove the block");
+            }
             None
         }
     }

@@ -136,6 +136,11 @@ impl<'a> Reader<'a> {
         self.entries.get(option).copied().filter(|value| !value.is_nil())
     }
 
+    /// Whether an option says anything, right or wrong.
+    pub fn has(&self, option: &str) -> bool {
+        self.get(option).is_some_and(is_set)
+    }
+
     /// Text; empty text is unset.
     pub fn string(&self, option: &str) -> Option<String> {
         self.text(option, self.get(option)?).filter(|text| !text.is_empty())
@@ -347,6 +352,9 @@ fn parse_duration(text: &str) -> Option<Duration> {
         return Some(Duration::ZERO);
     }
     let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest.is_empty() {
+        return None;
+    }
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
@@ -366,5 +374,132 @@ fn parse_duration(text: &str) -> Option<Duration> {
         total = total.checked_add(part)?;
         rest = tail;
     }
-    (!text.is_empty()).then_some(total)
+    Some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use rmpv::Value;
+
+    use super::{integer_of, parse_duration};
+    use crate::config::{
+        decode_plugin, decode_task,
+        option::{Kind, Opt},
+        plugin::Policy,
+        plugin_options::PLUGIN,
+        task_options::TASK,
+        testing::encode,
+    };
+
+    #[test]
+    fn numbers_are_read_in_every_form() {
+        for (value, expected) in [
+            (Value::from(7), Some(7)),
+            (Value::from(-7), Some(-7)),
+            (Value::from(7.0_f64), Some(7)),
+            (Value::from(7.0_f32), Some(7)),
+            (Value::from("7"), Some(7)),
+            (Value::from(" 7 "), Some(7)),
+            (Value::from("1e3"), Some(1000)),
+            (Value::from("9223372036854775807"), Some(i64::MAX)),
+            (Value::from(7.5), None),
+            (Value::from("0.1"), None),
+            (Value::from("9223372036854775808"), None),
+            (Value::from(u64::MAX), None),
+            (Value::from(f64::INFINITY), None),
+            (Value::from(f64::NAN), None),
+            (Value::from("x"), None),
+            (Value::from(true), None),
+            (Value::Nil, None),
+        ] {
+            assert_eq!(integer_of(&value), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_in_go() {
+        for (text, expected) in [
+            ("5m", Some(300_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1.5s", Some(1500)),
+            ("+250ms", Some(250)),
+            ("1000000ns", Some(1)),
+            ("1000us", Some(1)),
+            ("0", Some(0)),
+            ("5", None),
+            ("", None),
+            ("+", None),
+            ("-5m", None),
+            ("m", None),
+            ("5 m", None),
+            ("5d", None),
+            ("1..5s", None),
+            ("99999999999999999999h", None),
+        ] {
+            assert_eq!(parse_duration(text), expected.map(Duration::from_millis), "{text:?}");
+        }
+    }
+
+    /// Any value, and often enough one with the names of options in it.
+    fn any_value(options: &'static [Opt]) -> BoxedStrategy<Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+            "[a-z./:=,-]{0,9}".prop_map(Value::from),
+            any::<Vec<u8>>().prop_map(Value::from),
+            (any::<i8>(), any::<Vec<u8>>()).prop_map(|(kind, data)| Value::Ext(kind, data)),
+        ];
+        let key = prop_oneof![
+            4 => prop::sample::select(options).prop_map(|option| Value::from(option.name)),
+            1 => "[a-z_]{0,9}".prop_map(Value::from),
+            1 => leaf.clone(),
+        ];
+        leaf.prop_recursive(3, 24, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::Array),
+                prop::collection::vec((key.clone(), inner), 0..8).prop_map(Value::Map),
+            ]
+        })
+        .boxed()
+    }
+
+    /// A block of options with values of any kind.
+    fn block(options: &'static [Opt]) -> BoxedStrategy<Value> {
+        let value = any_value(options);
+        let nested = options.iter().filter_map(|option| match option.kind {
+            Kind::Block(options) | Kind::Blocks(options) | Kind::Labelled(_, options) => Some(options),
+            _ => None,
+        });
+        let nested: Vec<BoxedStrategy<Value>> = nested.map(any_value).collect();
+        let value = nested.into_iter().fold(value, |all, one| prop_oneof![3 => all, 1 => one].boxed());
+        let pair = (prop::sample::select(options).prop_map(|option| Value::from(option.name)), value);
+        prop::collection::vec(pair, 0..12).prop_map(Value::Map).boxed()
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_decoders_panic(bytes in any::<Vec<u8>>()) {
+            prop_assert!(decode_task(&bytes, &Policy::default()).is_err());
+            decode_plugin(&bytes).ok();
+        }
+
+        #[test]
+        fn no_task_block_makes_the_decoder_panic(block in block(TASK)) {
+            if let Err(errors) = decode_task(&encode(&block), &Policy::default()) {
+                prop_assert!(!errors.mistakes.is_empty());
+            }
+        }
+
+        #[test]
+        fn no_plugin_block_makes_the_decoder_panic(block in block(PLUGIN)) {
+            decode_plugin(&encode(&block)).ok();
+        }
+    }
 }

@@ -20,7 +20,7 @@ use runtime::plan::{ContainerPlan, RootFs};
 pub use self::{
     identity::container_id,
     image::ImageFacts,
-    nomad::{Dns, HostsEntry, InvalidTask, NomadDevice, NomadMount, NomadTask, PortMapping, TaskResources},
+    nomad::NomadTask,
 };
 use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
 

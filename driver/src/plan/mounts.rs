@@ -86,7 +86,7 @@ fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, m
         MountSource::Tmpfs { size, mode } => (MountKind::Tmpfs { size: *size, mode: *mode }, Propagation::Private),
         MountSource::Bind { path, propagation, create } => {
             let source = clean_host(&task_dir(context.task).join(path));
-            let inside = source.starts_with(clean_host(&context.task.alloc_dir));
+            let inside = source.starts_with(&context.task.alloc_dir);
             if !context.policy.volumes_enabled {
                 if !inside {
                     mistakes.add(
@@ -110,7 +110,7 @@ fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, m
 
 /// Keeps the logs read-only also where the task binds them, or a folder above them, a second time.
 fn cover_logs(task: &NomadTask, all: &mut Vec<Named>) {
-    let logs = clean_host(&logs_dir(task));
+    let logs = logs_dir(task);
     let mut covers = Vec::new();
     for named in all.iter_mut() {
         let Some(source) = source(&named.mount).cloned() else { continue };
@@ -217,7 +217,7 @@ pub fn clean(path: &str) -> String {
 }
 
 /// A host's absolute path without `.` and `..`, by its letters alone.
-fn clean_host(path: &Path) -> PathBuf {
+pub fn clean_host(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::from("/");
     for component in path.components() {
         match component {

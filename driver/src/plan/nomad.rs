@@ -71,19 +71,6 @@ pub struct TaskResources {
     pub memory_max_mb: i64,
     /// The hard limit in bytes that Nomad worked out; used when the two above are missing.
     pub memory_limit_bytes: i64,
-    /// The group's ports.
-    pub ports: Vec<PortMapping>,
-}
-
-/// A port of the group's network.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortMapping {
-    /// Its label.
-    pub label: String,
-    /// The port on the host.
-    pub value: i32,
-    /// The port in the container; 0 is the same.
-    pub to: i32,
 }
 
 /// A volume that Nomad mounts.
@@ -172,7 +159,7 @@ impl TryFrom<wire::TaskConfig> for NomadTask {
             env: task.env.into_iter().collect(),
             device_env: task.device_env.into_iter().collect(),
             user: task.user,
-            alloc_dir: task.alloc_dir.into(),
+            alloc_dir: super::mounts::clean_host(task.alloc_dir.as_ref()),
             stdout_path: task.stdout_path.into(),
             stderr_path: task.stderr_path.into(),
             task_group_name: task.task_group_name,
@@ -200,7 +187,6 @@ fn resources(resources: wire::Resources) -> TaskResources {
     let allocated = resources.allocated_resources.unwrap_or_default();
     let memory = allocated.memory.unwrap_or_default();
     let linux = resources.linux_resources.unwrap_or_default();
-    let port = |port: wire::PortMapping| PortMapping { label: port.label, value: port.value, to: port.to };
     TaskResources {
         cpu_shares: linux.cpu_shares,
         percent_ticks: linux.percent_ticks,
@@ -209,7 +195,6 @@ fn resources(resources: wire::Resources) -> TaskResources {
         memory_mb: memory.memory_mb,
         memory_max_mb: memory.memory_max_mb,
         memory_limit_bytes: linux.memory_limit_bytes,
-        ports: resources.ports.into_iter().map(port).collect(),
     }
 }
 

@@ -12,7 +12,7 @@ const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
 
 /// The limits that the cgroup enforces.
 pub fn limits(context: &TaskContext, mistakes: &Mistakes) -> Resources {
-    let TaskContext { spec, task, node, policy, .. } = *context;
+    let TaskContext { spec, task, node, .. } = *context;
     let (memory_limit, memory_reservation) = memory(context, mistakes);
     let cores = task.resources.cpuset_cpus.trim();
     Resources {
@@ -22,7 +22,7 @@ pub fn limits(context: &TaskContext, mistakes: &Mistakes) -> Resources {
         cpu_quota: spec.cpu_hard_limit.map(|period| quota(task.resources.percent_ticks, period, node.cores)),
         cpu_period: spec.cpu_hard_limit,
         cpuset_cpus: (!cores.is_empty()).then(|| cores.to_owned()),
-        pids_limit: spec.pids_limit.or(policy.pids_limit),
+        pids_limit: spec.pids_limit,
     }
 }
 

@@ -44,8 +44,6 @@ pub enum MountSource {
 /// A device that the task asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceRequest {
-    /// The option it was written in.
-    pub option: String,
     /// On the host.
     pub host_path: String,
     /// In the container.
@@ -202,6 +200,5 @@ fn device(block: &Reader) -> Option<DeviceRequest> {
             "use \"rwm\", \"rw\" or \"r\"",
         );
     }
-    let option = block.name("host_path").trim_end_matches(".host_path").to_owned();
-    Some(DeviceRequest { option, host_path, container_path, permissions })
+    Some(DeviceRequest { host_path, container_path, permissions })
 }

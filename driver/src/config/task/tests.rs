@@ -1,0 +1,481 @@
+//! Every option of the task block: what it becomes, and what its author reads when it cannot be.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use runtime::plan::{Propagation, Rlimit};
+use serde_json::{Value as Json, json};
+
+use super::{
+    super::{
+        option::{Fate, Kind},
+        plugin::{Policy, decode_plugin},
+        task_options::TASK,
+        testing::msgpack,
+    },
+    CgroupNamespace, DeviceRequest, ExtraHost, MountRequest, MountSource, NetworkMode, TaskSpec, decode_task,
+};
+
+fn policy(block: Json) -> Policy {
+    decode_plugin(&msgpack(&block)).unwrap().policy
+}
+
+/// Decodes a block to which an image is added.
+fn decode_with(mut block: Json, policy: &Policy) -> Result<TaskSpec, String> {
+    block.as_object_mut().unwrap().entry("image").or_insert(json!("nginx:1.27"));
+    decode_task(&msgpack(&block), policy).map_err(|errors| errors.to_string())
+}
+
+fn decode(block: Json) -> TaskSpec {
+    decode_with(block, &Policy::default()).unwrap()
+}
+
+/// The error of a block that has one mistake, without its beginning.
+fn error(block: Json) -> String {
+    error_with(block, &Policy::default())
+}
+
+fn error_with(block: Json, policy: &Policy) -> String {
+    let text = decode_with(block.clone(), policy).expect_err(&block.to_string());
+    text.strip_prefix("invalid task config: ").unwrap_or_else(|| panic!("more than one mistake: {text}")).to_owned()
+}
+
+#[test]
+fn an_image_alone_is_enough() {
+    let spec = decode(json!({}));
+    let granted = spec.capabilities.granted.clone();
+    assert_eq!(granted.len(), 13);
+    let mut expected = TaskSpec { image: "nginx:1.27".into(), ..TaskSpec::default() };
+    expected.capabilities.granted = granted;
+    assert_eq!(spec, expected);
+}
+
+#[test]
+fn unset_options_read_as_missing_ones_in_every_form() {
+    // As Nomad sends them: every option there, nil or empty.
+    let mut all = serde_json::Map::new();
+    for option in TASK {
+        let empty = if matches!(option.kind, Kind::Blocks(_)) { json!([]) } else { Json::Null };
+        all.insert(option.name.to_owned(), empty);
+    }
+    all.insert("cpu_cfs_period".into(), json!(100_000));
+    all.insert("image".into(), json!("nginx:1.27"));
+    assert_eq!(decode(Json::Object(all)), decode(json!({})));
+
+    // As a job writes them that sets everything to what it is anyway.
+    let mut all = serde_json::Map::new();
+    for option in TASK {
+        let value = match option.kind {
+            Kind::String => json!(""),
+            Kind::Bool => json!(false),
+            Kind::Number => json!(0),
+            Kind::Strings | Kind::StringMaps | Kind::NumberMaps | Kind::Blocks(_) => json!([]),
+            Kind::Block(_) | Kind::StringAttrs | Kind::Labelled(..) => json!({}),
+        };
+        all.insert(option.name.to_owned(), value);
+    }
+    all.insert("image".into(), json!("nginx:1.27"));
+    let spec = decode(Json::Object(all));
+    assert_eq!(TaskSpec { entrypoint: None, ..spec }, decode(json!({})));
+}
+
+#[test]
+fn plain_options_are_taken_over() {
+    let spec = decode(json!({
+        "image": "https://registry.example/app:2",
+        "auth": { "username": "u", "password": "p", "email": "e", "server_address": "registry.example" },
+        "auth_soft_fail": true,
+        "force_pull": true,
+        "image_pull_timeout": "1h30m",
+        "command": "run",
+        "args": ["-x", ""],
+        "entrypoint": ["/init"],
+        "work_dir": "/srv",
+        "hostname": "web-1.example",
+        "readonly_rootfs": true,
+        "tty": true,
+        "interactive": true,
+        "init": "true",
+        "group_add": ["video", "44"],
+        "labels": [{ "a": "1", "b": "2" }, { "b": "3" }],
+        "ports": ["http"],
+        "shm_size": 1048576.0,
+        "memory_hard_limit": "512",
+        "oom_score_adj": -5,
+        "cgroupns": "private",
+        "container_exists_attempts": 3,
+        "cpuset_cpus": "0-1",
+        "healthchecks": [{ "disable": true }],
+        "runtime": "runc",
+        "ipc_mode": "shareable",
+        "userns_mode": "host",
+    }));
+    assert_eq!(spec.image, "https://registry.example/app:2");
+    assert_eq!(spec.auth.as_ref().map(|auth| auth.username.as_str()), Some("u"));
+    assert!(spec.force_pull && spec.readonly_rootfs && spec.tty && spec.init);
+    assert_eq!(spec.image_pull_timeout, Some(Duration::from_secs(5400)));
+    assert_eq!(spec.command.as_deref(), Some("run"));
+    assert_eq!(spec.args, ["-x", ""]);
+    assert_eq!(spec.entrypoint, Some(vec!["/init".to_owned()]));
+    assert_eq!(spec.work_dir.as_deref(), Some("/srv"));
+    assert_eq!(spec.hostname.as_deref(), Some("web-1.example"));
+    assert_eq!(spec.group_add, ["video", "44"]);
+    assert_eq!(spec.labels, BTreeMap::from([("a".into(), "1".into()), ("b".into(), "3".into())]));
+    assert_eq!(spec.ports, ["http"]);
+    assert_eq!((spec.shm_size, spec.memory_hard_limit, spec.oom_score_adj), (Some(1 << 20), Some(512), -5));
+    assert_eq!(spec.cgroup_namespace, Some(CgroupNamespace::Private));
+}
+
+#[test]
+fn options_that_cannot_be_honoured_say_so() {
+    let set = |kind| match kind {
+        Kind::String => json!("x"),
+        Kind::Bool => json!(true),
+        Kind::Number => json!(1),
+        Kind::Strings => json!(["x"]),
+        Kind::StringMaps => json!([{ "x": "y" }]),
+        Kind::NumberMaps => json!([{ "x": 80 }]),
+        Kind::Block(_) | Kind::StringAttrs | Kind::Blocks(_) | Kind::Labelled(..) => json!({ "size": "1" }),
+    };
+    let mut refused = Vec::new();
+    for option in TASK {
+        if let Fate::Refused(remedy) = option.fate {
+            let text = error(json!({ option.name: set(option.kind) }));
+            assert!(text.starts_with(&format!("{}: is not supported: ", option.name)), "{text}");
+            assert!(text.ends_with(&format!("({remedy})")) && !remedy.is_empty(), "{text}");
+            refused.push(option.name);
+        }
+    }
+    assert_eq!(
+        refused,
+        [
+            "advertise_ipv6_address",
+            "ipv4_address",
+            "ipv6_address",
+            "isolation",
+            "load",
+            "mac_address",
+            "network_aliases",
+            "pid_mode",
+            "port_map",
+            "storage_opt",
+            "uts_mode",
+            "volume_driver"
+        ]
+    );
+}
+
+#[test]
+fn values_that_cannot_be_honoured_name_option_and_remedy() {
+    for (block, expected) in [
+        (json!({ "image": "" }), "image: is missing (name an image, as in \"nginx:1.27\")"),
+        (json!({ "image": "nginx:bad tag" }), "image: invalid image reference"),
+        (json!({ "image": ["a"] }), "image: expects text, not a list"),
+        (json!({ "img": "a" }), "img: is no option of this driver (remove it)"),
+        (json!({ "args": "a" }), "args: expects a list of texts, not text (without it: the image's CMD)"),
+        (json!({ "args": [["a"]] }), "args: expects text, not a list"),
+        (json!({ "args": ["a\0b"] }), "args: holds a NUL byte"),
+        (json!({ "command": " sh" }), "command: \" sh\" begins or ends with white space"),
+        (json!({ "work_dir": "srv" }), "work_dir: \"srv\" is not an absolute path (begin it with /)"),
+        (json!({ "image_pull_timeout": "soon" }), "image_pull_timeout: \"soon\" is not a span of time"),
+        (json!({ "image_pull_timeout": "0s" }), "image_pull_timeout: \"0s\" is not a span of time"),
+        (json!({ "auth": { "password": "hunter2" } }), "auth.username: is missing beside password"),
+        (json!({ "auth": { "username": "joe" } }), "auth.password: is missing beside username"),
+        (json!({ "auth": "x" }), "auth: expects a block, not text"),
+        (json!({ "auth": [{}, {}] }), "auth: occurs more than once"),
+        (json!({ "hostname": "a b" }), "hostname: \"a b\" is not a host name"),
+        (json!({ "hostname": "a".repeat(65) }), "hostname: \"aaaa"),
+        (json!({ "tty": "maybe" }), "tty: expects true or false, not text"),
+        (json!({ "interactive": true }), "interactive: is not supported without a terminal (set `tty = true` as well"),
+        (json!({ "runtime": "nvidia" }), "runtime: \"nvidia\" is not supported"),
+        (json!({ "ipc_mode": "host" }), "ipc_mode: \"host\" is not supported"),
+        (json!({ "userns_mode": "auto" }), "userns_mode: \"auto\" is not supported"),
+        (json!({ "cgroupns": "other" }), "cgroupns: \"other\" is not a cgroup namespace"),
+        (json!({ "shm_size": -1 }), "shm_size: cannot be negative, but is -1"),
+        (
+            json!({ "shm_size": 1.5 }),
+            "shm_size: expects a whole number, not a number with a fraction (without it: 67108864)",
+        ),
+        (json!({ "oom_score_adj": 1001 }), "oom_score_adj: 1001 is out of bounds"),
+        (json!({ "cpu_hard_limit": true, "cpu_cfs_period": 10 }), "cpu_cfs_period: 10 is out of bounds"),
+        (json!({ "labels": ["a"] }), "labels: expects a map, not text"),
+        (json!({ "healthchecks": { "disable": [] } }), "healthchecks.disable: expects true or false, not a list"),
+    ] {
+        let text = error(block.clone());
+        assert!(text.starts_with(expected), "{block}: {text}");
+    }
+}
+
+#[test]
+fn all_mistakes_come_at_once_and_no_secret_with_them() {
+    let text = decode_with(
+        json!({ "image": null, "tty": [], "auth": { "password": "hunter2" }, "pid_mode": "host", "work_dir": "x" }),
+        &Policy::default(),
+    )
+    .unwrap_err();
+    assert!(text.starts_with("invalid task config, 5 mistakes: [1] pid_mode: "), "{text}");
+    for option in ["image: ", "tty: ", "auth.username: ", "work_dir: ", "[5] "] {
+        assert!(text.contains(option), "{text}");
+    }
+    assert!(!text.contains("hunter2"), "{text}");
+    assert!(!error(json!({ "auth": [{ "username": "u", "password": ["hunter2"] }] })).contains("hunter2"));
+}
+
+#[test]
+fn bytes_that_are_no_block_are_refused() {
+    for bytes in [&b"\xc1"[..], b"\x81", b"\x80\x80", b"\x01", b"\xd4\x00\x00"] {
+        let text = decode_task(bytes, &Policy::default()).unwrap_err().to_string();
+        assert!(text.contains("config: ") && text.contains("image: is missing"), "{bytes:?} {text}");
+    }
+    assert!(decode_task(b"", &Policy::default()).unwrap_err().to_string().contains("image: is missing"));
+}
+
+#[test]
+fn privileges_need_permission() {
+    let text = error(json!({ "privileged": true }));
+    assert!(text.starts_with("privileged: is not allowed on this node (remove it"), "{text}");
+    assert!(
+        decode_with(json!({ "privileged": true }), &policy(json!({ "allow_privileged": true }))).unwrap().privileged
+    );
+
+    let text = error(json!({ "cap_add": ["chown", "net_admin", "CAP_SYS_TIME"] }));
+    assert!(text.starts_with("cap_add: this node does not allow CAP_NET_ADMIN, CAP_SYS_TIME (remove it"), "{text}");
+    assert!(error(json!({ "cap_add": ["all"] })).starts_with("cap_add: this node does not allow \"all\""));
+    assert!(error(json!({ "cap_add": ["fly"] })).starts_with("cap_add: \"fly\" is no capability"));
+    assert!(error(json!({ "cap_drop": ["fly"] })).starts_with("cap_drop: \"fly\" is no capability"));
+
+    let allowed = policy(json!({ "allow_caps": ["all"] }));
+    let spec = decode_with(json!({ "cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"] }), &allowed).unwrap();
+    assert_eq!(spec.capabilities.granted, ["CAP_NET_ADMIN"].into());
+    assert_eq!(spec.capabilities.wanted, ["CAP_NET_ADMIN"].into());
+}
+
+#[test]
+fn security_options_follow_docker_where_they_are_known() {
+    for (options, expected) in [
+        (json!(["no-new-privileges"]), Some(true)),
+        (json!(["no-new-privileges=true"]), Some(true)),
+        (json!(["no-new-privileges:true"]), Some(true)),
+        (json!(["no-new-privileges=false"]), Some(false)),
+        (json!(["no-new-privileges:false"]), Some(false)),
+        (json!(["seccomp=builtin", "apparmor=unconfined", "label=disable", "label:disable"]), None),
+    ] {
+        assert_eq!(decode(json!({ "security_opt": options })).no_new_privileges, expected, "{options}");
+    }
+    for (option, expected) in [
+        (
+            "seccomp=unconfined",
+            "\"seccomp=unconfined\" is not supported: the built-in system call filter always applies",
+        ),
+        ("seccomp=/etc/x.json", "\"seccomp=/etc/x.json\" is not supported"),
+        ("apparmor=web", "\"apparmor=web\" is not supported: containers get no AppArmor profile"),
+        ("no-new-privileges=maybe", "\"no-new-privileges=maybe\" is not supported (use `no-new-privileges`"),
+        ("systempaths=unconfined", "\"systempaths=unconfined\" is not supported"),
+    ] {
+        let text = error(json!({ "security_opt": [option] }));
+        assert!(text.starts_with(&format!("security_opt: {expected}")), "{text}");
+    }
+}
+
+#[test]
+fn network_options_are_read() {
+    for (mode, expected) in [("", NetworkMode::Group), ("host", NetworkMode::Host), ("none", NetworkMode::None)] {
+        assert_eq!(decode(json!({ "network_mode": mode })).network_mode, expected, "{mode}");
+    }
+    for mode in ["bridge", "default", "my-net", "container:abc"] {
+        let text = error(json!({ "network_mode": mode }));
+        assert!(text.starts_with(&format!("network_mode: {mode:?} is not supported")), "{text}");
+        assert!(text.contains("network { mode = \"bridge\" }"), "{text}");
+    }
+
+    let spec = decode(json!({
+        "extra_hosts": ["db:10.0.0.5", "v6:[fd00::1]", "bare:fd00::2", "host:host-gateway"],
+        "dns_servers": ["10.0.0.2", "fd00::53"],
+        "dns_search_domains": ["example.com"],
+        "dns_options": ["ndots:2"],
+    }));
+    let host = |name: &str, address: Option<&str>| ExtraHost {
+        name: name.into(),
+        address: address.map(|address| address.parse().unwrap()),
+    };
+    assert_eq!(
+        spec.extra_hosts,
+        [host("db", Some("10.0.0.5")), host("v6", Some("fd00::1")), host("bare", Some("fd00::2")), host("host", None)]
+    );
+    assert_eq!(spec.dns.servers, ["10.0.0.2", "fd00::53"]);
+    for line in ["db", "db:", "db:x", ":10.0.0.1", "a b:10.0.0.1", "a\nb:10.0.0.1"] {
+        assert!(error(json!({ "extra_hosts": [line] })).contains("is not `name:address`"), "{line}");
+    }
+    assert!(
+        error(json!({ "dns_servers": ["ns.example"] })).starts_with("dns_servers: \"ns.example\" is not an IP address")
+    );
+    assert!(error(json!({ "dns_search_domains": ["a b"] })).starts_with("dns_search_domains: \"a b\" is not one word"));
+    assert!(error(json!({ "dns_options": ["a\nnameserver 1.1.1.1"] })).contains("is not one word"));
+}
+
+#[test]
+fn limits_are_read_and_bounded() {
+    let spec = decode(json!({
+        "ulimit": [{ "nofile": "1024:2048", "NPROC": 64, "core": "-1", "memlock": "0:-1" }],
+        "sysctl": [{ "net.core.somaxconn": "1024", "kernel/shm_rmid_forced": 1, "fs.mqueue.msg_max": "20" }],
+        "cpu_hard_limit": true,
+    }));
+    let limit = |soft, hard| Rlimit { soft, hard };
+    assert_eq!(
+        spec.rlimits,
+        BTreeMap::from([
+            ("nofile".into(), limit(1024, 2048)),
+            ("nproc".into(), limit(64, 64)),
+            ("core".into(), limit(u64::MAX, u64::MAX)),
+            ("memlock".into(), limit(0, u64::MAX)),
+        ])
+    );
+    let names: Vec<&String> = spec.sysctl.keys().collect();
+    assert_eq!(names, ["fs.mqueue.msg_max", "kernel.shm_rmid_forced", "net.core.somaxconn"]);
+    assert_eq!(spec.cpu_hard_limit, Some(100_000));
+    assert_eq!(decode(json!({ "cpu_cfs_period": 5 })).cpu_hard_limit, None);
+
+    for (limits, expected) in [
+        (json!([{ "files": "1" }]), "\"files\" is no resource limit (use one of as, core"),
+        (json!([{ "nofile": "x" }]), "nofile = \"x\" is not a limit"),
+        (json!([{ "nofile": "-2" }]), "nofile = \"-2\" is not a limit"),
+        (json!([{ "nofile": "" }]), "nofile = \"\" is not a limit"),
+        (json!([{ "nofile": "2:1" }]), "nofile = \"2:1\": the soft limit is above the hard one"),
+    ] {
+        let text = error(json!({ "ulimit": limits }));
+        assert!(text.starts_with(&format!("ulimit: {expected}")), "{text}");
+    }
+    for name in ["vm.swappiness", "kernel.hostname", "kernel.panic", "fs.file-max"] {
+        assert!(error(json!({ "sysctl": { name: "1" } })).contains("not a parameter of the container's own"), "{name}");
+    }
+    for name in ["net", "net..x", "net/../kernel/panic", "net.a/b", "/net.x", "net.x ", "net.ä"] {
+        assert!(error(json!({ "sysctl": { name: "1" } })).contains("is not a kernel parameter"), "{name}");
+    }
+}
+
+#[test]
+fn the_operator_bounds_the_number_of_processes() {
+    let bounded = policy(json!({ "pids_limit": 100 }));
+    let free = Policy::default();
+    let limit = |block, policy| decode_with(block, policy).unwrap().pids_limit;
+    assert_eq!(limit(json!({}), &free), None);
+    assert_eq!(limit(json!({ "pids_limit": -1 }), &free), None);
+    assert_eq!(limit(json!({ "pids_limit": 7 }), &free), Some(7));
+    assert_eq!(limit(json!({}), &bounded), Some(100));
+    assert_eq!(limit(json!({ "pids_limit": 0 }), &bounded), Some(100));
+    assert_eq!(limit(json!({ "pids_limit": 7 }), &bounded), Some(7));
+    assert_eq!(
+        error_with(json!({ "pids_limit": 101 }), &bounded),
+        "pids_limit: 101 is more than the 100 that this node allows (use up to 100)"
+    );
+}
+
+#[test]
+fn logging_is_nomads() {
+    for (logging, discarded) in [
+        (json!({ "type": "json-file", "config": [{ "max-size": "1m" }] }), false),
+        (json!({ "driver": "local" }), false),
+        (json!({ "config": [{ "a": "b" }] }), false),
+        (json!({ "type": "none" }), true),
+    ] {
+        assert_eq!(decode(json!({ "logging": logging })).discard_output, discarded, "{logging}");
+    }
+    assert!(error(json!({ "logging": { "type": "syslog" } })).starts_with("logging.type: \"syslog\" is not supported"));
+    assert!(error(json!({ "logging": { "driver": "gelf" } })).starts_with("logging.driver: \"gelf\" is not supported"));
+}
+
+fn bind(option: &str, path: &str, target: &str, propagation: Propagation, readonly: bool) -> MountRequest {
+    let source = MountSource::Bind { path: path.into(), propagation, create: option.starts_with("volumes") };
+    MountRequest { option: option.into(), source, target: target.into(), readonly }
+}
+
+#[test]
+fn volumes_and_mounts_are_read_in_order() {
+    let spec = decode(json!({
+        "volumes": ["local/a:/a", "b:/b:ro,z", "/host:/c:rslave,rw"],
+        "mount": [
+            { "type": "bind", "source": "d", "target": "/d", "readonly": true, "bind_options": { "propagation": "rshared" } },
+            { "type": "tmpfs", "target": "/e", "tmpfs_options": [{ "size": 1024, "mode": 511 }] },
+        ],
+        "mounts": [{ "type": "bind", "source": "f", "target": "/f", "volume_options": null }],
+    }));
+    assert_eq!(
+        spec.mounts,
+        [
+            bind("volumes[0]", "local/a", "/a", Propagation::Private, false),
+            bind("volumes[1]", "b", "/b", Propagation::Private, true),
+            bind("volumes[2]", "/host", "/c", Propagation::HostToContainer, false),
+            bind("mount[0]", "d", "/d", Propagation::Bidirectional, true),
+            MountRequest {
+                option: "mount[1]".into(),
+                source: MountSource::Tmpfs { size: Some(1024), mode: Some(511) },
+                target: "/e".into(),
+                readonly: false,
+            },
+            bind("mounts[0]", "f", "/f", Propagation::Private, false),
+        ]
+    );
+}
+
+#[test]
+fn wrong_volumes_and_mounts_are_named() {
+    for (text, expected) in [
+        ("a", "volumes[0]: \"a\" is not `source:destination[:options]`"),
+        (":/a", "volumes[0]: \":/a\" is not"),
+        ("a:/a:ro:x", "volumes[0]: \"a:/a:ro:x\" is not"),
+        ("a:b", "volumes[0]: \"b\" is not a path below / in the container"),
+        ("a:/", "volumes[0]: \"/\" is not a path below /"),
+        ("a:/a:rwx", "volumes[0]: \"rwx\" is not an option of volumes"),
+    ] {
+        let error = error(json!({ "volumes": [text] }));
+        assert!(error.starts_with(expected), "{error}");
+    }
+    for (mount, expected) in [
+        (
+            json!({ "target": "/a", "source": "v" }),
+            "mount[0].type: \"volume\" is not supported: there are no docker volumes",
+        ),
+        (json!({ "type": "npipe", "target": "/a" }), "mount[0].type: \"npipe\" is not a type of mount"),
+        (json!({ "type": "bind", "target": "/a" }), "mount[0].source: is missing"),
+        (json!({ "type": "bind", "source": "a" }), "mount[0].target: \"\" is not a path below /"),
+        (json!({ "type": "tmpfs", "source": "a", "target": "/a" }), "mount[0].source: has no meaning for a tmpfs"),
+        (
+            json!({ "type": "bind", "source": "a", "target": "/a", "bind_options": { "propagation": "up" } }),
+            "mount[0].bind_options.propagation: \"up\" is not a propagation",
+        ),
+        (
+            json!({ "type": "tmpfs", "target": "/a", "tmpfs_options": { "mode": 4096 } }),
+            "mount[0].tmpfs_options.mode: 4096 is more than permission bits can say",
+        ),
+    ] {
+        let error = error(json!({ "mount": [mount] }));
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn devices_are_read() {
+    let spec = decode(json!({ "devices": [
+        { "host_path": "/dev/fuse", "container_path": null, "cgroup_permissions": "" },
+        { "host_path": "/dev/a", "container_path": "/dev/b", "cgroup_permissions": "r" },
+    ] }));
+    let device = |host: &str, container: &str, permissions: &str| DeviceRequest {
+        host_path: host.into(),
+        container_path: container.into(),
+        permissions: permissions.into(),
+    };
+    assert_eq!(spec.devices, [device("/dev/fuse", "/dev/fuse", "rwm"), device("/dev/a", "/dev/b", "r")]);
+    for (block, expected) in [
+        (json!({}), "devices[0].host_path: is missing"),
+        (
+            json!({ "host_path": "dev", "container_path": "/x" }),
+            "devices[0].host_path: \"dev\" is not an absolute path",
+        ),
+        (
+            json!({ "host_path": "/dev/a", "cgroup_permissions": "rx" }),
+            "devices[0].cgroup_permissions: \"rx\" is not made of",
+        ),
+    ] {
+        let error = error(json!({ "devices": [block] }));
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
