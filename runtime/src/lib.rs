@@ -12,6 +12,7 @@ pub mod plan;
 mod process;
 mod rootfs;
 mod runtime;
+mod seccomp;
 mod spec;
 mod state;
 mod sys;

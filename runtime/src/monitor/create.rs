@@ -24,6 +24,7 @@ use crate::{
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, Seccomp},
     rootfs::{HostMounts, Root, Writable, mount_overlay},
+    seccomp,
     spec::{self, CapabilityMask, Facts, HostDevice, SpecError, file_source, host_devices},
     state::{CGROUP, PLAN, TaskDir, private_dir, private_file},
     sys,
@@ -307,6 +308,7 @@ fn launch(
     held: CapabilityMask,
     report: &OwnedFd,
 ) -> Result<Launch, StartError> {
+    let bounding = spec::capabilities(plan, held).map_err(SpecError::from)?;
     Ok(Launch {
         args: plan.args.clone(),
         env: spec::environment(plan, user),
@@ -316,18 +318,19 @@ fn launch(
         init: plan.init,
         rlimits: rlimits(plan, held)?,
         no_new_privileges: plan.security.no_new_privileges && !plan.security.privileged,
-        filter: filter(plan),
-        bounding: spec::capabilities(plan, held).map_err(SpecError::from)?,
+        filter: filter(plan, bounding)?,
+        bounding,
         report: report.as_raw_fd(),
     })
 }
 
-/// The compiled system call filter.
-fn filter(plan: &ContainerPlan) -> Option<Vec<u8>> {
+/// The compiled system call filter for what the container may do.
+fn filter(plan: &ContainerPlan, bounding: CapabilityMask) -> Result<Option<Vec<u8>>, StartError> {
     if plan.security.privileged || plan.security.seccomp == Seccomp::Unconfined {
-        return None;
+        return Ok(None);
     }
-    None
+    let names: Vec<String> = bounding.names().map(str::to_owned).collect();
+    seccomp::program(&names).map(Some).map_err(|error| StartError::invalid(error.to_string()))
 }
 
 /// The limits to set, checked against what we can set at all.

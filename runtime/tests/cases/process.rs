@@ -4,7 +4,7 @@ use std::fs;
 
 use runtime::{
     StartErrorKind,
-    plan::{Network, Rlimit},
+    plan::{Network, Rlimit, Seccomp},
 };
 
 use crate::common::{Node, eventually};
@@ -18,6 +18,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_rights_of_a_user", rights_of_a_user),
     ("process_new_privileges_when_allowed", new_privileges_when_allowed),
     ("process_privileged", privileged),
+    ("process_filter_of_system_calls", filter_of_system_calls),
     ("process_signals_and_umask_are_fresh", signals_and_umask_are_fresh),
     ("process_no_descriptor_leaks", no_descriptor_leaks),
     ("process_limits", limits),
@@ -134,6 +135,25 @@ fn privileged() {
     assert_eq!(container.status_field("CapEff"), own);
     assert_eq!(container.status_field("Seccomp"), "0");
     eventually("its mount", || container.proc("mountinfo").contains(" /tmp "));
+}
+
+fn filter_of_system_calls() {
+    let node = Node::new();
+    for (user, new_privileges) in [("", false), ("web", false), ("", true), ("web", true)] {
+        let mut plan = node.plan("unshare -U true && echo made; grep ^Seccomp: /proc/self/status; sleep 100");
+        plan.user = user.to_owned();
+        plan.security.no_new_privileges = !new_privileges;
+        let mut container = node.start(plan.clone());
+        assert_eq!(container.status_field("Seccomp"), "2");
+        container.running.signal(libc::SIGKILL).expect("killed");
+        container.wait();
+        let (out, _) = container.output();
+        assert!(!out.contains("made"), "a user namespace was made: {out}");
+    }
+    let mut plan = node.plan("unshare -U true && echo made");
+    plan.security.seccomp = Seccomp::Unconfined;
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "made\n", "{err}");
 }
 
 fn signals_and_umask_are_fresh() {

@@ -27,7 +27,7 @@ const BUSYBOX: [&str; 3] = ["/usr/bin/busybox", "/bin/busybox", "/usr/local/bin/
 const APPLETS: &[&str] = &[
     "sh", "cat", "echo", "id", "pwd", "sleep", "kill", "env", "ls", "mkdir", "touch", "true", "false", "head", "grep",
     "hostname", "stat", "mount", "umount", "dd", "tail", "yes", "wc", "ps", "sync", "chmod", "rm", "ip", "stty", "tty",
-    "mknod", "readlink", "df", "ulimit", "test", "seq", "tr", "ifconfig", "usleep", "cut",
+    "mknod", "readlink", "df", "ulimit", "test", "seq", "tr", "ifconfig", "usleep", "cut", "unshare",
 ];
 
 /// State, data and an image's layer in a temporary folder.
