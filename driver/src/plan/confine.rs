@@ -88,3 +88,64 @@ fn make(root: &OwnedFd, below: &Path, path: &Path) -> Result<(), String> {
     }
     open_beneath(root, &made).map(drop).map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink, path::Path};
+
+    use super::{confine, open_root};
+
+    /// An allocation's folder beside one that must stay out of reach.
+    fn folders() -> tempfile::TempDir {
+        let parent = tempfile::tempdir().unwrap();
+        fs::create_dir_all(parent.path().join("alloc/web/local")).unwrap();
+        fs::create_dir_all(parent.path().join("secret")).unwrap();
+        parent
+    }
+
+    fn check(parent: &Path, below: &str, create: bool) -> Result<(), String> {
+        let alloc = parent.join("alloc");
+        confine(&open_root(&alloc)?, Path::new(below), &alloc.join(below), create)
+    }
+
+    #[test]
+    fn paths_inside_pass_and_missing_folders_are_made() {
+        let parent = folders();
+        let alloc = parent.path().join("alloc");
+        check(parent.path(), "web/local", false).unwrap();
+        check(parent.path(), "", false).unwrap();
+        check(parent.path(), "web/new/deep", true).unwrap();
+        assert!(alloc.join("web/new/deep").is_dir());
+        symlink("local", alloc.join("web/inside")).unwrap();
+        check(parent.path(), "web/inside/made", true).unwrap();
+        assert!(alloc.join("web/local/made").is_dir());
+        let error = check(parent.path(), "web/none", false).unwrap_err();
+        assert!(error.contains("web/none\" does not exist"), "{error}");
+        assert!(!alloc.join("web/none").exists());
+    }
+
+    #[test]
+    fn links_that_lead_out_are_refused() {
+        let parent = folders();
+        let local = parent.path().join("alloc/web/local");
+        symlink("../../../secret", local.join("relative")).unwrap();
+        symlink(parent.path().join("secret"), local.join("absolute")).unwrap();
+        symlink("/proc/self/root", local.join("magic")).unwrap();
+        symlink("loop", local.join("loop")).unwrap();
+        for link in ["relative", "absolute", "magic", "loop"] {
+            for (path, create) in [(format!("web/local/{link}"), false), (format!("web/local/{link}/new"), true)] {
+                let error = check(parent.path(), &path, create).unwrap_err();
+                assert!(error.contains("leads out of the allocation's folder"), "{link}: {error}");
+            }
+        }
+        assert_eq!(fs::read_dir(parent.path().join("secret")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_cannot_become_a_folder() {
+        let parent = folders();
+        fs::write(parent.path().join("alloc/web/file"), "").unwrap();
+        check(parent.path(), "web/file", true).unwrap();
+        assert!(check(parent.path(), "web/file/x", true).is_err());
+    }
+}

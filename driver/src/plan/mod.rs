@@ -12,16 +12,14 @@ mod nomad;
 mod process;
 mod resources;
 mod security;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 use runtime::plan::{ContainerPlan, RootFs};
 
-pub use self::{
-    identity::container_id,
-    image::ImageFacts,
-    nomad::NomadTask,
-};
+pub use self::{identity::container_id, image::ImageFacts, nomad::NomadTask};
 use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
 
 /// What the node is like.

@@ -220,3 +220,104 @@ fn device(device: wire::Device) -> NomadDevice {
         permissions: if device.cgroup_permissions.is_empty() { "rwm".to_owned() } else { device.cgroup_permissions },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proto::driver as wire;
+    use runtime::plan::Propagation;
+
+    use super::{HostsEntry, NomadTask};
+
+    fn wire_task() -> wire::TaskConfig {
+        wire::TaskConfig {
+            id: "a/web/1".into(),
+            name: "web".into(),
+            alloc_dir: "/nomad//alloc/./a".into(),
+            alloc_id: "a".into(),
+            ..wire::TaskConfig::default()
+        }
+    }
+
+    #[test]
+    fn a_task_without_optional_parts_is_a_task() {
+        let task = NomadTask::try_from(wire_task()).unwrap();
+        assert_eq!(task.alloc_dir, Path::new("/nomad/alloc/a"));
+        assert_eq!(task.resources, super::TaskResources::default());
+        assert!(task.network_path.is_none() && task.hosts_entry.is_none() && task.dns.is_none());
+    }
+
+    #[test]
+    fn every_part_arrives() {
+        let mut task = wire_task();
+        task.msgpack_driver_config = vec![1, 2];
+        task.env = [("A".to_owned(), "1".to_owned())].into();
+        task.user = "u".into();
+        task.resources = Some(wire::Resources {
+            allocated_resources: Some(wire::AllocatedTaskResources {
+                memory: Some(wire::AllocatedMemoryResources { memory_mb: 256, memory_max_mb: -1 }),
+                ..Default::default()
+            }),
+            linux_resources: Some(wire::LinuxResources {
+                cpu_shares: 500,
+                percent_ticks: 0.5,
+                cpuset_cpus: "1".into(),
+                cpuset_cgroup: "/sys/fs/cgroup/x".into(),
+                memory_limit_bytes: 9,
+                ..Default::default()
+            }),
+            ports: Vec::new(),
+        });
+        task.network_isolation_spec = Some(wire::NetworkIsolationSpec {
+            path: "/run/netns/a".into(),
+            hosts_config: Some(wire::HostsConfig { hostname: "h".into(), address: "10.0.0.1".into() }),
+            ..Default::default()
+        });
+        task.dns = Some(wire::DnsConfig::default());
+        task.mounts = [("", "a"), ("private", "b"), ("host-to-task", "c"), ("bidirectional", "d")]
+            .map(|(mode, path)| wire::Mount {
+                task_path: format!("/{path}"),
+                host_path: format!("/host/{path}"),
+                propagation_mode: mode.into(),
+                ..Default::default()
+            })
+            .into();
+        task.devices = vec![wire::Device { host_path: "/dev/x".into(), ..Default::default() }];
+
+        let task = NomadTask::try_from(task).unwrap();
+        assert_eq!((task.driver_config, task.user.as_str(), task.env["A"].as_str()), (vec![1, 2], "u", "1"));
+        assert_eq!((task.resources.memory_mb, task.resources.memory_max_mb, task.resources.cpu_shares), (256, -1, 500));
+        assert_eq!((task.resources.cpuset_cpus.as_str(), task.resources.percent_ticks), ("1", 0.5));
+        assert_eq!((task.resources.cpuset_cgroup.as_str(), task.resources.memory_limit_bytes), ("/sys/fs/cgroup/x", 9));
+        assert_eq!(task.network_path.as_deref(), Some(Path::new("/run/netns/a")));
+        assert_eq!(task.hosts_entry, Some(HostsEntry { hostname: "h".into(), address: "10.0.0.1".into() }));
+        assert!(task.dns.is_some(), "a dns block with empty lists is not the same as none");
+        let propagation: Vec<_> = task.mounts.iter().map(|mount| mount.propagation).collect();
+        use Propagation::{Bidirectional, HostToContainer, Private};
+        assert_eq!(propagation, [Private, Private, HostToContainer, Bidirectional]);
+        assert_eq!((task.devices[0].task_path.as_str(), task.devices[0].permissions.as_str()), ("/dev/x", "rwm"));
+    }
+
+    #[test]
+    fn what_nomad_never_sends_is_refused_by_field() {
+        type Change = fn(&mut wire::TaskConfig);
+        let changes: [(Change, &str); 6] = [
+            (|task| task.id.clear(), "id is empty"),
+            (|task| task.name.clear(), "name \"\" cannot name a folder"),
+            (|task| task.name = "../x".into(), "name \"../x\" cannot name a folder"),
+            (|task| task.name = "..".into(), "name \"..\" cannot name a folder"),
+            (|task| task.alloc_dir = "x".into(), "alloc_dir is not an absolute path"),
+            (
+                |task| task.mounts.push(wire::Mount { propagation_mode: "up".into(), ..Default::default() }),
+                "mounts have the unknown propagation \"up\"",
+            ),
+        ];
+        for (change, expected) in changes {
+            let mut task = wire_task();
+            change(&mut task);
+            let error = NomadTask::try_from(task).unwrap_err().to_string();
+            assert!(error.ends_with(expected), "{error}");
+        }
+    }
+}
