@@ -1,1 +1,339 @@
+use std::collections::BTreeMap;
 
+use proptest::prelude::*;
+
+use super::{libcontainer_spec::LinuxNamespaceType, *};
+use crate::plan::{
+    CgroupPlacement, Device, Mount, MountKind, Namespaces, Output, Propagation, Resources, Rlimit, RootFs, Seccomp,
+    Security,
+};
+
+fn plan() -> ContainerPlan {
+    ContainerPlan {
+        id: "task".parse().expect("an id"),
+        args: vec!["/bin/app".to_owned()],
+        env: vec![("PATH".to_owned(), "/bin".to_owned())],
+        cwd: "/".to_owned(),
+        user: String::new(),
+        groups: Vec::new(),
+        terminal: false,
+        init: false,
+        hostname: None,
+        root: RootFs { layers: vec!["/layer".into()], readonly: false, volumes: Vec::new() },
+        mounts: Vec::new(),
+        files: Vec::new(),
+        devices: Vec::new(),
+        namespaces: Namespaces {
+            network: Network::Private,
+            private_pid: true,
+            private_ipc: true,
+            private_uts: true,
+            private_cgroup: true,
+        },
+        security: Security {
+            privileged: false,
+            capabilities: vec!["CAP_KILL".to_owned(), "CAP_SYS_RESOURCE".to_owned()],
+            no_new_privileges: true,
+            seccomp: Seccomp::Default,
+        },
+        sysctl: BTreeMap::new(),
+        rlimits: BTreeMap::new(),
+        shm_size: 64 << 20,
+        oom_score_adj: 0,
+        resources: Resources::default(),
+        cgroup: CgroupPlacement { path: "/nomad/task".to_owned(), cpuset_v1: None },
+        output: Output { stdout: "/dev/null".into(), stderr: "/dev/null".into() },
+        annotations: BTreeMap::new(),
+    }
+}
+
+/// What we hold: everything but CAP_SYS_RESOURCE, as in many containers.
+fn held() -> CapabilityMask {
+    let lacking = CapabilityMask::from_names(&["CAP_SYS_RESOURCE"]).expect("known");
+    CapabilityMask(((1 << 41) - 1) & !lacking.0)
+}
+
+fn user(uid: u32) -> ResolvedUser {
+    ResolvedUser { uid, gid: 7, groups: vec![7, 8], home: "/home/app".to_owned() }
+}
+
+fn spec_with(plan: &ContainerPlan, change: impl FnOnce(&mut Facts<'_>)) -> Result<Spec, SpecError> {
+    spec_for(plan, &[], change)
+}
+
+fn spec_for(
+    plan: &ContainerPlan,
+    devices: &[HostDevice],
+    change: impl FnOnce(&mut Facts<'_>),
+) -> Result<Spec, SpecError> {
+    let user = user(1000);
+    let mut facts = Facts {
+        user: &user,
+        cgroup_mode: Mode::V1,
+        swap_accounting: true,
+        held: held(),
+        devices,
+        rootfs: Path::new("/run/rootfs"),
+        files: Path::new("/run/etc"),
+        visible_groups: &[],
+        writable_paths: &[],
+    };
+    change(&mut facts);
+    oci_spec(plan, &facts)
+}
+
+fn spec(plan: &ContainerPlan) -> Spec {
+    spec_with(plan, |_| ()).expect("a spec")
+}
+
+fn destinations(spec: &Spec) -> Vec<&str> {
+    let mounts = spec.mounts().as_ref().expect("mounts");
+    mounts.iter().map(|mount| mount.destination().to_str().expect("text")).collect()
+}
+
+#[test]
+fn capabilities_are_what_is_wanted_and_held() {
+    let spec = spec(&plan());
+    let process = spec.process().as_ref().expect("a process");
+    let set = process.capabilities().as_ref().expect("capabilities");
+    let names: Vec<String> = set.bounding().iter().flatten().map(ToString::to_string).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(set.effective().as_ref().is_some_and(|set| set.is_empty()), "not root");
+    assert_eq!(capabilities(&plan(), held()), CapabilityMask::from_names(&["CAP_KILL"]));
+    let privileged = ContainerPlan { security: Security { privileged: true, ..plan().security }, ..plan() };
+    assert_eq!(capabilities(&privileged, held()), Ok(held()));
+}
+
+#[test]
+fn home_is_set_when_the_environment_lacks_it() {
+    let env = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        environment(&ContainerPlan { env: pairs, ..plan() }, &user(1000))
+    };
+    let home = |value: &str| ("HOME".to_owned(), value.to_owned());
+    assert_eq!(env(&[]), [home("/home/app")]);
+    assert_eq!(env(&[("HOME", "/x")]), [home("/x")]);
+    assert_eq!(env(&[("HOME", "")]), [home("/home/app")]);
+}
+
+#[test]
+fn hidden_paths_unless_privileged() {
+    let linux = |spec: &Spec| spec.linux().clone().expect("linux");
+    let normal = linux(&spec(&plan()));
+    assert!(normal.masked_paths().iter().flatten().any(|path| path == "/proc/kcore"));
+    assert!(normal.readonly_paths().iter().flatten().any(|path| path == "/proc/sys"));
+    let privileged = ContainerPlan { security: Security { privileged: true, ..plan().security }, ..plan() };
+    let privileged = linux(&spec(&privileged));
+    assert_eq!(privileged.masked_paths().as_ref().map(Vec::len), Some(0));
+    assert_eq!(privileged.readonly_paths().as_ref().map(Vec::len), Some(0));
+}
+
+#[test]
+fn swap_is_off_whatever_the_kernel() {
+    let limited =
+        ContainerPlan { resources: Resources { memory_limit: Some(1 << 20), ..Resources::default() }, ..plan() };
+    let resources = |plan: &ContainerPlan, mode, swap_accounting| {
+        let spec = spec_with(plan, |facts| {
+            facts.cgroup_mode = mode;
+            facts.swap_accounting = swap_accounting;
+        });
+        spec.expect("a spec").linux().clone().and_then(|linux| linux.resources().clone()).expect("resources")
+    };
+    let swap = |plan: &ContainerPlan, mode, accounting| {
+        let resources = resources(plan, mode, accounting);
+        let unified = resources.unified().as_ref().and_then(|files| files.get("memory.swap.max").cloned());
+        (resources.memory().as_ref().and_then(|memory| memory.swap()), unified)
+    };
+    assert_eq!(swap(&limited, Mode::V1, true), (Some(1 << 20), None));
+    assert_eq!(swap(&limited, Mode::V2, true), (Some(1 << 20), Some("0".to_owned())));
+    assert_eq!(swap(&limited, Mode::V1, false), (None, None));
+    assert_eq!(swap(&plan(), Mode::V2, true), (None, None));
+}
+
+#[test]
+fn cores_are_not_set_in_a_cpuset_that_is_left() {
+    let mut plan = plan();
+    plan.resources.cpuset_cpus = Some("1".to_owned());
+    let cpus = |plan: &ContainerPlan, mode| {
+        let spec = spec_with(plan, |facts| facts.cgroup_mode = mode).expect("a spec");
+        let resources = spec.linux().clone().and_then(|linux| linux.resources().clone()).expect("resources");
+        resources.cpu().as_ref().and_then(|cpu| cpu.cpus().clone())
+    };
+    assert_eq!(cpus(&plan, Mode::V1).as_deref(), Some("1"));
+    plan.cgroup.cpuset_v1 = Some("/sys/fs/cgroup/cpuset/nomad/share".into());
+    assert_eq!(cpus(&plan, Mode::V1), None);
+    assert_eq!(cpus(&plan, Mode::V2).as_deref(), Some("1"));
+}
+
+#[test]
+fn devices_are_refused_but_for_the_list() {
+    let device = HostDevice {
+        container_path: "/dev/mine".into(),
+        block: false,
+        major: 10,
+        minor: 20,
+        mode: 0o660,
+        uid: 0,
+        gid: 5,
+        permissions: "rw".to_owned(),
+    };
+    let rules = |spec: Spec| {
+        let resources = spec.linux().clone().and_then(|linux| linux.resources().clone()).expect("resources");
+        resources.devices().clone().expect("rules")
+    };
+    let list = rules(spec_for(&plan(), std::slice::from_ref(&device), |_| ()).expect("a spec"));
+    assert_eq!(list.iter().map(|rule| rule.allow()).collect::<Vec<_>>(), [false, true]);
+    assert_eq!((list[1].major(), list[1].minor(), list[1].access().as_deref()), (Some(10), Some(20), Some("rw")));
+    let privileged = ContainerPlan { security: Security { privileged: true, ..plan().security }, ..plan() };
+    assert!(rules(spec(&privileged))[0].allow());
+    let wrong = HostDevice { permissions: "rx".to_owned(), ..device };
+    let error = spec_for(&plan(), std::slice::from_ref(&wrong), |_| ()).expect_err("refused");
+    assert_eq!(error, SpecError::DevicePermissions("rx".to_owned()));
+}
+
+#[test]
+fn a_mount_of_the_plan_replaces_a_standard_one_or_a_small_file() {
+    let mut plan = plan();
+    plan.files = vec![("/etc/hosts".to_owned(), String::new()), ("/etc/hostname".to_owned(), String::new())];
+    let bind = |destination: &str| Mount {
+        destination: destination.to_owned(),
+        kind: MountKind::Bind { source: "/source".into() },
+        readonly: true,
+        propagation: Propagation::HostToContainer,
+    };
+    plan.mounts = vec![bind("/dev/shm"), bind("/etc/hosts")];
+    let spec = spec(&plan);
+    for destination in ["/dev/shm", "/etc/hosts", "/etc/hostname", "/proc", "/dev"] {
+        assert_eq!(destinations(&spec).iter().filter(|one| **one == destination).count(), 1, "{destination}");
+    }
+    let last = spec.mounts().as_ref().and_then(|mounts| mounts.last()).expect("a mount");
+    assert_eq!(last.options().clone(), Some(["rbind", "rro", "rslave"].map(str::to_owned).to_vec()));
+}
+
+#[test]
+fn mistakes_are_named() {
+    let limit = |name: &str, soft, hard| {
+        let rlimits = BTreeMap::from([(name.to_owned(), Rlimit { soft, hard })]);
+        spec_with(&ContainerPlan { rlimits, ..plan() }, |_| ()).expect_err("refused").to_string()
+    };
+    assert!(limit("files", 1, 1).contains("\"files\""));
+    assert!(limit("nofile", 2, 1).contains("nofile"));
+    let mut nameless = plan();
+    nameless.hostname = Some("x".to_owned());
+    nameless.namespaces.private_uts = false;
+    assert_eq!(spec_with(&nameless, |_| ()).expect_err("refused"), SpecError::HostnameOfHost);
+    let empty = ContainerPlan { args: Vec::new(), ..plan() };
+    assert_eq!(spec_with(&empty, |_| ()).expect_err("refused"), SpecError::NoCommand);
+    let security = Security { capabilities: vec!["CAP_NOTHING".to_owned()], ..plan().security };
+    let unknown = ContainerPlan { security, ..plan() };
+    assert!(spec_with(&unknown, |_| ()).expect_err("refused").to_string().contains("CAP_NOTHING"));
+}
+
+#[test]
+fn prepared_sources_stand_in_for_their_mount_alone() {
+    let mut plan = plan();
+    let bind = |destination: &str| Mount {
+        destination: destination.to_owned(),
+        kind: MountKind::Bind { source: "/source".into() },
+        readonly: false,
+        propagation: Propagation::Private,
+    };
+    plan.mounts = vec![bind("/a"), bind("/b")];
+    let sources = Sources(vec![Source {
+        destination: "/b".to_owned(),
+        original: "/source".into(),
+        prepared: "/prepared".into(),
+    }]);
+    let engine = for_engine(&spec(&plan), "/root", &sources);
+    let source = |destination: &str| {
+        let mounts = engine.mounts().as_ref().expect("mounts");
+        mounts.iter().find(|mount| mount.destination() == Path::new(destination)).and_then(|mount| mount.source().clone())
+    };
+    assert_eq!(source("/a"), Some("/source".into()));
+    assert_eq!(source("/b"), Some("/prepared".into()));
+}
+
+fn any_mount() -> impl Strategy<Value = Mount> {
+    let propagation = prop_oneof![
+        Just(Propagation::Private),
+        Just(Propagation::HostToContainer),
+        Just(Propagation::Bidirectional)
+    ];
+    let kind = prop_oneof![
+        "/[a-z]{1,8}".prop_map(|source| MountKind::Bind { source: source.into() }),
+        (any::<Option<u64>>(), proptest::option::of(0u32..0o7777)).prop_map(|(size, mode)| MountKind::Tmpfs { size, mode })
+    ];
+    ("/[a-z/]{1,12}", kind, any::<bool>(), propagation).prop_map(|(destination, kind, readonly, propagation)| Mount {
+        destination,
+        kind,
+        readonly,
+        propagation,
+    })
+}
+
+fn any_plan() -> impl Strategy<Value = ContainerPlan> {
+    let flags = any::<[bool; 8]>();
+    let limits = (any::<Option<u64>>(), any::<Option<u64>>(), any::<Option<i64>>());
+    let mounts = proptest::collection::vec(any_mount(), 0..5);
+    let devices = proptest::collection::vec("/dev/[a-z]{1,4}", 0..3);
+    (flags, limits, mounts, devices).prop_map(|(flags, limits, mounts, devices)| {
+        let [privileged, new_privileges, pid, ipc, uts, cgroup, host_network, readonly] = flags;
+        let mut plan = plan();
+        plan.security.privileged = privileged;
+        plan.security.no_new_privileges = !new_privileges;
+        plan.namespaces =
+            Namespaces { private_pid: pid, private_ipc: ipc, private_uts: uts, private_cgroup: cgroup, ..plan.namespaces };
+        if host_network {
+            plan.namespaces.network = Network::Host;
+        }
+        plan.root.readonly = readonly;
+        plan.resources.memory_limit = limits.0;
+        plan.resources.cpu_shares = limits.1;
+        plan.resources.pids_limit = limits.2;
+        plan.mounts = mounts;
+        let device = |path: String| Device { host_path: path.clone().into(), container_path: path, permissions: "r".into() };
+        plan.devices = devices.into_iter().map(device).collect();
+        plan
+    })
+}
+
+proptest! {
+    /// Whatever is asked for: the spec is a spec, and what keeps a container in is there.
+    #[test]
+    fn every_plan_keeps_its_container_in(plan in any_plan(), v2 in any::<bool>()) {
+        let spec = spec_with(&plan, |facts| facts.cgroup_mode = if v2 { Mode::V2 } else { Mode::V1 }).expect("a spec");
+        let text = serde_json::to_vec(&spec).expect("JSON");
+        prop_assert_eq!(&serde_json::from_slice::<Spec>(&text).expect("a spec"), &spec);
+        let linux = spec.linux().as_ref().expect("linux");
+        let spaces: Vec<_> = linux.namespaces().iter().flatten().map(|space| space.typ()).collect();
+        prop_assert!(spaces.contains(&LinuxNamespaceType::Mount));
+        prop_assert_eq!(spaces.contains(&LinuxNamespaceType::Pid), plan.namespaces.private_pid);
+        prop_assert!(["private", "slave", "shared"].contains(&linux.rootfs_propagation().as_deref().expect("one")));
+        prop_assert!(linux.cgroups_path().as_ref().is_some_and(|path| path.is_absolute()));
+        let mounts = spec.mounts().as_ref().expect("mounts");
+        // libcontainer mounts v1 groups writable, and the host's root of one of them.
+        prop_assert!(v2 || mounts.iter().all(|mount| mount.typ().as_deref() != Some("cgroup")));
+        let process = spec.process().as_ref().expect("a process");
+        if !plan.security.privileged {
+            prop_assert!(linux.masked_paths().as_ref().is_some_and(|paths| !paths.is_empty()));
+            prop_assert_eq!(process.no_new_privileges(), Some(plan.security.no_new_privileges));
+            let rules = linux.resources().as_ref().and_then(|all| all.devices().clone()).expect("rules");
+            prop_assert!(!rules[0].allow() && rules[0].major().is_none());
+        }
+        let set = process.capabilities().as_ref().expect("capabilities");
+        prop_assert!(set.ambient().as_ref().is_some_and(|set| set.is_empty()));
+        prop_assert!(set.inheritable().as_ref().is_some_and(|set| set.is_empty()));
+    }
+
+    /// libcontainer is never given what our executor must do itself.
+    #[test]
+    fn the_engine_leaves_the_last_steps_to_us(plan in any_plan()) {
+        let engine = for_engine(&spec(&plan), "/root", &Sources::default());
+        let process = engine.process().as_ref().expect("a process");
+        prop_assert!(process.capabilities().is_none() && process.rlimits().is_none());
+        prop_assert!(process.oom_score_adj().is_none());
+        prop_assert_ne!(process.no_new_privileges(), Some(false), "libcontainer takes it for true in places");
+        prop_assert!(engine.linux().as_ref().is_some_and(|linux| linux.seccomp().is_none()));
+        prop_assert_eq!(process.user().umask(), Some(0o022));
+    }
+}
