@@ -1,0 +1,85 @@
+//! The system call filter of a container, as a BPF program for the kernel.
+//!
+//! Pure: the same capabilities always give the same program. `profile` says what is allowed, `numbers` what it is called on
+//! a machine, `compile` makes the program. It is not kept on disk: making it takes less time than reading a file.
+
+mod compile;
+mod numbers;
+mod profile;
+#[cfg(test)]
+mod tests;
+
+use seccompiler::{BackendError, BpfProgram};
+
+/// A filter that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SeccompError {
+    /// The profile does not know this machine.
+    #[error("the default seccomp profile does not know this machine's architecture ({0}); use seccomp=unconfined")]
+    UnknownArchitecture(&'static str),
+    /// The library refused a rule.
+    #[error("compiling the default seccomp profile: {0}")]
+    Compile(#[from] BackendError),
+    /// The kernel takes no program of this length.
+    #[error("the default seccomp profile makes a filter of {0} instructions; the kernel takes 4096")]
+    TooLong(usize),
+}
+
+/// What a process can be compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arch {
+    X86_64,
+    /// 32-bit processes on x86_64.
+    I386,
+    Aarch64,
+}
+
+impl Arch {
+    /// What we are compiled for.
+    fn native() -> Result<Self, SeccompError> {
+        match std::env::consts::ARCH {
+            "x86_64" => Ok(Self::X86_64),
+            "aarch64" => Ok(Self::Aarch64),
+            other => Err(SeccompError::UnknownArchitecture(other)),
+        }
+    }
+
+    /// All that runs on such a machine and has a profile.
+    fn family(self) -> &'static [Self] {
+        match self {
+            Self::X86_64 | Self::I386 => &[Self::X86_64, Self::I386],
+            Self::Aarch64 => &[Self::Aarch64],
+        }
+    }
+
+    /// How the kernel names it to a filter (`AUDIT_ARCH_…`).
+    fn audit_value(self) -> u32 {
+        const LITTLE_ENDIAN: u32 = 0x4000_0000;
+        const BITS_64: u32 = 0x8000_0000;
+        match self {
+            Self::X86_64 => u32::from(libc::EM_X86_64) | LITTLE_ENDIAN | BITS_64,
+            Self::I386 => u32::from(libc::EM_386) | LITTLE_ENDIAN,
+            Self::Aarch64 => u32::from(libc::EM_AARCH64) | LITTLE_ENDIAN | BITS_64,
+        }
+    }
+}
+
+/// The default filter for a container with these capabilities (`CAP_SYS_ADMIN` …): an array of `struct sock_filter` for
+/// this machine.
+pub fn program(capabilities: &[String]) -> Result<Vec<u8>, SeccompError> {
+    Ok(bytes(&instructions(Arch::native()?, capabilities)?))
+}
+
+fn instructions(arch: Arch, capabilities: &[String]) -> Result<BpfProgram, SeccompError> {
+    const LONGEST: usize = 4096;
+    let program = compile::compile(arch.family(), &profile::profile(capabilities)?);
+    if program.len() > LONGEST { Err(SeccompError::TooLong(program.len())) } else { Ok(program) }
+}
+
+fn bytes(program: &[seccompiler::sock_filter]) -> Vec<u8> {
+    let one = |instruction: &seccompiler::sock_filter| {
+        let ([code_0, code_1], [k_0, k_1, k_2, k_3]) = (instruction.code.to_ne_bytes(), instruction.k.to_ne_bytes());
+        [code_0, code_1, instruction.jt, instruction.jf, k_0, k_1, k_2, k_3]
+    };
+    program.iter().flat_map(one).collect()
+}
