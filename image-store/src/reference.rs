@@ -124,7 +124,7 @@ fn parse(given: &str) -> Result<Reference, &'static str> {
 fn split_domain(text: &str) -> (&str, &str) {
     match text.split_once('/') {
         Some((first, rest))
-            if first.contains(['.', ':'])
+            if first.starts_with('[') || first.contains(['.', ':'])
                 || first == "localhost"
                 || first.bytes().any(|b| b.is_ascii_uppercase()) =>
         {
