@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use image_store::{Image, PullRequest};
-use runtime::{ExitRecord, Running, Status, plan::ContainerId};
+use runtime::{ExitRecord, Running, StartErrorKind, Status, plan::ContainerId};
 use tokio::{io::Interest, sync::watch};
 
 use super::{DriverState, Exit, TaskError};
@@ -152,7 +152,17 @@ async fn start_container(engine: &Arc<Engine>, planned: TaskPlan) -> Result<Runn
     let engine = engine.clone();
     blocking(move || {
         planned.check_confined().map_err(TaskError::Confinement)?;
-        Ok(engine.runtime.start(&planned.container)?)
+        match engine.runtime.start(&planned.container) {
+            // The id is ours alone, so this is what a start left that was cut short by the plugin's death: Nomad asks again for
+            // the same id, and knows nothing of the first one.
+            Err(error) if error.kind == StartErrorKind::Exists => {
+                tracing::warn!(container = %planned.container.id, "removing what an interrupted start left");
+                let removed = engine.runtime.destroy(&planned.container.id);
+                removed.map_err(|error| TaskError::Internal(error.to_string()))?;
+                Ok(engine.runtime.start(&planned.container)?)
+            }
+            result => Ok(result?),
+        }
     })
     .await
 }
