@@ -20,7 +20,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
     Stats,
-    cgroup::{Groups, kill_group},
+    cgroup::{self, Groups, kill_group},
     error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
     exec_stub::{ExecProcess, ExecRequest},
     launcher::Launcher,
@@ -119,6 +119,8 @@ impl Runtime {
     }
 
     fn launch(&self, task: &TaskDir, plan: &ContainerPlan) -> Result<Running, StartError> {
+        // Beside everything up to the engine, which would wait for it otherwise.
+        std::thread::spawn(cgroup::warm_up);
         task.commit(PLAN, plan)?;
         let (outcome, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
         let log = fs::OpenOptions::new()

@@ -10,6 +10,7 @@ use runtime::{Runtime, StartErrorKind, Status};
 use crate::common::{Node, control_groups, eventually};
 
 pub const CASES: &[(&str, fn())] = &[
+    ("measure_start", measure_start),
     ("life_runs_and_ends", runs_and_ends),
     ("life_ends_by_a_signal", ends_by_a_signal),
     ("life_signal_reaches_the_command", signal_reaches_the_command),
@@ -291,5 +292,30 @@ fn late_destroy_spares_a_successor() {
     node.runtime.destroy(&second.id).expect("destroyed");
     for group in control_groups(&first.cgroup.path) {
         fs::remove_dir(group).expect("empty");
+    }
+}
+
+/// From the call of `start` to its return, after a pause and without one.
+fn measure_start() {
+    let mut node = Node::new();
+    // Where it is on a real node: in memory.
+    let state = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    node.runtime = Runtime::open(state.path(), &node.folder.path().join("data")).expect("a runtime");
+    for (name, pause) in [("cold", 300), ("warm", 0)] {
+        let (mut starts, mut destroys) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(pause));
+            let mut plan = node.plan("");
+            plan.args = ["sleep", "100"].map(str::to_owned).to_vec();
+            let begun = std::time::Instant::now();
+            node.runtime.start(&plan).expect("started");
+            starts.push(begun.elapsed().as_micros());
+            let begun = std::time::Instant::now();
+            node.runtime.destroy(&plan.id).expect("destroyed");
+            destroys.push(begun.elapsed().as_micros());
+        }
+        starts.sort_unstable();
+        destroys.sort_unstable();
+        println!("{name}: start {} µs (least {}), destroy {} µs", starts[10], starts[0], destroys[10]);
     }
 }
