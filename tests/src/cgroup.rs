@@ -190,6 +190,14 @@ impl TaskGroups {
             fs::create_dir_all(group)?;
         }
         if mode() == Mode::V1 && reserve {
+            // The client widens this part as cores are reserved.
+            let reserve = root.join("cpuset/nomad/reserve");
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                fs::write(
+                    reserve.join(file),
+                    fs::read(root.join("cpuset/nomad").join(file))?,
+                )?;
+            }
             let mems = fs::read(root.join("cpuset/nomad/cpuset.mems"))?;
             fs::write(groups.cpuset.join("cpuset.mems"), mems)?;
         }

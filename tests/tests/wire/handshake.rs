@@ -153,7 +153,7 @@ async fn a_broken_standard_error_does_no_harm() {
     let mut plugin = Launch::new(&node).deaf().connect().await;
     let packed = plugin.encode_config(&node.config()).await;
     // A refused configuration and an unknown task give it something to say.
-    let garbage = plugin.set_config(vec![0xc1], None).await;
+    let garbage = plugin.set_config(vec![0x91, 0x01], None).await;
     assert!(garbage.is_err());
     plugin
         .set_config(packed, Some(kit::plugin::nomad_config()))
@@ -171,7 +171,7 @@ async fn every_line_of_standard_error_is_a_log_entry() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     plugin
-        .set_config(vec![0xc1], None)
+        .set_config(vec![0x91, 0x01], None)
         .await
         .err()
         .must("a refused configuration");

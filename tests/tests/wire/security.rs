@@ -37,7 +37,7 @@ async fn the_default_is_tight() {
     let images = Images::start().await;
     let task = node
         .task(&images.busybox())
-        .sh(IDLE)
+        .command("/bin/sleep", &["1000"])
         .build(&mut plugin)
         .await;
     plugin.started(&task).await;
