@@ -40,9 +40,11 @@ fi
 [ ! -e "$KEPT" ] || die "a demo is running already: stop it with \`make demo-stop\`"
 
 "$ROOT/scripts/setup.sh" demo
-say "Building the driver (cargo build --release)"
-(cd "$ROOT" && cargo build --release -p oci-rs)
-binary=$TARGET_DIR/release/oci-rs
+binary=${OCI_RS_BIN:-$TARGET_DIR/release/oci-rs}
+if [ -z "${OCI_RS_BIN:-}" ]; then
+    say "Building the driver (cargo build --release)"
+    (cd "$ROOT" && cargo build --release -p oci-rs)
+fi
 note "$binary, $(du -h "$binary" | cut -f1), $(file -b "$binary" 2>/dev/null | cut -d, -f1,4 || true)"
 
 folder=$(mktemp -d /tmp/oci-rs-demo.XXXXXX)

@@ -48,10 +48,10 @@ free_port() {
     done
 }
 
-# end_process PID [SECONDS]: asks with SIGINT, and insists after a while. Only for processes that we started.
+# end_process PID [SECONDS]: asks with SIGTERM, and insists after a while. Only for processes that we started.
 end_process() {
     local pid=$1 limit=$((SECONDS + ${2:-20}))
-    kill -INT "$pid" 2>/dev/null || return 0
+    kill -TERM "$pid" 2>/dev/null || return 0
     while kill -0 "$pid" 2>/dev/null; do
         if [ $SECONDS -ge $limit ]; then kill -KILL "$pid" 2>/dev/null || true; break; fi
         sleep 0.1
@@ -147,6 +147,7 @@ leaks() {
 # remove_folder FOLDER: with whatever a failed run left mounted in it, never through a mount into something else.
 remove_folder() {
     local mount
-    awk '{print $5}' /proc/self/mountinfo | grep -F "$1/" | sort -r | while read -r mount; do umount -l "$mount" || true; done
+    awk -v folder="$1/" 'index($5, folder) == 1 { print $5 }' /proc/self/mountinfo | sort -r |
+        while read -r mount; do umount -l "$mount" || true; done
     rm -rf --one-file-system "$1"
 }

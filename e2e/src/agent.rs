@@ -267,7 +267,8 @@ impl Agent {
         let mut text = String::new();
         for id in lock(&self.allocs).iter().rev().take(3) {
             let alloc = Alloc::new(self, id.clone(), String::new());
-            let events = alloc.events().unwrap_or_else(|failure| vec![failure.0]);
+            // Those of earlier cases are collected by now.
+            let Ok(events) = alloc.events() else { continue };
             text.push_str(&format!(
                 "--- allocation {id}\n    {}\n",
                 events.join("\n    ")
@@ -387,10 +388,15 @@ impl Agent {
     fn log_tail(&self, lines: usize) -> String {
         let text = read_from(&self.log(), *lock(&self.log_mark)).unwrap_or_default();
         let telling = |line: &&str| {
-            ["[WARN]", "[ERROR]", "oci-rs", "panic", "==>"]
-                .iter()
-                .any(|word| line.contains(word))
-                && !line.contains("http: request complete")
+            [
+                "[WARN]",
+                "[ERROR]",
+                "panic",
+                "==> Error",
+                "driver_mgr.oci-rs",
+            ]
+            .iter()
+            .any(|word| line.contains(word))
         };
         let mut kept: Vec<&str> = text.lines().rev().filter(telling).take(lines).collect();
         kept.reverse();

@@ -5,7 +5,10 @@ use std::{
     net::{TcpListener, TcpStream},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU16, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,10 +22,11 @@ use crate::{Context, Failure, Outcome, Tools, api};
 /// # Errors
 /// When there is none.
 pub fn free_port() -> Outcome<u16> {
-    let seed = std::process::id() as u16 ^ Instant::now().elapsed().subsec_nanos() as u16;
-    let mut candidate = 10_000 + seed % 9_000;
+    // Nobody listens yet on the ports that were handed out, so they must not be handed out again.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     for _ in 0..9_000 {
-        candidate = 10_000 + (candidate - 10_000 + 7) % 9_000;
+        let offset = u32::from(NEXT.fetch_add(1, Ordering::Relaxed)) * 7 + std::process::id() * 131;
+        let candidate = 10_000 + (offset % 9_000) as u16;
         if TcpListener::bind(("127.0.0.1", candidate)).is_ok() {
             return Ok(candidate);
         }

@@ -136,6 +136,7 @@ impl World {
     }
 
     fn close(&self) -> Outcome {
+        drop(lock(&self.registry).take());
         close(lock(&self.agent).take())
     }
 

@@ -86,7 +86,7 @@ fn image_does_not_exist(env: &Env) -> Outcome {
     refused(
         env,
         &with_attempts(Job::new("batch").var("image", &image)),
-        &[&image, "not found"],
+        &["test/no-such-image:1.0", "not found"],
     )
 }
 
