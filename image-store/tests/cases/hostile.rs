@@ -1,0 +1,295 @@
+//! Layers that want to get out, take over, fill up or confuse. What is refused is refused with the layer's digest and the entry.
+
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
+use image_store::{Limits, PullError};
+use kit::image::{Entry, Image, Layer, digest, pax_record};
+
+use crate::common::{Bench, limits, xattrs};
+
+/// Refused, in words that name the layer and hold `reason`, and nothing is left.
+async fn refused(entries: Vec<Entry>, reason: &str) {
+    refused_layer(&Bench::new(), Layer::of(entries), reason).await;
+}
+
+async fn refused_layer(bench: &Bench, layer: Layer, reason: &str) {
+    let blob = digest(&layer.blob());
+    let error = bench.unpack_layers([layer]).await.unwrap_err();
+    assert!(matches!(error, PullError::Layer { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(reason) && text.contains(&blob), "{reason:?} expected: {text}");
+    assert!(!error.recoverable());
+    assert_eq!(bench.layer_count(), 0);
+    bench.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn impossible_names() {
+    let long = format!("d/{}", "n".repeat(256));
+    for (name, reason) in [
+        ("../escape", ".."),
+        ("a/../../escape", ".."),
+        ("a/..", ".."),
+        (long.as_str(), "longer than 255"),
+        ("a/.wh.", "whiteout without a name"),
+        ("a/.wh..", "whiteout without a name"),
+        ("a/.wh...", "whiteout without a name"),
+        ("a/.wh.b/c", "inside a whiteout"),
+    ] {
+        refused(vec![Entry::file(name, "x")], reason).await;
+    }
+    refused(vec![Entry::file("a", "").pax("path", *b"a\0b")], "NUL").await;
+    refused(vec![Entry::file(".", "x")], "root must be a folder").await;
+    refused(vec![Entry::symlink("./", "/etc")], "root must be a folder").await;
+}
+
+/// A folder outside that must stay as it is.
+struct Canary {
+    folder: tempfile::TempDir,
+}
+
+impl Canary {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "canary").unwrap();
+        Self { folder }
+    }
+
+    fn path(&self) -> String {
+        self.folder.path().display().to_string()
+    }
+
+    fn assert_alive(&self) {
+        let meta = fs::metadata(self.folder.path().join("file")).unwrap();
+        assert_eq!(fs::read_to_string(self.folder.path().join("file")).unwrap(), "canary");
+        assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.nlink()), (0o644, 0, 1));
+        assert_eq!(fs::read_dir(self.folder.path()).unwrap().count(), 1);
+        assert_eq!(xattrs(&self.folder.path().join("file")), "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_lead_nowhere_but_inside() {
+    let canary = Canary::new();
+    let out = canary.path();
+    let up = format!("../../../../../../../../../../..{out}");
+    for target in [&out, &up] {
+        let bench = Bench::new();
+        let image = bench
+            .unpack([
+                Entry::symlink("link", target.as_str()),
+                Entry::file("link/file", "inside").mode(0o777).owner(7, 7).xattr("user.x", "1"),
+                Entry::dir("link/dir"),
+                Entry::whiteout("link/gone"),
+                Entry::opaque("link"),
+            ])
+            .await
+            .unwrap();
+        canary.assert_alive();
+        let inside = image.layers[0].join(out.trim_start_matches('/'));
+        assert_eq!(fs::read_to_string(inside.join("file")).unwrap(), "inside");
+        assert!(xattrs(&inside).contains("trusted.overlay.opaque=79"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_never_act_through_a_link_of_their_own_name() {
+    let canary = Canary::new();
+    let file = format!("{}/file", canary.path());
+    let image = Bench::new();
+    let image = image
+        .unpack([
+            Entry::symlink("f", file.as_str()),
+            Entry::file("f", "new").mode(0o4777),
+            Entry::symlink("d", canary.path()),
+            Entry::dir("d").mode(0o777).owner(9, 9),
+            Entry::file("d/file", "in d"),
+            Entry::symlink("n", file.as_str()),
+            Entry::fifo("n"),
+            Entry::symlink("s", file.as_str()).owner(5, 5).mtime(1, 0),
+            Entry::symlink("w", canary.path()),
+            Entry::whiteout("w"),
+        ])
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
+    canary.assert_alive();
+    let root = &image.layers[0];
+    assert_eq!(fs::read_to_string(root.join("f")).unwrap(), "new");
+    assert_eq!(fs::symlink_metadata(root.join("d")).unwrap().mode() & 0o7777, 0o777);
+    assert!(fs::symlink_metadata(root.join("d")).unwrap().is_dir());
+    assert_eq!(fs::symlink_metadata(root.join("s")).unwrap().uid(), 5);
+    // The entry beats its own whiteout.
+    assert!(fs::symlink_metadata(root.join("w")).unwrap().is_symlink());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hard_links_reach_only_what_this_layer_made() {
+    let canary = Canary::new();
+    let file = format!("{}/file", canary.path());
+    for (target, reason) in [
+        ("missing", "does not have"),
+        (file.as_str(), "does not have"),
+        ("../file", ".."),
+        ("etc", "to a folder"),
+        ("/", "root"),
+    ] {
+        refused(vec![Entry::dir("etc"), Entry::hard_link("link", target)], reason).await;
+    }
+    let through = vec![Entry::symlink("out", canary.path()), Entry::hard_link("link", "out/file")];
+    refused(through, "does not have").await;
+    refused(vec![Entry::file("d/f", ""), Entry::hard_link("d", "d/f")], "own target").await;
+    // Nor what a lower layer made.
+    let bench = Bench::new();
+    let lower = Layer::of([Entry::file("lower", "")]);
+    let error = bench.unpack_layers([lower, Layer::of([Entry::hard_link("link", "lower")])]).await.unwrap_err();
+    assert!(error.to_string().contains("does not have"), "{error}");
+    canary.assert_alive();
+    // A link to a link is a second name of the link.
+    let bench = Bench::new();
+    let image = bench.unpack([Entry::symlink("s", file.as_str()), Entry::hard_link("h", "s").mode(0o777).owner(3, 3)]).await.unwrap();
+    assert!(fs::symlink_metadata(image.layers[0].join("h")).unwrap().is_symlink());
+    canary.assert_alive();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parents_must_be_folders() {
+    refused(vec![Entry::file("f", ""), Entry::file("f/x", "")], "parent is no folder").await;
+    refused(vec![Entry::symlink("a", "b"), Entry::symlink("b", "a"), Entry::file("a/x", "")], "parent is no folder").await;
+    refused(vec![Entry::file("f", ""), Entry::whiteout("f/x")], "parent is no folder").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn overlays_own_marks_cannot_be_injected() {
+    let bench = Bench::new();
+    let image = bench
+        .unpack([
+            Entry::dir("d")
+                .xattr("trusted.overlay.opaque", "y")
+                .xattr("trusted.overlay.redirect", "/etc")
+                .xattr("user.overlay.opaque", "y")
+                .xattr("security.selinux", "x")
+                .xattr("user.kept", "1"),
+            Entry::file("f", "").xattr("trusted.overlay.metacopy", "").xattr("user.kept", "2"),
+        ])
+        .await
+        .unwrap();
+    assert_eq!(xattrs(&image.layers[0].join("d")), "user.kept=31");
+    assert_eq!(xattrs(&image.layers[0].join("f")), "user.kept=32");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_and_devices_out_of_range() {
+    // To the kernel -1 means "leave it", which would leave a setuid file with root.
+    for uid in [u64::from(u32::MAX), 1 << 32, u64::MAX] {
+        refused(vec![Entry::file("f", "").pax("uid", uid.to_string())], "out of range").await;
+        refused(vec![Entry::dir("f").pax("gid", uid.to_string())], "out of range").await;
+    }
+    refused(vec![Entry::file("f", "").pax("uid", "-1")], "no number").await;
+    refused(vec![Entry::char_device("c", 5000, 1)], "device number").await;
+    refused(vec![Entry::block_device("b", 1, 1 << 21)], "device number").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_readers_understand_differently() {
+    refused(vec![Entry::of_kind(b'V', "label")], "unknown entry type").await;
+    refused(vec![Entry::of_kind(b'M', "multi")], "unknown entry type").await;
+    refused(vec![Entry::file("f", "x").pax("size", "-1")], "no number").await;
+    refused(vec![Entry::file("f", "x").pax("size", "99999999999999999999")], "no number").await;
+    // PAX says that the data goes on beyond the end.
+    refused(vec![Entry::file("f", "x").pax("size", "100000")], "ends in the middle").await;
+    let bench = Bench::new();
+    let entry = Layer::of([Entry::file("f", "x")]).tar().to_vec();
+    let mut flipped = entry.clone();
+    flipped[0] ^= 1;
+    refused_layer(&bench, Layer::raw(flipped), "checksum").await;
+    refused_layer(&bench, Layer::raw(&entry[..700]), "ends in the middle").await;
+    let zero_inside = [&[0; 512][..], &entry].concat();
+    refused_layer(&bench, Layer::raw(zero_inside), "after a block of zeros").await;
+    // A global header that renames everything.
+    let global = pax_record("path", b"etc/passwd");
+    let mut tar = tar_entry(b'g', &global);
+    tar.extend_from_slice(&entry);
+    refused_layer(&bench, Layer::raw(tar), "global PAX header").await;
+    let mut twice = tar_entry(b'x', &pax_record("path", b"a"));
+    twice.extend(tar_entry(b'x', &pax_record("path", b"b")));
+    twice.extend_from_slice(&entry);
+    refused_layer(&bench, Layer::raw(twice), "two PAX headers").await;
+    let mut contradiction = tar_entry(b'L', b"long\0");
+    contradiction.extend(tar_entry(b'x', &pax_record("path", b"other")));
+    contradiction.extend_from_slice(&entry);
+    refused_layer(&bench, Layer::raw(contradiction), "differently").await;
+    let mut alone = tar_entry(b'x', &pax_record("path", b"a"));
+    alone.extend([0; 1024]);
+    refused_layer(&bench, Layer::raw(alone), "ends after an extension").await;
+    let huge = tar_entry(b'x', &pax_record("comment", &vec![b'x'; 2 << 20]));
+    refused_layer(&bench, Layer::raw(huge), "extension header of").await;
+    refused_layer(&bench, Layer::raw(&b"this is no tar archive at all, but it is longer than one block".repeat(20)[..]), "checksum").await;
+}
+
+fn tar_entry(kind: u8, data: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.as_old_mut().linkflag = [kind];
+    header.as_old_mut().name[..1].copy_from_slice(b"x");
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(data.len() as u64);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn junk_after_the_compressed_stream() {
+    for junk in [&b"junk"[..], &[0; 512]] {
+        let layer = Layer::of([Entry::file("f", "x")]);
+        let blob = [&layer.blob()[..], junk].concat();
+        let mut built = Image::new().layer(layer.clone().claim_blob(&digest(&blob))).build();
+        built.blobs[0].1 = blob.clone();
+        let text = String::from_utf8(built.manifests[0].bytes.clone()).unwrap();
+        let text = text.replace(&format!("\"size\":{}}}]", layer.blob().len()), &format!("\"size\":{}}}]", blob.len()));
+        built.manifests[0].bytes = text.into_bytes();
+        let bench = Bench::new();
+        let error = bench.pull(&bench.push("junk:1", &built)).await.unwrap_err();
+        assert!(matches!(error, PullError::Layer { .. }) && !error.recoverable(), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bombs() {
+    let small = Limits { layer_bytes: 32 << 20, ratio_grace: 4 << 20, entries: 100, xattr_bytes: 1000, ..limits() };
+    let bench = Bench::full(Vec::new(), small);
+    refused_layer(&bench, Layer::of([Entry::file("zeros", vec![0; 24 << 20])]), "200 times").await;
+    let plain = Layer::of([Entry::file("zeros", vec![0; 33 << 20])]).compression(kit::image::Compression::Plain);
+    refused_layer(&bench, plain, "unpacks to more than").await;
+    refused_layer(&bench, Layer::of((0..101).map(|at| Entry::file(format!("{at}"), ""))), "more than 100 entries").await;
+    refused_layer(&bench, Layer::of([Entry::file("f", "").xattr("user.x", vec![b'x'; 1001])]), "too large").await;
+    let sparse = Entry::file("holes", "")
+        .pax("GNU.sparse.size", (1u64 << 50).to_string())
+        .pax("GNU.sparse.numblocks", "0")
+        .pax("GNU.sparse.map", "");
+    refused_layer(&bench, Layer::of([sparse]), "sparse files of more").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_sparse_maps() {
+    for (map, data) in [("0,10,5,10", 20), ("0,5", 4), ("90,20", 20), ("0,5,10", 5)] {
+        let entry = Entry::file("holes", vec![b'x'; data])
+            .pax("GNU.sparse.size", "100")
+            .pax("GNU.sparse.map", map);
+        refused(vec![entry], "sparse map").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_is_closed_to_others() {
+    let bench = Bench::new();
+    let image = bench.unpack([Entry::file("su", "#!").mode(0o4755)]).await.unwrap();
+    let su = image.layers[0].join("su");
+    assert_eq!(fs::metadata(&su).unwrap().mode() & 0o7777, 0o4755);
+    let closed: Vec<&Path> = su.ancestors().skip(1).take_while(|path| path.starts_with(bench.root())).collect();
+    assert!(closed.iter().any(|path| fs::metadata(path).unwrap().mode() & 0o077 == 0));
+}

@@ -1,0 +1,320 @@
+//! Honest layers: every kind of entry as GNU tar would have made it, whiteouts as overlay wants them, and what a mount shows.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
+    process::Command,
+};
+
+use kit::image::{Compression, Entry, Image, Layer};
+
+use crate::common::{Bench, describe, noise, xattrs};
+
+fn mixed() -> Vec<Entry> {
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let long = format!("{}/{}", "long".repeat(30), "name".repeat(30));
+    vec![
+        Entry::dir("./").mode(0o751).owner(3, 4).mtime(1_500_000_000, 0),
+        Entry::dir("setgid").mode(0o2775).owner(0, 50),
+        Entry::file("setgid/inherits-nothing", "x").owner(1, 1),
+        Entry::dir("sticky").mode(0o1777),
+        Entry::dir("closed").mode(0o000).owner(1000, 1000),
+        Entry::file("closed/inside", "filled before it was closed"),
+        Entry::file("setuid", "#!").mode(0o4755).owner(1000, 1000),
+        Entry::file("setgid-file", "#!").mode(0o6711).owner(12, 34),
+        Entry::file("unreadable", "x").mode(0o000),
+        Entry::file("capable", "elf").mode(0o755).owner(8, 8).xattr("security.capability", capability),
+        Entry::file("attributes", "x").xattr("user.binary", *b"a\nb=c\0d").xattr("user.empty-is-none", "1"),
+        Entry::dir("attributes-dir").xattr("user.on-a-dir", "1"),
+        Entry::file("nanoseconds", "x").mtime(1_234_567_890, 123_456_789),
+        Entry::file("before-1970", "x").pax("mtime", "-1.5"),
+        Entry::file("large-ids", "x").pax("uid", "4000000000").pax("gid", "3000000"),
+        Entry::file("empty", ""),
+        Entry::file("sizes", noise(300_000)),
+        Entry::symlink("link", "sizes").owner(5, 6).mtime(1_111_111_111, 1),
+        Entry::symlink("dangling", "/no/where"),
+        Entry::hard_link("second-name", "sizes"),
+        Entry::char_device("null", 1, 3),
+        Entry::char_device("far", 259, 70000).owner(1, 5).mode(0o640),
+        Entry::block_device("disk", 8, 1),
+        Entry::fifo("pipe").mode(0o620).owner(2, 2),
+        Entry::file(long, "long names go through PAX"),
+        Entry::file("n\u{e4}me with space", "x"),
+        Entry::file(*b"bytes-\xff-no-utf8", "x"),
+        Entry::dir("replaced"),
+        Entry::file("replaced/inside", "x"),
+        Entry::file("replaced", "now a file"),
+        Entry::file("again", "first").mode(0o600),
+        Entry::file("again", "second").mode(0o644),
+        Entry::dir("usr/lib"),
+        Entry::symlink("lib", "usr/lib"),
+        Entry::file("lib/through-a-link", "x"),
+    ]
+}
+
+fn gnu_tar(tar: &[u8]) -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("archive.tar");
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(&archive, tar).unwrap();
+    let output = Command::new("tar")
+        .args(["--extract", "--numeric-owner", "--same-owner", "--same-permissions", "--xattrs", "--xattrs-include=*", "--keep-directory-symlink", "--file"])
+        .arg(&archive)
+        .arg("--directory")
+        .arg(&tree)
+        .output()
+        .ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(folder)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mixed_layer_is_what_gnu_tar_makes_of_it() {
+    let layer = Layer::of(mixed());
+    let Some(expected) = gnu_tar(layer.tar()) else { return };
+    let mut expected = describe(&expected.path().join("tree"));
+    let image = Bench::new();
+    let image = image.unpack_layers([layer]).await.unwrap();
+    let mut found = describe(&image.layers[0]);
+    for tree in [&mut expected, &mut found] {
+        // Never described by the archive, so made just now.
+        for implicit in ["usr", &"long".repeat(30)] {
+            tree.remove(implicit).unwrap();
+        }
+    }
+    let differences: BTreeMap<_, _> = expected
+        .iter()
+        .filter(|(path, line)| found.get(*path) != Some(line))
+        .map(|(path, line)| (path, (line, found.get(path))))
+        .collect();
+    assert!(differences.is_empty(), "{differences:#?}");
+    assert_eq!(expected.len(), found.len(), "{:?}", found.keys());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn default_acls_do_not_leak_into_children() {
+    // version 2; user::rwx group::--- mask::--- other::---
+    let acl: Vec<u8> = [2u32.to_le_bytes().to_vec()]
+        .into_iter()
+        .chain([(1u16, 7u16), (4, 0), (0x20, 0)].map(|(tag, permissions)| {
+            [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &u32::MAX.to_le_bytes()].concat()
+        }))
+        .flatten()
+        .collect();
+    let bench = Bench::new();
+    let image = bench
+        .unpack([Entry::dir("d").xattr("system.posix_acl_default", acl), Entry::file("d/f", "x").mode(0o666)])
+        .await
+        .unwrap();
+    assert!(xattrs(&image.layers[0].join("d")).contains("posix_acl_default"));
+    assert_eq!(fs::metadata(image.layers[0].join("d/f")).unwrap().mode() & 0o7777, 0o666);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_umask_does_not_matter() {
+    let bench = Bench::new();
+    let image = bench.unpack([Entry::file("f", "").mode(0o777), Entry::fifo("p").mode(0o666)]).await.unwrap();
+    assert_eq!(fs::metadata(image.layers[0].join("f")).unwrap().mode() & 0o7777, 0o777);
+    assert_eq!(fs::metadata(image.layers[0].join("p")).unwrap().mode() & 0o7777, 0o666);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sparse_files_of_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("holes");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(40 << 20).unwrap();
+    // More pieces than fit into one GNU header.
+    for at in 0..30u64 {
+        std::os::unix::fs::FileExt::write_all_at(&file, format!("piece {at}").as_bytes(), at << 20).unwrap();
+    }
+    drop(file);
+    let content = fs::read(&path).unwrap();
+    for format in [&["--format=gnu"][..], &["--format=pax", "--sparse-version=0.0"], &["--format=pax", "--sparse-version=0.1"], &["--format=pax", "--sparse-version=1.0"]] {
+        let output = Command::new("tar").args(["--create", "--sparse"]).args(format).arg("--directory").arg(folder.path()).args(["--file=-", "holes"]).output();
+        let Ok(output) = output else { return };
+        assert!(output.status.success() && output.stdout.len() < 1 << 20);
+        let bench = Bench::new();
+        let image = bench.unpack_layers([Layer::raw(output.stdout)]).await.unwrap_or_else(|error| panic!("{format:?}: {error}"));
+        let made = image.layers[0].join("holes");
+        assert!(fs::read(&made).unwrap() == content, "{format:?}");
+        assert!(fs::metadata(&made).unwrap().blocks() * 512 < 2 << 20, "{format:?}: holes were written");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_tar_dialect() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("a/b")).unwrap();
+    fs::write(tree.join("a/b/file"), noise(5000)).unwrap();
+    std::os::unix::fs::symlink("b/file", tree.join("a/link")).unwrap();
+    fs::hard_link(tree.join("a/b/file"), tree.join("a/hard")).unwrap();
+    let mut trees = Vec::new();
+    for format in ["v7", "oldgnu", "gnu", "ustar", "posix"] {
+        let output = Command::new("tar").arg(format!("--format={format}")).args(["--create", "--mtime=@1234567890", "--numeric-owner", "--directory"]).arg(&tree).args(["--file=-", "."]).output();
+        let Ok(output) = output else { return };
+        assert!(output.status.success());
+        let bench = Bench::new();
+        let image = bench.unpack_layers([Layer::raw(output.stdout)]).await.unwrap_or_else(|error| panic!("{format}: {error}"));
+        trees.push(describe(&image.layers[0]));
+    }
+    assert_eq!(trees[0].len(), 6);
+    assert!(trees.windows(2).all(|pair| pair[0] == pair[1]), "{trees:#?}");
+}
+
+fn is_whiteout(path: &Path) -> bool {
+    let meta = fs::symlink_metadata(path).unwrap();
+    meta.file_type().is_char_device() && meta.rdev() == 0
+}
+
+fn is_opaque(path: &Path) -> bool {
+    xattrs(path).contains("trusted.overlay.opaque=79")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whiteouts_take_overlays_form_in_any_order() {
+    let bench = Bench::new();
+    let image = bench
+        .unpack([
+            Entry::dir("d"),
+            Entry::whiteout("d/gone"),
+            Entry::file("d/stays", "new"),
+            Entry::whiteout("d/stays"),
+            Entry::whiteout("d/comes"),
+            Entry::file("d/comes", "new"),
+            Entry::opaque("o"),
+            Entry::dir("o"),
+            Entry::whiteout("again"),
+            Entry::dir("again"),
+            Entry::file("again-implicit/x", ""),
+            Entry::whiteout("again-implicit"),
+            Entry::file(".wh..wh.plnk/1.2", ""),
+            Entry::char_device("d/device", 0, 0),
+        ])
+        .await
+        .unwrap();
+    let at = |name: &str| image.layers[0].join(name);
+    assert!(is_whiteout(&at("d/gone")) && is_whiteout(&at("d/device")));
+    for kept in ["d/stays", "d/comes"] {
+        assert_eq!(fs::read_to_string(at(kept)).unwrap(), "new");
+    }
+    assert!(is_opaque(&at("o")) && is_opaque(&at("again")) && is_opaque(&at("again-implicit")));
+    assert!(!is_opaque(&at("d")) && !at(".wh..wh.plnk").exists());
+}
+
+/// The layers as a container sees them.
+struct Mounted {
+    _folder: tempfile::TempDir,
+    root: std::path::PathBuf,
+}
+
+impl Mounted {
+    fn new(image: &image_store::Image) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let (root, upper, work) = (at("root"), at("upper"), at("work"));
+        let layers: Vec<String> = image.layers.iter().map(|layer| layer.display().to_string()).collect();
+        let options = format!("lowerdir={},upperdir={},workdir={}", layers.join(":"), upper.display(), work.display());
+        let options = std::ffi::CString::new(options).unwrap();
+        rustix::mount::mount("overlay", &root, "overlay", rustix::mount::MountFlags::empty(), &*options).unwrap();
+        Self { _folder: folder, root }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.root, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
+
+fn attributes(path: &Path) -> (u32, u32, u32) {
+    let meta = fs::symlink_metadata(path).unwrap();
+    (meta.mode() & 0o7777, meta.uid(), meta.gid())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_that_a_layer_does_not_describe_keep_their_attributes() {
+    let base = Layer::of([
+        Entry::dir("./").mode(0o755),
+        Entry::dir("tmp").mode(0o1777).xattr("user.kept", "1"),
+        Entry::dir("srv").mode(0o750).owner(10, 20),
+        Entry::dir("srv/deep").mode(0o700).owner(30, 40),
+        Entry::dir("plain"),
+        Entry::dir("gone").mode(0o700),
+        Entry::dir("hidden").mode(0o700),
+        Entry::file("hidden/old", ""),
+    ]);
+    let middle = Layer::of([Entry::file("tmp/middle", ""), Entry::whiteout("gone")]);
+    let top = Layer::of([
+        Entry::file("tmp/top", ""),
+        Entry::file("srv/deep/er/file", ""),
+        Entry::file("plain/file", ""),
+        Entry::file("gone/new", ""),
+        Entry::opaque("hidden"),
+        Entry::file("hidden/new", ""),
+    ]);
+    let bench = Bench::new();
+    let image = bench.unpack_layers([base, middle, top]).await.unwrap();
+    let mounted = Mounted::new(&image);
+    let at = |name: &str| mounted.root.join(name);
+    assert_eq!(attributes(&at("tmp")), (0o1777, 0, 0));
+    assert_eq!(xattrs(&at("tmp")), "user.kept=31");
+    assert_eq!(attributes(&at("srv")), (0o750, 10, 20));
+    assert_eq!(attributes(&at("srv/deep")), (0o700, 30, 40));
+    assert_eq!(attributes(&at("srv/deep/er")), (0o755, 0, 0));
+    assert_eq!(attributes(&at("plain")), (0o755, 0, 0));
+    assert_eq!(attributes(&at("gone")), (0o755, 0, 0), "a new folder after a whiteout");
+    assert_eq!(attributes(&at("hidden")), (0o700, 0, 0));
+    assert!(at("tmp/middle").exists() && at("tmp/top").exists() && at("hidden/new").exists());
+    assert!(!at("hidden/old").exists());
+    // Made once, found the second time.
+    assert_eq!(bench.pull(&bench.registry.reference("test:1")).await.unwrap(), image);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_layer_over_another_base_gets_that_bases_attributes() {
+    let bench = Bench::new();
+    let base = |mode| Layer::of([Entry::dir("tmp").mode(mode)]);
+    let top = || Layer::of([Entry::file("tmp/x", "")]);
+    for (name, mode) in [("one:1", 0o1777), ("two:1", 0o700), ("three:1", 0o755)] {
+        let built = Image::new().layer(base(mode)).layer(top()).build();
+        let image = bench.pull(&bench.push(name, &built)).await.unwrap();
+        assert_eq!(attributes(&Mounted::new(&image).root.join("tmp")).0, mode);
+        assert_eq!(image.layers.len(), if mode == 0o755 { 2 } else { 3 });
+    }
+    assert_eq!(bench.layer_count(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_opaque_root_hides_all_lower_layers() {
+    let bench = Bench::new();
+    let base = Layer::of([Entry::file("old", "")]);
+    let top = Layer::of([Entry::opaque(""), Entry::file("new", "")]);
+    let image = bench.unpack_layers([base, top]).await.unwrap();
+    assert_eq!(image.layers.len(), 1);
+    assert!(image.layers[0].join("new").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_side_by_side_mount_as_if_in_order() {
+    let bench = Bench::new();
+    let layers = (0..12).map(|at| {
+        let compression = [Compression::Gzip, Compression::Zstd, Compression::Plain][at % 3];
+        let gone = if at > 0 { Entry::whiteout(&format!("file-{}", at - 1)) } else { Entry::dir("d") };
+        Layer::of([gone, Entry::file(format!("file-{at}"), ""), Entry::file("d/who", format!("{at}"))]).compression(compression)
+    });
+    let image = bench.unpack_layers(layers.collect::<Vec<_>>()).await.unwrap();
+    let mounted = Mounted::new(&image);
+    let mut names: Vec<_> = fs::read_dir(&mounted.root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["d", "file-11"]);
+    assert_eq!(fs::read_to_string(mounted.root.join("d/who")).unwrap(), "11");
+}

@@ -1,0 +1,143 @@
+//! Credentials: who gets them, and who must not.
+
+use std::sync::Arc;
+
+use image_store::{Image, PullError, PullRequest, RegistryConfig, Silent};
+use kit::registry::{Action, Auth, Fault, Registry};
+
+use crate::common::{Bench, credentials, request, small};
+
+async fn pull_as(bench: &Bench, reference: &str, user: &str, password: &str) -> Result<Image, PullError> {
+    let request = PullRequest { credentials: credentials(user, password), ..request(reference) };
+    bench.store.acquire(request, "task", Arc::new(Silent)).await
+}
+
+fn bearer(user: Option<(&str, &str)>, realm: Option<String>) -> Auth {
+    Auth::Bearer { user: user.map(|(user, password)| (user.into(), password.into())), realm }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn basic() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("basic"));
+    bench.registry.auth(Auth::Basic { user: "joe".into(), password: "pass:word".into() });
+    let error = bench.pull(&reference).await.unwrap_err();
+    assert!(matches!(error, PullError::Denied { anonymous: true, .. }) && !error.recoverable(), "{error}");
+    let error = pull_as(&bench, &reference, "joe", "wrong-secret").await.unwrap_err();
+    assert!(matches!(error, PullError::Denied { anonymous: false, .. }) && !error.recoverable(), "{error}");
+    assert!(!error.to_string().contains("wrong-secret"));
+    pull_as(&bench, &reference, "joe", "pass:word").await.unwrap();
+    assert_eq!(bench.store.leases().unwrap(), ["task"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anonymous_tokens_are_fetched_once() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("anonymous"));
+    bench.registry.auth(bearer(None, None));
+    bench.pull(&reference).await.unwrap();
+    assert_eq!(bench.registry.count("/token"), 1);
+    let token = bench.registry.requests().into_iter().find(|request| request.path.starts_with("/token")).unwrap();
+    assert!(token.path.contains("scope=repository%3Aapp%3Apull") && token.path.contains("service=kit"), "{}", token.path);
+    assert_eq!(token.header("authorization"), None);
+    // No request goes out without the token once it is known.
+    assert_eq!(bench.registry.requests().iter().filter(|request| request.header("authorization").is_none()).count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_need_the_right_user_and_are_renewed_when_they_end() {
+    let bench = Bench::new();
+    let reference = bench.push("app:latest", &small("bearer"));
+    bench.registry.auth(bearer(Some(("joe", "secret")), None));
+    let error = pull_as(&bench, &reference, "joe", "wrong-secret").await.unwrap_err();
+    assert!(matches!(error, PullError::Denied { .. }) && !error.to_string().contains("wrong-secret"), "{error}");
+    pull_as(&bench, &reference, "joe", "secret").await.unwrap();
+    bench.registry.revoke_tokens();
+    pull_as(&bench, &reference, "joe", "secret").await.unwrap();
+    // Another job's token is not used for a job that has none.
+    bench.pull(&reference).await.unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn identity_tokens_are_exchanged_by_post() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("identity"));
+    bench.registry.auth(bearer(Some(("joe", "refresh-me")), None));
+    pull_as(&bench, &reference, "<token>", "refresh-me").await.unwrap();
+    let exchange = bench.registry.requests().into_iter().find(|request| request.method == "POST").unwrap();
+    assert!(exchange.body.contains("grant_type=refresh_token") && exchange.header("authorization").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn configured_credentials_stand_in() {
+    let registry = Registry::start();
+    let reference = registry.push("app:1", &small("configured"));
+    registry.auth(bearer(Some(("joe", "secret")), None));
+    let config = RegistryConfig {
+        host: registry.host(),
+        username: Some("joe".into()),
+        password: Some("secret".into()),
+        ..Default::default()
+    };
+    Bench::with(vec![config]).pull(&reference).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_never_carry_credentials_away() {
+    let bench = Bench::new();
+    let elsewhere = Registry::start();
+    let built = small("redirected");
+    let reference = bench.push("app:1", &built);
+    elsewhere.push("app:1", &built);
+    bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
+    bench.registry.fault(Fault::on("/blobs/", Action::Redirect(format!("http://{}{{path}}?signed=1", elsewhere.host()))));
+    pull_as(&bench, &reference, "joe", "secret").await.unwrap();
+    let requests = elsewhere.requests();
+    assert_eq!(requests.len(), 2);
+    assert!(requests.iter().all(|request| request.header("authorization").is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_strangers_challenge_gets_no_answer() {
+    let bench = Bench::new();
+    let thief = Registry::start();
+    thief.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
+    let built = small("stolen");
+    let reference = bench.push("app:1", &built);
+    thief.push("app:1", &built);
+    bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
+    bench.registry.fault(Fault::on("/blobs/", Action::Redirect(format!("http://{}{{path}}", thief.host()))));
+    let error = pull_as(&bench, &reference, "joe", "secret").await.unwrap_err();
+    assert!(matches!(error, PullError::Denied { .. }), "{error}");
+    assert!(thief.requests().iter().all(|request| request.header("authorization").is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_end() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("round"));
+    bench.registry.fault(Fault::on("/", Action::Redirect("{path}".into())));
+    let error = bench.pull(&reference).await.unwrap_err();
+    assert!(error.to_string().contains("redirects") && !error.recoverable(), "{error}");
+    assert_eq!(bench.registry.requests().len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_servers_are_bounded_and_honest() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("token"));
+    bench.registry.auth(bearer(None, None));
+    for (action, reason) in [
+        (Action::Endless, "limit"),
+        (Action::Body(b"<html>".to_vec()), "no token document"),
+        (Action::Body(b"{}".to_vec()), "no token"),
+    ] {
+        bench.registry.heal();
+        bench.registry.fault(Fault::on("/token", action));
+        let error = bench.pull(&reference).await.unwrap_err();
+        assert!(error.to_string().contains(reason) && !error.recoverable(), "{error}");
+    }
+    bench.registry.heal();
+    bench.registry.fault(Fault::on("/token", Action::Status(503, Vec::new())).times(2));
+    bench.pull(&reference).await.unwrap();
+}

@@ -1,0 +1,9 @@
+//! Pulls from real and from misbehaving registries onto a real file system. Needs root: layers hold devices and owners.
+
+mod common;
+mod faults;
+mod formats;
+mod hostile;
+mod layers;
+mod login;
+mod retention;

@@ -1,0 +1,163 @@
+//! Leases, removal, sweeping, and what a crash or another process leaves.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use image_store::{Silent, StoreError};
+use kit::image::{Entry, Image, Layer};
+
+use crate::common::{Bench, request, small};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_hold_layers_until_released() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("leased"));
+    let image = bench.pull(&reference).await.unwrap();
+    assert_eq!(bench.store.leases().unwrap(), ["task"]);
+    let parsed = reference.parse().unwrap();
+    assert!(matches!(bench.store.remove(&parsed), Err(StoreError::InUse { .. })));
+    assert_eq!(bench.store.prune().unwrap().layers, 0);
+    assert!(image.layers[0].exists());
+    // Another process sees the same.
+    let other = bench.second_store();
+    assert_eq!(other.leases().unwrap(), ["task"]);
+    assert_eq!(other.prune().unwrap().layers, 0);
+    bench.store.release("task").unwrap();
+    bench.store.release("task").unwrap();
+    bench.store.release("never was").unwrap();
+    assert_eq!(bench.store.list().unwrap().len(), 1);
+    assert!(bench.store.remove(&parsed).unwrap());
+    assert!(!bench.store.remove(&parsed).unwrap());
+    assert_eq!((bench.layer_count(), bench.store.list().unwrap().len()), (0, 0));
+    bench.pull(&reference).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removing_one_image_keeps_what_another_needs() {
+    let bench = Bench::new();
+    let base = || Layer::of([Entry::file("base", "")]);
+    let build = |name: &str| Image::new().layer(base()).layer(Layer::of([Entry::file(name, "")])).build();
+    let one = bench.push("one:1", &build("one"));
+    let two = bench.push("two:1", &build("two"));
+    bench.pull(&one).await.unwrap();
+    let image = bench.pull(&two).await.unwrap();
+    bench.store.release("task").unwrap();
+    assert!(bench.store.remove(&one.parse().unwrap()).unwrap());
+    assert_eq!(bench.layer_count(), 2);
+    assert!(image.layers.iter().all(|layer| layer.exists()));
+    let report = bench.store.prune().unwrap();
+    assert_eq!((report.images.len(), report.layers), (1, 2));
+    assert_eq!(fs::read_dir(bench.root().join("configs")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(bench.root().join("trash")).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_keeps_the_layers_of_a_name_that_moved_on() {
+    let bench = Bench::new();
+    let reference = bench.push("app:latest", &small("old"));
+    let old = bench.store.acquire(request(&reference), "old task", Arc::new(Silent)).await.unwrap();
+    bench.push("app:latest", &small("new"));
+    bench.pull(&reference).await.unwrap();
+    bench.store.prune().unwrap();
+    assert!(old.layers[0].join("etc/marker").exists());
+    bench.store.release("old task").unwrap();
+    assert_eq!(bench.store.prune().unwrap().layers, 1);
+    assert!(!old.layers[0].exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_pull_keeps_the_lease_it_would_have_replaced() {
+    let bench = Bench::new();
+    let image = bench.pull(&bench.push("app:1", &small("running"))).await.unwrap();
+    let broken = small("broken");
+    let reference = bench.push("app:2", &broken);
+    bench.registry.fault(kit::registry::Fault::on(&broken.blobs[0].0, kit::registry::Action::Status(404, Vec::new())));
+    bench.pull(&reference).await.unwrap_err();
+    kit::must::eventually(Duration::from_secs(5), || false_if_pinned(&bench)).await;
+    bench.store.prune().unwrap();
+    assert!(image.layers[0].exists());
+}
+
+/// The undoing of a lease runs beside us; prune must hold either way, but the end state is what counts.
+fn false_if_pinned(bench: &Bench) -> bool {
+    let leases = fs::read_dir(bench.root().join("leases")).unwrap();
+    leases.into_iter().all(|lease| fs::read_to_string(lease.unwrap().path()).unwrap().contains("app:1"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_of_another_boot_are_dropped_unless_synced() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("boot"));
+    let image = bench.pull(&reference).await.unwrap();
+    let meta_path = image.layers[0].parent().unwrap().join("meta.json");
+    let another_boot = |synced: &str| {
+        let text = fs::read_to_string(&meta_path).unwrap();
+        let mut meta: serde_json::Value = serde_json::from_str(&text).unwrap();
+        meta["boot_id"] = "another".into();
+        meta["synced"] = (synced == "synced").into();
+        fs::write(&meta_path, meta.to_string()).unwrap();
+    };
+    another_boot("synced");
+    bench.registry.forget_requests();
+    bench.pull(&reference).await.unwrap();
+    assert_eq!(bench.registry.count("/blobs/"), 0);
+    // Not usable without a sweep either: it is replaced.
+    another_boot("unsynced");
+    bench.pull(&reference).await.unwrap();
+    assert_eq!(bench.registry.count("/blobs/"), 1);
+    assert!(image.layers[0].join("etc/marker").exists());
+    another_boot("unsynced");
+    assert_eq!(bench.second_store().sweep().unwrap().broken_layers, 1);
+    assert_eq!(bench.layer_count(), 0);
+    bench.pull(&reference).await.unwrap();
+    fs::write(&meta_path, "{ torn").unwrap();
+    bench.pull(&reference).await.unwrap();
+    assert_eq!(bench.registry.count("/blobs/"), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_are_marked_as_synced_soon() {
+    let bench = Bench::new();
+    let image = bench.pull(&bench.push("app:1", &small("sync"))).await.unwrap();
+    let meta = image.layers[0].parent().unwrap().join("meta.json");
+    let is_synced = || fs::read_to_string(&meta).unwrap().contains("\"synced\": true");
+    assert!(!is_synced());
+    assert!(kit::must::eventually(Duration::from_secs(20), is_synced).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_takes_the_staging_of_the_dead_only() {
+    let bench = Bench::new();
+    bench.pull(&bench.push("app:1", &small("alive"))).await.unwrap();
+    let dead = bench.root().join("staging/1-dead-0/1-x-1/fs");
+    fs::create_dir_all(&dead).unwrap();
+    fs::write(dead.join("half"), "").unwrap();
+    fs::write(bench.root().join("images/.tmp-1-x-1"), "half").unwrap();
+    let other = bench.second_store();
+    let report = other.sweep().unwrap();
+    assert_eq!((report.staging, report.temporaries, report.broken_layers), (1, 1, 0));
+    assert!(!dead.exists());
+    assert_eq!(other.sweep().unwrap(), Default::default());
+    // The living one still stages where it did.
+    bench.pull(&bench.push("app:2", &small("still alive"))).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_may_pull_the_same_at_once() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("race"));
+    let other = bench.second_store();
+    let (one, two) = tokio::join!(
+        bench.store.acquire(request(&reference), "one", Arc::new(Silent)),
+        other.acquire(request(&reference), "two", Arc::new(Silent)),
+    );
+    assert_eq!(one.unwrap().layers, two.unwrap().layers);
+    assert_eq!(bench.layer_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_told_before_and_can_be_tried_again() {
+    let limits = image_store::Limits { free_bytes: u64::MAX / 2, ..crate::common::limits() };
+    let bench = Bench::full(Vec::new(), limits);
+    let error = bench.pull(&bench.push("app:1", &small("full"))).await.unwrap_err();
+    assert!(error.recoverable() && error.to_string().contains("no space"), "{error}");
+}
