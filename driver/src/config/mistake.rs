@@ -25,7 +25,7 @@ impl fmt::Display for Mistake {
 pub struct ConfigErrors {
     /// Which block, as its author calls it.
     pub block: &'static str,
-    /// In the order of the block's options.
+    /// In the order in which they were found.
     pub mistakes: Vec<Mistake>,
 }
 

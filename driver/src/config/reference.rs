@@ -31,10 +31,13 @@ fn rows(text: &mut String, path: &str, options: &[Opt]) {
             Fate::Honoured => ("works", String::new()),
             Fate::Partly => ("works in part", String::new()),
             Fate::Ignored => ("no effect", String::new()),
-            Fate::Refused(remedy) => ("**error**", format!("; {remedy}")),
+            Fate::Refused(remedy) => ("**error**", format!(". Instead: {remedy}")),
         };
         writeln!(text, "| `{name}` | {kind} | {default} | {fate} | {}{remedy} |", option.meaning).unwrap();
-        rows(text, &format!("{name}."), nested);
+        // Its options are those of `mount`, which stand above.
+        if name != "mounts" {
+            rows(text, &format!("{name}."), nested);
+        }
     }
 }
 

@@ -134,7 +134,7 @@ pub const TASK: &[Opt] = &[
         "hard memory limit in MiB; `memory` is then what the kernel tries to spare",
     ),
     partly("mount", Blocks(MOUNT), Words("none"), "a mount; types `bind` and `tmpfs`"),
-    partly("mounts", Blocks(MOUNT), Words("none"), "older form of `mount`"),
+    partly("mounts", Blocks(MOUNT), Words("none"), "older form of `mount`, with the same options"),
     refused(
         "network_aliases",
         Strings,
