@@ -6,6 +6,7 @@
 pub mod cgroup;
 mod engine;
 mod error;
+mod exec;
 mod launcher;
 mod monitor;
 pub mod plan;
@@ -25,6 +26,4 @@ pub use process::ProcessRef;
 pub use runtime::{Running, Runtime, Status};
 pub use state::ExitRecord;
 
-// Stand-ins until `exec` arrives.
-mod exec_stub;
-pub use exec_stub::{ExecExit, ExecProcess, ExecRequest, TerminalSize, exec_main};
+pub use exec::{ExecExit, ExecProcess, ExecRequest, TerminalSize, exec_main};

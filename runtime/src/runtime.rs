@@ -22,7 +22,7 @@ use crate::{
     Stats,
     cgroup::{self, Groups, kill_group},
     error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
-    exec_stub::{ExecProcess, ExecRequest},
+    exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
     monitor::Outcome,
     plan::{ContainerId, ContainerPlan},
@@ -260,8 +260,8 @@ impl Runtime {
     }
 
     /// Runs a command in the running container.
-    pub fn exec(&self, id: &ContainerId, _request: ExecRequest) -> Result<ExecProcess, ExecError> {
-        Err(ExecError::NotRunning(id.clone()))
+    pub fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecProcess, ExecError> {
+        exec::start(&self.inner.launcher, &self.task(id), id, request)
     }
 }
 

@@ -62,7 +62,7 @@ fn write_existing(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// The processes of a group and of all groups below; none when there is no such group.
-fn processes_below(group: &Path) -> io::Result<Vec<ProcessRef>> {
+pub(crate) fn processes_below(group: &Path) -> io::Result<Vec<ProcessRef>> {
     let mut found = Vec::new();
     for folder in folders_below(group)? {
         let text = match fs::read_to_string(folder.join("cgroup.procs")) {

@@ -3,7 +3,9 @@
 //! Groups that were there before the container (Nomad's) are used and stay; groups that we made go with the container,
 //! with everything below them. Which is which is written down before the first one is made.
 
+mod devices;
 mod hierarchy;
+mod join;
 mod kill;
 mod limits;
 pub mod stats;
@@ -15,8 +17,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use devices::{Access, DeviceRule, restrict_devices};
 pub(crate) use hierarchy::{Hierarchy, hierarchies};
-pub(crate) use kill::{kill_group, remove_group};
+pub(crate) use join::{groups_of, join};
+pub(crate) use kill::{kill_group, processes_below, remove_group};
 pub(crate) use limits::reset_limits;
 
 use crate::{
@@ -118,6 +122,9 @@ impl Groups {
                 remove_group(&group.path)?;
             } else {
                 kill::remove_children(&group.path)?;
+                if self.mode == Mode::V2 {
+                    devices::release_devices(&group.path)?;
+                }
             }
         }
         Ok(())

@@ -97,7 +97,7 @@ impl Launch {
         sys::exit_now(127)
     }
 
-    fn restrict(&self) -> Result<(), StartError> {
+    pub(crate) fn restrict(&self) -> Result<(), StartError> {
         let step = |what: &'static str| move |error: io::Error| StartError::internal(format!("{what}: {error}"));
         if self.terminal {
             let stdin = rustix::stdio::stdin();
@@ -124,7 +124,7 @@ impl Launch {
     }
 
     /// Executes the command; returns only with the reason why it could not.
-    fn execute(&self) -> StartError {
+    pub(crate) fn execute(&self) -> StartError {
         let c_string = |text: String| CString::new(text);
         let args: Result<Vec<CString>, _> = self.args.iter().cloned().map(c_string).collect();
         let env: Result<Vec<CString>, _> =

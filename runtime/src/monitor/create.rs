@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
 };
 
@@ -19,7 +19,7 @@ use rustix::{
 
 use super::{Created, output::Outputs, terminal::Console};
 use crate::{
-    cgroup::{self, Groups, Mode},
+    cgroup::{self, Access, DeviceRule, Groups, Mode},
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, Seccomp},
@@ -100,11 +100,11 @@ fn create(
         spec: &spec::for_engine(&complete, &user.home, &sources),
         stdio,
         console_socket: console.as_ref().map(Console::path),
-        launch: launch(&plan, &user, held, report)?,
+        launch: launch(&plan, &user, held, report.as_raw_fd())?,
     };
     let mut built = engine::build(parts)?;
     let init = built.pid()?;
-    let started = place(&plan, &groups, init).and_then(|()| {
+    let started = place(&plan, &groups, &devices, init).and_then(|()| {
         let oom_kills = groups.oom_kills();
         built.start()?;
         Ok(oom_kills)
@@ -134,7 +134,7 @@ impl From<UserError> for StartError {
 }
 
 /// The container inherits this process's score. Lowering it takes a capability that we may lack.
-fn set_oom_score(score: i32) -> Result<(), StartError> {
+pub(crate) fn set_oom_score(score: i32) -> Result<(), StartError> {
     const FILE: &str = "/proc/self/oom_score_adj";
     match fs::write(FILE, score.to_string()) {
         // A plan that does not ask for protection is content with the score that we have ourselves.
@@ -271,7 +271,7 @@ fn swap_accounting(mode: Mode) -> bool {
     }
 }
 
-fn held_capabilities() -> CapabilityMask {
+pub(crate) fn held_capabilities() -> CapabilityMask {
     let held = |bit: &u32| capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << bit)).unwrap_or(false);
     CapabilityMask((0..64).filter(held).fold(0, |mask, bit| mask | 1 << bit))
 }
@@ -302,11 +302,11 @@ fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {
     Ok([stdin, outputs.stdout.writer(OFlags::empty())?, outputs.stderr.writer(OFlags::empty())?])
 }
 
-fn launch(
+pub(crate) fn launch(
     plan: &ContainerPlan,
     user: &ResolvedUser,
     held: CapabilityMask,
-    report: &OwnedFd,
+    report: RawFd,
 ) -> Result<Launch, StartError> {
     let bounding = spec::capabilities(plan, held).map_err(SpecError::from)?;
     Ok(Launch {
@@ -320,7 +320,7 @@ fn launch(
         no_new_privileges: plan.security.no_new_privileges && !plan.security.privileged,
         filter: filter(plan, bounding)?,
         bounding,
-        report: report.as_raw_fd(),
+        report,
     })
 }
 
@@ -356,12 +356,24 @@ fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Re
         .collect()
 }
 
-/// Moves the container's first process where the caller manages cores.
-fn place(plan: &ContainerPlan, groups: &Groups, init: i32) -> Result<(), StartError> {
-    match &plan.cgroup.cpuset_v1 {
-        Some(group) if groups.mode == Mode::V1 => {
-            Ok(cgroup::join_cpuset(group, plan.resources.cpuset_cpus.as_deref(), init)?)
+/// Does to the container's groups what libcontainer does not: the caller's own cores (v1), devices (v2).
+fn place(plan: &ContainerPlan, groups: &Groups, devices: &[HostDevice], init: i32) -> Result<(), StartError> {
+    match (groups.mode, &plan.cgroup.cpuset_v1) {
+        (Mode::V1, Some(group)) => Ok(cgroup::join_cpuset(group, plan.resources.cpuset_cpus.as_deref(), init)?),
+        (Mode::V2, _) if !plan.security.privileged => {
+            let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
+            let group = groups.of("devices").ok_or_else(|| StartError::internal("the container has no group"))?;
+            Ok(cgroup::restrict_devices(group, &rules)?)
         }
         _ => Ok(()),
+    }
+}
+
+fn device_rule(device: &HostDevice) -> DeviceRule {
+    DeviceRule {
+        block: device.block,
+        major: Some(device.major),
+        minor: Some(device.minor),
+        access: Access::from_letters(&device.permissions),
     }
 }

@@ -11,6 +11,8 @@ mod output;
 mod terminal;
 mod watch;
 
+pub(crate) use create::{held_capabilities, launch, set_oom_score};
+
 use std::{
     ffi::OsString,
     fs::File,

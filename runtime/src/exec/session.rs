@@ -1,0 +1,130 @@
+//! All processes of a command.
+//!
+//! The command leads a session; its descendants are in it unless they left it, and then they are still found as long as
+//! their parents live. They are looked for among the processes of the container's control group, from outside, where no
+//! process can hide.
+
+use std::{fs, io};
+
+use crate::{
+    cgroup::{Groups, processes_below},
+    process::ProcessRef,
+};
+
+/// The processes of one command.
+pub(super) struct Session {
+    leader: i32,
+    groups: Option<Groups>,
+}
+
+/// One process as `/proc/<pid>/stat` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Relatives {
+    pid: i32,
+    parent: i32,
+    session: i32,
+}
+
+/// How often the search is repeated for processes that were made while it ran.
+const ROUNDS: usize = 100;
+
+impl Session {
+    /// The leader must stay unreaped as long as this is used: its pid names the session.
+    pub fn new(leader: i32, groups: Option<Groups>) -> Self {
+        Self { leader, groups }
+    }
+
+    /// SIGHUP and SIGCONT, as the kernel sends them when a terminal goes away.
+    pub fn hang_up(&self) -> io::Result<()> {
+        for process in self.members()? {
+            process.signal(libc::SIGHUP)?;
+            process.signal(libc::SIGCONT)?;
+        }
+        Ok(())
+    }
+
+    /// SIGKILL until nobody is left.
+    pub fn kill(&self) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            let members = self.members()?;
+            if members.is_empty() {
+                break;
+            }
+            for member in &members {
+                member.signal(libc::SIGKILL)?;
+            }
+            for member in &members {
+                member.wait_for(Some(std::time::Duration::from_secs(1)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn members(&self) -> io::Result<Vec<ProcessRef>> {
+        let Some(group) = self.groups.as_ref().and_then(|groups| groups.of("freezer")) else {
+            return Ok(ProcessRef::open(self.leader).into_iter().filter(|leader| !leader.ended()).collect());
+        };
+        let mut processes = processes_below(group)?;
+        let relatives: Vec<_> = processes.iter().filter_map(|process| relatives(process.pid)).collect();
+        let members = members(self.leader, &relatives);
+        // A process that has ended since is not confused with a new one: it was opened first.
+        processes.retain(|process| members.contains(&process.pid) && !process.ended());
+        Ok(processes)
+    }
+}
+
+/// The session's processes and all their descendants.
+fn members(leader: i32, all: &[Relatives]) -> Vec<i32> {
+    let mut found: Vec<i32> =
+        all.iter().filter(|one| one.pid == leader || one.session == leader).map(|one| one.pid).collect();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children = all.iter().filter(|one| one.parent == parent && !found.contains(&one.pid)).map(|one| one.pid);
+        let children: Vec<_> = children.collect();
+        found.extend(children);
+        next += 1;
+    }
+    found
+}
+
+fn relatives(pid: i32) -> Option<Relatives> {
+    parse_relatives(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Fields 4 and 6 of `/proc/<pid>/stat`; the name in field 2 can hold spaces and parentheses.
+fn parse_relatives(pid: i32, stat: &str) -> Option<Relatives> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    Some(Relatives { pid, parent, session })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_behind_a_hostile_name() {
+        let stat = "12 (x) S 1) R 7 8 9 34816 12 4194304 1";
+        assert_eq!(parse_relatives(12, stat), Some(Relatives { pid: 12, parent: 7, session: 9 }));
+        assert_eq!(parse_relatives(12, "12 (x"), None);
+    }
+
+    #[test]
+    fn members_are_the_session_and_its_descendants_and_nobody_else() {
+        let process = |pid, parent, session| Relatives { pid, parent, session };
+        let all = [
+            process(10, 1, 10),
+            process(11, 10, 10),
+            process(12, 1, 10),
+            process(13, 11, 13),
+            process(14, 13, 13),
+            process(20, 1, 20),
+            process(21, 20, 20),
+        ];
+        let mut found = members(10, &all);
+        found.sort_unstable();
+        assert_eq!(found, [10, 11, 12, 13, 14]);
+        assert!(members(99, &all).is_empty());
+    }
+}

@@ -1,0 +1,472 @@
+//! Commands run in a running container: with its rights and no others, ended with everything that they started.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use runtime::{
+    ExecError, ExecExit, ExecProcess, ExecRequest, TerminalSize,
+    plan::{Rlimit, Seccomp},
+};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::common::{Container, Node, eventually};
+
+pub const CASES: &[(&str, fn())] = &[
+    ("exec_output_and_exit_code", output_and_exit_code),
+    ("exec_input_reaches_the_command", input_reaches_the_command),
+    ("exec_same_place_as_the_container", same_place_as_the_container),
+    ("exec_same_rights_as_the_container", same_rights_as_the_container),
+    ("exec_rights_of_a_user", rights_of_a_user),
+    ("exec_rights_without_restrictions", rights_without_restrictions),
+    ("exec_user_reopens_its_output", user_reopens_its_output),
+    ("exec_commands_that_cannot_be_executed", commands_that_cannot_be_executed),
+    ("exec_folder_that_is_gone", folder_that_is_gone),
+    ("exec_ended_container", ended_container),
+    ("exec_requests_that_make_no_sense", requests_that_make_no_sense),
+    ("exec_killed_by_a_signal", killed_by_a_signal),
+    ("exec_does_not_wait_for_the_background", does_not_wait_for_the_background),
+    ("exec_kill_ends_the_whole_session", kill_ends_the_whole_session),
+    ("exec_hangup_is_only_a_signal", hangup_is_only_a_signal),
+    ("exec_ends_when_it_is_dropped", ends_when_it_is_dropped),
+    ("exec_ends_with_its_helper", ends_with_its_helper),
+    ("exec_ends_with_the_container", ends_with_the_container),
+    ("exec_terminal", terminal),
+    ("exec_terminal_of_a_user", terminal_of_a_user),
+    ("exec_terminal_that_is_none", terminal_that_is_none),
+    ("exec_process_limit_of_the_container", process_limit_of_the_container),
+    ("exec_no_descriptor_leaks", no_descriptor_leaks),
+    ("exec_many_at_once", many_at_once),
+    ("measure_exec", measure_exec),
+];
+
+const SLEEP: &str = "trap 'exit 0' TERM; while :; do sleep 1; done";
+
+fn null() -> OwnedFd {
+    File::options().read(true).write(true).open("/dev/null").expect("/dev/null").into()
+}
+
+/// A command with pipes.
+struct Piped {
+    process: ExecProcess,
+    stdout: std::io::PipeReader,
+    stderr: std::io::PipeReader,
+}
+
+impl Piped {
+    fn start(node: &Node, container: &Container<'_>, args: &[&str], stdin: OwnedFd) -> Result<Self, ExecError> {
+        let (stdout, theirs) = std::io::pipe().expect("a pipe");
+        let (stderr, their_errors) = std::io::pipe().expect("a pipe");
+        let request = ExecRequest {
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            terminal: None,
+            stdin,
+            stdout: theirs.into(),
+            stderr: their_errors.into(),
+        };
+        let process = node.runtime.exec(container.id(), request)?;
+        Ok(Self { process, stdout, stderr })
+    }
+
+    fn shell(node: &Node, container: &Container<'_>, script: &str) -> Self {
+        Self::start(node, container, &["sh", "-c", script], null()).expect("a command")
+    }
+
+    /// Waits; the exit and all that was written.
+    fn finish(mut self) -> (ExecExit, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut out).expect("output");
+        self.stderr.read_to_string(&mut err).expect("output");
+        (self.process.wait(), out, err)
+    }
+
+    fn lines(self) -> Vec<String> {
+        let (exit, out, err) = self.finish();
+        assert_eq!((exit.exit_code, err.as_str()), (0, ""), "{out}");
+        out.lines().map(str::to_owned).collect()
+    }
+}
+
+fn exited(exit_code: i32) -> ExecExit {
+    ExecExit { exit_code, signal: 0 }
+}
+
+fn readable(process: &ExecProcess, limit: Duration) -> bool {
+    let limit = rustix::time::Timespec::try_from(limit).expect("a time");
+    poll(&mut [PollFd::new(&process.exit_fd(), PollFlags::IN)], Some(&limit)).expect("a poll") > 0
+}
+
+fn output_and_exit_code() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let (exit, out, err) = Piped::shell(&node, &container, "echo out; echo err >&2; exit 7").finish();
+    assert_eq!((exit, out.as_str(), err.as_str()), (exited(7), "out\n", "err\n"));
+    let (exit, out, _) = Piped::start(&node, &container, &["/bin/echo", "a  b", "", "ü"], null()).expect("a command").finish();
+    assert_eq!((exit, out.as_str()), (exited(0), "a  b  ü\n"));
+}
+
+fn input_reaches_the_command() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let (theirs, mut ours) = std::io::pipe().expect("a pipe");
+    let command = Piped::start(&node, &container, &["wc", "-c"], theirs.into()).expect("a command");
+    std::io::Write::write_all(&mut ours, &vec![b'x'; 300_000]).expect("written");
+    drop(ours);
+    assert_eq!(command.finish().1.trim(), "300000");
+}
+
+fn same_place_as_the_container() {
+    let node = Node::new();
+    let mut plan = node.plan(SLEEP);
+    plan.cwd = "/srv/app".to_owned();
+    plan.hostname = Some("inner".to_owned());
+    plan.env.push(("SECRET".to_owned(), "two words".to_owned()));
+    plan.oom_score_adj = 321;
+    plan.rlimits.insert("nofile".to_owned(), Rlimit { soft: 77, hard: 88 });
+    let container = node.start(plan);
+    let script = "pwd; hostname; echo $SECRET $HOME; cat /proc/self/oom_score_adj; ulimit -n; ulimit -Hn; umask; \
+                  echo ${TERM-none}; for n in mnt pid net ipc uts cgroup user; do readlink /proc/self/ns/$n; done; \
+                  cat /proc/self/cgroup";
+    let lines = Piped::shell(&node, &container, script).lines();
+    let expected = ["/srv/app", "inner", "two words /root", "321", "77", "88", "0022", "none"];
+    assert_eq!(lines[..8], expected);
+    let namespaces = ["mnt", "pid", "net", "ipc", "uts", "cgroup", "user"].map(|name| {
+        let link = fs::read_link(format!("/proc/{}/ns/{name}", container.running.init.pid)).expect("a namespace");
+        link.to_string_lossy().into_owned()
+    });
+    assert_eq!(lines[8..15], namespaces);
+    // With a cgroup namespace of its own, the command sees its groups as the root, as far as the container is in them.
+    let init = Piped::shell(&node, &container, "cat /proc/1/cgroup").lines();
+    assert_eq!(lines[15..], init);
+    let running = Piped::shell(&node, &container, "sleep 60");
+    let group = runtime_groups(&container);
+    let members = fs::read_to_string(group.join("cgroup.procs")).expect("a group");
+    assert!(members.lines().count() >= 3, "{members}");
+    drop(running);
+}
+
+fn runtime_groups(container: &Container<'_>) -> std::path::PathBuf {
+    let groups = crate::common::control_groups(&container.plan.cgroup.path);
+    groups.into_iter().find(|group| group.join("cgroup.procs").exists()).expect("a group")
+}
+
+/// What the kernel says of a process's rights.
+const RIGHTS: &str = "grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|SigBlk|SigIgn)' /proc/self/status";
+
+fn rights_of_init(container: &Container<'_>, names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| container.status_field(name)).collect()
+}
+
+const FIELDS: [&str; 11] = [
+    "Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Groups",
+];
+
+fn assert_same_rights(node: &Node, container: &Container<'_>) -> Vec<String> {
+    let lines = Piped::shell(node, container, RIGHTS).lines();
+    let field = |name: &str| {
+        let line = lines.iter().find(|line| line.split(':').next() == Some(name)).expect("a field");
+        line.split_once(':').expect("a field").1.trim().to_owned()
+    };
+    assert_eq!(FIELDS.map(field).to_vec(), rights_of_init(container, &FIELDS));
+    assert_eq!(u64::from_str_radix(&field("SigBlk"), 16), Ok(0));
+    assert_eq!(u64::from_str_radix(&field("SigIgn"), 16), Ok(0));
+    FIELDS.map(field).to_vec()
+}
+
+fn same_rights_as_the_container() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let rights = assert_same_rights(&node, &container);
+    assert_eq!(rights[7..9], ["1", "2"]);
+    let (exit, _, err) = Piped::shell(&node, &container, "unshare -m true || mount -t tmpfs none /tmp").finish();
+    assert_ne!(exit.exit_code, 0);
+    assert!(err.contains("not permitted"), "{err}");
+}
+
+fn rights_of_a_user() {
+    let node = Node::new();
+    let mut plan = node.plan(SLEEP);
+    plan.user = "web".to_owned();
+    plan.groups = vec!["video".to_owned()];
+    let container = node.start(plan);
+    let rights = assert_same_rights(&node, &container);
+    assert_eq!(rights[4].trim_start_matches('0'), "");
+    assert_eq!(Piped::shell(&node, &container, "id -u; id -G; echo $HOME").lines()[0], "1000");
+}
+
+fn rights_without_restrictions() {
+    let node = Node::new();
+    let mut plan = node.plan(SLEEP);
+    plan.security.privileged = true;
+    let container = node.start(plan);
+    assert_same_rights(&node, &container);
+    let mut plan = node.plan(SLEEP);
+    plan.security.no_new_privileges = false;
+    plan.security.seccomp = Seccomp::Unconfined;
+    plan.user = "1000".to_owned();
+    let container = node.start(plan);
+    assert_same_rights(&node, &container);
+    let mut plan = node.plan(SLEEP);
+    plan.security.no_new_privileges = false;
+    plan.user = "1000".to_owned();
+    let container = node.start(plan);
+    assert_same_rights(&node, &container);
+}
+
+fn user_reopens_its_output() {
+    let node = Node::new();
+    let mut plan = node.plan(SLEEP);
+    plan.user = "web".to_owned();
+    let container = node.start(plan);
+    let (exit, out, err) = Piped::shell(&node, &container, "echo out > /dev/stdout; echo err > /dev/stderr").finish();
+    assert_eq!((exit, out.as_str(), err.as_str()), (exited(0), "out\n", "err\n"));
+}
+
+fn commands_that_cannot_be_executed() {
+    let node = Node::new();
+    let container = node.start(node.plan(&format!("echo x > /tmp/plain; {SLEEP}")));
+    for (program, code, text) in
+        [("nosuch", 127, "not found"), ("/no/such", 127, "not found"), ("/tmp/plain", 126, "cannot be executed"), ("/tmp", 126, "cannot")]
+    {
+        let (exit, out, err) = Piped::start(&node, &container, &[program, "x"], null()).expect("a command").finish();
+        assert_eq!((exit, out.as_str()), (exited(code), ""), "{program}");
+        assert!(err.contains(program) && err.contains(text), "{err}");
+    }
+}
+
+fn folder_that_is_gone() {
+    let node = Node::new();
+    let mut plan = node.plan(SLEEP);
+    plan.cwd = "/srv/app".to_owned();
+    let container = node.start(plan);
+    let removed = Piped::shell(&node, &container, "rm -r /srv/app");
+    assert_eq!(removed.finish().0, exited(0));
+    let error = Piped::start(&node, &container, &["true"], null()).map(drop).expect_err("refused");
+    assert!(error.to_string().contains("/srv/app"), "{error}");
+}
+
+fn ended_container() {
+    let node = Node::new();
+    let container = node.start(node.plan("true"));
+    container.wait();
+    let error = Piped::start(&node, &container, &["true"], null()).map(drop).expect_err("refused");
+    assert!(matches!(error, ExecError::NotRunning(_)), "{error}");
+}
+
+fn requests_that_make_no_sense() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    for args in [&[][..], &[""], &["echo", "a\0b"]] {
+        let error = Piped::start(&node, &container, args, null()).map(drop).expect_err("refused");
+        assert!(matches!(error, ExecError::Invalid(_)), "{error}");
+    }
+}
+
+fn killed_by_a_signal() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let (exit, ..) = Piped::shell(&node, &container, "kill -TERM $$").finish();
+    assert_eq!(exit, ExecExit { exit_code: 143, signal: 15 });
+}
+
+fn does_not_wait_for_the_background() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let begun = Instant::now();
+    let command = Piped::shell(&node, &container, "sleep 60 & echo started");
+    assert!(readable(&command.process, Duration::from_secs(10)));
+    assert_eq!(command.process.wait(), exited(0));
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    // Still there: it belongs to the container now.
+    assert!(processes(&node, &container).contains("sleep 60"));
+}
+
+fn processes(node: &Node, container: &Container<'_>) -> String {
+    Piped::shell(node, container, "ps").finish().1
+}
+
+/// Starts a tree of processes that ignore SIGHUP and waits until it stands.
+fn stubborn(node: &Node, container: &Container<'_>) -> Piped {
+    let script = "trap '' HUP; (sleep 71 & sleep 72 & wait) & sleep 73 & echo up; wait; sleep 74";
+    let mut command = Piped::shell(node, container, script);
+    let mut line = [0; 3];
+    command.stdout.read_exact(&mut line).expect("a line");
+    eventually("the tree stands", || {
+        let all = processes(node, container);
+        ["sleep 71", "sleep 72", "sleep 73"].iter().all(|part| all.contains(part))
+    });
+    command
+}
+
+fn assert_no_tree(node: &Node, container: &Container<'_>) {
+    let all = processes(node, container);
+    assert!(!all.contains("sleep 7"), "{all}");
+}
+
+fn kill_ends_the_whole_session() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let command = stubborn(&node, &container);
+    command.process.kill();
+    assert!(readable(&command.process, Duration::from_secs(10)));
+    assert_no_tree(&node, &container);
+    assert_eq!(command.process.wait(), ExecExit { exit_code: 137, signal: 9 });
+    assert!(!container.running.init.ended());
+}
+
+fn hangup_is_only_a_signal() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let mut command = Piped::shell(&node, &container, "trap 'echo hup; exit 5' HUP; echo up; while :; do usleep 1000; done");
+    let mut line = [0; 3];
+    command.stdout.read_exact(&mut line).expect("a line");
+    command.process.hangup();
+    let (exit, out, _) = command.finish();
+    assert_eq!((exit, out.as_str()), (exited(5), "hup\n"));
+}
+
+fn ends_when_it_is_dropped() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let command = stubborn(&node, &container);
+    let helper = command.process.helper.pid;
+    drop(command);
+    eventually("the tree is gone", || !processes(&node, &container).contains("sleep 7"));
+    eventually("the helper is reaped", || !std::path::Path::new(&format!("/proc/{helper}")).exists());
+}
+
+fn ends_with_its_helper() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let command = Piped::start(&node, &container, &["sleep", "75"], null()).expect("a command");
+    command.process.helper.signal(9).expect("killed");
+    assert!(readable(&command.process, Duration::from_secs(10)));
+    assert_eq!(command.process.wait(), ExecExit { exit_code: 137, signal: 9 });
+    eventually("the command is gone", || !processes(&node, &container).contains("sleep 75"));
+}
+
+fn ends_with_the_container() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let command = Piped::start(&node, &container, &["sleep", "76"], null()).expect("a command");
+    node.runtime.kill_all(container.id()).expect("killed");
+    assert!(readable(&command.process, Duration::from_secs(10)));
+    assert_eq!(command.process.wait(), ExecExit { exit_code: 137, signal: 9 });
+}
+
+/// A command on a terminal, and what it wrote until it ended.
+fn on_terminal(node: &Node, container: &Container<'_>, script: &str, input: &str) -> (ExecExit, String) {
+    let request = ExecRequest {
+        args: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        terminal: Some(TerminalSize { rows: 33, cols: 101 }),
+        stdin: null(),
+        stdout: null(),
+        stderr: null(),
+    };
+    let mut process = node.runtime.exec(container.id(), request).expect("a command");
+    let mut master = File::from(process.terminal.take().expect("a terminal"));
+    std::io::Write::write_all(&mut master, input.as_bytes()).expect("typed");
+    let mut text = Vec::new();
+    // The end of a terminal is an error.
+    drop(master.read_to_end(&mut text));
+    (process.wait(), String::from_utf8_lossy(&text).into_owned())
+}
+
+fn terminal() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let script = "stty size; tty; test -t 0 && test -t 1 && test -t 2 && echo $TERM; read x; echo got $x; \
+                  echo err >&2; echo ctty > /dev/tty; exit 4";
+    let (exit, text) = on_terminal(&node, &container, script, "typed\n");
+    assert_eq!(exit, exited(4));
+    for part in ["33 101\r\n", "/dev/pts/0\r\n", "xterm\r\n", "got typed\r\n", "err\r\n", "ctty\r\n"] {
+        assert!(text.contains(part), "{text:?}");
+    }
+    let (exit, text) = on_terminal(&node, &container, "sleep 60", "\u{3}");
+    assert_eq!((exit.signal, text.as_str()), (2, "^C"));
+    let (exit, text) = on_terminal(&node, &container, "exec /no/such", "");
+    assert_eq!(exit, exited(127), "{text}");
+}
+
+fn terminal_of_a_user() {
+    let node = Node::new();
+    let mut plan = node.plan(SLEEP);
+    plan.user = "web".to_owned();
+    let container = node.start(plan);
+    let (exit, text) = on_terminal(&node, &container, "echo again > $(tty); stat -c %u $(tty)", "");
+    assert_eq!(exit, exited(0), "{text}");
+    assert!(text.contains("again\r\n1000\r\n"), "{text:?}");
+}
+
+fn terminal_that_is_none() {
+    let node = Node::new();
+    let mut plan = node.plan("umount /dev/pts && mkdir -p /dev/pts && echo x > /dev/pts/ptmx; while :; do sleep 1; done");
+    plan.security.privileged = true;
+    let container = node.start(plan);
+    let request = || ExecRequest {
+        args: vec!["true".to_owned()],
+        terminal: Some(TerminalSize { rows: 1, cols: 1 }),
+        stdin: null(),
+        stdout: null(),
+        stderr: null(),
+    };
+    eventually("refused", || {
+        node.runtime.exec(container.id(), request()).is_err_and(|error| error.to_string().contains("not the terminal multiplexer"))
+    });
+}
+
+fn process_limit_of_the_container() {
+    let node = Node::new();
+    let mut plan = node.plan("sleep 60 & sleep 60 & sleep 60 & wait");
+    plan.resources.pids_limit = Some(4);
+    let container = node.start(plan);
+    eventually("refused", || match Piped::start(&node, &container, &["true"], null()) {
+        Ok(command) => {
+            command.process.wait();
+            false
+        }
+        Err(error) => error.to_string().contains("processes"),
+    });
+}
+
+fn no_descriptor_leaks() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let lines = Piped::shell(&node, &container, "ls -l /proc/self/fd | tail -n +2").lines();
+    // Three, and the folder that is being listed.
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    let lines = Piped::shell(&node, &container, "ls -l /proc/$$/fd | tail -n +2; ls /proc/1/root >/dev/null && echo root").lines();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+}
+
+fn many_at_once() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let commands: Vec<_> = (0..24).map(|n| Piped::shell(&node, &container, &format!("usleep 10000; exit {n}"))).collect();
+    for (n, command) in commands.into_iter().enumerate() {
+        assert_eq!(command.finish().0, exited(n as i32));
+    }
+    let own = fs::read_dir("/proc/self/fd").expect("our descriptors").count();
+    drop(Piped::shell(&node, &container, "true").finish());
+    assert_eq!(fs::read_dir("/proc/self/fd").expect("our descriptors").count(), own);
+}
+
+fn measure_exec() {
+    let node = Node::new();
+    let container = node.start(node.plan(SLEEP));
+    let mut times: Vec<_> = (0..50)
+        .map(|_| {
+            let begun = Instant::now();
+            let command = Piped::start(&node, &container, &["/bin/true"], null()).expect("a command");
+            let started = begun.elapsed();
+            command.process.exit_fd().as_fd();
+            command.process.wait();
+            (begun.elapsed(), started)
+        })
+        .collect();
+    times.sort();
+    println!("exec of true: median {:?} (started after {:?}), least {:?}", times[25].0, times[25].1, times[0].0);
+}
