@@ -103,7 +103,8 @@ impl Engine {
     /// Removes what interrupted pulls left behind. Runs beside everything else.
     pub async fn sweep(self: Arc<Self>) {
         let engine = self.clone();
-        let swept = blocking(move || engine.store.sweep().map_err(|error| TaskError::Internal(error.to_string()))).await;
+        let swept =
+            blocking(move || engine.store.sweep().map_err(|error| TaskError::Internal(error.to_string()))).await;
         match swept {
             Ok(report) => tracing::debug!(?report, "image store swept"),
             Err(error) => tracing::warn!(%error, "image store not swept"),

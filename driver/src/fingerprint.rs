@@ -76,8 +76,7 @@ fn judge(config: &PluginConfig, host: Host) -> Fingerprint {
         ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
         ("runtime", text("libcontainer")),
     ];
-    let attributes =
-        attributes.into_iter().map(|(name, value)| (format!("driver.oci-rs.{name}"), value)).collect();
+    let attributes = attributes.into_iter().map(|(name, value)| (format!("driver.oci-rs.{name}"), value)).collect();
     Fingerprint { attributes, problem: problem(host) }
 }
 

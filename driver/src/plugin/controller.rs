@@ -2,9 +2,7 @@
 
 use std::pin::Pin;
 
-use proto::go_plugin::{
-    ConnInfo, Empty, StdioData, grpc_broker_server, grpc_controller_server, grpc_stdio_server,
-};
+use proto::go_plugin::{ConnInfo, Empty, StdioData, grpc_broker_server, grpc_controller_server, grpc_stdio_server};
 use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
@@ -56,10 +54,7 @@ pub struct Broker;
 impl grpc_broker_server::GrpcBroker for Broker {
     type StartStreamStream = Silent<ConnInfo>;
 
-    async fn start_stream(
-        &self,
-        _: Request<Streaming<ConnInfo>>,
-    ) -> Result<Response<Self::StartStreamStream>, Status> {
+    async fn start_stream(&self, _: Request<Streaming<ConnInfo>>) -> Result<Response<Self::StartStreamStream>, Status> {
         Ok(Response::new(Box::pin(tokio_stream::pending())))
     }
 }

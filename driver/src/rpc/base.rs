@@ -61,7 +61,8 @@ mod tests {
     use crate::task::Compute;
 
     fn node(override_total_compute: u64) -> NomadConfig {
-        let core = |max_speed, base_speed| ClientTopologyCore { max_speed, base_speed, guess_speed: 1, ..Default::default() };
+        let core =
+            |max_speed, base_speed| ClientTopologyCore { max_speed, base_speed, guess_speed: 1, ..Default::default() };
         let topology = ClientTopology {
             cores: vec![core(3000, 2000), core(0, 2000)],
             override_total_compute,

@@ -172,7 +172,10 @@ async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Recover
     let invalid = |text: &str| TaskError::Invalid(format!("RecoverTask {text}"));
     let handle = request.handle.ok_or_else(|| invalid("without a handle"))?;
     if !(0..=HANDLE_VERSION).contains(&handle.version) {
-        return Err(invalid(&format!("with a handle of version {}: this driver reads up to {HANDLE_VERSION}", handle.version)));
+        return Err(invalid(&format!(
+            "with a handle of version {}: this driver reads up to {HANDLE_VERSION}",
+            handle.version
+        )));
     }
     let config = handle.config.ok_or_else(|| invalid("without a task configuration"))?;
     let state = DriverState::decode(&handle.driver_state)?;
@@ -243,4 +246,3 @@ pub fn container_of(plugin: &Plugin, task_id: &str) -> Result<runtime::plan::Con
 pub fn exec_result(exit: &runtime::ExecExit) -> ExitResult {
     ExitResult { exit_code: exit.exit_code, signal: exit.signal, oom_killed: false }
 }
-

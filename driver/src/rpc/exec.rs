@@ -33,11 +33,7 @@ pub async fn collect(plugin: &Plugin, request: ExecTaskRequest) -> Result<ExecTa
     let engine = plugin.engine().await?;
     let timeout = Some(duration(request.timeout)).filter(|timeout| !timeout.is_zero());
     let collected = exec::collect(engine, container, request.command, timeout).await?;
-    Ok(ExecTaskResponse {
-        stdout: collected.output,
-        stderr: Vec::new(),
-        result: Some(exec_result(&collected.exit)),
-    })
+    Ok(ExecTaskResponse { stdout: collected.output, stderr: Vec::new(), result: Some(exec_result(&collected.exit)) })
 }
 
 /// Runs a command for a person. Its first message says which; the rest of the messages are its input.
@@ -118,7 +114,9 @@ fn reply(output: Output) -> ExecTaskStreamingResponse {
 
 #[cfg(test)]
 mod tests {
-    use proto::driver::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, exec_task_streaming_request::TerminalSize};
+    use proto::driver::{
+        ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, exec_task_streaming_request::TerminalSize,
+    };
 
     use super::{Input, Output, inputs, reply};
 

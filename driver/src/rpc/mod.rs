@@ -15,9 +15,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use proto::{
-    base::base_plugin_server::BasePluginServer, driver::driver_server::DriverServer,
-};
+use proto::{base::base_plugin_server::BasePluginServer, driver::driver_server::DriverServer};
 use tonic::Status;
 
 use crate::{
@@ -69,7 +67,8 @@ impl Plugin {
 
     fn configured(&self) -> Result<Configured, TaskError> {
         let slot = self.0.configured.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.clone().ok_or_else(|| TaskError::Invalid("the plugin has not been configured: SetConfig comes first".to_owned()))
+        slot.clone()
+            .ok_or_else(|| TaskError::Invalid("the plugin has not been configured: SetConfig comes first".to_owned()))
     }
 
     /// The engine, opened by the first call that needs it. A failure is tried again by the next call.

@@ -35,9 +35,11 @@ fn code(error: &TaskError) -> Code {
         | TaskError::Confinement(_)
         | TaskError::Signal(_)
         | TaskError::Invalid(_) => Code::InvalidArgument,
-        TaskError::Pull(_) | TaskError::Start(_) | TaskError::Exec(_) | TaskError::Refused(_) | TaskError::Cancelled => {
-            Code::FailedPrecondition
-        }
+        TaskError::Pull { .. }
+        | TaskError::Start(_)
+        | TaskError::Exec(_)
+        | TaskError::Refused(_)
+        | TaskError::Cancelled => Code::FailedPrecondition,
         TaskError::Unknown(_) => Code::NotFound,
         TaskError::AlreadyStarted(_) => Code::AlreadyExists,
         TaskError::Internal(_) => Code::Internal,

@@ -16,8 +16,13 @@ pub enum TaskError {
     #[error("{0}")]
     Plan(#[from] PlanErrors),
     /// The image could not be had.
-    #[error("{0}")]
-    Pull(#[from] PullError),
+    #[error("image {image}: {error}")]
+    Pull {
+        /// As the job names it.
+        image: String,
+        /// Why.
+        error: PullError,
+    },
     /// A host path leads out of the allocation's folder.
     #[error("{0}")]
     Confinement(String),
@@ -54,7 +59,7 @@ impl TaskError {
     /// Whether the same start may succeed later, so that the job's restart policy should try again.
     pub fn recoverable(&self) -> bool {
         match self {
-            Self::Pull(error) => error.recoverable(),
+            Self::Pull { error, .. } => error.recoverable(),
             Self::Internal(_) => true,
             _ => false,
         }

@@ -95,7 +95,9 @@ pub async fn collect(
     channel.drain(|bytes| tail.push(bytes));
     let exit = blocking(move || Ok(process.wait())).await?;
     if let (false, Some(timeout)) = (in_time, timeout) {
-        tail.push(format!("\ncommand killed: it ran longer than its timeout of {} s\n", timeout.as_secs_f64()).as_bytes());
+        tail.push(
+            format!("\ncommand killed: it ran longer than its timeout of {} s\n", timeout.as_secs_f64()).as_bytes(),
+        );
     }
     Ok(Collected { output: tail.0, exit })
 }
@@ -151,13 +153,8 @@ impl Session {
     async fn on_pipes(engine: Arc<Engine>, container: ContainerId, args: Vec<String>) -> Result<Self, TaskError> {
         let ((stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr)) =
             (io::pipe().map_err(pipe_failed)?, io::pipe().map_err(pipe_failed)?, io::pipe().map_err(pipe_failed)?);
-        let request = ExecRequest {
-            args,
-            terminal: None,
-            stdin: stdin.into(),
-            stdout: stdout.into(),
-            stderr: stderr.into(),
-        };
+        let request =
+            ExecRequest { args, terminal: None, stdin: stdin.into(), stdout: stdout.into(), stderr: stderr.into() };
         let process = spawn(engine, container, request).await?;
         let source = |reader: PipeReader| Channel::new(reader.into()).map(Arc::new);
         let sink = |writer: PipeWriter| Channel::new(writer.into()).map(Arc::new);
@@ -196,9 +193,8 @@ async fn spawn(engine: Arc<Engine>, container: ContainerId, request: ExecRequest
 }
 
 async fn ended(process: &ExecProcess) -> Result<(), TaskError> {
-    let watch = || -> io::Result<AsyncFd<OwnedFd>> {
-        sys::watch(process.exit_fd().try_clone_to_owned()?, Interest::READABLE)
-    };
+    let watch =
+        || -> io::Result<AsyncFd<OwnedFd>> { sys::watch(process.exit_fd().try_clone_to_owned()?, Interest::READABLE) };
     let watched = watch().map_err(pipe_failed)?;
     watched.readable().await.map(drop).map_err(pipe_failed)
 }
@@ -322,8 +318,7 @@ impl Channel {
 
     async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written =
-                self.descriptor.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?)).await?;
+            let written = self.descriptor.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?)).await?;
             bytes = &bytes[written..];
         }
         Ok(())

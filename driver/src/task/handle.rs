@@ -58,7 +58,8 @@ mod tests {
     use super::DriverState;
 
     /// As the first version wrote it; it must stay readable for as long as tasks from then may run.
-    const VERSION_1: &str = r#"{"version":1,"container":"a.web.01234567","stop_signal":15,"image":"nginx:1","image_digest":"sha256:00"}"#;
+    const VERSION_1: &str =
+        r#"{"version":1,"container":"a.web.01234567","stop_signal":15,"image":"nginx:1","image_digest":"sha256:00"}"#;
 
     #[test]
     fn handles_survive_the_way_through_nomad() {

@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn a_start_that_was_cancelled_ends_in_a_kill() {
-        let (phase, actions) = decide(Phase::Starting { cancelled: false }, Event::Stop { signal: 15, grace: SECOND }).unwrap();
+        let (phase, actions) =
+            decide(Phase::Starting { cancelled: false }, Event::Stop { signal: 15, grace: SECOND }).unwrap();
         assert_eq!(actions, [Action::CancelStart]);
         let (phase, actions) = decide(phase, Event::Started).unwrap();
         assert_eq!((phase, actions), (Phase::Stopping { killed: true }, vec![Action::KillAll]));

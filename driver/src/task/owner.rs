@@ -232,9 +232,10 @@ impl Owner {
                 Ok(())
             }
             Action::Signal(signal) => match &self.alive {
-                Some(alive) => {
-                    alive.running.signal(signal).map_err(|error| TaskError::Internal(format!("signal {signal}: {error}")))
-                }
+                Some(alive) => alive
+                    .running
+                    .signal(signal)
+                    .map_err(|error| TaskError::Internal(format!("signal {signal}: {error}"))),
                 None => Ok(()),
             },
             Action::KillAll => self.engine.kill_all(self.facts.clone()).await,

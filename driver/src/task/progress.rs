@@ -58,7 +58,11 @@ impl Progress for PullEvents {
             }
             PullEvent::Done { digest, bytes, elapsed, cached } => {
                 if !cached {
-                    let text = format!("Downloaded image: {:.1} MiB in {:.1} s", bytes as f64 / MEBIBYTE, elapsed.as_secs_f64());
+                    let text = format!(
+                        "Downloaded image: {:.1} MiB in {:.1} s",
+                        bytes as f64 / MEBIBYTE,
+                        elapsed.as_secs_f64()
+                    );
                     self.events.emit(text, [("digest", digest.to_string())]);
                 }
             }
@@ -83,7 +87,8 @@ mod tests {
     fn reports_come_at_doubling_distances() {
         let began = Instant::now();
         let mut pace = Pace { began, next: FIRST_REPORT };
-        let reports = (0..600).filter(|second| pace.due(began + Duration::from_secs(*second)).is_some()).collect::<Vec<_>>();
+        let reports =
+            (0..600).filter(|second| pace.due(began + Duration::from_secs(*second)).is_some()).collect::<Vec<_>>();
         assert_eq!(reports, [10, 20, 40, 80, 160, 320]);
     }
 

@@ -83,11 +83,8 @@ impl Tasks {
         let (inbox, commands) = mpsc::channel(INBOX);
         let (publish, view) =
             watch::channel(TaskView { phase: Phase::Starting { cancelled: false }, started_at: None, exit: None });
-        let facts = Arc::new(Facts {
-            task_id: task_id.to_owned(),
-            name: name.to_owned(),
-            state: std::sync::OnceLock::new(),
-        });
+        let facts =
+            Arc::new(Facts { task_id: task_id.to_owned(), name: name.to_owned(), state: std::sync::OnceLock::new() });
         let reference = TaskRef { inbox, view, facts };
         tasks.insert(task_id.to_owned(), reference.clone());
         Ok((reference, Link { inbox: commands, view: publish }))

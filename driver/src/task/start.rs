@@ -138,7 +138,8 @@ async fn lease_image(
         inactivity: engine.config.pull_activity_timeout,
     };
     let progress = Arc::new(super::progress::PullEvents::new(events));
-    let image = engine.store.acquire(request, container.as_str(), progress).await?;
+    let acquired = engine.store.acquire(request, container.as_str(), progress).await;
+    let image = acquired.map_err(|error| TaskError::Pull { image: spec.image.clone(), error })?;
     Ok(ImageLease { engine: engine.clone(), container: container.clone(), image, kept: false })
 }
 
@@ -250,7 +251,9 @@ fn lost() -> Exit {
         signal: 0,
         oom_killed: false,
         finished_at: SystemTime::now(),
-        message: Some("the task ended, but its exit status was lost because its monitor process had been killed".to_owned()),
+        message: Some(
+            "the task ended, but its exit status was lost because its monitor process had been killed".to_owned(),
+        ),
     }
 }
 
