@@ -56,15 +56,10 @@ impl Progress for PullEvents {
                     self.events.emit(advance(bytes_done, bytes_total, layers_done, layers, elapsed), []);
                 }
             }
-            PullEvent::Done { digest, bytes, elapsed, cached } => {
-                if !cached {
-                    let text = format!(
-                        "Downloaded image: {:.1} MiB in {:.1} s",
-                        bytes as f64 / MEBIBYTE,
-                        elapsed.as_secs_f64()
-                    );
-                    self.events.emit(text, [("digest", digest.to_string())]);
-                }
+            PullEvent::Done { digest, bytes, elapsed, cached: false } => {
+                let text =
+                    format!("Downloaded image: {:.1} MiB in {:.1} s", bytes as f64 / MEBIBYTE, elapsed.as_secs_f64());
+                self.events.emit(text, [("digest", digest.to_string())]);
             }
             _ => {}
         }

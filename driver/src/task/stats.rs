@@ -35,7 +35,7 @@ pub struct Sampler {
 impl Sampler {
     /// Rates since the last reading; all zero for the first one.
     pub fn rates(&mut self, now: Instant, stats: &Stats, compute: Compute) -> CpuRates {
-        let Some((before, last)) = self.last.replace((now, stats.cpu.clone())) else { return CpuRates::default() };
+        let Some((before, last)) = self.last.replace((now, stats.cpu)) else { return CpuRates::default() };
         let wall = now.duration_since(before).as_nanos() as f64;
         if wall <= 0.0 {
             return CpuRates::default();
