@@ -41,7 +41,9 @@ pub(crate) fn write(path: &Path, bytes: &[u8], durability: Durability) -> Result
     let folder = path.parent().unwrap_or(Path::new("."));
     let temporary = folder.join(format!("{TEMPORARY}{}", unique()));
     let result = write_and_rename(&temporary, path, bytes, durability);
-    if result.is_err() && let Err(error) = std::fs::remove_file(&temporary) {
+    if result.is_err()
+        && let Err(error) = std::fs::remove_file(&temporary)
+    {
         tracing::debug!(path = %temporary.display(), %error, "left for the sweep");
     }
     result
@@ -64,8 +66,8 @@ fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8], durability: Dur
 
 /// Writes a value as JSON.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T, durability: Durability) -> Result<(), StoreError> {
-    let bytes = serde_json::to_vec_pretty(value)
-        .map_err(|error| StoreError::io("encoding", path)(io::Error::other(error)))?;
+    let bytes =
+        serde_json::to_vec_pretty(value).map_err(|error| StoreError::io("encoding", path)(io::Error::other(error)))?;
     write(path, &bytes, durability)
 }
 

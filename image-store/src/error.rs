@@ -5,7 +5,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use crate::{digest::Digest, reference::Reference};
+use crate::digest::Digest;
 
 /// A failure of the store's own files.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum StoreError {
     #[error("image {reference} is in use by {lease:?}")]
     InUse {
         /// Which image.
-        reference: Reference,
+        reference: String,
         /// One of its leases.
         lease: String,
     },
@@ -132,7 +132,7 @@ pub enum PullError {
     #[error("pulling {reference} did not finish within {limit:?}")]
     Timeout {
         /// Which image.
-        reference: Reference,
+        reference: String,
         /// The caller's limit.
         limit: Duration,
     },
@@ -184,7 +184,7 @@ pub enum PullError {
     #[error("{reference}: no image for platform {wanted}; the index offers {offered}")]
     NoPlatform {
         /// Which image.
-        reference: Reference,
+        reference: String,
         /// This machine's platform.
         wanted: String,
         /// What there is.
@@ -238,10 +238,6 @@ impl PullError {
 
 impl From<StoreError> for PullError {
     fn from(error: StoreError) -> Self {
-        if error.is_disk_full() {
-            PullError::DiskFull { problem: error.to_string() }
-        } else {
-            PullError::Store(error)
-        }
+        if error.is_disk_full() { PullError::DiskFull { problem: error.to_string() } } else { PullError::Store(error) }
     }
 }

@@ -68,10 +68,11 @@ pub(crate) fn null_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'
 /// Reads a manifest or an index.
 pub(crate) fn parse_document(what: &str, bytes: &[u8]) -> Result<Document, PullError> {
     let raw: Raw = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
-    let unsupported =
-        |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
+    let unsupported = |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
     if raw.fs_layers.is_some() || raw.schema_version == 1 {
-        return Err(unsupported("a docker schema 1 manifest, which no registry should serve any more; push the image again with a current tool"));
+        return Err(unsupported(
+            "a docker schema 1 manifest, which no registry should serve any more; push the image again with a current tool",
+        ));
     }
     if raw.schema_version != 2 {
         return Err(PullError::malformed(what, format!("schemaVersion is {}, not 2", raw.schema_version)));
@@ -102,7 +103,9 @@ pub(crate) fn parse_document(what: &str, bytes: &[u8]) -> Result<Document, PullE
 fn check_kind(what: &str, media_type: &str, index: bool) -> Result<(), PullError> {
     let fits = match media_type {
         "" => true,
-        "application/vnd.oci.image.index.v1+json" | "application/vnd.docker.distribution.manifest.list.v2+json" => index,
+        "application/vnd.oci.image.index.v1+json" | "application/vnd.docker.distribution.manifest.list.v2+json" => {
+            index
+        }
         "application/vnd.oci.image.manifest.v1+json" | "application/vnd.docker.distribution.manifest.v2+json" => !index,
         other => {
             return Err(PullError::Unsupported {
@@ -111,7 +114,11 @@ fn check_kind(what: &str, media_type: &str, index: bool) -> Result<(), PullError
             });
         }
     };
-    if fits { Ok(()) } else { Err(PullError::malformed(what, format!("media type {media_type:?} does not fit its content"))) }
+    if fits {
+        Ok(())
+    } else {
+        Err(PullError::malformed(what, format!("media type {media_type:?} does not fit its content")))
+    }
 }
 
 fn check_config_type(what: &str, media_type: &str) -> Result<(), PullError> {
@@ -166,7 +173,8 @@ pub(crate) fn choose(
             None => Some(if entry.media_type.contains("manifest.v") { 900 } else { 800 }),
         }
     };
-    let best = entries.iter().filter_map(|entry| Some((candidate(entry)?, entry))).min_by_key(|(distance, _)| *distance);
+    let best =
+        entries.iter().filter_map(|entry| Some((candidate(entry)?, entry))).min_by_key(|(distance, _)| *distance);
     best.map(|(_, entry)| entry.clone()).ok_or_else(|| {
         let offered: Vec<String> = entries
             .iter()
@@ -176,7 +184,7 @@ pub(crate) fn choose(
             .map(Platform::to_string)
             .collect();
         PullError::NoPlatform {
-            reference: reference.clone(),
+            reference: reference.to_string(),
             wanted: machine.to_string(),
             offered: if offered.is_empty() { "none".into() } else { offered.join(", ") },
         }
@@ -360,7 +368,12 @@ mod tests {
     fn chooses_by_platform_and_skips_attestations() {
         let reference: Reference = "app".parse().unwrap();
         let machine = Platform { os: "linux".into(), architecture: "amd64".into(), variant: String::new() };
-        let entries = [entry("unknown", "unknown", 1), entry("linux", "arm64", 2), entry("linux", "amd64", 3), entry("linux", "amd64", 4)];
+        let entries = [
+            entry("unknown", "unknown", 1),
+            entry("linux", "arm64", 2),
+            entry("linux", "amd64", 3),
+            entry("linux", "amd64", 4),
+        ];
         assert_eq!(choose(&reference, &entries, &machine).unwrap().size, 3);
         let error = choose(&reference, &entries[..2], &machine).unwrap_err().to_string();
         assert!(error.contains("linux/arm64") && !error.contains("unknown"), "{error}");

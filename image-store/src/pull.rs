@@ -7,7 +7,7 @@
 
 use std::{
     collections::HashSet,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -77,7 +77,7 @@ impl Store {
             None => work.await,
             Some(limit) => tokio::time::timeout(limit, work)
                 .await
-                .unwrap_or_else(|_| Err(PullError::Timeout { reference: request.reference.clone(), limit })),
+                .unwrap_or_else(|_| Err(PullError::Timeout { reference: request.reference.to_string(), limit })),
         }
     }
 }
@@ -102,27 +102,40 @@ async fn acquire(
         fixups: Vec::new(),
     };
     let pin = Pin::new(inner, &lease).await?;
-    let fetched = fetch_missing(inner, request, &record, &layers, Arc::clone(&progress)).await?;
-    let keeper = Arc::clone(inner);
-    let mut lease = lease;
-    let (folders, run) = blocking(move || {
-        if asked || fetched.is_some() {
-            keeper.save(&resolved)?;
-        }
-        Ok((keeper.mountable(&mut lease)?, resolved.run.clone()))
-    })
-    .await?;
-    pin.keep();
+    let ready = make_ready(inner, request, (&resolved, asked), lease, Arc::clone(&progress)).await;
+    pin.end(ready.is_ok()).await?;
+    let (fetched, folders) = ready?;
     progress.report(PullEvent::Done {
         digest: record.manifest.clone(),
         bytes: fetched.unwrap_or(0),
         elapsed: started.elapsed(),
         cached: fetched.is_none(),
     });
-    Ok(Image { reference, digest: record.manifest.to_string(), layers: folders, config: run })
+    Ok(Image { reference, digest: record.manifest.to_string(), layers: folders, config: resolved.run.clone() })
 }
 
-/// A lease that is undone unless the pull succeeds.
+/// Fetches what is missing, then records the image. Returns the bytes that arrived, if any layer was missing, and what to mount.
+async fn make_ready(
+    inner: &Arc<Inner>,
+    request: &PullRequest,
+    (resolved, asked): (&Arc<Resolved>, bool),
+    mut lease: Lease,
+    progress: Arc<dyn Progress>,
+) -> Result<(Option<u64>, Vec<PathBuf>), PullError> {
+    let layers = without_duplicates(&resolved.record.layers);
+    let fetched = fetch_missing(inner, request, &resolved.record, &layers, progress).await?;
+    let (keeper, resolved) = (Arc::clone(inner), Arc::clone(resolved));
+    let folders = blocking(move || {
+        if asked || fetched.is_some() {
+            keeper.save(&resolved)?;
+        }
+        keeper.mountable(&mut lease)
+    })
+    .await?;
+    Ok((fetched, folders))
+}
+
+/// A lease that is undone unless the pull succeeds, also when the pull is given up.
 struct Pin {
     inner: Arc<Inner>,
     name: String,
@@ -140,8 +153,14 @@ impl Pin {
         .await
     }
 
-    fn keep(mut self) {
+    /// Keeps the lease, or undoes it and waits until that is done.
+    async fn end(mut self, keep: bool) -> Result<(), StoreError> {
         self.armed = false;
+        if keep {
+            return Ok(());
+        }
+        let (inner, name, before) = (Arc::clone(&self.inner), std::mem::take(&mut self.name), self.before.take());
+        blocking(move || inner.unpin(&name, before.as_ref())).await
     }
 }
 
@@ -170,7 +189,9 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => Err(StoreError::io("waiting for", "the runtime")(std::io::Error::from(std::io::ErrorKind::Interrupted))),
+        Err(_) => {
+            Err(StoreError::io("waiting for", "the runtime")(std::io::Error::from(std::io::ErrorKind::Interrupted)))
+        }
     }
 }
 
@@ -246,7 +267,8 @@ async fn ask_one(
         }
     }
     let (bytes, resolved) = session.manifest(name).await?;
-    let (manifest_bytes, manifest_digest, manifest) = select(inner, reference, session, bytes, resolved.clone()).await?;
+    let (manifest_bytes, manifest_digest, manifest) =
+        select(inner, reference, session, bytes, resolved.clone()).await?;
     let config = session.small_blob(&manifest.config).await?;
     let what = format!("config {}", manifest.config.digest);
     let document = manifest::parse_config(&what, &config)?;
@@ -358,7 +380,9 @@ async fn fetch_missing(
             Ok(result) => result?,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // Only a runtime that shuts down cancels them while we wait.
-            Err(_) => return Err(PullError::Timeout { reference: request.reference.clone(), limit: Duration::ZERO }),
+            Err(_) => {
+                return Err(PullError::Timeout { reference: request.reference.to_string(), limit: Duration::ZERO });
+            }
         }
     }
     inner.sync_soon();
@@ -375,10 +399,8 @@ async fn fetch_layer(
     let flight = inner.layer_flight(&layer.diff_id);
     let _turn = flight.lock().await;
     let (keeper, wanted) = (Arc::clone(inner), layer.clone());
-    let staged = blocking(move || {
-        if keeper.ready(&wanted)? { Ok(None) } else { keeper.staging()?.layer().map(Some) }
-    })
-    .await?;
+    let staged =
+        blocking(move || if keeper.ready(&wanted)? { Ok(None) } else { keeper.staging()?.layer().map(Some) }).await?;
     let Some(staged) = staged else {
         meter.add_bytes(layer.size);
         return Ok(());
@@ -398,7 +420,7 @@ async fn fetch_layer(
     Ok(blocking(move || keeper.commit_layer(&staged, &unpacked)).await?)
 }
 
-type ThreadResult = (Result<Unpacked, UnpackError>, Staged);
+type ThreadResult = Result<(Unpacked, Staged), UnpackError>;
 
 /// Network on this task, unpacking on a thread of its own, a bounded channel between them.
 async fn stream_layer(
@@ -409,6 +431,7 @@ async fn stream_layer(
     meter: &Meter,
 ) -> Result<(Staged, Unpacked), PullError> {
     let (pieces, receiver) = mpsc::channel(WAITING_PIECES);
+    let fs = staged.fs();
     let done = spawn_unpacker(inner, layer, staged, receiver)?;
     let streamed = stream(sessions, layer, &pieces, meter).await;
     if streamed.is_ok() {
@@ -416,18 +439,17 @@ async fn stream_layer(
         pieces.send(Piece::End).await.ok();
     }
     drop(pieces);
-    let (result, staged) = done.await.map_err(|_| PullError::Layer {
-        layer: layer.blob.clone(),
-        problem: "the unpacking thread died".into(),
-    })?;
+    let result = done
+        .await
+        .map_err(|_| PullError::Layer { layer: layer.blob.clone(), problem: "the unpacking thread died".into() })?;
     match (result, streamed) {
-        (Ok(unpacked), Ok(())) => Ok((staged, unpacked)),
+        (Ok((unpacked, staged)), Ok(())) => Ok((staged, unpacked)),
         // The unpacker stopped because the stream did, or the stream because the unpacker did: the cause is the other one's.
         (Err(UnpackError::Aborted) | Ok(_), Err(error)) => Err(error),
         (Err(UnpackError::Aborted), Ok(())) => {
             Err(PullError::Layer { layer: layer.blob.clone(), problem: "its stream was cut short".into() })
         }
-        (Err(error), _) => Err(unpack_error(layer, &staged, error)),
+        (Err(error), _) => Err(unpack_error(layer, &fs, error)),
     }
 }
 
@@ -446,9 +468,9 @@ fn spawn_unpacker(
     std::thread::Builder::new()
         .name("unpack".into())
         .spawn(move || {
+            // Whatever fails, and also when nobody waits any more, `staged` removes itself here.
             let result = unpack::unpack(feed, root, algorithm, side_by_side, &limits);
-            // When nobody waits any more, `staged` comes back and removes itself here.
-            drop(report.send((result, staged)));
+            drop(report.send(result.map(|unpacked| (unpacked, staged))));
         })
         .map_err(StoreError::io("starting a thread for", fs))?;
     Ok(done)
@@ -490,7 +512,7 @@ fn verify(layer: &LayerRecord, unpacked: &Unpacked) -> Result<(), PullError> {
     check("its unpacked bytes (diff id)", &layer.diff_id, &unpacked.diff_id)
 }
 
-fn unpack_error(layer: &LayerRecord, staged: &Staged, error: UnpackError) -> PullError {
+fn unpack_error(layer: &LayerRecord, fs: &Path, error: UnpackError) -> PullError {
     match error {
         UnpackError::Refused { entry, problem } => {
             let problem = match entry {
@@ -500,9 +522,11 @@ fn unpack_error(layer: &LayerRecord, staged: &Staged, error: UnpackError) -> Pul
             PullError::Layer { layer: layer.blob.clone(), problem }
         }
         UnpackError::Disk { entry, action, source } => {
-            StoreError::io(action, staged.fs().join(entry.trim_start_matches('/')))(source).into()
+            StoreError::io(action, fs.join(entry.trim_start_matches('/')))(source).into()
         }
-        UnpackError::Aborted => PullError::Layer { layer: layer.blob.clone(), problem: "unpacking was given up".into() },
+        UnpackError::Aborted => {
+            PullError::Layer { layer: layer.blob.clone(), problem: "unpacking was given up".into() }
+        }
     }
 }
 

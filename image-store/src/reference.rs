@@ -66,10 +66,7 @@ impl FromStr for Reference {
     type Err = InvalidReference;
 
     fn from_str(given: &str) -> Result<Self, Self::Err> {
-        parse(given).map_err(|problem| InvalidReference {
-            reference: given.chars().take(300).collect(),
-            problem,
-        })
+        parse(given).map_err(|problem| InvalidReference { reference: given.chars().take(300).collect(), problem })
     }
 }
 
@@ -104,11 +101,8 @@ fn parse(given: &str) -> Result<Reference, &'static str> {
         check_tag(tag)?;
     }
     let domain = if domain == "index.docker.io" { DEFAULT_DOMAIN } else { domain };
-    let repository = if domain == DEFAULT_DOMAIN && !path.contains('/') {
-        format!("library/{path}")
-    } else {
-        path.to_owned()
-    };
+    let repository =
+        if domain == DEFAULT_DOMAIN && !path.contains('/') { format!("library/{path}") } else { path.to_owned() };
     if domain.len() + 1 + repository.len() > MAX_NAME {
         return Err("the name is longer than 255 characters");
     }
@@ -124,7 +118,8 @@ fn parse(given: &str) -> Result<Reference, &'static str> {
 fn split_domain(text: &str) -> (&str, &str) {
     match text.split_once('/') {
         Some((first, rest))
-            if first.starts_with('[') || first.contains(['.', ':'])
+            if first.starts_with('[')
+                || first.contains(['.', ':'])
                 || first == "localhost"
                 || first.bytes().any(|b| b.is_ascii_uppercase()) =>
         {
@@ -188,17 +183,16 @@ fn component_ok(component: &str) -> bool {
         return false;
     }
     // Between two words stands exactly one separator.
-    bytes.split(|b| word(*b)).filter(|gap| !gap.is_empty()).all(|gap| {
-        matches!(gap, b"." | b"_" | b"__") || gap.iter().all(|b| *b == b'-')
-    })
+    bytes
+        .split(|b| word(*b))
+        .filter(|gap| !gap.is_empty())
+        .all(|gap| matches!(gap, b"." | b"_" | b"__") || gap.iter().all(|b| *b == b'-'))
 }
 
 fn check_tag(tag: &str) -> Result<(), &'static str> {
     let mut bytes = tag.bytes();
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let ok = tag.len() <= 128
-        && bytes.next().is_some_and(word)
-        && bytes.all(|b| word(b) || b == b'.' || b == b'-');
+    let ok = tag.len() <= 128 && bytes.next().is_some_and(word) && bytes.all(|b| word(b) || b == b'.' || b == b'-');
     if ok { Ok(()) } else { Err("the tag must be 1 to 128 characters of A-Z a-z 0-9 _ . - and not begin with . or -") }
 }
 

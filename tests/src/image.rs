@@ -60,10 +60,7 @@ impl Entry {
 
     /// A regular file, mode 0644.
     pub fn file(name: impl Into<Vec<u8>>, data: impl Into<Vec<u8>>) -> Self {
-        Self {
-            data: data.into(),
-            ..Self::new(b'0', name, 0o644)
-        }
+        Self { data: data.into(), ..Self::new(b'0', name, 0o644) }
     }
 
     /// A folder, mode 0755.
@@ -73,34 +70,22 @@ impl Entry {
 
     /// A symbolic link.
     pub fn symlink(name: impl Into<Vec<u8>>, target: impl Into<Vec<u8>>) -> Self {
-        Self {
-            link: target.into(),
-            ..Self::new(b'2', name, 0o777)
-        }
+        Self { link: target.into(), ..Self::new(b'2', name, 0o777) }
     }
 
     /// A hard link.
     pub fn hard_link(name: impl Into<Vec<u8>>, target: impl Into<Vec<u8>>) -> Self {
-        Self {
-            link: target.into(),
-            ..Self::new(b'1', name, 0o644)
-        }
+        Self { link: target.into(), ..Self::new(b'1', name, 0o644) }
     }
 
     /// A character device, mode 0666.
     pub fn char_device(name: impl Into<Vec<u8>>, major: u32, minor: u32) -> Self {
-        Self {
-            device: (major, minor),
-            ..Self::new(b'3', name, 0o666)
-        }
+        Self { device: (major, minor), ..Self::new(b'3', name, 0o666) }
     }
 
     /// A block device, mode 0660.
     pub fn block_device(name: impl Into<Vec<u8>>, major: u32, minor: u32) -> Self {
-        Self {
-            device: (major, minor),
-            ..Self::new(b'4', name, 0o660)
-        }
+        Self { device: (major, minor), ..Self::new(b'4', name, 0o660) }
     }
 
     /// A named pipe.
@@ -119,11 +104,7 @@ impl Entry {
 
     /// The mark that hides what lower layers have in the folder `path` (empty: the root).
     pub fn opaque(path: &str) -> Self {
-        let name = if path.is_empty() {
-            ".wh..wh..opq".to_owned()
-        } else {
-            format!("{path}/.wh..wh..opq")
-        };
+        let name = if path.is_empty() { ".wh..wh..opq".to_owned() } else { format!("{path}/.wh..wh..opq") };
         Self::file(name, "")
     }
 
@@ -170,20 +151,11 @@ impl Entry {
             pax.push(("linkpath".into(), self.link.clone()));
         }
         if self.mtime.1 > 0 {
-            pax.push((
-                "mtime".into(),
-                format!("{}.{:09}", self.mtime.0, self.mtime.1).into_bytes(),
-            ));
+            pax.push(("mtime".into(), format!("{}.{:09}", self.mtime.0, self.mtime.1).into_bytes()));
         }
         if !pax.is_empty() {
-            let records: Vec<u8> = pax
-                .iter()
-                .flat_map(|(key, value)| pax_record(key, value))
-                .collect();
-            let header = Self {
-                data: records,
-                ..Self::new(b'x', "PaxHeader", 0o644)
-            };
+            let records: Vec<u8> = pax.iter().flat_map(|(key, value)| pax_record(key, value)).collect();
+            let header = Self { data: records, ..Self::new(b'x', "PaxHeader", 0o644) };
             header.write_raw(tar);
         }
         self.write_raw(tar);
@@ -205,12 +177,8 @@ impl Entry {
         header.set_mtime(self.mtime.0);
         header.set_size(self.data.len() as u64);
         if self.kind == b'3' || self.kind == b'4' {
-            header
-                .set_device_major(self.device.0)
-                .must("a device number");
-            header
-                .set_device_minor(self.device.1)
-                .must("a device number");
+            header.set_device_major(self.device.0).must("a device number");
+            header.set_device_minor(self.device.1).must("a device number");
         }
         header.set_cksum();
         tar.extend_from_slice(header.as_bytes());
@@ -249,12 +217,7 @@ impl Layer {
 
     /// A gzip layer of any bytes.
     pub fn raw(tar: impl Into<Vec<u8>>) -> Self {
-        Self {
-            tar: tar.into(),
-            compression: Compression::Gzip,
-            diff_id: None,
-            blob_digest: None,
-        }
+        Self { tar: tar.into(), compression: Compression::Gzip, diff_id: None, blob_digest: None }
     }
 
     /// Sets the compression.
@@ -286,8 +249,7 @@ impl Layer {
             Compression::Plain => self.tar.clone(),
             Compression::Zstd => zstd::encode_all(&self.tar[..], 3).must("zstd"),
             Compression::Gzip => {
-                let mut encoder =
-                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
                 encoder.write_all(&self.tar).must("gzip");
                 encoder.finish().must("gzip")
             }
@@ -363,12 +325,7 @@ impl Image {
             other => other,
         };
         let platform = ("linux".into(), architecture.into(), String::new());
-        Self {
-            format: Format::Oci,
-            layers: Vec::new(),
-            run: json!({}),
-            platform,
-        }
+        Self { format: Format::Oci, layers: Vec::new(), run: json!({}), platform }
     }
 
     /// Sets the family of media types.
@@ -429,13 +386,7 @@ impl Image {
         });
         blobs.push((digest(&config), config));
         let manifest = Document::new(self.format.manifest(), manifest.to_string());
-        Built {
-            blobs,
-            manifests: vec![manifest],
-            diff_ids,
-            platform: self.platform_json(),
-            format: self.format,
-        }
+        Built { blobs, manifests: vec![manifest], diff_ids, platform: self.platform_json(), format: self.format }
     }
 }
 
@@ -451,10 +402,7 @@ pub struct Document {
 impl Document {
     /// Any document.
     pub fn new(media_type: &str, bytes: impl Into<Vec<u8>>) -> Self {
-        Self {
-            media_type: media_type.to_owned(),
-            bytes: bytes.into(),
-        }
+        Self { media_type: media_type.to_owned(), bytes: bytes.into() }
     }
 
     /// Its digest.
@@ -506,21 +454,9 @@ impl Built {
         }
         let format = images.first().map_or(Format::Oci, |image| image.format);
         let index = json!({"schemaVersion": 2, "mediaType": format.index(), "manifests": entries});
-        let mut manifests: Vec<Document> = images
-            .iter()
-            .flat_map(|image| image.manifests.clone())
-            .collect();
+        let mut manifests: Vec<Document> = images.iter().flat_map(|image| image.manifests.clone()).collect();
         manifests.push(Document::new(format.index(), index.to_string()));
-        let blobs = images
-            .iter()
-            .flat_map(|image| image.blobs.clone())
-            .collect();
-        Built {
-            blobs,
-            manifests,
-            diff_ids: Vec::new(),
-            platform: Value::Null,
-            format,
-        }
+        let blobs = images.iter().flat_map(|image| image.blobs.clone()).collect();
+        Built { blobs, manifests, diff_ids: Vec::new(), platform: Value::Null, format }
     }
 }

@@ -82,13 +82,7 @@ pub struct Fault {
 impl Fault {
     /// Disturbs all requests whose path contains `path`.
     pub fn on(path: impl Into<String>, action: Action) -> Self {
-        Self {
-            method: None,
-            path: path.into(),
-            times: usize::MAX,
-            skip: 0,
-            action,
-        }
+        Self { method: None, path: path.into(), times: usize::MAX, skip: 0, action }
     }
 
     /// Only so many of them.
@@ -111,10 +105,7 @@ impl Fault {
 
     fn take(&mut self, request: &Request) -> bool {
         let matches = request.path.contains(&self.path)
-            && self
-                .method
-                .as_ref()
-                .is_none_or(|method| *method == request.method)
+            && self.method.as_ref().is_none_or(|method| *method == request.method)
             && self.times > 0;
         if matches && self.skip > 0 {
             self.skip -= 1;
@@ -142,9 +133,7 @@ pub struct Request {
 impl Request {
     /// A header's value.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .get(&name.to_ascii_lowercase())
-            .map(String::as_str)
+        self.headers.get(&name.to_ascii_lowercase()).map(String::as_str)
     }
 }
 
@@ -188,11 +177,7 @@ impl Registry {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").must("a loopback port");
         let address = listener.local_addr().must("the registry's address");
-        let shared = Arc::new(Shared {
-            state: Mutex::default(),
-            stopped: AtomicBool::new(false),
-            address,
-        });
+        let shared = Arc::new(Shared { state: Mutex::default(), stopped: AtomicBool::new(false), address });
         let server = Arc::clone(&shared);
         thread::spawn(move || {
             for connection in listener.incoming() {
@@ -224,10 +209,7 @@ impl Registry {
         let mut state = self.shared.state();
         state.blobs.extend(image.blobs.iter().cloned());
         for manifest in &image.manifests {
-            state.manifests.insert(
-                format!("{repository}@{}", manifest.digest()),
-                manifest.clone(),
-            );
+            state.manifests.insert(format!("{repository}@{}", manifest.digest()), manifest.clone());
         }
         state.manifests.insert(name.to_owned(), image.top().clone());
         drop(state);
@@ -266,12 +248,7 @@ impl Registry {
 
     /// How many requests had this in their path.
     pub fn count(&self, path: &str) -> usize {
-        self.shared
-            .state()
-            .requests
-            .iter()
-            .filter(|request| request.path.contains(path))
-            .count()
+        self.shared.state().requests.iter().filter(|request| request.path.contains(path)).count()
     }
 
     /// Forgets the requests so far.
@@ -297,11 +274,7 @@ struct Answer {
 
 impl Answer {
     fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self {
-            status,
-            headers: Vec::new(),
-            body: body.into(),
-        }
+        Self { status, headers: Vec::new(), body: body.into() }
     }
 
     fn with(mut self, name: &str, value: impl Into<String>) -> Self {
@@ -323,10 +296,7 @@ fn serve(shared: &Shared, connection: TcpStream) {
     while let Some(request) = read_request(&mut reader) {
         let mut state = shared.state();
         state.requests.push(request.clone());
-        let fault = state
-            .faults
-            .iter_mut()
-            .find_map(|fault| fault.take(&request).then(|| fault.action.clone()));
+        let fault = state.faults.iter_mut().find_map(|fault| fault.take(&request).then(|| fault.action.clone()));
         drop(state);
         if let Some(Action::Delay(pause)) = &fault {
             thread::sleep(*pause);
@@ -376,15 +346,8 @@ fn disturb(
         }
         Some(Action::IgnoreRange | Action::Delay(_)) | None => {}
     }
-    let body = if request.method == "HEAD" {
-        &[][..]
-    } else {
-        &answer.body
-    };
-    writer
-        .write_all(head(answer).as_bytes())
-        .and_then(|()| writer.write_all(body))
-        .is_ok()
+    let body = if request.method == "HEAD" { &[][..] } else { &answer.body };
+    writer.write_all(head(answer).as_bytes()).and_then(|()| writer.write_all(body)).is_ok()
 }
 
 fn head(answer: &Answer) -> String {
@@ -398,35 +361,22 @@ fn head(answer: &Answer) -> String {
 
 fn send_part(writer: &mut TcpStream, request: &Request, answer: &Answer, length: usize) {
     let part = &answer.body[..length.min(answer.body.len())];
-    let part = if request.method == "HEAD" {
-        &[][..]
-    } else {
-        part
-    };
+    let part = if request.method == "HEAD" { &[][..] } else { part };
     // A client that is gone already is no concern of the fault.
-    drop(
-        writer
-            .write_all(head(answer).as_bytes())
-            .and_then(|()| writer.write_all(part)),
-    );
+    drop(writer.write_all(head(answer).as_bytes()).and_then(|()| writer.write_all(part)));
 }
 
 fn is_open(connection: &TcpStream) -> bool {
     let limited = connection.set_read_timeout(Some(Duration::from_millis(1)));
     match connection.peek(&mut [0]) {
         Ok(length) => limited.is_ok() && length > 0,
-        Err(error) => matches!(
-            error.kind(),
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
-        ),
+        Err(error) => matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
     }
 }
 
 fn endless(shared: &Shared, writer: &mut TcpStream) {
     let block = [b' '; 64 << 10];
-    let mut going = writer
-        .write_all(b"HTTP/1.1 200 kit\r\nConnection: close\r\n\r\n")
-        .is_ok();
+    let mut going = writer.write_all(b"HTTP/1.1 200 kit\r\nConnection: close\r\n\r\n").is_ok();
     while going && !shared.stopped.load(Ordering::Acquire) {
         going = writer.write_all(&block).is_ok();
     }
@@ -446,18 +396,10 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
         };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    let length = headers
-        .get("content-length")
-        .and_then(|length| length.parse().ok())
-        .unwrap_or(0);
+    let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Request {
-        method,
-        path,
-        headers,
-        body: String::from_utf8_lossy(&body).into_owned(),
-    })
+    Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
 fn answer(shared: &Shared, request: &Request, ranged: bool) -> Answer {
@@ -474,33 +416,21 @@ fn answer(shared: &Shared, request: &Request, ranged: bool) -> Answer {
     };
     if let Some((repository, name)) = rest.split_once("/manifests/") {
         let separator = if name.contains(':') { '@' } else { ':' };
-        return match state
-            .manifests
-            .get(&format!("{repository}{separator}{name}"))
-        {
+        return match state.manifests.get(&format!("{repository}{separator}{name}")) {
             Some(manifest) => Answer::new(200, manifest.bytes.clone())
                 .with("Content-Type", &manifest.media_type)
                 .with("Docker-Content-Digest", manifest.digest()),
             None => Answer::error(404, "MANIFEST_UNKNOWN"),
         };
     }
-    match rest
-        .split_once("/blobs/")
-        .and_then(|(_, name)| state.blobs.get(name))
-    {
+    match rest.split_once("/blobs/").and_then(|(_, name)| state.blobs.get(name)) {
         Some(blob) => ranged_answer(blob, request.header("range").filter(|_| ranged)),
         None => Answer::error(404, "BLOB_UNKNOWN"),
     }
 }
 
 fn ranged_answer(blob: &[u8], range: Option<&str>) -> Answer {
-    let start = range.and_then(|range| {
-        range
-            .strip_prefix("bytes=")?
-            .strip_suffix('-')?
-            .parse::<usize>()
-            .ok()
-    });
+    let start = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
     match start {
         None => Answer::new(200, blob),
         Some(start) if start >= blob.len() => Answer::error(416, "RANGE_INVALID"),
@@ -516,17 +446,10 @@ fn basic(user: &str, password: &str) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::from("Basic ");
     for chunk in format!("{user}:{password}").as_bytes().chunks(3) {
-        let bits = chunk
-            .iter()
-            .fold(0u32, |bits, byte| bits << 8 | u32::from(*byte))
-            << (8 * (3 - chunk.len()));
+        let bits = chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
         for place in 0..4 {
             let index = (bits >> (18 - 6 * place)) & 63;
-            let letter = if place <= chunk.len() {
-                char::from(ALPHABET[index as usize])
-            } else {
-                '='
-            };
+            let letter = if place <= chunk.len() { char::from(ALPHABET[index as usize]) } else { '=' };
             write!(text, "{letter}").must("text grows");
         }
     }
@@ -552,21 +475,14 @@ fn refusal(shared: &Shared, state: &State, request: &Request) -> Option<Answer> 
     let given = request.header("authorization");
     let (wanted, challenge) = match &state.auth {
         Auth::Open => return None,
-        Auth::Basic { user, password } => (
-            basic(user, password),
-            r#"Basic realm="kit, of tests""#.to_owned(),
-        ),
+        Auth::Basic { user, password } => (basic(user, password), r#"Basic realm="kit, of tests""#.to_owned()),
         Auth::Bearer { realm, .. } => {
             let here = format!("http://{}/token", shared.address);
             let realm = realm.as_deref().unwrap_or(&here);
-            (
-                format!("Bearer {}", state.token),
-                format!(r#"Bearer realm="{realm}",service="kit""#),
-            )
+            (format!("Bearer {}", state.token), format!(r#"Bearer realm="{realm}",service="kit""#))
         }
     };
-    (given != Some(&wanted))
-        .then(|| Answer::error(401, "UNAUTHORIZED").with("WWW-Authenticate", challenge))
+    (given != Some(&wanted)).then(|| Answer::error(401, "UNAUTHORIZED").with("WWW-Authenticate", challenge))
 }
 
 /// The real `docker-registry`, in a folder of its own.
@@ -579,11 +495,8 @@ pub struct DockerRegistry {
 impl DockerRegistry {
     /// Starts it on a free port; `None` where it is not installed.
     pub fn start() -> Option<Self> {
-        let folder =
-            tempfile::TempDir::with_prefix("kit-registry-").must("a folder for the registry");
-        let address = TcpListener::bind("127.0.0.1:0")
-            .and_then(|probe| probe.local_addr())
-            .must("a free port");
+        let folder = tempfile::TempDir::with_prefix("kit-registry-").must("a folder for the registry");
+        let address = TcpListener::bind("127.0.0.1:0").and_then(|probe| probe.local_addr()).must("a free port");
         let config = json!({
             "version": "0.1",
             "log": {"level": "error", "accesslog": {"disabled": true}},
@@ -593,24 +506,12 @@ impl DockerRegistry {
         let file = folder.path().join("config.yml");
         std::fs::write(&file, config.to_string()).must("the registry's configuration");
         let mut command = Command::new("docker-registry");
-        command
-            .arg("serve")
-            .arg(file)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.arg("serve").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().ok()?;
-        let started = Self {
-            child,
-            address,
-            _folder: folder,
-        };
+        let started = Self { child, address, _folder: folder };
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(address).is_err() {
-            assert!(
-                Instant::now() < deadline,
-                "docker-registry does not answer on {address}"
-            );
+            assert!(Instant::now() < deadline, "docker-registry does not answer on {address}");
             thread::sleep(Duration::from_millis(10));
         }
         Some(started)
@@ -625,13 +526,10 @@ impl DockerRegistry {
     pub fn push(&self, name: &str, image: &Built) -> String {
         let (repository, tag) = name.split_once(':').must("a name with a tag");
         for (name, blob) in &image.blobs {
-            let (status, location) =
-                self.send("POST", &format!("/v2/{repository}/blobs/uploads/"), "", b"");
+            let (status, location) = self.send("POST", &format!("/v2/{repository}/blobs/uploads/"), "", b"");
             assert_eq!(status, 202, "starting an upload");
             let location = location.must("an upload has a location");
-            let path = location
-                .strip_prefix(&format!("http://{}", self.address))
-                .unwrap_or(&location);
+            let path = location.strip_prefix(&format!("http://{}", self.address)).unwrap_or(&location);
             let separator = if path.contains('?') { '&' } else { '?' };
             let target = format!("{path}{separator}digest={name}");
             let (status, _) = self.send("PUT", &target, "application/octet-stream", blob);
@@ -639,11 +537,7 @@ impl DockerRegistry {
         }
         for (at, manifest) in image.manifests.iter().enumerate() {
             let own = manifest.digest();
-            let name = if at + 1 == image.manifests.len() {
-                tag
-            } else {
-                &own
-            };
+            let name = if at + 1 == image.manifests.len() { tag } else { &own };
             let path = format!("/v2/{repository}/manifests/{name}");
             let (status, _) = self.send("PUT", &path, &manifest.media_type, &manifest.bytes);
             assert_eq!(status, 201, "uploading manifest {own}");
@@ -652,36 +546,20 @@ impl DockerRegistry {
     }
 
     /// One exchange: status and `Location`.
-    fn send(
-        &self,
-        method: &str,
-        path: &str,
-        media_type: &str,
-        body: &[u8],
-    ) -> (u16, Option<String>) {
+    fn send(&self, method: &str, path: &str, media_type: &str, body: &[u8]) -> (u16, Option<String>) {
         let mut connection = TcpStream::connect(self.address).must("connect to the registry");
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\n\r\n",
             self.address,
             body.len()
         );
-        connection
-            .write_all(head.as_bytes())
-            .and_then(|()| connection.write_all(body))
-            .must("send to the registry");
+        connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body)).must("send to the registry");
         let mut answer = String::new();
-        connection
-            .read_to_string(&mut answer)
-            .must("the registry's answer");
-        let status = answer
-            .split_whitespace()
-            .nth(1)
-            .and_then(|status| status.parse().ok())
-            .must("a status");
+        connection.read_to_string(&mut answer).must("the registry's answer");
+        let status = answer.split_whitespace().nth(1).and_then(|status| status.parse().ok()).must("a status");
         let location = answer.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("location")
-                .then(|| value.trim().to_owned())
+            name.eq_ignore_ascii_case("location").then(|| value.trim().to_owned())
         });
         (status, location)
     }

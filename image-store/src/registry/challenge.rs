@@ -75,7 +75,9 @@ mod tests {
 
     #[test]
     fn reads_what_registries_send() {
-        let hub = parse(r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull,push""#);
+        let hub = parse(
+            r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull,push""#,
+        );
         assert_eq!(hub.len(), 1);
         assert_eq!(hub[0].scheme, "bearer");
         assert_eq!(get(&hub[0], "realm"), Some("https://auth.docker.io/token"));

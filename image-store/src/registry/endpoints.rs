@@ -26,10 +26,8 @@ impl Endpoints {
     pub(crate) fn new(registries: Vec<RegistryConfig>) -> Result<Endpoints, StoreError> {
         let mut configured = HashMap::new();
         for registry in registries {
-            let wrong = |problem: &str| StoreError::Configuration {
-                host: registry.host.clone(),
-                problem: problem.to_owned(),
-            };
+            let wrong =
+                |problem: &str| StoreError::Configuration { host: registry.host.clone(), problem: problem.to_owned() };
             Host::new(registry.clone())?;
             for mirror in &registry.mirrors {
                 Host::new(RegistryConfig { host: mirror.clone(), ..Default::default() })?;
@@ -125,7 +123,12 @@ mod tests {
     #[test]
     fn mistakes_are_told_when_opening() {
         let half = RegistryConfig { host: "a.example".into(), username: Some("u".into()), ..Default::default() };
-        for bad in [vec![half], vec![config("a", None, &[]), config("a", None, &[])], vec![config("a/b", None, &[])], vec![config("a", None, &["x y"])]] {
+        for bad in [
+            vec![half],
+            vec![config("a", None, &[]), config("a", None, &[])],
+            vec![config("a/b", None, &[])],
+            vec![config("a", None, &["x y"])],
+        ] {
             assert!(Endpoints::new(bad).is_err());
         }
     }

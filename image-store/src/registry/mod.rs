@@ -211,7 +211,13 @@ impl Session {
     }
 
     /// How many bytes of this response we already have.
-    fn position(&self, response: &Response, descriptor: &Descriptor, offset: u64, what: &str) -> Result<u64, PullError> {
+    fn position(
+        &self,
+        response: &Response,
+        descriptor: &Descriptor,
+        offset: u64,
+        what: &str,
+    ) -> Result<u64, PullError> {
         if response.status() == StatusCode::PARTIAL_CONTENT {
             let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
             return match range.and_then(parse_content_range) {
@@ -255,11 +261,8 @@ impl Session {
 
     /// One try: redirects followed, a 401 answered once.
     async fn exchange(&self, ask: &Ask<'_>) -> Result<Response, Failure> {
-        let key: Key = (
-            self.host.base().to_string(),
-            self.repository.clone(),
-            self.credentials.as_ref().map(auth::fingerprint),
-        );
+        let key: Key =
+            (self.host.base().to_string(), self.repository.clone(), self.credentials.as_ref().map(auth::fingerprint));
         let mut authorization = self.cache.get(&key);
         let mut answered = false;
         loop {
@@ -280,7 +283,9 @@ impl Session {
                 self.cache.forget(&key);
             }
             let anonymous = self.credentials.is_none();
-            return Err(transport::status_failure(self.host.name(), ask.what, response, anonymous, self.inactivity).await);
+            return Err(
+                transport::status_failure(self.host.name(), ask.what, response, anonymous, self.inactivity).await
+            );
         }
     }
 
@@ -383,10 +388,10 @@ pub(crate) async fn read_bounded(
     let mut bytes = Vec::new();
     loop {
         let silent = || PullError::Inactive { host: host.to_owned(), what: what.to_owned(), limit: inactivity };
-        let chunk = tokio::time::timeout(inactivity, response.chunk())
-            .await
-            .map_err(|_| Failure::from(silent()))?
-            .map_err(|error| Failure { retry: Some(Duration::ZERO), ..transport::network_failure(host, what, error) })?;
+        let chunk =
+            tokio::time::timeout(inactivity, response.chunk()).await.map_err(|_| Failure::from(silent()))?.map_err(
+                |error| Failure { retry: Some(Duration::ZERO), ..transport::network_failure(host, what, error) },
+            )?;
         let Some(chunk) = chunk else { return Ok(bytes.into()) };
         if bytes.len() as u64 + chunk.len() as u64 > limit {
             return Err(too_large(what, limit).into());

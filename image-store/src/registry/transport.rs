@@ -65,17 +65,19 @@ impl Host {
 
     /// The client for a URL that this host named, itself included.
     pub(crate) fn client(&self, url: &Url) -> Result<&Client, PullError> {
-        let (slot, build): (_, fn(&Host) -> Result<Client, StoreError>) = if url.scheme() == "http" {
-            (&self.plain, Host::build_plain)
-        } else if same_origin(url, &self.base) {
-            (&self.own, |host| host.build_tls(host.config.insecure_skip_verify))
-        } else {
-            (&self.foreign, |host| host.build_tls(false))
+        let at_home = same_origin(url, &self.base);
+        let slot = match (url.scheme(), at_home) {
+            ("http", _) => &self.plain,
+            (_, true) => &self.own,
+            (_, false) => &self.foreign,
         };
         if let Some(client) = slot.get() {
             return Ok(client);
         }
-        let client = build(self)?;
+        let client = match url.scheme() {
+            "http" => self.build_plain()?,
+            _ => self.build_tls(at_home && self.config.insecure_skip_verify)?,
+        };
         Ok(slot.get_or_init(|| client))
     }
 
@@ -149,10 +151,19 @@ pub(crate) fn is_internal(url: &Url) -> bool {
     };
     match address {
         IpAddr::V4(v4) => {
-            v4.is_private() || v4.is_loopback() || v4.is_link_local() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()
+            v4.is_private()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_unspecified()
+                || v4.is_multicast()
+                || v4.is_broadcast()
         }
         IpAddr::V6(v6) => {
-            v6.is_loopback() || v6.is_unspecified() || v6.is_multicast() || v6.is_unique_local() || v6.is_unicast_link_local()
+            v6.is_loopback()
+                || v6.is_unspecified()
+                || v6.is_multicast()
+                || v6.is_unique_local()
+                || v6.is_unicast_link_local()
         }
     }
 }

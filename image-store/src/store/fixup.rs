@@ -5,11 +5,7 @@
 //! the answer. Instead a tiny layer of folders only, made once per chain of layers, is stacked right above it. It is made only
 //! where it changes something, which is rare.
 
-use std::{
-    collections::BTreeMap,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, os::fd::OwnedFd, path::Path};
 
 use rustix::{
     fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
@@ -190,7 +186,7 @@ fn build(fixup: &Path, own: &Path, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Res
     let root = open_folder(fixup)?;
     let io = |path: &[u8]| {
         let path = fixup.join(String::from_utf8_lossy(path).as_ref());
-        StoreError::io::<Errno>("creating", PathBuf::from(path))
+        StoreError::io::<Errno>("creating", path)
     };
     // Parents sort before their children.
     for path in all.keys().filter(|path| !path.is_empty()) {

@@ -24,8 +24,8 @@ use tokio::sync::Semaphore;
 
 pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
-pub(crate) use record::{Lease, now};
 pub use record::{ImageRecord, LayerRecord};
+pub(crate) use record::{Lease, now};
 pub(crate) use staging::{Staged, Staging};
 pub use sweep::{PruneReport, SweepReport};
 
@@ -124,7 +124,7 @@ impl Store {
         let Some(image) = self.inner.image(reference)? else { return Ok(false) };
         let leases: Vec<Lease> = record::all(&self.inner.layout, "leases")?;
         if let Some(lease) = leases.into_iter().find(|lease| sweep::holds(lease, &image)) {
-            return Err(StoreError::InUse { reference: reference.clone(), lease: lease.name });
+            return Err(StoreError::InUse { reference: reference.to_string(), lease: lease.name });
         }
         let report = sweep::prune(&self.inner.layout, |image| image.reference == *reference)?;
         Ok(report.images.contains(reference))

@@ -4,8 +4,7 @@
 //! live without guessing by process ids. A [`Staged`] layer removes itself unless it was committed.
 
 use std::{
-    fs,
-    io,
+    fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };

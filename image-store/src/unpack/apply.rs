@@ -21,6 +21,7 @@ use super::{
     archive::{Archive, Entry},
     header::Kind,
     name::{self, Target},
+    pax::Xattrs,
     tree::{Dir, LookupError, Tree, is_within},
 };
 use crate::config::Limits;
@@ -61,7 +62,7 @@ struct Attributes {
     uid: u32,
     gid: u32,
     mtime: (i64, u32),
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    xattrs: Xattrs,
 }
 
 impl Applier {
@@ -215,12 +216,7 @@ impl Applier {
         rustix::fs::futimens(&fd, &times(entry.mtime)).map_err(disk("setting its time"))
     }
 
-    fn write<R: BufRead>(
-        &mut self,
-        entry: &Entry,
-        fd: &OwnedFd,
-        archive: &mut Archive<R>,
-    ) -> Result<(), UnpackError> {
+    fn write<R: BufRead>(&mut self, entry: &Entry, fd: &OwnedFd, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         let Some(sparse) = &entry.sparse else {
             loop {
                 let data = archive.data()?;
@@ -324,7 +320,8 @@ impl Applier {
             LookupError::Missing | LookupError::NotADir => missing(),
             LookupError::Io(error) => UnpackError::disk(&entry.name, "finding its target", error),
         })?;
-        let stat = rustix::fs::statat(&*target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| missing())?;
+        let stat =
+            rustix::fs::statat(&*target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| missing())?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             return Err(refuse("a hard link to a folder"));
         }
@@ -341,7 +338,7 @@ impl Applier {
     }
 
     /// The extended attributes that images may set.
-    fn xattrs(&self, entry: &Entry) -> Result<Vec<(Vec<u8>, Vec<u8>)>, UnpackError> {
+    fn xattrs(&self, entry: &Entry) -> Result<Xattrs, UnpackError> {
         let mut total = 0;
         let mut kept = Vec::new();
         for (key, value) in &entry.xattrs {

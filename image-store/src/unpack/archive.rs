@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 use super::{
     UnpackError,
     header::{self, BLOCK, Fields, Kind},
-    pax::{self, Extensions},
+    pax::{self, Extensions, Xattrs},
     sparse::{self, Sparse},
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) device: (u64, u64),
     /// Bytes of data in the archive.
     pub(crate) size: u64,
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: Xattrs,
     /// Where the data goes if the file has holes.
     pub(crate) sparse: Option<Sparse>,
 }

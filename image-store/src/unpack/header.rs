@@ -29,10 +29,7 @@ impl Kind {
     /// Whether data follows the header. Sizes that other kinds claim mean nothing: that is how Go, and thus every image tool,
     /// reads them.
     pub(crate) fn has_data(self) -> bool {
-        !matches!(
-            self,
-            Kind::HardLink | Kind::Symlink | Kind::Char | Kind::Block | Kind::Dir | Kind::Fifo
-        )
+        !matches!(self, Kind::HardLink | Kind::Symlink | Kind::Char | Kind::Block | Kind::Dir | Kind::Fifo)
     }
 }
 

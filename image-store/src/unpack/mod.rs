@@ -20,9 +20,9 @@ use std::{
 };
 
 pub(crate) use apply::OPAQUE;
-use rustix::io::Errno;
 use apply::{Applied, Applier};
 use archive::Archive;
+use rustix::io::Errno;
 use stream::{Decoder, Feed, Hashed, Pipe};
 
 use crate::{
@@ -49,13 +49,15 @@ impl UnpackError {
 
     fn disk(entry: &[u8], action: &'static str, source: io::Error) -> Self {
         // Names and values that no file system can hold are the image's fault, not the machine's.
-        if matches!(source.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::NAMETOOLONG | Errno::INVAL | Errno::TOOBIG | Errno::RANGE)) {
+        if matches!(
+            source.raw_os_error().map(Errno::from_raw_os_error),
+            Some(Errno::NAMETOOLONG | Errno::INVAL | Errno::TOOBIG | Errno::RANGE)
+        ) {
             return Self::refused(entry, format!("{action}: {source}"));
         }
         UnpackError::Disk { entry: show(entry), action, source }
     }
 }
-
 
 impl From<io::Error> for UnpackError {
     /// Errors of the stream; those of the file system are made with their context.

@@ -8,6 +8,9 @@ use super::header::Problem;
 /// Longest extension block that is read.
 pub(crate) const MAX_BYTES: u64 = 1 << 20;
 
+/// Names and values of extended attributes.
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Values that replace header fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
@@ -18,7 +21,7 @@ pub(crate) struct Extensions {
     pub(crate) gid: Option<u64>,
     pub(crate) mtime: Option<(i64, u32)>,
     /// Name and value as they stand in the archive; which ones may be set is decided later.
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: Xattrs,
     pub(crate) sparse: SparseKeys,
 }
 
@@ -46,8 +49,11 @@ pub(crate) fn parse(block: &[u8]) -> Result<Extensions, Problem> {
     Ok(extensions)
 }
 
-/// The first record: key, value, and what follows.
-fn record(rest: &[u8]) -> Result<(&[u8], &[u8], &[u8]), Problem> {
+/// Key, value, and what follows.
+type Record<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+
+/// The first record.
+fn record(rest: &[u8]) -> Result<Record<'_>, Problem> {
     let malformed = || "malformed PAX record".to_owned();
     let space = rest.iter().take(20).position(|byte| *byte == b' ').ok_or_else(malformed)?;
     let length = usize::try_from(decimal("PAX record length", &rest[..space])?).map_err(|_| malformed())?;
@@ -203,7 +209,9 @@ mod tests {
 
     #[test]
     fn refuses_broken_records() {
-        for bad in [&b"5 a=b"[..], b"x a=b\n", b"6a=b\n\n", b"7 path\n\n", b"99 a=b\n", b"3 \n", b"-5 a=b\n", b"8 path=\0\n"] {
+        for bad in
+            [&b"5 a=b"[..], b"x a=b\n", b"6a=b\n\n", b"7 path\n\n", b"99 a=b\n", b"3 \n", b"-5 a=b\n", b"8 path=\0\n"]
+        {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
         assert!(parse(&encode("size", b"-1")).is_err());

@@ -118,7 +118,7 @@ impl Read for Feed {
 
 /// A layer's unpacked bytes, whatever its compression.
 pub(crate) enum Decoder {
-    Plain(Feed),
+    Plain(Box<Feed>),
     Gzip(Box<Gzip<Feed>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, Feed>>),
 }
@@ -136,14 +136,14 @@ impl Decoder {
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
             Ok(Decoder::Zstd(Box::new(decoder)))
         } else {
-            Ok(Decoder::Plain(feed))
+            Ok(Decoder::Plain(Box::new(feed)))
         }
     }
 
     /// The feed, to learn the blob's digest.
     pub(crate) fn into_feed(self) -> Feed {
         match self {
-            Decoder::Plain(feed) => feed,
+            Decoder::Plain(feed) => *feed,
             Decoder::Gzip(gzip) => gzip.input,
             Decoder::Zstd(decoder) => decoder.finish(),
         }

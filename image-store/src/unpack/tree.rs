@@ -72,10 +72,6 @@ impl Tree {
         Tree { root, cache: HashMap::new(), implicit: BTreeSet::from([Vec::new()]) }
     }
 
-    pub(crate) fn root(&self) -> &Rc<Dir> {
-        &self.root
-    }
-
     /// The folder at a clean path, links followed inside the root; missing ones are made if `make`.
     pub(crate) fn dir(&mut self, path: &[u8], make: bool) -> Result<Rc<Dir>, LookupError> {
         if path.is_empty() {
@@ -247,7 +243,7 @@ mod tests {
         assert!(folder.path().join("a/b").is_dir());
         let implicit: Vec<_> = tree.implicit().iter().map(Vec::as_slice).collect();
         assert_eq!(implicit, [&b""[..], b"a", b"a/b"]);
-        let root = Rc::clone(tree.root());
+        let root = Rc::clone(&tree.root);
         tree.remove(&root, b"a").unwrap();
         assert_eq!(tree.implicit().len(), 1);
         assert!(matches!(tree.dir(b"a/b", false), Err(LookupError::Missing)));

@@ -82,7 +82,9 @@ async fn busy_registries_are_asked_again() {
 async fn retry_after_is_obeyed() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("patience"));
-    bench.registry.fault(Fault::on("/manifests/", Action::Status(429, vec![("Retry-After".into(), "1".into())])).times(1));
+    bench
+        .registry
+        .fault(Fault::on("/manifests/", Action::Status(429, vec![("Retry-After".into(), "1".into())])).times(1));
     let started = Instant::now();
     bench.pull(&reference).await.unwrap();
     assert!(started.elapsed() >= Duration::from_secs(1));
@@ -195,9 +197,9 @@ async fn the_whole_pull_has_a_limit_and_leaves_nothing() {
     // The unpacking thread and the lease's undoing end soon after.
     kit::must::eventually(Duration::from_secs(10), || {
         bench.store.leases().unwrap().is_empty()
-            && std::fs::read_dir(bench.root().join("staging")).unwrap().all(|folder| {
-                std::fs::read_dir(folder.unwrap().path()).unwrap().next().is_none()
-            })
+            && std::fs::read_dir(bench.root().join("staging"))
+                .unwrap()
+                .all(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().next().is_none())
     })
     .await;
     bench.assert_clean();

@@ -168,7 +168,11 @@ async fn progress_tells_the_story_in_order() {
         PullEvent::Resolved { bytes_total, layers: 1, .. } => *bytes_total,
         other => panic!("{other:?}"),
     };
-    assert!(events.iter().any(|event| matches!(event, PullEvent::Advanced { bytes_done, layers_done: 1, .. } if *bytes_done == total)));
+    assert!(
+        events.iter().any(
+            |event| matches!(event, PullEvent::Advanced { bytes_done, layers_done: 1, .. } if *bytes_done == total)
+        )
+    );
     assert!(matches!(events.last(), Some(PullEvent::Done { cached: false, bytes, .. }) if *bytes == total));
     bench.store.acquire(request(&reference), "task", recorder.clone()).await.unwrap();
     assert!(matches!(recorder.0.lock().unwrap().last(), Some(PullEvent::Done { cached: true, bytes: 0, .. })));

@@ -38,7 +38,11 @@ async fn anonymous_tokens_are_fetched_once() {
     bench.pull(&reference).await.unwrap();
     assert_eq!(bench.registry.count("/token"), 1);
     let token = bench.registry.requests().into_iter().find(|request| request.path.starts_with("/token")).unwrap();
-    assert!(token.path.contains("scope=repository%3Aapp%3Apull") && token.path.contains("service=kit"), "{}", token.path);
+    assert!(
+        token.path.contains("scope=repository%3Aapp%3Apull") && token.path.contains("service=kit"),
+        "{}",
+        token.path
+    );
     assert_eq!(token.header("authorization"), None);
     // No request goes out without the token once it is known.
     assert_eq!(bench.registry.requests().iter().filter(|request| request.header("authorization").is_none()).count(), 2);
@@ -90,7 +94,9 @@ async fn redirects_never_carry_credentials_away() {
     let reference = bench.push("app:1", &built);
     elsewhere.push("app:1", &built);
     bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
-    bench.registry.fault(Fault::on("/blobs/", Action::Redirect(format!("http://{}{{path}}?signed=1", elsewhere.host()))));
+    bench
+        .registry
+        .fault(Fault::on("/blobs/", Action::Redirect(format!("http://{}{{path}}?signed=1", elsewhere.host()))));
     pull_as(&bench, &reference, "joe", "secret").await.unwrap();
     let requests = elsewhere.requests();
     assert_eq!(requests.len(), 2);

@@ -1,4 +1,7 @@
 //! Pulls from real and from misbehaving registries onto a real file system. Needs root: layers hold devices and owners.
+// A failed `unwrap` is how a test fails.
+
+#![allow(clippy::unwrap_used)]
 
 mod common;
 mod faults;
