@@ -5,10 +5,10 @@ use std::time::Duration;
 use prost::Message;
 use proto::{
     driver::{
-        CapabilitiesRequest, DestroyTaskRequest, DriverCapabilities, ExecTaskRequest,
-        ExecTaskResponse, InspectTaskRequest, InspectTaskResponse, RecoverTaskRequest,
-        SignalTaskRequest, StartTaskRequest, StartTaskResponse, StopTaskRequest, TaskHandle,
-        TaskStatsRequest, TaskStatsResponse, WaitTaskRequest, WaitTaskResponse,
+        CapabilitiesRequest, DestroyTaskRequest, DriverCapabilities, ExecTaskRequest, ExecTaskResponse,
+        InspectTaskRequest, InspectTaskResponse, RecoverTaskRequest, SignalTaskRequest, StartTaskRequest,
+        StartTaskResponse, StopTaskRequest, TaskHandle, TaskStatsRequest, TaskStatsResponse, WaitTaskRequest,
+        WaitTaskResponse,
     },
     structs::RecoverableError,
 };
@@ -39,36 +39,16 @@ pub struct Exit {
 impl Plugin {
     /// Capabilities.
     pub async fn capabilities(&self) -> DriverCapabilities {
-        let answer = within(
-            LIMIT,
-            "Capabilities",
-            self.driver().capabilities(CapabilitiesRequest {}),
-        )
-        .await;
-        answer
-            .must("Capabilities")
-            .into_inner()
-            .capabilities
-            .must("capabilities")
+        let answer = within(LIMIT, "Capabilities", self.driver().capabilities(CapabilitiesRequest {})).await;
+        answer.must("Capabilities").into_inner().capabilities.must("capabilities")
     }
 
     /// StartTask; a success is checked to carry the handle that Nomad needs.
     pub async fn start(&self, task: &Task) -> Result<StartTaskResponse, Status> {
-        let request = StartTaskRequest {
-            task: Some(task.config.clone()),
-        };
-        let answer = within(LIMIT, "StartTask", self.driver().start_task(request))
-            .await?
-            .into_inner();
-        let handle = answer
-            .handle
-            .as_ref()
-            .must("a handle in StartTask's answer");
-        assert_eq!(
-            handle.config.as_ref(),
-            Some(&task.config),
-            "the handle echoes the whole TaskConfig"
-        );
+        let request = StartTaskRequest { task: Some(task.config.clone()) };
+        let answer = within(LIMIT, "StartTask", self.driver().start_task(request)).await?.into_inner();
+        let handle = answer.handle.as_ref().must("a handle in StartTask's answer");
+        assert_eq!(handle.config.as_ref(), Some(&task.config), "the handle echoes the whole TaskConfig");
         assert!(handle.version >= 1, "version 0 of a handle is reserved");
         Ok(answer)
     }
@@ -81,12 +61,8 @@ impl Plugin {
 
     /// WaitTask, as it comes.
     pub async fn wait_raw(&self, id: &str) -> Result<WaitTaskResponse, Status> {
-        let request = WaitTaskRequest {
-            task_id: id.to_owned(),
-        };
-        within(LIMIT, "WaitTask", self.driver().wait_task(request))
-            .await
-            .map(tonic::Response::into_inner)
+        let request = WaitTaskRequest { task_id: id.to_owned() };
+        within(LIMIT, "WaitTask", self.driver().wait_task(request)).await.map(tonic::Response::into_inner)
     }
 
     /// WaitTask that must tell an end. A missing result would panic an agent.
@@ -94,137 +70,72 @@ impl Plugin {
         let answer = self.wait_raw(id).await.must("WaitTask");
         let result = answer.result.must("a result in WaitTask's answer");
         let success = result.exit_code == 0 && result.signal == 0;
-        assert!(
-            !(success && !answer.err.is_empty()),
-            "an error beside a success makes it a failure: {:?}",
-            answer.err
-        );
-        Exit {
-            code: result.exit_code,
-            signal: result.signal,
-            oom: result.oom_killed,
-            err: answer.err,
-        }
+        assert!(!success || answer.err.is_empty(), "an error beside a success makes it a failure: {:?}", answer.err);
+        Exit { code: result.exit_code, signal: result.signal, oom: result.oom_killed, err: answer.err }
     }
 
     /// StopTask.
     pub async fn stop(&self, id: &str, timeout: Duration, signal: &str) -> Result<(), Status> {
         let timeout = Some(prost_types::Duration::try_from(timeout).must("a duration"));
-        let request = StopTaskRequest {
-            task_id: id.to_owned(),
-            timeout,
-            signal: signal.to_owned(),
-        };
-        within(LIMIT, "StopTask", self.driver().stop_task(request))
-            .await
-            .map(|_| ())
+        let request = StopTaskRequest { task_id: id.to_owned(), timeout, signal: signal.to_owned() };
+        within(LIMIT, "StopTask", self.driver().stop_task(request)).await.map(|_| ())
     }
 
     /// DestroyTask.
     pub async fn destroy(&self, id: &str, force: bool) -> Result<(), Status> {
-        let request = DestroyTaskRequest {
-            task_id: id.to_owned(),
-            force,
-        };
-        within(LIMIT, "DestroyTask", self.driver().destroy_task(request))
-            .await
-            .map(|_| ())
+        let request = DestroyTaskRequest { task_id: id.to_owned(), force };
+        within(LIMIT, "DestroyTask", self.driver().destroy_task(request)).await.map(|_| ())
     }
 
     /// What an agent does when a task is over: stop at once, then destroy.
     pub async fn end(&self, task: &Task) {
-        self.stop(task.id(), Duration::ZERO, "")
-            .await
-            .must("StopTask");
+        self.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
         self.destroy(task.id(), true).await.must("DestroyTask");
     }
 
     /// SignalTask.
     pub async fn signal(&self, id: &str, signal: &str) -> Result<(), Status> {
-        let request = SignalTaskRequest {
-            task_id: id.to_owned(),
-            signal: signal.to_owned(),
-        };
-        within(LIMIT, "SignalTask", self.driver().signal_task(request))
-            .await
-            .map(|_| ())
+        let request = SignalTaskRequest { task_id: id.to_owned(), signal: signal.to_owned() };
+        within(LIMIT, "SignalTask", self.driver().signal_task(request)).await.map(|_| ())
     }
 
     /// InspectTask; a success is checked for the parts whose absence would panic an agent.
     pub async fn inspect(&self, id: &str) -> Result<InspectTaskResponse, Status> {
-        let request = InspectTaskRequest {
-            task_id: id.to_owned(),
-        };
-        let answer = within(LIMIT, "InspectTask", self.driver().inspect_task(request))
-            .await?
-            .into_inner();
+        let request = InspectTaskRequest { task_id: id.to_owned() };
+        let answer = within(LIMIT, "InspectTask", self.driver().inspect_task(request)).await?.into_inner();
         let task = answer.task.as_ref().must("a task in InspectTask's answer");
-        task.result
-            .as_ref()
-            .must("a result in InspectTask's answer");
-        task.started_at
-            .as_ref()
-            .must("a start time in InspectTask's answer");
-        task.completed_at
-            .as_ref()
-            .must("an end time in InspectTask's answer, Go's zero time while there is none");
+        task.result.as_ref().must("a result in InspectTask's answer");
+        task.started_at.as_ref().must("a start time in InspectTask's answer");
+        task.completed_at.as_ref().must("an end time in InspectTask's answer, Go's zero time while there is none");
         Ok(answer)
     }
 
     /// RecoverTask. As an agent does it, without the task's id beside the handle.
     pub async fn recover(&self, handle: &TaskHandle) -> Result<(), Status> {
-        let request = RecoverTaskRequest {
-            task_id: String::new(),
-            handle: Some(handle.clone()),
-        };
-        within(LIMIT, "RecoverTask", self.driver().recover_task(request))
-            .await
-            .map(|_| ())
+        let request = RecoverTaskRequest { task_id: String::new(), handle: Some(handle.clone()) };
+        within(LIMIT, "RecoverTask", self.driver().recover_task(request)).await.map(|_| ())
     }
 
     /// TaskStats.
-    pub async fn stats(
-        &self,
-        id: &str,
-        interval: Duration,
-    ) -> Result<Streaming<TaskStatsResponse>, Status> {
+    pub async fn stats(&self, id: &str, interval: Duration) -> Result<Streaming<TaskStatsResponse>, Status> {
         let interval = Some(prost_types::Duration::try_from(interval).must("a duration"));
-        let request = TaskStatsRequest {
-            task_id: id.to_owned(),
-            collection_interval: interval,
-        };
-        within(LIMIT, "TaskStats", self.driver().task_stats(request))
-            .await
-            .map(tonic::Response::into_inner)
+        let request = TaskStatsRequest { task_id: id.to_owned(), collection_interval: interval };
+        within(LIMIT, "TaskStats", self.driver().task_stats(request)).await.map(tonic::Response::into_inner)
     }
 
     /// ExecTask.
-    pub async fn exec(
-        &self,
-        id: &str,
-        command: &[&str],
-        timeout: Duration,
-    ) -> Result<ExecTaskResponse, Status> {
+    pub async fn exec(&self, id: &str, command: &[&str], timeout: Duration) -> Result<ExecTaskResponse, Status> {
         let command = command.iter().map(|part| (*part).to_owned()).collect();
         let timeout = Some(prost_types::Duration::try_from(timeout).must("a duration"));
-        let request = ExecTaskRequest {
-            task_id: id.to_owned(),
-            command,
-            timeout,
-        };
-        let answer = within(LIMIT, "ExecTask", self.driver().exec_task(request))
-            .await?
-            .into_inner();
+        let request = ExecTaskRequest { task_id: id.to_owned(), command, timeout };
+        let answer = within(LIMIT, "ExecTask", self.driver().exec_task(request)).await?.into_inner();
         answer.result.as_ref().must("a result in ExecTask's answer");
         Ok(answer)
     }
 
     /// Runs a shell script in the task and returns its output; it must succeed.
     pub async fn sh(&self, task: &Task, script: &str) -> String {
-        let answer = self
-            .exec(task.id(), &["/bin/sh", "-c", script], seconds(20))
-            .await
-            .must("ExecTask");
+        let answer = self.exec(task.id(), &["/bin/sh", "-c", script], seconds(20)).await.must("ExecTask");
         let output = String::from_utf8_lossy(&answer.stdout).into_owned();
         let result = answer.result.must("a result");
         assert_eq!(result.exit_code, 0, "{script}: {output}");
@@ -238,18 +149,12 @@ impl Plugin {
         let name = format!("NOMAD_TASK_NAME={}", task.config.name);
         let carries = |pid: i32| {
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let has = |text: &str| {
-                environ
-                    .split(|byte| *byte == 0)
-                    .any(|variable| variable == text.as_bytes())
-            };
+            let has = |text: &str| environ.split(|byte| *byte == 0).any(|variable| variable == text.as_bytes());
             has(&marker) && has(&name)
         };
         let members = task.groups.members();
         let lead = members.iter().copied().find(|pid| {
-            let parent = crate::leak::status_field(*pid, "PPid")
-                .and_then(|ppid| ppid.parse().ok())
-                .unwrap_or(0);
+            let parent = crate::leak::status_field(*pid, "PPid").and_then(|ppid| ppid.parse().ok()).unwrap_or(0);
             carries(*pid) && !carries(parent)
         });
         lead.must(&format!("the task's first process among {members:?}"))
@@ -269,26 +174,15 @@ struct StatusDetails {
 
 /// What an agent learns from a failed StartTask: may the restart policy try again? Everything without the detail is final.
 pub fn recoverable(status: &Status) -> bool {
-    assert!(
-        !matches!(status.code(), Code::Unavailable | Code::Cancelled),
-        "a code that means a dead plugin: {status}"
-    );
+    assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled), "a code that means a dead plugin: {status}");
     if status.details().is_empty() {
         return false;
     }
     let inner = StatusDetails::decode(status.details()).must("grpc-status-details-bin");
-    assert_eq!(
-        inner.code,
-        i32::from(status.code()),
-        "Go turns a status whose two codes differ into INTERNAL"
-    );
-    let detail = inner.details.iter().find(|any| {
-        any.type_url
-            .ends_with("hashicorp.nomad.plugins.shared.structs.RecoverableError")
-    });
-    detail.is_some_and(|any| {
-        RecoverableError::decode(any.value.as_slice())
-            .must("RecoverableError")
-            .recoverable
-    })
+    assert_eq!(inner.code, i32::from(status.code()), "Go turns a status whose two codes differ into INTERNAL");
+    let detail = inner
+        .details
+        .iter()
+        .find(|any| any.type_url.ends_with("hashicorp.nomad.plugins.shared.structs.RecoverableError"));
+    detail.is_some_and(|any| RecoverableError::decode(any.value.as_slice()).must("RecoverableError").recoverable)
 }

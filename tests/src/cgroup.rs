@@ -31,11 +31,7 @@ pub enum Mode {
 
 /// The kind of cgroups of this machine, told as Nomad tells it.
 pub fn mode() -> Mode {
-    if Path::new(ROOT).join("cgroup.controllers").exists() {
-        Mode::V2
-    } else {
-        Mode::V1
-    }
+    if Path::new(ROOT).join("cgroup.controllers").exists() { Mode::V2 } else { Mode::V1 }
 }
 
 /// The client's groups are there as long as this lives.
@@ -47,12 +43,8 @@ pub struct Hold {
 impl Hold {
     /// Makes the client's groups where they are missing.
     pub fn take() -> Self {
-        let lock = File::options()
-            .create(true)
-            .append(true)
-            .read(true)
-            .open(note_path())
-            .must("the note of shared cgroups");
+        let lock =
+            File::options().create(true).append(true).read(true).open(note_path()).must("the note of shared cgroups");
         flock(&lock, FlockOperation::LockExclusive).must("lock the note of shared cgroups");
         for group in parents() {
             if !group.exists() {
@@ -68,9 +60,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         // Somebody else still holds them: the last one cleans.
-        if flock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_err()
-            || agent_is_running()
-        {
+        if flock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_err() || agent_is_running() {
             return;
         }
         let noted = fs::read_to_string(note_path()).unwrap_or_default();
@@ -90,33 +80,20 @@ fn agent_is_running() -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return false;
     };
-    processes.flatten().any(|entry| {
-        fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == "nomad")
-    })
+    processes
+        .flatten()
+        .any(|entry| fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == "nomad"))
 }
 
 fn parents() -> Vec<PathBuf> {
     let below = |path: &str| Path::new(ROOT).join(path);
     match mode() {
         Mode::V1 => {
-            let mut all: Vec<_> = V1
-                .iter()
-                .map(|controller| below(controller).join("nomad"))
-                .collect();
-            all.extend([
-                below("cpuset/nomad"),
-                below("cpuset/nomad/share"),
-                below("cpuset/nomad/reserve"),
-            ]);
+            let mut all: Vec<_> = V1.iter().map(|controller| below(controller).join("nomad")).collect();
+            all.extend([below("cpuset/nomad"), below("cpuset/nomad/share"), below("cpuset/nomad/reserve")]);
             all
         }
-        Mode::V2 => [
-            "nomad.slice",
-            "nomad.slice/share.slice",
-            "nomad.slice/reserve.slice",
-        ]
-        .map(below)
-        .into(),
+        Mode::V2 => ["nomad.slice", "nomad.slice/share.slice", "nomad.slice/reserve.slice"].map(below).into(),
     }
 }
 
@@ -127,12 +104,7 @@ fn make_parent(group: &Path) -> io::Result<()> {
         Mode::V1 => Ok(()),
         Mode::V2 => {
             let parent = group.parent().unwrap_or(Path::new(ROOT));
-            fs::write(parent.join("cgroup.subtree_control"), V2_CONTROLLERS).or(Ok::<
-                (),
-                io::Error,
-            >(
-                ()
-            ))?;
+            fs::write(parent.join("cgroup.subtree_control"), V2_CONTROLLERS).or(Ok::<(), io::Error>(()))?;
             fs::write(group.join("cgroup.subtree_control"), V2_CONTROLLERS).or(Ok(()))
         }
     }
@@ -164,10 +136,8 @@ impl TaskGroups {
         let root = Path::new(ROOT);
         let groups = match mode() {
             Mode::V1 => {
-                let mut own: Vec<_> = V1
-                    .iter()
-                    .map(|controller| root.join(controller).join("nomad").join(&name))
-                    .collect();
+                let mut own: Vec<_> =
+                    V1.iter().map(|controller| root.join(controller).join("nomad").join(&name)).collect();
                 let part = root.join("cpuset/nomad").join(part);
                 let cpuset = if reserve { part.join(&name) } else { part };
                 if reserve {
@@ -176,14 +146,8 @@ impl TaskGroups {
                 Self { own, cpuset }
             }
             Mode::V2 => {
-                let scope = root
-                    .join("nomad.slice")
-                    .join(format!("{part}.slice"))
-                    .join(format!("{name}.scope"));
-                Self {
-                    own: vec![scope.clone()],
-                    cpuset: scope,
-                }
+                let scope = root.join("nomad.slice").join(format!("{part}.slice")).join(format!("{name}.scope"));
+                Self { own: vec![scope.clone()], cpuset: scope }
             }
         };
         for group in &groups.own {
@@ -193,10 +157,7 @@ impl TaskGroups {
             // The client widens this part as cores are reserved.
             let reserve = root.join("cpuset/nomad/reserve");
             for file in ["cpuset.cpus", "cpuset.mems"] {
-                fs::write(
-                    reserve.join(file),
-                    fs::read(root.join("cpuset/nomad").join(file))?,
-                )?;
+                fs::write(reserve.join(file), fs::read(root.join("cpuset/nomad").join(file))?)?;
             }
             let mems = fs::read(root.join("cpuset/nomad/cpuset.mems"))?;
             fs::write(groups.cpuset.join("cpuset.mems"), mems)?;
@@ -209,11 +170,7 @@ impl TaskGroups {
         match mode() {
             Mode::V1 => {
                 let base = Path::new(ROOT).join(controller);
-                self.own
-                    .iter()
-                    .find(|group| group.starts_with(&base))
-                    .cloned()
-                    .must(&format!("a {controller} group"))
+                self.own.iter().find(|group| group.starts_with(&base)).cloned().must(&format!("a {controller} group"))
             }
             Mode::V2 => self.cpuset.clone(),
         }
@@ -222,10 +179,7 @@ impl TaskGroups {
     /// A file of the group, trimmed; the name is the one of the mode in use.
     pub fn read(&self, controller: &str, file: &str) -> String {
         let path = self.of(controller).join(file);
-        fs::read_to_string(&path)
-            .must(&format!("read {}", path.display()))
-            .trim()
-            .to_owned()
+        fs::read_to_string(&path).must(&format!("read {}", path.display())).trim().to_owned()
     }
 
     /// Processes in any of the groups.
@@ -276,9 +230,7 @@ pub fn find(part: &str) -> Vec<PathBuf> {
 }
 
 fn remove_group(group: &Path) -> io::Result<()> {
-    let children = fs::read_dir(group)?
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let children = fs::read_dir(group)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     for child in children {
         remove_group(&child.path())?;
     }

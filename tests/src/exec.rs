@@ -40,41 +40,16 @@ pub struct Session {
 
 impl Plugin {
     /// Opens a session with its setup message; with a terminal the size follows at once.
-    pub async fn exec_streaming(
-        &self,
-        id: &str,
-        command: &[&str],
-        tty: Option<(i32, i32)>,
-    ) -> Result<Session, Status> {
+    pub async fn exec_streaming(&self, id: &str, command: &[&str], tty: Option<(i32, i32)>) -> Result<Session, Status> {
         let (requests, outgoing) = mpsc::unbounded_channel();
         let command = command.iter().map(|part| (*part).to_owned()).collect();
-        let setup = Setup {
-            task_id: id.to_owned(),
-            command,
-            tty: tty.is_some(),
-        };
-        requests
-            .send(ExecTaskStreamingRequest {
-                setup: Some(setup),
-                ..Default::default()
-            })
-            .must("the setup message");
+        let setup = Setup { task_id: id.to_owned(), command, tty: tty.is_some() };
+        requests.send(ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() }).must("the setup message");
         if let Some((height, width)) = tty {
-            requests
-                .send(size(height, width))
-                .must("the terminal's size");
+            requests.send(size(height, width)).must("the terminal's size");
         }
-        let answers = self
-            .driver()
-            .exec_task_streaming(UnboundedReceiverStream::new(outgoing))
-            .await?
-            .into_inner();
-        Ok(Session {
-            requests,
-            answers,
-            outcome: Outcome::default(),
-            result: None,
-        })
+        let answers = self.driver().exec_task_streaming(UnboundedReceiverStream::new(outgoing)).await?.into_inner();
+        Ok(Session { requests, answers, outcome: Outcome::default(), result: None })
     }
 
     /// A whole session without input.
@@ -94,10 +69,7 @@ impl Plugin {
 }
 
 fn size(height: i32, width: i32) -> ExecTaskStreamingRequest {
-    ExecTaskStreamingRequest {
-        tty_size: Some(TerminalSize { height, width }),
-        ..Default::default()
-    }
+    ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height, width }), ..Default::default() }
 }
 
 impl Session {
@@ -109,27 +81,15 @@ impl Session {
     /// Sends input.
     pub fn stdin(&self, data: &[u8]) {
         for chunk in data.chunks(2048) {
-            let stdin = Some(ExecTaskStreamingIoOperation {
-                data: chunk.to_vec(),
-                close: false,
-            });
-            self.send(ExecTaskStreamingRequest {
-                stdin,
-                ..Default::default()
-            });
+            let stdin = Some(ExecTaskStreamingIoOperation { data: chunk.to_vec(), close: false });
+            self.send(ExecTaskStreamingRequest { stdin, ..Default::default() });
         }
     }
 
     /// Closes the command's standard input.
     pub fn close_stdin(&self) {
-        let stdin = Some(ExecTaskStreamingIoOperation {
-            data: Vec::new(),
-            close: true,
-        });
-        self.send(ExecTaskStreamingRequest {
-            stdin,
-            ..Default::default()
-        });
+        let stdin = Some(ExecTaskStreamingIoOperation { data: Vec::new(), close: true });
+        self.send(ExecTaskStreamingRequest { stdin, ..Default::default() });
     }
 
     /// Changes the terminal's size.
@@ -163,9 +123,7 @@ impl Session {
             Ok::<(), Status>(())
         })
         .await?;
-        let result = self
-            .result
-            .must("a message with exited and result before the end of the stream");
+        let result = self.result.must("a message with exited and result before the end of the stream");
         self.outcome.code = result.exit_code;
         self.outcome.signal = result.signal;
         Ok(self.outcome)
@@ -175,26 +133,16 @@ impl Session {
         let Some(message) = self.answers.message().await? else {
             return Ok(false);
         };
-        assert!(
-            self.result.is_none(),
-            "a message after the one that says exited: {message:?}"
-        );
+        assert!(self.result.is_none(), "a message after the one that says exited: {message:?}");
         if message.exited {
-            assert!(
-                message.stdout.is_none() && message.stderr.is_none(),
-                "exited travels alone: {message:?}"
-            );
+            assert!(message.stdout.is_none() && message.stderr.is_none(), "exited travels alone: {message:?}");
             self.result = Some(message.result.must("a result beside exited"));
         }
         if let Some(stdout) = message.stdout {
-            self.outcome
-                .stdout
-                .push_str(&String::from_utf8_lossy(&stdout.data));
+            self.outcome.stdout.push_str(&String::from_utf8_lossy(&stdout.data));
         }
         if let Some(stderr) = message.stderr {
-            self.outcome
-                .stderr
-                .push_str(&String::from_utf8_lossy(&stderr.data));
+            self.outcome.stderr.push_str(&String::from_utf8_lossy(&stderr.data));
         }
         Ok(true)
     }

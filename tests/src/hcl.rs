@@ -60,19 +60,13 @@ fn bytes(value: &Pack) -> Vec<u8> {
 fn body_value(schema: &Spec, body: &Map<String, Json>) -> Result<Pack, String> {
     let known = keys(schema);
     if let Some(key) = body.keys().find(|key| !known.contains(*key)) {
-        return Err(format!(
-            "Invalid label: No argument or block type is named {key:?}"
-        ));
+        return Err(format!("Invalid label: No argument or block type is named {key:?}"));
     }
     child_value(schema, "", body)
 }
 
 fn named<'a>(explicit: &'a str, implied: &'a str) -> &'a str {
-    if explicit.is_empty() {
-        implied
-    } else {
-        explicit
-    }
+    if explicit.is_empty() { implied } else { explicit }
 }
 
 fn child_names(spec: &Spec, implied: &str, names: &mut BTreeSet<String>) {
@@ -91,15 +85,9 @@ fn child_names(spec: &Spec, implied: &str, names: &mut BTreeSet<String>) {
                 child_names(half, "", names);
             }
         }
-        Some(Kind::Array(array)) => array
-            .values
-            .iter()
-            .for_each(|child| child_names(child, "", names)),
+        Some(Kind::Array(array)) => array.values.iter().for_each(|child| child_names(child, "", names)),
         Some(Kind::Object(object)) => {
-            object
-                .attributes
-                .iter()
-                .for_each(|(key, child)| child_names(child, key, names));
+            object.attributes.iter().for_each(|(key, child)| child_names(child, key, names));
         }
         Some(Kind::Literal(_)) | None => {}
     }
@@ -109,24 +97,15 @@ fn child_value(spec: &Spec, implied: &str, body: &Map<String, Json>) -> Result<P
     match spec.block.as_ref().ok_or("nil spec given")? {
         Kind::Object(object) => {
             let sorted: BTreeMap<_, _> = object.attributes.iter().collect();
-            let pairs = sorted
-                .into_iter()
-                .map(|(key, child)| Ok((Pack::from(key.as_str()), child_value(child, key, body)?)));
+            let pairs =
+                sorted.into_iter().map(|(key, child)| Ok((Pack::from(key.as_str()), child_value(child, key, body)?)));
             pairs.collect::<Result<_, String>>().map(Pack::Map)
         }
         Kind::Array(array) => {
-            let values = array
-                .values
-                .iter()
-                .map(|child| child_value(child, "", body));
+            let values = array.values.iter().map(|child| child_value(child, "", body));
             values.collect::<Result<_, _>>().map(Pack::Array)
         }
-        Kind::Attr(attr) => attribute(
-            named(&attr.name, implied),
-            &attr.r#type,
-            attr.required,
-            body,
-        ),
+        Kind::Attr(attr) => attribute(named(&attr.name, implied), &attr.r#type, attr.required, body),
         Kind::BlockValue(block) => {
             let name = named(&block.name, implied);
             let nested = block.nested.as_deref().ok_or("nil nested spec")?;
@@ -143,32 +122,20 @@ fn child_value(spec: &Spec, implied: &str, body: &Map<String, Json>) -> Result<P
                 [] if block.required => Err(format!("Missing {name} block")),
                 [] => Ok(Pack::Nil),
                 [one] => {
-                    let pairs = one.iter().map(|(key, value)| {
-                        Ok((
-                            Pack::from(key.as_str()),
-                            types::convert(&block.r#type, value)?,
-                        ))
-                    });
+                    let pairs = one
+                        .iter()
+                        .map(|(key, value)| Ok((Pack::from(key.as_str()), types::convert(&block.r#type, value)?)));
                     pairs.collect::<Result<_, String>>().map(Pack::Map)
                 }
                 _ => Err(format!("Duplicate {name} block")),
             }
         }
-        Kind::BlockList(block) => list(
-            named(&block.name, implied),
-            block.nested.as_deref(),
-            block.min_items,
-            block.max_items,
-            body,
-        ),
+        Kind::BlockList(block) => {
+            list(named(&block.name, implied), block.nested.as_deref(), block.min_items, block.max_items, body)
+        }
         Kind::BlockSet(block) => {
-            let all = list(
-                named(&block.name, implied),
-                block.nested.as_deref(),
-                block.min_items,
-                block.max_items,
-                body,
-            )?;
+            let all =
+                list(named(&block.name, implied), block.nested.as_deref(), block.min_items, block.max_items, body)?;
             let Pack::Array(all) = all else {
                 return Ok(all);
             };
@@ -185,84 +152,53 @@ fn child_value(spec: &Spec, implied: &str, body: &Map<String, Json>) -> Result<P
             let mut pairs = Vec::new();
             for one in blocks(named(&block.name, implied), body)? {
                 for (label, inner) in one {
-                    pairs.push((
-                        Pack::from(label.as_str()),
-                        labelled(nested, block.labels.len(), inner)?,
-                    ));
+                    pairs.push((Pack::from(label.as_str()), labelled(nested, block.labels.len(), inner)?));
                 }
             }
             Ok(Pack::Map(pairs))
         }
         Kind::Default(default) => {
-            let primary = child_value(
-                default.primary.as_deref().ok_or("nil primary spec")?,
-                "",
-                body,
-            )?;
+            let primary = child_value(default.primary.as_deref().ok_or("nil primary spec")?, "", body)?;
             match primary {
-                Pack::Nil => child_value(
-                    default.default.as_deref().ok_or("nil default spec")?,
-                    "",
-                    body,
-                ),
+                Pack::Nil => child_value(default.default.as_deref().ok_or("nil default spec")?, "", body),
                 given => Ok(given),
             }
         }
-        Kind::Literal(literal) => {
-            expression::parse(&literal.value).map(|value| types::natural(&value))
-        }
+        Kind::Literal(literal) => expression::parse(&literal.value).map(|value| types::natural(&value)),
     }
 }
 
-fn attribute(
-    name: &str,
-    kind: &str,
-    required: bool,
-    body: &Map<String, Json>,
-) -> Result<Pack, String> {
+fn attribute(name: &str, kind: &str, required: bool, body: &Map<String, Json>) -> Result<Pack, String> {
     match body.get(name) {
-        None | Some(Json::Null) if required => Err(format!(
-            "Missing required argument: The argument {name:?} is required"
-        )),
+        None | Some(Json::Null) if required => {
+            Err(format!("Missing required argument: The argument {name:?} is required"))
+        }
         None | Some(Json::Null) => Ok(Pack::Nil),
-        Some(value) => types::convert(kind, value)
-            .map_err(|error| format!("Incorrect attribute value type: {name}: {error}")),
+        Some(value) => {
+            types::convert(kind, value).map_err(|error| format!("Incorrect attribute value type: {name}: {error}"))
+        }
     }
 }
 
 /// The bodies of all blocks of one name: an object is one block, an array of objects several.
-fn blocks<'a>(
-    name: &str,
-    body: &'a Map<String, Json>,
-) -> Result<Vec<&'a Map<String, Json>>, String> {
+fn blocks<'a>(name: &str, body: &'a Map<String, Json>) -> Result<Vec<&'a Map<String, Json>>, String> {
     match body.get(name) {
         None | Some(Json::Null) => Ok(Vec::new()),
         Some(Json::Object(one)) => Ok(vec![one]),
         Some(Json::Array(many)) => {
-            let bodies = many.iter().map(|one| {
-                one.as_object()
-                    .ok_or(format!("{name}: a block is required"))
-            });
+            let bodies = many.iter().map(|one| one.as_object().ok_or(format!("{name}: a block is required")));
             bodies.collect()
         }
         Some(_) => Err(format!("{name}: a block is required")),
     }
 }
 
-fn list(
-    name: &str,
-    nested: Option<&Spec>,
-    min: u64,
-    max: u64,
-    body: &Map<String, Json>,
-) -> Result<Pack, String> {
+fn list(name: &str, nested: Option<&Spec>, min: u64, max: u64, body: &Map<String, Json>) -> Result<Pack, String> {
     let nested = nested.ok_or("nil nested spec")?;
     let bodies = blocks(name, body)?;
     let count = bodies.len() as u64;
     if count < min || (max > 0 && count > max) {
-        return Err(format!(
-            "{name}: {count} blocks where {min} to {max} are allowed"
-        ));
+        return Err(format!("{name}: {count} blocks where {min} to {max} are allowed"));
     }
     let values = bodies.into_iter().map(|one| body_value(nested, one));
     values.collect::<Result<_, _>>().map(Pack::Array)
@@ -277,30 +213,19 @@ fn labelled(nested: &Spec, labels: usize, inner: &Json) -> Result<Pack, String> 
     if labels <= 1 {
         return body_value(nested, object);
     }
-    let pairs = object.iter().map(|(label, deeper)| {
-        Ok((
-            Pack::from(label.as_str()),
-            labelled(nested, labels - 1, deeper)?,
-        ))
-    });
+    let pairs =
+        object.iter().map(|(label, deeper)| Ok((Pack::from(label.as_str()), labelled(nested, labels - 1, deeper)?)));
     pairs.collect::<Result<_, String>>().map(Pack::Map)
 }
 
 fn check(spec: &Spec, implied: &str, path: &str, faults: &mut Vec<String>) {
     let mut name_of = |name: &str| {
         if named(name, implied).is_empty() {
-            faults.push(format!(
-                "{path}: a member of a default or array needs a name of its own"
-            ));
+            faults.push(format!("{path}: a member of a default or array needs a name of its own"));
         }
     };
     let nested = |name: &str, nested: Option<&Spec>, faults: &mut Vec<String>| match nested {
-        Some(inner) => check(
-            inner,
-            "",
-            &format!("{path}.{}", named(name, implied)),
-            faults,
-        ),
+        Some(inner) => check(inner, "", &format!("{path}.{}", named(name, implied)), faults),
         None => faults.push(format!("{path}.{}: no nested spec", named(name, implied))),
     };
     match &spec.block {
@@ -310,10 +235,7 @@ fn check(spec: &Spec, implied: &str, path: &str, faults: &mut Vec<String>) {
                 check(child, key, &format!("{path}.{key}"), faults);
             }
         }
-        Some(Kind::Array(array)) => array
-            .values
-            .iter()
-            .for_each(|child| check(child, "", path, faults)),
+        Some(Kind::Array(array)) => array.values.iter().for_each(|child| check(child, "", path, faults)),
         Some(Kind::Attr(attr)) => {
             name_of(&attr.name);
             type_fault(&attr.r#type, path, faults);
@@ -372,23 +294,15 @@ mod tests {
     }
 
     fn attr(name: &str, kind: &str) -> Spec {
-        spec(Kind::Attr(hclspec::Attr {
-            name: name.into(),
-            r#type: kind.into(),
-            required: false,
-        }))
+        spec(Kind::Attr(hclspec::Attr { name: name.into(), r#type: kind.into(), required: false }))
     }
 
     fn object<const N: usize>(members: [(&str, Spec); N]) -> Spec {
-        spec(Kind::Object(hclspec::Object {
-            attributes: members.map(|(key, spec)| (key.to_owned(), spec)).into(),
-        }))
+        spec(Kind::Object(hclspec::Object { attributes: members.map(|(key, spec)| (key.to_owned(), spec)).into() }))
     }
 
     fn default(primary: Spec, literal: &str) -> Spec {
-        let literal = spec(Kind::Literal(hclspec::Literal {
-            value: literal.into(),
-        }));
+        let literal = spec(Kind::Literal(hclspec::Literal { value: literal.into() }));
         spec(Kind::Default(Box::new(hclspec::Default {
             primary: Some(Box::new(primary)),
             default: Some(Box::new(literal)),
@@ -397,8 +311,9 @@ mod tests {
 
     fn value(schema: &Spec, written: Json) -> String {
         match decode(schema, &written) {
-            Ok(bytes) => rmpv::decode::read_value(&mut bytes.as_slice())
-                .map_or_else(|e| e.to_string(), |v| v.to_string()),
+            Ok(bytes) => {
+                rmpv::decode::read_value(&mut bytes.as_slice()).map_or_else(|e| e.to_string(), |v| v.to_string())
+            }
             Err(error) => error,
         }
     }
@@ -424,33 +339,22 @@ mod tests {
             ("labels", attr("", "list(map(string))")),
             ("delay", default(attr("delay", "string"), "\"3m\"")),
         ]);
-        assert_eq!(
-            value(&schema, json!({})),
-            r#"{"delay": "3m", "image": nil, "labels": nil, "mount": []}"#
-        );
-        let written = json!({"image": "a", "labels": {"k": 1}, "mount": [{"source": "s"}, {"type": "tmpfs", "ro": "true"}]});
+        assert_eq!(value(&schema, json!({})), r#"{"delay": "3m", "image": nil, "labels": nil, "mount": []}"#);
+        let written =
+            json!({"image": "a", "labels": {"k": 1}, "mount": [{"source": "s"}, {"type": "tmpfs", "ro": "true"}]});
         let expected = concat!(
             r#"{"delay": "3m", "image": "a", "labels": [{"k": "1"}], "mount": [{"ro": nil, "source": "s", "type": "bind"}, "#,
             r#"{"ro": true, "source": nil, "type": "tmpfs"}]}"#
         );
         assert_eq!(value(&schema, written), expected);
-        assert_eq!(
-            value(&schema, json!({"bad": 1})),
-            "Invalid label: No argument or block type is named \"bad\""
-        );
+        assert_eq!(value(&schema, json!({"bad": 1})), "Invalid label: No argument or block type is named \"bad\"");
     }
 
     #[test]
     fn numbers_travel_as_cty_sends_them() {
         let schema = object([("n", attr("", "number"))]);
-        assert_eq!(
-            decode(&schema, &json!({"n": 100_000})),
-            Ok(vec![0x81, 0xa1, b'n', 0xce, 0, 1, 0x86, 0xa0])
-        );
-        assert_eq!(
-            decode(&schema, &json!({"n": -1})),
-            Ok(vec![0x81, 0xa1, b'n', 0xff])
-        );
+        assert_eq!(decode(&schema, &json!({"n": 100_000})), Ok(vec![0x81, 0xa1, b'n', 0xce, 0, 1, 0x86, 0xa0]));
+        assert_eq!(decode(&schema, &json!({"n": -1})), Ok(vec![0x81, 0xa1, b'n', 0xff]));
         assert_eq!(value(&schema, json!({"n": 1.5})), "{\"n\": 1.5}");
         assert_eq!(value(&schema, json!({"n": 0.1})), "{\"n\": \"0.1\"}");
         assert_eq!(value(&schema, json!({"n": "42"})), "{\"n\": 42}");
@@ -460,14 +364,8 @@ mod tests {
     fn a_schema_that_nomad_refuses_is_found() {
         let nameless = object([("a", default(attr("", "string"), "\"x\""))]);
         assert_eq!(schema_faults(&nameless).len(), 1);
-        let wrong = object([
-            ("a", attr("", "strings")),
-            ("b", default(attr("b", "bool"), "{ enabled = ")),
-        ]);
+        let wrong = object([("a", attr("", "strings")), ("b", default(attr("b", "bool"), "{ enabled = "))]);
         assert_eq!(schema_faults(&wrong).len(), 2);
-        assert_eq!(
-            schema_faults(&object([("a", attr("", "list(map(string))"))])),
-            Vec::<String>::new()
-        );
+        assert_eq!(schema_faults(&object([("a", attr("", "list(map(string))"))])), Vec::<String>::new());
     }
 }

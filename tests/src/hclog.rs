@@ -8,9 +8,7 @@ pub fn fault(line: &str) -> Option<String> {
         Ok(Value::Object(entry)) => entry,
         Ok(_) => return Some(format!("not an object: {line}")),
         Err(_) => {
-            return Some(format!(
-                "not JSON, the agent shows it as raw debug text: {line}"
-            ));
+            return Some(format!("not JSON, the agent shows it as raw debug text: {line}"));
         }
     };
     if line.len() > 64 * 1024 {
@@ -20,21 +18,16 @@ pub fn fault(line: &str) -> Option<String> {
         match entry.get(key) {
             Some(Value::String(_)) => {}
             Some(_) => {
-                return Some(format!(
-                    "{key} is no string, which panics the agent: {line}"
-                ));
+                return Some(format!("{key} is no string, which panics the agent: {line}"));
             }
             None => return Some(format!("{key} is missing: {line}")),
         }
     }
     let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
-    if !["trace", "debug", "info", "warn", "error"]
-        .contains(&text("@level").to_lowercase().as_str())
-    {
+    if !["trace", "debug", "info", "warn", "error"].contains(&text("@level").to_lowercase().as_str()) {
         return Some(format!("unknown level: {line}"));
     }
-    (!timestamp_is_go(text("@timestamp")))
-        .then(|| format!("timestamp is not 2006-01-02T15:04:05.000000Z07:00: {line}"))
+    (!timestamp_is_go(text("@timestamp"))).then(|| format!("timestamp is not 2006-01-02T15:04:05.000000Z07:00: {line}"))
 }
 
 /// Exactly six digits after the second, and `Z` or `+hh:mm`.
@@ -56,9 +49,7 @@ mod tests {
 
     #[test]
     fn what_the_agent_accepts() {
-        let line = |time: &str| {
-            format!(r#"{{"@message":"m","@level":"INFO","@timestamp":"{time}","k":1}}"#)
-        };
+        let line = |time: &str| format!(r#"{{"@message":"m","@level":"INFO","@timestamp":"{time}","k":1}}"#);
         assert_eq!(fault(&line("2026-01-02T03:04:05.000006Z")), None);
         assert_eq!(fault(&line("2026-01-02T03:04:05.000006+01:00")), None);
         for wrong in [
@@ -69,10 +60,7 @@ mod tests {
         ] {
             assert!(fault(&line(wrong)).is_some(), "{wrong}");
         }
-        assert!(
-            fault(r#"{"@message":1,"@level":"info","@timestamp":"2026-01-02T03:04:05.000006Z"}"#)
-                .is_some()
-        );
+        assert!(fault(r#"{"@message":1,"@level":"info","@timestamp":"2026-01-02T03:04:05.000006Z"}"#).is_some());
         assert!(fault("hello").is_some());
     }
 }

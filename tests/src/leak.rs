@@ -32,10 +32,7 @@ impl Traces {
         Self {
             processes: processes(root, allocs),
             mounts: mounts(driver_dirs),
-            cgroups: allocs
-                .iter()
-                .flat_map(|alloc| cgroup::find(alloc))
-                .collect(),
+            cgroups: allocs.iter().flat_map(|alloc| cgroup::find(alloc)).collect(),
             namespaces: namespaces(allocs),
             files: files(driver_dirs, allocs),
         }
@@ -56,12 +53,7 @@ impl fmt::Display for Traces {
             writeln!(f, "mount in the host's table: {mount}")?;
         }
         for path in &self.cgroups {
-            writeln!(
-                f,
-                "cgroup {} (members {:?})",
-                path.display(),
-                cgroup::members(path)
-            )?;
+            writeln!(f, "cgroup {} (members {:?})", path.display(), cgroup::members(path))?;
         }
         for path in &self.namespaces {
             writeln!(f, "network namespace {}", path.display())?;
@@ -78,48 +70,30 @@ pub fn all_pids() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// The command line of a process, its parts separated by spaces; its name in brackets for a zombie.
 pub fn command_line(pid: i32) -> String {
     let raw = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&raw)
-        .replace('\0', " ")
-        .trim()
-        .to_owned();
+    let text = String::from_utf8_lossy(&raw).replace('\0', " ").trim().to_owned();
     if !text.is_empty() {
         return text;
     }
-    format!(
-        "[{}]",
-        fs::read_to_string(format!("/proc/{pid}/comm"))
-            .unwrap_or_default()
-            .trim()
-    )
+    format!("[{}]", fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim())
 }
 
 /// A field of `/proc/<pid>/status`.
 pub fn status_field(pid: i32, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.trim().to_owned())
 }
 
 /// Children of a process, zombies among them.
 pub fn children(parent: i32) -> Vec<(i32, String)> {
-    let is_child =
-        |pid: &i32| status_field(*pid, "PPid").is_some_and(|ppid| ppid == parent.to_string());
-    all_pids()
-        .into_iter()
-        .filter(is_child)
-        .map(|pid| (pid, command_line(pid)))
-        .collect()
+    let is_child = |pid: &i32| status_field(*pid, "PPid").is_some_and(|ppid| ppid == parent.to_string());
+    all_pids().into_iter().filter(is_child).map(|pid| (pid, command_line(pid))).collect()
 }
 
 fn processes(root: &Path, allocs: &BTreeSet<String>) -> Vec<(i32, String)> {
@@ -131,24 +105,13 @@ fn processes(root: &Path, allocs: &BTreeSet<String>) -> Vec<(i32, String)> {
         let text = String::from_utf8_lossy(&text);
         text.contains(&*root) || allocs.iter().any(|alloc| text.contains(alloc.as_str()))
     };
-    all_pids()
-        .into_iter()
-        .filter(|pid| *pid != own && belongs(pid))
-        .map(|pid| (pid, command_line(pid)))
-        .collect()
+    all_pids().into_iter().filter(|pid| *pid != own && belongs(pid)).map(|pid| (pid, command_line(pid))).collect()
 }
 
 fn mounts(driver_dirs: &[PathBuf]) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-    points
-        .filter(|point| {
-            driver_dirs
-                .iter()
-                .any(|dir| Path::new(point).starts_with(dir))
-        })
-        .map(str::to_owned)
-        .collect()
+    points.filter(|point| driver_dirs.iter().any(|dir| Path::new(point).starts_with(dir))).map(str::to_owned).collect()
 }
 
 fn namespaces(allocs: &BTreeSet<String>) -> Vec<PathBuf> {
@@ -156,13 +119,7 @@ fn namespaces(allocs: &BTreeSet<String>) -> Vec<PathBuf> {
         return Vec::new();
     };
     let paths = entries.flatten().map(|entry| entry.path());
-    paths
-        .filter(|path| {
-            allocs
-                .iter()
-                .any(|alloc| path.to_string_lossy().contains(alloc.as_str()))
-        })
-        .collect()
+    paths.filter(|path| allocs.iter().any(|alloc| path.to_string_lossy().contains(alloc.as_str()))).collect()
 }
 
 fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
@@ -179,9 +136,7 @@ fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
                 continue;
             }
             // Folders of single tasks, also of those whose id does not name an allocation.
-            let of_a_task = ["tasks", "containers", "leases"]
-                .iter()
-                .any(|parent| folder.ends_with(parent));
+            let of_a_task = ["tasks", "containers", "leases"].iter().any(|parent| folder.ends_with(parent));
             let named = |alloc: &String| name.to_string_lossy().contains(alloc.as_str());
             if of_a_task || allocs.iter().any(named) {
                 found.push(entry.path());

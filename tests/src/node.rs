@@ -35,19 +35,12 @@ impl Default for Node {
 impl Node {
     /// Fresh folders.
     pub fn new() -> Self {
-        assert!(
-            rustix::process::geteuid().is_root(),
-            "these tests make containers: run them as root"
-        );
+        assert!(rustix::process::geteuid().is_root(), "these tests make containers: run them as root");
         let root = TempDir::with_prefix("oci-rs-kit-").must("a folder for the node");
         for name in ["tmp", "alloc"] {
             std::fs::create_dir(root.path().join(name)).must("a folder of the node");
         }
-        Self {
-            root,
-            allocs: Mutex::default(),
-            _groups: Hold::take(),
-        }
+        Self { root, allocs: Mutex::default(), _groups: Hold::take() }
     }
 
     /// The folder that holds everything of this node.
@@ -93,10 +86,7 @@ impl Node {
         }
         let mut plugin = Launch::new(self).connect().await;
         let packed = plugin.encode_config(&config).await;
-        plugin
-            .set_config(packed, Some(nomad_config()))
-            .await
-            .must("SetConfig");
+        plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
         plugin.watch();
         plugin.told.fingerprint().await;
         plugin
@@ -128,21 +118,12 @@ impl Node {
     /// without resistance, and nothing is left of any task.
     pub async fn finish(self, mut plugin: Plugin) {
         let ended = plugin.told.ended();
-        assert!(
-            ended.is_empty(),
-            "streams ended that must stay open: {ended:?}"
-        );
+        assert!(ended.is_empty(), "streams ended that must stay open: {ended:?}");
         let children = crate::leak::children(plugin.process.pid());
-        assert!(
-            children.is_empty(),
-            "the plugin still has children: {children:?}"
-        );
+        assert!(children.is_empty(), "the plugin still has children: {children:?}");
         let status = plugin.shutdown().await;
         assert!(status.success(), "the plugin ended with {status}");
-        assert!(
-            !plugin.handshake.socket.exists(),
-            "the socket is left behind"
-        );
+        assert!(!plugin.handshake.socket.exists(), "the socket is left behind");
         self.finish_without_plugin().await;
     }
 
@@ -150,17 +131,9 @@ impl Node {
     pub async fn finish_without_plugin(self) {
         // The kernel tells a parent, not us, when the last processes are gone.
         eventually(seconds(2), || self.traces().processes.is_empty()).await;
-        let resistance: Vec<String> = self
-            .allocs()
-            .iter()
-            .flat_map(|alloc| alloc.take_away())
-            .collect();
+        let resistance: Vec<String> = self.allocs().iter().flat_map(|alloc| alloc.take_away()).collect();
         let traces = self.traces();
-        assert!(
-            traces.is_clean() && resistance.is_empty(),
-            "left behind:\n{traces}{}",
-            resistance.join("\n")
-        );
+        assert!(traces.is_clean() && resistance.is_empty(), "left behind:\n{traces}{}", resistance.join("\n"));
     }
 }
 

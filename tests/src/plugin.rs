@@ -14,12 +14,11 @@ use proto::{
         base_plugin_client::BasePluginClient,
     },
     driver::{
-        DriverTaskEvent, FingerprintRequest, FingerprintResponse, TaskEventsRequest,
-        driver_client::DriverClient,
+        DriverTaskEvent, FingerprintRequest, FingerprintResponse, TaskEventsRequest, driver_client::DriverClient,
     },
     go_plugin::{
-        ConnInfo, Empty, grpc_broker_client::GrpcBrokerClient,
-        grpc_controller_client::GrpcControllerClient, grpc_stdio_client::GrpcStdioClient,
+        ConnInfo, Empty, grpc_broker_client::GrpcBrokerClient, grpc_controller_client::GrpcControllerClient,
+        grpc_stdio_client::GrpcStdioClient,
     },
     hclspec::Spec,
 };
@@ -40,10 +39,8 @@ use crate::{
 };
 
 /// What Nomad sets so that a plugin knows its host.
-pub const COOKIE: (&str, &str) = (
-    "NOMAD_PLUGIN_MAGIC_COOKIE",
-    "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
-);
+pub const COOKIE: (&str, &str) =
+    ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 
 /// The path of the binary under test: `OCI_RS_BIN`, or where cargo puts it beside the test that runs.
 pub fn binary() -> PathBuf {
@@ -52,10 +49,7 @@ pub fn binary() -> PathBuf {
     }
     // target/<triple>/<profile>/deps/<test> → target/<triple>/<profile>/oci-rs
     let test = std::env::current_exe().must("the path of this test");
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .must("the target folder of this test");
+    let profile = test.parent().and_then(Path::parent).must("the target folder of this test");
     let path = profile.join("oci-rs");
     assert!(
         path.is_file(),
@@ -80,10 +74,7 @@ impl Launch {
     pub fn new(node: &Node) -> Self {
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let env = [
-            (
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-            ),
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
             ("HOME", "/root".to_owned()),
             ("TMPDIR", text(node.temp_dir())),
             (COOKIE.0, COOKIE.1.to_owned()),
@@ -91,17 +82,8 @@ impl Launch {
             ("PLUGIN_MAX_PORT", "25000".to_owned()),
             ("PLUGIN_PROTOCOL_VERSIONS", "2".to_owned()),
         ];
-        let env = env
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        Self {
-            binary: binary(),
-            args: Vec::new(),
-            env,
-            dir: node.root().to_owned(),
-            deaf: false,
-        }
+        let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { binary: binary(), args: Vec::new(), env, dir: node.root().to_owned(), deaf: false }
     }
 
     /// Sets a variable.
@@ -137,36 +119,18 @@ impl Launch {
     /// Starts the process.
     pub fn spawn(self) -> Process {
         let mut command = Command::new(&self.binary);
-        command
-            .args(&self.args)
-            .env_clear()
-            .envs(&self.env)
-            .current_dir(&self.dir)
-            .kill_on_drop(true);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.dir).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if self.deaf {
             let (reader, writer) = std::io::pipe().must("a pipe");
             drop(reader);
             command.stderr(writer);
         }
-        let mut child = command
-            .spawn()
-            .must(&format!("start {}", self.binary.display()));
+        let mut child = command.spawn().must(&format!("start {}", self.binary.display()));
         let stdout = Lines::collect(child.stdout.take().must("stdout of the child"));
         let stderr = child.stderr.take().map_or_else(Lines::none, Lines::collect);
-        let pid = child
-            .id()
-            .and_then(|pid| Pid::from_raw(pid.cast_signed()))
-            .must("the child's process id");
-        Process {
-            child,
-            pid,
-            stdout,
-            stderr,
-        }
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).must("the child's process id");
+        Process { child, pid, stdout, stderr }
     }
 
     /// Starts the process and connects to it, without configuring it.
@@ -194,9 +158,7 @@ impl Lines {
             let mut reader = BufReader::new(stream);
             let mut line = Vec::new();
             while matches!(reader.read_until(b'\n', &mut line).await, Ok(count) if count > 0) {
-                let text = String::from_utf8_lossy(&line)
-                    .trim_end_matches('\n')
-                    .to_owned();
+                let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
                 sender.send_modify(|state| state.lines.push(text));
                 line.clear();
             }
@@ -207,10 +169,7 @@ impl Lines {
 
     /// The lines of a stream that nobody reads.
     fn none() -> Self {
-        let (_, state) = watch::channel(LinesState {
-            ended: true,
-            ..Default::default()
-        });
+        let (_, state) = watch::channel(LinesState { ended: true, ..Default::default() });
         Self { state }
     }
 
@@ -220,36 +179,19 @@ impl Lines {
     }
 
     /// Waits for a line that fulfils the condition.
-    pub async fn find(
-        &self,
-        limit: Duration,
-        what: &str,
-        condition: impl Fn(&str) -> bool,
-    ) -> String {
+    pub async fn find(&self, limit: Duration, what: &str, condition: impl Fn(&str) -> bool) -> String {
         let mut state = self.state.clone();
-        let reached =
-            |state: &LinesState| state.ended || state.lines.iter().any(|line| condition(line));
-        let _ = tokio::time::timeout(limit, state.wait_for(reached))
-            .await
-            .is_ok();
+        let reached = |state: &LinesState| state.ended || state.lines.iter().any(|line| condition(line));
+        // Whether it came or not is seen below.
+        drop(tokio::time::timeout(limit, state.wait_for(reached)).await);
         let lines = self.so_far();
-        lines
-            .iter()
-            .find(|line| condition(line))
-            .cloned()
-            .must(&format!("{what} among {lines:#?}"))
+        lines.iter().find(|line| condition(line)).cloned().must(&format!("{what} among {lines:#?}"))
     }
 
     /// All lines, once the other side has closed the stream.
     pub async fn all(&self, limit: Duration) -> Vec<String> {
         let mut state = self.state.clone();
-        within(
-            limit,
-            "the end of the stream",
-            state.wait_for(|state| state.ended),
-        )
-        .await
-        .must("the stream's reader");
+        within(limit, "the end of the stream", state.wait_for(|state| state.ended)).await.must("the stream's reader");
         self.so_far()
     }
 }
@@ -273,9 +215,7 @@ impl Process {
 
     /// Its end, which must come within the limit.
     pub async fn ended(&mut self, limit: Duration) -> ExitStatus {
-        within(limit, "the end of the plugin process", self.child.wait())
-            .await
-            .must("wait for the plugin process")
+        within(limit, "the end of the plugin process", self.child.wait()).await.must("wait for the plugin process")
     }
 
     /// Whether it has not ended yet.
@@ -308,10 +248,9 @@ impl Handshake {
     pub fn parse(line: &str) -> Result<Self, String> {
         let fields: Vec<&str> = line.split('|').collect();
         match fields.as_slice() {
-            ["1", "2", "unix", socket, "grpc", ..] if socket.starts_with('/') => Ok(Self {
-                line: line.to_owned(),
-                socket: socket.into(),
-            }),
+            ["1", "2", "unix", socket, "grpc", ..] if socket.starts_with('/') => {
+                Ok(Self { line: line.to_owned(), socket: socket.into() })
+            }
             _ => Err(format!("not 1|2|unix|<socket>|grpc|: {line:?}")),
         }
     }
@@ -352,16 +291,7 @@ impl Told {
         let (fingerprints, f) = watch::channel(Vec::new());
         let (events, e) = watch::channel(Vec::new());
         let (ended, x) = watch::channel(Vec::new());
-        Self {
-            fingerprints: f,
-            events: e,
-            ended: x,
-            senders: Arc::new(Senders {
-                fingerprints,
-                events,
-                ended,
-            }),
-        }
+        Self { fingerprints: f, events: e, ended: x, senders: Arc::new(Senders { fingerprints, events, ended }) }
     }
 
     /// Fingerprints so far.
@@ -382,54 +312,28 @@ impl Told {
     /// Waits for the first fingerprint.
     pub async fn fingerprint(&self) -> FingerprintResponse {
         let mut receiver = self.fingerprints.clone();
-        let all = within(
-            seconds(10),
-            "the first fingerprint",
-            receiver.wait_for(|all| !all.is_empty()),
-        )
-        .await
-        .must("fingerprints");
+        let all = within(seconds(10), "the first fingerprint", receiver.wait_for(|all| !all.is_empty()))
+            .await
+            .must("fingerprints");
         all[0].clone()
     }
 
     /// Waits for a task event.
-    pub async fn event(
-        &self,
-        what: &str,
-        condition: impl Fn(&DriverTaskEvent) -> bool,
-    ) -> DriverTaskEvent {
+    pub async fn event(&self, what: &str, condition: impl Fn(&DriverTaskEvent) -> bool) -> DriverTaskEvent {
         let mut receiver = self.events.clone();
-        let all = within(
-            seconds(20),
-            what,
-            receiver.wait_for(|all| all.iter().any(&condition)),
-        )
-        .await
-        .must("task events");
-        all.iter()
-            .find(|event| condition(event))
-            .cloned()
-            .must(what)
+        let all =
+            within(seconds(20), what, receiver.wait_for(|all| all.iter().any(&condition))).await.must("task events");
+        all.iter().find(|event| condition(event)).cloned().must(what)
     }
 }
 
 impl Plugin {
     /// Reads the handshake and opens the connection with the two streams that a host always opens.
     pub async fn connect(process: Process) -> Self {
-        let line = process
-            .stdout
-            .find(seconds(10), "the handshake", |_| true)
-            .await;
+        let line = process.stdout.find(seconds(10), "the handshake", |_| true).await;
         let handshake = Handshake::parse(&line).must("the handshake");
         let channel = dial(&handshake.socket).await;
-        let mut plugin = Self {
-            process,
-            handshake,
-            told: Told::new(),
-            channel,
-            background: Vec::new(),
-            schema: None,
-        };
+        let mut plugin = Self { process, handshake, told: Told::new(), channel, background: Vec::new(), schema: None };
         plugin.open_host_streams();
         plugin
     }
@@ -438,17 +342,10 @@ impl Plugin {
     pub async fn reattach(&mut self) {
         self.background.drain(..).for_each(|task| task.abort());
         self.told = Told::new();
-        drop(
-            tokio::net::UnixStream::connect(&self.handshake.socket)
-                .await
-                .must("probe the plugin's socket"),
-        );
+        drop(tokio::net::UnixStream::connect(&self.handshake.socket).await.must("probe the plugin's socket"));
         self.channel = dial(&self.handshake.socket).await;
         self.open_host_streams();
-        self.base()
-            .plugin_info(proto::base::PluginInfoRequest {})
-            .await
-            .must("PluginInfo");
+        self.base().plugin_info(proto::base::PluginInfoRequest {}).await.must("PluginInfo");
         self.watch();
     }
 
@@ -460,28 +357,19 @@ impl Plugin {
                 Ok(stream) => drain(stream.into_inner()).await,
                 Err(status) => status.to_string(),
             };
-            ended
-                .senders
-                .ended
-                .send_modify(|all| all.push(format!("StreamStdio: {end}")));
+            ended.senders.ended.send_modify(|all| all.push(format!("StreamStdio: {end}")));
         }));
         let ended = self.told.clone();
         let mut broker = GrpcBrokerClient::new(self.channel.clone());
         self.background.push(tokio::spawn(async move {
             // The host keeps its side open and sends nothing.
             let (hold, requests) = mpsc::channel::<ConnInfo>(1);
-            let end = match broker
-                .start_stream(tokio_stream::wrappers::ReceiverStream::new(requests))
-                .await
-            {
+            let end = match broker.start_stream(tokio_stream::wrappers::ReceiverStream::new(requests)).await {
                 Ok(stream) => drain(stream.into_inner()).await,
                 Err(status) => status.to_string(),
             };
             drop(hold);
-            ended
-                .senders
-                .ended
-                .send_modify(|all| all.push(format!("StartStream: {end}")));
+            ended.senders.ended.send_modify(|all| all.push(format!("StartStream: {end}")));
         }));
     }
 
@@ -494,9 +382,7 @@ impl Plugin {
                 Ok(stream) => forward(stream.into_inner(), &told.senders.fingerprints).await,
                 Err(status) => status.to_string(),
             };
-            told.senders
-                .ended
-                .send_modify(|all| all.push(format!("Fingerprint: {end}")));
+            told.senders.ended.send_modify(|all| all.push(format!("Fingerprint: {end}")));
         }));
         let told = self.told.clone();
         let mut driver = self.driver();
@@ -505,9 +391,7 @@ impl Plugin {
                 Ok(stream) => forward(stream.into_inner(), &told.senders.events).await,
                 Err(status) => status.to_string(),
             };
-            told.senders
-                .ended
-                .send_modify(|all| all.push(format!("TaskEvents: {end}")));
+            told.senders.ended.send_modify(|all| all.push(format!("TaskEvents: {end}")));
         }));
     }
 
@@ -533,14 +417,9 @@ impl Plugin {
 
     /// Encodes the plugin block of an agent's configuration with the plugin's own schema.
     pub async fn encode_config(&self, config: &Json) -> Vec<u8> {
-        let answer = self
-            .base()
-            .config_schema(proto::base::ConfigSchemaRequest {})
-            .await
-            .must("ConfigSchema")
-            .into_inner();
-        hcl::decode(&answer.spec.must("the schema of the plugin block"), config)
-            .must("the plugin block")
+        let answer =
+            self.base().config_schema(proto::base::ConfigSchemaRequest {}).await.must("ConfigSchema").into_inner();
+        hcl::decode(&answer.spec.must("the schema of the plugin block"), config).must("the plugin block")
     }
 
     /// The schema of a task's configuration, asked for once.
@@ -548,56 +427,33 @@ impl Plugin {
         if let Some(schema) = &self.schema {
             return Arc::clone(schema);
         }
-        let answer = self
-            .driver()
-            .task_config_schema(proto::driver::TaskConfigSchemaRequest {})
-            .await
-            .must("TaskConfigSchema");
-        let schema = Arc::new(
-            answer
-                .into_inner()
-                .spec
-                .must("the schema of the task block"),
-        );
+        let answer =
+            self.driver().task_config_schema(proto::driver::TaskConfigSchemaRequest {}).await.must("TaskConfigSchema");
+        let schema = Arc::new(answer.into_inner().spec.must("the schema of the task block"));
         self.schema = Some(Arc::clone(&schema));
         schema
     }
 
     /// SetConfig as an agent sends it: to validate (without the agent's part), or for good.
-    pub async fn set_config(
-        &self,
-        msgpack: Vec<u8>,
-        nomad: Option<NomadConfig>,
-    ) -> Result<(), tonic::Status> {
-        let request = SetConfigRequest {
-            msgpack_config: msgpack,
-            nomad_config: nomad,
-            plugin_api_version: "v0.1.0".to_owned(),
-        };
+    pub async fn set_config(&self, msgpack: Vec<u8>, nomad: Option<NomadConfig>) -> Result<(), tonic::Status> {
+        let request =
+            SetConfigRequest { msgpack_config: msgpack, nomad_config: nomad, plugin_api_version: "v0.1.0".to_owned() };
         self.base().set_config(request).await.map(|_| ())
     }
 
     /// Asks the process to end as an agent does when it stops, and waits the two seconds that an agent grants.
     pub async fn shutdown(&mut self) -> ExitStatus {
-        within(
-            seconds(2),
-            "the answer to Shutdown",
-            self.controller().shutdown(Empty {}),
-        )
-        .await
-        .must("Shutdown");
+        within(seconds(2), "the answer to Shutdown", self.controller().shutdown(Empty {})).await.must("Shutdown");
         self.background.drain(..).for_each(|task| task.abort());
         self.process.ended(seconds(2)).await
     }
 
     /// The process's open file descriptors, by what they point to.
     pub fn descriptors(&self) -> Vec<String> {
-        let folder = std::fs::read_dir(format!("/proc/{}/fd", self.process.pid()))
-            .must("list the plugin's descriptors");
+        let folder =
+            std::fs::read_dir(format!("/proc/{}/fd", self.process.pid())).must("list the plugin's descriptors");
         let targets = folder.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-        targets
-            .map(|target| target.to_string_lossy().into_owned())
-            .collect()
+        targets.map(|target| target.to_string_lossy().into_owned()).collect()
     }
 }
 
@@ -610,11 +466,7 @@ impl Drop for Plugin {
             // The test's own output is the one place where its reader looks.
             #[allow(clippy::print_stderr)]
             {
-                eprintln!(
-                    "the plugin's log (last {} lines):\n{}",
-                    lines.len() - last,
-                    lines[last..].join("\n")
-                );
+                eprintln!("the plugin's log (last {} lines):\n{}", lines.len() - last, lines[last..].join("\n"));
             }
         }
     }
@@ -622,31 +474,16 @@ impl Drop for Plugin {
 
 /// What an agent tells a plugin of its node: ports and two cores of 2000 MHz.
 pub fn nomad_config() -> NomadConfig {
-    let core = |id| ClientTopologyCore {
-        core_id: id,
-        base_speed: 2000,
-        ..Default::default()
-    };
-    let topology = ClientTopology {
-        node_ids: vec![0],
-        cores: vec![core(0), core(1)],
-        ..Default::default()
-    };
+    let core = |id| ClientTopologyCore { core_id: id, base_speed: 2000, ..Default::default() };
+    let topology = ClientTopology { node_ids: vec![0], cores: vec![core(0), core(1)], ..Default::default() };
     NomadConfig {
-        driver: Some(NomadDriverConfig {
-            client_max_port: 14512,
-            client_min_port: 14000,
-            topology: Some(topology),
-        }),
+        driver: Some(NomadDriverConfig { client_max_port: 14512, client_min_port: 14000, topology: Some(topology) }),
     }
 }
 
 async fn dial(socket: &Path) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))
-        .must("the socket as an address");
-    within(seconds(10), "a connection", endpoint.connect())
-        .await
-        .must("connect to the plugin")
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).must("the socket as an address");
+    within(seconds(10), "a connection", endpoint.connect()).await.must("connect to the plugin")
 }
 
 async fn drain<T>(mut stream: tonic::Streaming<T>) -> String {

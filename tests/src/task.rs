@@ -11,8 +11,8 @@ use std::{
 };
 
 use proto::driver::{
-    AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig,
-    LinuxResources, Mount, NetworkIsolationSpec, Resources, TaskConfig,
+    AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount,
+    NetworkIsolationSpec, Resources, TaskConfig,
 };
 use rustix::{
     fs::{Mode, mkfifoat},
@@ -40,10 +40,7 @@ pub struct Alloc {
 
 /// A random id in the form of a UUID.
 pub fn uuid() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/uuid")
-        .must("a random id")
-        .trim()
-        .to_owned()
+    fs::read_to_string("/proc/sys/kernel/random/uuid").must("a random id").trim().to_owned()
 }
 
 fn make_dir(path: &Path, mode: u32, owner: u32) {
@@ -60,13 +57,7 @@ impl Alloc {
             make_dir(&dir.join("alloc").join(name), 0o777, NOBODY);
         }
         make_dir(&dir.join("alloc"), 0o777, NOBODY);
-        Self {
-            id,
-            dir,
-            mounts: Mutex::default(),
-            groups: Mutex::default(),
-            readers: Mutex::default(),
-        }
+        Self { id, dir, mounts: Mutex::default(), groups: Mutex::default(), readers: Mutex::default() }
     }
 
     /// The folder of a task, made as for image isolation when it is missing.
@@ -79,12 +70,8 @@ impl Alloc {
                 let point = dir.join(name);
                 make_dir(&point, 0o700, 0);
                 let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
-                mount("tmpfs", &point, "tmpfs", flags, Some(c"size=1m,mode=0777"))
-                    .must("mount a tmpfs for secrets");
-                self.mounts
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(point);
+                mount("tmpfs", &point, "tmpfs", flags, Some(c"size=1m,mode=0777")).must("mount a tmpfs for secrets");
+                self.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(point);
             }
             fs::write(dir.join("secrets/.nomad-mount"), "").must("mark the secrets mount");
         }
@@ -101,47 +88,28 @@ impl Alloc {
     /// What a client does at an allocation's end: groups and mounts go. Returns what resisted.
     pub fn take_away(&self) -> Vec<String> {
         let mut resistance = Vec::new();
-        for groups in self
-            .groups
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-        {
+        for groups in self.groups.lock().unwrap_or_else(PoisonError::into_inner).values() {
             let left = groups.remove();
-            resistance.extend(
-                left.iter()
-                    .map(|group| format!("cgroup {} cannot be removed", group.display())),
-            );
+            resistance.extend(left.iter().map(|group| format!("cgroup {} cannot be removed", group.display())));
         }
-        self.mounts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|point| match unmount(point, UnmountFlags::empty()) {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).retain(|point| {
+            match unmount(point, UnmountFlags::empty()) {
                 Ok(()) => false,
                 Err(error) => {
                     resistance.push(format!("{} cannot be unmounted: {error}", point.display()));
                     true
                 }
-            });
+            }
+        });
         resistance
     }
 
     /// Takes everything away by force.
     pub(crate) fn destroy(&self) {
-        for fifo in self
-            .readers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .drain(..)
-        {
+        for fifo in self.readers.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             wake_reader(&fifo);
         }
-        for point in self
-            .mounts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .drain(..)
-        {
+        for point in self.mounts.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             unmount(&point, UnmountFlags::DETACH).ok();
         }
         let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,26 +120,18 @@ impl Alloc {
             if left.is_empty() {
                 break;
             }
-            left.iter()
-                .rev()
-                .for_each(|group| drop(fs::remove_dir(group)));
+            left.iter().rev().for_each(|group| drop(fs::remove_dir(group)));
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// FIFO for one stream of a task, and its reader: what logmon does before each start of a task.
     fn logmon(&self, task: &str, stream: &str) -> (PathBuf, Log) {
-        let fifo = self
-            .dir
-            .join("alloc/logs")
-            .join(format!(".{task}.{stream}.fifo"));
+        let fifo = self.dir.join("alloc/logs").join(format!(".{task}.{stream}.fifo"));
         if !fifo.exists() {
             mkfifoat(rustix::fs::CWD, &fifo, Mode::from_raw_mode(0o600)).must("make a log FIFO");
         }
-        self.readers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(fifo.clone());
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(fifo.clone());
         (fifo.clone(), Log::read(fifo))
     }
 }
@@ -179,12 +139,7 @@ impl Alloc {
 /// Lets a reader that waits for its first writer come to its end.
 fn wake_reader(fifo: &Path) {
     const NONBLOCK: i32 = 0o4000;
-    drop(
-        fs::OpenOptions::new()
-            .write(true)
-            .custom_flags(NONBLOCK)
-            .open(fifo),
-    );
+    drop(fs::OpenOptions::new().write(true).custom_flags(NONBLOCK).open(fifo));
 }
 
 /// What a task wrote to one of its streams.
@@ -209,8 +164,7 @@ impl Log {
                 loop {
                     match file.read(&mut buffer) {
                         Ok(0) => break,
-                        Ok(count) => sender
-                            .send_modify(|state| state.bytes.extend_from_slice(&buffer[..count])),
+                        Ok(count) => sender.send_modify(|state| state.bytes.extend_from_slice(&buffer[..count])),
                         Err(error) if error.kind() == ErrorKind::Interrupted => {}
                         Err(_) => break,
                     }
@@ -229,11 +183,8 @@ impl Log {
     /// Waits for a text.
     pub async fn contains(&self, text: &str, limit: Duration) -> String {
         let mut state = self.state.clone();
-        let reached =
-            |state: &LogState| state.ended || String::from_utf8_lossy(&state.bytes).contains(text);
-        let waited = tokio::time::timeout(limit, state.wait_for(reached))
-            .await
-            .is_ok();
+        let reached = |state: &LogState| state.ended || String::from_utf8_lossy(&state.bytes).contains(text);
+        let waited = tokio::time::timeout(limit, state.wait_for(reached)).await.is_ok();
         let all = self.so_far();
         assert!(
             all.contains(text),
@@ -246,14 +197,8 @@ impl Log {
     /// Everything, once the last writer has closed the FIFO.
     pub async fn all(&self, limit: Duration) -> String {
         let mut state = self.state.clone();
-        let ended = tokio::time::timeout(limit, state.wait_for(|state| state.ended))
-            .await
-            .is_ok();
-        assert!(
-            ended,
-            "the log FIFO is still held open by a writer after {limit:?}; so far {:?}",
-            self.so_far()
-        );
+        let ended = tokio::time::timeout(limit, state.wait_for(|state| state.ended)).await.is_ok();
+        assert!(ended, "the log FIFO is still held open by a writer after {limit:?}; so far {:?}", self.so_far());
         self.so_far()
     }
 }
@@ -334,14 +279,12 @@ impl<'a> TaskBuilder<'a> {
 
     /// Runs a shell script.
     pub fn sh(self, script: &str) -> Self {
-        self.option("command", json!("/bin/sh"))
-            .option("args", json!(["-c", script]))
+        self.option("command", json!("/bin/sh")).option("args", json!(["-c", script]))
     }
 
     /// Runs a command.
     pub fn command(self, command: &str, args: &[&str]) -> Self {
-        self.option("command", json!(command))
-            .option("args", json!(args))
+        self.option("command", json!(command)).option("args", json!(args))
     }
 
     /// Encodes the `config` block in this style.
@@ -388,11 +331,7 @@ impl<'a> TaskBuilder<'a> {
 
     /// A device that a device plugin adds.
     pub fn device(mut self, host: &str, task: &str, permissions: &str) -> Self {
-        let device = Device {
-            host_path: host.into(),
-            task_path: task.into(),
-            cgroup_permissions: permissions.into(),
-        };
+        let device = Device { host_path: host.into(), task_path: task.into(), cgroup_permissions: permissions.into() };
         self.config.devices.push(device);
         self
     }
@@ -400,11 +339,8 @@ impl<'a> TaskBuilder<'a> {
     /// The group's `network { dns {} }` block.
     pub fn dns(mut self, servers: &[&str], searches: &[&str], options: &[&str]) -> Self {
         let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
-        self.config.dns = Some(DnsConfig {
-            servers: texts(servers),
-            searches: texts(searches),
-            options: texts(options),
-        });
+        self.config.dns =
+            Some(DnsConfig { servers: texts(servers), searches: texts(searches), options: texts(options) });
         self
     }
 
@@ -424,9 +360,7 @@ impl<'a> TaskBuilder<'a> {
     pub async fn build(mut self, plugin: &mut Plugin) -> Task {
         let written = Json::Object(std::mem::take(&mut self.options));
         let packed = match self.style {
-            Style::Nomad => {
-                hcl::decode(&*plugin.task_schema().await, &written).must("the task's config block")
-            }
+            Style::Nomad => hcl::decode(&*plugin.task_schema().await, &written).must("the task's config block"),
             Style::Harness => hcl::plain(&written),
         };
         self.build_packed(packed)
@@ -434,16 +368,7 @@ impl<'a> TaskBuilder<'a> {
 
     /// The same with a configuration that is encoded already.
     pub fn build_packed(self, packed: Vec<u8>) -> Task {
-        let Self {
-            node,
-            name,
-            alloc,
-            id,
-            cores,
-            log_collection,
-            mut config,
-            ..
-        } = self;
+        let Self { node, name, alloc, id, cores, log_collection, mut config, .. } = self;
         let alloc = alloc.unwrap_or_else(|| node.alloc());
         alloc.task_dir(&name);
         let groups = alloc.task_groups(&name, cores.is_some());
@@ -451,11 +376,7 @@ impl<'a> TaskBuilder<'a> {
         config.msgpack_driver_config = packed;
         config.alloc_dir = alloc.dir.to_string_lossy().into_owned();
         config.alloc_id.clone_from(&alloc.id);
-        if let Some(linux) = config
-            .resources
-            .as_mut()
-            .and_then(|all| all.linux_resources.as_mut())
-        {
+        if let Some(linux) = config.resources.as_mut().and_then(|all| all.linux_resources.as_mut()) {
             linux.cpuset_cgroup = groups.cpuset.to_string_lossy().into_owned();
             linux.cpuset_cpus = cores.unwrap_or_default();
         }
@@ -471,12 +392,7 @@ impl<'a> TaskBuilder<'a> {
             config.stderr_path = stderr_path.to_string_lossy().into_owned();
             logs = Some((stdout, stderr));
         }
-        Task {
-            config,
-            alloc,
-            groups,
-            logs,
-        }
+        Task { config, alloc, groups, logs }
     }
 }
 
@@ -486,10 +402,7 @@ fn resources(cpu: i64, memory: i64, memory_max: i64) -> Resources {
     Resources {
         allocated_resources: Some(AllocatedTaskResources {
             cpu: Some(AllocatedCpuResources { cpu_shares: cpu }),
-            memory: Some(AllocatedMemoryResources {
-                memory_mb: memory,
-                memory_max_mb: memory_max,
-            }),
+            memory: Some(AllocatedMemoryResources { memory_mb: memory, memory_max_mb: memory_max }),
             networks: Vec::new(),
         }),
         linux_resources: Some(LinuxResources {
@@ -523,10 +436,7 @@ fn client_env(config: &mut TaskConfig, alloc: &str, task: &str) {
         ("NOMAD_CPU_CORES", " "),
     ];
     for (name, value) in defaults {
-        config
-            .env
-            .entry(name.to_owned())
-            .or_insert_with(|| value.to_owned());
+        config.env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
     }
 }
 
@@ -572,11 +482,6 @@ impl Task {
             let (_, stderr) = self.alloc.logmon(&config.name, "stderr");
             (stdout, stderr)
         });
-        Self {
-            config,
-            alloc: Arc::clone(&self.alloc),
-            groups: self.groups.clone(),
-            logs,
-        }
+        Self { config, alloc: Arc::clone(&self.alloc), groups: self.groups.clone(), logs }
     }
 }

@@ -9,10 +9,7 @@ use std::{
 use kit::must::Must;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .must("the workspace's folder")
-        .to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().must("the workspace's folder").to_owned()
 }
 
 /// Names of the crates in the sections of a manifest that become part of the crate.
@@ -36,19 +33,13 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut open = vec![folder.to_owned()];
     while let Some(next) = open.pop() {
-        for entry in fs::read_dir(&next)
-            .must(&format!("list {}", next.display()))
-            .flatten()
-        {
+        for entry in fs::read_dir(&next).must(&format!("list {}", next.display())).flatten() {
             let path = entry.path();
             if path.is_dir() {
                 open.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let name = path.strip_prefix(folder).must("a path below the folder");
-                found.push((
-                    name.to_string_lossy().into_owned(),
-                    fs::read_to_string(&path).must("a source file"),
-                ));
+                found.push((name.to_string_lossy().into_owned(), fs::read_to_string(&path).must("a source file")));
             }
         }
     }
@@ -75,9 +66,7 @@ fn words(text: &str) -> BTreeSet<String> {
             previous = letter;
         }
         words.extend(
-            code.split(|c: char| !c.is_alphanumeric() && c != '_')
-                .filter(|word| !word.is_empty())
-                .map(str::to_owned),
+            code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).map(str::to_owned),
         );
     }
     words
@@ -97,27 +86,14 @@ fn strangers(folder: &str, word: &str, allowed: &[&str]) -> Vec<String> {
 
 #[test]
 fn crates_know_only_what_they_may() {
-    let ours = [
-        "oci-rs-proto",
-        "oci-rs-image-store",
-        "oci-rs-runtime",
-        "oci-rs-tests",
-        "oci-rs",
-        "oci-rs-e2e",
-    ];
+    let ours = ["oci-rs-proto", "oci-rs-image-store", "oci-rs-runtime", "oci-rs-tests", "oci-rs", "oci-rs-e2e"];
     let of_ours = |member: &str| -> Vec<String> {
-        dependencies(member)
-            .into_iter()
-            .filter(|name| ours.contains(&name.as_str()))
-            .collect()
+        dependencies(member).into_iter().filter(|name| ours.contains(&name.as_str())).collect()
     };
     assert_eq!(of_ours("proto"), Vec::<String>::new());
     assert_eq!(of_ours("image-store"), Vec::<String>::new());
     assert_eq!(of_ours("runtime"), Vec::<String>::new());
-    assert_eq!(
-        of_ours("driver"),
-        ["oci-rs-image-store", "oci-rs-proto", "oci-rs-runtime"]
-    );
+    assert_eq!(of_ours("driver"), ["oci-rs-image-store", "oci-rs-proto", "oci-rs-runtime"]);
     // The kit must not share the driver's mistakes.
     assert_eq!(of_ours("tests"), ["oci-rs-proto"]);
     for member in ["image-store", "runtime"] {
@@ -126,55 +102,28 @@ fn crates_know_only_what_they_may() {
             assert!(!known.contains(stranger), "{member} knows {stranger}");
         }
     }
-    assert!(
-        !dependencies("image-store").contains("libcontainer")
-            && !dependencies("driver").contains("libcontainer")
-    );
-    assert!(
-        !dependencies("runtime").contains("tokio"),
-        "the monitor has no async runtime"
-    );
+    assert!(!dependencies("image-store").contains("libcontainer") && !dependencies("driver").contains("libcontainer"));
+    assert!(!dependencies("runtime").contains("tokio"), "the monitor has no async runtime");
 }
 
 #[test]
 fn only_the_wire_modules_of_the_driver_know_tonic() {
-    assert_eq!(
-        strangers(
-            "driver/src",
-            "tonic",
-            &["rpc/", "rpc.rs", "plugin/", "plugin.rs"]
-        ),
-        Vec::<String>::new()
-    );
+    assert_eq!(strangers("driver/src", "tonic", &["rpc/", "rpc.rs", "plugin/", "plugin.rs"]), Vec::<String>::new());
 }
 
 #[test]
 fn only_the_engine_knows_libcontainer() {
-    assert_eq!(
-        strangers("runtime/src", "libcontainer", &["engine/", "engine.rs"]),
-        Vec::<String>::new()
-    );
+    assert_eq!(strangers("runtime/src", "libcontainer", &["engine/", "engine.rs"]), Vec::<String>::new());
 }
 
 #[test]
 fn unsafe_code_stands_in_modules_named_sys() {
-    for folder in [
-        "proto/src",
-        "driver/src",
-        "image-store/src",
-        "runtime/src",
-        "tests/src",
-        "tests/tests",
-        "e2e/src",
-    ] {
+    for folder in ["proto/src", "driver/src", "image-store/src", "runtime/src", "tests/src", "tests/tests", "e2e/src"] {
         let files = sources(&root().join(folder));
         let outside: Vec<String> = files
             .into_iter()
             .filter(|(name, text)| {
-                !name
-                    .split('/')
-                    .any(|part| part == "sys" || part == "sys.rs")
-                    && words(text).contains("unsafe")
+                !name.split('/').any(|part| part == "sys" || part == "sys.rs") && words(text).contains("unsafe")
             })
             .map(|(name, _)| format!("{folder}/{name}"))
             .collect();
@@ -202,8 +151,7 @@ fn no_source_names_a_path_of_one_machine() {
 /// A test of this file's own eyes.
 #[test]
 fn words_are_code_and_nothing_else() {
-    let text =
-        "use tonic::Status; // prost\nlet text = \"rustls \\\" still\"; let after = '\"'; hyper();";
+    let text = "use tonic::Status; // prost\nlet text = \"rustls \\\" still\"; let after = '\"'; hyper();";
     let words = words(text);
     for word in ["tonic", "Status", "after", "hyper"] {
         assert!(words.contains(word), "{word} in {words:?}");

@@ -7,11 +7,7 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut reader = Reader { rest: text };
     let value = reader.value()?;
     reader.space();
-    if reader.rest.is_empty() {
-        Ok(value)
-    } else {
-        Err(format!("{:?} follows the value", reader.rest))
-    }
+    if reader.rest.is_empty() { Ok(value) } else { Err(format!("{:?} follows the value", reader.rest)) }
 }
 
 struct Reader<'a> {
@@ -46,20 +42,14 @@ impl Reader<'_> {
 
     fn string(&mut self) -> Result<String, String> {
         let mut stream = serde_json::Deserializer::from_str(self.rest).into_iter::<String>();
-        let text = stream
-            .next()
-            .ok_or("a string is missing")?
-            .map_err(|error| error.to_string())?;
+        let text = stream.next().ok_or("a string is missing")?.map_err(|error| error.to_string())?;
         self.rest = &self.rest[stream.byte_offset()..];
         Ok(text)
     }
 
     fn word(&mut self) -> &str {
         self.space();
-        let end = self
-            .rest
-            .find(|c: char| !(c.is_alphanumeric() || "_-.+".contains(c)))
-            .unwrap_or(self.rest.len());
+        let end = self.rest.find(|c: char| !(c.is_alphanumeric() || "_-.+".contains(c))).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
         word
@@ -87,11 +77,7 @@ impl Reader<'_> {
         let mut members = Map::new();
         while !self.eat('}') {
             self.space();
-            let key = if self.rest.starts_with('"') {
-                self.string()?
-            } else {
-                self.word().to_owned()
-            };
+            let key = if self.rest.starts_with('"') { self.string()? } else { self.word().to_owned() };
             if key.is_empty() || !(self.eat('=') || self.eat(':')) {
                 return Err("an object's member lacks its key or its =".into());
             }

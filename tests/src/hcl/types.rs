@@ -18,12 +18,7 @@ pub(super) enum Type {
 /// Reads a type expression.
 pub(super) fn parse(text: &str) -> Result<Type, String> {
     let text = text.trim();
-    let inner = |name: &str| {
-        text.strip_prefix(name)?
-            .trim_start()
-            .strip_prefix('(')?
-            .strip_suffix(')')
-    };
+    let inner = |name: &str| text.strip_prefix(name)?.trim_start().strip_prefix('(')?.strip_suffix(')');
     match text {
         "any" => Ok(Type::Any),
         "string" => Ok(Type::String),
@@ -61,15 +56,11 @@ fn typed(kind: &Type, value: &Json) -> Result<Pack, String> {
         (Type::String, Json::Bool(flag)) => Ok(flag.to_string().into()),
         (Type::Number, Json::Number(number)) => Ok(packed_number(number)),
         (Type::Number, Json::String(text)) => {
-            let number = text
-                .parse()
-                .map_err(|_| "a number is required".to_owned())?;
+            let number = text.parse().map_err(|_| "a number is required".to_owned())?;
             Ok(packed_number(&number))
         }
         (Type::Bool, Json::Bool(flag)) => Ok((*flag).into()),
-        (Type::Bool, Json::String(text)) if text == "true" || text == "false" => {
-            Ok((text == "true").into())
-        }
+        (Type::Bool, Json::String(text)) if text == "true" || text == "false" => Ok((text == "true").into()),
         (Type::List(of) | Type::Set(of), Json::Array(values)) => {
             let mut out = Vec::new();
             for value in values {
@@ -85,9 +76,7 @@ fn typed(kind: &Type, value: &Json) -> Result<Pack, String> {
             Ok(Pack::Array(vec![typed(of, value)?]))
         }
         (Type::Map(of), Json::Object(members)) => {
-            let pairs = members
-                .iter()
-                .map(|(key, value)| Ok((Pack::from(key.as_str()), typed(of, value)?)));
+            let pairs = members.iter().map(|(key, value)| Ok((Pack::from(key.as_str()), typed(of, value)?)));
             pairs.collect::<Result<_, String>>().map(Pack::Map)
         }
         _ => Err(format!("{kind:?} required")),
@@ -118,11 +107,8 @@ pub(super) fn natural(value: &Json) -> Pack {
         Json::Number(number) => packed_number(number),
         Json::String(text) => text.as_str().into(),
         Json::Array(values) => Pack::Array(values.iter().map(natural).collect()),
-        Json::Object(members) => Pack::Map(
-            members
-                .iter()
-                .map(|(key, value)| (key.as_str().into(), natural(value)))
-                .collect(),
-        ),
+        Json::Object(members) => {
+            Pack::Map(members.iter().map(|(key, value)| (key.as_str().into(), natural(value))).collect())
+        }
     }
 }

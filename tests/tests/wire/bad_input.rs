@@ -15,28 +15,11 @@ use tonic::{Code, Status};
 /// The start fails, and afterwards the task is unknown and nothing of it is on the machine but what the client made.
 async fn refused(node: &Node, plugin: &Plugin, task: &Task) -> Status {
     let status = plugin.start(task).await.err().must("a failed start");
-    assert!(
-        !matches!(
-            status.code(),
-            Code::Unavailable | Code::Cancelled | Code::Ok
-        ),
-        "{status}"
-    );
-    plugin
-        .inspect(task.id())
-        .await
-        .err()
-        .must("a failed start leaves no task");
+    assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Ok), "{status}");
+    plugin.inspect(task.id()).await.err().must("a failed start leaves no task");
     let traces = node.traces();
-    let strangers: Vec<_> = traces
-        .processes
-        .iter()
-        .filter(|(pid, _)| *pid != plugin.process.pid())
-        .collect();
-    assert!(
-        strangers.is_empty() && traces.files.is_empty() && traces.mounts.is_empty(),
-        "after {status}:\n{traces}"
-    );
+    let strangers: Vec<_> = traces.processes.iter().filter(|(pid, _)| *pid != plugin.process.pid()).collect();
+    assert!(strangers.is_empty() && traces.files.is_empty() && traces.mounts.is_empty(), "after {status}:\n{traces}");
     status
 }
 
@@ -71,15 +54,8 @@ async fn all_mistakes_are_told_at_once() {
         "volumes",
         "pid_mode",
     ];
-    let missing: Vec<&str> = options
-        .into_iter()
-        .filter(|option| !status.message().contains(option))
-        .collect();
-    assert!(
-        missing.is_empty(),
-        "not named: {missing:?} in {}",
-        status.message()
-    );
+    let missing: Vec<&str> = options.into_iter().filter(|option| !status.message().contains(option)).collect();
+    assert!(missing.is_empty(), "not named: {missing:?} in {}", status.message());
     node.finish(plugin).await;
 }
 
@@ -93,10 +69,7 @@ async fn configurations_that_are_none() {
         ("not a map", vec![0x93, 1, 2, 3]),
         ("cut off", vec![0x82, 0xa5, b'i', b'm']),
         ("without an image", hcl::plain(&json!({"command": "true"}))),
-        (
-            "an image that is none",
-            hcl::plain(&json!({"image": "UPPER CASE//:"})),
-        ),
+        ("an image that is none", hcl::plain(&json!({"image": "UPPER CASE//:"}))),
     ];
     for (what, packed) in cases {
         let task = node.task("unused").build_packed(packed);
@@ -133,16 +106,9 @@ async fn commands_that_cannot_run() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     for command in ["no-such-command", "/no/such/path", "/etc/passwd", "/etc"] {
-        let task = node
-            .task(&images.busybox())
-            .command(command, &[])
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&images.busybox()).command(command, &[]).build(&mut plugin).await;
         let status = refused(&node, &plugin, &task).await;
-        assert!(
-            status.message().contains(command),
-            "the text names the command: {status}"
-        );
+        assert!(status.message().contains(command), "the text names the command: {status}");
         assert!(!recoverable(&status), "{status}");
     }
     node.finish(plugin).await;
@@ -153,10 +119,7 @@ async fn an_image_without_a_command_needs_one() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.without_command())
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.without_command()).build(&mut plugin).await;
     let status = refused(&node, &plugin, &task).await;
     assert!(status.message().contains("command"), "{status}");
     assert!(!recoverable(&status));
@@ -173,27 +136,15 @@ async fn what_the_operator_does_not_allow() {
         ("privileged", json!(true), "allow_privileged"),
         ("cap_add", json!(["sys_admin"]), "allow_caps"),
         ("volumes", json!(["/etc:/host-etc"]), "volumes"),
-        (
-            "mount",
-            json!([{"type": "bind", "source": "/etc", "target": "/host-etc"}]),
-            "volumes",
-        ),
+        ("mount", json!([{"type": "bind", "source": "/etc", "target": "/host-etc"}]), "volumes"),
         // Never allowed, so far.
         ("pid_mode", json!("host"), "remove"),
         ("ipc_mode", json!("host"), ""),
     ];
     for (option, value, remedy) in cases {
-        let task = node
-            .task(&images.busybox())
-            .sh("true")
-            .option(option, value)
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&images.busybox()).sh("true").option(option, value).build(&mut plugin).await;
         let status = refused(&node, &plugin, &task).await;
-        assert!(
-            status.message().contains(option) && status.message().contains(remedy),
-            "{option}: {status}"
-        );
+        assert!(status.message().contains(option) && status.message().contains(remedy), "{option}: {status}");
         assert!(!recoverable(&status), "{status}");
     }
     node.finish(plugin).await;
@@ -205,12 +156,7 @@ async fn a_mount_without_a_source() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let missing = node.root().join("not-there");
-    let task = node
-        .task(&images.busybox())
-        .sh("true")
-        .mount(&missing, "/data", false, "")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("true").mount(&missing, "/data", false, "").build(&mut plugin).await;
     let status = refused(&node, &plugin, &task).await;
     assert!(status.message().contains("not-there"), "{status}");
     node.finish(plugin).await;
@@ -226,10 +172,7 @@ async fn errors_and_logs_keep_secrets() {
         .task(&images.missing())
         .sh("true")
         .env("API_TOKEN", "s3cr3t-token")
-        .option(
-            "auth",
-            json!({"username": "u", "password": "s3cr3t-password"}),
-        )
+        .option("auth", json!({"username": "u", "password": "s3cr3t-password"}))
         .option("image_pull_timeout", json!("s3cr3t is not a time"))
         .build(&mut plugin)
         .await;
@@ -238,10 +181,7 @@ async fn errors_and_logs_keep_secrets() {
         .task(&images.missing())
         .sh("true")
         .env("API_TOKEN", "s3cr3t-token")
-        .option(
-            "auth",
-            json!({"username": "u", "password": "s3cr3t-password"}),
-        )
+        .option("auth", json!({"username": "u", "password": "s3cr3t-password"}))
         .build(&mut plugin)
         .await;
     let missing = refused(&node, &plugin, &task).await;
@@ -275,12 +215,7 @@ async fn a_failed_start_does_not_spoil_the_next() {
             .await;
         refused(&node, &plugin, &bad).await;
     }
-    let good = node
-        .task(&images.busybox())
-        .in_alloc(&alloc)
-        .sh("echo works")
-        .build(&mut plugin)
-        .await;
+    let good = node.task(&images.busybox()).in_alloc(&alloc).sh("echo works").build(&mut plugin).await;
     plugin.started(&good).await;
     assert_eq!(plugin.wait(good.id()).await.code, 0);
     plugin.destroy(good.id(), true).await.must("DestroyTask");

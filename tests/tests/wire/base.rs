@@ -11,17 +11,14 @@ use kit::{
 use proto::{
     base::{ConfigSchemaRequest, PluginInfoRequest, PluginType},
     driver::{
-        CreateNetworkRequest, DestroyNetworkRequest, InitRequest, RecoverTaskRequest,
-        ShutdownRequest, TaskConfig, TaskEventsRequest, TaskHandle,
-        driver_capabilities::FsIsolation, fingerprint_response::HealthState,
+        CreateNetworkRequest, DestroyNetworkRequest, InitRequest, RecoverTaskRequest, ShutdownRequest, TaskConfig,
+        TaskEventsRequest, TaskHandle, driver_capabilities::FsIsolation, fingerprint_response::HealthState,
         network_isolation_spec::NetworkIsolationMode,
     },
     structs::attribute::Value,
 };
 use tonic::Code;
-use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 /// Every key of the docker driver's task block: a docker job must parse with only its driver changed.
 const DOCKER_KEYS: [&str; 58] = [
@@ -89,26 +86,12 @@ const DOCKER_KEYS: [&str; 58] = [
 async fn plugin_info() {
     let node = Node::new();
     let plugin = Launch::new(&node).connect().await;
-    let info = plugin
-        .base()
-        .plugin_info(PluginInfoRequest {})
-        .await
-        .must("PluginInfo")
-        .into_inner();
+    let info = plugin.base().plugin_info(PluginInfoRequest {}).await.must("PluginInfo").into_inner();
     assert_eq!(info.r#type(), PluginType::Driver);
     assert_eq!(info.plugin_api_versions, ["v0.1.0"]);
     assert_eq!(info.name, "oci-rs");
-    let numbers: Vec<&str> = info
-        .plugin_version
-        .trim_start_matches('v')
-        .split(['.', '-', '+'])
-        .take(3)
-        .collect();
-    assert!(
-        numbers.len() == 3 && numbers.iter().all(|part| part.parse::<u32>().is_ok()),
-        "{:?}",
-        info.plugin_version
-    );
+    let numbers: Vec<&str> = info.plugin_version.trim_start_matches('v').split(['.', '-', '+']).take(3).collect();
+    assert!(numbers.len() == 3 && numbers.iter().all(|part| part.parse::<u32>().is_ok()), "{:?}", info.plugin_version);
     node.finish(plugin).await;
 }
 
@@ -116,35 +99,19 @@ async fn plugin_info() {
 async fn both_schemas_are_ones_that_nomad_can_convert() {
     let node = Node::new();
     let mut plugin = Launch::new(&node).connect().await;
-    let answer = plugin
-        .base()
-        .config_schema(ConfigSchemaRequest {})
-        .await
-        .must("ConfigSchema")
-        .into_inner();
+    let answer = plugin.base().config_schema(ConfigSchemaRequest {}).await.must("ConfigSchema").into_inner();
     let config = answer.spec.must("a schema of the plugin block");
     assert_eq!(hcl::schema_faults(&config), Vec::<String>::new());
-    assert!(hcl::keys(&config).is_superset(&BTreeSet::from([
-        "state_dir".to_owned(),
-        "data_dir".to_owned()
-    ])));
+    assert!(hcl::keys(&config).is_superset(&BTreeSet::from(["state_dir".to_owned(), "data_dir".to_owned()])));
     // An operator may leave the block out.
     hcl::decode(&config, &serde_json::json!({})).must("an empty plugin block");
 
     let task = plugin.task_schema().await;
     assert_eq!(hcl::schema_faults(&task), Vec::<String>::new());
     let keys = hcl::keys(&task);
-    let missing: Vec<&str> = DOCKER_KEYS
-        .into_iter()
-        .filter(|key| !keys.contains(*key))
-        .collect();
-    assert!(
-        missing.is_empty(),
-        "options of the docker driver that do not parse: {missing:?}"
-    );
-    hcl::decode(&task, &serde_json::json!({}))
-        .err()
-        .must("image is required");
+    let missing: Vec<&str> = DOCKER_KEYS.into_iter().filter(|key| !keys.contains(*key)).collect();
+    assert!(missing.is_empty(), "options of the docker driver that do not parse: {missing:?}");
+    hcl::decode(&task, &serde_json::json!({})).err().must("image is required");
     node.finish(plugin).await;
 }
 
@@ -179,27 +146,12 @@ async fn configuration_comes_in_both_styles_and_again() {
     let node = Node::new();
     let plugin = Launch::new(&node).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
-    plugin
-        .set_config(packed.clone(), None)
-        .await
-        .must("SetConfig");
-    plugin
-        .set_config(hcl::plain(&node.config()), None)
-        .await
-        .must("SetConfig in the harness's style");
-    plugin
-        .set_config(plugin.encode_config(&serde_json::json!({})).await, None)
-        .await
-        .must("an empty block");
+    plugin.set_config(packed.clone(), None).await.must("SetConfig");
+    plugin.set_config(hcl::plain(&node.config()), None).await.must("SetConfig in the harness's style");
+    plugin.set_config(plugin.encode_config(&serde_json::json!({})).await, None).await.must("an empty block");
     // Go hosts leave the bytes out when there is nothing to say.
-    plugin
-        .set_config(Vec::new(), None)
-        .await
-        .must("no bytes at all");
-    plugin
-        .set_config(packed, Some(nomad_config()))
-        .await
-        .must("SetConfig for good");
+    plugin.set_config(Vec::new(), None).await.must("no bytes at all");
+    plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig for good");
     node.finish(plugin).await;
 }
 
@@ -208,24 +160,13 @@ async fn a_configuration_that_is_none_is_refused() {
     let node = Node::new();
     let plugin = Launch::new(&node).connect().await;
     for garbage in [vec![0x91, 0x01], vec![0x81, 0xa9], b"{}".to_vec()] {
-        let status = plugin
-            .set_config(garbage.clone(), None)
-            .await
-            .err()
-            .must(&format!("a refusal of {garbage:?}"));
-        assert!(
-            !matches!(status.code(), Code::Unavailable | Code::Cancelled),
-            "{status}"
-        );
+        let status = plugin.set_config(garbage.clone(), None).await.err().must(&format!("a refusal of {garbage:?}"));
+        assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled), "{status}");
     }
     let wrong = hcl::plain(&serde_json::json!({"state_dir": 5, "data_dir": "relative/path"}));
     let status = plugin.set_config(wrong, None).await.err().must("a refusal");
     for option in ["state_dir", "data_dir"] {
-        assert!(
-            status.message().contains(option),
-            "all mistakes at once: {}",
-            status.message()
-        );
+        assert!(status.message().contains(option), "all mistakes at once: {}", status.message());
     }
     node.finish(plugin).await;
 }
@@ -235,13 +176,7 @@ async fn health_service() {
     let node = Node::new();
     let plugin = node.launch().await;
     let mut health = HealthClient::new(plugin.channel());
-    let answer = health
-        .check(HealthCheckRequest {
-            service: "plugin".into(),
-        })
-        .await
-        .must("Health/Check")
-        .into_inner();
+    let answer = health.check(HealthCheckRequest { service: "plugin".into() }).await.must("Health/Check").into_inner();
     assert_eq!(answer.status(), ServingStatus::Serving);
     node.finish(plugin).await;
 }
@@ -257,18 +192,9 @@ async fn capabilities() {
     for mode in [NetworkIsolationMode::Host, NetworkIsolationMode::Group] {
         assert!(modes.contains(&mode), "{modes:?}");
     }
-    assert!(
-        !capabilities.must_create_network,
-        "a group could then not mix drivers"
-    );
-    assert!(
-        !capabilities.disable_log_collection,
-        "the FIFOs are how logs leave a task"
-    );
-    assert!(
-        !capabilities.dynamic_workload_users,
-        "users are those of the image"
-    );
+    assert!(!capabilities.must_create_network, "a group could then not mix drivers");
+    assert!(!capabilities.disable_log_collection, "the FIFOs are how logs leave a task");
+    assert!(!capabilities.dynamic_workload_users, "users are those of the image");
     assert_eq!(plugin.capabilities().await, capabilities, "constant");
     node.finish(plugin).await;
 }
@@ -278,22 +204,10 @@ async fn the_fingerprint_comes_at_once_and_its_stream_stays() {
     let node = Node::new();
     let plugin = node.launch().await;
     let first = plugin.told.fingerprint().await;
-    assert_eq!(
-        first.health(),
-        HealthState::Healthy,
-        "{}",
-        first.health_description
-    );
+    assert_eq!(first.health(), HealthState::Healthy, "{}", first.health_description);
     assert!(first.err.is_empty());
-    let version = first
-        .attributes
-        .get("driver.oci-rs.version")
-        .and_then(|attribute| attribute.value.clone());
-    assert!(
-        matches!(version, Some(Value::StringVal(text)) if !text.is_empty()),
-        "{:?}",
-        first.attributes
-    );
+    let version = first.attributes.get("driver.oci-rs.version").and_then(|attribute| attribute.value.clone());
+    assert!(matches!(version, Some(Value::StringVal(text)) if !text.is_empty()), "{:?}", first.attributes);
     // Nothing of what must stay open has ended, and nothing was repeated in a hot loop.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(plugin.told.ended(), Vec::<String>::new());
@@ -308,13 +222,9 @@ async fn many_open_streams_leave_room_for_calls() {
     let mut streams = Vec::new();
     for _ in 0..400 {
         streams.push(
-            within(
-                seconds(10),
-                "one more stream",
-                plugin.driver().task_events(TaskEventsRequest {}),
-            )
-            .await
-            .must("TaskEvents"),
+            within(seconds(10), "one more stream", plugin.driver().task_events(TaskEventsRequest {}))
+                .await
+                .must("TaskEvents"),
         );
     }
     plugin.capabilities().await;
@@ -326,31 +236,11 @@ async fn many_open_streams_leave_room_for_calls() {
 async fn large_messages_are_taken() {
     let node = Node::new();
     let plugin = node.launch().await;
-    let config = TaskConfig {
-        id: "large".into(),
-        ..Default::default()
-    };
-    let handle = TaskHandle {
-        version: 1,
-        config: Some(config),
-        state: 1,
-        driver_state: vec![b'x'; 16 << 20],
-    };
-    let request = RecoverTaskRequest {
-        task_id: String::new(),
-        handle: Some(handle),
-    };
-    let status = plugin
-        .driver()
-        .recover_task(request)
-        .await
-        .err()
-        .must("a refusal of garbage");
-    assert!(
-        !matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted),
-        "{}",
-        status.code()
-    );
+    let config = TaskConfig { id: "large".into(), ..Default::default() };
+    let handle = TaskHandle { version: 1, config: Some(config), state: 1, driver_state: vec![b'x'; 16 << 20] };
+    let request = RecoverTaskRequest { task_id: String::new(), handle: Some(handle) };
+    let status = plugin.driver().recover_task(request).await.err().must("a refusal of garbage");
+    assert!(!matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{}", status.code());
     node.finish(plugin).await;
 }
 
@@ -362,28 +252,13 @@ async fn newer_calls_are_harmless() {
         plugin.driver().init(InitRequest {}).await.must("Init");
     }
     // Before Kill, with tasks running; must not stop anything, and the process goes on until it is told to end.
-    plugin
-        .driver()
-        .shutdown(ShutdownRequest {})
-        .await
-        .must("Shutdown of the driver");
+    plugin.driver().shutdown(ShutdownRequest {}).await.must("Shutdown of the driver");
     plugin.capabilities().await;
     for status in [
-        plugin
-            .driver()
-            .create_network(CreateNetworkRequest::default())
-            .await
-            .err(),
-        plugin
-            .driver()
-            .destroy_network(DestroyNetworkRequest::default())
-            .await
-            .err(),
+        plugin.driver().create_network(CreateNetworkRequest::default()).await.err(),
+        plugin.driver().destroy_network(DestroyNetworkRequest::default()).await.err(),
     ] {
-        assert_eq!(
-            status.must("no network management").code(),
-            Code::Unimplemented
-        );
+        assert_eq!(status.must("no network management").code(), Code::Unimplemented);
     }
     node.finish(plugin).await;
 }

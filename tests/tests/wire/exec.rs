@@ -11,12 +11,8 @@ use kit::{
 };
 
 async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
-    let task = node
-        .task(&images.busybox())
-        .sh("while :; do sleep 1000; done")
-        .env("FROM_JOB", "yes")
-        .build(plugin)
-        .await;
+    let task =
+        node.task(&images.busybox()).sh("while :; do sleep 1000; done").env("FROM_JOB", "yes").build(plugin).await;
     plugin.started(&task).await;
     task
 }
@@ -29,17 +25,11 @@ async fn output_and_exit_code() {
     let task = sleeper(&node, &mut plugin, &images).await;
     for code in [0, 1, 2, 130] {
         let script = format!("echo out; echo err >&2; exit {code}");
-        let answer = plugin
-            .exec(task.id(), &["/bin/sh", "-c", &script], seconds(10))
-            .await
-            .must("ExecTask");
+        let answer = plugin.exec(task.id(), &["/bin/sh", "-c", &script], seconds(10)).await.must("ExecTask");
         assert_eq!(answer.result.must("a result").exit_code, code);
         // Both streams arrive in one, as script checks show it.
         let merged = String::from_utf8_lossy(&answer.stdout).into_owned();
-        assert!(
-            merged.contains("out\n") && merged.contains("err\n"),
-            "{merged:?}"
-        );
+        assert!(merged.contains("out\n") && merged.contains("err\n"), "{merged:?}");
     }
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -51,20 +41,11 @@ async fn a_long_output_is_cut_to_its_end() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    let answer = plugin
-        .exec(
-            task.id(),
-            &["/bin/sh", "-c", "seq 1 300000; printf end"],
-            seconds(20),
-        )
-        .await
-        .must("ExecTask");
+    let answer =
+        plugin.exec(task.id(), &["/bin/sh", "-c", "seq 1 300000; printf end"], seconds(20)).await.must("ExecTask");
     assert_eq!(answer.result.must("a result").exit_code, 0);
     assert_eq!(answer.stdout.len(), 4096);
-    assert!(
-        answer.stdout.ends_with(b"299999\n300000\nend"),
-        "the last bytes are kept"
-    );
+    assert!(answer.stdout.ends_with(b"299999\n300000\nend"), "the last bytes are kept");
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -78,41 +59,19 @@ async fn the_timeout_kills_the_tree() {
     let task = sleeper(&node, &mut plugin, &images).await;
     let before = task.groups.members().len();
     let begun = Instant::now();
-    let script =
-        "trap '' TERM HUP INT; sleep 777 & (sleep 778; sleep 779) & while :; do sleep 776; done";
-    let outcome = plugin
-        .exec(
-            task.id(),
-            &["/bin/sh", "-c", script],
-            Duration::from_millis(500),
-        )
-        .await;
+    let script = "trap '' TERM HUP INT; sleep 777 & (sleep 778; sleep 779) & while :; do sleep 776; done";
+    let outcome = plugin.exec(task.id(), &["/bin/sh", "-c", script], Duration::from_millis(500)).await;
     let took = begun.elapsed();
-    assert!(
-        took >= Duration::from_millis(450) && took < seconds(5),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_millis(450) && took < seconds(5), "{took:?}");
     if let Ok(answer) = outcome {
-        assert_ne!(
-            answer.result.must("a result").exit_code,
-            0,
-            "a command that was killed did not succeed"
-        );
+        assert_ne!(answer.result.must("a result").exit_code, 0, "a command that was killed did not succeed");
     }
     let gone = kit::must::eventually(seconds(3), || {
-        !node
-            .traces()
-            .processes
-            .iter()
-            .any(|(_, line)| line.contains("sleep 77"))
+        !node.traces().processes.iter().any(|(_, line)| line.contains("sleep 77"))
     })
     .await;
     assert!(gone, "left of the command:\n{}", node.traces());
-    assert!(
-        task.groups.members().len() <= before,
-        "{:?}",
-        task.groups.members()
-    );
+    assert!(task.groups.members().len() <= before, "{:?}", task.groups.members());
     assert_eq!(plugin.sh(&task, "echo alive").await, "alive");
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -124,28 +83,15 @@ async fn commands_that_cannot_run_say_so() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    for (command, code) in [
-        ("no-such-command", 127),
-        ("/no/such/path", 127),
-        ("/etc/passwd", 126),
-        ("/etc", 126),
-    ] {
+    for (command, code) in [("no-such-command", 127), ("/no/such/path", 127), ("/etc/passwd", 126), ("/etc", 126)] {
         match plugin.exec(task.id(), &[command], seconds(10)).await {
             Ok(answer) => assert_eq!(answer.result.must("a result").exit_code, code, "{command}"),
             Err(status) => panic!("{command}: {status}"),
         }
     }
-    plugin
-        .exec(task.id(), &[], seconds(10))
-        .await
-        .err()
-        .must("an empty command");
+    plugin.exec(task.id(), &[], seconds(10)).await.err().must("an empty command");
     plugin.end(&task).await;
-    plugin
-        .exec(task.id(), &["true"], seconds(10))
-        .await
-        .err()
-        .must("no task any more");
+    plugin.exec(task.id(), &["true"], seconds(10)).await.err().must("no task any more");
     node.finish(plugin).await;
 }
 
@@ -154,18 +100,10 @@ async fn an_ended_task_runs_nothing() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("exit 0")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await;
     plugin.started(&task).await;
     plugin.wait(task.id()).await;
-    plugin
-        .exec(task.id(), &["true"], seconds(10))
-        .await
-        .err()
-        .must("the task has ended");
+    plugin.exec(task.id(), &["true"], seconds(10)).await.err().must("the task has ended");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
@@ -185,39 +123,21 @@ async fn an_exec_is_in_the_containers_world() {
         .await;
     plugin.started(&task).await;
     assert_eq!(
-        plugin
-            .sh(&task, "echo $FROM_JOB $IMAGE_ENV; pwd; id -u; id -g")
-            .await,
+        plugin.sh(&task, "echo $FROM_JOB $IMAGE_ENV; pwd; id -u; id -g").await,
         "yes from-image\n/home/user\n1000\n1000"
     );
     // The same namespaces, cgroup and restrictions as the task's own command.
     let init = plugin.init_pid(&task);
     for namespace in ["mnt", "pid", "ipc", "uts", "net", "cgroup"] {
         let own = std::fs::read_link(format!("/proc/{init}/ns/{namespace}")).must("a namespace");
-        let seen = plugin
-            .sh(&task, &format!("readlink /proc/self/ns/{namespace}"))
-            .await;
+        let seen = plugin.sh(&task, &format!("readlink /proc/self/ns/{namespace}")).await;
         assert_eq!(seen, own.to_string_lossy(), "{namespace}");
     }
-    for field in [
-        "CapBnd",
-        "CapEff",
-        "CapPrm",
-        "CapInh",
-        "CapAmb",
-        "NoNewPrivs",
-        "Seccomp",
-        "Groups",
-        "SigIgn",
-        "SigBlk",
-    ] {
+    for field in
+        ["CapBnd", "CapEff", "CapPrm", "CapInh", "CapAmb", "NoNewPrivs", "Seccomp", "Groups", "SigIgn", "SigBlk"]
+    {
         let own = kit::leak::status_field(init, field).must(field);
-        let seen = plugin
-            .sh(
-                &task,
-                &format!("sed -n 's/^{field}:[[:space:]]*//p' /proc/self/status"),
-            )
-            .await;
+        let seen = plugin.sh(&task, &format!("sed -n 's/^{field}:[[:space:]]*//p' /proc/self/status")).await;
         if field == "SigIgn" || field == "SigBlk" {
             assert_eq!(seen, "0000000000000000", "{field}");
         } else {
@@ -242,31 +162,17 @@ async fn many_at_once() {
     for number in 0..16 {
         let (plugin, id) = (std::sync::Arc::clone(&plugin), id.clone());
         runs.push(tokio::spawn(async move {
-            let answer = plugin
-                .exec(
-                    &id,
-                    &["/bin/sh", "-c", &format!("echo {number}")],
-                    seconds(20),
-                )
-                .await
-                .must("ExecTask");
-            assert_eq!(
-                String::from_utf8_lossy(&answer.stdout),
-                format!("{number}\n")
-            );
+            let answer =
+                plugin.exec(&id, &["/bin/sh", "-c", &format!("echo {number}")], seconds(20)).await.must("ExecTask");
+            assert_eq!(String::from_utf8_lossy(&answer.stdout), format!("{number}\n"));
         }));
     }
     for run in runs {
         run.await.must("an exec");
     }
     let plugin = std::sync::Arc::into_inner(plugin).must("the plugin");
-    let steady =
-        kit::must::eventually(seconds(3), || plugin.descriptors().len() <= before + 1).await;
-    assert!(
-        steady,
-        "{before} descriptors before, now {:#?}",
-        plugin.descriptors()
-    );
+    let steady = kit::must::eventually(seconds(3), || plugin.descriptors().len() <= before + 1).await;
+    assert!(steady, "{before} descriptors before, now {:#?}", plugin.descriptors());
     plugin.end(&task).await;
     node.finish(plugin).await;
 }

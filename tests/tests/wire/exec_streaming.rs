@@ -12,11 +12,7 @@ use kit::{
 use proto::driver::ExecTaskStreamingRequest;
 
 async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
-    let task = node
-        .task(&images.busybox())
-        .sh("while :; do sleep 1000; done")
-        .build(plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
     plugin.started(&task).await;
     task
 }
@@ -28,22 +24,9 @@ async fn streams_exit_code_and_order() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     let command = ["/bin/sh", "-c", "echo out; echo err >&2; exit 5"];
-    let outcome = plugin
-        .exec_to_end(task.id(), &command, None, seconds(10))
-        .await
-        .must("a session");
-    assert_eq!(
-        (
-            outcome.stdout.as_str(),
-            outcome.stderr.as_str(),
-            outcome.code
-        ),
-        ("out\n", "err\n", 5)
-    );
-    let quiet = plugin
-        .exec_to_end(task.id(), &["true"], None, seconds(10))
-        .await
-        .must("a session");
+    let outcome = plugin.exec_to_end(task.id(), &command, None, seconds(10)).await.must("a session");
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str(), outcome.code), ("out\n", "err\n", 5));
+    let quiet = plugin.exec_to_end(task.id(), &["true"], None, seconds(10)).await.must("a session");
     assert_eq!((quiet.stdout.as_str(), quiet.code), ("", 0));
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -55,10 +38,7 @@ async fn input_goes_through_and_its_end_too() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    let mut session = plugin
-        .exec_streaming(task.id(), &["cat"], None)
-        .await
-        .must("a session");
+    let mut session = plugin.exec_streaming(task.id(), &["cat"], None).await.must("a session");
     session.stdin(b"hello\n");
     session.until("hello\n", seconds(5)).await;
     session.heartbeat();
@@ -66,12 +46,7 @@ async fn input_goes_through_and_its_end_too() {
     session.stdin(large.as_bytes());
     session.close_stdin();
     let outcome = session.finish(seconds(20)).await.must("a session");
-    assert!(
-        outcome.stdout == format!("hello\n{large}"),
-        "{} of {} bytes",
-        outcome.stdout.len(),
-        large.len() + 6
-    );
+    assert!(outcome.stdout == format!("hello\n{large}"), "{} of {} bytes", outcome.stdout.len(), large.len() + 6);
     assert_eq!(outcome.code, 0);
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -84,11 +59,7 @@ async fn output_comes_while_the_command_runs() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     let mut session = plugin
-        .exec_streaming(
-            task.id(),
-            &["/bin/sh", "-c", "echo first; read line; echo second $line"],
-            None,
-        )
+        .exec_streaming(task.id(), &["/bin/sh", "-c", "echo first; read line; echo second $line"], None)
         .await
         .must("a session");
     session.until("first\n", seconds(5)).await;
@@ -106,16 +77,9 @@ async fn large_output_is_complete() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     for tty in [None, Some((24, 80))] {
-        let outcome = plugin
-            .exec_to_end(task.id(), &["seq", "1", "200000"], tty, seconds(30))
-            .await
-            .must("a session");
+        let outcome = plugin.exec_to_end(task.id(), &["seq", "1", "200000"], tty, seconds(30)).await.must("a session");
         let expected: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
-        assert!(
-            outcome.stdout.replace('\r', "") == expected,
-            "tty {tty:?}: {} bytes",
-            outcome.stdout.len()
-        );
+        assert!(outcome.stdout.replace('\r', "") == expected, "tty {tty:?}: {} bytes", outcome.stdout.len());
     }
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -127,11 +91,10 @@ async fn a_terminal_with_its_size() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    let script = "test -t 0 && test -t 1 && test -t 2 && echo is-terminal; read a; stty size; read b; stty size; exit 3";
-    let mut session = plugin
-        .exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((100, 120)))
-        .await
-        .must("a session");
+    let script =
+        "test -t 0 && test -t 1 && test -t 2 && echo is-terminal; read a; stty size; read b; stty size; exit 3";
+    let mut session =
+        plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((100, 120))).await.must("a session");
     session.until("is-terminal", seconds(5)).await;
     session.stdin(b"\n");
     session.until("100 120", seconds(5)).await;
@@ -141,11 +104,7 @@ async fn a_terminal_with_its_size() {
     session.stdin(b"\n");
     session.until("40 50", seconds(5)).await;
     let outcome = session.finish(seconds(5)).await.must("a session");
-    assert_eq!(
-        (outcome.code, outcome.stderr.as_str()),
-        (3, ""),
-        "a terminal has one stream"
-    );
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (3, ""), "a terminal has one stream");
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -157,10 +116,8 @@ async fn a_terminal_controls_its_command() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     let script = "trap 'echo interrupted; exit 9' INT; echo ready; while :; do sleep 0.05; done";
-    let mut session = plugin
-        .exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((24, 80)))
-        .await
-        .must("a session");
+    let mut session =
+        plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((24, 80))).await.must("a session");
     session.until("ready", seconds(5)).await;
     // Ctrl-C.
     session.stdin(b"\x03");
@@ -179,21 +136,10 @@ async fn background_children_do_not_hold_the_session() {
     let task = sleeper(&node, &mut plugin, &images).await;
     for tty in [None, Some((24, 80))] {
         let begun = Instant::now();
-        let command = [
-            "/bin/sh",
-            "-c",
-            "(sleep 3; echo late) & echo from the shell",
-        ];
-        let outcome = plugin
-            .exec_to_end(task.id(), &command, tty, seconds(10))
-            .await
-            .must("a session");
+        let command = ["/bin/sh", "-c", "(sleep 3; echo late) & echo from the shell"];
+        let outcome = plugin.exec_to_end(task.id(), &command, tty, seconds(10)).await.must("a session");
         assert_eq!(outcome.stdout.trim_end(), "from the shell");
-        assert!(
-            begun.elapsed() < Duration::from_millis(2500),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_millis(2500), "{:?}", begun.elapsed());
     }
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -208,28 +154,15 @@ async fn a_client_that_leaves_takes_the_command_along() {
     let before = plugin.descriptors().len();
     for tty in [None, Some((24, 80))] {
         let script = "trap '' HUP TERM INT; echo ready; while :; do sleep 771; done";
-        let mut session = plugin
-            .exec_streaming(task.id(), &["/bin/sh", "-c", script], tty)
-            .await
-            .must("a session");
+        let mut session = plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], tty).await.must("a session");
         session.until("ready", seconds(5)).await;
         drop(session);
-        let gone = eventually(seconds(15), || {
-            !node
-                .traces()
-                .processes
-                .iter()
-                .any(|(_, line)| line.contains("771"))
-        })
-        .await;
+        let gone =
+            eventually(seconds(15), || !node.traces().processes.iter().any(|(_, line)| line.contains("771"))).await;
         assert!(gone, "tty {tty:?}:\n{}", node.traces());
     }
     let steady = eventually(seconds(3), || plugin.descriptors().len() <= before + 1).await;
-    assert!(
-        steady,
-        "{before} descriptors before, now {:#?}",
-        plugin.descriptors()
-    );
+    assert!(steady, "{before} descriptors before, now {:#?}", plugin.descriptors());
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -247,17 +180,10 @@ async fn a_client_that_says_nothing_or_nonsense() {
         Err(status) => Some(status),
     };
     refused.must("a refusal");
-    plugin
-        .exec_to_end(task.id(), &[], None, seconds(5))
-        .await
-        .err()
-        .must("a refusal of an empty command");
+    plugin.exec_to_end(task.id(), &[], None, seconds(5)).await.err().must("a refusal of an empty command");
     for (command, code) in [("no-such-command", 127), ("/etc/passwd", 126)] {
         for tty in [None, Some((24, 80))] {
-            let outcome = plugin
-                .exec_to_end(task.id(), &[command], tty, seconds(5))
-                .await
-                .must("an answer in words");
+            let outcome = plugin.exec_to_end(task.id(), &[command], tty, seconds(5)).await.must("an answer in words");
             assert_eq!(outcome.code, code, "{outcome:?}");
             let words = outcome.stdout + &outcome.stderr;
             assert!(words.contains(command), "{words:?}");
@@ -274,18 +200,11 @@ async fn an_open_session_does_not_keep_a_task_from_ending() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     let mut session = plugin
-        .exec_streaming(
-            task.id(),
-            &["/bin/sh", "-c", "echo ready; exec sleep 1000"],
-            None,
-        )
+        .exec_streaming(task.id(), &["/bin/sh", "-c", "echo ready; exec sleep 1000"], None)
         .await
         .must("a session");
     session.until("ready", seconds(5)).await;
-    plugin
-        .stop(task.id(), Duration::ZERO, "")
-        .await
-        .must("StopTask");
+    plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
     assert_eq!(plugin.wait(task.id()).await.code, 137);
     let outcome = session.finish(seconds(5)).await.must("the session's end");
     assert_eq!(outcome.code, 137, "{outcome:?}");
@@ -300,21 +219,11 @@ async fn a_reader_that_stalls_does_not_stop_others() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     // Nobody reads these answers; the command fills every buffer on the way and blocks.
-    let stalled = plugin
-        .exec_streaming(task.id(), &["yes"], None)
-        .await
-        .must("a session");
+    let stalled = plugin.exec_streaming(task.id(), &["yes"], None).await.must("a session");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(plugin.sh(&task, "echo fine").await, "fine");
     drop(stalled);
-    let gone = eventually(seconds(15), || {
-        !node
-            .traces()
-            .processes
-            .iter()
-            .any(|(_, line)| line.trim() == "yes")
-    })
-    .await;
+    let gone = eventually(seconds(15), || !node.traces().processes.iter().any(|(_, line)| line.trim() == "yes")).await;
     assert!(gone, "{}", node.traces());
     plugin.end(&task).await;
     node.finish(plugin).await;

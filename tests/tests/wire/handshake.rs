@@ -14,23 +14,14 @@ use serde_json::json;
 #[tokio::test]
 async fn a_plain_start_says_what_this_is_and_fails() {
     let node = Node::new();
-    for launch in [
-        Launch::new(&node).without(COOKIE.0),
-        Launch::new(&node).env(COOKIE.0, "something else"),
-    ] {
+    for launch in [Launch::new(&node).without(COOKIE.0), Launch::new(&node).env(COOKIE.0, "something else")] {
         let mut process = launch.spawn();
         let status = process.ended(seconds(5)).await;
         assert_eq!(status.code(), Some(1), "{:?}", process.stderr.so_far());
         let help = process.stderr.all(seconds(5)).await.join("\n");
-        assert!(
-            help.contains("plugin") && help.contains("Nomad"),
-            "{help:?}"
-        );
+        assert!(help.contains("plugin") && help.contains("Nomad"), "{help:?}");
         let stdout = process.stdout.all(seconds(5)).await;
-        assert!(
-            !stdout.iter().any(|line| line.contains("|unix|")),
-            "{stdout:?}"
-        );
+        assert!(!stdout.iter().any(|line| line.contains("|unix|")), "{stdout:?}");
     }
     node.finish_without_plugin().await;
 }
@@ -41,44 +32,24 @@ async fn the_first_line_is_the_handshake_and_the_only_one() {
     let mut plugin = node.launch().await;
     let fields: Vec<&str> = plugin.handshake.line.split('|').collect();
     let [core, app, network, socket, protocol, certificate] = fields.as_slice() else {
-        panic!(
-            "six fields without multiplexing: {:?}",
-            plugin.handshake.line
-        )
+        panic!("six fields without multiplexing: {:?}", plugin.handshake.line)
     };
-    assert_eq!(
-        [*core, *app, *network, *protocol, *certificate],
-        ["1", "2", "unix", "grpc", ""]
-    );
+    assert_eq!([*core, *app, *network, *protocol, *certificate], ["1", "2", "unix", "grpc", ""]);
     let kind = std::fs::metadata(socket).must("the socket").file_type();
     assert!(kind.is_socket(), "{socket}");
-    assert!(
-        plugin.handshake.socket.starts_with(node.temp_dir()),
-        "{socket} is in TMPDIR"
-    );
+    assert!(plugin.handshake.socket.starts_with(node.temp_dir()), "{socket} is in TMPDIR");
     plugin.capabilities().await;
     let status = plugin.shutdown().await;
     assert!(status.success(), "{status}");
-    assert_eq!(
-        plugin.process.stdout.all(seconds(2)).await,
-        [plugin.handshake.line.clone()]
-    );
+    assert_eq!(plugin.process.stdout.all(seconds(2)).await, [plugin.handshake.line.clone()]);
     node.finish_without_plugin().await;
 }
 
 #[tokio::test]
 async fn a_host_that_could_multiplex_is_told_no() {
     let node = Node::new();
-    let plugin = Launch::new(&node)
-        .env("PLUGIN_MULTIPLEX_GRPC", "true")
-        .connect()
-        .await;
-    assert_eq!(
-        plugin.handshake.line.split('|').nth(6),
-        Some("false"),
-        "{}",
-        plugin.handshake.line
-    );
+    let plugin = Launch::new(&node).env("PLUGIN_MULTIPLEX_GRPC", "true").connect().await;
+    assert_eq!(plugin.handshake.line.split('|').nth(6), Some("false"), "{}", plugin.handshake.line);
     node.finish(plugin).await;
 }
 
@@ -87,28 +58,14 @@ async fn the_socket_goes_where_the_host_wants_it() {
     let node = Node::new();
     let folder = node.root().join("sockets");
     std::fs::create_dir(&folder).must("a folder for sockets");
-    let plugin = Launch::new(&node)
-        .env("PLUGIN_UNIX_SOCKET_DIR", &folder.to_string_lossy())
-        .connect()
-        .await;
-    assert!(
-        plugin.handshake.socket.starts_with(&folder),
-        "{}",
-        plugin.handshake.line
-    );
+    let plugin = Launch::new(&node).env("PLUGIN_UNIX_SOCKET_DIR", &folder.to_string_lossy()).connect().await;
+    assert!(plugin.handshake.socket.starts_with(&folder), "{}", plugin.handshake.line);
     node.finish(plugin).await;
 }
 
 #[test]
 fn a_handshake_that_a_host_refuses() {
-    for line in [
-        "",
-        "2|2|unix|/s|grpc|",
-        "1|1|unix|/s|grpc|",
-        "1|2|unix|/s|netrpc|",
-        "1|2|unix|/s",
-        "hello",
-    ] {
+    for line in ["", "2|2|unix|/s|grpc|", "1|1|unix|/s|grpc|", "1|2|unix|/s|netrpc|", "1|2|unix|/s", "hello"] {
         assert!(Handshake::parse(line).is_err(), "{line}");
     }
     assert!(Handshake::parse("1|2|unix|/s|grpc|").is_ok());
@@ -155,10 +112,7 @@ async fn a_broken_standard_error_does_no_harm() {
     // A refused configuration and an unknown task give it something to say.
     let garbage = plugin.set_config(vec![0x91, 0x01], None).await;
     assert!(garbage.is_err());
-    plugin
-        .set_config(packed, Some(kit::plugin::nomad_config()))
-        .await
-        .must("SetConfig");
+    plugin.set_config(packed, Some(kit::plugin::nomad_config())).await.must("SetConfig");
     plugin.watch();
     plugin.told.fingerprint().await;
     assert!(plugin.inspect("nobody").await.is_err());
@@ -170,11 +124,7 @@ async fn a_broken_standard_error_does_no_harm() {
 async fn every_line_of_standard_error_is_a_log_entry() {
     let node = Node::new();
     let mut plugin = node.launch().await;
-    plugin
-        .set_config(vec![0x91, 0x01], None)
-        .await
-        .err()
-        .must("a refused configuration");
+    plugin.set_config(vec![0x91, 0x01], None).await.err().must("a refused configuration");
     plugin.stop("nobody", seconds(1), "").await.must("StopTask");
     plugin.inspect("nobody").await.err().must("an unknown task");
     plugin.shutdown().await;
@@ -189,29 +139,19 @@ async fn every_line_of_standard_error_is_a_log_entry() {
 async fn launches_beside_a_live_instance_do_not_touch_it() {
     let node = Node::new();
     let live = node.launch().await;
-    let before = std::fs::read_dir(node.state_dir())
-        .map(Iterator::count)
-        .unwrap_or(0);
+    let before = std::fs::read_dir(node.state_dir()).map(Iterator::count).unwrap_or(0);
     let asking = Launch::new(&node).connect().await;
     let schema = asking.encode_config(&node.config()).await;
     let validating = Launch::new(&node).connect().await;
     for _ in 0..2 {
-        validating
-            .set_config(schema.clone(), None)
-            .await
-            .must("SetConfig for validation");
+        validating.set_config(schema.clone(), None).await.must("SetConfig for validation");
     }
     for mut short in [asking, validating] {
         let status = short.shutdown().await;
         assert!(status.success(), "{status}");
     }
     live.capabilities().await;
-    assert_eq!(
-        std::fs::read_dir(node.state_dir())
-            .map(Iterator::count)
-            .unwrap_or(0),
-        before
-    );
+    assert_eq!(std::fs::read_dir(node.state_dir()).map(Iterator::count).unwrap_or(0), before);
     node.finish(live).await;
 }
 
@@ -221,15 +161,9 @@ async fn validation_makes_nothing_on_disk() {
     let mut plugin = Launch::new(&node).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
     for _ in 0..2 {
-        plugin
-            .set_config(packed.clone(), None)
-            .await
-            .must("SetConfig for validation");
+        plugin.set_config(packed.clone(), None).await.must("SetConfig for validation");
     }
-    assert!(
-        !node.state_dir().exists(),
-        "state_dir was made by SetConfig"
-    );
+    assert!(!node.state_dir().exists(), "state_dir was made by SetConfig");
     assert!(!node.data_dir().exists(), "data_dir was made by SetConfig");
     plugin.shutdown().await;
     node.finish_without_plugin().await;
@@ -239,15 +173,9 @@ async fn validation_makes_nothing_on_disk() {
 async fn an_unknown_option_of_the_plugin_block_is_refused_by_the_schema() {
     let node = Node::new();
     let plugin = node.launch().await;
-    let answer = plugin
-        .base()
-        .config_schema(proto::base::ConfigSchemaRequest {})
-        .await
-        .must("ConfigSchema")
-        .into_inner();
+    let answer =
+        plugin.base().config_schema(proto::base::ConfigSchemaRequest {}).await.must("ConfigSchema").into_inner();
     let schema = answer.spec.must("a schema");
-    kit::hcl::decode(&schema, &json!({"no_such_option": true}))
-        .err()
-        .must("a refusal");
+    kit::hcl::decode(&schema, &json!({"no_such_option": true})).err().must("a refusal");
     node.finish(plugin).await;
 }

@@ -19,19 +19,11 @@ async fn exit_codes() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     for code in [0, 1, 7, 255] {
-        let task = node
-            .task(&images.busybox())
-            .sh(&format!("exit {code}"))
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&images.busybox()).sh(&format!("exit {code}")).build(&mut plugin).await;
         plugin.started(&task).await;
         let exit = plugin.wait(task.id()).await;
         assert_eq!((exit.code, exit.signal, exit.oom), (code, 0, false));
-        assert_eq!(
-            exit.err.is_empty(),
-            code == 0,
-            "a failed task has a message: {exit:?}"
-        );
+        assert_eq!(exit.err.is_empty(), code == 0, "a failed task has a message: {exit:?}");
         plugin.destroy(task.id(), true).await.must("DestroyTask");
     }
     node.finish(plugin).await;
@@ -42,21 +34,13 @@ async fn an_end_can_be_waited_for_before_after_and_by_many() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("read line < /local/go; exit 5")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("read line < /local/go; exit 5").build(&mut plugin).await;
     let go = task.dir().join("local/go");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &go, rustix::fs::Mode::from_raw_mode(0o666))
-        .must("a FIFO");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &go, rustix::fs::Mode::from_raw_mode(0o666)).must("a FIFO");
     plugin.started(&task).await;
     let release = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        tokio::task::spawn_blocking(move || std::fs::write(go, "x\n"))
-            .await
-            .must("a thread")
-            .must("release the task");
+        tokio::task::spawn_blocking(move || std::fs::write(go, "x\n")).await.must("a thread").must("release the task");
     };
     let (first, second, ()) = tokio::join!(plugin.wait(task.id()), plugin.wait(task.id()), release);
     assert_eq!((first.code, &first), (5, &second));
@@ -64,11 +48,7 @@ async fn an_end_can_be_waited_for_before_after_and_by_many() {
         assert_eq!(plugin.wait(task.id()).await, first);
     }
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    plugin
-        .wait_raw(task.id())
-        .await
-        .err()
-        .must("nothing to wait for after DestroyTask");
+    plugin.wait_raw(task.id()).await.err().must("nothing to wait for after DestroyTask");
     node.finish(plugin).await;
 }
 
@@ -77,15 +57,10 @@ async fn a_cancelled_wait_harms_nobody() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     plugin.started(&task).await;
     for _ in 0..20 {
-        let short =
-            tokio::time::timeout(Duration::from_millis(10), plugin.wait_raw(task.id())).await;
+        let short = tokio::time::timeout(Duration::from_millis(10), plugin.wait_raw(task.id())).await;
         assert!(short.is_err(), "the task runs");
     }
     plugin.end(&task).await;
@@ -97,36 +72,21 @@ async fn ids_that_nobody_knows() {
     let node = Node::new();
     let plugin = node.launch().await;
     // An agent would repeat these two for minutes if they failed.
-    plugin
-        .stop("unknown", seconds(1), "")
-        .await
-        .must("StopTask of an unknown task");
-    plugin
-        .destroy("unknown", true)
-        .await
-        .must("DestroyTask of an unknown task");
-    plugin
-        .destroy("unknown", false)
-        .await
-        .must("DestroyTask of an unknown task");
+    plugin.stop("unknown", seconds(1), "").await.must("StopTask of an unknown task");
+    plugin.destroy("unknown", true).await.must("DestroyTask of an unknown task");
+    plugin.destroy("unknown", false).await.must("DestroyTask of an unknown task");
     let mut answers = vec![
         ("WaitTask", plugin.wait_raw("unknown").await.err()),
         ("InspectTask", plugin.inspect("unknown").await.err()),
         ("SignalTask", plugin.signal("unknown", "SIGHUP").await.err()),
-        (
-            "ExecTask",
-            plugin.exec("unknown", &["true"], seconds(1)).await.err(),
-        ),
+        ("ExecTask", plugin.exec("unknown", &["true"], seconds(1)).await.err()),
     ];
     let stats = match plugin.stats("unknown", seconds(1)).await {
         Ok(mut stream) => stream.message().await.err(),
         Err(status) => Some(status),
     };
     answers.push(("TaskStats", stats));
-    let streaming = match plugin
-        .exec_to_end("unknown", &["true"], None, seconds(5))
-        .await
-    {
+    let streaming = match plugin.exec_to_end("unknown", &["true"], None, seconds(5)).await {
         Ok(outcome) => panic!("{outcome:?}"),
         Err(status) => Some(status),
     };
@@ -134,14 +94,8 @@ async fn ids_that_nobody_knows() {
     for (call, status) in answers {
         let status = status.must(call);
         // These two would be taken for a dead plugin.
-        assert!(
-            !matches!(status.code(), Code::Unavailable | Code::Cancelled),
-            "{call}: {status}"
-        );
-        assert!(
-            status.message().contains("unknown"),
-            "{call} names the id: {status}"
-        );
+        assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled), "{call}: {status}");
+        assert!(status.message().contains("unknown"), "{call} names the id: {status}");
     }
     node.finish(plugin).await;
 }
@@ -151,11 +105,7 @@ async fn an_id_can_be_claimed_once() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     let (first, second) = tokio::join!(plugin.start(&task), plugin.start(&task));
     let refused = match (first, second) {
         (Ok(_), Err(refused)) | (Err(refused), Ok(_)) => refused,
@@ -173,35 +123,14 @@ async fn destroy_needs_force_while_the_task_runs() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     plugin.started(&task).await;
-    plugin
-        .destroy(task.id(), false)
-        .await
-        .err()
-        .must("a refusal to destroy a running task");
+    plugin.destroy(task.id(), false).await.err().must("a refusal to destroy a running task");
     assert_eq!(plugin.sh(&task, "echo alive").await, "alive");
-    plugin
-        .destroy(task.id(), true)
-        .await
-        .must("DestroyTask by force");
-    assert!(
-        node.traces()
-            .processes
-            .iter()
-            .all(|(pid, _)| *pid == plugin.process.pid()),
-        "{}",
-        node.traces()
-    );
+    plugin.destroy(task.id(), true).await.must("DestroyTask by force");
+    assert!(node.traces().processes.iter().all(|(pid, _)| *pid == plugin.process.pid()), "{}", node.traces());
     plugin.inspect(task.id()).await.err().must("forgotten");
-    plugin
-        .destroy(task.id(), true)
-        .await
-        .must("DestroyTask again");
+    plugin.destroy(task.id(), true).await.must("DestroyTask again");
     node.finish(plugin).await;
 }
 
@@ -210,17 +139,10 @@ async fn destroy_without_force_takes_an_ended_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("exit 0")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await;
     plugin.started(&task).await;
     plugin.wait(task.id()).await;
-    plugin
-        .destroy(task.id(), false)
-        .await
-        .must("DestroyTask of an ended task");
+    plugin.destroy(task.id(), false).await.must("DestroyTask of an ended task");
     node.finish(plugin).await;
 }
 
@@ -229,47 +151,20 @@ async fn inspect_tells_both_states() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("read line < /local/go; exit 3")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("read line < /local/go; exit 3").build(&mut plugin).await;
     let go = task.dir().join("local/go");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &go, rustix::fs::Mode::from_raw_mode(0o666))
-        .must("a FIFO");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &go, rustix::fs::Mode::from_raw_mode(0o666)).must("a FIFO");
     plugin.started(&task).await;
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .must("a clock after 1970")
-        .as_secs()
-        .cast_signed();
-    let running = plugin
-        .inspect(task.id())
-        .await
-        .must("InspectTask")
-        .task
-        .must("a task");
-    assert_eq!(
-        (running.id.as_str(), running.name.as_str(), running.state()),
-        (task.id(), "main", TaskState::Running)
-    );
+    let now =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).must("a clock after 1970").as_secs().cast_signed();
+    let running = plugin.inspect(task.id()).await.must("InspectTask").task.must("a task");
+    assert_eq!((running.id.as_str(), running.name.as_str(), running.state()), (task.id(), "main", TaskState::Running));
     assert!((running.started_at.must("a start").seconds - now).abs() <= 5);
     assert_eq!(running.completed_at.must("an end").seconds, GO_ZERO);
-    tokio::task::spawn_blocking(move || std::fs::write(go, "x\n"))
-        .await
-        .must("a thread")
-        .must("release the task");
+    tokio::task::spawn_blocking(move || std::fs::write(go, "x\n")).await.must("a thread").must("release the task");
     plugin.wait(task.id()).await;
-    let ended = plugin
-        .inspect(task.id())
-        .await
-        .must("InspectTask")
-        .task
-        .must("a task");
-    assert_eq!(
-        (ended.state(), ended.result.must("a result").exit_code),
-        (TaskState::Exited, 3)
-    );
+    let ended = plugin.inspect(task.id()).await.must("InspectTask").task.must("a task");
+    assert_eq!((ended.state(), ended.result.must("a result").exit_code), (TaskState::Exited, 3));
     assert!((ended.completed_at.must("an end").seconds - now).abs() <= 10);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
@@ -281,25 +176,14 @@ async fn signals_reach_the_command() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = "trap 'echo got-hup' HUP; trap 'echo got-usr1' USR1; trap 'exit 42' USR2; echo ready; while :; do sleep 0.05; done";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;
     plugin.signal(task.id(), "SIGHUP").await.must("SignalTask");
     task.stdout().contains("got-hup", seconds(5)).await;
-    plugin
-        .signal(task.id(), "sigusr1")
-        .await
-        .must("SignalTask in lower case");
+    plugin.signal(task.id(), "sigusr1").await.must("SignalTask in lower case");
     task.stdout().contains("got-usr1", seconds(5)).await;
-    let wrong = plugin
-        .signal(task.id(), "SIGNONSENSE")
-        .await
-        .err()
-        .must("a refusal");
+    let wrong = plugin.signal(task.id(), "SIGNONSENSE").await.err().must("a refusal");
     assert!(wrong.message().contains("SIGNONSENSE"), "{wrong}");
     plugin.signal(task.id(), "SIGUSR2").await.must("SignalTask");
     let exit = plugin.wait(task.id()).await;
@@ -313,11 +197,7 @@ async fn a_killed_command_exits_with_128_and_the_signal() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     plugin.started(&task).await;
     plugin.signal(task.id(), "SIGKILL").await.must("SignalTask");
     let exit = plugin.wait(task.id()).await;
@@ -375,22 +255,13 @@ async fn a_client_that_leaves_during_start_leaves_a_known_task() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let tasks = [
-        node.task(&images.busybox())
-            .sh("sleep 1000")
-            .build(&mut plugin)
-            .await,
-        node.task(&images.busybox())
-            .sh("sleep 1000")
-            .build(&mut plugin)
-            .await,
+        node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await,
+        node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await,
     ];
     for (task, patience) in tasks.iter().zip([2, 12]) {
-        let request = StartTaskRequest {
-            task: Some(task.config.clone()),
-        };
+        let request = StartTaskRequest { task: Some(task.config.clone()) };
         let mut driver = plugin.driver();
-        let early =
-            tokio::time::timeout(Duration::from_millis(patience), driver.start_task(request)).await;
+        let early = tokio::time::timeout(Duration::from_millis(patience), driver.start_task(request)).await;
         if early.is_ok() {
             continue;
         }
@@ -398,12 +269,7 @@ async fn a_client_that_leaves_during_start_leaves_a_known_task() {
         let deadline = Instant::now() + seconds(20);
         loop {
             match plugin.inspect(task.id()).await {
-                Ok(answer)
-                    if answer
-                        .task
-                        .as_ref()
-                        .is_some_and(|task| task.state() == TaskState::Running) =>
-                {
+                Ok(answer) if answer.task.as_ref().is_some_and(|task| task.state() == TaskState::Running) => {
                     break;
                 }
                 other if Instant::now() > deadline => panic!("never running: {other:?}"),
@@ -422,23 +288,14 @@ async fn many_tasks_at_once_and_nothing_leaks() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let warm = node
-        .task(&images.busybox())
-        .sh("exit 0")
-        .build(&mut plugin)
-        .await;
+    let warm = node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await;
     plugin.started(&warm).await;
     plugin.wait(warm.id()).await;
     plugin.destroy(warm.id(), true).await.must("DestroyTask");
     let before = plugin.descriptors().len();
     let mut tasks = Vec::new();
     for number in 0..12 {
-        tasks.push(
-            node.task(&images.busybox())
-                .sh(&format!("echo {number}; exit {number}"))
-                .build(&mut plugin)
-                .await,
-        );
+        tasks.push(node.task(&images.busybox()).sh(&format!("echo {number}; exit {number}")).build(&mut plugin).await);
     }
     let calls = &plugin;
     let runs = tasks.iter().enumerate().map(|(number, task)| async move {
@@ -450,11 +307,7 @@ async fn many_tasks_at_once_and_nothing_leaks() {
     });
     futures_join(runs).await;
     let steady = eventually(seconds(3), || plugin.descriptors().len() <= before + 2).await;
-    assert!(
-        steady,
-        "{before} descriptors before, now {:#?}",
-        plugin.descriptors()
-    );
+    assert!(steady, "{before} descriptors before, now {:#?}", plugin.descriptors());
     node.finish(plugin).await;
 }
 
@@ -463,11 +316,7 @@ async fn futures_join<F: Future<Output = ()>>(futures: impl Iterator<Item = F>) 
     let mut all: Vec<_> = futures.map(Box::pin).collect();
     std::future::poll_fn(|context| {
         all.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        if all.is_empty() {
-            std::task::Poll::Ready(())
-        } else {
-            std::task::Poll::Pending
-        }
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
 }
@@ -490,12 +339,7 @@ async fn ids_of_any_form() {
         "a/b",
         "a_b",
     ] {
-        let task = node
-            .task(&images.busybox())
-            .id(id)
-            .sh("echo ran")
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&images.busybox()).id(id).sh("echo ran").build(&mut plugin).await;
         plugin.started(&task).await;
         assert_eq!(plugin.wait(id).await.code, 0, "{id}");
         let inspected = plugin.inspect(id).await.must("InspectTask");

@@ -16,39 +16,19 @@ async fn the_task_lives_in_the_clients_groups() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
     for group in &task.groups.own {
-        let below = cgroup::find(&format!("{}.main", task.alloc.id))
-            .into_iter()
-            .filter(|path| path.starts_with(group));
+        let below = cgroup::find(&format!("{}.main", task.alloc.id)).into_iter().filter(|path| path.starts_with(group));
         let members: Vec<i32> = below.flat_map(|path| cgroup::members(&path)).collect();
-        assert!(
-            members.contains(&init),
-            "{} has {members:?}",
-            group.display()
-        );
+        assert!(members.contains(&init), "{} has {members:?}", group.display());
     }
     if cgroup::mode() == Mode::V1 {
-        assert!(
-            cgroup::members(&task.groups.cpuset).contains(&init),
-            "the shared cpuset"
-        );
+        assert!(cgroup::members(&task.groups.cpuset).contains(&init), "the shared cpuset");
     }
     // What exec starts lives there too.
-    plugin
-        .exec(
-            task.id(),
-            &["/bin/sh", "-c", "sleep 500 & echo $!"],
-            seconds(5),
-        )
-        .await
-        .must("ExecTask");
+    plugin.exec(task.id(), &["/bin/sh", "-c", "sleep 500 & echo $!"], seconds(5)).await.must("ExecTask");
     plugin.end(&task).await;
     assert!(task.groups.members().is_empty());
     node.finish(plugin).await;
@@ -60,18 +40,9 @@ async fn memory() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     // memory, memory_max → hard limit, reservation; all in MiB.
-    let cases: [(i64, i64, Option<u64>, u64); 3] = [
-        (64, 0, Some(64), 0),
-        (32, 96, Some(96), 32),
-        (32, -1, None, 32),
-    ];
+    let cases: [(i64, i64, Option<u64>, u64); 3] = [(64, 0, Some(64), 0), (32, 96, Some(96), 32), (32, -1, None, 32)];
     for (memory, max, hard, soft) in cases {
-        let task = node
-            .task(&images.busybox())
-            .sh(IDLE)
-            .resources(100, memory, max)
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&images.busybox()).sh(IDLE).resources(100, memory, max).build(&mut plugin).await;
         plugin.started(&task).await;
         let number = |file: &str| task.groups.read("memory", file).parse::<u64>().ok();
         match cgroup::mode() {
@@ -81,29 +52,16 @@ async fn memory() {
                 match hard {
                     Some(hard) => {
                         assert_eq!(limit, hard * MIB);
-                        if let Some(swap) = std::fs::read_to_string(
-                            task.groups.of("memory").join("memory.memsw.limit_in_bytes"),
-                        )
-                        .ok()
+                        if let Ok(swap) =
+                            std::fs::read_to_string(task.groups.of("memory").join("memory.memsw.limit_in_bytes"))
                         {
-                            assert_eq!(
-                                swap.trim(),
-                                (hard * MIB).to_string(),
-                                "no swap beyond the limit"
-                            );
+                            assert_eq!(swap.trim(), (hard * MIB).to_string(), "no swap beyond the limit");
                         }
                     }
                     None => assert!(limit > unlimited, "{limit}"),
                 }
                 let reserved = number("memory.soft_limit_in_bytes").must("a soft limit");
-                assert!(
-                    if soft == 0 {
-                        reserved > unlimited
-                    } else {
-                        reserved == soft * MIB
-                    },
-                    "{reserved}"
-                );
+                assert!(if soft == 0 { reserved > unlimited } else { reserved == soft * MIB }, "{reserved}");
             }
             Mode::V2 => {
                 assert_eq!(number("memory.max"), hard.map(|hard| hard * MIB));
@@ -137,10 +95,7 @@ async fn limits_of_an_earlier_run_are_replaced() {
             .build(&mut plugin)
             .await;
         plugin.started(&task).await;
-        assert_eq!(
-            task.groups.read(controller, file),
-            (memory.cast_unsigned() * MIB).to_string()
-        );
+        assert_eq!(task.groups.read(controller, file), (memory.cast_unsigned() * MIB).to_string());
         plugin.end(&task).await;
     }
     node.finish(plugin).await;
@@ -152,20 +107,12 @@ async fn running_out_of_memory_is_told() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo ${#x}; sleep 1000";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .resources(100, 24, 0)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(script).resources(100, 24, 0).build(&mut plugin).await;
     plugin.started(&task).await;
     let exit = plugin.wait(task.id()).await;
     assert!(exit.oom, "{exit:?}");
     assert_eq!(exit.code, 137, "{exit:?}");
-    assert!(
-        exit.err.to_uppercase().contains("OOM") || exit.err.contains("memory"),
-        "{exit:?}"
-    );
+    assert!(exit.err.to_uppercase().contains("OOM") || exit.err.contains("memory"), "{exit:?}");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     // A task that is merely killed has not run out of memory, also in the group in which one did.
     let again = node
@@ -177,10 +124,7 @@ async fn running_out_of_memory_is_told() {
         .build(&mut plugin)
         .await;
     plugin.started(&again).await;
-    plugin
-        .signal(again.id(), "SIGKILL")
-        .await
-        .must("SignalTask");
+    plugin.signal(again.id(), "SIGKILL").await.must("SignalTask");
     let exit = plugin.wait(again.id()).await;
     assert!(!exit.oom, "{exit:?}");
     plugin.destroy(again.id(), true).await.must("DestroyTask");
@@ -192,12 +136,7 @@ async fn processors() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .resources(500, 64, 0)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(IDLE).resources(500, 64, 0).build(&mut plugin).await;
     let hard = node
         .task(&images.busybox())
         .sh(IDLE)
@@ -217,11 +156,7 @@ async fn processors() {
             assert_eq!(hard.groups.read("cpu", "cpu.cfs_period_us"), "100000");
         }
         Mode::V2 => {
-            let weight: u32 = task
-                .groups
-                .read("cpu", "cpu.weight")
-                .parse()
-                .must("a weight");
+            let weight: u32 = task.groups.read("cpu", "cpu.weight").parse().must("a weight");
             assert!((10..100).contains(&weight), "{weight}");
             assert_eq!(task.groups.read("cpu", "cpu.max"), "max 100000");
             assert_eq!(hard.groups.read("cpu", "cpu.max"), "50000 100000");
@@ -237,27 +172,11 @@ async fn cores_of_its_own() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .cores("1")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(IDLE).cores("1").build(&mut plugin).await;
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
-    assert_eq!(
-        kit::leak::status_field(init, "Cpus_allowed_list").as_deref(),
-        Some("1")
-    );
-    assert_eq!(
-        plugin
-            .sh(
-                &task,
-                "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status"
-            )
-            .await,
-        "1"
-    );
+    assert_eq!(kit::leak::status_field(init, "Cpus_allowed_list").as_deref(), Some("1"));
+    assert_eq!(plugin.sh(&task, "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status").await, "1");
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -280,49 +199,19 @@ async fn processes_files_and_shared_memory() {
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
     let limits = std::fs::read_to_string(format!("/proc/{init}/limits")).must("limits");
-    let files: Vec<&str> = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"))
-        .must("a line")
-        .split_whitespace()
-        .collect();
+    let files: Vec<&str> =
+        limits.lines().find(|line| line.starts_with("Max open files")).must("a line").split_whitespace().collect();
     assert_eq!(files[3..5], ["1000", "2000"]);
-    assert_eq!(
-        plugin
-            .sh(&task, "ulimit -n; ulimit -Hn; cat /proc/sys/kernel/msgmax")
-            .await,
-        "1000\n2000\n12345"
-    );
-    assert_eq!(
-        plugin
-            .sh(
-                &task,
-                "df -k /dev/shm | tail -n 1 | sed 's/  */ /g' | cut -d ' ' -f 2"
-            )
-            .await,
-        "8192"
-    );
+    assert_eq!(plugin.sh(&task, "ulimit -n; ulimit -Hn; cat /proc/sys/kernel/msgmax").await, "1000\n2000\n12345");
+    assert_eq!(plugin.sh(&task, "df -k /dev/shm | tail -n 1 | sed 's/  */ /g' | cut -d ' ' -f 2").await, "8192");
     let adjust = |pid: i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"))
-            .must("oom_score_adj")
-            .trim()
-            .to_owned()
+        std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).must("oom_score_adj").trim().to_owned()
     };
     assert_eq!(adjust(init), "321");
-    assert_eq!(
-        plugin.sh(&task, "cat /proc/self/oom_score_adj").await,
-        "321"
-    );
+    assert_eq!(plugin.sh(&task, "cat /proc/self/oom_score_adj").await, "321");
     let many = "i=0; while [ $i -lt 40 ]; do sleep 3 & i=$((i+1)); done 2>&1; echo";
-    let answer = plugin
-        .exec(task.id(), &["/bin/sh", "-c", many], seconds(10))
-        .await
-        .must("ExecTask");
-    assert!(
-        task.groups.members().len() <= 20 * task.groups.own.len(),
-        "{}",
-        String::from_utf8_lossy(&answer.stdout)
-    );
+    let answer = plugin.exec(task.id(), &["/bin/sh", "-c", many], seconds(10)).await.must("ExecTask");
+    assert!(task.groups.members().len() <= 20 * task.groups.own.len(), "{}", String::from_utf8_lossy(&answer.stdout));
     plugin.end(&task).await;
     node.finish(plugin).await;
 }

@@ -14,56 +14,24 @@ async fn nomads_folders() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("while :; do sleep 1000; done")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(&mut plugin).await;
     fs::write(task.dir().join("secrets/token"), "t0ken").must("a secret");
     fs::write(task.dir().join("private/hidden"), "hidden").must("a private file");
     plugin.started(&task).await;
-    assert_eq!(
-        plugin.sh(&task, "cat $NOMAD_SECRETS_DIR/token").await,
-        "t0ken"
-    );
-    plugin
-        .sh(
-            &task,
-            "echo a > $NOMAD_ALLOC_DIR/data/a && echo l > $NOMAD_TASK_DIR/l && echo s > /secrets/s",
-        )
-        .await;
-    assert_eq!(
-        fs::read_to_string(task.alloc.dir.join("alloc/data/a")).must("a shared file"),
-        "a\n"
-    );
-    assert_eq!(
-        fs::read_to_string(task.dir().join("local/l")).must("a local file"),
-        "l\n"
-    );
-    assert_eq!(
-        fs::read_to_string(task.dir().join("secrets/s")).must("a secret file"),
-        "s\n"
-    );
+    assert_eq!(plugin.sh(&task, "cat $NOMAD_SECRETS_DIR/token").await, "t0ken");
+    plugin.sh(&task, "echo a > $NOMAD_ALLOC_DIR/data/a && echo l > $NOMAD_TASK_DIR/l && echo s > /secrets/s").await;
+    assert_eq!(fs::read_to_string(task.alloc.dir.join("alloc/data/a")).must("a shared file"), "a\n");
+    assert_eq!(fs::read_to_string(task.dir().join("local/l")).must("a local file"), "l\n");
+    assert_eq!(fs::read_to_string(task.dir().join("secrets/s")).must("a secret file"), "s\n");
     // The private folder is the client's alone, and the logs are read-only so that a task cannot replace its FIFOs.
-    assert_eq!(
-        plugin
-            .sh(
-                &task,
-                "find / -xdev -name hidden 2>/dev/null; ls / | grep -c private || true"
-            )
-            .await,
-        "0"
-    );
+    assert_eq!(plugin.sh(&task, "find / -xdev -name hidden 2>/dev/null; ls / | grep -c private || true").await, "0");
     for attempt in [
         "touch /alloc/logs/x",
         "rm /alloc/logs/.main.stdout.fifo",
         "mv /alloc/logs /alloc/gone",
         "echo > /alloc/logs/.main.stdout.fifo.x",
     ] {
-        let answer = plugin
-            .exec(task.id(), &["/bin/sh", "-c", attempt], seconds(10))
-            .await
-            .must("ExecTask");
+        let answer = plugin.exec(task.id(), &["/bin/sh", "-c", attempt], seconds(10)).await.must("ExecTask");
         assert_ne!(answer.result.must("a result").exit_code, 0, "{attempt}");
     }
     assert!(task.alloc.dir.join("alloc/logs/.main.stdout.fifo").exists());
@@ -78,11 +46,7 @@ async fn secrets_that_come_later_are_seen() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("while :; do sleep 1000; done")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(&mut plugin).await;
     plugin.started(&task).await;
     fs::write(task.dir().join("secrets/new"), "one").must("a secret");
     assert_eq!(plugin.sh(&task, "cat /secrets/new").await, "one");
@@ -100,35 +64,13 @@ async fn two_tasks_of_a_group_share_alloc_alone() {
     let images = Images::start().await;
     let alloc = node.alloc();
     let idle = "while :; do sleep 1000; done";
-    let web = node
-        .task(&images.busybox())
-        .in_alloc(&alloc)
-        .name("web")
-        .sh(idle)
-        .build(&mut plugin)
-        .await;
-    let side = node
-        .task(&images.busybox())
-        .in_alloc(&alloc)
-        .name("side")
-        .sh(idle)
-        .build(&mut plugin)
-        .await;
+    let web = node.task(&images.busybox()).in_alloc(&alloc).name("web").sh(idle).build(&mut plugin).await;
+    let side = node.task(&images.busybox()).in_alloc(&alloc).name("side").sh(idle).build(&mut plugin).await;
     plugin.started(&web).await;
     plugin.started(&side).await;
-    plugin
-        .sh(
-            &web,
-            "echo shared > /alloc/data/x; echo own > /local/x; echo own > /root-file",
-        )
-        .await;
+    plugin.sh(&web, "echo shared > /alloc/data/x; echo own > /local/x; echo own > /root-file").await;
     assert_eq!(
-        plugin
-            .sh(
-                &side,
-                "cat /alloc/data/x; ls /local; test ! -e /root-file && echo apart"
-            )
-            .await,
+        plugin.sh(&side, "cat /alloc/data/x; ls /local; test ! -e /root-file && echo apart").await,
         "shared\napart"
     );
     plugin.end(&web).await;
@@ -156,33 +98,17 @@ async fn host_volumes_of_the_client() {
         .await;
     plugin.started(&task).await;
     assert_eq!(
-        plugin
-            .sh(
-                &task,
-                "cat /rw/file /ro/file /deep/below/slave/file /etc/one-file"
-            )
-            .await,
+        plugin.sh(&task, "cat /rw/file /ro/file /deep/below/slave/file /etc/one-file").await,
         "contentcontentcontentcontent"
     );
     plugin.sh(&task, "echo changed > /rw/file").await;
-    assert_eq!(
-        fs::read_to_string(volume.join("file")).must("the file"),
-        "changed\n"
-    );
+    assert_eq!(fs::read_to_string(volume.join("file")).must("the file"), "changed\n");
     for path in ["/ro/file", "/etc/one-file"] {
         let answer = plugin
-            .exec(
-                task.id(),
-                &["/bin/sh", "-c", &format!("echo no > {path}")],
-                seconds(10),
-            )
+            .exec(task.id(), &["/bin/sh", "-c", &format!("echo no > {path}")], seconds(10))
             .await
             .must("ExecTask");
-        assert_ne!(
-            answer.result.must("a result").exit_code,
-            0,
-            "{path} is read-only"
-        );
+        assert_ne!(answer.result.must("a result").exit_code, 0, "{path} is read-only");
     }
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -212,16 +138,17 @@ async fn relative_volumes_and_mount_blocks() {
     fs::write(task.dir().join("local/conf/x"), "configured").must("a file of the job");
     plugin.started(&task).await;
     assert_eq!(plugin.sh(&task, "cat /conf/x").await, "configured");
-    plugin
-        .sh(
-            &task,
-            "echo d > /data/d; echo s > /shared/s; ! touch /conf/y 2>/dev/null",
-        )
-        .await;
-    assert!(
-        task.dir().join("local/data/d").exists() && task.alloc.dir.join("alloc/data/s").exists()
+    plugin.sh(&task, "echo d > /data/d; echo s > /shared/s; ! touch /conf/y 2>/dev/null").await;
+    assert!(task.dir().join("local/data/d").exists() && task.alloc.dir.join("alloc/data/s").exists());
+    assert_eq!(
+        plugin
+            .sh(
+                &task,
+                "stat -c %a /scratch; ! dd if=/dev/zero of=/scratch/big bs=1M count=3 2>/dev/null && echo limited"
+            )
+            .await,
+        "700\nlimited"
     );
-    assert_eq!(plugin.sh(&task, "stat -c %a /scratch; ! dd if=/dev/zero of=/scratch/big bs=1M count=3 2>/dev/null && echo limited").await, "700\nlimited");
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -236,11 +163,7 @@ async fn a_volume_cannot_leave_the_allocation() {
     let local = alloc.task_dir("main").join("local");
     std::os::unix::fs::symlink("/etc", local.join("link")).must("a link");
     std::os::unix::fs::symlink("../../../../../../../../etc", local.join("climb")).must("a link");
-    let volumes = [
-        "local/link:/out",
-        "local/climb:/out",
-        "../../../../../../../../../etc:/out",
-    ];
+    let volumes = ["local/link:/out", "local/climb:/out", "../../../../../../../../../etc:/out"];
     for volume in volumes {
         let task = node
             .task(&images.busybox())
@@ -250,11 +173,7 @@ async fn a_volume_cannot_leave_the_allocation() {
             .without_logs()
             .build(&mut plugin)
             .await;
-        let status = plugin
-            .start(&task)
-            .await
-            .err()
-            .must(&format!("a refusal of {volume}"));
+        let status = plugin.start(&task).await.err().must(&format!("a refusal of {volume}"));
         assert!(status.message().contains("volumes"), "{status}");
     }
     node.finish(plugin).await;
@@ -277,11 +196,7 @@ async fn dots_after_a_link_do_not_climb() {
         .build(&mut plugin)
         .await;
     if plugin.start(&task).await.is_ok() {
-        assert_eq!(
-            plugin.wait(task.id()).await.code,
-            0,
-            "the host's folder is in the container"
-        );
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "the host's folder is in the container");
     }
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -290,19 +205,13 @@ async fn dots_after_a_link_do_not_climb() {
 #[tokio::test]
 async fn volumes_of_the_host_when_the_operator_allows_them() {
     let node = Node::new();
-    let mut plugin = node
-        .launch_with(json!({"volumes": {"enabled": true}}))
-        .await;
+    let mut plugin = node.launch_with(json!({"volumes": {"enabled": true}})).await;
     let images = Images::start().await;
     let folder = node.root().join("anywhere");
     fs::create_dir(&folder).must("a folder");
     let volume = format!("{}:/out", folder.display());
-    let task = node
-        .task(&images.busybox())
-        .sh("echo x > /out/x")
-        .option("volumes", json!([volume]))
-        .build(&mut plugin)
-        .await;
+    let task =
+        node.task(&images.busybox()).sh("echo x > /out/x").option("volumes", json!([volume])).build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -340,11 +249,7 @@ async fn the_hosts_mount_table_stays_clean() {
             .filter(|line| line.contains("overlay"))
             .count()
     };
-    let task = node
-        .task(&images.busybox())
-        .sh("while :; do sleep 1000; done")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(&mut plugin).await;
     let before = count();
     plugin.started(&task).await;
     assert_eq!(node.traces().mounts, Vec::<String>::new());

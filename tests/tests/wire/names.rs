@@ -10,13 +10,8 @@ use kit::{
 use serde_json::json;
 
 fn entries(text: &str, key: &str) -> BTreeSet<String> {
-    let lines = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix(key));
-    lines
-        .flat_map(str::split_whitespace)
-        .map(str::to_owned)
-        .collect()
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix(key));
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
 }
 
 fn set(words: &[&str]) -> BTreeSet<String> {
@@ -31,32 +26,16 @@ async fn the_groups_dns_is_used_and_nothing_else() {
     let task = node
         .task(&images.busybox())
         .sh("cat /etc/resolv.conf")
-        .dns(
-            &["8.8.8.8", "8.8.4.4"],
-            &[".consul", "example.org"],
-            &["ndots:2", "edns0"],
-        )
+        .dns(&["8.8.8.8", "8.8.4.4"], &[".consul", "example.org"], &["ndots:2", "edns0"])
         .build(&mut plugin)
         .await;
     plugin.started(&task).await;
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let text = task.stdout().all(seconds(5)).await;
-    assert_eq!(
-        entries(&text, "nameserver"),
-        set(&["8.8.8.8", "8.8.4.4"]),
-        "{text}"
-    );
-    assert_eq!(
-        entries(&text, "search"),
-        set(&[".consul", "example.org"]),
-        "{text}"
-    );
-    assert_eq!(
-        entries(&text, "options"),
-        set(&["ndots:2", "edns0"]),
-        "{text}"
-    );
+    assert_eq!(entries(&text, "nameserver"), set(&["8.8.8.8", "8.8.4.4"]), "{text}");
+    assert_eq!(entries(&text, "search"), set(&[".consul", "example.org"]), "{text}");
+    assert_eq!(entries(&text, "options"), set(&["ndots:2", "edns0"]), "{text}");
     node.finish(plugin).await;
 }
 
@@ -65,11 +44,7 @@ async fn without_dns_the_hosts_is_used() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("cat /etc/resolv.conf")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("cat /etc/resolv.conf").build(&mut plugin).await;
     plugin.started(&task).await;
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -78,11 +53,7 @@ async fn without_dns_the_hosts_is_used() {
     if entries(&host, "nameserver") == set(&["127.0.0.53"]) {
         host = std::fs::read_to_string("/run/systemd/resolve/resolv.conf").unwrap_or(host);
     }
-    assert_eq!(
-        entries(&text, "nameserver"),
-        entries(&host, "nameserver"),
-        "{text}"
-    );
+    assert_eq!(entries(&text, "nameserver"), entries(&host, "nameserver"), "{text}");
     node.finish(plugin).await;
 }
 
@@ -102,21 +73,14 @@ async fn hosts_and_host_name() {
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let text = task.stdout().all(seconds(5)).await;
-    let [hosts, hostname, file] = text.split("---\n").collect::<Vec<_>>()[..] else {
-        panic!("{text}")
-    };
+    let [hosts, hostname, file] = text.split("---\n").collect::<Vec<_>>()[..] else { panic!("{text}") };
     let line = |address: &str, name: &str| {
         hosts.lines().any(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             words.first() == Some(&address) && words[1..].contains(&name)
         })
     };
-    for (address, name) in [
-        ("127.0.0.1", "localhost"),
-        ("::1", "localhost"),
-        ("10.1.2.3", "db"),
-        ("fd00::6", "six"),
-    ] {
+    for (address, name) in [("127.0.0.1", "localhost"), ("::1", "localhost"), ("10.1.2.3", "db"), ("fd00::6", "six")] {
         assert!(line(address, name), "{address} {name} in {hosts}");
     }
     assert_eq!((hostname.trim(), file.trim()), ("web-1", "web-1"));
@@ -130,11 +94,8 @@ async fn the_files_are_writable_and_private() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let host = std::fs::read("/etc/hosts").unwrap_or_default();
-    let task = node
-        .task(&images.busybox())
-        .sh("echo 1.2.3.4 mine >> /etc/hosts && cat /etc/hosts")
-        .build(&mut plugin)
-        .await;
+    let task =
+        node.task(&images.busybox()).sh("echo 1.2.3.4 mine >> /etc/hosts && cat /etc/hosts").build(&mut plugin).await;
     let mut task = task;
     for _ in 0..2 {
         plugin.started(&task).await;

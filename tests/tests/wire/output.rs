@@ -15,20 +15,12 @@ async fn streams_arrive_apart_and_whole() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = "seq 1 200000; echo problem >&2; printf 'no newline'";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    let expected: String =
-        (1..=200_000).map(|n| format!("{n}\n")).collect::<String>() + "no newline";
-    assert!(
-        task.stdout().all(seconds(10)).await == expected,
-        "standard output is complete"
-    );
+    let expected: String = (1..=200_000).map(|n| format!("{n}\n")).collect::<String>() + "no newline";
+    assert!(task.stdout().all(seconds(10)).await == expected, "standard output is complete");
     assert_eq!(task.stderr().all(seconds(10)).await, "problem\n");
     node.finish(plugin).await;
 }
@@ -39,11 +31,7 @@ async fn the_reader_sees_the_end_soon() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("echo done; sleep 1000 & exit 0")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("echo done; sleep 1000 & exit 0").build(&mut plugin).await;
     plugin.started(&task).await;
     plugin.wait(task.id()).await;
     assert_eq!(task.stdout().all(seconds(5)).await, "done\n");
@@ -57,19 +45,11 @@ async fn a_terminal_merges_the_streams() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = "tty_test() { test -t 0 && test -t 1 && test -t 2; }; tty_test && echo terminal; echo also >&2";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .option("tty", json!(true))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(script).option("tty", json!(true)).build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    assert_eq!(
-        task.stdout().all(seconds(5)).await.replace('\r', ""),
-        "terminal\nalso\n"
-    );
+    assert_eq!(task.stdout().all(seconds(5)).await.replace('\r', ""), "terminal\nalso\n");
     node.finish(plugin).await;
 }
 
@@ -78,12 +58,8 @@ async fn disabled_logs_go_nowhere() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("echo lost; echo lost >&2; exit 2")
-        .without_logs()
-        .build(&mut plugin)
-        .await;
+    let task =
+        node.task(&images.busybox()).sh("echo lost; echo lost >&2; exit 2").without_logs().build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 2);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -99,28 +75,15 @@ async fn a_link_instead_of_a_fifo_is_refused() {
     let images = Images::start().await;
     let victim = node.root().join("victim");
     fs::write(&victim, "precious").must("a file of the host");
-    let mut link = node
-        .task(&images.busybox())
-        .sh("echo overwritten")
-        .without_logs()
-        .build(&mut plugin)
-        .await;
+    let mut link = node.task(&images.busybox()).sh("echo overwritten").without_logs().build(&mut plugin).await;
     let path = link.alloc.dir.join("alloc/logs/.main.stdout.fifo");
     symlink(&victim, &path).must("a link");
     link.config.stdout_path = path.to_string_lossy().into_owned();
-    let mut file = node
-        .task(&images.busybox())
-        .sh("echo overwritten")
-        .without_logs()
-        .build(&mut plugin)
-        .await;
+    let mut file = node.task(&images.busybox()).sh("echo overwritten").without_logs().build(&mut plugin).await;
     file.config.stderr_path = victim.to_string_lossy().into_owned();
     for task in [&link, &file] {
         let status = plugin.start(task).await.err().must("a refusal");
-        assert!(
-            !kit::calls::recoverable(&status) || status.message().contains("FIFO"),
-            "{status}"
-        );
+        assert!(!kit::calls::recoverable(&status) || status.message().contains("FIFO"), "{status}");
     }
     assert_eq!(fs::read_to_string(&victim).must("the file"), "precious");
     node.finish(plugin).await;
@@ -139,12 +102,7 @@ async fn the_task_survives_its_reader() {
         .build(&mut plugin)
         .await;
     let fifo = task.alloc.dir.join("alloc/logs/.main.stdout.fifo");
-    rustix::fs::mkfifoat(
-        rustix::fs::CWD,
-        &fifo,
-        rustix::fs::Mode::from_raw_mode(0o600),
-    )
-    .must("a FIFO");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).must("a FIFO");
     task.config.stdout_path = fifo.to_string_lossy().into_owned();
     let reader = tokio::task::spawn_blocking(move || fs::File::open(fifo));
     plugin.started(&task).await;

@@ -4,10 +4,12 @@ use std::time::Instant;
 
 use kit::{
     calls::recoverable,
+    image::Compression,
     must::{Must, seconds},
     node::Node,
     plugin::Plugin,
-    tools::{Access, Images, Packing},
+    registry::Auth,
+    tools::Images,
 };
 use serde_json::json;
 
@@ -24,7 +26,7 @@ async fn every_packing_and_both_kinds_of_names() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    for packing in [Packing::Zstd, Packing::Plain, Packing::Gzip] {
+    for packing in [Compression::Zstd, Compression::Plain, Compression::Gzip] {
         runs(&node, &mut plugin, &images.packed(packing)).await;
     }
     let reference = images.by_digest();
@@ -40,26 +42,19 @@ async fn an_image_is_pulled_once() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     runs(&node, &mut plugin, &images.busybox()).await;
-    let blobs = |images: &Images| {
-        images
-            .requests()
-            .iter()
-            .filter(|request| request.contains("/blobs/"))
-            .count()
-    };
+    let blobs = |images: &Images| images.requests().iter().filter(|request| request.contains("/blobs/")).count();
     let (before, all) = (blobs(&images), images.requests().len());
     runs(&node, &mut plugin, &images.busybox()).await;
-    assert_eq!(
-        images.requests().len(),
-        all,
-        "a tag that is there is not asked for again"
-    );
-    // The same layer in another repository, and after the plugin's death.
+    assert_eq!(images.requests().len(), all, "a tag that is there is not asked for again");
+    // Another image on the same layer.
+    let other = images.with_config("other", json!({"Labels": {"other": "image"}}));
+    runs(&node, &mut plugin, &other).await;
+    assert_eq!(blobs(&images), before + 1, "only its configuration");
+    // After the plugin's death it is all still there.
     plugin.process.kill().await;
     let mut plugin = node.launch().await;
     images.stop();
     runs(&node, &mut plugin, &images.busybox()).await;
-    assert_eq!(blobs(&images), before);
     node.finish(plugin).await;
 }
 
@@ -70,12 +65,7 @@ async fn many_tasks_share_one_pull() {
     let images = Images::start().await;
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        tasks.push(
-            node.task(&images.busybox())
-                .sh("exit 0")
-                .build(&mut plugin)
-                .await,
-        );
+        tasks.push(node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await);
     }
     let (a, b, c, d) = tokio::join!(
         plugin.start(&tasks[0]),
@@ -86,16 +76,9 @@ async fn many_tasks_share_one_pull() {
     for started in [a, b, c, d] {
         started.must("StartTask");
     }
-    let layers = images
-        .requests()
-        .iter()
-        .filter(|request| request.starts_with("GET") && request.contains("/blobs/"))
-        .count();
-    assert!(
-        layers <= 2,
-        "one configuration and one layer: {:?}",
-        images.requests()
-    );
+    let layers =
+        images.requests().iter().filter(|request| request.starts_with("GET") && request.contains("/blobs/")).count();
+    assert!(layers <= 2, "one configuration and one layer: {:?}", images.requests());
     for task in &tasks {
         assert_eq!(plugin.wait(task.id()).await.code, 0);
         plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -107,10 +90,9 @@ async fn many_tasks_share_one_pull() {
 async fn credentials_of_the_job() {
     let node = Node::new();
     let mut plugin = node.launch().await;
-    for access in [
-        Access::Basic("ann".into(), "s3cret:x".into()),
-        Access::Bearer("ann".into(), "s3cret:x".into()),
-    ] {
+    let (user, password) = ("ann".to_owned(), "s3cret:x".to_owned());
+    let token_for = Some((user.clone(), password.clone()));
+    for access in [Auth::Basic { user, password }, Auth::Bearer { user: token_for, realm: None }] {
         let images = Images::start().await;
         images.require(access.clone());
         let reference = images.busybox();
@@ -121,19 +103,11 @@ async fn credentials_of_the_job() {
             }
             let task = task.build(&mut plugin).await;
             let status = plugin.start(&task).await.err().must("a refusal");
-            assert!(
-                !recoverable(&status),
-                "{access:?}: trying again cannot help: {status}"
-            );
+            assert!(!recoverable(&status), "{access:?}: trying again cannot help: {status}");
             assert!(!status.message().contains("wrong"), "{status}");
         }
         let auth = json!({"username": "ann", "password": "s3cret:x"});
-        let task = node
-            .task(&reference)
-            .sh("true")
-            .option("auth", auth)
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&reference).sh("true").option("auth", auth).build(&mut plugin).await;
         plugin.start(&task).await.must(&format!("{access:?}"));
         assert_eq!(plugin.wait(task.id()).await.code, 0);
         plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -145,9 +119,8 @@ async fn credentials_of_the_job() {
 async fn credentials_of_the_operator() {
     let node = Node::new();
     let images = Images::start().await;
-    images.require(Access::Basic("ann".into(), "s3cret".into()));
-    let registry =
-        json!({"registry": {images.host(): {"auth": {"username": "ann", "password": "s3cret"}}}});
+    images.require(Auth::Basic { user: "ann".into(), password: "s3cret".into() });
+    let registry = json!({"registry": {images.host(): {"auth": {"username": "ann", "password": "s3cret"}}}});
     let mut plugin = node.launch_with(registry).await;
     runs(&node, &mut plugin, &images.busybox()).await;
     node.finish(plugin).await;
@@ -159,48 +132,29 @@ async fn failures_are_final_or_not() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let mut failures = vec![
-        ("missing", images.missing(), false),
-        ("corrupt", images.corrupt(), false),
-    ];
+    let mut failures = vec![("missing", images.missing(), false), ("corrupt", images.corrupt(), false)];
     let broken = Images::start().await;
-    broken.require(Access::Broken(503));
+    broken.fail(503);
     failures.push(("unavailable", broken.busybox(), true));
     let denied = Images::start().await;
-    denied.require(Access::Broken(403));
+    denied.fail(403);
     failures.push(("denied", denied.busybox(), false));
     let down = Images::start().await;
     down.stop();
     failures.push(("down", down.busybox(), true));
     failures.push(("no such host", "registry.invalid/x:1".to_owned(), true));
     for (what, reference, again) in failures {
-        let task = node
-            .task(&reference)
-            .sh("true")
-            .option("image_pull_timeout", json!("10s"))
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&reference).sh("true").option("image_pull_timeout", json!("10s")).build(&mut plugin).await;
         let begun = Instant::now();
         let status = plugin.start(&task).await.err().must(what);
-        assert!(
-            begun.elapsed() < seconds(30),
-            "{what}: {:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < seconds(30), "{what}: {:?}", begun.elapsed());
         assert_eq!(recoverable(&status), again, "{what}: {status}");
         let name = reference.rsplit('/').next().unwrap_or_default();
         let name = name.split(':').next().unwrap_or_default();
-        assert!(
-            status.message().contains(name),
-            "{what}: the text names the image: {status}"
-        );
+        assert!(status.message().contains(name), "{what}: the text names the image: {status}");
     }
     // Nothing of a corrupt image is used later.
-    let task = node
-        .task(&images.corrupt())
-        .sh("true")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.corrupt()).sh("true").build(&mut plugin).await;
     plugin.start(&task).await.err().must("corrupt again");
     node.finish(plugin).await;
 }
@@ -227,27 +181,11 @@ async fn what_the_image_says_is_used() {
         task.stdout().all(seconds(5)).await
     };
     assert_eq!(output(&[], &mut plugin).await, "entry cmd\n");
-    assert_eq!(
-        output(&[("args", json!(["a", "b"]))], &mut plugin).await,
-        "entry a b\n"
-    );
-    assert_eq!(
-        output(
-            &[("command", json!("c")), ("args", json!(["d"]))],
-            &mut plugin
-        )
-        .await,
-        "entry c d\n"
-    );
+    assert_eq!(output(&[("args", json!(["a", "b"]))], &mut plugin).await, "entry a b\n");
+    assert_eq!(output(&[("command", json!("c")), ("args", json!(["d"]))], &mut plugin).await, "entry c d\n");
     let script = json!(["/bin/sh", "-c", "echo $A $B; pwd; id -u; id -g"]);
-    assert_eq!(
-        output(&[("entrypoint", script)], &mut plugin).await,
-        "image job\n/home/user\n1000\n50\n"
-    );
+    assert_eq!(output(&[("entrypoint", script)], &mut plugin).await, "image job\n/home/user\n1000\n50\n");
     // An entrypoint of the job's own does not inherit the image's command.
-    assert_eq!(
-        output(&[("entrypoint", json!(["/bin/echo", "mine"]))], &mut plugin).await,
-        "mine\n"
-    );
+    assert_eq!(output(&[("entrypoint", json!(["/bin/echo", "mine"]))], &mut plugin).await, "mine\n");
     node.finish(plugin).await;
 }

@@ -27,11 +27,7 @@ async fn a_task_lives_through_the_plugins_death() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(&until_told(21))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(&until_told(21)).build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     task.stdout().contains("up", seconds(10)).await;
     let init = plugin.init_pid(&task);
@@ -39,21 +35,9 @@ async fn a_task_lives_through_the_plugins_death() {
 
     let plugin = node.launch().await;
     plugin.recover(&handle).await.must("RecoverTask");
-    plugin
-        .recover(&handle)
-        .await
-        .must("RecoverTask of a known task");
+    plugin.recover(&handle).await.must("RecoverTask of a known task");
     assert_eq!(plugin.init_pid(&task), init, "the same process");
-    assert_eq!(
-        plugin
-            .inspect(task.id())
-            .await
-            .must("InspectTask")
-            .task
-            .must("a task")
-            .state(),
-        TaskState::Running
-    );
+    assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").task.must("a task").state(), TaskState::Running);
     assert_eq!(plugin.sh(&task, "echo exec works").await, "exec works");
     let wait = plugin.wait(task.id());
     tell(&task);
@@ -68,51 +52,25 @@ async fn an_end_that_nobody_watched_is_told_truly() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(&until_told(23))
-        .build(&mut plugin)
-        .await;
-    let killed = node
-        .task(&images.busybox())
-        .sh("sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(&until_told(23)).build(&mut plugin).await;
+    let killed = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     let handles = [plugin.started(&task).await, plugin.started(&killed).await];
     let init = plugin.init_pid(&killed);
     plugin.process.kill().await;
     tell(&task);
     kill_process(Pid::from_raw(init).must("a pid"), Signal::KILL).must("kill the task");
-    let gone = eventually(seconds(5), || {
-        task.groups.members().is_empty() && killed.groups.members().is_empty()
-    })
-    .await;
+    let gone = eventually(seconds(5), || task.groups.members().is_empty() && killed.groups.members().is_empty()).await;
     assert!(gone, "the tasks end without the plugin");
 
     let plugin = node.launch().await;
     for handle in &handles {
-        plugin
-            .recover(handle)
-            .await
-            .must("RecoverTask of an ended task");
+        plugin.recover(handle).await.must("RecoverTask of an ended task");
     }
     assert_eq!(plugin.wait(task.id()).await.code, 23);
     assert_eq!(plugin.wait(killed.id()).await.code, 137);
     for task in [&task, &killed] {
-        assert_eq!(
-            plugin
-                .inspect(task.id())
-                .await
-                .must("InspectTask")
-                .task
-                .must("a task")
-                .state(),
-            TaskState::Exited
-        );
-        plugin
-            .stop(task.id(), seconds(5), "")
-            .await
-            .must("StopTask");
+        assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").task.must("a task").state(), TaskState::Exited);
+        plugin.stop(task.id(), seconds(5), "").await.must("StopTask");
         plugin.destroy(task.id(), true).await.must("DestroyTask");
     }
     node.finish(plugin).await;
@@ -124,27 +82,15 @@ async fn a_graceful_agent_restart() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(&until_told(25))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(&until_told(25)).build(&mut plugin).await;
     let mut handle = plugin.started(&task).await;
     task.stdout().contains("up", seconds(10)).await;
     plugin.shutdown().await;
     assert!(!task.groups.members().is_empty(), "the task lives on");
 
-    handle
-        .config
-        .as_mut()
-        .must("a config")
-        .msgpack_driver_config
-        .clear();
+    handle.config.as_mut().must("a config").msgpack_driver_config.clear();
     let plugin = node.launch().await;
-    plugin
-        .recover(&handle)
-        .await
-        .must("RecoverTask without the driver's configuration");
+    plugin.recover(&handle).await.must("RecoverTask without the driver's configuration");
     tell(&task);
     assert_eq!(plugin.wait(task.id()).await.code, 25);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -157,11 +103,7 @@ async fn a_crashed_agent_reattaches() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(&until_told(27))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(&until_told(27)).build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     drop(tokio::time::timeout(Duration::from_millis(50), plugin.wait_raw(task.id())).await);
     plugin.reattach().await;
@@ -177,57 +119,19 @@ async fn handles_that_cannot_be_recovered() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     let good = plugin.started(&task).await;
     plugin.end(&task).await;
-    plugin
-        .recover(&good)
-        .await
-        .err()
-        .must("a destroyed task cannot be recovered");
+    plugin.recover(&good).await.err().must("a destroyed task cannot be recovered");
     let cases: [(&str, TaskHandle); 4] = [
-        (
-            "no state",
-            TaskHandle {
-                driver_state: Vec::new(),
-                ..good.clone()
-            },
-        ),
-        (
-            "garbage",
-            TaskHandle {
-                driver_state: b"\xff\x00garbage".to_vec(),
-                ..good.clone()
-            },
-        ),
-        (
-            "a version of the future",
-            TaskHandle {
-                version: 1000,
-                ..good.clone()
-            },
-        ),
-        (
-            "no config",
-            TaskHandle {
-                config: None,
-                ..good.clone()
-            },
-        ),
+        ("no state", TaskHandle { driver_state: Vec::new(), ..good.clone() }),
+        ("garbage", TaskHandle { driver_state: b"\xff\x00garbage".to_vec(), ..good.clone() }),
+        ("a version of the future", TaskHandle { version: 1000, ..good.clone() }),
+        ("no config", TaskHandle { config: None, ..good.clone() }),
     ];
     for (what, handle) in cases {
         let status = plugin.recover(&handle).await.err().must(what);
-        assert!(
-            !matches!(
-                status.code(),
-                tonic::Code::Unavailable | tonic::Code::Cancelled
-            ),
-            "{what}: {status}"
-        );
+        assert!(!matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Cancelled), "{what}: {status}");
     }
     // What an agent does next for a task that it believed running.
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -240,17 +144,10 @@ async fn a_stranger_with_the_same_process_id_is_left_alone() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     plugin.process.kill().await;
-    let mut stranger = std::process::Command::new("/bin/sleep")
-        .arg("1000")
-        .spawn()
-        .must("a stranger");
+    let mut stranger = std::process::Command::new("/bin/sleep").arg("1000").spawn().must("a stranger");
     // Everything of the task dies, and its state now names the stranger, with another start time.
     for (pid, _) in node.traces().processes {
         kill_process(Pid::from_raw(pid).must("a pid"), Signal::KILL).ok();
@@ -262,21 +159,11 @@ async fn a_stranger_with_the_same_process_id_is_left_alone() {
     if plugin.recover(&handle).await.is_ok() {
         // Legal when it is told as an end whose status was lost.
         let exit = plugin.wait(task.id()).await;
-        assert_ne!(
-            (exit.code, exit.err.as_str()),
-            (0, ""),
-            "a lost status is no success"
-        );
+        assert_ne!((exit.code, exit.err.as_str()), (0, ""), "a lost status is no success");
     }
-    plugin
-        .stop(task.id(), Duration::ZERO, "")
-        .await
-        .must("StopTask");
+    plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    assert!(
-        matches!(stranger.try_wait(), Ok(None)),
-        "the stranger was killed"
-    );
+    assert!(matches!(stranger.try_wait(), Ok(None)), "the stranger was killed");
     stranger.kill().must("kill the stranger");
     stranger.wait().must("reap the stranger");
     node.finish(plugin).await;
@@ -310,35 +197,16 @@ async fn a_task_survives_its_monitor() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(&until_told(29))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(&until_told(29)).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("up", seconds(10)).await;
     let init = plugin.init_pid(&task);
-    let monitor: i32 = leak::status_field(init, "PPid")
-        .and_then(|pid| pid.parse().ok())
-        .must("the monitor");
+    let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
     assert_ne!(monitor, plugin.process.pid());
     kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(
-        leak::status_field(init, "State").map(|state| state.starts_with('Z')),
-        Some(false),
-        "the task runs"
-    );
-    assert_eq!(
-        plugin
-            .inspect(task.id())
-            .await
-            .must("InspectTask")
-            .task
-            .must("a task")
-            .state(),
-        TaskState::Running
-    );
+    assert_eq!(leak::status_field(init, "State").map(|state| state.starts_with('Z')), Some(false), "the task runs");
+    assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").task.must("a task").state(), TaskState::Running);
     assert_eq!(plugin.sh(&task, "echo still").await, "still");
     let wait = plugin.wait(task.id());
     tell(&task);
@@ -354,25 +222,16 @@ async fn a_monitor_that_dies_unwatched() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(&until_told(31))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(&until_told(31)).build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     task.stdout().contains("up", seconds(10)).await;
     let init = plugin.init_pid(&task);
-    let monitor: i32 = leak::status_field(init, "PPid")
-        .and_then(|pid| pid.parse().ok())
-        .must("the monitor");
+    let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
     plugin.process.kill().await;
     kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
 
     let plugin = node.launch().await;
-    plugin
-        .recover(&handle)
-        .await
-        .must("RecoverTask of a running task without its monitor");
+    plugin.recover(&handle).await.must("RecoverTask of a running task without its monitor");
     tell(&task);
     let exit = plugin.wait(task.id()).await;
     assert!(exit.code == 31 || !exit.err.is_empty(), "{exit:?}");
@@ -388,24 +247,14 @@ async fn tasks_do_not_need_the_plugins_file() {
     fs::copy(binary(), &copy).must("copy the binary");
     let mut plugin = Launch::new(&node).binary(&copy).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
-    plugin
-        .set_config(packed, Some(nomad_config()))
-        .await
-        .must("SetConfig");
+    plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
     plugin.watch();
     plugin.told.fingerprint().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(&until_told(33))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(&until_told(33)).build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     fs::remove_file(&copy).must("remove the plugin's file");
-    assert_eq!(
-        plugin.sh(&task, "echo exec without the file").await,
-        "exec without the file"
-    );
+    assert_eq!(plugin.sh(&task, "echo exec without the file").await, "exec without the file");
     plugin.process.kill().await;
     // Nothing of the task has the file's place on disk open, so that it can be replaced.
     fs::write(&copy, "another build").must("write the new file");
@@ -425,17 +274,10 @@ async fn a_plugin_that_dies_during_start() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     for patience in [1, 4, 8, 16, 32, 64] {
-        let task = node
-            .task(&images.busybox())
-            .sh("sleep 1000")
-            .build(&mut plugin)
-            .await;
-        let request = proto::driver::StartTaskRequest {
-            task: Some(task.config.clone()),
-        };
+        let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
+        let request = proto::driver::StartTaskRequest { task: Some(task.config.clone()) };
         let mut driver = plugin.driver();
-        let started =
-            tokio::time::timeout(Duration::from_millis(patience), driver.start_task(request)).await;
+        let started = tokio::time::timeout(Duration::from_millis(patience), driver.start_task(request)).await;
         plugin.process.kill().await;
         plugin = node.launch().await;
         // The agent got no handle: it starts again with a new id, and the group must be free of the first attempt.

@@ -20,10 +20,7 @@ const NET_RAW: u32 = 13;
 const SYS_TIME: u32 = 25;
 
 fn mask(numbers: &[u32]) -> String {
-    format!(
-        "{:016x}",
-        numbers.iter().fold(0u64, |mask, number| mask | 1 << number)
-    )
+    format!("{:016x}", numbers.iter().fold(0u64, |mask, number| mask | 1 << number))
 }
 
 fn field(plugin: &Plugin, task: &Task, name: &str) -> String {
@@ -35,11 +32,7 @@ async fn the_default_is_tight() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .command("/bin/sleep", &["1000"])
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).command("/bin/sleep", &["1000"]).build(&mut plugin).await;
     plugin.started(&task).await;
     for set in ["CapBnd", "CapEff", "CapPrm"] {
         assert_eq!(field(&plugin, &task, set), mask(&DEFAULT), "{set}");
@@ -58,20 +51,10 @@ async fn the_default_is_tight() {
     }
     assert_eq!(field(&plugin, &task, "Umask"), "0022");
     let init = plugin.init_pid(&task);
-    assert_eq!(
-        fs::read_to_string(format!("/proc/{init}/oom_score_adj"))
-            .must("oom_score_adj")
-            .trim(),
-        "0"
-    );
+    assert_eq!(fs::read_to_string(format!("/proc/{init}/oom_score_adj")).must("oom_score_adj").trim(), "0");
     for namespace in ["mnt", "pid", "ipc", "uts"] {
-        let link =
-            |pid: String| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).must("a namespace");
-        assert_ne!(
-            link(init.to_string()),
-            link("self".to_owned()),
-            "{namespace}"
-        );
+        let link = |pid: String| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).must("a namespace");
+        assert_ne!(link(init.to_string()), link("self".to_owned()), "{namespace}");
     }
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -82,12 +65,7 @@ async fn a_user_has_no_capabilities_in_effect() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .user("user")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(IDLE).user("user").build(&mut plugin).await;
     plugin.started(&task).await;
     for set in ["CapEff", "CapPrm", "CapAmb"] {
         assert_eq!(field(&plugin, &task, set), mask(&[]), "{set}");
@@ -108,20 +86,12 @@ async fn capabilities_as_the_job_wants_within_what_is_allowed() {
         .option("cap_drop", json!(["chown", "mknod"]))
         .build(&mut plugin)
         .await;
-    let none = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .option("cap_drop", json!(["all"]))
-        .build(&mut plugin)
-        .await;
+    let none = node.task(&images.busybox()).sh(IDLE).option("cap_drop", json!(["all"])).build(&mut plugin).await;
     plugin.started(&task).await;
     plugin.started(&none).await;
     let held = u64::from_str_radix(&field(&plugin, &task, "CapEff"), 16).must("a mask");
     let has = |number: u32| held & (1 << number) != 0;
-    assert!(
-        has(NET_RAW) && has(SYS_TIME) && !has(0) && !has(27),
-        "{held:x}"
-    );
+    assert!(has(NET_RAW) && has(SYS_TIME) && !has(0) && !has(27), "{held:x}");
     assert_eq!(field(&plugin, &none, "CapBnd"), mask(&[]));
     plugin.end(&task).await;
     plugin.end(&none).await;
@@ -133,11 +103,7 @@ async fn the_kernels_doors_are_closed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.started(&task).await;
     let forbidden = [
         // Masked and read-only paths.
@@ -159,26 +125,16 @@ async fn the_kernels_doors_are_closed() {
     ];
     plugin.sh(&task, "mkdir -p /tmp /mnt").await;
     for script in forbidden {
-        let answer = plugin
-            .exec(task.id(), &["/bin/sh", "-c", script], seconds(10))
-            .await
-            .must("ExecTask");
-        assert_ne!(
-            answer.result.must("a result").exit_code,
-            0,
-            "{script} worked"
-        );
+        let answer = plugin.exec(task.id(), &["/bin/sh", "-c", script], seconds(10)).await.must("ExecTask");
+        assert_ne!(answer.result.must("a result").exit_code, 0, "{script} worked");
     }
     let devices = plugin.sh(&task, "ls /dev").await;
     let devices: BTreeSet<&str> = devices.split_whitespace().collect();
     let allowed = [
-        "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm",
-        "stderr", "stdin", "stdout", "tty", "urandom", "zero",
+        "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout",
+        "tty", "urandom", "zero",
     ];
-    let strange: Vec<_> = devices
-        .iter()
-        .filter(|device| !allowed.contains(device))
-        .collect();
+    let strange: Vec<_> = devices.iter().filter(|device| !allowed.contains(device)).collect();
     assert!(strange.is_empty(), "{strange:?}");
     plugin.sh(&task, "echo x > /dev/null; head -c 8 /dev/urandom > /dev/null; head -c 1 /dev/zero > /dev/null").await;
     plugin.end(&task).await;
@@ -194,32 +150,14 @@ async fn devices_that_were_given() {
         .task(&images.busybox())
         .sh(IDLE)
         .device("/dev/kmsg", "/dev/from-plugin", "r")
-        .option(
-            "devices",
-            json!([{"host_path": "/dev/zero", "container_path": "/dev/my-zero"}]),
-        )
+        .option("devices", json!([{"host_path": "/dev/zero", "container_path": "/dev/my-zero"}]))
         .build(&mut plugin)
         .await;
     plugin.started(&task).await;
-    plugin
-        .sh(
-            &task,
-            "test -c /dev/from-plugin && head -c 3 /dev/my-zero > /dev/null",
-        )
-        .await;
-    let answer = plugin
-        .exec(
-            task.id(),
-            &["/bin/sh", "-c", "echo x > /dev/from-plugin"],
-            seconds(10),
-        )
-        .await
-        .must("ExecTask");
-    assert_ne!(
-        answer.result.must("a result").exit_code,
-        0,
-        "read was given, not write"
-    );
+    plugin.sh(&task, "test -c /dev/from-plugin && head -c 3 /dev/my-zero > /dev/null").await;
+    let answer =
+        plugin.exec(task.id(), &["/bin/sh", "-c", "echo x > /dev/from-plugin"], seconds(10)).await.must("ExecTask");
+    assert_ne!(answer.result.must("a result").exit_code, 0, "read was given, not write");
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -229,23 +167,13 @@ async fn privileged_when_the_operator_allows_it() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .option("privileged", json!(true))
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(IDLE).option("privileged", json!(true)).build(&mut plugin).await;
     plugin.started(&task).await;
     // All that we hold ourselves.
     let own = status_field(std::process::id().cast_signed(), "CapEff").must("our own");
     assert_eq!(field(&plugin, &task, "CapEff"), own);
     assert_eq!(field(&plugin, &task, "Seccomp"), "0");
-    plugin
-        .sh(
-            &task,
-            "mkdir -p /mnt && mount -t tmpfs none /mnt && umount /mnt",
-        )
-        .await;
+    plugin.sh(&task, "mkdir -p /mnt && mount -t tmpfs none /mnt && umount /mnt").await;
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -260,10 +188,7 @@ async fn the_hosts_binary_is_out_of_reach() {
     let task = node.task(&images.busybox()).sh("for i in $(seq 300); do for exe in /proc/[0-9]*/exe; do (echo overwritten > $exe) 2>/dev/null; done; sleep 0.01; done").build(&mut plugin).await;
     plugin.started(&task).await;
     for _ in 0..5 {
-        plugin
-            .exec(task.id(), &["/proc/self/exe"], seconds(5))
-            .await
-            .must("ExecTask");
+        plugin.exec(task.id(), &["/proc/self/exe"], seconds(5)).await.must("ExecTask");
     }
     plugin.end(&task).await;
     assert!(fs::read(kit::plugin::binary()).must("the binary") == before);
@@ -276,28 +201,19 @@ async fn secrets_stay_in_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh(IDLE)
-        .env("API_TOKEN", "s3cr3t-token")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(IDLE).env("API_TOKEN", "s3cr3t-token").build(&mut plugin).await;
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
     for (pid, line) in node.traces().processes {
         if pid != init && !task.groups.members().contains(&pid) {
             let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            assert!(
-                !String::from_utf8_lossy(&environ).contains("s3cr3t"),
-                "{line}"
-            );
+            assert!(!String::from_utf8_lossy(&environ).contains("s3cr3t"), "{line}");
             assert!(!line.contains("s3cr3t"), "{line}");
         }
     }
     plugin.end(&task).await;
-    let left = files_with(node.state_dir(), b"s3cr3t-token")
-        .into_iter()
-        .chain(files_with(node.data_dir(), b"s3cr3t-token"));
+    let left =
+        files_with(node.state_dir(), b"s3cr3t-token").into_iter().chain(files_with(node.data_dir(), b"s3cr3t-token"));
     assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new());
     assert!(!plugin.process.stderr.so_far().join("\n").contains("s3cr3t"));
     node.finish(plugin).await;

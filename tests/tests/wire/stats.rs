@@ -15,25 +15,14 @@ async fn samples_come_at_once_and_the_stream_ends_well() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script =
-        "x=$(head -c 8000000 /dev/zero | tr '\\0' x); while [ ! -e /local/go ]; do :; done; exit 0";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let script = "x=$(head -c 8000000 /dev/zero | tr '\\0' x); while [ ! -e /local/go ]; do :; done; exit 0";
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
-    let mut stream = plugin
-        .stats(task.id(), Duration::from_millis(200))
-        .await
-        .must("TaskStats");
+    let mut stream = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats");
     let begun = Instant::now();
     let mut samples = Vec::new();
     while samples.len() < 6 {
-        let message = within(seconds(5), "a sample", stream.message())
-            .await
-            .must("TaskStats")
-            .must("a sample");
+        let message = within(seconds(5), "a sample", stream.message()).await.must("TaskStats").must("a sample");
         let stats = message.stats.must("stats");
         assert_eq!(stats.id, task.id());
         stats.timestamp.as_ref().must("a timestamp");
@@ -42,44 +31,18 @@ async fn samples_come_at_once_and_the_stream_ends_well() {
     }
     assert!(begun.elapsed() < seconds(4), "{:?}", begun.elapsed());
     let (first, _) = &samples[0];
-    assert!(
-        first.percent.abs() < f64::EPSILON,
-        "the first sample has nothing to compare with: {first:?}"
-    );
+    assert!(first.percent.abs() < f64::EPSILON, "the first sample has nothing to compare with: {first:?}");
     let (cpu, memory) = samples.last().must("samples");
-    assert!(
-        cpu.percent > 20.0 && cpu.percent < 210.0,
-        "a busy loop: {cpu:?}"
-    );
+    assert!(cpu.percent > 20.0 && cpu.percent < 210.0, "a busy loop: {cpu:?}");
     let ticks = cpu.percent / 100.0 * 2000.0;
-    assert!(
-        (cpu.total_ticks - ticks).abs() < 1.0,
-        "MHz of cores of 2000: {cpu:?}"
-    );
-    for field in [
-        Cpu::Percent,
-        Cpu::TotalTicks,
-        Cpu::SystemMode,
-        Cpu::UserMode,
-    ] {
-        assert!(
-            cpu.measured_fields.contains(&i32::from(field)),
-            "{field:?}: {cpu:?}"
-        );
+    assert!((cpu.total_ticks - ticks).abs() < 1.0, "MHz of cores of 2000: {cpu:?}");
+    for field in [Cpu::Percent, Cpu::TotalTicks, Cpu::SystemMode, Cpu::UserMode] {
+        assert!(cpu.measured_fields.contains(&i32::from(field)), "{field:?}: {cpu:?}");
     }
     assert!(memory.rss > 4_000_000, "{memory:?}");
-    assert!(
-        memory.measured_fields.contains(&i32::from(Memory::Rss)),
-        "{memory:?}"
-    );
-    let max_is_measured = memory
-        .measured_fields
-        .contains(&i32::from(Memory::MaxUsage));
-    assert_eq!(
-        max_is_measured,
-        memory.max_usage > 0,
-        "measured fields are those that are filled: {memory:?}"
-    );
+    assert!(memory.measured_fields.contains(&i32::from(Memory::Rss)), "{memory:?}");
+    let max_is_measured = memory.measured_fields.contains(&i32::from(Memory::MaxUsage));
+    assert_eq!(max_is_measured, memory.max_usage > 0, "measured fields are those that are filled: {memory:?}");
     if cgroup::mode() == cgroup::Mode::V1 {
         assert!(max_is_measured);
     }
@@ -96,15 +59,8 @@ async fn samples_come_at_once_and_the_stream_ends_well() {
     });
     assert!(end.await.must("an end without error").is_none());
     // The agent asks once more after the end; that too must not fail.
-    let mut again = plugin
-        .stats(task.id(), Duration::from_millis(200))
-        .await
-        .must("TaskStats of an ended task");
-    while within(seconds(5), "the end", again.message())
-        .await
-        .must("TaskStats of an ended task")
-        .is_some()
-    {}
+    let mut again = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats of an ended task");
+    while within(seconds(5), "the end", again.message()).await.must("TaskStats of an ended task").is_some() {}
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
@@ -114,31 +70,15 @@ async fn the_pull_is_told_as_events() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("exit 0")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await;
     plugin.started(&task).await;
-    let event = plugin
-        .told
-        .event("an event of the pull", |event| {
-            event.alloc_id == task.alloc.id
-        })
-        .await;
-    assert_eq!(
-        (event.task_name.as_str(), event.task_id.as_str()),
-        ("main", task.id())
-    );
+    let event = plugin.told.event("an event of the pull", |event| event.alloc_id == task.alloc.id).await;
+    assert_eq!((event.task_name.as_str(), event.task_id.as_str()), ("main", task.id()));
     assert!(event.message.to_lowercase().contains("image"), "{event:?}");
     event.timestamp.must("a timestamp");
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     // Only the last ten events of a task are kept, so an ordinary start says little.
-    assert!(
-        plugin.told.events().len() <= 4,
-        "{:?}",
-        plugin.told.events()
-    );
+    assert!(plugin.told.events().len() <= 4, "{:?}", plugin.told.events());
     node.finish(plugin).await;
 }

@@ -14,30 +14,16 @@ async fn terminate_is_the_default_and_the_task_may_answer() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = "trap 'echo bye; exit 4' TERM; echo ready; while :; do sleep 0.05; done";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;
     let begun = Instant::now();
-    plugin
-        .stop(task.id(), seconds(20), "")
-        .await
-        .must("StopTask");
-    assert!(
-        begun.elapsed() < seconds(5),
-        "returns when the task has ended: {:?}",
-        begun.elapsed()
-    );
+    plugin.stop(task.id(), seconds(20), "").await.must("StopTask");
+    assert!(begun.elapsed() < seconds(5), "returns when the task has ended: {:?}", begun.elapsed());
     assert_eq!(plugin.wait(task.id()).await.code, 4);
     assert_eq!(task.stdout().all(seconds(5)).await, "ready\nbye\n");
     // Stopping what has ended is no error: an agent would try again for minutes.
-    plugin
-        .stop(task.id(), seconds(5), "")
-        .await
-        .must("StopTask of an ended task");
+    plugin.stop(task.id(), seconds(5), "").await.must("StopTask of an ended task");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
@@ -48,23 +34,13 @@ async fn a_deaf_task_is_killed_after_its_time() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;
     let begun = Instant::now();
-    plugin
-        .stop(task.id(), Duration::from_millis(700), "")
-        .await
-        .must("StopTask");
+    plugin.stop(task.id(), Duration::from_millis(700), "").await.must("StopTask");
     let took = begun.elapsed();
-    assert!(
-        took >= Duration::from_millis(650) && took < seconds(4),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_millis(650) && took < seconds(4), "{took:?}");
     assert_eq!(plugin.wait(task.id()).await.code, 137);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
@@ -75,18 +51,11 @@ async fn without_patience_it_is_killed_at_once() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("trap '' TERM; echo ready; sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("trap '' TERM; echo ready; sleep 1000").build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;
     let begun = Instant::now();
-    plugin
-        .stop(task.id(), Duration::ZERO, "")
-        .await
-        .must("StopTask");
+    plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
     assert!(begun.elapsed() < seconds(2), "{:?}", begun.elapsed());
     assert_eq!(plugin.wait(task.id()).await.code, 137);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -98,24 +67,14 @@ async fn the_jobs_signal_is_used_and_a_wrong_one_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = "trap 'echo term; exit 1' TERM; trap 'echo quit; exit 6' QUIT; echo ready; while :; do sleep 0.05; done";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let script =
+        "trap 'echo term; exit 1' TERM; trap 'echo quit; exit 6' QUIT; echo ready; while :; do sleep 0.05; done";
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;
-    let wrong = plugin
-        .stop(task.id(), seconds(1), "SIGNONSENSE")
-        .await
-        .err()
-        .must("a refusal");
+    let wrong = plugin.stop(task.id(), seconds(1), "SIGNONSENSE").await.err().must("a refusal");
     assert!(wrong.message().contains("SIGNONSENSE"), "{wrong}");
-    plugin
-        .stop(task.id(), seconds(20), "SIGQUIT")
-        .await
-        .must("StopTask");
+    plugin.stop(task.id(), seconds(20), "SIGQUIT").await.must("StopTask");
     assert_eq!(plugin.wait(task.id()).await.code, 6);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
@@ -126,18 +85,12 @@ async fn the_image_names_its_stop_signal() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = "trap 'echo term; exit 1' TERM; trap 'echo usr1; exit 8' USR1; echo ready; while :; do sleep 0.05; done";
-    let task = node
-        .task(&images.with_stop_signal("SIGUSR1"))
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let script =
+        "trap 'echo term; exit 1' TERM; trap 'echo usr1; exit 8' USR1; echo ready; while :; do sleep 0.05; done";
+    let task = node.task(&images.with_stop_signal("SIGUSR1")).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;
-    plugin
-        .stop(task.id(), seconds(20), "")
-        .await
-        .must("StopTask");
+    plugin.stop(task.id(), seconds(20), "").await.must("StopTask");
     assert_eq!(plugin.wait(task.id()).await.code, 8);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
@@ -150,11 +103,7 @@ async fn nothing_that_the_task_started_survives_it() {
     let images = Images::start().await;
     // Children in sessions of their own, deaf to everything that can be ignored, while the first process ends.
     let script = "for i in 1 2 3; do (trap '' TERM HUP INT; setsid sleep 1000 </dev/null >/dev/null 2>&1) & done; sleep 0.2; exit 0";
-    let task = node
-        .task(&images.busybox())
-        .sh(script)
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -168,17 +117,10 @@ async fn two_stops_at_once() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let task = node
-        .task(&images.busybox())
-        .sh("trap '' TERM; sleep 1000")
-        .build(&mut plugin)
-        .await;
+    let task = node.task(&images.busybox()).sh("trap '' TERM; sleep 1000").build(&mut plugin).await;
     plugin.started(&task).await;
     let patience = Duration::from_millis(300);
-    let (first, second) = tokio::join!(
-        plugin.stop(task.id(), patience, ""),
-        plugin.stop(task.id(), patience, "")
-    );
+    let (first, second) = tokio::join!(plugin.stop(task.id(), patience, ""), plugin.stop(task.id(), patience, ""));
     first.must("the first StopTask");
     second.must("the second StopTask");
     plugin.destroy(task.id(), true).await.must("DestroyTask");

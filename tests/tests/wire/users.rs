@@ -25,20 +25,12 @@ async fn users_by_name_and_number() {
         ("nobody:29", "65534 29 29"),
     ];
     for (user, expected) in cases {
-        let task = node
-            .task(&images.busybox())
-            .sh("echo $(id -u) $(id -g) $(id -G)")
-            .user(user)
-            .build(&mut plugin)
-            .await;
+        let task =
+            node.task(&images.busybox()).sh("echo $(id -u) $(id -g) $(id -G)").user(user).build(&mut plugin).await;
         plugin.started(&task).await;
         assert_eq!(plugin.wait(task.id()).await.code, 0);
         plugin.destroy(task.id(), true).await.must("DestroyTask");
-        assert_eq!(
-            task.stdout().all(seconds(5)).await.trim(),
-            expected,
-            "user {user:?}"
-        );
+        assert_eq!(task.stdout().all(seconds(5)).await.trim(), expected, "user {user:?}");
     }
     node.finish(plugin).await;
 }
@@ -50,20 +42,11 @@ async fn the_images_user_and_the_jobs() {
     let images = Images::start().await;
     let reference = images.with_user("user");
     for (user, expected) in [("", "1000"), ("daemon", "1")] {
-        let task = node
-            .task(&reference)
-            .sh("id -u")
-            .user(user)
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&reference).sh("id -u").user(user).build(&mut plugin).await;
         plugin.started(&task).await;
         plugin.wait(task.id()).await;
         plugin.destroy(task.id(), true).await.must("DestroyTask");
-        assert_eq!(
-            task.stdout().all(seconds(5)).await.trim(),
-            expected,
-            "user {user:?}"
-        );
+        assert_eq!(task.stdout().all(seconds(5)).await.trim(), expected, "user {user:?}");
     }
     node.finish(plugin).await;
 }
@@ -74,23 +57,11 @@ async fn an_unknown_user_is_named_in_the_error() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     for user in ["ghost", "user:ghosts"] {
-        let task = node
-            .task(&images.busybox())
-            .sh("true")
-            .user(user)
-            .build(&mut plugin)
-            .await;
+        let task = node.task(&images.busybox()).sh("true").user(user).build(&mut plugin).await;
         let status = plugin.start(&task).await.err().must("a refusal");
         assert!(status.message().contains("ghost"), "{status}");
-        assert!(
-            !kit::calls::recoverable(&status),
-            "trying again cannot help"
-        );
-        plugin
-            .inspect(task.id())
-            .await
-            .err()
-            .must("a failed start leaves no task");
+        assert!(!kit::calls::recoverable(&status), "trying again cannot help");
+        plugin.inspect(task.id()).await.err().must("a failed start leaves no task");
     }
     node.finish(plugin).await;
 }
@@ -112,11 +83,6 @@ async fn further_groups() {
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let text = task.stdout().all(seconds(5)).await;
     let groups: std::collections::BTreeSet<&str> = text.split_whitespace().collect();
-    assert!(
-        ["1000", "50", "7777"]
-            .iter()
-            .all(|group| groups.contains(group)),
-        "{groups:?}"
-    );
+    assert!(["1000", "50", "7777"].iter().all(|group| groups.contains(group)), "{groups:?}");
     node.finish(plugin).await;
 }
