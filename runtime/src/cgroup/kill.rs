@@ -131,23 +131,21 @@ fn remove_folders(group: &Path, itself: bool) -> Result<(), RuntimeError> {
 /// How often a group that should be empty is asked again.
 const TRIES: u32 = 20;
 
-/// Removes one group. One that has processes is somebody else's by now and stays. One that only seems to have some is
-/// tried again: the kernel can see a process leave its group a moment after it told of its end, and tells of that moment
-/// on v2 only.
+/// Removes one group. One that seems to have processes is tried again: the kernel can see a process leave its group a
+/// moment after it told of its end. One that keeps them is somebody else's by now (a successor's) and stays.
 fn remove_folder(folder: &Path) -> io::Result<()> {
     for _ in 0..TRIES {
         match rustix::fs::rmdir(folder) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::BUSY) => {}
+            Err(Errno::BUSY) => wait_for_change(folder)?,
             Err(error) => return Err(error.into()),
         }
-        if !processes_below(folder)?.is_empty() {
-            tracing::warn!(group = %folder.display(), "a control group that is used by others stays");
-            return Ok(());
-        }
-        wait_for_change(folder)?;
     }
-    Err(Errno::BUSY.into())
+    if processes_below(folder)?.is_empty() {
+        return Err(Errno::BUSY.into());
+    }
+    tracing::warn!(group = %folder.display(), "a control group that is used by others stays");
+    Ok(())
 }
 
 /// Waits until the group's population changes, a few milliseconds at most.

@@ -119,6 +119,14 @@ fn groups_that_were_there_stay() {
     for group in &existing {
         fs::create_dir_all(group).expect("a group");
     }
+    if mode().expect("a mode") == Mode::V2 {
+        for folder in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"] {
+            for controller in ["cpu", "memory", "pids"] {
+                let file = PathBuf::from(folder).join("cgroup.subtree_control");
+                fs::write(file, format!("+{controller}")).expect("enabled, as Nomad does");
+            }
+        }
+    }
     for limit in [Some(16 << 20), None] {
         let mut plan = node.plan("exec sleep 100");
         plan.cgroup.path.clone_from(&path);
