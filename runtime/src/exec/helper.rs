@@ -151,7 +151,11 @@ fn entry(
     if init.ended() {
         return Err(Refusal::ContainerGone);
     }
-    let (groups, namespaces) = facts?;
+    let (groups, namespaces) = facts.map_err(|error| match error.kind() {
+        // It is about to end: its namespaces are gone already.
+        io::ErrorKind::NotFound => Refusal::ContainerGone,
+        _ => error.into(),
+    })?;
     let command = ContainerPlan { args: request.args, init: false, terminal: false, ..plan };
     let mut launch = monitor::launch(&command, &container.user, monitor::held_capabilities(), -1)?;
     launch.loopback = false;
