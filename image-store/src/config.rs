@@ -22,7 +22,8 @@ pub struct StoreConfig {
 pub struct RegistryConfig {
     /// The registry as it stands in image references: `docker.io`, `registry.example:5000`.
     pub host: String,
-    /// Talk plain HTTP. Loopback addresses do so without being told.
+    /// Talk plain HTTP. Loopback addresses do so without being told, unless there is a `ca_file` or
+    /// `insecure_skip_verify` for them.
     pub plain_http: bool,
     /// PEM file of certificate authorities to trust beside the system's.
     pub ca_file: Option<PathBuf>,
@@ -34,6 +35,13 @@ pub struct RegistryConfig {
     pub password: Option<Secret>,
     /// Accept any certificate from this host. Redirects elsewhere are verified all the same.
     pub insecure_skip_verify: bool,
+}
+
+impl RegistryConfig {
+    /// Whether what is configured makes sense for TLS only.
+    pub(crate) fn wants_tls(&self) -> bool {
+        self.ca_file.is_some() || self.insecure_skip_verify
+    }
 }
 
 /// A string that must not be shown.

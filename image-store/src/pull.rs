@@ -8,7 +8,7 @@
 use std::{
     collections::HashSet,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -102,7 +102,8 @@ async fn acquire(
         fixups: Vec::new(),
     };
     let pin = Pin::new(inner, &lease).await?;
-    let ready = make_ready(inner, request, (&resolved, asked), lease, Arc::clone(&progress)).await;
+    let last_word = Arc::clone(&pin.given_up);
+    let ready = make_ready(inner, request, (&resolved, asked), (lease, last_word), Arc::clone(&progress)).await;
     pin.end(ready.is_ok()).await?;
     let (fetched, folders) = ready?;
     progress.report(PullEvent::Done {
@@ -119,7 +120,7 @@ async fn make_ready(
     inner: &Arc<Inner>,
     request: &PullRequest,
     (resolved, asked): (&Arc<Resolved>, bool),
-    mut lease: Lease,
+    (mut lease, given_up): (Lease, Arc<Mutex<bool>>),
     progress: Arc<dyn Progress>,
 ) -> Result<(Option<u64>, Vec<PathBuf>), PullError> {
     let layers = without_duplicates(&resolved.record.layers);
@@ -129,7 +130,8 @@ async fn make_ready(
         if asked || fetched.is_some() {
             keeper.save(&resolved)?;
         }
-        keeper.mountable(&mut lease)
+        let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if *given_up { Err(interrupted()) } else { keeper.mountable(&mut lease) }
     })
     .await?;
     Ok((fetched, folders))
@@ -141,6 +143,8 @@ struct Pin {
     name: String,
     before: Option<Lease>,
     armed: bool,
+    /// File work goes on when its future is dropped: nothing may write the lease after it was undone.
+    given_up: Arc<Mutex<bool>>,
 }
 
 impl Pin {
@@ -148,7 +152,7 @@ impl Pin {
         let (keeper, lease) = (Arc::clone(inner), lease.clone());
         blocking(move || {
             let before = keeper.pin(&lease)?;
-            Ok(Pin { inner: keeper, name: lease.name, before, armed: true })
+            Ok(Pin { inner: keeper, name: lease.name, before, armed: true, given_up: Arc::default() })
         })
         .await
     }
@@ -159,8 +163,16 @@ impl Pin {
         if keep {
             return Ok(());
         }
+        blocking(self.undo()).await
+    }
+
+    fn undo(&mut self) -> impl FnOnce() -> Result<(), StoreError> + Send + use<> {
         let (inner, name, before) = (Arc::clone(&self.inner), std::mem::take(&mut self.name), self.before.take());
-        blocking(move || inner.unpin(&name, before.as_ref())).await
+        let given_up = Arc::clone(&self.given_up);
+        move || {
+            *given_up.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            inner.unpin(&name, before.as_ref())
+        }
     }
 }
 
@@ -169,9 +181,9 @@ impl Drop for Pin {
         if !self.armed {
             return;
         }
-        let (inner, name, before) = (Arc::clone(&self.inner), std::mem::take(&mut self.name), self.before.take());
+        let (name, undo) = (self.name.clone(), self.undo());
         let undo = move || {
-            if let Err(error) = inner.unpin(&name, before.as_ref()) {
+            if let Err(error) = undo() {
                 tracing::warn!(lease = name, %error, "the lease of a failed pull stays");
             }
         };
@@ -189,10 +201,13 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => {
-            Err(StoreError::io("waiting for", "the runtime")(std::io::Error::from(std::io::ErrorKind::Interrupted)))
-        }
+        Err(_) => Err(interrupted()),
     }
+}
+
+/// What file work ends with when nobody waits for it any more.
+fn interrupted() -> StoreError {
+    StoreError::io("waiting for", "the pull")(std::io::Error::from(std::io::ErrorKind::Interrupted))
 }
 
 /// Overlay refuses the same folder twice, and only the topmost one counts.
@@ -263,6 +278,7 @@ async fn ask_one(
                 return Ok(Resolved { record, ..cached.clone() });
             }
             Ok(_) => {}
+            Err(error) if error.recoverable() => return Err(error),
             Err(error) => tracing::debug!(%error, "no answer to HEAD, asking for the whole manifest"),
         }
     }

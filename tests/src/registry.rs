@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -485,36 +486,67 @@ fn refusal(shared: &Shared, state: &State, request: &Request) -> Option<Answer> 
     (given != Some(&wanted)).then(|| Answer::error(401, "UNAUTHORIZED").with("WWW-Authenticate", challenge))
 }
 
+/// An authority, and a certificate of it for the loopback address.
+const MAKE_CERTIFICATES: &str = "
+    new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+    openssl req -x509 $new -keyout ca.key -out ca.pem -days 2 -subj /CN=kit-authority
+    openssl req $new -keyout leaf.key -out leaf.csr -subj /CN=kit
+    printf 'subjectAltName=IP:127.0.0.1' > leaf.ext
+    openssl x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out leaf.pem -days 2 -extfile leaf.ext
+";
+
 /// The real `docker-registry`, in a folder of its own.
 pub struct DockerRegistry {
     child: Child,
     address: SocketAddr,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl DockerRegistry {
     /// Starts it on a free port; `None` where it is not installed.
     pub fn start() -> Option<Self> {
+        Self::start_in(tempfile::TempDir::with_prefix("kit-registry-").must("a folder for the registry"), None)
+    }
+
+    /// Starts it with a certificate for `127.0.0.1` from an authority of its own; [`DockerRegistry::ca_file`] says which.
+    /// It has no content: pushing is for the plain one.
+    pub fn start_tls() -> Option<Self> {
         let folder = tempfile::TempDir::with_prefix("kit-registry-").must("a folder for the registry");
+        let made = Command::new("sh").arg("-ec").arg(MAKE_CERTIFICATES).current_dir(folder.path()).output().ok()?;
+        assert!(made.status.success(), "certificates: {}", String::from_utf8_lossy(&made.stderr));
+        let at = |name: &str| folder.path().join(name);
+        let tls = json!({"certificate": at("leaf.pem"), "key": at("leaf.key")});
+        Self::start_in(folder, Some(tls))
+    }
+
+    fn start_in(folder: tempfile::TempDir, tls: Option<serde_json::Value>) -> Option<Self> {
         let address = TcpListener::bind("127.0.0.1:0").and_then(|probe| probe.local_addr()).must("a free port");
-        let config = json!({
+        let mut config = json!({
             "version": "0.1",
             "log": {"level": "error", "accesslog": {"disabled": true}},
             "storage": {"filesystem": {"rootdirectory": folder.path().join("data")}},
             "http": {"addr": address.to_string()},
         });
+        if let Some(tls) = tls {
+            config["http"]["tls"] = tls;
+        }
         let file = folder.path().join("config.yml");
         std::fs::write(&file, config.to_string()).must("the registry's configuration");
         let mut command = Command::new("docker-registry");
         command.arg("serve").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().ok()?;
-        let started = Self { child, address, _folder: folder };
+        let started = Self { child, address, folder };
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(address).is_err() {
             assert!(Instant::now() < deadline, "docker-registry does not answer on {address}");
             thread::sleep(Duration::from_millis(10));
         }
         Some(started)
+    }
+
+    /// The authority of a registry with TLS.
+    pub fn ca_file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
     }
 
     /// `127.0.0.1:<port>`.

@@ -42,7 +42,7 @@ impl Host {
         let parse = |scheme: &str| Url::parse(&format!("{scheme}://{name}/"));
         let wrong = |problem: String| StoreError::Configuration { host: config.host.clone(), problem };
         let https = parse("https").map_err(|error| wrong(error.to_string()))?;
-        let base = if config.plain_http || is_loopback(&https) {
+        let base = if config.plain_http || (is_loopback(&https) && !config.wants_tls()) {
             parse("http").map_err(|error| wrong(error.to_string()))?
         } else {
             https
@@ -120,6 +120,8 @@ impl Host {
 fn base_builder() -> reqwest::ClientBuilder {
     Client::builder()
         .user_agent(USER_AGENT)
+        // One connection per layer: they do not wait for each other.
+        .http1_only()
         .redirect(reqwest::redirect::Policy::none())
         .referer(false)
         .connect_timeout(CONNECT_TIMEOUT)

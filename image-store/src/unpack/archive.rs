@@ -65,8 +65,7 @@ impl<R: BufRead> Archive<R> {
                 }
                 return Ok(None);
             };
-            self.left = fields.size;
-            self.padding = padding(fields.size);
+            self.expect(&fields)?;
             let problem = |problem: String| UnpackError::refused(&fields.name, problem);
             match fields.kind {
                 Kind::PaxGlobal => {
@@ -93,6 +92,15 @@ impl<R: BufRead> Archive<R> {
                 _ => return self.entry(fields, pending).map(Some),
             }
         }
+    }
+
+    /// Data and padding that follow a header.
+    fn expect(&mut self, fields: &Fields) -> Result<(), UnpackError> {
+        if i64::try_from(fields.size).is_err() {
+            return Err(UnpackError::refused(&fields.name, "its size is out of range"));
+        }
+        (self.left, self.padding) = (fields.size, padding(fields.size));
+        Ok(())
     }
 
     /// The next header block, if there is one.
@@ -160,8 +168,7 @@ impl<R: BufRead> Archive<R> {
         if let (Some(size), true) = (pax.size, fields.kind.has_data()) {
             fields.size = size;
         }
-        self.left = fields.size;
-        self.padding = padding(fields.size);
+        self.expect(&fields)?;
         let id = |what: &str, id: u64| match u32::try_from(id) {
             // -1 means "leave it as it is" to the kernel: such a file would silently belong to root.
             Ok(u32::MAX) | Err(_) => Err(problem(&fields.name, &format!("{what} {id} is out of range"))),
@@ -272,4 +279,98 @@ fn padding(size: u64) -> u64 {
 
 fn both_differ(a: &Option<Vec<u8>>, b: &Option<Vec<u8>>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, UnpackError> {
+        let mut archive = Archive::new(bytes);
+        let mut entries = Vec::new();
+        while let Some(entry) = archive.next()? {
+            let mut data = Vec::new();
+            loop {
+                let part = archive.data()?.to_vec();
+                if part.is_empty() {
+                    break;
+                }
+                // Some of the data is left for the archive to skip.
+                archive.consume(part.len().div_ceil(2));
+                data.extend(part);
+                if data.len() > 100_000 {
+                    break;
+                }
+            }
+            entries.push((entry, data));
+        }
+        archive.finish()?;
+        Ok(entries)
+    }
+
+    fn sample() -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(5);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1);
+        let long = "n".repeat(150);
+        builder.append_pax_extensions([("mtime", &b"1.5"[..]), ("SCHILY.xattr.user.a", b"b")]).unwrap();
+        builder.append_data(&mut header, "short", &b"12345"[..]).unwrap();
+        builder.append_data(&mut header, &long, &b"abcde"[..]).unwrap();
+        builder.append_pax_extensions([("GNU.sparse.size", &b"9"[..]), ("GNU.sparse.map", b"1,5")]).unwrap();
+        builder.append_data(&mut header, "sparse", &b"abcde"[..]).unwrap();
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn extensions_apply_to_their_entry_only() {
+        let entries = read(&sample()).unwrap();
+        assert_eq!(entries.len(), 3);
+        assert_eq!((entries[0].0.mtime, entries[0].0.xattrs.len()), ((1, 500_000_000), 1));
+        assert_eq!((entries[1].0.mtime, entries[1].0.name.len()), ((1, 0), 150));
+        assert_eq!(entries[2].0.sparse.as_ref().map(|sparse| sparse.size), Some(9));
+    }
+
+    #[test]
+    fn sizes_near_the_end_of_the_number_line() {
+        for size in ["9223372036854775808", "18446744073709551615"] {
+            let mut builder = tar::Builder::new(Vec::new());
+            builder.append_pax_extensions([("size", size.as_bytes())]).unwrap();
+            let mut header = tar::Header::new_gnu();
+            header.set_size(0);
+            builder.append_data(&mut header, "x", &b""[..]).unwrap();
+            assert!(read(&builder.into_inner().unwrap()).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_archives_end_in_words(
+            damage in proptest::collection::vec((0usize..8000, any::<u8>()), 0..12),
+            cut in 0usize..8000,
+            mend in any::<bool>(),
+        ) {
+            let mut bytes = sample();
+            for (at, byte) in damage {
+                if let Some(place) = bytes.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            bytes.truncate(cut.max(512));
+            if mend {
+                // Right sums let the damage through to the rest of the reader.
+                for block in bytes.chunks_exact_mut(BLOCK) {
+                    block[148..156].fill(b' ');
+                    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+                    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+                }
+            }
+            read(&bytes).ok();
+        }
+    }
 }

@@ -319,7 +319,7 @@ impl<R: Read> Hashed<R> {
             return Err(corrupt(&format!("it unpacks to more than {} bytes", limits.layer_bytes)));
         }
         let compressed = self.compressed.load(Ordering::Relaxed);
-        if self.total > limits.ratio_grace && self.total / limits.ratio > compressed {
+        if self.total > limits.ratio_grace && self.total / limits.ratio.max(1) > compressed {
             return Err(corrupt(&format!("it unpacks to more than {} times its size", limits.ratio)));
         }
         Ok(())

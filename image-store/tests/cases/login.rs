@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use image_store::{Image, PullError, PullRequest, RegistryConfig, Silent};
-use kit::registry::{Action, Auth, Fault, Registry};
+use kit::registry::{Action, Auth, DockerRegistry, Fault, Registry};
 
 use crate::common::{Bench, credentials, request, small};
 
@@ -146,4 +146,28 @@ async fn token_servers_are_bounded_and_honest() {
     bench.registry.heal();
     bench.registry.fault(Fault::on("/token", Action::Status(503, Vec::new())).times(2));
     bench.pull(&reference).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_verified_unless_told_otherwise() {
+    let Some(registry) = DockerRegistry::start_tls() else {
+        // Only where the program is installed.
+        return;
+    };
+    let reference = format!("{}/app:1", registry.host());
+    let base = || RegistryConfig { host: registry.host(), ..Default::default() };
+    let other = DockerRegistry::start_tls().unwrap();
+    for (config, trusted) in [
+        (RegistryConfig { ca_file: Some(registry.ca_file()), ..base() }, true),
+        (RegistryConfig { ca_file: Some(other.ca_file()), ..base() }, false),
+        (RegistryConfig { insecure_skip_verify: true, ..base() }, true),
+    ] {
+        let error = Bench::with(vec![config]).pull(&reference).await.unwrap_err();
+        // An empty registry that is trusted says that it has no such image.
+        assert_eq!(matches!(error, PullError::NotFound { .. }), trusted, "{error}");
+        assert_eq!(error.to_string().contains("certificate"), !trusted, "{error}");
+    }
+    let missing = RegistryConfig { ca_file: Some("/no/such/file".into()), ..base() };
+    let error = Bench::with(vec![missing]).pull(&reference).await.unwrap_err();
+    assert!(error.to_string().contains("/no/such/file") && !error.recoverable(), "{error}");
 }

@@ -72,15 +72,8 @@ async fn a_failed_pull_keeps_the_lease_it_would_have_replaced() {
     let reference = bench.push("app:2", &broken);
     bench.registry.fault(kit::registry::Fault::on(&broken.blobs[0].0, kit::registry::Action::Status(404, Vec::new())));
     bench.pull(&reference).await.unwrap_err();
-    kit::must::eventually(Duration::from_secs(5), || false_if_pinned(&bench)).await;
     bench.store.prune().unwrap();
     assert!(image.layers[0].exists());
-}
-
-/// The undoing of a lease runs beside us; prune must hold either way, but the end state is what counts.
-fn false_if_pinned(bench: &Bench) -> bool {
-    let leases = fs::read_dir(bench.root().join("leases")).unwrap();
-    leases.into_iter().all(|lease| fs::read_to_string(lease.unwrap().path()).unwrap().contains("app:1"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
