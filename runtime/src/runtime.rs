@@ -202,16 +202,30 @@ impl Runtime {
         remove_tree(task.path())
     }
 
+    /// Removes what containers left whose state is gone, as after a restart of the machine: their writable layers. Says whose.
+    pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
+        let mut swept = Vec::new();
+        for name in Writable::list(&self.inner.data_dir, &self.inner.state_dir)? {
+            // A container's folder is made before its layer and removed after it.
+            if !state::tasks(&self.inner.state_dir).join(&name).exists() {
+                Writable::of(&self.inner.data_dir, &name).remove()?;
+                swept.push(name);
+            }
+        }
+        Ok(swept)
+    }
+
     /// The monitor ends with its container; one that does not is killed.
     fn end_monitor(&self, id: &ContainerId, task: &TaskDir) -> Result<(), RuntimeError> {
         let Some(record) = task.read::<ProcessRecord>(MONITOR)? else { return Ok(()) };
         let action = || format!("ending the monitor of {id}");
-        if let Some(monitor) = ProcessRef::find(&record).context(action)? {
-            if !monitor.wait_for(Some(PATIENCE)).context(action)? {
-                monitor.signal(libc::SIGKILL).context(action)?;
-                if !monitor.wait_for(Some(PATIENCE)).context(action)? {
-                    return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
-                }
+        let ends = |monitor: &ProcessRef| monitor.wait_for(Some(PATIENCE)).context(action);
+        if let Some(monitor) = ProcessRef::find(&record).context(action)?
+            && !ends(&monitor)?
+        {
+            monitor.signal(libc::SIGKILL).context(action)?;
+            if !ends(&monitor)? {
+                return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
             }
         }
         // Our own child stays a zombie until it is waited for; `find` does not see those.
@@ -256,7 +270,12 @@ impl Runtime {
 
     /// Reads the container's use of resources.
     pub fn stats(&self, id: &ContainerId) -> Result<Stats, RuntimeError> {
-        Err(RuntimeError::NotRunning(id.clone()))
+        let task = self.task(id);
+        let container = task.read::<ContainerRecord>(CONTAINER)?;
+        let running = container.map(|record| ProcessRef::find(&record.init)).transpose();
+        let running = running.context(|| format!("looking for {id}"))?.flatten().is_some();
+        let groups = task.read::<Groups>(CGROUP)?.filter(|_| running);
+        groups.map(|groups| cgroup::stats::read(&groups)).ok_or_else(|| RuntimeError::NotRunning(id.clone()))
     }
 
     /// Runs a command in the running container.

@@ -40,6 +40,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("exec_process_limit_of_the_container", process_limit_of_the_container),
     ("exec_no_descriptor_leaks", no_descriptor_leaks),
     ("exec_many_at_once", many_at_once),
+    ("exec_and_the_container_are_measured", measured),
     ("measure_exec", measure_exec),
 ];
 
@@ -471,4 +472,23 @@ fn measure_exec() {
         .collect();
     times.sort();
     println!("exec of true: median {:?} (started after {:?}), least {:?}", times[25].0, times[25].1, times[0].0);
+}
+
+fn measured() {
+    let node = Node::new();
+    let mut plan = node.plan("dd if=/dev/zero of=/dev/null bs=1M count=3000 2>/dev/null; echo ready; sleep 60");
+    plan.resources.memory_limit = Some(64 << 20);
+    let container = node.start(plan);
+    eventually("it sleeps", || {
+        let stats = node.runtime.stats(container.id()).expect("statistics");
+        stats.cpu.total_ns > 10_000_000 && stats.memory.usage > 0 && stats.pids > 0
+    });
+    let before = node.runtime.stats(container.id()).expect("statistics");
+    assert!(before.memory.rss > 0 && before.memory.max_usage.is_none_or(|most| most >= before.memory.rss), "{before:?}");
+    assert!(before.cpu.user_ns + before.cpu.system_ns > 0, "{before:?}");
+    Piped::shell(&node, &container, "dd if=/dev/zero of=/dev/null bs=1M count=3000 2>/dev/null").lines();
+    let after = node.runtime.stats(container.id()).expect("statistics");
+    assert!(after.cpu.total_ns > before.cpu.total_ns + 10_000_000, "{before:?} {after:?}");
+    node.runtime.kill_all(container.id()).expect("killed");
+    node.runtime.stats(container.id()).expect_err("ended");
 }
