@@ -75,6 +75,11 @@ impl TaskDir {
         &self.path
     }
 
+    /// The state folder that it is in.
+    pub fn state_dir(&self) -> &Path {
+        self.path.parent().and_then(Path::parent).unwrap_or(&self.path)
+    }
+
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

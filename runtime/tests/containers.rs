@@ -2,6 +2,8 @@
 //!
 //! This program is also the monitor and the exec helper, as the driver's binary is, so it brings its own `main`.
 
+#![allow(clippy::print_stdout, reason = "a test program's main reports on standard output")]
+
 #[path = "common/mod.rs"]
 mod common;
 

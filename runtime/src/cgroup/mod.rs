@@ -115,6 +115,14 @@ impl Groups {
             .unwrap_or(0)
     }
 
+    /// Makes the groups again that were there before. libcontainer removes all groups of a container that it could not make.
+    pub fn restore(&self) -> Result<(), RuntimeError> {
+        for group in self.members.iter().filter(|group| !group.ours) {
+            fs::create_dir_all(&group.path).context(|| format!("making {} again", group.path.display()))?;
+        }
+        Ok(())
+    }
+
     /// Removes the groups that we made.
     pub fn remove(&self) -> Result<(), RuntimeError> {
         for group in &self.members {

@@ -111,7 +111,7 @@ impl Launch {
         sys::default_signals().map_err(step("resetting signals"))?;
         umask(Mode::from_raw_mode(0o022));
         for (name, resource, limit) in &self.rlimits {
-            setrlimit(*resource, limit.clone())
+            setrlimit(*resource, *limit)
                 .map_err(|error| StartError::invalid(format!("ulimit {name}: {}", io::Error::from(error))))?;
         }
         if self.no_new_privileges {

@@ -25,7 +25,7 @@ use crate::{
     plan::{ContainerPlan, Device, MountKind, Network, Seccomp},
     rootfs::{HostMounts, Root, Writable, mount_overlay},
     seccomp,
-    spec::{self, CapabilityMask, Facts, HostDevice, SpecError, file_source, host_devices},
+    spec::{self, CapabilityMask, Facts, HostDevice, SpecError, file_source, host_devices, libcontainer_spec::Spec},
     state::{CGROUP, PLAN, TaskDir, private_dir, private_file},
     sys,
     user::{self, ResolvedUser, UserError},
@@ -75,23 +75,8 @@ fn create(
     task.commit(CGROUP, &groups)?;
     cgroup::reset_limits(&groups)?;
     let devices = find_devices(&plan)?;
-    let writable_paths = writable_paths(&plan, &root)?;
     let held = held_capabilities();
-    let rootfs = task.rootfs();
-    let facts = Facts {
-        user: &user,
-        cgroup_mode: groups.mode,
-        swap_accounting: swap_accounting(groups.mode),
-        held,
-        devices: &devices,
-        rootfs: &rootfs,
-        files: &task.files(),
-        visible_groups: &visible_groups(&plan, &groups),
-        writable_paths: &writable_paths,
-    };
-    let complete = spec::oci_spec(&plan, &facts)?;
-    write_bundle(task, &complete)?;
-
+    let complete = complete_spec(task, &plan, &root, &user, &groups, &devices)?;
     let stdio = stdio(outputs).context(|| "opening the container's standard streams".to_owned())?;
     let parts = Parts {
         id: &plan.id,
@@ -102,7 +87,13 @@ fn create(
         console_socket: console.as_ref().map(Console::path),
         launch: launch(&plan, &user, held, report.as_raw_fd())?,
     };
-    let mut built = engine::build(parts)?;
+    let mut built = match engine::build(parts) {
+        Ok(built) => built,
+        Err(error) => {
+            groups.restore()?;
+            return Err(error);
+        }
+    };
     let init = built.pid()?;
     let started = place(&plan, &groups, &devices, init).and_then(|()| {
         let oom_kills = groups.oom_kills();
@@ -119,6 +110,37 @@ fn create(
             Err(error)
         }
     }
+}
+
+/// The OCI spec of the container, which is written to its bundle too.
+fn complete_spec(
+    task: &TaskDir,
+    plan: &ContainerPlan,
+    root: &Root,
+    user: &ResolvedUser,
+    groups: &Groups,
+    devices: &[HostDevice],
+) -> Result<Spec, StartError> {
+    let spec = spec::oci_spec(
+        plan,
+        &Facts {
+            user,
+            cgroup_mode: groups.mode,
+            swap_accounting: swap_accounting(groups.mode),
+            held: held_capabilities(),
+            devices,
+            rootfs: &task.rootfs(),
+            files: &task.files(),
+            visible_groups: &visible_groups(plan, groups),
+            writable_paths: &writable_paths(plan, root)?,
+        },
+    )?;
+    let write = || -> io::Result<()> {
+        private_dir(&task.bundle())?;
+        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec_pretty(&spec)?)
+    };
+    write().context(|| format!("writing {}", task.bundle().display()))?;
+    Ok(spec)
 }
 
 impl From<SpecError> for StartError {
@@ -157,7 +179,7 @@ fn leave_host_mounts() -> Result<(), StartError> {
 fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan) -> Result<Root, StartError> {
     let top = plan.root.layers.first().ok_or_else(|| StartError::invalid("the image has no layers"))?;
     let writable = Writable::of(data_dir, plan.id.as_str());
-    writable.create(top)?;
+    writable.create(top, task.state_dir())?;
     let rootfs = task.rootfs();
     private_dir(&rootfs).context(|| format!("making {}", rootfs.display()))?;
     mount_overlay(&plan.root.layers, &writable, &rootfs)?;
@@ -287,14 +309,6 @@ fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf
         _ => groups.of(name).map(Path::to_owned),
     };
     LOOKED_AT.iter().filter_map(|name| Some(((*name).to_owned(), path(name)?))).collect()
-}
-
-fn write_bundle(task: &TaskDir, complete: &spec::libcontainer_spec::Spec) -> Result<(), StartError> {
-    let write = || -> io::Result<()> {
-        private_dir(&task.bundle())?;
-        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec_pretty(complete)?)
-    };
-    Ok(write().context(|| format!("writing {}", task.bundle().display()))?)
 }
 
 fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {

@@ -70,7 +70,7 @@ pub fn monitor_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (Some(task), Some(data_dir)) = (args.next(), args.next()) else {
         return ExitCode::from(2);
     };
-    match settle().and_then(|plugin| Ok((plugin, serve(TaskDir::at(task), data_dir)))) {
+    match settle().map(|plugin| (plugin, serve(TaskDir::at(task), data_dir))) {
         Ok((plugin, Ok(started))) => finish(plugin, started),
         Ok((plugin, Err(error))) => {
             // Nobody listening means that the plugin died: its successor finds a container that never ran.
@@ -88,10 +88,9 @@ fn settle() -> io::Result<File> {
     let null = File::open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     // The plugin made us no group leader, and if somebody did, we lead a session already.
-    if let Err(error) = setsid() {
-        if error != rustix::io::Errno::PERM {
-            return Err(error.into());
-        }
+    match setsid() {
+        Ok(_) | Err(rustix::io::Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
     }
     rustix::thread::set_name(c"oci-rs:monitor")?;
     std::env::set_current_dir("/")?;

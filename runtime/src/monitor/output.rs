@@ -30,7 +30,7 @@ pub(super) struct Stream {
     /// An O_PATH handle on what was checked.
     handle: OwnedFd,
     /// Both ends of a FIFO.
-    _held: Option<OwnedFd>,
+    held: Option<OwnedFd>,
 }
 
 impl Outputs {
@@ -41,7 +41,7 @@ impl Outputs {
     /// Makes FIFOs the user's own, so that it can open `/dev/stdout` anew. Their other reader is root.
     pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         for stream in [&self.stdout, &self.stderr] {
-            if stream._held.is_some() && uid != 0 {
+            if stream.held.is_some() && uid != 0 {
                 fchown(stream.writer(OFlags::empty())?, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
             }
         }
@@ -63,7 +63,7 @@ impl Stream {
                 FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => None,
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a FIFO nor /dev/null")),
             };
-            Ok(Self { handle, _held: held })
+            Ok(Self { handle, held })
         };
         open_checked().map_err(|error| failed(error.to_string()))
     }

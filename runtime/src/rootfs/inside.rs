@@ -4,7 +4,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Component, Path, PathBuf},
 };
 
@@ -24,10 +24,6 @@ impl Root {
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?))
-    }
-
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 
     /// Opens a path as the container would see it.
@@ -127,8 +123,6 @@ impl Root {
         Ok(parent.join(target))
     }
 }
-
-use std::os::unix::ffi::OsStrExt;
 
 /// Parent and last name of a path that does not end in `..`.
 fn split(path: &Path) -> io::Result<(PathBuf, PathBuf)> {

@@ -11,7 +11,10 @@ use std::{
     fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::{MetadataExt, PermissionsExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{MetadataExt, PermissionsExt},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -30,6 +33,9 @@ pub(crate) use propagation::HostMounts;
 
 use crate::error::{Context, RuntimeError};
 
+/// Names the state folder that a writable layer belongs to: others may use the same data folder.
+const OWNER: &str = "owner";
+
 /// The writable layer of one container.
 #[derive(Debug)]
 pub(crate) struct Writable {
@@ -42,12 +48,30 @@ impl Writable {
         Self { folder: data_dir.join("containers").join(id) }
     }
 
+    /// The containers that have a writable layer, as far as they belong to this state folder.
+    pub fn list(data_dir: &Path, state_dir: &Path) -> Result<Vec<String>, RuntimeError> {
+        let folder = data_dir.join("containers");
+        let read = || -> io::Result<Vec<String>> {
+            let mut found = Vec::new();
+            for entry in fs::read_dir(&folder)? {
+                let entry = entry?;
+                let owner = fs::read(entry.path().join(OWNER)).unwrap_or_default();
+                if owner == state_dir.as_os_str().as_bytes() {
+                    found.extend(entry.file_name().into_string());
+                }
+            }
+            Ok(found)
+        };
+        read().context(|| format!("listing {}", folder.display()))
+    }
+
     /// An empty layer, whose root has mode and owner of the image's; what an earlier container left is removed.
-    pub fn create(&self, image_root: &Path) -> Result<(), RuntimeError> {
+    pub fn create(&self, image_root: &Path, state_dir: &Path) -> Result<(), RuntimeError> {
         self.remove()?;
         let model = fs::metadata(image_root).context(|| format!("image layer {}", image_root.display()))?;
         let make = || -> io::Result<()> {
             fs::create_dir_all(self.upper())?;
+            fs::write(self.folder.join(OWNER), state_dir.as_os_str().as_bytes())?;
             fs::create_dir(self.work())?;
             fs::set_permissions(&self.folder, fs::Permissions::from_mode(0o700))?;
             std::os::unix::fs::chown(self.upper(), Some(model.uid()), Some(model.gid()))?;

@@ -10,7 +10,6 @@ use std::{
 pub(crate) enum PropagationType {
     Private,
     Shared,
-    Slave,
 }
 
 /// Sets the propagation of a mount and of all below it.
@@ -21,7 +20,6 @@ pub(crate) fn set_propagation(mount: BorrowedFd<'_>, propagation: PropagationTyp
         propagation: match propagation {
             PropagationType::Private => libc::MS_PRIVATE,
             PropagationType::Shared => libc::MS_SHARED,
-            PropagationType::Slave => libc::MS_SLAVE,
         },
         userns_fd: 0,
     };

@@ -6,7 +6,7 @@ use std::io;
 pub(crate) fn install_filter(program: &[u8]) -> io::Result<()> {
     const INSTRUCTION: usize = size_of::<libc::sock_filter>();
     let too_long = || io::Error::new(io::ErrorKind::InvalidData, "the seccomp filter is not a BPF program");
-    if program.is_empty() || program.len() % INSTRUCTION != 0 {
+    if program.is_empty() || !program.len().is_multiple_of(INSTRUCTION) {
         return Err(too_long());
     }
     let mut instructions: Vec<libc::sock_filter> = program

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use runtime::{
     cgroup::{Mode, mode},
-    plan::Resources,
+    plan::{Mount, MountKind, Propagation, Resources},
 };
 
 use crate::common::{Node, control_groups};
@@ -127,6 +127,17 @@ fn groups_that_were_there_stay() {
             }
         }
     }
+    let mut impossible = node.plan("true");
+    impossible.cgroup.path.clone_from(&path);
+    impossible.mounts = vec![Mount {
+        destination: "/sys/no/such/place".to_owned(),
+        kind: MountKind::Tmpfs { size: None, mode: None },
+        readonly: false,
+        propagation: Propagation::Private,
+    }];
+    let error = node.runtime.start(&impossible).map(drop).expect_err("cannot be made");
+    assert!(error.message.contains("/sys/no/such/place"), "{error}");
+    assert_eq!(control_groups(&path), existing, "a failure takes nothing along");
     for limit in [Some(16 << 20), None] {
         let mut plan = node.plan("exec sleep 100");
         plan.cgroup.path.clone_from(&path);

@@ -28,6 +28,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("life_nobody_waits_for_the_start", nobody_waits_for_the_start),
     ("life_bundle_is_complete", bundle_is_complete),
     ("life_monitor_is_small", monitor_is_small),
+    ("life_sweep_after_a_restart", sweep_after_a_restart),
     ("life_destroyed_while_it_starts", destroyed_while_it_starts),
     ("life_late_destroy_spares_a_successor", late_destroy_spares_a_successor),
 ];
@@ -259,6 +260,23 @@ fn monitor_is_small() {
     println!("monitor: {} kB private, {} kB in all", field("RssAnon:"), field("VmRSS:"));
     assert!(field("RssAnon:") < 700, "{status}");
     assert_eq!(field("Threads:"), 1);
+}
+
+fn sweep_after_a_restart() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100"));
+    assert!(node.runtime.sweep().expect("swept").is_empty(), "what runs stays");
+    let other = Runtime::open(&node.folder.path().join("other"), &node.folder.path().join("data")).expect("a runtime");
+    assert!(other.sweep().expect("swept").is_empty(), "what others run stays");
+    container.running.signal(libc::SIGKILL).expect("killed");
+    container.wait();
+    let monitor = rustix::process::Pid::from_raw(container.running.monitor.pid);
+    rustix::process::waitpid(monitor, rustix::process::WaitOptions::empty()).expect("our child");
+    fs::remove_dir_all(node.folder.path().join("state/tasks").join(container.id().as_str())).expect("removed");
+    assert_eq!(node.runtime.sweep().expect("swept"), [container.id().to_string()]);
+    for group in control_groups(&container.plan.cgroup.path) {
+        fs::remove_dir(group).expect("empty");
+    }
 }
 
 /// Another process destroys what is being started: the start fails or its container goes, and nothing stays either way.

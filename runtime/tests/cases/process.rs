@@ -30,6 +30,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_terminal_keeps_the_last_output", terminal_keeps_the_last_output),
     ("process_host_name_and_sysctl", host_name_and_sysctl),
     ("process_private_network_has_loopback", private_network_has_loopback),
+    ("process_missing_network_namespace", missing_network_namespace),
     ("process_namespaces_of_the_host", namespaces_of_the_host),
     ("process_binary_of_the_host_cannot_be_written", binary_of_the_host_cannot_be_written),
 ];
@@ -294,6 +295,14 @@ fn private_network_has_loopback() {
     let node = Node::new();
     let (_, out, _) = node.run(node.plan("ifconfig lo"));
     assert!(out.contains("UP LOOPBACK RUNNING") && out.contains("127.0.0.1"), "{out}");
+}
+
+fn missing_network_namespace() {
+    let node = Node::new();
+    let mut plan = node.plan("true");
+    plan.namespaces.network = Network::Path("/run/netns/no-such-namespace".into());
+    let error = node.refuse(&plan);
+    assert!(error.message.contains("no-such-namespace"), "{error}");
 }
 
 fn namespaces_of_the_host() {
