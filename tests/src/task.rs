@@ -6,13 +6,13 @@ use std::{
     io::{ErrorKind, Read},
     os::unix::fs::{OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
 use proto::driver::{
     AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount,
-    NetworkIsolationSpec, Resources, TaskConfig,
+    NetworkIsolationSpec, Resources, TaskConfig, network_isolation_spec::NetworkIsolationMode,
 };
 use rustix::{
     fs::{Mode, mkfifoat},
@@ -36,6 +36,7 @@ pub struct Alloc {
     mounts: Mutex<Vec<PathBuf>>,
     groups: Mutex<BTreeMap<String, TaskGroups>>,
     readers: Mutex<Vec<PathBuf>>,
+    network: OnceLock<PathBuf>,
 }
 
 /// A random id in the form of a UUID.
@@ -57,7 +58,14 @@ impl Alloc {
             make_dir(&dir.join("alloc").join(name), 0o777, NOBODY);
         }
         make_dir(&dir.join("alloc"), 0o777, NOBODY);
-        Self { id, dir, mounts: Mutex::default(), groups: Mutex::default(), readers: Mutex::default() }
+        Self {
+            id,
+            dir,
+            mounts: Mutex::default(),
+            groups: Mutex::default(),
+            readers: Mutex::default(),
+            network: OnceLock::new(),
+        }
     }
 
     /// The folder of a task, made as for image isolation when it is missing.
@@ -85,6 +93,24 @@ impl Alloc {
         groups.entry(task.to_owned()).or_insert_with(made).clone()
     }
 
+    /// The group's network namespace as a client makes it for bridge mode, with loopback up and nothing else.
+    pub fn network(&self) -> NetworkIsolationSpec {
+        let path = self.network.get_or_init(|| {
+            ip(&["netns", "add", &self.id]).must("make a network namespace");
+            ip(&["-n", &self.id, "link", "set", "lo", "up"]).must("loopback");
+            Path::new("/run/netns").join(&self.id)
+        });
+        NetworkIsolationSpec {
+            mode: NetworkIsolationMode::Group.into(),
+            path: path.to_string_lossy().into_owned(),
+            ..Default::default()
+        }
+    }
+
+    fn remove_network(&self) -> Result<(), String> {
+        if self.network.get().is_some_and(|path| path.exists()) { ip(&["netns", "delete", &self.id]) } else { Ok(()) }
+    }
+
     /// What a client does at an allocation's end: groups and mounts go. Returns what resisted.
     pub fn take_away(&self) -> Vec<String> {
         let mut resistance = Vec::new();
@@ -101,11 +127,13 @@ impl Alloc {
                 }
             }
         });
+        resistance.extend(self.remove_network().err());
         resistance
     }
 
     /// Takes everything away by force.
     pub(crate) fn destroy(&self) {
+        self.remove_network().ok();
         for fifo in self.readers.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             wake_reader(&fifo);
         }
@@ -134,6 +162,12 @@ impl Alloc {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(fifo.clone());
         (fifo.clone(), Log::read(fifo))
     }
+}
+
+fn ip(args: &[&str]) -> Result<(), String> {
+    let output =
+        std::process::Command::new("ip").args(args).output().map_err(|error| format!("ip (iproute2): {error}"))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
 /// Lets a reader that waits for its first writer come to its end.

@@ -23,11 +23,11 @@ pub fn busybox() -> Vec<u8> {
 }
 
 /// Commands that the image offers, each a link to busybox.
-const APPLETS: [&str; 49] = [
+const APPLETS: [&str; 50] = [
     "[", "cat", "chmod", "chown", "cp", "cut", "date", "dd", "df", "echo", "env", "false", "find", "grep", "head",
     "hostname", "id", "ip", "kill", "ln", "ls", "mkdir", "mknod", "mktemp", "mount", "mv", "nc", "nslookup", "ping",
     "ps", "pwd", "readlink", "rm", "sed", "seq", "setsid", "sh", "sleep", "sort", "stat", "stty", "sync", "tail",
-    "test", "touch", "tr", "true", "umount", "yes",
+    "test", "touch", "tr", "true", "umount", "wc", "yes",
 ];
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1::/:/bin/false\nuser:x:1000:1000::/home/user:/bin/sh\n\

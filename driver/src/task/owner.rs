@@ -15,6 +15,9 @@ use super::{
 };
 use crate::engine::Engine;
 
+/// How long the monitor of a killed container may take to write down its end.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
 type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// One call: what is to happen, and who waits for it.
@@ -239,7 +242,18 @@ impl Owner {
                 None => Ok(()),
             },
             Action::KillAll => self.engine.kill_all(self.facts.clone()).await,
-            Action::Remove => self.engine.remove(self.facts.clone()).await,
+            Action::Remove => {
+                self.publish_end().await;
+                self.engine.remove(self.facts.clone()).await
+            }
+        }
+    }
+
+    /// Before a killed task is forgotten: Nomad takes an error of WaitTask for the task's end, so who waits is told the truth.
+    async fn publish_end(&mut self) {
+        let Some(ended) = self.ended.take() else { return };
+        if let Ok(exit) = tokio::time::timeout(PATIENCE, ended).await {
+            self.view.send_modify(|view| view.exit = Some(exit));
         }
     }
 }

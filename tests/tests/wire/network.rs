@@ -1,0 +1,111 @@
+//! Whose network a task is in.
+
+use std::fs;
+
+use kit::{
+    must::{Must, seconds},
+    node::Node,
+    tools::Images,
+};
+use proto::driver::HostsConfig;
+use serde_json::json;
+
+fn namespace(path: &str) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path).must("a namespace");
+    (metadata.dev(), metadata.ino())
+}
+
+#[tokio::test]
+async fn without_a_group_network_it_is_the_hosts() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(&mut plugin).await;
+    plugin.started(&task).await;
+    let init = plugin.init_pid(&task);
+    assert_eq!(namespace(&format!("/proc/{init}/ns/net")), namespace("/proc/self/ns/net"));
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_groups_network_is_joined() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let alloc = node.alloc();
+    let mut network = alloc.network();
+    network.hosts_config = Some(HostsConfig { hostname: "group-host".into(), address: "172.26.64.9".into() });
+    let idle = "while :; do sleep 1000; done";
+    let web = node
+        .task(&images.busybox())
+        .in_alloc(&alloc)
+        .name("web")
+        .sh(idle)
+        .network(network.clone())
+        .build(&mut plugin)
+        .await;
+    let side = node
+        .task(&images.busybox())
+        .in_alloc(&alloc)
+        .name("side")
+        .sh(idle)
+        .network(network.clone())
+        .build(&mut plugin)
+        .await;
+    for task in [&web, &side] {
+        plugin.started(task).await;
+        let init = plugin.init_pid(task);
+        assert_eq!(namespace(&format!("/proc/{init}/ns/net")), namespace(&network.path));
+        assert_eq!(plugin.sh(task, "hostname").await, "group-host");
+        assert!(plugin.sh(task, "grep 172.26.64.9 /etc/hosts").await.contains("group-host"));
+    }
+    // They reach each other by loopback, and nobody else does.
+    plugin
+        .exec(web.id(), &["/bin/sh", "-c", "(echo hello | nc -l -p 8123) >/dev/null 2>&1 &"], seconds(5))
+        .await
+        .must("ExecTask");
+    let answer =
+        plugin.sh(&side, "for i in 1 2 3 4 5 6 7 8 9; do nc 127.0.0.1 8123 </dev/null && break; sleep 0.1; done").await;
+    assert_eq!(answer, "hello");
+    // A task that ends leaves the group's network to the other.
+    plugin.end(&web).await;
+    plugin.sh(&side, "ip link show lo").await;
+    plugin.end(&side).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_network_that_is_not_there() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let alloc = node.alloc();
+    let mut network = alloc.network();
+    network.path = "/run/netns/not-there".into();
+    let task = node.task(&images.busybox()).in_alloc(&alloc).sh("true").network(network).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("/run/netns/not-there"), "{status}");
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn no_network_at_all() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh("while :; do sleep 1000; done")
+        .option("network_mode", json!("none"))
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    let init = plugin.init_pid(&task);
+    assert_ne!(namespace(&format!("/proc/{init}/ns/net")), namespace("/proc/self/ns/net"));
+    assert_eq!(plugin.sh(&task, "ls /sys/class/net 2>/dev/null | grep -v '^lo$' | grep -vc . || true").await, "0");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}

@@ -1,0 +1,234 @@
+//! Calls that meet each other, hosts that are not as they should be, and things that take too long.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use kit::{
+    calls::recoverable,
+    cgroup, leak,
+    must::{Must, seconds},
+    node::Node,
+    registry::{Action, Fault},
+    tools::Images,
+};
+use serde_json::json;
+
+const IDLE: &str = "while :; do sleep 1000; done";
+
+/// A pull that stands still ends after its time, and the restart policy may try again.
+#[tokio::test]
+async fn a_pull_has_its_time() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    images.with(|registry| registry.fault(Fault::on("/blobs/", Action::Stall(1000))));
+    let task =
+        node.task(&images.busybox()).sh("true").option("image_pull_timeout", json!("1s")).build(&mut plugin).await;
+    let begun = Instant::now();
+    let status = plugin.start(&task).await.err().must("a pull that stands still");
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(900) && took < seconds(8), "{took:?}");
+    assert!(recoverable(&status), "{status}");
+    assert!(status.message().contains("1s") || status.message().contains("1 s"), "{status}");
+    images.with(|registry| registry.heal());
+    let again = task.restarted();
+    plugin.started(&again).await;
+    plugin.wait(again.id()).await;
+    plugin.destroy(again.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// An agent that stops a job while its image is being pulled must not wait for the pull.
+#[tokio::test]
+async fn a_stop_cuts_a_start_short() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    images.with(|registry| registry.fault(Fault::on("/blobs/", Action::Stall(1000))));
+    for forced in [false, true] {
+        let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if forced {
+                plugin.destroy(task.id(), true).await.must("DestroyTask during a start");
+            } else {
+                plugin.stop(task.id(), seconds(1), "").await.must("StopTask during a start");
+            }
+        };
+        let begun = Instant::now();
+        let (started, ()) = tokio::join!(plugin.start(&task), later);
+        started.err().must("a start that was cut short");
+        assert!(begun.elapsed() < seconds(5), "{:?}", begun.elapsed());
+        plugin.inspect(task.id()).await.err().must("an unknown task");
+    }
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    node.finish(plugin).await;
+}
+
+/// An agent takes any error of WaitTask for the task's end: a forced destroy must still let it know the truth.
+#[tokio::test]
+async fn a_wait_outlives_a_forced_destroy() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    plugin.started(&task).await;
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let (first, second) = tokio::join!(plugin.destroy(task.id(), true), plugin.destroy(task.id(), true));
+        first.must("DestroyTask");
+        second.must("DestroyTask");
+    };
+    let (waited, ()) = tokio::join!(plugin.wait_raw(task.id()), later);
+    let answer = waited.must("WaitTask across DestroyTask");
+    assert_eq!(answer.result.must("a result").exit_code, 137);
+    node.finish(plugin).await;
+}
+
+/// logmon may be late or dead: a start must not wait for a reader.
+#[tokio::test]
+async fn a_log_without_a_reader_does_not_block_the_start() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let mut task = node.task(&images.busybox()).sh("seq 1 100000; exit 0").without_logs().build(&mut plugin).await;
+    for (path, name) in [(&mut task.config.stdout_path, "stdout"), (&mut task.config.stderr_path, "stderr")] {
+        let fifo = task.alloc.dir.join(format!("alloc/logs/.main.{name}.fifo"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).must("a FIFO");
+        *path = fifo.to_string_lossy().into_owned();
+    }
+    let begun = Instant::now();
+    plugin.started(&task).await;
+    assert!(begun.elapsed() < seconds(3), "{:?}", begun.elapsed());
+    // It blocks on a full FIFO, and can be stopped all the same.
+    plugin.stop(task.id(), Duration::from_millis(200), "").await.must("StopTask");
+    plugin.wait(task.id()).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn logs_that_are_not_there() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let mut task = node.task(&images.busybox()).sh("true").without_logs().build(&mut plugin).await;
+    task.config.stdout_path = task.alloc.dir.join("alloc/logs/absent.fifo").to_string_lossy().into_owned();
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("absent.fifo"), "{status}");
+    node.finish(plugin).await;
+}
+
+/// The client may remove an allocation's folder before the driver is asked to destroy the task.
+#[tokio::test]
+async fn destroy_does_not_need_the_allocation() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("exit 3").build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 3);
+    assert_eq!(task.alloc.take_away(), Vec::<String>::new(), "nothing holds the allocation after the task's end");
+    fs::remove_dir_all(&task.alloc.dir).must("remove the allocation");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// After a reboot the state folder is empty and every process is gone.
+#[tokio::test]
+async fn a_reboot() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 0.01; done").build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    plugin.process.kill().await;
+    for (pid, _) in node.traces().processes {
+        if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+        }
+    }
+    kit::must::eventually(seconds(3), || node.traces().processes.is_empty()).await;
+    fs::remove_dir_all(node.state_dir()).must("empty the state folder");
+    // Groups do not survive a reboot either; those of the client stay here because the client would make them anew.
+    for group in cgroup::find(&task.alloc.id).iter().filter(|group| !task.groups.own.contains(group)) {
+        fs::remove_dir(group).must("remove a group");
+    }
+
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.err().must("nothing to recover");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let again = task.restarted();
+    plugin.started(&again).await;
+    plugin.end(&again).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn arguments_and_variables_as_long_as_the_kernel_takes_them() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let long = "x".repeat(100_000);
+    let task = node.task(&images.busybox()).sh("echo ${#LONG}").env("LONG", &long).build(&mut plugin).await;
+    plugin.started(&task).await;
+    plugin.wait(task.id()).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(task.stdout().all(seconds(5)).await, "100000\n");
+    // One variable may have 128 KiB.
+    let task = node.task(&images.busybox()).sh("true").env("LONG", &"x".repeat(200_000)).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("more than the kernel takes");
+    assert!(!recoverable(&status) && status.message().to_lowercase().contains("long"), "{status}");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn an_init_reaps_and_forwards() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = "trap 'echo term; exit 12' TERM; (sleep 0.1 &) ; echo ready; while :; do sleep 0.05; done";
+    let task = node.task(&images.busybox()).sh(script).option("init", json!(true)).build(&mut plugin).await;
+    plugin.started(&task).await;
+    task.stdout().contains("ready", seconds(5)).await;
+    // Process 1 is not the command, and no orphan stays a zombie.
+    assert_ne!(plugin.sh(&task, "echo $(tr '\\0' ' ' < /proc/1/cmdline)").await.trim(), format!("/bin/sh -c {script}"));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(plugin.sh(&task, "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l").await.trim(), "0");
+    plugin.stop(task.id(), seconds(10), "").await.must("StopTask");
+    assert_eq!(plugin.wait(task.id()).await.code, 12);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// Every task has one, so it must be next to nothing.
+#[tokio::test]
+async fn the_monitor_is_small() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    plugin.started(&task).await;
+    let monitor: i32 =
+        leak::status_field(plugin.init_pid(&task), "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
+    assert_eq!(leak::status_field(monitor, "Threads").as_deref(), Some("1"));
+    let rollup = fs::read_to_string(format!("/proc/{monitor}/smaps_rollup")).must("the monitor's memory");
+    // The pages of the sealed file are everybody's. What remains is mostly the binary's relocated tables, larger in a dev build.
+    let anonymous =
+        rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let anonymous = anonymous.must("a line about memory");
+    assert!(anonymous < 1280, "{anonymous} KiB are the monitor's own");
+    let environ = fs::read(format!("/proc/{monitor}/environ")).must("the monitor's environment");
+    assert!(environ.is_empty(), "{}", String::from_utf8_lossy(&environ));
+    let folder = fs::read_dir(format!("/proc/{monitor}/fd")).must("the monitor's descriptors");
+    let open: Vec<String> =
+        folder.flatten().filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned())).collect();
+    assert!(
+        open.len() <= 10 && !open.iter().any(|target| target.contains("secrets") || target.contains("private")),
+        "{open:?}"
+    );
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
