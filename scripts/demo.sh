@@ -26,6 +26,9 @@ show_failure() {
     [ -z "${alloc:-}" ] || "$NOMAD" alloc status "$alloc" >&2 || true
 }
 
+# A reboot ends a kept demo too.
+if [ -e "$KEPT" ] && [ ! -d "$(cat "$KEPT")" ]; then rm -f "$KEPT"; fi
+
 if [ "${1:-}" = stop ]; then
     [ -e "$KEPT" ] || die "no demo is running"
     folder=$(cat "$KEPT")
@@ -67,7 +70,8 @@ start_agent "$folder" "$binary"
 "$NOMAD" node status -self -verbose | grep -E '^(Driver|oci-rs) |^driver\.oci-rs' | sed 's/^/    /'
 
 say "Running e2e/jobs/web.nomad.hcl: driver = \"oci-rs\", network mode = \"bridge\", a mapped port"
-"$NOMAD" job run -var "image=$image" "$ROOT/e2e/jobs/web.nomad.hcl" | grep -vE '^ *$|Web UI|^-' | sed 's/^/    /'
+"$NOMAD" job run -var "image=$image" "$ROOT/e2e/jobs/web.nomad.hcl" |
+    grep -E 'Allocation|Evaluation .* finished|Deployment completed' | sed -E 's/^(==>)? */    /'
 alloc=$("$NOMAD" job allocs -json web | jq -r '.[0].ID')
 address=$(curl -fsS "$NOMAD_ADDR/v1/allocation/$alloc" | jq -r '.AllocatedResources.Shared.Ports[0] | "\(.HostIP):\(.Value)"')
 "$NOMAD" alloc status "$alloc" | sed -n '/^Recent Events/,$p' | sed 's/^/    /'

@@ -16,6 +16,8 @@ CNI_PATH=${CNI_PATH:-/usr/lib/cni}
 
 # Debian keeps iptables and ip in folders that a plain user's PATH lacks.
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+# No advertising of web pages after each command.
+export NOMAD_CLI_SHOW_HINTS=0
 # The checkout may belong to another user than the one who builds: Go must not ask git about it.
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-buildvcs=false"
 
@@ -85,9 +87,11 @@ start_agent() {
     while ip -br addr | grep -qF "172.27.$number."; do number=$((RANDOM % 250)); done
     mkdir -p "$folder/plugins"
     cp "$binary" "$folder/plugins/oci-rs"
-    sed -e "s|@NAME@|demo|; s|@DIR@|$folder|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
-        -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERF_PORT@|$serf|; s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|" \
-        -e "s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" "$ROOT/e2e/agent.hcl.in" >"$folder/agent.hcl"
+    cat "$ROOT/e2e/common.hcl.in" "$ROOT/e2e/server.hcl" "$ROOT/e2e/client.hcl.in" |
+        sed -e "s|@NAME@|nomad|; s|@DIR@|$folder|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
+            -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERVER_PORT@|$rpc|; s|@SERF_PORT@|$serf|" \
+            -e "s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|; s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
+            >"$folder/agent.hcl"
     # In a session of its own: Ctrl-C in the terminal must not reach it before its jobs are stopped.
     setsid "$NOMAD" agent -config "$folder/agent.hcl" >"$folder/agent.log" 2>&1 </dev/null &
     printf '%s\n' "AGENT_PID=$!" "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \

@@ -1,16 +1,19 @@
-//! A Nomad agent of our own, server and client in one, that can be stopped, killed and started again with its state.
+//! A Nomad of our own: a server, and a client with the driver that can be stopped, killed and started again with its state.
+//!
+//! Two processes, so that the client can die alone as it does in the field. Nomad's server takes up to a minute after its own
+//! restart until it trusts its clients again, which is nothing that a driver could be tested by.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{Read, Seek, SeekFrom},
     net::Ipv4Addr,
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,22 +22,23 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Alloc, Context, Failure, Job, Outcome, Tools, api::Api, leaks, process, registry::free_port,
+    Alloc, Context, Failure, Job, Outcome, Tools, api::Api, leaks, nomad::Nomad, process, registry::free_port,
 };
 
 const START: Duration = Duration::from_secs(60);
-const STOP: Duration = Duration::from_secs(30);
 
-/// The agent: its process, its folder and its network.
+/// Server and client, their folder and their network. What it says of "the agent" means the client.
 #[derive(Debug)]
 pub struct Agent {
     tools: Tools,
     folder: Option<TempDir>,
     path: PathBuf,
+    server: Nomad,
+    client: Nomad,
     api: Api,
+    client_api: Api,
     bridge: String,
     subnet: String,
-    child: Mutex<Option<Child>>,
     allocs: Mutex<Vec<String>>,
     jobs: AtomicUsize,
     log_mark: Mutex<u64>,
@@ -48,67 +52,56 @@ impl Agent {
     pub fn start(tools: &Tools) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("oci-rs-e2e.").tempdir()?;
         let path = folder.path().to_owned();
-        let http = free_port()?;
+        let (http, client_http) = (free_port()?, free_port()?);
         let number = free_subnet();
         let agent = Self {
             tools: tools.clone(),
+            server: Nomad::new(&tools.nomad, path.join("server.hcl")),
+            client: Nomad::new(&tools.nomad, path.join("client.hcl")),
             api: Api::new(http),
+            client_api: Api::new(client_http),
             bridge: format!("oci-rs-{number}"),
             subnet: format!("172.27.{number}.0/24"),
             folder: Some(folder),
             path,
-            child: Mutex::default(),
             allocs: Mutex::default(),
             jobs: AtomicUsize::new(0),
             log_mark: Mutex::default(),
         };
         fs::create_dir(agent.path.join("plugins"))?;
         fs::copy(&tools.driver, agent.driver())?;
-        agent.configure(http)?;
+        agent.configure(http, client_http)?;
+        agent.server.start()?;
         agent.launch()?;
         Ok(agent)
     }
 
-    /// Starts the process, with whatever state there is, and waits until the node is ready.
+    /// Starts the client, with whatever state there is, and waits until it and the driver are ready.
     ///
     /// # Errors
-    /// With the end of the agent's log.
+    /// With the end of the logs.
     pub fn launch(&self) -> Outcome {
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.log())?;
-        let mut command = Command::new(&self.tools.nomad);
-        command
-            .args(["agent", "-config"])
-            .arg(self.path.join("agent.hcl"))
-            .stdin(Stdio::null());
-        // Its own group, so that Ctrl-C reaches only us, and we stop its jobs first.
-        command
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .process_group(0);
-        *lock(&self.child) = Some(command.spawn().context("nomad agent")?);
+        self.client.start()?;
         let deadline = Instant::now() + START;
-        loop {
-            let slice = Duration::from_secs(2);
-            let ready = self
-                .api
-                .wait("/v1/nodes?resources=false", "the node", slice, |nodes| {
-                    node_ready(nodes).then_some(())
-                });
-            let Err(failure) = ready else { return Ok(()) };
-            let ended = lock(&self.child)
-                .as_mut()
-                .map_or(Ok(None), Child::try_wait)?;
-            if ended.is_some() || Instant::now() > deadline {
-                return Err(Failure(format!(
-                    "agent not ready ({ended:?}): {}\n{}",
-                    failure.0,
-                    self.log_tail(60)
-                )));
+        // The server still believes in a client that has died, so ask the client.
+        while let Err(failure) = self.client_ready() {
+            if !self.client.runs() || !self.server.runs() || Instant::now() > deadline {
+                return Err(Failure(format!("the agent is not ready: {}\n{}", failure.0, self.log_tail(60))));
             }
+            thread::sleep(Duration::from_millis(100));
         }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready =
+            self.api.wait("/v1/nodes?resources=false", "the node", left, |nodes| node_ready(nodes).then_some(()));
+        ready.map_err(|Failure(text)| Failure(format!("{text}\n{}", self.log_tail(60))))
+    }
+
+    /// Registered, with an answer to a heartbeat.
+    fn client_ready(&self) -> Outcome {
+        let info = self.client_api.get("/v1/agent/self")?;
+        let client = &info["stats"]["client"];
+        let beats = client["heartbeat_ttl"].as_str().is_some_and(|ttl| ttl != "0s");
+        if beats { Ok(()) } else { Err(Failure(format!("no heartbeat: {client}"))) }
     }
 
     /// Stops the agent as an operator does; its tasks go on.
@@ -116,7 +109,7 @@ impl Agent {
     /// # Errors
     /// When it does not end.
     pub fn stop(&self) -> Outcome {
-        self.end(Signal::INT)
+        self.client.end(Signal::INT)
     }
 
     /// Kills the agent with SIGKILL; plugin and tasks go on.
@@ -124,7 +117,7 @@ impl Agent {
     /// # Errors
     /// When it does not end.
     pub fn kill(&self) -> Outcome {
-        self.end(Signal::KILL)
+        self.client.end(Signal::KILL)
     }
 
     /// The pid of the plugin instance that serves the agent.
@@ -139,11 +132,9 @@ impl Agent {
                 return Ok(plugin.pid);
             }
             if Instant::now() > deadline {
-                return Err(Failure(format!(
-                    "expected one plugin process, found {found:?}"
-                )));
+                return Err(Failure(format!("expected one plugin process, found {found:?}")));
             }
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
         }
     }
 
@@ -161,18 +152,15 @@ impl Agent {
         let id = format!("job-{}", self.jobs.fetch_add(1, Ordering::Relaxed));
         let evaluation = job.register(&self.api, &self.tools.home, &id)?;
         let path = format!("/v1/evaluation/{evaluation}");
-        let unplaced = self
-            .api
-            .wait(&path, "the evaluation", START, |evaluation| {
-                (evaluation["Status"] == "complete").then(|| evaluation["FailedTGAllocs"].clone())
-            })?;
+        let unplaced = self.api.wait(&path, "the evaluation", START, |evaluation| {
+            (evaluation["Status"] == "complete").then(|| evaluation["FailedTGAllocs"].clone())
+        })?;
         if !unplaced.is_null() {
             return Err(Failure(format!("the job cannot be placed: {unplaced}")));
         }
         let path = format!("/v1/job/{id}/allocations");
-        let alloc = self.api.wait(&path, "an allocation", START, |allocs| {
-            Some(allocs[0]["ID"].as_str()?.to_owned())
-        })?;
+        let alloc =
+            self.api.wait(&path, "an allocation", START, |allocs| Some(allocs[0]["ID"].as_str()?.to_owned()))?;
         lock(&self.allocs).push(alloc.clone());
         Ok(Alloc::new(self, alloc, id))
     }
@@ -183,11 +171,7 @@ impl Agent {
     /// When it cannot be started.
     pub fn nomad(&self, args: &[&str]) -> Outcome<Output> {
         let mut command = self.command("timeout");
-        command
-            .arg("60")
-            .arg(&self.tools.nomad)
-            .args(args)
-            .stdin(Stdio::null());
+        command.arg("60").arg(&self.tools.nomad).args(args).stdin(Stdio::null());
         command.output().context("nomad")
     }
 
@@ -196,19 +180,20 @@ impl Agent {
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command
-            .env("NOMAD_ADDR", self.api.address())
+            .env("NOMAD_ADDR", self.client_api.address())
             .env("NOMAD_CLI_NO_COLOR", "1")
+            .env("NOMAD_CLI_SHOW_HINTS", "0")
             .env("NOMAD", &self.tools.nomad);
         command
     }
 
-    /// Its HTTP API.
+    /// The server's HTTP API, which is there while the client is not.
     #[must_use]
     pub const fn api(&self) -> &Api {
         &self.api
     }
 
-    /// Its folder: `nomad/`, `state/`, `data/`, `plugins/`.
+    /// Its folder: `client/` and `server/` with Nomad's data, `state/` and `data/` of the driver, `plugins/`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -226,19 +211,10 @@ impl Agent {
         let all_over = |allocs: &Value| {
             let mut allocs = allocs.as_array().into_iter().flatten();
             allocs
-                .all(|alloc| {
-                    ["complete", "failed", "lost"]
-                        .iter()
-                        .any(|over| alloc["ClientStatus"] == *over)
-                })
+                .all(|alloc| ["complete", "failed", "lost"].iter().any(|over| alloc["ClientStatus"] == *over))
                 .then_some(())
         };
-        self.api.wait(
-            "/v1/allocations?task_states=false",
-            "all jobs to end",
-            START,
-            all_over,
-        )
+        self.api.wait("/v1/allocations?task_states=false", "all jobs to end", START, all_over)
     }
 
     /// What is left of jobs that are over. Their allocations' folders stay until collection, and are not looked at.
@@ -256,6 +232,7 @@ impl Agent {
         self.purge()?;
         self.collect()?;
         self.stop()?;
+        self.server.end(Signal::INT)?;
         let allocs = lock(&self.allocs).clone();
         Ok(leaks::settle(|| leaks::of_agent(&self.path, &allocs)))
     }
@@ -269,14 +246,10 @@ impl Agent {
             let alloc = Alloc::new(self, id.clone(), String::new());
             // Those of earlier cases are collected by now.
             let Ok(events) = alloc.events() else { continue };
-            text.push_str(&format!(
-                "--- allocation {id}\n    {}\n",
-                events.join("\n    ")
-            ));
+            text.push_str(&format!("--- allocation {id}\n    {}\n", events.join("\n    ")));
             for stream in ["stdout", "stderr"] {
                 let log = alloc.log(stream).unwrap_or_default();
-                let log =
-                    String::from_utf8_lossy(&log[log.len().saturating_sub(1000)..]).into_owned();
+                let log = String::from_utf8_lossy(&log[log.len().saturating_sub(1000)..]).into_owned();
                 text.push_str(&format!("    {stream}: {log:?}\n"));
             }
         }
@@ -285,14 +258,16 @@ impl Agent {
 
     /// [`Agent::diagnose`] is to show the log from here on.
     pub fn mark_log(&self) {
-        *lock(&self.log_mark) = fs::metadata(self.log()).map_or(0, |log| log.len());
+        *lock(&self.log_mark) = fs::metadata(self.client.log()).map_or(0, |log| log.len());
     }
 
     /// Ends everything, in order where that is possible, else by force. For drop guards and interrupted runs.
     pub fn take_down(&self) {
-        if lock(&self.child).is_some() {
-            for step in [Self::purge, Self::collect, Self::stop] {
-                if let Err(failure) = step(self) {
+        if self.server.runs() {
+            // Only the client can undo the network of its allocations.
+            let back = if self.client.runs() { Ok(()) } else { self.launch() };
+            for outcome in [back, self.purge(), self.collect(), self.stop(), self.server.end(Signal::INT)] {
+                if let Err(failure) = outcome {
                     report(&failure.0);
                 }
             }
@@ -302,24 +277,11 @@ impl Agent {
         }
         // Nomad leaves its bridge and its firewall rule; nothing else on the machine uses these names.
         quietly(Command::new("ip").args(["link", "delete", &self.bridge]));
-        let rule = [
-            "-w",
-            "-D",
-            "NOMAD-ADMIN",
-            "-d",
-            &self.subnet,
-            "-o",
-            &self.bridge,
-            "-j",
-            "ACCEPT",
-        ];
+        let rule = ["-w", "-D", "NOMAD-ADMIN", "-d", &self.subnet, "-o", &self.bridge, "-j", "ACCEPT"];
         quietly(Command::new("iptables").args(rule));
         // Never delete through a mount.
         if !leaks::mounts(&self.path).is_empty() {
-            report(&format!(
-                "{} is not removed: something is mounted there",
-                self.path.display()
-            ));
+            report(&format!("{} is not removed: something is mounted there", self.path.display()));
         } else if let Err(error) = fs::remove_dir_all(&self.path) {
             report(&format!("{}: {error}", self.path.display()));
         }
@@ -329,80 +291,52 @@ impl Agent {
         // Only collection makes the client unmount and remove an allocation's folder.
         self.api.put("/v1/system/gc", &json!({}))?;
         let mounts = leaks::settle(|| leaks::mounts(&self.path));
-        if mounts.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure(format!(
-                "still mounted after collection: {mounts:?}"
-            )))
-        }
+        if mounts.is_empty() { Ok(()) } else { Err(Failure(format!("still mounted after collection: {mounts:?}"))) }
     }
 
-    fn end(&self, signal: Signal) -> Outcome {
-        let Some(mut child) = lock(&self.child).take() else {
-            return Ok(());
-        };
-        let pid = child.id().cast_signed();
-        process::signal(pid, signal);
-        let gone = process::wait_gone(pid, STOP)?;
-        if !gone {
-            child.kill()?;
-        }
-        child.wait()?;
-        if gone {
-            Ok(())
-        } else {
-            Err(Failure(format!(
-                "the agent did not end within {STOP:?} after {signal:?}"
-            )))
-        }
-    }
-
-    fn configure(&self, http: u16) -> Outcome {
+    fn configure(&self, http: u16, client_http: u16) -> Outcome {
         let low = 20_000 + (http % 100) * 100;
-        let values = [
-            ("NAME", "e2e".to_owned()),
+        let server_port = free_port()?;
+        let common = [
             ("DIR", self.path.display().to_string()),
             ("LOG_LEVEL", "DEBUG".to_owned()),
+            ("SERVER_PORT", server_port.to_string()),
             ("RAW_EXEC", "true".to_owned()),
             ("CNI_PATH", self.tools.cni.display().to_string()),
-            ("HTTP_PORT", http.to_string()),
-            ("RPC_PORT", free_port()?.to_string()),
-            ("SERF_PORT", free_port()?.to_string()),
             ("MIN_PORT", low.to_string()),
             ("MAX_PORT", (low + 99).to_string()),
             ("BRIDGE", self.bridge.clone()),
             ("SUBNET", self.subnet.clone()),
         ];
-        let mut text = fs::read_to_string(self.tools.home.join("agent.hcl.in"))?;
-        for (name, value) in values {
-            text = text.replace(&format!("@{name}@"), &value);
+        let server =
+            [("NAME", "server".to_owned()), ("HTTP_PORT", http.to_string()), ("RPC_PORT", server_port.to_string())];
+        let client = [
+            ("NAME", "client".to_owned()),
+            ("HTTP_PORT", client_http.to_string()),
+            ("RPC_PORT", free_port()?.to_string()),
+        ];
+        for (nomad, own, template) in [(&self.server, server, "server.hcl"), (&self.client, client, "client.hcl.in")] {
+            let mut text = String::new();
+            for part in ["common.hcl.in", template] {
+                text += &fs::read_to_string(self.tools.home.join(part)).context(part)?;
+            }
+            let serf = [("SERF_PORT", free_port()?.to_string())];
+            for (name, value) in common.iter().chain(&own).chain(&serf) {
+                text = text.replace(&format!("@{name}@"), value);
+            }
+            fs::write(nomad.config(), text)?;
         }
-        Ok(fs::write(self.path.join("agent.hcl"), text)?)
-    }
-
-    fn log(&self) -> PathBuf {
-        self.path.join("agent.log")
+        Ok(())
     }
 
     fn log_tail(&self, lines: usize) -> String {
-        let text = read_from(&self.log(), *lock(&self.log_mark)).unwrap_or_default();
+        let text = read_from(self.client.log(), *lock(&self.log_mark)).unwrap_or_default();
         let telling = |line: &&str| {
-            [
-                "[WARN]",
-                "[ERROR]",
-                "panic",
-                "==> Error",
-                "driver_mgr.oci-rs",
-            ]
-            .iter()
-            .any(|word| line.contains(word))
+            ["[WARN]", "[ERROR]", "panic", "==> Error", "driver_mgr.oci-rs"].iter().any(|word| line.contains(word))
         };
         let mut kept: Vec<&str> = text.lines().rev().filter(telling).take(lines).collect();
         kept.reverse();
-        kept.iter()
-            .map(|line| format!("    {}\n", line.chars().take(600).collect::<String>()))
-            .collect()
+        kept.iter().map(|line| format!("    {}\n", line.chars().take(600).collect::<String>())).collect()
     }
 }
 
@@ -422,18 +356,11 @@ fn node_ready(nodes: &Value) -> bool {
 
 /// N of a 172.27.N.0/24 that no interface has.
 fn free_subnet() -> u8 {
-    let taken = Command::new("ip")
-        .args(["-brief", "address"])
-        .output()
-        .map(|output| output.stdout)
-        .unwrap_or_default();
+    let taken = Command::new("ip").args(["-brief", "address"]).output().map(|output| output.stdout).unwrap_or_default();
     let taken = String::from_utf8_lossy(&taken).into_owned();
     let first = std::process::id() as u8;
     let free = |number: &u8| !taken.contains(&format!(" {}/", Ipv4Addr::new(172, 27, *number, 1)));
-    (0..=u8::MAX)
-        .map(|offset| first.wrapping_add(offset))
-        .find(free)
-        .unwrap_or(first)
+    (0..=u8::MAX).map(|offset| first.wrapping_add(offset)).find(free).unwrap_or(first)
 }
 
 fn read_from(path: &Path, offset: u64) -> std::io::Result<String> {

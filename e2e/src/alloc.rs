@@ -54,15 +54,10 @@ impl<'a> Alloc<'a> {
     /// # Errors
     /// After a minute, with the allocation's events.
     pub fn wait<T>(&self, what: &str, ready: impl FnMut(&Value) -> Option<T>) -> Outcome<T> {
-        self.agent
-            .api()
-            .wait(&self.path(), what, LIMIT, ready)
-            .map_err(|_| {
-                let events = self.events().unwrap_or_default().join("\n  ");
-                Failure(format!(
-                    "waited {LIMIT:?} in vain for {what}; events:\n  {events}"
-                ))
-            })
+        self.agent.api().wait(&self.path(), what, LIMIT, ready).map_err(|_| {
+            let events = self.events().unwrap_or_default().join("\n  ");
+            Failure(format!("waited {LIMIT:?} in vain for {what}; events:\n  {events}"))
+        })
     }
 
     /// Waits until the task runs.
@@ -77,10 +72,7 @@ impl<'a> Alloc<'a> {
         if state == "running" {
             return Ok(());
         }
-        Err(Failure(format!(
-            "the task did not run; events:\n  {}",
-            self.events()?.join("\n  ")
-        )))
+        Err(Failure(format!("the task did not run; events:\n  {}", self.events()?.join("\n  "))))
     }
 
     /// Waits until the task is over for good, and says how it ended the last time.
@@ -89,10 +81,7 @@ impl<'a> Alloc<'a> {
     /// When it does not end, or never ran.
     pub fn wait_exit(&self) -> Outcome<Exit> {
         let alloc = self.wait_over()?;
-        let events = task(&alloc)["Events"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let events = task(&alloc)["Events"].as_array().cloned().unwrap_or_default();
         let last = events.iter().rfind(|event| event["Type"] == "Terminated");
         let Some(event) = last else {
             return Err(Failure(format!("it never ran: {:?}", self.events()?)));
@@ -121,21 +110,9 @@ impl<'a> Alloc<'a> {
     /// When the API does not answer.
     pub fn events(&self) -> Outcome<Vec<String>> {
         let alloc = self.get()?;
-        let events = task(&alloc)["Events"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let events = task(&alloc)["Events"].as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        Ok(events
-            .iter()
-            .map(|event| {
-                format!(
-                    "{}: {}",
-                    text(&event["Type"]),
-                    text(&event["DisplayMessage"])
-                )
-            })
-            .collect())
+        Ok(events.iter().map(|event| format!("{}: {}", text(&event["Type"]), text(&event["DisplayMessage"]))).collect())
     }
 
     /// How often Nomad restarted the task.
@@ -161,11 +138,7 @@ impl<'a> Alloc<'a> {
     /// # Errors
     /// When the tool cannot be run.
     pub fn exec(&self, command: &[&str]) -> Outcome<Output> {
-        let args = [
-            &["alloc", "exec", "-i=false", "-t=false", self.id.as_str()],
-            command,
-        ]
-        .concat();
+        let args = [&["alloc", "exec", "-i=false", "-t=false", self.id.as_str()], command].concat();
         self.agent.nomad(&args)
     }
 
@@ -179,19 +152,13 @@ impl<'a> Alloc<'a> {
             self.id
         );
         let mut script = self.agent.command("script");
-        script
-            .args(["-qec", &line, "/dev/null"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = script.spawn().context("script")?;
         if let Some(mut stdin) = child.stdin.take() {
             std::io::Write::write_all(&mut stdin, input.as_bytes())?;
             // Closing it would press Ctrl-D: keep it open until the command has ended.
             let output = thread::spawn(move || child.wait_with_output());
-            let output = output
-                .join()
-                .map_err(|_| Failure("script's reader panicked".to_owned()))??;
+            let output = output.join().map_err(|_| Failure("script's reader panicked".to_owned()))??;
             drop(stdin);
             return Ok(output);
         }
@@ -203,18 +170,12 @@ impl<'a> Alloc<'a> {
     /// # Errors
     /// With the tool's own words.
     pub fn log(&self, stream: &str) -> Outcome<Vec<u8>> {
-        let option = if stream == "stderr" {
-            "-stderr"
-        } else {
-            "-stdout"
-        };
+        let option = if stream == "stderr" { "-stderr" } else { "-stdout" };
         let output = self.agent.nomad(&["alloc", "logs", option, &self.id])?;
         if output.status.success() {
             return Ok(output.stdout);
         }
-        Err(Failure(
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        ))
+        Err(Failure(String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
     /// Waits until the log of `stream` satisfies `ready`. Nomad writes logs with a delay, and tells nobody.
@@ -229,12 +190,8 @@ impl<'a> Alloc<'a> {
                 return Ok(log);
             }
             if Instant::now() > deadline {
-                let end =
-                    String::from_utf8_lossy(&log[log.len().saturating_sub(300)..]).into_owned();
-                return Err(Failure(format!(
-                    "not the expected {stream}: {} bytes ending in {end:?}",
-                    log.len()
-                )));
+                let end = String::from_utf8_lossy(&log[log.len().saturating_sub(300)..]).into_owned();
+                return Err(Failure(format!("not the expected {stream}: {} bytes ending in {end:?}", log.len())));
             }
             thread::sleep(Duration::from_millis(200));
         }
@@ -246,19 +203,10 @@ impl<'a> Alloc<'a> {
     /// When there is no such port.
     pub fn address(&self, label: &str) -> Outcome<String> {
         let alloc = self.get()?;
-        let ports = alloc["AllocatedResources"]["Shared"]["Ports"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let port = ports
-            .iter()
-            .find(|port| port["Label"] == label)
-            .ok_or_else(|| Failure(format!("no port {label}")))?;
-        Ok(format!(
-            "{}:{}",
-            port["HostIP"].as_str().unwrap_or_default(),
-            port["Value"]
-        ))
+        let ports = alloc["AllocatedResources"]["Shared"]["Ports"].as_array().cloned().unwrap_or_default();
+        let port =
+            ports.iter().find(|port| port["Label"] == label).ok_or_else(|| Failure(format!("no port {label}")))?;
+        Ok(format!("{}:{}", port["HostIP"].as_str().unwrap_or_default(), port["Value"]))
     }
 
     /// The container's process 1.
@@ -270,9 +218,7 @@ impl<'a> Alloc<'a> {
         found.retain(|process| process.inner_pid == 1 && process.depth > 0);
         match found.as_slice() {
             [init] => Ok(init.clone()),
-            _ => Err(Failure(format!(
-                "expected one container process, found {found:?}"
-            ))),
+            _ => Err(Failure(format!("expected one container process, found {found:?}"))),
         }
     }
 
@@ -283,8 +229,5 @@ impl<'a> Alloc<'a> {
 
 /// The state of the only task.
 fn task(alloc: &Value) -> &Value {
-    alloc["TaskStates"]
-        .as_object()
-        .and_then(|tasks| tasks.values().next())
-        .unwrap_or(&Value::Null)
+    alloc["TaskStates"].as_object().and_then(|tasks| tasks.values().next()).unwrap_or(&Value::Null)
 }

@@ -27,10 +27,7 @@ impl Api {
             .timeout_global(Some(Duration::from_secs(60)))
             .build()
             .new_agent();
-        Self {
-            base: format!("http://127.0.0.1:{port}"),
-            http,
-        }
+        Self { base: format!("http://127.0.0.1:{port}"), http }
     }
 
     /// The value for `NOMAD_ADDR`.
@@ -52,10 +49,7 @@ impl Api {
     /// # Errors
     /// No answer, or another status than 2xx.
     pub fn put(&self, path: &str, body: &Value) -> Outcome<Value> {
-        let response = self
-            .http
-            .put(format!("{}{path}", self.base))
-            .send(body.to_string());
+        let response = self.http.put(format!("{}{path}", self.base)).send(body.to_string());
         read(response, path).map(|(value, _)| value)
     }
 
@@ -64,11 +58,7 @@ impl Api {
     /// # Errors
     /// No answer, or another status than 2xx.
     pub fn delete(&self, path: &str) -> Outcome<Value> {
-        read(
-            self.http.delete(format!("{}{path}", self.base)).call(),
-            path,
-        )
-        .map(|(value, _)| value)
+        read(self.http.delete(format!("{}{path}", self.base)).call(), path).map(|(value, _)| value)
     }
 
     /// Waits until `ready` finds what it looks for in the answer to `path`, which must support blocking queries.
@@ -89,9 +79,7 @@ impl Api {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Failure(format!(
-                    "waited {limit:?} in vain for {what}; last: {last}"
-                )));
+                return Err(Failure(format!("waited {limit:?} in vain for {what}; last: {last}")));
             }
             let wait = left.as_millis().clamp(1, 20_000);
             match self.query(&format!("{path}{separator}index={index}&wait={wait}ms")) {
@@ -122,32 +110,19 @@ impl Api {
 /// # Errors
 /// No answer within some seconds, or another status than 2xx.
 pub fn fetch(url: &str) -> Outcome<String> {
-    let config = ureq::Agent::config_builder()
-        .proxy(None)
-        .timeout_global(Some(Duration::from_secs(10)));
+    let config = ureq::Agent::config_builder().proxy(None).timeout_global(Some(Duration::from_secs(10)));
     let mut response = config.build().new_agent().get(url).call().context(url)?;
     response.body_mut().read_to_string().context(url)
 }
 
 fn read(response: Result<Response<Body>, ureq::Error>, path: &str) -> Outcome<(Value, u64)> {
     let mut response = response.context(path)?;
-    let index = response
-        .headers()
-        .get("x-nomad-index")
-        .and_then(|value| value.to_str().ok());
+    let index = response.headers().get("x-nomad-index").and_then(|value| value.to_str().ok());
     let index = index.and_then(|text| text.parse().ok()).unwrap_or(0);
     let text = response.body_mut().read_to_string().context(path)?;
     if !response.status().is_success() {
-        return Err(Failure(format!(
-            "{path}: {}: {}",
-            response.status(),
-            text.trim()
-        )));
+        return Err(Failure(format!("{path}: {}: {}", response.status(), text.trim())));
     }
-    let value = if text.is_empty() {
-        Value::Null
-    } else {
-        serde_json::from_str(&text).context(path)?
-    };
+    let value = if text.is_empty() { Value::Null } else { serde_json::from_str(&text).context(path)? };
     Ok((value, index))
 }

@@ -21,11 +21,7 @@ impl Job {
     /// `e2e/jobs/<file>.nomad.hcl`.
     #[must_use]
     pub fn new(file: &str) -> Self {
-        Self {
-            file: file.to_owned(),
-            variables: String::new(),
-            config: String::new(),
-        }
+        Self { file: file.to_owned(), variables: String::new(), config: String::new() }
     }
 
     /// Gives a variable a string.
@@ -68,19 +64,13 @@ impl Job {
     /// With Nomad's own words.
     pub fn register(&self, api: &Api, home: &Path, id: &str) -> Outcome<String> {
         let path = home.join("jobs").join(format!("{}.nomad.hcl", self.file));
-        let text = std::fs::read_to_string(&path)
-            .context(path.display())?
-            .replace("# @config@", &self.config);
+        let text = std::fs::read_to_string(&path).context(path.display())?.replace("# @config@", &self.config);
         let request = json!({ "JobHCL": text, "Variables": self.variables, "Canonicalize": true });
         let mut job = api.put("/v1/jobs/parse", &request).context(&self.file)?;
         job["ID"] = Value::from(id);
         job["Name"] = Value::from(id);
-        let answer = api
-            .put("/v1/jobs", &json!({ "Job": job }))
-            .context(&self.file)?;
+        let answer = api.put("/v1/jobs", &json!({ "Job": job })).context(&self.file)?;
         let evaluation = answer["EvalID"].as_str();
-        evaluation
-            .map(str::to_owned)
-            .ok_or_else(|| Failure(format!("no evaluation in {answer}")))
+        evaluation.map(str::to_owned).ok_or_else(|| Failure(format!("no evaluation in {answer}")))
     }
 }

@@ -41,7 +41,7 @@ pub fn of_jobs(folder: &Path, allocs: &[String]) -> Vec<String> {
     found.extend(
         mounts(folder)
             .into_iter()
-            .filter(|mount| !mount.contains("/nomad/alloc/"))
+            .filter(|mount| !mount.contains("/client/alloc/"))
             .map(|mount| format!("mount {mount}")),
     );
     for alloc in allocs {
@@ -52,10 +52,7 @@ pub fn of_jobs(folder: &Path, allocs: &[String]) -> Vec<String> {
     }
     found.extend(firewall_rules(allocs));
     for inside in ["state/tasks", "data/containers"] {
-        let entries = fs::read_dir(folder.join(inside))
-            .into_iter()
-            .flatten()
-            .flatten();
+        let entries = fs::read_dir(folder.join(inside)).into_iter().flatten().flatten();
         found.extend(entries.map(|entry| format!("folder {}", entry.path().display())));
     }
     found
@@ -65,14 +62,12 @@ pub fn of_jobs(folder: &Path, allocs: &[String]) -> Vec<String> {
 #[must_use]
 pub fn of_agent(folder: &Path, allocs: &[String]) -> Vec<String> {
     let mut found = of_jobs(folder, allocs);
-    let left = processes(folder, allocs)
-        .into_iter()
-        .filter(|process| is_agent(process, folder));
+    let left = processes(folder, allocs).into_iter().filter(|process| is_agent(process, folder));
     found.extend(left.map(|process| format!("process {}: {}", process.pid, process.command)));
     found.extend(
         mounts(folder)
             .into_iter()
-            .filter(|mount| mount.contains("/nomad/alloc/"))
+            .filter(|mount| mount.contains("/client/alloc/"))
             .map(|mount| format!("mount {mount}")),
     );
     found
@@ -84,10 +79,7 @@ pub fn mounts(folder: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let prefix = format!("{}/", folder.display());
     let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-    points
-        .filter(|point| point.starts_with(&prefix))
-        .map(str::to_owned)
-        .collect()
+    points.filter(|point| point.starts_with(&prefix)).map(str::to_owned).collect()
 }
 
 /// Ends and unmounts whatever is left; says what it could not undo.
@@ -96,10 +88,7 @@ pub(crate) fn remove_by_force(folder: &Path, allocs: &[String]) -> Vec<String> {
     for process in processes(folder, allocs) {
         process::signal(process.pid, Signal::KILL);
         if !process::wait_gone(process.pid, Duration::from_secs(5)).unwrap_or(false) {
-            trouble.push(format!(
-                "process {} does not end: {}",
-                process.pid, process.command
-            ));
+            trouble.push(format!("process {} does not end: {}", process.pid, process.command));
         }
     }
     // Inner mounts come later in the table than what they are mounted on.
@@ -121,29 +110,21 @@ pub(crate) fn remove_by_force(folder: &Path, allocs: &[String]) -> Vec<String> {
 /// Everything that runs from the folder, names it, or is a task of one of the allocations.
 fn processes(folder: &Path, allocs: &[String]) -> Vec<Process> {
     let folder = folder.display().to_string();
-    let mut found = process::find(|process| {
-        process.command.contains(&folder) || process.exe.starts_with(&folder)
-    });
+    let mut found = process::find(|process| process.command.contains(&folder) || process.exe.starts_with(&folder));
     for alloc in allocs {
         let tasks = process::of_alloc(alloc);
         found.extend(
-            tasks
-                .into_iter()
-                .filter(|task| !found.iter().any(|known| known.pid == task.pid))
-                .collect::<Vec<_>>(),
+            tasks.into_iter().filter(|task| !found.iter().any(|known| known.pid == task.pid)).collect::<Vec<_>>(),
         );
     }
     found.retain(|process| process.pid != id().cast_signed());
     found
 }
 
-/// The agent and the plugin that serves it, which are to live as long as the agent does.
+/// Server, client and the plugin that serves it, which are to live longer than jobs.
 fn is_agent(process: &Process, folder: &Path) -> bool {
     Path::new(&process.exe) == folder.join("plugins/oci-rs")
-        || process.command.contains(&format!(
-            "agent -config {}",
-            folder.join("agent.hcl").display()
-        ))
+        || process.command.contains(&format!("agent -config {}/", folder.display()))
 }
 
 fn cgroups(alloc: &str) -> Vec<String> {
@@ -165,15 +146,8 @@ fn cgroups(alloc: &str) -> Vec<String> {
 }
 
 fn firewall_rules(allocs: &[String]) -> Vec<String> {
-    let rules = Command::new("iptables-save")
-        .output()
-        .map(|output| output.stdout)
-        .unwrap_or_default();
+    let rules = Command::new("iptables-save").output().map(|output| output.stdout).unwrap_or_default();
     let rules = String::from_utf8_lossy(&rules).into_owned();
     let ours = |line: &&str| allocs.iter().any(|alloc| line.contains(alloc));
-    rules
-        .lines()
-        .filter(ours)
-        .map(|line| format!("firewall rule {line}"))
-        .collect()
+    rules.lines().filter(ours).map(|line| format!("firewall rule {line}")).collect()
 }

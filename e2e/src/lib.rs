@@ -10,6 +10,7 @@ pub mod api;
 mod failure;
 pub mod job;
 pub mod leaks;
+mod nomad;
 pub mod process;
 pub mod registry;
 pub mod tools;

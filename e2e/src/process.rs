@@ -33,12 +33,8 @@ pub fn find(mut wanted: impl FnMut(&Process) -> bool) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let pids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(read)
-        .filter(|process| wanted(process))
-        .collect()
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(read).filter(|process| wanted(process)).collect()
 }
 
 /// The processes of an allocation's tasks: those with its id in their environment.
@@ -47,9 +43,7 @@ pub fn of_alloc(alloc: &str) -> Vec<Process> {
     let needle = format!("NOMAD_ALLOC_ID={alloc}");
     find(|process| {
         let environ = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
-        environ
-            .split(|byte| *byte == 0)
-            .any(|entry| entry == needle.as_bytes())
+        environ.split(|byte| *byte == 0).any(|entry| entry == needle.as_bytes())
     })
 }
 
@@ -97,22 +91,10 @@ fn read(pid: i32) -> Option<Process> {
     if field("State:")?.trim_start().starts_with(['Z', 'X']) {
         return None;
     }
-    let pids: Vec<i32> = field("NSpid:")?
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect();
+    let pids: Vec<i32> = field("NSpid:")?.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
     let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let command = String::from_utf8_lossy(&command)
-        .replace('\0', " ")
-        .trim()
-        .to_owned();
+    let command = String::from_utf8_lossy(&command).replace('\0', " ").trim().to_owned();
     let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let exe = exe.to_string_lossy().into_owned();
-    Some(Process {
-        pid,
-        inner_pid: *pids.last()?,
-        depth: pids.len() - 1,
-        command,
-        exe,
-    })
+    Some(Process { pid, inner_pid: *pids.last()?, depth: pids.len() - 1, command, exe })
 }

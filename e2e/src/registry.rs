@@ -49,18 +49,10 @@ impl Registry {
     /// # Errors
     /// With the registry's or skopeo's own words.
     pub fn start(tools: &Tools) -> Outcome<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("oci-rs-e2e-registry.")
-            .tempdir()?;
-        let registry = Self {
-            tools: tools.clone(),
-            port: free_port()?,
-            folder,
-            child: Mutex::default(),
-        };
+        let folder = tempfile::Builder::new().prefix("oci-rs-e2e-registry.").tempdir()?;
+        let registry = Self { tools: tools.clone(), port: free_port()?, folder, child: Mutex::default() };
         registry.up()?;
-        registry
-            .run(Command::new(tools.home.join("../scripts/image.sh")).arg(registry.layout()))?;
+        registry.run(Command::new(tools.home.join("../scripts/image.sh")).arg(registry.layout()))?;
         registry.push("test/busybox:1.0")?;
         Ok(registry)
     }
@@ -84,10 +76,7 @@ impl Registry {
     pub fn digest(&self) -> Outcome<String> {
         let layout = format!("oci:{}:busybox", self.layout().display());
         let mut command = Command::new("skopeo");
-        let output = command
-            .args(["inspect", "--format", "{{.Digest}}", &layout])
-            .output()
-            .context("skopeo")?;
+        let output = command.args(["inspect", "--format", "{{.Digest}}", &layout]).output().context("skopeo")?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
@@ -98,12 +87,7 @@ impl Registry {
     pub fn push(&self, name: &str) -> Outcome {
         let source = format!("oci:{}:busybox", self.layout().display());
         let target = format!("docker://{}", self.reference(name));
-        let options = [
-            "--insecure-policy",
-            "copy",
-            "--quiet",
-            "--dest-tls-verify=false",
-        ];
+        let options = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"];
         self.run(Command::new("skopeo").args(options).args([source, target]))
     }
 
@@ -125,21 +109,14 @@ impl Registry {
         )?;
         let log_file = fs::File::create(&log)?;
         let mut command = Command::new("docker-registry");
-        command
-            .arg("serve")
-            .arg(&config)
-            .env("OTEL_TRACES_EXPORTER", "none")
-            .stdin(Stdio::null());
+        command.arg("serve").arg(&config).env("OTEL_TRACES_EXPORTER", "none").stdin(Stdio::null());
         command.stdout(log_file.try_clone()?).stderr(log_file);
         let child = command.spawn().context("docker-registry")?;
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             if Instant::now() > deadline {
-                return Err(Failure(format!(
-                    "the registry did not start: {}",
-                    fs::read_to_string(&log)?
-                )));
+                return Err(Failure(format!("the registry did not start: {}", fs::read_to_string(&log)?)));
             }
             // It has no way to tell when it listens.
             thread::sleep(Duration::from_millis(20));
@@ -149,11 +126,7 @@ impl Registry {
 
     /// Ends its process; the content stays.
     pub fn down(&self) {
-        let child = self
-            .child
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut child) = child {
             drop(child.kill());
             drop(child.wait());
@@ -171,17 +144,11 @@ impl Registry {
     }
 
     fn run(&self, command: &mut Command) -> Outcome {
-        let output = command
-            .current_dir(&self.tools.home)
-            .output()
-            .context(format!("{command:?}"))?;
+        let output = command.current_dir(&self.tools.home).output().context(format!("{command:?}"))?;
         if output.status.success() {
             return Ok(());
         }
-        Err(Failure(format!(
-            "{command:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        )))
+        Err(Failure(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr))))
     }
 }
 

@@ -8,23 +8,8 @@ use std::{
 use crate::{Failure, Outcome};
 
 const NOMAD_VERSION: &str = "1.11.2";
-const FOLDERS: [&str; 6] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-];
-const PROGRAMS: [&str; 7] = [
-    "docker-registry",
-    "skopeo",
-    "iptables",
-    "ip",
-    "busybox",
-    "script",
-    "timeout",
-];
+const FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const PROGRAMS: [&str; 7] = ["docker-registry", "skopeo", "iptables", "ip", "busybox", "script", "timeout"];
 
 /// Where everything is.
 #[derive(Debug, Clone)]
@@ -49,8 +34,7 @@ impl Tools {
         let tools = Self {
             nomad: env::var_os("OCI_RS_NOMAD").map_or_else(cached_nomad, PathBuf::from),
             driver: env::var_os("OCI_RS_BIN").map_or_else(built_driver, PathBuf::from),
-            cni: env::var_os("CNI_PATH")
-                .map_or_else(|| PathBuf::from("/usr/lib/cni"), PathBuf::from),
+            cni: env::var_os("CNI_PATH").map_or_else(|| PathBuf::from("/usr/lib/cni"), PathBuf::from),
             home,
         };
         let mut missing = Vec::new();
@@ -58,10 +42,7 @@ impl Tools {
             missing.push("root: Nomad clients and containers need it".to_owned());
         }
         for program in PROGRAMS {
-            if !FOLDERS
-                .iter()
-                .any(|folder| Path::new(folder).join(program).exists())
-            {
+            if !FOLDERS.iter().any(|folder| Path::new(folder).join(program).exists()) {
                 missing.push(program.to_owned());
             }
         }
@@ -90,16 +71,11 @@ fn cached_nomad() -> PathBuf {
     let cache = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache"));
-    cache
-        .join("oci-rs/tools")
-        .join(format!("nomad-{NOMAD_VERSION}"))
+    cache.join("oci-rs/tools").join(format!("nomad-{NOMAD_VERSION}"))
 }
 
 /// The driver of the same build as this test: `target/…/debug/deps/nomad-xyz` → `target/…/debug/oci-rs`.
 fn built_driver() -> PathBuf {
     let exe = env::current_exe().unwrap_or_default();
-    exe.ancestors()
-        .nth(2)
-        .unwrap_or(Path::new(""))
-        .join("oci-rs")
+    exe.ancestors().nth(2).unwrap_or(Path::new("")).join("oci-rs")
 }

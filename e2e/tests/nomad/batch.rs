@@ -5,55 +5,25 @@ use e2e::{Alloc, Exit, Failure, Job, Outcome};
 use crate::{Case, Env, Needs::SharedAgent};
 
 pub const CASES: &[Case] = &[
-    (
-        "kit_works_with_raw_exec",
-        SharedAgent,
-        kit_works_with_raw_exec,
-    ),
-    ("batch_exit_0", SharedAgent, |env| {
-        exits(env, "exit 0", 0, 0)
-    }),
-    ("batch_exit_3", SharedAgent, |env| {
-        exits(env, "exit 3", 3, 0)
-    }),
-    ("batch_killed_by_signal", SharedAgent, |env| {
-        exits(env, "kill -SEGV $$", 139, 11)
-    }),
+    ("kit_works_with_raw_exec", SharedAgent, kit_works_with_raw_exec),
+    ("batch_exit_0", SharedAgent, |env| exits(env, "exit 0", 0, 0)),
+    ("batch_exit_3", SharedAgent, |env| exits(env, "exit 3", 3, 0)),
+    ("batch_killed_by_signal", SharedAgent, |env| exits(env, "kill -SEGV $$", 139, 11)),
     ("batch_out_of_memory", SharedAgent, out_of_memory),
-    (
-        "batch_restart_then_success",
-        SharedAgent,
-        restart_then_success,
-    ),
-    (
-        "batch_logs_are_byte_exact",
-        SharedAgent,
-        logs_are_byte_exact,
-    ),
-    (
-        "batch_sees_what_nomad_promises",
-        SharedAgent,
-        sees_what_nomad_promises,
-    ),
-    (
-        "batch_runs_as_the_named_user",
-        SharedAgent,
-        runs_as_the_named_user,
-    ),
+    ("batch_restart_then_success", SharedAgent, restart_then_success),
+    ("batch_logs_are_byte_exact", SharedAgent, logs_are_byte_exact),
+    ("batch_sees_what_nomad_promises", SharedAgent, sees_what_nomad_promises),
+    ("batch_runs_as_the_named_user", SharedAgent, runs_as_the_named_user),
     ("batch_image_by_digest", SharedAgent, image_by_digest),
 ];
 
 /// A batch job with a shell script.
 pub fn script(env: &Env, script: &str) -> Job {
-    Job::new("batch")
-        .var("image", &env.registry.image())
-        .list("args", &["-c", script])
+    Job::new("batch").var("image", &env.registry.image()).list("args", &["-c", script])
 }
 
 fn kit_works_with_raw_exec(env: &Env) -> Outcome {
-    let alloc = env
-        .agent
-        .run(&Job::new("kit").list("args", &["sh", "-c", "echo hello; exit 4"]))?;
+    let alloc = env.agent.run(&Job::new("kit").list("args", &["sh", "-c", "echo hello; exit 4"]))?;
     let exit = alloc.wait_exit()?;
     assert_eq!(exit.code, 4);
     alloc.wait_log("stdout", |log| log == b"hello\n")?;
@@ -62,11 +32,7 @@ fn kit_works_with_raw_exec(env: &Env) -> Outcome {
 
 fn exits(env: &Env, text: &str, code: i64, signal: i64) -> Outcome {
     // As process 1 a shell would survive its own signal: the kernel spares a namespace's init.
-    let text = if signal == 0 {
-        text.to_owned()
-    } else {
-        format!("sh -c '{text}'; exit $?")
-    };
+    let text = if signal == 0 { text.to_owned() } else { format!("sh -c '{text}'; exit $?") };
     let alloc = env.agent.run(&script(env, &text))?;
     let exit = alloc.wait_exit()?;
     assert_eq!(exit.code, code, "{exit:?}, events {:?}", alloc.events()?);
@@ -77,45 +43,22 @@ fn exits(env: &Env, text: &str, code: i64, signal: i64) -> Outcome {
 }
 
 fn out_of_memory(env: &Env) -> Outcome {
-    let alloc = env
-        .agent
-        .run(&script(env, "dd if=/dev/zero of=/dev/null bs=200M count=1").number("memory", 32))?;
+    let alloc = env.agent.run(&script(env, "dd if=/dev/zero of=/dev/null bs=200M count=1").number("memory", 32))?;
     let exit = alloc.wait_exit()?;
     assert_ne!(exit.code, 0);
-    let direct = Job::new("batch")
-        .var("image", &env.registry.image())
-        .var("command", "dd");
-    let direct = direct
-        .list(
-            "args",
-            &["if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"],
-        )
-        .number("memory", 32);
+    let direct = Job::new("batch").var("image", &env.registry.image()).var("command", "dd");
+    let direct = direct.list("args", &["if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"]).number("memory", 32);
     let alloc = env.agent.run(&direct)?;
     let exit = alloc.wait_exit()?;
-    assert_eq!(
-        (exit.code, exit.oom),
-        (137, true),
-        "{exit:?}, events {:?}",
-        alloc.events()?
-    );
+    assert_eq!((exit.code, exit.oom), (137, true), "{exit:?}, events {:?}", alloc.events()?);
     Ok(())
 }
 
 fn restart_then_success(env: &Env) -> Outcome {
-    let job = Job::new("batch")
-        .var("image", &env.registry.image())
-        .var("command", "once-then-ok")
-        .number("attempts", 2);
+    let job =
+        Job::new("batch").var("image", &env.registry.image()).var("command", "once-then-ok").number("attempts", 2);
     let alloc = env.agent.run(&job)?;
-    assert_eq!(
-        alloc.wait_exit()?,
-        Exit {
-            code: 0,
-            signal: 0,
-            oom: false
-        }
-    );
+    assert_eq!(alloc.wait_exit()?, Exit { code: 0, signal: 0, oom: false });
     assert_eq!(alloc.restarts()?, 1, "{:?}", alloc.events()?);
     expect_event(&alloc, "Exit Code: 1")?;
     alloc.wait_log("stdout", |log| log == b"first try fails\nsecond try\n")?;
@@ -123,10 +66,7 @@ fn restart_then_success(env: &Env) -> Outcome {
 }
 
 fn logs_are_byte_exact(env: &Env) -> Outcome {
-    let alloc = env.agent.run(&script(
-        env,
-        "pattern out 30000 & pattern err 20000 >&2; wait",
-    ))?;
+    let alloc = env.agent.run(&script(env, "pattern out 30000 & pattern err 20000 >&2; wait"))?;
     assert_eq!(alloc.wait_exit()?.code, 0);
     let stdout = pattern("out", 30_000);
     alloc.wait_log("stdout", |log| log == stdout)?;
@@ -137,9 +77,7 @@ fn logs_are_byte_exact(env: &Env) -> Outcome {
 
 /// What `e2e/image/bin/pattern` prints.
 fn pattern(word: &str, lines: usize) -> Vec<u8> {
-    let mut text: String = (1..lines)
-        .map(|line| format!("{word} {line:08}\n"))
-        .collect();
+    let mut text: String = (1..lines).map(|line| format!("{word} {line:08}\n")).collect();
     text.push_str(word);
     text.push_str(" end");
     text.into_bytes()
@@ -165,13 +103,9 @@ fn sees_what_nomad_promises(env: &Env) -> Outcome {
 }
 
 fn runs_as_the_named_user(env: &Env) -> Outcome {
-    let alloc = env.agent.run(
-        &script(
-            env,
-            "id -un; id -gn; id -Gn; touch /etc/x 2>/dev/null || echo refused",
-        )
-        .var("user", "app"),
-    )?;
+    let alloc = env
+        .agent
+        .run(&script(env, "id -un; id -gn; id -Gn; touch /etc/x 2>/dev/null || echo refused").var("user", "app"))?;
     assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
     alloc.wait_log("stdout", |log| log == b"app\napp\napp staff\nrefused\n")?;
     Ok(())
@@ -179,13 +113,8 @@ fn runs_as_the_named_user(env: &Env) -> Outcome {
 
 fn image_by_digest(env: &Env) -> Outcome {
     let digest = env.registry.digest()?;
-    for name in [
-        format!("test/busybox@{digest}"),
-        format!("test/busybox:1.0@{digest}"),
-    ] {
-        let job = Job::new("batch")
-            .var("image", &env.registry.reference(&name))
-            .var("command", "true");
+    for name in [format!("test/busybox@{digest}"), format!("test/busybox:1.0@{digest}")] {
+        let job = Job::new("batch").var("image", &env.registry.reference(&name)).var("command", "true");
         assert_eq!(env.agent.run(&job)?.wait_exit()?.code, 0);
     }
     Ok(())
@@ -197,8 +126,5 @@ pub fn expect_event(alloc: &Alloc, text: &str) -> Outcome {
     if events.iter().any(|event| event.contains(text)) {
         return Ok(());
     }
-    Err(Failure(format!(
-        "no event says {text:?}; events:\n  {}",
-        events.join("\n  ")
-    )))
+    Err(Failure(format!("no event says {text:?}; events:\n  {}", events.join("\n  "))))
 }

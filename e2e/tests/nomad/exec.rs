@@ -8,45 +8,25 @@ pub const CASES: &[Case] = &[
     ("exec_without_terminal", SharedAgent, exec_without_terminal),
     ("exec_in_a_terminal", SharedAgent, exec_in_a_terminal),
     ("exec_passes_input", SharedAgent, exec_passes_input),
-    (
-        "exec_of_a_missing_command",
-        SharedAgent,
-        exec_of_a_missing_command,
-    ),
-    (
-        "exec_ends_with_its_client",
-        SharedAgent,
-        exec_ends_with_its_client,
-    ),
+    ("exec_of_a_missing_command", SharedAgent, exec_of_a_missing_command),
+    ("exec_ends_with_its_client", SharedAgent, exec_ends_with_its_client),
 ];
 
 fn exec_without_terminal(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let output = alloc.exec(&[
-        "/bin/sh",
-        "-c",
-        "echo out; echo err >&2; echo $GREETING; pwd; cat /proc/1/cmdline; exit 7",
-    ])?;
+    let output =
+        alloc.exec(&["/bin/sh", "-c", "echo out; echo err >&2; echo $GREETING; pwd; cat /proc/1/cmdline; exit 7"])?;
     assert_eq!(output.status.code(), Some(7));
     let stdout = String::from_utf8_lossy(&output.stdout).replace('\0', " ");
-    assert!(
-        stdout.starts_with("out\nhello from the job\n/www\n"),
-        "{stdout}"
-    );
-    assert!(
-        stdout.contains("/bin/serve"),
-        "it must see the container's processes: {stdout}"
-    );
+    assert!(stdout.starts_with("out\nhello from the job\n/www\n"), "{stdout}");
+    assert!(stdout.contains("/bin/serve"), "it must see the container's processes: {stdout}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "err\n");
     Ok(())
 }
 
 fn exec_in_a_terminal(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let output = alloc.exec_in_terminal(
-        "/bin/sh",
-        "tty; sleep 1; stty size; echo $((6 * 7))\nexit 5\n",
-    )?;
+    let output = alloc.exec_in_terminal("/bin/sh", "tty; sleep 1; stty size; echo $((6 * 7))\nexit 5\n")?;
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(5), "{text}");
     assert!(text.contains("/dev/"), "tty: {text}");
@@ -63,12 +43,7 @@ fn exec_passes_input(env: &Env) -> Outcome {
         alloc.id
     );
     let folder = tempfile::tempdir()?;
-    let output = env
-        .agent
-        .command("sh")
-        .args(["-c", &line])
-        .current_dir(folder.path())
-        .output()?;
+    let output = env.agent.command("sh").args(["-c", &line]).current_dir(folder.path()).output()?;
     assert!(output.status.success(), "{output:?}");
     Ok(())
 }
@@ -84,17 +59,11 @@ fn exec_of_a_missing_command(env: &Env) -> Outcome {
 
 fn exec_ends_with_its_client(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let line = format!(
-        "timeout -s KILL 3 \"$NOMAD\" alloc exec -i=false -t=false {} sleep 4321",
-        alloc.id
-    );
+    let line = format!("timeout -s KILL 3 \"$NOMAD\" alloc exec -i=false -t=false {} sleep 4321", alloc.id);
     env.agent.command("sh").args(["-c", &line]).output()?;
     let left = e2e::leaks::settle(|| {
         let sleeping = e2e::process::find(|process| process.command == "sleep 4321");
-        sleeping
-            .into_iter()
-            .map(|process| process.command)
-            .collect()
+        sleeping.into_iter().map(|process| process.command).collect()
     });
     assert!(left.is_empty(), "the command outlived its client");
     Ok(())

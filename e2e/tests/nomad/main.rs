@@ -51,21 +51,9 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The cases look at what the whole machine shows, so one after the other.
     arguments.test_threads = Some(1);
-    let cases = [
-        batch::CASES,
-        service::CASES,
-        exec::CASES,
-        mistakes::CASES,
-        recovery::CASES,
-    ]
-    .concat();
+    let cases = [batch::CASES, service::CASES, exec::CASES, mistakes::CASES, recovery::CASES].concat();
     let world = match Tools::find() {
-        Ok(tools) => World {
-            tools,
-            registry: Mutex::default(),
-            agent: Mutex::default(),
-            own_agent: Mutex::default(),
-        },
+        Ok(tools) => World { tools, registry: Mutex::default(), agent: Mutex::default(), own_agent: Mutex::default() },
         Err(Failure(reason)) => return skip(&arguments, &cases, &reason),
     };
     let world = Arc::new(world);
@@ -82,11 +70,7 @@ fn main() -> ExitCode {
     });
     let trials = cases.into_iter().map(|(name, needs, run)| {
         let world = Arc::clone(&world);
-        Trial::test(name, move || {
-            world
-                .run(needs, run)
-                .map_err(|Failure(text)| Failed::from(text))
-        })
+        Trial::test(name, move || world.run(needs, run).map_err(|Failure(text)| Failed::from(text)))
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     match world.close() {
@@ -107,9 +91,7 @@ fn skip(arguments: &Arguments, cases: &[Case], reason: &str) -> ExitCode {
         return fail(reason);
     }
     eprintln!("skipped: {reason}");
-    let trials = cases
-        .iter()
-        .map(|(name, ..)| Trial::test(*name, || Ok(())).with_ignored_flag(true));
+    let trials = cases.iter().map(|(name, ..)| Trial::test(*name, || Ok(())).with_ignored_flag(true));
     libtest_mimic::run(arguments, trials.collect()).exit_code()
 }
 
@@ -156,25 +138,22 @@ impl World {
 }
 
 fn close(agent: Option<Arc<Agent>>) -> Outcome {
-    agent
-        .and_then(Arc::into_inner)
-        .map_or(Ok(()), |agent| none_left(agent.close()?))
+    agent.and_then(Arc::into_inner).map_or(Ok(()), |agent| none_left(agent.close()?))
 }
 
 fn run_on(agent: &Agent, registry: &Registry, case: fn(&Env) -> Outcome) -> Outcome {
     let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry })));
     let outcome = outcome.unwrap_or_else(|panic| Err(Failure(panic_text(&*panic))));
-    let outcome = outcome.map_err(|Failure(text)| Failure(format!("{text}\n{}", agent.diagnose())));
     let after = agent.purge().and_then(|()| none_left(agent.leaks()));
-    outcome.and(after.map_err(|Failure(text)| Failure(format!("{text}\n{}", agent.diagnose()))))
+    let troubles: Vec<String> = [outcome, after].into_iter().filter_map(|outcome| Some(outcome.err()?.0)).collect();
+    if troubles.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!("{}\n{}", troubles.join("\n"), agent.diagnose())))
 }
 
 fn none_left(left: Vec<String>) -> Outcome {
-    if left.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure(format!("left behind:\n  {}", left.join("\n  "))))
-    }
+    if left.is_empty() { Ok(()) } else { Err(Failure(format!("left behind:\n  {}", left.join("\n  ")))) }
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -9,40 +9,16 @@ use crate::{
 };
 
 pub const CASES: &[Case] = &[
-    (
-        "mistake_image_does_not_exist",
-        SharedAgent,
-        image_does_not_exist,
-    ),
+    ("mistake_image_does_not_exist", SharedAgent, image_does_not_exist),
     ("mistake_wrong_digest", SharedAgent, wrong_digest),
     ("mistake_bad_image_name", SharedAgent, bad_image_name),
-    (
-        "mistake_command_not_in_image",
-        SharedAgent,
-        command_not_in_image,
-    ),
-    (
-        "mistake_command_not_executable",
-        SharedAgent,
-        command_not_executable,
-    ),
+    ("mistake_command_not_in_image", SharedAgent, command_not_in_image),
+    ("mistake_command_not_executable", SharedAgent, command_not_executable),
     ("mistake_unknown_user", SharedAgent, unknown_user),
-    (
-        "mistake_mount_source_does_not_exist",
-        SharedAgent,
-        mount_source_does_not_exist,
-    ),
+    ("mistake_mount_source_does_not_exist", SharedAgent, mount_source_does_not_exist),
     ("mistake_unknown_option", SharedAgent, unknown_option),
-    (
-        "mistake_all_reported_together",
-        SharedAgent,
-        all_reported_together,
-    ),
-    (
-        "registry_down_is_retried",
-        SharedAgent,
-        registry_down_is_retried,
-    ),
+    ("mistake_all_reported_together", SharedAgent, all_reported_together),
+    ("registry_down_is_retried", SharedAgent, registry_down_is_retried),
 ];
 
 /// The job must fail for good without having run, with an event that holds all of `texts`.
@@ -53,23 +29,15 @@ fn refused(env: &Env, job: &Job, texts: &[&str]) -> Outcome {
     let events = alloc.events()?;
     let failures: Vec<&String> = events
         .iter()
-        .filter(|event| {
-            event.starts_with("Driver Failure") || event.starts_with("Failed Validation")
-        })
+        .filter(|event| event.starts_with("Driver Failure") || event.starts_with("Failed Validation"))
         .collect();
     let lacking = |event: &&String| texts.iter().all(|text| event.contains(text));
     if !failures.iter().any(lacking) {
-        return Err(Failure(format!(
-            "expected an event with {texts:?}, got:\n  {}",
-            events.join("\n  ")
-        )));
+        return Err(Failure(format!("expected an event with {texts:?}, got:\n  {}", events.join("\n  "))));
     }
     // Trying again cannot help, so nobody must have to wait for it.
     assert_eq!(alloc.restarts()?, 0, "{events:?}");
-    assert!(
-        events.iter().any(|event| event.contains("unrecoverable")),
-        "{events:?}"
-    );
+    assert!(events.iter().any(|event| event.contains("unrecoverable")), "{events:?}");
     // The same text where a user looks.
     let status = env.agent.nomad(&["alloc", "status", &alloc.id])?;
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
@@ -83,51 +51,31 @@ fn with_attempts(job: Job) -> Job {
 
 fn image_does_not_exist(env: &Env) -> Outcome {
     let image = env.registry.reference("test/no-such-image:1.0");
-    refused(
-        env,
-        &with_attempts(Job::new("batch").var("image", &image)),
-        &["test/no-such-image:1.0", "not found"],
-    )
+    refused(env, &with_attempts(Job::new("batch").var("image", &image)), &["test/no-such-image:1.0", "not found"])
 }
 
 fn wrong_digest(env: &Env) -> Outcome {
     let digest = format!("sha256:{}", "0".repeat(64));
     let image = env.registry.reference(&format!("test/busybox@{digest}"));
-    refused(
-        env,
-        &with_attempts(Job::new("batch").var("image", &image)),
-        &[&digest],
-    )
+    refused(env, &with_attempts(Job::new("batch").var("image", &image)), &[&digest])
 }
 
 fn bad_image_name(env: &Env) -> Outcome {
-    refused(
-        env,
-        &with_attempts(Job::new("batch").var("image", "Not A Name")),
-        &["Not A Name"],
-    )
+    refused(env, &with_attempts(Job::new("batch").var("image", "Not A Name")), &["Not A Name"])
 }
 
 fn command_not_in_image(env: &Env) -> Outcome {
-    let job = Job::new("batch")
-        .var("image", &env.registry.image())
-        .var("command", "/bin/no-such-command");
+    let job = Job::new("batch").var("image", &env.registry.image()).var("command", "/bin/no-such-command");
     refused(env, &with_attempts(job), &["/bin/no-such-command"])
 }
 
 fn command_not_executable(env: &Env) -> Outcome {
-    let job = Job::new("batch")
-        .var("image", &env.registry.image())
-        .var("command", "/data/not-executable");
+    let job = Job::new("batch").var("image", &env.registry.image()).var("command", "/data/not-executable");
     refused(env, &with_attempts(job), &["/data/not-executable"])
 }
 
 fn unknown_user(env: &Env) -> Outcome {
-    refused(
-        env,
-        &with_attempts(script(env, "true").var("user", "nosuchuser")),
-        &["nosuchuser"],
-    )
+    refused(env, &with_attempts(script(env, "true").var("user", "nosuchuser")), &["nosuchuser"])
 }
 
 fn mount_source_does_not_exist(env: &Env) -> Outcome {
@@ -136,19 +84,11 @@ fn mount_source_does_not_exist(env: &Env) -> Outcome {
         source = "local/no-such-folder"
         target = "/mnt"
     }"#;
-    refused(
-        env,
-        &with_attempts(script(env, "true").config(mount)),
-        &["no-such-folder"],
-    )
+    refused(env, &with_attempts(script(env, "true").config(mount)), &["no-such-folder"])
 }
 
 fn unknown_option(env: &Env) -> Outcome {
-    refused(
-        env,
-        &with_attempts(script(env, "true").config("no_such_option = 1")),
-        &["no_such_option"],
-    )
+    refused(env, &with_attempts(script(env, "true").config("no_such_option = 1")), &["no_such_option"])
 }
 
 fn all_reported_together(env: &Env) -> Outcome {
@@ -157,28 +97,17 @@ fn all_reported_together(env: &Env) -> Outcome {
         shm_size         = -5
         memory_hard_limit = -1
     "#;
-    refused(
-        env,
-        &with_attempts(script(env, "true").config(lines)),
-        &["cap_add", "shm_size", "memory_hard_limit"],
-    )
+    refused(env, &with_attempts(script(env, "true").config(lines)), &["cap_add", "shm_size", "memory_hard_limit"])
 }
 
 /// A registry that is away comes back: the restart policy decides, not the driver.
 fn registry_down_is_retried(env: &Env) -> Outcome {
     env.registry.push("test/later:1.0")?;
     env.registry.down();
-    let job = Job::new("batch")
-        .var("image", &env.registry.reference("test/later:1.0"))
-        .var("command", "true");
+    let job = Job::new("batch").var("image", &env.registry.reference("test/later:1.0")).var("command", "true");
     let alloc = env.agent.run(&job.number("attempts", 20))?;
     let failed = alloc.wait("a failed try", |_| {
-        alloc
-            .events()
-            .ok()?
-            .iter()
-            .any(|event| event.starts_with("Driver Failure"))
-            .then_some(())
+        alloc.events().ok()?.iter().any(|event| event.starts_with("Driver Failure")).then_some(())
     });
     env.registry.up()?;
     failed?;

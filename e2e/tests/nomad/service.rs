@@ -5,40 +5,18 @@ use e2e::{Alloc, Job, Outcome, api::fetch};
 use crate::{Case, Env, Needs::SharedAgent};
 
 pub const CASES: &[Case] = &[
-    (
-        "service_on_a_mapped_port",
-        SharedAgent,
-        service_on_a_mapped_port,
-    ),
-    (
-        "service_stops_as_asked",
-        SharedAgent,
-        service_stops_as_asked,
-    ),
-    (
-        "service_is_killed_when_it_does_not_stop",
-        SharedAgent,
-        service_is_killed_when_it_does_not_stop,
-    ),
+    ("service_on_a_mapped_port", SharedAgent, service_on_a_mapped_port),
+    ("service_stops_as_asked", SharedAgent, service_stops_as_asked),
+    ("service_is_killed_when_it_does_not_stop", SharedAgent, service_is_killed_when_it_does_not_stop),
     ("service_gets_signals", SharedAgent, service_gets_signals),
-    (
-        "service_has_statistics",
-        SharedAgent,
-        service_has_statistics,
-    ),
-    (
-        "service_restarts_on_request",
-        SharedAgent,
-        service_restarts_on_request,
-    ),
+    ("service_has_statistics", SharedAgent, service_has_statistics),
+    ("service_restarts_on_request", SharedAgent, service_restarts_on_request),
     ("node_shows_the_driver", SharedAgent, node_shows_the_driver),
 ];
 
 /// The web job, running and answering.
 pub fn web<'a>(env: &Env<'a>) -> Outcome<Alloc<'a>> {
-    let alloc = env
-        .agent
-        .run(&Job::new("web").var("image", &env.registry.image()))?;
+    let alloc = env.agent.run(&Job::new("web").var("image", &env.registry.image()))?;
     alloc.wait_running()?;
     alloc.wait_log("stdout", |log| log.starts_with(b"serving"))?;
     Ok(alloc)
@@ -55,10 +33,7 @@ fn service_on_a_mapped_port(env: &Env) -> Outcome {
     // A CGI script shows the environment of the server's children.
     let seen = fetch(&format!("http://{}/cgi-bin/env", alloc.address("http")?))?;
     assert!(seen.contains("GREETING=hello from the job\n"), "{seen}");
-    assert!(
-        seen.contains(&format!("NOMAD_ALLOC_ID={}\n", alloc.id)),
-        "{seen}"
-    );
+    assert!(seen.contains(&format!("NOMAD_ALLOC_ID={}\n", alloc.id)), "{seen}");
     alloc.wait_log("stdout", |log| log == b"serving /www on port 8080\n")?;
     alloc.wait_log("stderr", |log| log == b"this line goes to stderr\n")?;
     Ok(())
@@ -81,10 +56,7 @@ fn service_is_killed_when_it_does_not_stop(env: &Env) -> Outcome {
     let begin = std::time::Instant::now();
     alloc.stop()?;
     let took = begin.elapsed().as_secs();
-    assert!(
-        (4..20).contains(&took),
-        "stopping took {took} s with a kill_timeout of 5 s"
-    );
+    assert!((4..20).contains(&took), "stopping took {took} s with a kill_timeout of 5 s");
     assert_eq!(alloc.wait_exit()?.code, 137, "{:?}", alloc.events()?);
     Ok(())
 }
@@ -92,14 +64,8 @@ fn service_is_killed_when_it_does_not_stop(env: &Env) -> Outcome {
 fn service_gets_signals(env: &Env) -> Outcome {
     let alloc = web(env)?;
     for (signal, word) in [("SIGUSR1", "got SIGUSR1\n"), ("SIGHUP", "got SIGHUP\n")] {
-        let output = env
-            .agent
-            .nomad(&["alloc", "signal", "-s", signal, &alloc.id])?;
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let output = env.agent.nomad(&["alloc", "signal", "-s", signal, &alloc.id])?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         alloc.wait_log("stdout", |log| log.ends_with(word.as_bytes()))?;
     }
     assert_eq!(alloc.restarts()?, 0);
@@ -113,18 +79,12 @@ fn service_has_statistics(env: &Env) -> Outcome {
     loop {
         let stats = env.agent.api().get(&path)?;
         let memory = &stats["Tasks"]["web"]["ResourceUsage"]["MemoryStats"];
-        let bytes = memory["RSS"]
-            .as_u64()
-            .unwrap_or(0)
-            .max(memory["Usage"].as_u64().unwrap_or(0));
+        let bytes = memory["RSS"].as_u64().unwrap_or(0).max(memory["Usage"].as_u64().unwrap_or(0));
         if bytes > 0 {
             assert!(bytes < 64 << 20, "{stats}");
             return Ok(());
         }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "no memory usage in {stats}"
-        );
+        assert!(std::time::Instant::now() < deadline, "no memory usage in {stats}");
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
 }
@@ -133,14 +93,8 @@ fn service_restarts_on_request(env: &Env) -> Outcome {
     let alloc = web(env)?;
     let before = alloc.init()?;
     let output = env.agent.nomad(&["alloc", "restart", &alloc.id])?;
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    alloc.wait_log("stdout", |log| {
-        log.ends_with(b"stopping\nserving /www on port 8080\n")
-    })?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    alloc.wait_log("stdout", |log| log.ends_with(b"stopping\nserving /www on port 8080\n"))?;
     assert_ne!(alloc.init()?.pid, before.pid);
     page(&alloc).map(drop)
 }
@@ -152,10 +106,7 @@ fn node_shows_the_driver(env: &Env) -> Outcome {
     let row = row.map(|line| line.split_whitespace().take(3).collect::<Vec<_>>());
     assert_eq!(row, Some(vec!["oci-rs", "true", "true"]), "{text}");
     for attribute in ["driver.oci-rs ", "driver.oci-rs.version "] {
-        assert!(
-            text.lines().any(|line| line.starts_with(attribute)),
-            "no {attribute}in {text}"
-        );
+        assert!(text.lines().any(|line| line.starts_with(attribute)), "no {attribute}in {text}");
     }
     Ok(())
 }

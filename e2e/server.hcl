@@ -1,0 +1,5 @@
+server {
+  enabled          = true
+  bootstrap_expect = 1
+  num_schedulers   = 2
+}

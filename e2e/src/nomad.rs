@@ -1,0 +1,72 @@
+//! One `nomad agent` process.
+
+use std::{
+    fs::OpenOptions,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use crate::{Context, Failure, Outcome, process};
+
+const STOP: Duration = Duration::from_secs(30);
+
+/// An agent's executable, configuration and log, and its process while it runs.
+#[derive(Debug)]
+pub(crate) struct Nomad {
+    program: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    child: Mutex<Option<Child>>,
+}
+
+impl Nomad {
+    pub(crate) fn new(program: &Path, config: PathBuf) -> Self {
+        Self { program: program.to_owned(), log: config.with_extension("log"), config, child: Mutex::default() }
+    }
+
+    /// Starts the process; it is ready some time later.
+    pub(crate) fn start(&self) -> Outcome {
+        let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
+        let mut command = Command::new(&self.program);
+        command.args(["agent", "-config"]).arg(&self.config).stdin(Stdio::null());
+        // Its own group, so that Ctrl-C reaches only us, and we stop its jobs first.
+        command.stdout(log.try_clone()?).stderr(log).process_group(0);
+        *self.child() = Some(command.spawn().context("nomad agent")?);
+        Ok(())
+    }
+
+    /// Sends a signal that ends it, and waits for that.
+    pub(crate) fn end(&self, signal: Signal) -> Outcome {
+        let Some(mut child) = self.child().take() else { return Ok(()) };
+        let pid = child.id().cast_signed();
+        process::signal(pid, signal);
+        let gone = process::wait_gone(pid, STOP)?;
+        if !gone {
+            child.kill()?;
+        }
+        child.wait()?;
+        if gone { Ok(()) } else { Err(Failure(format!("the agent did not end within {STOP:?} after {signal:?}"))) }
+    }
+
+    /// Whether it was started and has not ended, by itself or otherwise.
+    pub(crate) fn runs(&self) -> bool {
+        self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    pub(crate) fn config(&self) -> &Path {
+        &self.config
+    }
+
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
