@@ -6,6 +6,7 @@
 
 mod apply;
 mod archive;
+mod gzip;
 mod header;
 mod name;
 mod pax;

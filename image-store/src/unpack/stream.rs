@@ -13,8 +13,8 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use flate2::{Decompress, FlushDecompress, Status};
 
+use super::gzip::Gzip;
 use crate::{
     config::Limits,
     digest::{Algorithm, Digest, Hasher},
@@ -28,6 +28,11 @@ pub(crate) const BUFFER: usize = 256 << 10;
 pub(crate) enum Piece {
     Data(Bytes),
     End,
+}
+
+/// The error of a stream that is not what it should be.
+pub(crate) fn corrupt(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
 }
 
 /// The error of a stream whose other end is gone.
@@ -161,131 +166,6 @@ impl Read for Decoder {
             Decoder::Plain(feed) => feed.read(buffer),
             Decoder::Gzip(gzip) => gzip.read(buffer),
             Decoder::Zstd(decoder) => decoder.read(buffer),
-        }
-    }
-}
-
-/// Gzip members around a raw inflater. The CRC is not computed: the layer's own digest says more, and it costs an eighth of the
-/// time.
-pub(crate) struct Gzip<R> {
-    input: R,
-    inflate: Decompress,
-    state: GzipState,
-}
-
-#[derive(PartialEq)]
-enum GzipState {
-    Start,
-    Body,
-    End,
-}
-
-impl<R: BufRead> Gzip<R> {
-    pub(crate) fn new(input: R) -> Self {
-        Self { input, inflate: Decompress::new(false), state: GzipState::Start }
-    }
-
-    fn header(&mut self) -> io::Result<()> {
-        let mut fixed = [0; 10];
-        self.input.read_exact(&mut fixed)?;
-        let flags = fixed[3];
-        if fixed[..3] != [0x1f, 0x8b, 8] || flags & 0xe0 != 0 {
-            return Err(corrupt("no gzip member where one is expected"));
-        }
-        if flags & 4 != 0 {
-            let mut length = [0; 2];
-            self.input.read_exact(&mut length)?;
-            self.skip(u16::from_le_bytes(length).into())?;
-        }
-        // The original file name and a comment, each up to a NUL.
-        for flag in [8, 16] {
-            if flags & flag != 0 {
-                self.skip_text()?;
-            }
-        }
-        if flags & 2 != 0 {
-            self.skip(2)?;
-        }
-        Ok(())
-    }
-
-    fn skip(&mut self, length: usize) -> io::Result<()> {
-        let mut waste = [0; 64];
-        let mut left = length;
-        while left > 0 {
-            let part = left.min(waste.len());
-            self.input.read_exact(&mut waste[..part])?;
-            left -= part;
-        }
-        Ok(())
-    }
-
-    fn skip_text(&mut self) -> io::Result<()> {
-        let mut byte = [1];
-        for _ in 0..64 << 10 {
-            self.input.read_exact(&mut byte)?;
-            if byte == [0] {
-                return Ok(());
-            }
-        }
-        Err(corrupt("an endless gzip header"))
-    }
-
-    /// Inflates once; the number of bytes that came out.
-    fn body(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let input = self.input.fill_buf()?;
-            let at_end = input.is_empty();
-            let (read_before, written_before) = (self.inflate.total_in(), self.inflate.total_out());
-            let status = self
-                .inflate
-                .decompress(input, buffer, FlushDecompress::None)
-                .map_err(|error| corrupt(&format!("broken gzip data: {error}")))?;
-            let read = usize::try_from(self.inflate.total_in() - read_before).unwrap_or_default();
-            let written = usize::try_from(self.inflate.total_out() - written_before).unwrap_or_default();
-            self.input.consume(read);
-            if status == Status::StreamEnd {
-                self.skip(8)?;
-                self.inflate.reset(false);
-                self.state = if self.input.fill_buf()?.is_empty() { GzipState::End } else { GzipState::Start };
-                return Ok(written);
-            }
-            if written > 0 {
-                return Ok(written);
-            }
-            if at_end {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            if read == 0 {
-                return Err(corrupt("broken gzip data: no progress"));
-            }
-        }
-    }
-}
-
-fn corrupt(problem: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
-}
-
-impl<R: BufRead> Read for Gzip<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
-        loop {
-            match self.state {
-                GzipState::End => return Ok(0),
-                GzipState::Start => {
-                    self.header()?;
-                    self.state = GzipState::Body;
-                }
-                GzipState::Body => {
-                    let written = self.body(buffer)?;
-                    if written > 0 {
-                        return Ok(written);
-                    }
-                }
-            }
         }
     }
 }

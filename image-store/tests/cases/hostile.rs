@@ -24,6 +24,13 @@ async fn refused_layer(bench: &Bench, layer: Layer, reason: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn large_layers_are_refused_at_either_end() {
+    let data = || Entry::file("noise", crate::common::noise(20 << 20));
+    refused(vec![Entry::file("../first", ""), data()], "..").await;
+    refused(vec![data(), Entry::file("../last", "")], "..").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn impossible_names() {
     let long = format!("d/{}", "n".repeat(256));
     for (name, reason) in [

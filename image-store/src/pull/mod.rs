@@ -1,0 +1,211 @@
+//! From a wish for an image to folders that can be mounted.
+//!
+//! The registry is asked what a name means now (or not, if that is known and may not have changed), the lease is written, missing
+//! layers stream through the unpacker side by side, and only then is the image recorded. Whoever asks for the same content at the
+//! same time shares the work; nobody shares another's failure. Dropping the future gives the pull up and leaves nothing behind
+//! but finished layers.
+
+mod fetch;
+mod resolve;
+
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+pub(crate) use resolve::Resolved;
+
+use crate::{
+    config::PullRequest,
+    error::{PullError, StoreError},
+    manifest::ImageConfig,
+    progress::{Progress, PullEvent},
+    reference::Reference,
+    store::{Inner, LayerRecord, Lease, Store},
+};
+
+/// An image that is ready to be mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// What was asked for.
+    pub reference: Reference,
+    /// Digest of the manifest for this machine.
+    pub digest: String,
+    /// Overlay lower directories, topmost first; at least one.
+    pub layers: Vec<PathBuf>,
+    /// What the image wants to be run as.
+    pub config: ImageConfig,
+}
+
+impl Store {
+    /// Makes an image ready, asking its registry where needed, and leases it: its layers stay until [`Store::release`]. A lease of
+    /// the same name is replaced, but only by success.
+    pub async fn acquire(
+        &self,
+        request: PullRequest,
+        lease: &str,
+        progress: Arc<dyn Progress>,
+    ) -> Result<Image, PullError> {
+        let work = acquire(&self.inner, &request, lease, progress);
+        match request.timeout {
+            None => work.await,
+            Some(limit) => tokio::time::timeout(limit, work)
+                .await
+                .unwrap_or_else(|_| Err(PullError::Timeout { reference: request.reference.to_string(), limit })),
+        }
+    }
+}
+
+async fn acquire(
+    inner: &Arc<Inner>,
+    request: &PullRequest,
+    lease: &str,
+    progress: Arc<dyn Progress>,
+) -> Result<Image, PullError> {
+    let started = Instant::now();
+    let reference = request.reference.clone();
+    progress.report(PullEvent::Started { reference: reference.clone() });
+    let (resolved, asked) = resolve::resolve(inner, request, started).await?;
+    let record = resolved.record.clone();
+    let layers = without_duplicates(&record.layers);
+    let lease = Lease {
+        name: lease.to_owned(),
+        reference: reference.clone(),
+        manifest: record.manifest.clone(),
+        layers: layers.iter().map(|layer| layer.diff_id.clone()).collect(),
+        fixups: Vec::new(),
+    };
+    let pin = Pin::new(inner, &lease).await?;
+    let last_word = Arc::clone(&pin.given_up);
+    let ready = make_ready(inner, request, (&resolved, asked), (lease, last_word), Arc::clone(&progress)).await;
+    pin.end(ready.is_ok()).await?;
+    let (fetched, folders) = ready?;
+    progress.report(PullEvent::Done {
+        digest: record.manifest.clone(),
+        bytes: fetched.unwrap_or(0),
+        elapsed: started.elapsed(),
+        cached: fetched.is_none(),
+    });
+    Ok(Image { reference, digest: record.manifest.to_string(), layers: folders, config: resolved.run.clone() })
+}
+
+/// Fetches what is missing, then records the image. Returns the bytes that arrived, if any layer was missing, and what to mount.
+async fn make_ready(
+    inner: &Arc<Inner>,
+    request: &PullRequest,
+    (resolved, asked): (&Arc<Resolved>, bool),
+    (mut lease, given_up): (Lease, Arc<Mutex<bool>>),
+    progress: Arc<dyn Progress>,
+) -> Result<(Option<u64>, Vec<PathBuf>), PullError> {
+    let layers = without_duplicates(&resolved.record.layers);
+    let fetched = fetch::fetch_missing(inner, request, &resolved.record, &layers, progress).await?;
+    let (keeper, resolved) = (Arc::clone(inner), Arc::clone(resolved));
+    let folders = blocking(move || {
+        if asked || fetched.is_some() {
+            keeper.save(&resolved)?;
+        }
+        let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if *given_up { Err(interrupted()) } else { keeper.mountable(&mut lease) }
+    })
+    .await?;
+    Ok((fetched, folders))
+}
+
+/// A lease that is undone unless the pull succeeds, also when the pull is given up.
+struct Pin {
+    inner: Arc<Inner>,
+    name: String,
+    before: Option<Lease>,
+    armed: bool,
+    /// File work goes on when its future is dropped: nothing may write the lease after it was undone.
+    given_up: Arc<Mutex<bool>>,
+}
+
+impl Pin {
+    async fn new(inner: &Arc<Inner>, lease: &Lease) -> Result<Pin, StoreError> {
+        let (keeper, lease) = (Arc::clone(inner), lease.clone());
+        blocking(move || {
+            let before = keeper.pin(&lease)?;
+            Ok(Pin { inner: keeper, name: lease.name, before, armed: true, given_up: Arc::default() })
+        })
+        .await
+    }
+
+    /// Keeps the lease, or undoes it and waits until that is done.
+    async fn end(mut self, keep: bool) -> Result<(), StoreError> {
+        self.armed = false;
+        if keep {
+            return Ok(());
+        }
+        blocking(self.undo()).await
+    }
+
+    fn undo(&mut self) -> impl FnOnce() -> Result<(), StoreError> + Send + use<> {
+        let (inner, name, before) = (Arc::clone(&self.inner), std::mem::take(&mut self.name), self.before.take());
+        let given_up = Arc::clone(&self.given_up);
+        move || {
+            *given_up.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            inner.unpin(&name, before.as_ref())
+        }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let (name, undo) = (self.name.clone(), self.undo());
+        let undo = move || {
+            if let Err(error) = undo() {
+                tracing::warn!(lease = name, %error, "the lease of a failed pull stays");
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(undo)),
+            Err(_) => undo(),
+        }
+    }
+}
+
+/// Runs file work off the async threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(interrupted()),
+    }
+}
+
+/// What file work ends with when nobody waits for it any more.
+fn interrupted() -> StoreError {
+    StoreError::io("waiting for", "the pull")(std::io::Error::from(std::io::ErrorKind::Interrupted))
+}
+
+/// Overlay refuses the same folder twice, and only the topmost one counts.
+fn without_duplicates(layers: &[LayerRecord]) -> Vec<LayerRecord> {
+    let mut seen = HashSet::new();
+    let mut kept: Vec<_> = layers.iter().rev().filter(|layer| seen.insert(&layer.diff_id)).cloned().collect();
+    kept.reverse();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Digest;
+
+    fn layer(blob: &str, diff_id: &str) -> LayerRecord {
+        LayerRecord { blob: Digest::sha256(blob.as_bytes()), size: 1, diff_id: Digest::sha256(diff_id.as_bytes()) }
+    }
+
+    #[test]
+    fn the_topmost_of_equal_layers_stays() {
+        let layers = [layer("1", "a"), layer("2", "b"), layer("3", "a"), layer("4", "c")];
+        assert_eq!(without_duplicates(&layers), layers[1..]);
+    }
+}
