@@ -167,7 +167,10 @@ mod tests {
             ("memory.usage_in_bytes", "1000\n"),
             ("memory.max_usage_in_bytes", "2000\n"),
             ("memory.kmem.usage_in_bytes", "30\n"),
-            ("memory.stat", "cache 1\nrss 2\nrss_huge 9\nswap 3\ntotal_cache 11\ntotal_rss 12\ntotal_rss_huge 9\ntotal_swap 13\n"),
+            (
+                "memory.stat",
+                "cache 1\nrss 2\nrss_huge 9\nswap 3\ntotal_cache 11\ntotal_rss 12\ntotal_rss_huge 9\ntotal_swap 13\n",
+            ),
         ]);
         let expected = CpuStats {
             total_ns: 5_000_000_000,
@@ -207,13 +210,17 @@ mod tests {
     #[test]
     fn version_2() {
         let all = files(&[
-            ("cpu.stat", "usage_usec 50\nuser_usec 30\nsystem_usec 20\nnr_periods 4\nnr_throttled 2\nthrottled_usec 9\n"),
+            (
+                "cpu.stat",
+                "usage_usec 50\nuser_usec 30\nsystem_usec 20\nnr_periods 4\nnr_throttled 2\nthrottled_usec 9\n",
+            ),
             ("memory.current", "4096\n"),
             ("memory.swap.current", "12\n"),
             ("memory.peak", "8192\n"),
             ("memory.stat", "anon 7\nfile 8\nkernel 9\nkernel_stack 1\n"),
         ]);
-        let cpu = CpuStats { total_ns: 50_000, user_ns: 30_000, system_ns: 20_000, throttled_periods: 2, throttled_ns: 9000 };
+        let cpu =
+            CpuStats { total_ns: 50_000, user_ns: 30_000, system_ns: 20_000, throttled_periods: 2, throttled_ns: 9000 };
         assert_eq!(cpu_v2(all), cpu);
         let memory = MemoryStats {
             usage: 4096,
@@ -229,7 +236,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_unreadable_is_not_measured() {
-        for all in [files(&[]), files(&[("memory.peak", "max\n"), ("memory.current", "-1"), ("cpu.stat", "usage_usec x\nuser_usec\n")])] {
+        for all in [
+            files(&[]),
+            files(&[("memory.peak", "max\n"), ("memory.current", "-1"), ("cpu.stat", "usage_usec x\nuser_usec\n")]),
+        ] {
             assert_eq!((cpu_v1(all), cpu_v2(all)), Default::default());
             assert_eq!((memory_v1(all), memory_v2(all)), Default::default());
         }

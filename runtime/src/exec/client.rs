@@ -84,8 +84,7 @@ pub(crate) fn start(
     });
     sent.context(|| "passing on the command".to_owned())?;
     let stdio = [Stdio::from(theirs), Stdio::null(), Stdio::null()];
-    let child =
-        launcher.spawn("exec", [task.path()], stdio).context(|| "executing the exec helper".to_owned())?;
+    let child = launcher.spawn("exec", [task.path()], stdio).context(|| "executing the exec helper".to_owned())?;
     let helper = ProcessRef::open(child.id() as i32).context(|| "opening the exec helper".to_owned())?;
     let mut process = ExecProcess { helper, terminal: None, control: Some(control), child };
     match process.reply().context(|| "listening to the exec helper".to_owned())? {

@@ -6,7 +6,7 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io::{self, Read, Write},
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
 };
@@ -77,9 +77,15 @@ impl Entry {
         enter_folder(&self.cwd).map_err(|error| format!("working folder {}: {error}", self.cwd))?;
         become_user(&self.user).map_err(step("becoming the container's user"))?;
         self.launch.restrict().map_err(|error| error.to_string())?;
+        let (mut ready, unready) = io::pipe().map_err(step("making a pipe"))?;
         match sys::fork_sibling().map_err(too_many)? {
             Fork::Child => self.become_command(terminal.is_some()),
-            Fork::Parent(pid) => Ok((pid.as_raw_nonzero().get(), terminal)),
+            Fork::Parent(pid) => {
+                drop(unready);
+                // What is typed before the terminal has its session reaches nobody. The end of the pipe is all that comes.
+                ready.read_to_end(&mut Vec::new()).map_err(step("waiting for the command"))?;
+                Ok((pid.as_raw_nonzero().get(), terminal))
+            }
         }
     }
 
@@ -102,14 +108,14 @@ impl Entry {
     /// The command's own steps: it has the container's rights already.
     fn become_command(&self, terminal: bool) -> ! {
         let prepare = || -> io::Result<()> {
-            sys::close_fds_from(3)?;
             // The helper is our parent. Should it be killed, nobody else could end the command.
             set_parent_process_death_signal(Some(Signal::KILL))?;
             setsid()?;
             if terminal {
                 ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
-            Ok(())
+            // The entrant's pipe is among them.
+            sys::close_fds_from(3)
         };
         let (text, status) = match prepare() {
             Ok(()) => {

@@ -55,10 +55,11 @@ fn settle() -> io::Result<OwnedFd> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let plugin = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(&null()?)?;
-    if let Err(error) = setsid() {
-        if error != Errno::PERM {
-            return Err(error.into());
-        }
+    // Whoever leads a session already has one of its own.
+    if let Err(error) = setsid()
+        && error != Errno::PERM
+    {
+        return Err(error.into());
     }
     rustix::thread::set_name(c"oci-rs:exec")?;
     std::env::set_current_dir("/")?;
@@ -104,11 +105,7 @@ impl<E: std::error::Error> From<E> for Refusal {
 }
 
 /// Looks the container up and sends somebody in.
-fn begin(
-    task: &TaskDir,
-    request: Request,
-    stdio: Option<[OwnedFd; 3]>,
-) -> Result<(Command, Option<OwnedFd>), Refusal> {
+fn begin(task: &TaskDir, request: Request, stdio: Option<[OwnedFd; 3]>) -> Result<(Command, Option<OwnedFd>), Refusal> {
     let (Some(plan), Some(container)) = (task.read::<ContainerPlan>(PLAN)?, task.read::<ContainerRecord>(CONTAINER)?)
     else {
         return Err(Refusal::ContainerGone);
@@ -128,9 +125,7 @@ fn begin(
     let entered = receive(&ours);
     wait_for(entrant)?;
     match entered? {
-        Some((Entered::Running { pid }, mut descriptors)) => {
-            Ok((Command::adopt(pid, groups)?, descriptors.pop()))
-        }
+        Some((Entered::Running { pid }, mut descriptors)) => Ok((Command::adopt(pid, groups)?, descriptors.pop())),
         Some((Entered::Failed(reason), _)) => Err(Refusal::Failed(reason)),
         None => Err(Refusal::Failed(
             "the process that entered the container was killed; the container may be at its memory limit".to_owned(),

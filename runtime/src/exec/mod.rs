@@ -18,6 +18,6 @@ mod protocol;
 mod session;
 mod terminal;
 
-pub use client::{ExecExit, ExecProcess, ExecRequest, TerminalSize};
 pub(crate) use client::start;
+pub use client::{ExecExit, ExecProcess, ExecRequest, TerminalSize};
 pub use helper::exec_main;

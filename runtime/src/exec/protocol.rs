@@ -50,7 +50,10 @@ pub(super) enum Reply {
     Running,
     ContainerGone,
     Failed(String),
-    Exited { exit_code: i32, signal: i32 },
+    Exited {
+        exit_code: i32,
+        signal: i32,
+    },
 }
 
 /// What the entrant tells the helper.

@@ -45,7 +45,8 @@ struct Range<'a> {
 
 /// All numbers in order, neighbours with the same verdict in one range.
 fn ranges<'a>(arch: Arch, verdicts: &'a BTreeMap<&str, Verdict>) -> Vec<Range<'a>> {
-    let mut named: Vec<_> = verdicts.iter().filter_map(|(name, verdict)| Some((number(arch, name)?, verdict))).collect();
+    let mut named: Vec<_> =
+        verdicts.iter().filter_map(|(name, verdict)| Some((number(arch, name)?, verdict))).collect();
     named.sort_unstable_by_key(|(number, _)| *number);
     let mut ranges: Vec<Range<'_>> = Vec::new();
     let mut add = |start, verdict| {

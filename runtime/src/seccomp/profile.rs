@@ -151,8 +151,7 @@ const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 pub(super) fn profile(capabilities: &[String]) -> Result<BTreeMap<&'static str, Verdict>, BackendError> {
     let holds = |name: &str| capabilities.iter().any(|held| held == name);
     let always = [FILES, MEMORY, PROCESSES, IDENTITY, SIGNALS, EVENTS, TIME, IPC, SOCKETS];
-    let mut calls: BTreeMap<&str, Verdict> =
-        always.into_iter().flatten().map(|name| (*name, Verdict::Allow)).collect();
+    let mut calls: BTreeMap<&str, Verdict> = always.into_iter().flatten().map(|name| (*name, Verdict::Allow)).collect();
     calls.insert("socket", Verdict::Rules(sockets()?));
     calls.insert("personality", Verdict::Rules(personalities()?));
     let no_namespaces = masked(0, NEW_NAMESPACES as u64, 0)?;

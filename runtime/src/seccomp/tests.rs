@@ -45,7 +45,9 @@ const ALL: [Arch; 3] = [Arch::X86_64, Arch::I386, Arch::Aarch64];
 
 #[test]
 fn every_verdict_of_the_profile_is_what_the_program_says() {
-    for capabilities in [vec![], vec!["CAP_SYS_ADMIN".to_owned()], vec!["CAP_SYS_TIME".to_owned(), "CAP_BPF".to_owned()]] {
+    for capabilities in
+        [vec![], vec!["CAP_SYS_ADMIN".to_owned()], vec!["CAP_SYS_TIME".to_owned(), "CAP_BPF".to_owned()]]
+    {
         let profile = profile::profile(&capabilities).expect("a profile");
         for arch in ALL {
             let program = instructions(arch, &capabilities).expect("a program");
@@ -71,7 +73,9 @@ fn every_verdict_of_the_profile_is_what_the_program_says() {
 #[test]
 fn what_reaches_the_whole_kernel_is_refused() {
     for arch in ALL {
-        for name in ["mount", "unshare", "setns", "bpf", "init_module", "reboot", "perf_event_open", "open_by_handle_at"] {
+        for name in
+            ["mount", "unshare", "setns", "bpf", "init_module", "reboot", "perf_event_open", "open_by_handle_at"]
+        {
             assert_eq!(answer(arch, &[], name, 0), EPERM, "{arch:?} {name}");
         }
         for name in ["read", "execve", "futex", "ptrace", "openat2", "statx", "landlock_create_ruleset"] {

@@ -40,6 +40,8 @@ pub const CASES: &[(&str, fn())] = &[
     ("exec_process_limit_of_the_container", process_limit_of_the_container),
     ("exec_no_descriptor_leaks", no_descriptor_leaks),
     ("exec_many_at_once", many_at_once),
+    ("exec_shows_no_more_rights_than_the_container_has", shows_no_more_rights),
+    ("exec_of_a_32_bit_program", program_of_32_bits),
     ("exec_and_the_container_are_measured", measured),
     ("measure_exec", measure_exec),
 ];
@@ -105,7 +107,8 @@ fn output_and_exit_code() {
     let container = node.start(node.plan(SLEEP));
     let (exit, out, err) = Piped::shell(&node, &container, "echo out; echo err >&2; exit 7").finish();
     assert_eq!((exit, out.as_str(), err.as_str()), (exited(7), "out\n", "err\n"));
-    let (exit, out, _) = Piped::start(&node, &container, &["/bin/echo", "a  b", "", "ü"], null()).expect("a command").finish();
+    let (exit, out, _) =
+        Piped::start(&node, &container, &["/bin/echo", "a  b", "", "ü"], null()).expect("a command").finish();
     assert_eq!((exit, out.as_str()), (exited(0), "a  b  ü\n"));
 }
 
@@ -162,7 +165,17 @@ fn rights_of_init(container: &Container<'_>, names: &[&str]) -> Vec<String> {
 }
 
 const FIELDS: [&str; 11] = [
-    "Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Groups",
+    "Uid",
+    "Gid",
+    "CapInh",
+    "CapPrm",
+    "CapEff",
+    "CapBnd",
+    "CapAmb",
+    "NoNewPrivs",
+    "Seccomp",
+    "Seccomp_filters",
+    "Groups",
 ];
 
 fn assert_same_rights(node: &Node, container: &Container<'_>) -> Vec<String> {
@@ -231,9 +244,12 @@ fn user_reopens_its_output() {
 fn commands_that_cannot_be_executed() {
     let node = Node::new();
     let container = node.start(node.plan(&format!("echo x > /tmp/plain; {SLEEP}")));
-    for (program, code, text) in
-        [("nosuch", 127, "not found"), ("/no/such", 127, "not found"), ("/tmp/plain", 126, "cannot be executed"), ("/tmp", 126, "cannot")]
-    {
+    for (program, code, text) in [
+        ("nosuch", 127, "not found"),
+        ("/no/such", 127, "not found"),
+        ("/tmp/plain", 126, "cannot be executed"),
+        ("/tmp", 126, "cannot"),
+    ] {
         let (exit, out, err) = Piped::start(&node, &container, &[program, "x"], null()).expect("a command").finish();
         assert_eq!((exit, out.as_str()), (exited(code), ""), "{program}");
         assert!(err.contains(program) && err.contains(text), "{err}");
@@ -323,7 +339,8 @@ fn kill_ends_the_whole_session() {
 fn hangup_is_only_a_signal() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
-    let mut command = Piped::shell(&node, &container, "trap 'echo hup; exit 5' HUP; echo up; while :; do usleep 1000; done");
+    let mut command =
+        Piped::shell(&node, &container, "trap 'echo hup; exit 5' HUP; echo up; while :; do usleep 1000; done");
     let mut line = [0; 3];
     command.stdout.read_exact(&mut line).expect("a line");
     command.process.hangup();
@@ -406,7 +423,8 @@ fn terminal_of_a_user() {
 
 fn terminal_that_is_none() {
     let node = Node::new();
-    let mut plan = node.plan("umount /dev/pts && mkdir -p /dev/pts && echo x > /dev/pts/ptmx; while :; do sleep 1; done");
+    let mut plan =
+        node.plan("umount /dev/pts && mkdir -p /dev/pts && echo x > /dev/pts/ptmx; while :; do sleep 1; done");
     plan.security.privileged = true;
     let container = node.start(plan);
     let request = || ExecRequest {
@@ -417,7 +435,9 @@ fn terminal_that_is_none() {
         stderr: null(),
     };
     eventually("refused", || {
-        node.runtime.exec(container.id(), request()).is_err_and(|error| error.to_string().contains("not the terminal multiplexer"))
+        node.runtime
+            .exec(container.id(), request())
+            .is_err_and(|error| error.to_string().contains("not the terminal multiplexer"))
     });
 }
 
@@ -448,7 +468,8 @@ fn no_descriptor_leaks() {
 fn many_at_once() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
-    let commands: Vec<_> = (0..24).map(|n| Piped::shell(&node, &container, &format!("usleep 10000; exit {n}"))).collect();
+    let commands: Vec<_> =
+        (0..24).map(|n| Piped::shell(&node, &container, &format!("usleep 10000; exit {n}"))).collect();
     for (n, command) in commands.into_iter().enumerate() {
         assert_eq!(command.finish().0, exited(n as i32));
     }
@@ -484,11 +505,77 @@ fn measured() {
         stats.cpu.total_ns > 10_000_000 && stats.memory.usage > 0 && stats.pids > 0
     });
     let before = node.runtime.stats(container.id()).expect("statistics");
-    assert!(before.memory.rss > 0 && before.memory.max_usage.is_none_or(|most| most >= before.memory.rss), "{before:?}");
+    assert!(
+        before.memory.rss > 0 && before.memory.max_usage.is_none_or(|most| most >= before.memory.rss),
+        "{before:?}"
+    );
     assert!(before.cpu.user_ns + before.cpu.system_ns > 0, "{before:?}");
     Piped::shell(&node, &container, "dd if=/dev/zero of=/dev/null bs=1M count=3000 2>/dev/null").lines();
     let after = node.runtime.stats(container.id()).expect("statistics");
     assert!(after.cpu.total_ns > before.cpu.total_ns + 10_000_000, "{before:?} {after:?}");
     node.runtime.kill_all(container.id()).expect("killed");
     node.runtime.stats(container.id()).expect_err("ended");
+}
+
+/// A container that may trace everything looks at all processes that it sees, over and over, while commands are made.
+fn shows_no_more_rights() {
+    let node = Node::new();
+    let mut plan = node.plan("while :; do cat /proc/[0-9]*/status; done 2>/dev/null | grep -E '^(CapPrm|CapBnd)'");
+    plan.security.capabilities.push("CAP_SYS_PTRACE".to_owned());
+    let mut container = node.start(plan);
+    for _ in 0..60 {
+        Piped::start(&node, &container, &["true"], null()).expect("a command").finish();
+    }
+    let own = container.status_field("CapBnd");
+    node.runtime.kill_all(container.id()).expect("killed");
+    let (seen, _) = container.output();
+    let seen: std::collections::BTreeSet<_> = seen.lines().filter_map(|line| line.split_once('\t')).collect();
+    // The last line can be cut off.
+    let more: Vec<_> = seen.iter().filter(|(_, mask)| mask.len() == own.len() && *mask != own).collect();
+    assert!(!seen.is_empty() && more.is_empty(), "{own}: {more:?}");
+}
+
+/// Filtered like all others, by its own table: `getpid` and `write` work, `mount` (21 there, `access` on x86_64) does not.
+fn program_of_32_bits() {
+    if !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let node = Node::new();
+    let layer = node.folder.path().join("layer/bin/small");
+    fs::write(&layer, small_program()).expect("written");
+    fs::set_permissions(&layer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    // Outside of a container mount fails for another reason, or there is no support for such programs at all.
+    let Ok(outside) = std::process::Command::new(&layer).output() else { return };
+    assert_eq!(outside.status.code(), Some(rustix::io::Errno::FAULT.raw_os_error()));
+    let container = node.start(node.plan(SLEEP));
+    let (exit, out, _) = Piped::start(&node, &container, &["small"], null()).expect("a command").finish();
+    assert_eq!((exit, out.as_str()), (exited(rustix::io::Errno::PERM.raw_os_error()), "ok\n"));
+}
+
+/// An i386 program: writes "ok" and ends with the errno of `mount(NULL, …)`.
+fn small_program() -> Vec<u8> {
+    const BASE: u32 = 0x0804_8000;
+    const CODE_AT: u32 = 52 + 32;
+    let text = BASE + CODE_AT + 49;
+    let mut code: Vec<u8> = Vec::new();
+    code.extend([0xb8, 20, 0, 0, 0, 0xcd, 0x80]); // getpid
+    code.extend([0xb8, 4, 0, 0, 0, 0xbb, 1, 0, 0, 0, 0xb9]); // write(1, text, 3)
+    code.extend(text.to_le_bytes());
+    code.extend([0xba, 3, 0, 0, 0, 0xcd, 0x80]);
+    code.extend([0xb8, 21, 0, 0, 0, 0x31, 0xdb, 0x31, 0xc9, 0xcd, 0x80]); // mount(NULL, NULL, …)
+    code.extend([0xf7, 0xd8, 0x89, 0xc3, 0x31, 0xc0, 0x40]); // exit(-result)
+    code.extend([0xcd, 0x80]);
+    assert_eq!(code.len(), 49);
+    code.extend(b"ok\n");
+    let size = CODE_AT + code.len() as u32;
+    let mut file = b"\x7fELF\x01\x01\x01".to_vec();
+    file.resize(16, 0);
+    let halves = |file: &mut Vec<u8>, all: &[u16]| file.extend(all.iter().flat_map(|half| half.to_le_bytes()));
+    let words = |file: &mut Vec<u8>, all: &[u32]| file.extend(all.iter().flat_map(|word| word.to_le_bytes()));
+    halves(&mut file, &[2, 3]);
+    words(&mut file, &[1, BASE + CODE_AT, 52, 0, 0]);
+    halves(&mut file, &[52, 32, 1, 0, 0, 0]);
+    words(&mut file, &[1, 0, BASE, BASE, size, size, 5, 0x1000]);
+    file.extend(code);
+    file
 }
