@@ -26,7 +26,7 @@ use crate::{
 /// Layers of at least this compressed size inflate and write on two threads.
 const SIDE_BY_SIDE: u64 = 16 << 20;
 /// Chunks that may wait between the network and the unpacker.
-const WAITING_PIECES: usize = 32;
+const WAITING_PIECES: usize = 8;
 
 /// Fetches the layers that are not here. `None`: nothing was missing; otherwise the bytes that arrived.
 pub(super) async fn fetch_missing(

@@ -55,6 +55,17 @@ async fn every_format_and_compression_gives_the_same_tree() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sha512_names_blobs_and_layers() {
+    use sha2::Digest as _;
+    let sha512 = |bytes: &[u8]| format!("sha512:{}", hex::encode(sha2::Sha512::digest(bytes)));
+    let layer = Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "long")]);
+    let (diff_id, blob) = (sha512(layer.tar()), sha512(&layer.blob()));
+    let built = Image::new().layer(layer.claim_diff_id(&diff_id).claim_blob(&blob)).build();
+    let bench = Bench::new();
+    assert_eq!(marker(&bench.pull(&bench.push("app:1", &built)).await.unwrap()), "long");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn large_layers_take_the_two_thread_way() {
     let bench = Bench::new();
     let data = noise(20 << 20);
