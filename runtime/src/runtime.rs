@@ -134,7 +134,11 @@ impl Runtime {
         let monitor =
             self.inner.launcher.spawn("monitor", args, stdio).context(|| "executing the monitor".to_owned())?;
         let monitor = ProcessRef::open(monitor.id() as i32).context(|| "opening the monitor".to_owned())?;
-        await_outcome(task, outcome)?;
+        if let Err(error) = await_outcome(task, outcome) {
+            // It is our child and about to end, perhaps before it could write down who it was.
+            monitor.wait_for(Some(PATIENCE)).and_then(|_| monitor.reap()).context(|| "ending the monitor".to_owned())?;
+            return Err(error);
+        }
         let record: ContainerRecord =
             task.read(CONTAINER)?.ok_or_else(|| StartError::internal("the monitor left no record of the container"))?;
         let init = ProcessRef::find(&record.init).context(|| "looking at the container's first process".to_owned())?;

@@ -64,6 +64,8 @@ pub(crate) enum SpecError {
     SoftAboveHard(String),
     #[error("hostname: the container shares the host's UTS namespace, so its name cannot be set")]
     HostnameOfHost,
+    #[error("mount destination {0:?}: an absolute path below / is needed")]
+    MountDestination(String),
     #[error("device permissions {0:?}: any of r, w and m are allowed")]
     DevicePermissions(String),
     #[error("OCI spec: {0}")]
@@ -137,6 +139,11 @@ pub(crate) fn capabilities(plan: &ContainerPlan, held: CapabilityMask) -> Result
 pub(crate) fn oci_spec(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Spec, SpecError> {
     if plan.hostname.is_some() && !plan.namespaces.private_uts {
         return Err(SpecError::HostnameOfHost);
+    }
+    let usable = |path: &str| path.starts_with('/') && path.trim_matches('/') != "" && !path.split('/').any(|one| one == "..");
+    let destinations = plan.mounts.iter().map(|mount| &mount.destination).chain(plan.files.iter().map(|(path, _)| path));
+    if let Some(wrong) = destinations.into_iter().find(|path| !usable(path)) {
+        return Err(SpecError::MountDestination(wrong.clone()));
     }
     let root = RootBuilder::default().path(facts.rootfs).readonly(plan.root.readonly).build()?;
     let mut spec = SpecBuilder::default()

@@ -222,6 +222,13 @@ fn mistakes_are_named() {
     nameless.hostname = Some("x".to_owned());
     nameless.namespaces.private_uts = false;
     assert_eq!(spec_with(&nameless, |_| ()).expect_err("refused"), SpecError::HostnameOfHost);
+    for destination in ["", "/", "//", "relative", "/a/../b"] {
+        let file = ContainerPlan { files: vec![(destination.to_owned(), String::new())], ..plan() };
+        assert_eq!(
+            spec_with(&file, |_| ()).expect_err("refused"),
+            SpecError::MountDestination(destination.to_owned())
+        );
+    }
     let empty = ContainerPlan { args: Vec::new(), ..plan() };
     assert_eq!(spec_with(&empty, |_| ()).expect_err("refused"), SpecError::NoCommand);
     let security = Security { capabilities: vec!["CAP_NOTHING".to_owned()], ..plan().security };
@@ -263,7 +270,7 @@ fn any_mount() -> impl Strategy<Value = Mount> {
         "/[a-z]{1,8}".prop_map(|source| MountKind::Bind { source: source.into() }),
         (any::<Option<u64>>(), proptest::option::of(0u32..0o7777)).prop_map(|(size, mode)| MountKind::Tmpfs { size, mode })
     ];
-    ("/[a-z/]{1,12}", kind, any::<bool>(), propagation).prop_map(|(destination, kind, readonly, propagation)| Mount {
+    ("/[a-z][a-z/]{0,12}", kind, any::<bool>(), propagation).prop_map(|(destination, kind, readonly, propagation)| Mount {
         destination,
         kind,
         readonly,
