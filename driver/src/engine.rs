@@ -13,7 +13,7 @@ use crate::{
     events::Events,
     fingerprint,
     plan::NodeFacts,
-    task::{Compute, Facts, TaskError, blocking},
+    task::{Compute, Facts, TaskError, Tasks, blocking},
 };
 
 /// See the module's head.
@@ -100,14 +100,30 @@ impl Engine {
         .await
     }
 
-    /// Removes what interrupted pulls left behind. Runs beside everything else.
-    pub async fn sweep(self: Arc<Self>) {
-        let engine = self.clone();
-        let swept =
-            blocking(move || engine.store.sweep().map_err(|error| TaskError::Internal(error.to_string()))).await;
-        match swept {
-            Ok(report) => tracing::debug!(?report, "image store swept"),
-            Err(error) => tracing::warn!(%error, "image store not swept"),
+    /// Removes what a crash or a restart of the machine left: half-made layers, writable layers without a container, leases
+    /// without a task. `tasks` are those that this process knows, a starting one included. Runs beside everything else.
+    pub async fn sweep(self: Arc<Self>, tasks: Tasks) {
+        if let Err(error) = blocking(move || self.sweep_now(&tasks)).await {
+            tracing::warn!(%error, "leftovers not swept");
         }
+    }
+
+    fn sweep_now(&self, tasks: &Tasks) -> Result<(), TaskError> {
+        let internal = |error: &dyn std::fmt::Display| TaskError::Internal(error.to_string());
+        // Leases are listed first: a task is known before it leases its image, and keeps its state folder until after.
+        let leases = self.store.leases().map_err(|error| internal(&error))?;
+        let containers = self.runtime.list().map_err(|error| internal(&error))?;
+        let known = tasks.containers();
+        for lease in leases {
+            let held = |container: &ContainerId| container.as_str() == lease;
+            if !containers.iter().any(held) && !known.iter().any(held) {
+                tracing::info!(lease, "releasing the image of a task that is gone");
+                self.store.release(&lease).map_err(|error| internal(&error))?;
+            }
+        }
+        let layers = self.runtime.sweep().map_err(|error| internal(&error))?;
+        let images = self.store.sweep().map_err(|error| internal(&error))?;
+        tracing::debug!(?layers, ?images, "leftovers swept");
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use runtime::plan::ContainerId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
@@ -12,7 +13,10 @@ use super::{
     owner::{Command, Owner},
     start::{self, Started},
 };
-use crate::{engine::Engine, plan::NomadTask};
+use crate::{
+    engine::Engine,
+    plan::{self, NomadTask},
+};
 
 /// Calls that wait for an owner to take them; it takes them at once unless it is removing a container.
 const INBOX: usize = 64;
@@ -44,6 +48,11 @@ impl Tasks {
     /// The owner of a known task.
     pub fn get(&self, task_id: &str) -> Result<TaskRef, TaskError> {
         self.lock().get(task_id).cloned().ok_or_else(|| TaskError::Unknown(task_id.to_owned()))
+    }
+
+    /// The containers of all tasks, those that are only being started included.
+    pub fn containers(&self) -> Vec<ContainerId> {
+        self.lock().keys().map(|task_id| plan::container_id(task_id)).collect()
     }
 
     /// Starts a task and waits until its command runs. On error the id is free again and nothing is left of it.
