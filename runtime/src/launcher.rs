@@ -1,8 +1,8 @@
 //! Executing our own binary in another role.
 //!
-//! It is copied into a sealed memory file once, when the runtime is opened: a container whose exec'd process finds
-//! `/proc/self/exe` then finds a file that nobody can write, and an upgrade of the plugin's file does not change what the
-//! running plugin starts.
+//! It is copied into a sealed memory file once, before the first use: a container that finds our executable through /proc
+//! finds a file that nobody can write. Until then the kernel keeps the file that runs from being written, and an upgrade of
+//! the plugin puts another file in its place, so it does not matter when the copy is made.
 
 use std::{
     ffi::OsStr,
@@ -13,36 +13,38 @@ use std::{
         unix::process::CommandExt,
     },
     process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-/// A sealed copy of this program.
-#[derive(Debug)]
+/// Starts this program's sealed copy.
+#[derive(Debug, Default)]
 pub(crate) struct Launcher {
-    program: OwnedFd,
+    sealed: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 impl Launcher {
-    /// Makes the copy.
-    pub fn seal() -> io::Result<Self> {
+    /// The copy, made now if it was not yet.
+    pub fn sealed(&self) -> io::Result<Arc<OwnedFd>> {
+        let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(copy) = &*sealed {
+            return Ok(Arc::clone(copy));
+        }
+        Ok(Arc::clone(sealed.insert(Arc::new(Self::seal()?))))
+    }
+
+    fn seal() -> io::Result<OwnedFd> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not know MFD_EXEC, later ones can be set up to refuse a file without it.
         let copy = memfd_create("oci-rs", flags | MemfdFlags::EXEC).or_else(|_| memfd_create("oci-rs", flags))?;
         let mut copy = File::from(copy);
         io::copy(&mut File::open("/proc/self/exe")?, &mut copy)?;
         fcntl_add_seals(copy.as_fd(), SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
-        Ok(Self { program: copy.into() })
+        Ok(copy.into())
     }
 
-    /// A command that executes the copy in a role, with an empty environment.
-    pub fn command<S: AsRef<OsStr>>(&self, role: &str, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
-        command.arg0("oci-rs").arg(role).args(args).env_clear();
-        command
-    }
-
-    /// Starts the copy in a role, with these as standard input, output and error and nothing else.
+    /// Starts the copy in a role, with an empty environment and these as standard input, output and error, and nothing else.
     pub fn spawn<S: AsRef<OsStr>>(
         &self,
         role: &str,
@@ -50,6 +52,9 @@ impl Launcher {
         stdio: [Stdio; 3],
     ) -> io::Result<Child> {
         let [stdin, stdout, stderr] = stdio;
-        self.command(role, args).stdin(stdin).stdout(stdout).stderr(stderr).spawn()
+        let program = self.sealed()?;
+        let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+        command.arg0("oci-rs").arg(role).args(args).env_clear();
+        command.stdin(stdin).stdout(stdout).stderr(stderr).spawn()
     }
 }

@@ -39,7 +39,10 @@ impl ProcessRef {
     /// Whoever has this pid now; `NotFound` when nobody has, or only a zombie.
     pub fn open(pid: i32) -> io::Result<Self> {
         let id = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(not_found)?;
+        // INVAL: the process is gone, and its number lives on as that of its session or process group.
+        let pidfd = pidfd_open(id, PidfdFlags::empty())
+            .map_err(|error| if error == Errno::INVAL { Errno::SRCH } else { error })
+            .map_err(not_found)?;
         let start_time = start_time(pid)?;
         Ok(Self { pid, start_time, pidfd })
     }
@@ -159,6 +162,32 @@ mod tests {
         assert!(ProcessRef::find(&other_time).expect("a look-up").is_none());
         let other_boot = ProcessRecord { boot_id: "another".to_owned(), ..record };
         assert!(ProcessRef::find(&other_boot).expect("a look-up").is_none());
+    }
+
+    #[test]
+    fn a_number_that_only_a_session_has_is_no_process() {
+        use std::io::{BufRead, BufReader};
+        // The leader of a new session ends, another process stays in it.
+        let mut command = std::process::Command::new("setsid");
+        command.args(["sh", "-c", "sleep 5 & echo $$"]).stdout(std::process::Stdio::piped());
+        let Ok(mut child) = command.spawn() else { return };
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        child.wait().expect("reaped");
+        let leader: i32 = line.trim().parse().expect("a number");
+        let in_session = |pid: i32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.split_whitespace().nth(3) == Some(line.trim()))
+        };
+        let pids = fs::read_dir("/proc").expect("processes").flatten();
+        let left: Vec<i32> =
+            pids.filter_map(|one| one.file_name().to_str()?.parse().ok()).filter(|pid| in_session(*pid)).collect();
+        let error = ProcessRef::open(leader).map(drop).expect_err("gone");
+        for pid in &left {
+            ProcessRef::open(*pid).and_then(|process| process.signal(libc::SIGKILL)).expect("killed");
+        }
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+        assert_eq!(left.len(), 1);
     }
 
     #[test]

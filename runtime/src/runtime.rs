@@ -79,7 +79,7 @@ impl Running {
 }
 
 impl Runtime {
-    /// Opens the folders, making them when they are missing, and seals a copy of our own binary. No other effect.
+    /// Opens the folders, making them when they are missing. No other effect.
     pub fn open(state_dir: &Path, data_dir: &Path) -> Result<Self, RuntimeError> {
         for folder in [state_dir, data_dir, &state::tasks(state_dir), &data_dir.join("containers")] {
             fs::DirBuilder::new()
@@ -89,9 +89,14 @@ impl Runtime {
                 .context(|| format!("making the folder {}", folder.display()))?;
         }
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
-        let launcher = Launcher::seal().context(|| "sealing a copy of the plugin's binary".to_owned())?;
+        let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
         Ok(Self { inner: Arc::new(Inner { state_dir, data_dir, launcher }) })
+    }
+
+    /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory.
+    pub fn prepare(&self) -> Result<(), RuntimeError> {
+        self.inner.launcher.sealed().map(drop).context(|| "sealing a copy of the plugin's binary".to_owned())
     }
 
     fn task(&self, id: &ContainerId) -> TaskDir {

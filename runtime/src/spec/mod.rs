@@ -140,7 +140,9 @@ pub(crate) fn oci_spec(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Spec, 
     if plan.hostname.is_some() && !plan.namespaces.private_uts {
         return Err(SpecError::HostnameOfHost);
     }
-    let usable = |path: &str| path.starts_with('/') && path.trim_matches('/') != "" && !path.split('/').any(|one| one == "..");
+    let usable = |path: &str| {
+        path.starts_with('/') && !path.trim_matches('/').is_empty() && path.split('/').all(|name| name != "..")
+    };
     let destinations = plan.mounts.iter().map(|mount| &mount.destination).chain(plan.files.iter().map(|(path, _)| path));
     if let Some(wrong) = destinations.into_iter().find(|path| !usable(path)) {
         return Err(SpecError::MountDestination(wrong.clone()));

@@ -133,6 +133,7 @@ fn survives_its_monitor() {
 
 fn is_adopted_by_another_runtime() {
     let node = Node::new();
+    node.runtime.prepare().expect("prepared");
     let container = node.start(node.plan("sleep 100"));
     let folder = node.folder.path();
     let other = Runtime::open(&folder.join("state"), &folder.join("data")).expect("a runtime");
