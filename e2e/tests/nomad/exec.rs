@@ -57,14 +57,16 @@ fn exec_of_a_missing_command(env: &Env) -> Outcome {
     Ok(())
 }
 
+/// Nomad's client notices that a user has gone when it passes on output, so the command has some.
 fn exec_ends_with_its_client(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let line = format!("timeout -s KILL 3 \"$NOMAD\" alloc exec -i=false -t=false {} sleep 4321", alloc.id);
+    let command = "while sleep 0.1; do echo still here; done";
+    let line = format!("timeout -s KILL 2 \"$NOMAD\" alloc exec -i=false -t=false {} sh -c '{command}'", alloc.id);
     env.agent.command("sh").args(["-c", &line]).output()?;
     let left = e2e::leaks::settle(|| {
-        let sleeping = e2e::process::find(|process| process.command == "sleep 4321");
-        sleeping.into_iter().map(|process| process.command).collect()
+        let running = e2e::process::of_alloc(&alloc.id).into_iter();
+        running.filter(|process| process.command.contains("still here")).map(|process| process.command).collect()
     });
-    assert!(left.is_empty(), "the command outlived its client");
+    assert!(left.is_empty(), "the command outlived its client: {left:?}");
     Ok(())
 }
