@@ -33,9 +33,7 @@ impl FromStr for ContainerId {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.+-".contains(&byte);
-        let valid = (1..=200).contains(&text.len())
-            && text.bytes().all(allowed)
-            && !text.starts_with(['.', '-']);
+        let valid = (1..=200).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with(['.', '-']);
         if valid { Ok(Self(text.to_owned())) } else { Err(InvalidContainerId(text.to_owned())) }
     }
 }

@@ -117,7 +117,9 @@ impl Runtime {
         if let Err(error) = started {
             return Err(match self.destroy(&plan.id) {
                 Ok(()) => error,
-                Err(left) => StartError { message: format!("{}; cleaning up failed too: {left}", error.message), ..error },
+                Err(left) => {
+                    StartError { message: format!("{}; cleaning up failed too: {left}", error.message), ..error }
+                }
             });
         }
         started
@@ -141,7 +143,10 @@ impl Runtime {
         let monitor = ProcessRef::open(monitor.id() as i32).context(|| "opening the monitor".to_owned())?;
         if let Err(error) = await_outcome(task, outcome) {
             // It is our child and about to end, perhaps before it could write down who it was.
-            monitor.wait_for(Some(PATIENCE)).and_then(|_| monitor.reap()).context(|| "ending the monitor".to_owned())?;
+            monitor
+                .wait_for(Some(PATIENCE))
+                .and_then(|_| monitor.reap())
+                .context(|| "ending the monitor".to_owned())?;
             return Err(error);
         }
         let record: ContainerRecord =
@@ -168,8 +173,9 @@ impl Runtime {
         match (monitor, find(&container.init)?) {
             (Some(monitor), init) => {
                 // Ended and not yet written down: the monitor is about to.
-                let init =
-                    init.map_or_else(|| ProcessRef::gone(&container.init), Ok).context(|| "making an event".to_owned())?;
+                let init = init
+                    .map_or_else(|| ProcessRef::gone(&container.init), Ok)
+                    .context(|| "making an event".to_owned())?;
                 Ok(Status::Running(Running { monitor, init, started_at: container.started_at }))
             }
             (None, Some(init)) => match find(&container.init)? {

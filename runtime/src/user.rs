@@ -40,7 +40,12 @@ struct Group<'a> {
 }
 
 /// Resolves `user`, `user:group`, numeric or not, and further groups, with the text of the image's two files.
-pub(crate) fn resolve(user: &str, extra_groups: &[String], passwd: &str, group: &str) -> Result<ResolvedUser, UserError> {
+pub(crate) fn resolve(
+    user: &str,
+    extra_groups: &[String],
+    passwd: &str,
+    group: &str,
+) -> Result<ResolvedUser, UserError> {
     let (user, given_group) = user.split_once(':').unwrap_or((user, ""));
     let found = find_user(user, passwd)?;
     let uid = match (&found, number(user)?) {

@@ -30,7 +30,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut failed = Vec::new();
-    for (name, case) in [cases::life::CASES, cases::process::CASES, cases::exec::CASES, cases::files::CASES, cases::groups::CASES].into_iter().flatten() {
+    for (name, case) in
+        [cases::life::CASES, cases::process::CASES, cases::exec::CASES, cases::files::CASES, cases::groups::CASES]
+            .into_iter()
+            .flatten()
+    {
         let wanted = filter.iter().any(|part| name.contains(part.as_str()));
         // Measurements take long and prove nothing: only when asked for by name.
         if !wanted && (!filter.is_empty() || name.starts_with("measure")) {

@@ -173,8 +173,12 @@ mod tests {
 
     fn any_rule() -> impl Strategy<Value = DeviceRule> {
         let number = || proptest::option::of(0u32..4);
-        (any::<bool>(), number(), number(), 0u8..8)
-            .prop_map(|(block, major, minor, access)| DeviceRule { block, major, minor, access: Access(access) })
+        (any::<bool>(), number(), number(), 0u8..8).prop_map(|(block, major, minor, access)| DeviceRule {
+            block,
+            major,
+            minor,
+            access: Access(access),
+        })
     }
 
     proptest! {

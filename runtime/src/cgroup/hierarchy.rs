@@ -12,7 +12,17 @@ pub(super) const ROOT: &str = "/sys/fs/cgroup";
 
 /// The v1 controllers that a container's processes are placed in. The engine places them in these, by the same list.
 const CONTROLLERS: [&str; 12] = [
-    "cpu", "cpuacct", "cpuset", "devices", "hugetlb", "memory", "net_cls", "net_prio", "perf_event", "blkio", "pids",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "hugetlb",
+    "memory",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "blkio",
+    "pids",
     "freezer",
 ];
 

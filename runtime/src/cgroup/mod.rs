@@ -53,7 +53,9 @@ pub fn warm_up() {
     let migrate = || -> io::Result<()> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let path = match mode()? {
-            Mode::V1 => hierarchy::own_path(&own, "pids").map(|own| hierarchy::below(Path::new("/sys/fs/cgroup/pids"), &own)),
+            Mode::V1 => {
+                hierarchy::own_path(&own, "pids").map(|own| hierarchy::below(Path::new("/sys/fs/cgroup/pids"), &own))
+            }
             Mode::V2 => hierarchy::own_path(&own, "").map(|own| hierarchy::below(Path::new(hierarchy::ROOT), &own)),
         };
         path.map_or(Ok(()), |path| fs::write(path.join("cgroup.procs"), std::process::id().to_string()))

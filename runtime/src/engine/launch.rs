@@ -166,13 +166,18 @@ fn not_found(program: &str, path: &str) -> StartError {
 
 fn not_executable(program: &str, file: &str, error: &io::Error) -> StartError {
     let reason = match error.raw_os_error() {
-        Some(libc::ENOENT) => "the file is there, but the interpreter or dynamic loader that it names is not".to_owned(),
+        Some(libc::ENOENT) => {
+            "the file is there, but the interpreter or dynamic loader that it names is not".to_owned()
+        }
         Some(libc::ENOEXEC) => "not a program for this machine, and not a script that begins with #!".to_owned(),
         Some(libc::EACCES) => "permission denied: a folder, not marked as executable, or on a noexec mount".to_owned(),
         _ => error.to_string(),
     };
     let at = if program == file { String::new() } else { format!(" ({file})") };
-    StartError::new(StartErrorKind::CommandNotExecutable, format!("command {program:?}{at} cannot be executed: {reason}"))
+    StartError::new(
+        StartErrorKind::CommandNotExecutable,
+        format!("command {program:?}{at} cannot be executed: {reason}"),
+    )
 }
 
 /// Gives up all capabilities but those of the bounding set, which a user other than root does not hold either.

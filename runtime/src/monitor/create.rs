@@ -231,11 +231,7 @@ fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<()
                     let text = format!("mount source {}: {error}", source.display());
                     StartError::new(StartErrorKind::MountSource, text)
                 })?;
-                if metadata.is_dir() {
-                    root.make_dirs(path).map(drop)
-                } else {
-                    root.make_file(path)
-                }
+                if metadata.is_dir() { root.make_dirs(path).map(drop) } else { root.make_file(path) }
             }
             MountKind::Tmpfs { .. } => root.make_dirs(path).map(drop),
         }

@@ -62,7 +62,9 @@ impl Root {
                     FileType::Directory => Ok(()),
                     kind => Err(io::Error::new(
                         io::ErrorKind::NotADirectory,
-                        format!("the image's /{name} is not a folder but a {kind:?}, which a container cannot be built on"),
+                        format!(
+                            "the image's /{name} is not a folder but a {kind:?}, which a container cannot be built on"
+                        ),
                     )),
                 }
             }

@@ -119,9 +119,7 @@ pub(crate) fn mount_overlay(layers: &[PathBuf], writable: &Writable, target: &Pa
         // Kernels before 6.5 do not know `lowerdir+`.
         Err(Errno::INVAL) => by_mount(&lower, &upper, &work, target),
         Err(error) => Err(error),
-        Ok(overlay) => {
-            move_mount(&overlay, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        }
+        Ok(overlay) => move_mount(&overlay, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH),
     };
     overlay.context(|| format!("mounting the container's root file system of {} layers", layers.len()))
 }
@@ -148,8 +146,7 @@ fn by_file_system_context(lower: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) ->
 
 fn by_mount(lower: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd, target: &Path) -> Result<(), Errno> {
     let lower: Vec<String> = lower.iter().map(short_name).collect();
-    let mut data =
-        format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), short_name(upper), short_name(work));
+    let mut data = format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), short_name(upper), short_name(work));
     for (key, value) in OPTIONS {
         data.push_str(&format!(",{key}={value}"));
     }

@@ -49,7 +49,11 @@ impl HostMounts {
                 }
             }
         }
-        copies.into_iter().map(|(index, copy)| attach(plan, index, &copy, folder)).collect::<Result<_, _>>().map(Sources)
+        copies
+            .into_iter()
+            .map(|(index, copy)| attach(plan, index, &copy, folder))
+            .collect::<Result<_, _>>()
+            .map(Sources)
     }
 }
 
@@ -62,8 +66,7 @@ fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
 
 /// A copy of the mounts at a path that is attached nowhere yet.
 fn copy(source: &Path, propagation: PropagationType) -> Result<OwnedFd, StartError> {
-    let flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let copy = open_tree(CWD, source, flags).map_err(|error| failed(source, error))?;
     set_propagation(copy.as_fd(), propagation).map_err(|error| failed(source, error))?;
     Ok(copy)

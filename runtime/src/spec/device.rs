@@ -8,7 +8,9 @@ use std::{
 
 use super::{
     SpecError,
-    libcontainer_spec::{LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType},
+    libcontainer_spec::{
+        LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType,
+    },
 };
 use crate::plan::Device;
 

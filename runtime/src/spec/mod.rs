@@ -143,7 +143,8 @@ pub(crate) fn oci_spec(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Spec, 
     let usable = |path: &str| {
         path.starts_with('/') && !path.trim_matches('/').is_empty() && path.split('/').all(|name| name != "..")
     };
-    let destinations = plan.mounts.iter().map(|mount| &mount.destination).chain(plan.files.iter().map(|(path, _)| path));
+    let destinations =
+        plan.mounts.iter().map(|mount| &mount.destination).chain(plan.files.iter().map(|(path, _)| path));
     if let Some(wrong) = destinations.into_iter().find(|path| !usable(path)) {
         return Err(SpecError::MountDestination(wrong.clone()));
     }

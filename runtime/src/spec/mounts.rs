@@ -27,7 +27,8 @@ impl Sources {
     pub(super) fn replace(&self, mounts: &mut [OciMount]) {
         for mount in mounts {
             let prepared = self.0.iter().find(|source| {
-                mount.destination() == Path::new(&source.destination) && mount.source().as_ref() == Some(&source.original)
+                mount.destination() == Path::new(&source.destination)
+                    && mount.source().as_ref() == Some(&source.original)
             });
             if let Some(source) = prepared {
                 mount.set_source(Some(source.prepared.clone()));
@@ -67,9 +68,12 @@ fn standard(plan: &ContainerPlan) -> Result<Vec<OciMount>, SpecError> {
     let mut list = vec![
         mount("proc", "proc", "/proc", &["nosuid", "noexec", "nodev"])?,
         mount("tmpfs", "tmpfs", "/dev", &["nosuid", "strictatime", "mode=755", "size=65536k"])?,
-        mount("devpts", "devpts", "/dev/pts", &[
-            "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5",
-        ])?,
+        mount(
+            "devpts",
+            "devpts",
+            "/dev/pts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        )?,
         mount("sysfs", "sysfs", "/sys", &["nosuid", "noexec", "nodev", sys_access])?,
     ];
     // In the host's IPC namespace this shows the host's queues.

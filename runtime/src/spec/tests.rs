@@ -224,10 +224,7 @@ fn mistakes_are_named() {
     assert_eq!(spec_with(&nameless, |_| ()).expect_err("refused"), SpecError::HostnameOfHost);
     for destination in ["", "/", "//", "relative", "/a/../b"] {
         let file = ContainerPlan { files: vec![(destination.to_owned(), String::new())], ..plan() };
-        assert_eq!(
-            spec_with(&file, |_| ()).expect_err("refused"),
-            SpecError::MountDestination(destination.to_owned())
-        );
+        assert_eq!(spec_with(&file, |_| ()).expect_err("refused"), SpecError::MountDestination(destination.to_owned()));
     }
     let empty = ContainerPlan { args: Vec::new(), ..plan() };
     assert_eq!(spec_with(&empty, |_| ()).expect_err("refused"), SpecError::NoCommand);
@@ -254,28 +251,25 @@ fn prepared_sources_stand_in_for_their_mount_alone() {
     let engine = for_engine(&spec(&plan), "/root", &sources);
     let source = |destination: &str| {
         let mounts = engine.mounts().as_ref().expect("mounts");
-        mounts.iter().find(|mount| mount.destination() == Path::new(destination)).and_then(|mount| mount.source().clone())
+        mounts
+            .iter()
+            .find(|mount| mount.destination() == Path::new(destination))
+            .and_then(|mount| mount.source().clone())
     };
     assert_eq!(source("/a"), Some("/source".into()));
     assert_eq!(source("/b"), Some("/prepared".into()));
 }
 
 fn any_mount() -> impl Strategy<Value = Mount> {
-    let propagation = prop_oneof![
-        Just(Propagation::Private),
-        Just(Propagation::HostToContainer),
-        Just(Propagation::Bidirectional)
-    ];
+    let propagation =
+        prop_oneof![Just(Propagation::Private), Just(Propagation::HostToContainer), Just(Propagation::Bidirectional)];
     let kind = prop_oneof![
         "/[a-z]{1,8}".prop_map(|source| MountKind::Bind { source: source.into() }),
-        (any::<Option<u64>>(), proptest::option::of(0u32..0o7777)).prop_map(|(size, mode)| MountKind::Tmpfs { size, mode })
+        (any::<Option<u64>>(), proptest::option::of(0u32..0o7777))
+            .prop_map(|(size, mode)| MountKind::Tmpfs { size, mode })
     ];
-    ("/[a-z][a-z/]{0,12}", kind, any::<bool>(), propagation).prop_map(|(destination, kind, readonly, propagation)| Mount {
-        destination,
-        kind,
-        readonly,
-        propagation,
-    })
+    ("/[a-z][a-z/]{0,12}", kind, any::<bool>(), propagation)
+        .prop_map(|(destination, kind, readonly, propagation)| Mount { destination, kind, readonly, propagation })
 }
 
 fn any_plan() -> impl Strategy<Value = ContainerPlan> {
@@ -288,8 +282,13 @@ fn any_plan() -> impl Strategy<Value = ContainerPlan> {
         let mut plan = plan();
         plan.security.privileged = privileged;
         plan.security.no_new_privileges = !new_privileges;
-        plan.namespaces =
-            Namespaces { private_pid: pid, private_ipc: ipc, private_uts: uts, private_cgroup: cgroup, ..plan.namespaces };
+        plan.namespaces = Namespaces {
+            private_pid: pid,
+            private_ipc: ipc,
+            private_uts: uts,
+            private_cgroup: cgroup,
+            ..plan.namespaces
+        };
         if host_network {
             plan.namespaces.network = Network::Host;
         }
@@ -298,7 +297,8 @@ fn any_plan() -> impl Strategy<Value = ContainerPlan> {
         plan.resources.cpu_shares = limits.1;
         plan.resources.pids_limit = limits.2;
         plan.mounts = mounts;
-        let device = |path: String| Device { host_path: path.clone().into(), container_path: path, permissions: "r".into() };
+        let device =
+            |path: String| Device { host_path: path.clone().into(), container_path: path, permissions: "r".into() };
         plan.devices = devices.into_iter().map(device).collect();
         plan
     })

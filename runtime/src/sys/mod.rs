@@ -1,15 +1,15 @@
 //! The module of the crate that may use `unsafe`: what no library offers safely.
 #![allow(unsafe_code)]
 
-mod clone;
 mod bpf;
+mod clone;
 mod mount;
 mod net;
 mod process;
 mod seccomp;
 
-pub(crate) use clone::fork_sibling;
 pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_program};
+pub(crate) use clone::fork_sibling;
 pub(crate) use mount::{PropagationType, set_propagation};
 pub(crate) use net::loopback_up;
 pub(crate) use process::{

@@ -68,7 +68,8 @@ fn readonly_root_and_volumes() {
     let node = Node::new();
     fs::create_dir_all(node.folder.path().join("layer/var/lib/app")).expect("a folder");
     fs::write(node.folder.path().join("layer/var/lib/app/seed"), "seed").expect("written");
-    let script = "touch /x; cat /var/lib/app/seed; touch /var/lib/app/y /made/z && echo ok; touch /dev/shm/a && echo ok";
+    let script =
+        "touch /x; cat /var/lib/app/seed; touch /var/lib/app/y /made/z && echo ok; touch /dev/shm/a && echo ok";
     let mut plan = node.plan(script);
     plan.root.readonly = true;
     plan.root.volumes = vec!["/var/lib/app".to_owned(), "/made".to_owned()];
@@ -84,7 +85,8 @@ fn bind_mounts() {
     fs::write(folder.join("a"), "a").expect("written");
     fs::write(&file, "file").expect("written");
     // What is mounted below the source comes along, and is read-only with it.
-    let script = "cat /in/a /conf/app.conf; echo b > /in/b; echo x > /conf/app.conf; echo x > /ro/sub/x || echo refused";
+    let script =
+        "cat /in/a /conf/app.conf; echo b > /in/b; echo x > /conf/app.conf; echo x > /ro/sub/x || echo refused";
     let mut plan = node.plan(script);
     fs::create_dir_all(node.folder.path().join("outer/sub")).expect("a folder");
     let inner = rustix::mount::mount(
@@ -129,7 +131,8 @@ fn missing_mount_source() {
 
 fn tmpfs() {
     let node = Node::new();
-    let mut plan = node.plan("stat -c %a /t /u; df -k /t | tail -1 | tr -s ' ' | cut -d ' ' -f 2; touch /t/x && echo ok");
+    let mut plan =
+        node.plan("stat -c %a /t /u; df -k /t | tail -1 | tr -s ' ' | cut -d ' ' -f 2; touch /t/x && echo ok");
     let tmpfs = |destination: &str, size, mode| Mount {
         destination: destination.to_owned(),
         kind: MountKind::Tmpfs { size, mode },
@@ -197,7 +200,8 @@ fn propagation() {
 fn propagation_both_ways() {
     let node = Node::new();
     let (shared, unmount) = shared_folder(&node);
-    let script = "mount -t tmpfs none /both/sub && echo in > /both/sub/inside; mount -t tmpfs none /private/sub; sleep 100";
+    let script =
+        "mount -t tmpfs none /both/sub && echo in > /both/sub/inside; mount -t tmpfs none /private/sub; sleep 100";
     let mut plan = node.plan(script);
     plan.security.privileged = true;
     plan.mounts = vec![

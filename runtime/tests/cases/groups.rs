@@ -113,8 +113,7 @@ fn groups_that_were_there_stay() {
         Mode::V1 => ["memory", "cpu", "freezer"].map(|name| PathBuf::from("/sys/fs/cgroup").join(name)).to_vec(),
         Mode::V2 => vec![PathBuf::from("/sys/fs/cgroup")],
     };
-    let mut existing: Vec<PathBuf> =
-        existing.into_iter().map(|root| root.join(path.trim_start_matches('/'))).collect();
+    let mut existing: Vec<PathBuf> = existing.into_iter().map(|root| root.join(path.trim_start_matches('/'))).collect();
     existing.sort();
     for group in &existing {
         fs::create_dir_all(group).expect("a group");

@@ -28,6 +28,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("life_nobody_waits_for_the_start", nobody_waits_for_the_start),
     ("life_bundle_is_complete", bundle_is_complete),
     ("life_monitor_is_small", monitor_is_small),
+    ("life_many_at_once", many_at_once),
     ("life_sweep_after_a_restart", sweep_after_a_restart),
     ("life_destroyed_while_it_starts", destroyed_while_it_starts),
     ("life_late_destroy_spares_a_successor", late_destroy_spares_a_successor),
@@ -261,6 +262,20 @@ fn monitor_is_small() {
     println!("monitor: {} kB private, {} kB in all", field("RssAnon:"), field("VmRSS:"));
     assert!(field("RssAnon:") < 700, "{status}");
     assert_eq!(field("Threads:"), 1);
+}
+
+/// The plugin has many threads and starts what it is asked to, all at once.
+fn many_at_once() {
+    let node = Node::new();
+    std::thread::scope(|scope| {
+        for number in 0..12 {
+            let node = &node;
+            scope.spawn(move || {
+                let (exit, out, err) = node.run(node.plan(&format!("echo {number}; exit {number}")));
+                assert_eq!((exit.exit_code, out.trim()), (number, number.to_string().as_str()), "{err}");
+            });
+        }
+    });
 }
 
 fn sweep_after_a_restart() {

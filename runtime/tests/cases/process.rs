@@ -63,7 +63,13 @@ fn users_and_groups() {
         let (_, out, err) = node.run(plan);
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines[0], expected, "{err}");
-        let home = if user == "web" || user.starts_with("1000") { "/home/web" } else if user.is_empty() { "/root" } else { "/" };
+        let home = if user == "web" || user.starts_with("1000") {
+            "/home/web"
+        } else if user.is_empty() {
+            "/root"
+        } else {
+            "/"
+        };
         assert_eq!(lines[1], home);
     }
 }
@@ -110,7 +116,9 @@ fn rights_of_a_user() {
     let mut plan = node.plan("sleep 100");
     plan.user = "web".to_owned();
     let container = node.start(plan);
-    for (name, expected) in [("CapBnd", PLANNED), ("CapEff", NONE), ("CapPrm", NONE), ("CapInh", NONE), ("CapAmb", NONE)] {
+    for (name, expected) in
+        [("CapBnd", PLANNED), ("CapEff", NONE), ("CapPrm", NONE), ("CapInh", NONE), ("CapAmb", NONE)]
+    {
         assert_eq!(container.status_field(name), expected, "{name}");
     }
 }
@@ -176,13 +184,17 @@ fn no_descriptor_leaks() {
         plan.args = ["sleep", "100"].map(str::to_owned).to_vec();
         let container = node.start(plan);
         let pid = container.running.init.pid;
-        let command = if init { container.proc(&format!("task/{pid}/children")).trim().to_owned() } else { pid.to_string() };
+        let command =
+            if init { container.proc(&format!("task/{pid}/children")).trim().to_owned() } else { pid.to_string() };
         let count = |pid: &str| fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").count();
         eventually("only the standard streams", || count(&command) == 3);
         if init {
             eventually("no descriptor in the init", || count(&pid.to_string()) == 0);
         }
-        assert_eq!(container.proc("environ").split('\0').filter(|one| one.starts_with("PATH=")).count(), usize::from(!init));
+        assert_eq!(
+            container.proc("environ").split('\0').filter(|one| one.starts_with("PATH=")).count(),
+            usize::from(!init)
+        );
     }
 }
 
@@ -214,8 +226,12 @@ fn oom_score() {
     assert_eq!(node.run(plan).1, "321\n");
     let container = node.start(node.plan("sleep 100"));
     let own = fs::read_to_string("/proc/self/oom_score_adj").expect("our score");
-    assert_eq!(container.proc("oom_score_adj"), if own.trim().starts_with('-') { "0\n".to_owned() } else { own.clone() });
-    let monitor = fs::read_to_string(format!("/proc/{}/oom_score_adj", container.running.monitor.pid)).expect("a score");
+    assert_eq!(
+        container.proc("oom_score_adj"),
+        if own.trim().starts_with('-') { "0\n".to_owned() } else { own.clone() }
+    );
+    let monitor =
+        fs::read_to_string(format!("/proc/{}/oom_score_adj", container.running.monitor.pid)).expect("a score");
     assert_eq!(monitor, own, "the monitor keeps ours");
 }
 
@@ -228,7 +244,8 @@ fn init_reaps_and_forwards() {
     let zombies = || {
         let pid = container.running.init.pid;
         let children = container.proc(&format!("task/{pid}/children"));
-        let is_zombie = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "));
+        let is_zombie =
+            |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "));
         children.split_whitespace().filter(|pid| is_zombie(pid)).count()
     };
     std::thread::sleep(std::time::Duration::from_millis(400));
@@ -328,10 +345,10 @@ fn namespaces_of_the_host() {
 /// A container whose process 1 is our binary can find that file through /proc, and must not be able to change it.
 fn binary_of_the_host_cannot_be_written() {
     let node = Node::new();
-    let mut plan = node.plan("for try in 1 2 3; do echo x > /proc/1/exe && echo written; done; echo x > /proc/self/exe; true");
+    let mut plan =
+        node.plan("for try in 1 2 3; do echo x > /proc/1/exe && echo written; done; echo x > /proc/self/exe; true");
     plan.init = true;
-    plan.security.capabilities =
-        ["CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"].map(str::to_owned).to_vec();
+    plan.security.capabilities = ["CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"].map(str::to_owned).to_vec();
     let (_, out, _) = node.run(plan);
     assert!(!out.contains("written"), "{out}");
 }

@@ -155,7 +155,8 @@ fn hierarchies() -> Vec<PathBuf> {
 /// The groups of this path, in whatever hierarchy.
 pub fn control_groups(path: &str) -> Vec<PathBuf> {
     let path = path.trim_start_matches('/');
-    let mut found: Vec<_> = hierarchies().into_iter().map(|one| one.join(path)).filter(|group| group.exists()).collect();
+    let mut found: Vec<_> =
+        hierarchies().into_iter().map(|one| one.join(path)).filter(|group| group.exists()).collect();
     found.sort();
     found
 }
@@ -211,7 +212,8 @@ impl Drop for Container<'_> {
         destroyed.expect("destroyed");
         self.node.assert_clean(&self.plan);
         // Without its monitor, a process is reaped by the machine's first one, in its own time.
-        let ended = |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z 1 "));
+        let ended =
+            |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z 1 "));
         assert!(ended(self.running.init.pid), "the first process is left");
         assert!(ended(self.running.monitor.pid), "the monitor is left");
     }
