@@ -100,7 +100,7 @@ impl Engine {
         .await
     }
 
-    /// Removes what a crash or a restart of the machine left: half-made layers, writable layers without a container, leases
+    /// Prepares for the first task, and removes what a crash or a restart of the machine left: half-made layers, writable layers without a container, leases
     /// without a task. `tasks` are those that this process knows, a starting one included. Runs beside everything else.
     pub async fn sweep(self: Arc<Self>, tasks: Tasks) {
         if let Err(error) = blocking(move || self.sweep_now(&tasks)).await {
@@ -110,6 +110,8 @@ impl Engine {
 
     fn sweep_now(&self, tasks: &Tasks) -> Result<(), TaskError> {
         let internal = |error: &dyn std::fmt::Display| TaskError::Internal(error.to_string());
+        // The first task should not wait for the copy of our own binary.
+        self.runtime.prepare().map_err(|error| internal(&error))?;
         // Leases are listed first: a task is known before it leases its image, and keeps its state folder until after.
         let leases = self.store.leases().map_err(|error| internal(&error))?;
         let containers = self.runtime.list().map_err(|error| internal(&error))?;
