@@ -100,8 +100,8 @@ impl Engine {
         .await
     }
 
-    /// Prepares for the first task, and removes what a crash or a restart of the machine left: half-made layers, writable layers without a container, leases
-    /// without a task. `tasks` are those that this process knows, a starting one included. Runs beside everything else.
+    /// Prepares for the first task, and removes what a crash or a restart of the machine left: half-made layers, writable
+    /// layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included. Runs beside everything else.
     pub async fn sweep(self: Arc<Self>, tasks: Tasks) {
         if let Err(error) = blocking(move || self.sweep_now(&tasks)).await {
             tracing::warn!(%error, "leftovers not swept");
