@@ -1,6 +1,11 @@
 //! Giving up with words: what a test cannot go on without.
 
-use std::{fmt::Display, future::Future, time::Duration};
+use std::{
+    fmt::Display,
+    future::{Future, poll_fn},
+    task::Poll,
+    time::Duration,
+};
 
 /// Takes the value out, or ends the test with a text that says what was wanted.
 pub trait Must<T> {
@@ -35,6 +40,16 @@ pub async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Out
         Ok(value) => value,
         Err(_) => panic!("{what}: nothing within {limit:?}"),
     }
+}
+
+/// Runs all futures to their end, side by side.
+pub async fn all<F: Future<Output = ()>>(futures: impl IntoIterator<Item = F>) {
+    let mut running: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    poll_fn(|context| {
+        running.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// Seconds, shortly.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use kit::{
-    must::{Must, eventually, seconds},
+    must::{Must, all, eventually, seconds},
     node::Node,
     tools::Images,
 };
@@ -305,20 +305,10 @@ async fn many_tasks_at_once_and_nothing_leaks() {
         calls.destroy(task.id(), true).await.must("DestroyTask");
         assert_eq!(task.stdout().all(seconds(5)).await, format!("{number}\n"));
     });
-    futures_join(runs).await;
+    all(runs).await;
     let steady = eventually(seconds(3), || plugin.descriptors().len() <= before + 2).await;
     assert!(steady, "{before} descriptors before, now {:#?}", plugin.descriptors());
     node.finish(plugin).await;
-}
-
-/// Runs all futures to their end, side by side.
-async fn futures_join<F: Future<Output = ()>>(futures: impl Iterator<Item = F>) {
-    let mut all: Vec<_> = futures.map(Box::pin).collect();
-    std::future::poll_fn(|context| {
-        all.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
 }
 
 /// Ids are Nomad's business: slashes, a bare UUID, and what would be a path.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use kit::{
     calls::recoverable,
     image::Compression,
-    must::{Must, seconds},
+    must::{Must, all, seconds},
     node::Node,
     plugin::Plugin,
     registry::Auth,
@@ -143,16 +143,19 @@ async fn failures_are_final_or_not() {
     down.stop();
     failures.push(("down", down.busybox(), true));
     failures.push(("no such host", "registry.invalid/x:1".to_owned(), true));
+    let mut tasks = Vec::new();
     for (what, reference, again) in failures {
-        let task = node.task(&reference).sh("true").option("image_pull_timeout", json!("10s")).build(&mut plugin).await;
-        let begun = Instant::now();
-        let status = plugin.start(&task).await.err().must(what);
-        assert!(begun.elapsed() < seconds(30), "{what}: {:?}", begun.elapsed());
-        assert_eq!(recoverable(&status), again, "{what}: {status}");
-        let name = reference.rsplit('/').next().unwrap_or_default();
-        let name = name.split(':').next().unwrap_or_default();
-        assert!(status.message().contains(name), "{what}: the text names the image: {status}");
+        let task = node.task(&reference).sh("true").option("image_pull_timeout", json!("20s")).build(&mut plugin).await;
+        tasks.push((what, reference, again, task));
     }
+    all(tasks.iter().map(async |(what, reference, again, task)| {
+        let begun = Instant::now();
+        let status = plugin.start(task).await.err().must(what);
+        assert!(begun.elapsed() < seconds(30), "{what}: {:?}", begun.elapsed());
+        assert_eq!(recoverable(&status), *again, "{what}: {status}");
+        assert!(status.message().contains(reference), "{what}: the text names the image: {status}");
+    }))
+    .await;
     // Nothing of a corrupt image is used later.
     let task = node.task(&images.corrupt()).sh("true").build(&mut plugin).await;
     plugin.start(&task).await.err().must("corrupt again");
