@@ -24,6 +24,8 @@ use libcontainer::{
 };
 
 pub(crate) use launch::{Launch, rlimit_resource};
+/// The spec's types, in the one version that the library takes.
+pub(crate) use libcontainer::oci_spec;
 
 use crate::{error::StartError, plan::ContainerId};
 use executor::LaunchExecutor;

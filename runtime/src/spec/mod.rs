@@ -27,7 +27,7 @@ use crate::{
 
 /// The spec's types, as the engine's library knows them.
 pub(crate) mod libcontainer_spec {
-    pub use libcontainer::oci_spec::runtime::*;
+    pub use crate::engine::oci_spec::runtime::*;
 }
 
 /// What the spec depends on beside the plan.
@@ -72,8 +72,8 @@ pub(crate) enum SpecError {
     Oci(String),
 }
 
-impl From<libcontainer::oci_spec::OciSpecError> for SpecError {
-    fn from(error: libcontainer::oci_spec::OciSpecError) -> Self {
+impl From<crate::engine::oci_spec::OciSpecError> for SpecError {
+    fn from(error: crate::engine::oci_spec::OciSpecError) -> Self {
         Self::Oci(error.to_string())
     }
 }
