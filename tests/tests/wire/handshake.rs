@@ -7,6 +7,7 @@ use kit::{
     must::{Must, seconds},
     node::Node,
     plugin::{COOKIE, Handshake, Launch},
+    tools::Images,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -132,6 +133,24 @@ async fn every_line_of_standard_error_is_a_log_entry() {
     let faults: Vec<String> = lines.iter().filter_map(|line| hclog::fault(line)).collect();
     assert!(faults.is_empty(), "{faults:#?}");
     node.finish_without_plugin().await;
+}
+
+/// After an agent's crash the next one does not get our standard error any more.
+#[tokio::test]
+async fn the_log_is_also_in_a_file() {
+    let node = Node::new();
+    let file = node.root().join("plugin.log");
+    let mut plugin = node.launch_with(json!({"log_file": file})).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    plugin.started(&task).await;
+    plugin.wait(task.id()).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let text = std::fs::read_to_string(&file).must("the log file");
+    assert!(text.contains(task.id()), "{text:?}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).must("the log file").permissions());
+    assert_eq!(mode & 0o077, 0, "the log is for root alone: {mode:o}");
+    node.finish(plugin).await;
 }
 
 /// An agent that restarts beside a live instance launches two more processes: one asks, one validates.
