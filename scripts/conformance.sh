@@ -21,7 +21,11 @@ push_image "$folder/layout" busybox conformance/busybox:1.0 "$port"
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
 export OCI_RS_IMAGE=127.0.0.1:$port/conformance/busybox:1.0 OCI_RS_CONFORMANCE_DIR=$folder
 cd "$ROOT/e2e/conformance"
-# -trimpath as in the build of Nomad, so that both share one build cache.
-go test -trimpath -count=1 -timeout 10m -v "$@" ./...
+# -trimpath as in the build of Nomad, so that both share one build cache. The log of all that went well helps nobody.
+if ! go test -trimpath -count=1 -timeout 10m -v "$@" ./... >"$folder/test.log" 2>&1; then
+    cat "$folder/test.log"
+    exit 1
+fi
+grep -E '^ *--- |^(ok|PASS|\?)' "$folder/test.log"
 left=$(leaks "$folder")
 [ -z "$left" ] || { warn "left behind: $left"; exit 1; }
