@@ -2,7 +2,7 @@
 # Nomad's own driver tests against the built plugin, with a registry of our own: conformance.sh [go test flags]
 . "$(dirname "$0")/lib.sh"
 
-folder=$(mktemp -d /tmp/oci-rs-conformance.XXXXXX)
+folder=$(mktemp -d -t oci-rs-conformance.XXXXXX)
 REGISTRY_PID=''
 cleanup() {
     local status=$?

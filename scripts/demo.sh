@@ -50,7 +50,7 @@ if [ -z "${OCI_RS_BIN:-}" ]; then
 fi
 note "$binary, $(du -h "$binary" | cut -f1), $(file -b "$binary" 2>/dev/null | cut -d, -f1,4 || true)"
 
-folder=$(mktemp -d /tmp/oci-rs-demo.XXXXXX)
+folder=$(mktemp -d -t oci-rs-demo.XXXXXX)
 REGISTRY_PID=''
 trap cleanup EXIT
 trap 'exit 130' INT TERM

@@ -72,6 +72,7 @@ impl Agent {
         fs::copy(&tools.driver, agent.driver())?;
         agent.configure(http, client_http)?;
         agent.server.start()?;
+        agent.wait_leader()?;
         agent.launch()?;
         Ok(agent)
     }
@@ -94,6 +95,23 @@ impl Agent {
         let ready =
             self.api.wait("/v1/nodes?resources=false", "the node", left, |nodes| node_ready(nodes).then_some(()));
         ready.map_err(|Failure(text)| Failure(format!("{text}\n{}", self.log_tail(60))))
+    }
+
+    /// A client that finds no leader tries again only after fifteen seconds or more.
+    fn wait_leader(&self) -> Outcome {
+        let deadline = Instant::now() + START;
+        while !self
+            .api
+            .get("/v1/status/leader")
+            .is_ok_and(|leader| leader.as_str().is_some_and(|leader| !leader.is_empty()))
+        {
+            if !self.server.runs() || Instant::now() > deadline {
+                let log = fs::read_to_string(self.server.log()).unwrap_or_default();
+                return Err(Failure(format!("the server has no leader:\n{log}")));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
     }
 
     /// Registered, with an answer to a heartbeat.
