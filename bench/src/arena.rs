@@ -1,0 +1,105 @@
+//! Where everything of a run lies: one folder, and file systems that are made anew.
+//!
+//! Containers' roots lie on fresh ext4 on loop devices: a file system that has just lost thousands of files makes new ones much
+//! more slowly, and would favour whoever runs first.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use kit::must::Must;
+use tempfile::TempDir;
+
+/// Room of a file system. The file is sparse.
+const SIZE: u64 = 6 << 30;
+
+/// The folder of a run.
+#[derive(Debug)]
+pub struct Arena {
+    folder: TempDir,
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // Peers leave mounts behind: dockerd its network namespace, podman its store.
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+        let left: Vec<&str> = points.filter(|point| Path::new(point).starts_with(self.folder.path())).collect();
+        for point in left.iter().rev() {
+            Command::new("umount").arg(point).status().ok();
+        }
+    }
+}
+
+/// A fresh file system, gone with the value.
+#[derive(Debug)]
+pub struct Fresh {
+    image: PathBuf,
+    point: PathBuf,
+}
+
+impl Arena {
+    /// A new folder.
+    pub fn new() -> Self {
+        Self { folder: TempDir::with_prefix("oci-rs-bench-").must("a folder for the run") }
+    }
+
+    /// A folder of this run.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(&path).must("a folder of the run");
+        path
+    }
+
+    /// A fresh file system.
+    pub fn fresh(&self, name: &str) -> Fresh {
+        let image = self.folder.path().join(format!("{name}.ext4"));
+        let file = fs::File::create(&image).must("a file for a file system");
+        file.set_len(SIZE).must("room for a file system");
+        drop(file);
+        let point = self.folder(name);
+        let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        tool("mkfs.ext4", &["-q", "-F", "-N", "400000", "-E", options, &text(&image)]);
+        tool("mount", &["-o", "loop", &text(&image), &text(&point)]);
+        Fresh { image, point }
+    }
+}
+
+impl Fresh {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        // Recursive: a daemon may have left mounts of its own. Again: podman cleans up behind its containers in processes
+        // that nobody waits for.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let unmount = || Command::new("umount").args(["-R", &text(&self.point)]).output();
+        while !unmount().is_ok_and(|output| output.status.success()) {
+            if Instant::now() > deadline {
+                crate::report::note(&format!("{} is still mounted", self.point.display()));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        fs::remove_file(&self.image).ok();
+    }
+}
+
+/// A path as text.
+pub fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Runs a program that must succeed, and returns its output.
+pub fn tool(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().must(program);
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

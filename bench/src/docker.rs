@@ -1,0 +1,209 @@
+//! dockerd with roots of its own, by its command line and by its API as Nomad's docker driver uses it.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use kit::must::Must;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value as Json, json};
+
+use crate::{
+    arena::{Arena, text},
+    process::{MEMORY, READY, SAY_READY, until_done, until_ready},
+};
+
+/// The client that belongs to the daemon of the distribution.
+pub const CLIENT: &str = "/usr/bin/docker";
+const DAEMON: &str = "/usr/sbin/dockerd";
+
+/// A running daemon. It runs a containerd of its own.
+#[derive(Debug)]
+pub struct Docker {
+    child: Child,
+    socket: PathBuf,
+    exec_root: PathBuf,
+}
+
+impl Docker {
+    /// Starts the daemon with its data in the folder, and waits until it answers.
+    pub fn start(arena: &Arena, data: &Path) -> Result<Self, String> {
+        let run = arena.folder("docker-run");
+        let (socket, exec_root) = (run.join("socket"), run.join("exec"));
+        let log = fs::File::create(run.join("log")).must("a log for dockerd");
+        let mut command = Command::new(DAEMON);
+        command.arg("--data-root").arg(data.join("docker")).arg("--exec-root").arg(&exec_root);
+        command.arg("--host").arg(format!("unix://{}", socket.display())).arg("--pidfile").arg(run.join("pid"));
+        command.args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"]);
+        command.args(["--log-level", "error"]).stdin(Stdio::null()).stdout(log.try_clone().must("the log")).stderr(log);
+        let child = command.spawn().map_err(|error| format!("{DAEMON}: {error}"))?;
+        let mut docker = Self { child, socket, exec_root };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        // Nothing tells a stranger that the daemon answers.
+        while docker.call("GET", "/_ping", &Json::Null).is_err() {
+            if Instant::now() > deadline || matches!(docker.child.try_wait(), Ok(Some(_))) {
+                let said = fs::read_to_string(run.join("log")).unwrap_or_default();
+                return Err(format!("dockerd does not run here: {}", said.lines().last().unwrap_or("it says nothing")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(docker)
+    }
+
+    /// The client, told where the daemon is.
+    pub fn client(&self) -> Command {
+        let mut command = Command::new(CLIENT);
+        command.arg("--host").arg(format!("unix://{}", self.socket.display()));
+        command
+    }
+
+    /// `docker pull`.
+    pub fn pull(&self, image: &str) -> Result<Duration, String> {
+        until_done(self.client().args(["pull", "--quiet", image]))
+    }
+
+    /// The socket of its containerd.
+    pub fn containerd(&self) -> PathBuf {
+        self.exec_root.join("containerd/containerd.sock")
+    }
+
+    /// Process ids of the daemon and its containerd.
+    pub fn daemons(&self) -> Vec<i32> {
+        let own = self.child.id().cast_signed();
+        let containerd = kit::leak::children(own).into_iter().filter(|(_, line)| line.contains("containerd"));
+        std::iter::once(own).chain(containerd.map(|(pid, _)| pid)).collect()
+    }
+
+    /// Process ids of the shims, one for each container.
+    pub fn shims(&self) -> Vec<i32> {
+        let root = text(&self.exec_root);
+        let is_shim = |pid: &i32| {
+            let line = kit::leak::command_line(*pid);
+            line.contains("containerd-shim") && line.contains(&root)
+        };
+        kit::leak::all_pids().into_iter().filter(is_shim).collect()
+    }
+
+    /// `docker run` to the first output.
+    pub fn run(&self, image: &str) -> Result<Duration, String> {
+        let memory = MEMORY.to_string();
+        until_ready(self.client().args(["run", "--rm", "--network=host", "--memory", &memory, image]).args(SAY_READY))
+    }
+
+    /// Create, attach, start by API, to the first output.
+    pub fn start_by_api(&self, image: &str) -> Result<Duration, String> {
+        let begun = Instant::now();
+        let id = self.create(image, &SAY_READY)?;
+        let mut stream = self.attach(&id)?;
+        self.call("POST", &format!("/containers/{id}/start"), &Json::Null)?;
+        // Eight bytes say which stream and how much follows.
+        let mut said = [0; 8 + READY.len()];
+        stream.read_exact(&mut said).map_err(|error| format!("attach: {error}"))?;
+        let took = begun.elapsed();
+        assert_eq!(&said[8..], READY.as_bytes());
+        self.call("POST", &format!("/containers/{id}/wait"), &Json::Null)?;
+        self.remove(&id)?;
+        Ok(took)
+    }
+
+    /// Creates and starts a container that stays.
+    pub fn keep(&self, image: &str, command: &[&str]) -> Result<String, String> {
+        let id = self.create(image, command)?;
+        self.call("POST", &format!("/containers/{id}/start"), &Json::Null)?;
+        Ok(id)
+    }
+
+    /// Kills and removes a container.
+    pub fn remove(&self, id: &str) -> Result<(), String> {
+        self.call("DELETE", &format!("/containers/{id}?force=1"), &Json::Null).map(drop)
+    }
+
+    /// `docker exec`.
+    pub fn exec(&self, id: &str, command: &[&str]) -> Result<Duration, String> {
+        until_done(self.client().args(["exec", id]).args(command))
+    }
+
+    /// A command in a container by API: create, run to its end, ask for the exit code.
+    pub fn exec_by_api(&self, id: &str, command: &[&str]) -> Result<Duration, String> {
+        let begun = Instant::now();
+        let wanted = json!({"AttachStdout": true, "AttachStderr": true, "Cmd": command});
+        let answer = self.call("POST", &format!("/containers/{id}/exec"), &wanted)?;
+        let exec = field(&answer, "Id")?;
+        self.call("POST", &format!("/exec/{exec}/start"), &json!({"Detach": false, "Tty": false}))?;
+        let answer = self.call("GET", &format!("/exec/{exec}/json"), &Json::Null)?;
+        let took = begun.elapsed();
+        if json_of(&answer)["ExitCode"] == json!(0) { Ok(took) } else { Err(format!("{command:?}: {answer}")) }
+    }
+
+    fn create(&self, image: &str, command: &[&str]) -> Result<String, String> {
+        let host = json!({"NetworkMode": "host", "Memory": MEMORY});
+        let wanted = json!({"Image": image, "Cmd": command, "AttachStdout": true, "HostConfig": host});
+        field(&self.call("POST", "/containers/create", &wanted)?, "Id")
+    }
+
+    fn attach(&self, id: &str) -> Result<UnixStream, String> {
+        let head = format!(
+            "POST /containers/{id}/attach?stream=1&stdout=1 HTTP/1.1\r\nHost: docker\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n"
+        );
+        let attach = || {
+            let mut stream = UnixStream::connect(&self.socket)?;
+            stream.write_all(head.as_bytes())?;
+            let (mut answer, mut byte) = (Vec::new(), [0]);
+            while !answer.ends_with(b"\r\n\r\n") {
+                stream.read_exact(&mut byte)?;
+                answer.push(byte[0]);
+            }
+            Ok::<_, std::io::Error>((stream, String::from_utf8_lossy(&answer).into_owned()))
+        };
+        let (stream, answer) = attach().map_err(|error| format!("attach: {error}"))?;
+        if answer.starts_with("HTTP/1.1 101") { Ok(stream) } else { Err(answer) }
+    }
+
+    /// One exchange with the daemon; the answer's body, as it was sent.
+    fn call(&self, method: &str, path: &str, body: &Json) -> Result<String, String> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let exchange = || {
+            let mut stream = UnixStream::connect(&self.socket)?;
+            stream.write_all(request.as_bytes())?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
+        };
+        let answer = exchange().map_err(|error| format!("{method} {path}: {error}"))?;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        match head.split(' ').nth(1) {
+            Some(status) if status.starts_with('2') => Ok(body.to_owned()),
+            _ => Err(format!("{method} {path}: {answer}")),
+        }
+    }
+}
+
+/// The object in a body, which may be sent in chunks.
+fn json_of(body: &str) -> Json {
+    let object = body.find('{').zip(body.rfind('}')).and_then(|(from, to)| body.get(from..=to));
+    object.and_then(|object| serde_json::from_str(object).ok()).unwrap_or_default()
+}
+
+fn field(body: &str, name: &str) -> Result<String, String> {
+    json_of(body)[name].as_str().map(str::to_owned).ok_or_else(|| format!("no {name} in {body}"))
+}
+
+impl Drop for Docker {
+    fn drop(&mut self) {
+        // It ends its containers and its containerd when asked nicely, and only then.
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            kill_process(pid, Signal::TERM).ok();
+        }
+        self.child.wait().ok();
+    }
+}

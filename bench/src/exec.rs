@@ -1,0 +1,52 @@
+//! A command in a running container, from the call to its exit code.
+
+use crate::{
+    arena::Arena,
+    images,
+    quiet::Quiet,
+    report::{Series, note, or_say},
+    start::{Field, record},
+};
+
+const IDLE: [&str; 2] = ["sleep", "100000"];
+const TRUE: [&str; 1] = ["true"];
+
+/// Measures the table.
+pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
+    note("exec");
+    let data = arena.fresh("exec");
+    let Some((_registry, image)) = images::small() else { return };
+    let mut field = Field::assemble(arena, &data, &image).await;
+    let task = field.ours.task(&image, &IDLE).await;
+    field.ours.plugin.started(&task).await;
+    let docker = field.docker.as_ref().and_then(|docker| Some((docker, or_say(docker.keep(&image, &IDLE))?)));
+    let podman = field.podman.as_ref().filter(|podman| or_say(podman.keep("idle", &image, &IDLE)).is_some());
+    let bare: Vec<_> = field.bare.iter().filter(|bare| or_say(bare.keep()).is_some()).collect();
+    let mut series = Series::default();
+    for number in 0..=rounds {
+        if number % 5 == 0 {
+            quiet.wait().await;
+        }
+        let mut times = vec![("oci-rs, ExecTask", Ok(field.ours.exec(&task, &TRUE).await))];
+        if let Some((docker, id)) = &docker {
+            times.push(("dockerd, API create + start + inspect", docker.exec_by_api(id, &TRUE)));
+            times.push(("docker exec", docker.exec(id, &TRUE)));
+        }
+        if let Some(podman) = podman {
+            times.push(("podman exec", podman.exec("idle", &TRUE)));
+        }
+        for bare in &bare {
+            times.push((if bare.program == "runc" { "runc exec" } else { "crun exec" }, bare.exec(&TRUE)));
+        }
+        record(times, (number > 0).then_some(&mut series));
+    }
+    series.table("exec of true");
+    for bare in &bare {
+        or_say(bare.remove());
+    }
+    if let Some((docker, id)) = &docker {
+        or_say(docker.remove(id));
+    }
+    field.ours.remove(&task).await;
+    field.ours.finish().await;
+}

@@ -1,0 +1,111 @@
+//! Benchmarks against peers: what a start, a command in a container, a cold pull and an idle task cost here and elsewhere.
+//!
+//! An absolute time says more about the machine than about a program, so every measurement runs the peers beside us, in turns,
+//! and reports medians and their ratio to ours. A peer that is not installed or does not run here is named and left out.
+//! Needs root. Everything that is made lies in one folder and on loop devices that go with it, also after a failure.
+
+mod arena;
+mod docker;
+mod exec;
+mod images;
+mod memory;
+mod ours;
+mod podman;
+mod process;
+mod pull;
+mod quiet;
+mod report;
+mod runtimes;
+mod start;
+
+use std::path::PathBuf;
+
+use kit::must::Must;
+
+use crate::{arena::Arena, quiet::Quiet, report::say};
+
+/// What is to be measured, and how often.
+#[derive(Debug)]
+struct Order {
+    cases: Vec<String>,
+    rounds: usize,
+    pull_rounds: usize,
+    layers: Option<PathBuf>,
+}
+
+const CASES: [&str; 4] = ["start", "exec", "memory", "pull"];
+const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers FOLDER] [start] [exec] [memory] [pull]";
+
+impl Order {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut order = Self { cases: Vec::new(), rounds: 21, pull_rounds: 5, layers: None };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; {USAGE}"));
+            let count = |text: String| text.parse().map_err(|_| format!("{text} is no number; {USAGE}"));
+            match arg.as_str() {
+                "--rounds" => order.rounds = count(value()?)?,
+                "--pull-rounds" => order.pull_rounds = count(value()?)?,
+                "--layers" => order.layers = Some(value()?.into()),
+                case if CASES.contains(&case) => order.cases.push(case.to_owned()),
+                other => return Err(format!("{other} is unknown; {USAGE}")),
+            }
+        }
+        if order.cases.is_empty() {
+            order.cases = CASES.map(str::to_owned).into();
+        }
+        Ok(order)
+    }
+}
+
+async fn run(order: Order) {
+    let arena = Arena::new();
+    let mut quiet = Quiet::default();
+    report::head();
+    for case in &order.cases {
+        match case.as_str() {
+            "start" => start::measure(&arena, &mut quiet, order.rounds).await,
+            "exec" => exec::measure(&arena, &mut quiet, order.rounds).await,
+            "memory" => memory::measure(&arena).await,
+            _ => pull::measure(&arena, &mut quiet, order.pull_rounds, order.layers.as_deref()).await,
+        }
+    }
+    say(&quiet.to_string());
+}
+
+#[tokio::main]
+async fn main() {
+    assert!(rustix::process::geteuid().is_root(), "benchmarks make containers: run them as root");
+    let order = Order::parse(std::env::args().skip(1)).must("the command line");
+    tokio::select! {
+        () = run(order) => {}
+        // Dropping the run takes down whatever it made.
+        interrupted = tokio::signal::ctrl_c() => interrupted.must("wait for an interrupt"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Order, String> {
+        Order::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn nothing_said_means_everything() {
+        assert_eq!(parse("").must("an order").cases, CASES);
+    }
+
+    #[test]
+    fn cases_and_rounds_are_taken() {
+        let order = parse("exec --rounds 3 --layers /x").must("an order");
+        assert_eq!((order.cases, order.rounds, order.layers), (vec!["exec".into()], 3, Some("/x".into())));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for line in ["--rounds", "--rounds many", "stop"] {
+            assert!(parse(line).err().must("an error").contains(USAGE), "{line}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Our side: the built plugin over its own wire, tasks prepared as a Nomad client prepares them.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use kit::{
+    must::{Must, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+};
+use serde_json::json;
+
+use crate::process::{READY, SAY_READY};
+
+/// A node whose driver keeps its data on the given file system.
+#[derive(Debug)]
+pub struct Ours {
+    /// The node.
+    pub node: Node,
+    /// The plugin.
+    pub plugin: Plugin,
+}
+
+impl Ours {
+    /// Launches the plugin.
+    pub async fn launch(root: &Path) -> Self {
+        let node = Node::new();
+        let plugin = node.launch_with(json!({"data_dir": root.join("data"), "state_dir": root.join("state")})).await;
+        Self { node, plugin }
+    }
+
+    /// A task with the command, prepared but not started.
+    pub async fn task(&mut self, image: &str, command: &[&str]) -> Task {
+        let (program, args) = command.split_first().must("a command");
+        self.node.task(image).command(program, args).build(&mut self.plugin).await
+    }
+
+    /// From the call of StartTask to the command's first output.
+    pub async fn start(&mut self, image: &str) -> Duration {
+        let task = self.task(image, &SAY_READY).await;
+        let begun = Instant::now();
+        let (_, _) = tokio::join!(self.plugin.started(&task), task.stdout().contains(READY, seconds(60)));
+        // The later of the two: both the agent and the reader of the log have heard.
+        let took = begun.elapsed();
+        self.plugin.wait(task.id()).await;
+        self.remove(&task).await;
+        took
+    }
+
+    /// From the call of ExecTask to its answer.
+    pub async fn exec(&self, task: &Task, command: &[&str]) -> Duration {
+        let begun = Instant::now();
+        let answer = self.plugin.exec(task.id(), command, seconds(10)).await.must("ExecTask");
+        let took = begun.elapsed();
+        assert_eq!(answer.result.must("a result").exit_code, 0, "{command:?}");
+        took
+    }
+
+    /// Ends a task and takes away what the client made for it.
+    pub async fn remove(&self, task: &Task) {
+        self.plugin.end(task).await;
+        let resistance = task.alloc.take_away();
+        assert!(resistance.is_empty(), "{resistance:?}");
+    }
+
+    /// Ends the node; nothing may be left.
+    pub async fn finish(self) {
+        self.node.finish(self.plugin).await;
+    }
+}

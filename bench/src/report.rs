@@ -1,0 +1,147 @@
+//! Series of times, their medians, and tables of ratios.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::Command,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Prints a line of the report, which is Markdown.
+pub fn say(line: &str) {
+    // The report is what this program is for.
+    #[allow(clippy::print_stdout)]
+    {
+        println!("{line}");
+    }
+}
+
+/// Tells a person who waits, beside the report.
+pub fn note(line: &str) {
+    #[allow(clippy::print_stderr)]
+    {
+        eprintln!("bench: {line}");
+    }
+}
+
+/// The value, or a line in the report, once, that says why it is missing.
+pub fn or_say<T>(attempt: Result<T, String>) -> Option<T> {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let tell = |error: String| {
+        if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(error.clone()) {
+            say(&format!("- left out: {error}"));
+        }
+    };
+    attempt.map_err(tell).ok()
+}
+
+/// The middle value, the mean of the two in the middle of an even number, nothing of nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (upper, lower) = (sorted.get(sorted.len() / 2)?, sorted.get(sorted.len().saturating_sub(1) / 2)?);
+    Some(f64::midpoint(*upper, *lower))
+}
+
+/// Times by contender, in the order in which contenders first appeared.
+#[derive(Debug, Default)]
+pub struct Series {
+    order: Vec<String>,
+    times: BTreeMap<String, Vec<f64>>,
+}
+
+impl Series {
+    /// Adds a time.
+    pub fn add(&mut self, name: &str, time: Duration) {
+        if !self.times.contains_key(name) {
+            self.order.push(name.to_owned());
+        }
+        self.times.entry(name.to_owned()).or_default().push(time.as_secs_f64() * 1000.0);
+    }
+
+    /// Prints a table; the first contender is the one that the others are compared with.
+    pub fn table(&self, title: &str) {
+        say(&format!(
+            "\n### {title}\n\n| | median ms | lowest | highest | runs | ratio to ours |\n|---|---:|---:|---:|---:|---:|"
+        ));
+        for row in self.rows() {
+            say(&row);
+        }
+    }
+
+    fn rows(&self) -> Vec<String> {
+        let Some(ours) = self.order.first().and_then(|first| median(&self.times[first])) else {
+            return Vec::new();
+        };
+        let row = |name: &String| {
+            let times = &self.times[name];
+            let (low, high) = times.iter().fold((f64::MAX, 0.0_f64), |(low, high), t| (low.min(*t), high.max(*t)));
+            let middle = median(times)?;
+            let ratio = middle / ours;
+            Some(format!("| {name} | {middle:.1} | {low:.1} | {high:.1} | {} | {ratio:.2} |", times.len()))
+        };
+        self.order.iter().filter_map(row).collect()
+    }
+}
+
+/// First lines of the report: machine, and who takes part.
+pub fn head() {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let cpu = read("/proc/cpuinfo");
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_matches([':', '\t', ' ']);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    say(&format!("- {}, Linux {}, {cores} processors ({model})", date(), read("/proc/sys/kernel/osrelease")));
+    say(&format!("- cgroups {:?}", kit::cgroup::mode()));
+    let oci_rs = kit::plugin::binary();
+    let peers = [
+        (oci_rs.to_string_lossy().into_owned(), "--version"),
+        (crate::docker::CLIENT.to_owned(), "--version"),
+        ("containerd".to_owned(), "--version"),
+        ("podman".to_owned(), "--version"),
+        ("runc".to_owned(), "--version"),
+        ("crun".to_owned(), "--version"),
+        ("skopeo".to_owned(), "--version"),
+        ("umoci".to_owned(), "--version"),
+    ];
+    for (program, option) in peers {
+        match Command::new(&program).arg(option).output() {
+            Ok(output) => {
+                say(&format!("- {}", String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or(&program)))
+            }
+            Err(error) => say(&format!("- {program} takes no part: {error}")),
+        }
+    }
+}
+
+fn date() -> String {
+    let output = Command::new("date").args(["--utc", "+%Y-%m-%d %H:%M UTC"]).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use kit::must::Must;
+
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[7.0]), Some(7.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0, 4.0]), Some(3.0));
+    }
+
+    #[test]
+    fn ratios_are_to_the_first() {
+        let mut series = Series::default();
+        for (name, time) in [("z", 10), ("a", 5), ("z", 30), ("a", 5), ("z", 20)] {
+            series.add(name, Duration::from_millis(time));
+        }
+        let rows = series.rows();
+        assert!(rows[0].starts_with("| z | 20.0 | 10.0 | 30.0 | 3 | 1.00"), "{rows:?}");
+        assert!(rows.get(1).must("a second row").ends_with("| 2 | 0.25 |"), "{rows:?}");
+    }
+}

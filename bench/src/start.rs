@@ -1,0 +1,104 @@
+//! From the wish for a container to its command's first output, the image being there.
+
+use std::time::Duration;
+
+use crate::{
+    arena::Arena,
+    docker::Docker,
+    images,
+    ours::Ours,
+    podman::Podman,
+    quiet::Quiet,
+    report::{Series, note, or_say},
+    runtimes::Bare,
+};
+
+/// Pause before each start of the second table.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Everybody who takes part, with the image pulled.
+pub struct Field {
+    /// We.
+    pub ours: Ours,
+    /// dockerd, where it runs.
+    pub docker: Option<Docker>,
+    /// Podman, where it runs.
+    pub podman: Option<Podman>,
+    /// runc, crun.
+    pub bare: Vec<Bare>,
+}
+
+impl Field {
+    /// Starts everybody and lets them pull the image.
+    pub async fn assemble(arena: &Arena, data: &crate::arena::Fresh, image: &str) -> Self {
+        let ours = Ours::launch(data.path()).await;
+        let bare = Bare::all(arena, data.path());
+        // Podman's own preference, where it runs.
+        let runtime = if bare.iter().any(|bare| bare.program == "crun") { "crun" } else { "runc" };
+        let docker = or_say(Docker::start(arena, data.path()).and_then(|docker| docker.pull(image).map(|_| docker)));
+        let podman = or_say(Podman::find(arena, data, runtime).and_then(|podman| podman.pull(image).map(|_| podman)));
+        Self { ours, docker, podman, bare }
+    }
+}
+
+/// Measures both tables.
+pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
+    let data = arena.fresh("start");
+    let Some((_registry, image)) = images::small() else { return };
+    let mut field = Field::assemble(arena, &data, &image).await;
+    for (title, pause) in [("start, one after the other", None), ("start, after 200 ms of nothing", Some(PAUSE))] {
+        note(title);
+        let mut series = Series::default();
+        // The first round fills caches and is not counted.
+        for number in 0..=rounds {
+            if number % 5 == 0 {
+                quiet.wait().await;
+            }
+            round(&mut field, &image, pause, (number > 0).then_some(&mut series)).await;
+        }
+        series.table(title);
+    }
+    field.ours.finish().await;
+}
+
+async fn round(field: &mut Field, image: &str, pause: Option<Duration>, series: Option<&mut Series>) {
+    let mut times = Vec::new();
+    let rest = async || {
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+    };
+    rest().await;
+    times.push(("oci-rs, StartTask", Ok(field.ours.start(image).await)));
+    if let Some(docker) = &field.docker {
+        rest().await;
+        times.push(("dockerd, API create + start", docker.start_by_api(image)));
+        rest().await;
+        times.push(("docker run", docker.run(image)));
+    }
+    if let Some(podman) = &field.podman {
+        rest().await;
+        times.push(("podman run", podman.run(image)));
+    }
+    for bare in &field.bare {
+        rest().await;
+        times.push((
+            if bare.program == "runc" { "runc run, bundle ready" } else { "crun run, bundle ready" },
+            bare.run(),
+        ));
+    }
+    record(times, series);
+}
+
+/// Takes the times of a round into the series; who failed is named.
+pub fn record(times: Vec<(&str, Result<Duration, String>)>, series: Option<&mut Series>) {
+    let Some(series) = series else {
+        return;
+    };
+    for (name, time) in times {
+        match time {
+            Ok(time) => series.add(name, time),
+            Err(error) => note(&format!("{name}: {error}")),
+        }
+    }
+}
