@@ -117,7 +117,14 @@ pub fn stats(engine: Arc<Engine>, task: TaskRef, request: TaskStatsRequest) -> S
             if task.view().exit.is_some() {
                 return;
             }
-            let Ok(stats) = engine.stats(&state.container).await else { return };
+            let stats = match engine.stats(&state.container).await {
+                Ok(stats) => stats,
+                Err(error) => {
+                    // Mostly a task that ended this moment; the stream ends in order either way.
+                    tracing::debug!(task = request.task_id, %error, "no statistics");
+                    return;
+                }
+            };
             let rates = sampler.rates(Instant::now(), &stats, engine.compute);
             let stats = convert::task_stats(&request.task_id, SystemTime::now(), &stats, rates);
             if sender.send(Ok(TaskStatsResponse { stats: Some(stats) })).await.is_err() {

@@ -47,8 +47,14 @@ impl Pace {
 impl Progress for PullEvents {
     fn report(&self, event: PullEvent) {
         match event {
-            PullEvent::Started { reference } => {
-                self.events.emit("Downloading image", [("image", reference.to_string())]);
+            // Only what is really fetched is worth one of the ten events: an image that is there costs a request at most.
+            PullEvent::Resolved { digest, bytes_total, layers } if layers > 0 => {
+                let annotations = [
+                    ("digest", digest.to_string()),
+                    ("layers", layers.to_string()),
+                    ("bytes", bytes_total.to_string()),
+                ];
+                self.events.emit("Downloading image", annotations);
             }
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } => {
                 let due = self.pace.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
