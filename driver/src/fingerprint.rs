@@ -6,13 +6,9 @@ use std::{
     path::Path,
 };
 
-use runtime::cgroup::Mode;
+use runtime::{cgroup::Mode, plan::CAPABILITIES};
 
-use crate::{
-    config::{KNOWN_CAPABILITIES, PluginConfig},
-    plan::NodeFacts,
-    task::Compute,
-};
+use crate::{config::PluginConfig, plan::NodeFacts, task::Compute};
 
 /// One attribute's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +115,7 @@ pub fn node_facts(compute: Compute) -> NodeFacts {
 fn held_capabilities(status: &str) -> BTreeSet<String> {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    let held = KNOWN_CAPABILITIES.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
+    let held = CAPABILITIES.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
     held.map(|(_, name)| (*name).to_owned()).collect()
 }
 

@@ -2,50 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Every capability that Linux has, in the kernel's order (capabilities(7)).
-pub const KNOWN: [&str; 41] = [
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_DAC_READ_SEARCH",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SETPCAP",
-    "CAP_LINUX_IMMUTABLE",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_NET_BROADCAST",
-    "CAP_NET_ADMIN",
-    "CAP_NET_RAW",
-    "CAP_IPC_LOCK",
-    "CAP_IPC_OWNER",
-    "CAP_SYS_MODULE",
-    "CAP_SYS_RAWIO",
-    "CAP_SYS_CHROOT",
-    "CAP_SYS_PTRACE",
-    "CAP_SYS_PACCT",
-    "CAP_SYS_ADMIN",
-    "CAP_SYS_BOOT",
-    "CAP_SYS_NICE",
-    "CAP_SYS_RESOURCE",
-    "CAP_SYS_TIME",
-    "CAP_SYS_TTY_CONFIG",
-    "CAP_MKNOD",
-    "CAP_LEASE",
-    "CAP_AUDIT_WRITE",
-    "CAP_AUDIT_CONTROL",
-    "CAP_SETFCAP",
-    "CAP_MAC_OVERRIDE",
-    "CAP_MAC_ADMIN",
-    "CAP_SYSLOG",
-    "CAP_WAKE_ALARM",
-    "CAP_BLOCK_SUSPEND",
-    "CAP_AUDIT_READ",
-    "CAP_PERFMON",
-    "CAP_BPF",
-    "CAP_CHECKPOINT_RESTORE",
-];
+use runtime::plan::CAPABILITIES;
 
 /// What a container has in docker when nobody says anything. `NET_RAW` is among them, but not among the capabilities that
 /// the plugin allows unless its operator says so, and is therefore dropped like any other that is not allowed.
@@ -85,7 +42,7 @@ impl Written {
             let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
             if bare == "ALL" {
                 written.all = true;
-            } else if let Some(known) = KNOWN.iter().find(|known| &known["CAP_".len()..] == bare) {
+            } else if let Some(known) = CAPABILITIES.iter().find(|known| &known["CAP_".len()..] == bare) {
                 written.names.insert(known);
             } else {
                 unknown.push(name);
@@ -100,7 +57,7 @@ impl Written {
 
     /// Those of the others that are not in this set; `all` counts as every capability.
     pub fn missing(&self, others: &Self) -> Vec<&'static str> {
-        KNOWN.into_iter().filter(|name| others.contains(name) && !self.contains(name)).collect()
+        CAPABILITIES.into_iter().filter(|name| others.contains(name) && !self.contains(name)).collect()
     }
 }
 
@@ -110,7 +67,7 @@ impl Written {
 /// `all` added gives everything except what is dropped by name; `all` dropped leaves what is added by name.
 pub fn granted(allowed: &Written, add: &Written, drop: &Written) -> BTreeSet<&'static str> {
     if add.all {
-        return KNOWN.into_iter().filter(|name| !drop.names.contains(name)).collect();
+        return CAPABILITIES.into_iter().filter(|name| !drop.names.contains(name)).collect();
     }
     let kept = DOCKER_DEFAULT.into_iter().filter(|name| allowed.contains(name) && !drop.contains(name));
     kept.chain(add.names.iter().copied()).collect()
@@ -120,7 +77,7 @@ pub fn granted(allowed: &Written, add: &Written, drop: &Written) -> BTreeSet<&'s
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{DOCKER_DEFAULT, KNOWN, Written, granted};
+    use super::{CAPABILITIES, DOCKER_DEFAULT, Written, granted};
 
     fn set(names: &str) -> Written {
         let list: Vec<String> = names.split_whitespace().map(str::to_owned).collect();
@@ -150,15 +107,15 @@ mod tests {
         assert!(result(ALLOWED, "chown", "chown").contains("CAP_CHOWN"), "adding wins over dropping");
         assert!(!result(ALLOWED, "", "CAP_CHOWN").contains("CAP_CHOWN"));
         let all_but_one = result("all", "all", "sys_admin");
-        assert_eq!(all_but_one.len(), KNOWN.len() - 1);
+        assert_eq!(all_but_one.len(), CAPABILITIES.len() - 1);
         assert!(!all_but_one.contains("CAP_SYS_ADMIN"));
-        assert_eq!(result("all", "ALL", "all").len(), KNOWN.len());
+        assert_eq!(result("all", "ALL", "all").len(), CAPABILITIES.len());
     }
 
     #[test]
     fn what_is_not_allowed_is_named() {
         assert_eq!(set(ALLOWED).missing(&set("chown net_raw cap_sys_admin")), ["CAP_NET_RAW", "CAP_SYS_ADMIN"]);
-        assert_eq!(set(ALLOWED).missing(&set("all")).len(), KNOWN.len() - 13);
+        assert_eq!(set(ALLOWED).missing(&set("all")).len(), CAPABILITIES.len() - 13);
         assert!(set("all").missing(&set("all sys_admin")).is_empty());
         let list = ["CAP_FLY".to_owned(), "chown".to_owned()];
         assert_eq!(Written::read(&list).1, [&list[0]]);

@@ -16,7 +16,6 @@ mod task_options;
 pub mod testing;
 mod value;
 
-pub use capabilities::KNOWN as KNOWN_CAPABILITIES;
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
 pub use plugin::{PluginConfig, Policy, decode_plugin};
 pub use schema::{plugin_schema, task_schema};

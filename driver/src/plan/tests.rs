@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use proptest::prelude::*;
-use runtime::plan::{ContainerPlan, Device, Mount, MountKind, Network, Propagation, Seccomp};
+use runtime::plan::{CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Network, Propagation, Seccomp};
 use serde_json::{Value as Json, json};
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     mounts::clean,
     nomad::{Dns, HostsEntry, NomadDevice, NomadMount, TaskResources},
 };
-use crate::config::{KNOWN_CAPABILITIES, Policy, TaskSpec, decode_plugin, decode_task, testing::msgpack};
+use crate::config::{Policy, TaskSpec, decode_plugin, decode_task, testing::msgpack};
 
 const ALLOC: &str = "9f7b0c1e-1111-2222-3333-444455556666";
 
@@ -90,7 +90,7 @@ fn node() -> NodeFacts {
         cgroup_v2: false,
         total_mhz: 8000,
         cores: 4,
-        held_capabilities: KNOWN_CAPABILITIES.iter().map(|name| (*name).to_owned()).collect(),
+        held_capabilities: CAPABILITIES.iter().map(|name| (*name).to_owned()).collect(),
         host_resolv_conf: "# host\nsearch lan\nnameserver 127.0.0.1\nnameserver 10.0.0.1\noptions edns0\n".into(),
     }
 }
