@@ -3,6 +3,7 @@
 use crate::{
     arena::Arena,
     images,
+    ours::Lineup,
     quiet::Quiet,
     report::{Series, note, or_say},
     start::{Field, record},
@@ -12,13 +13,17 @@ const IDLE: [&str; 2] = ["sleep", "100000"];
 const TRUE: [&str; 1] = ["true"];
 
 /// Measures the table.
-pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
+pub async fn measure(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize) {
     note("exec");
     let data = arena.fresh("exec");
     let Some((_registry, image)) = images::small() else { return };
-    let mut field = Field::assemble(arena, &data, &image).await;
-    let task = field.ours.task(&image, &IDLE).await;
-    field.ours.plugin.started(&task).await;
+    let mut field = Field::assemble(arena, lineup, &data, &image).await;
+    let mut tasks = Vec::new();
+    for ours in &mut field.ours {
+        let task = ours.task(&image, &IDLE).await;
+        ours.plugin.started(&task).await;
+        tasks.push(task);
+    }
     let docker = field.docker.as_ref().and_then(|docker| Some((docker, or_say(docker.keep(&image, &IDLE))?)));
     let podman = field.podman.as_ref().filter(|podman| or_say(podman.keep("idle", &image, &IDLE)).is_some());
     let bare: Vec<_> = field.bare.iter().filter(|bare| or_say(bare.keep()).is_some()).collect();
@@ -27,16 +32,19 @@ pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
         if number % 5 == 0 {
             quiet.wait().await;
         }
-        let mut times = vec![("oci-rs, ExecTask", Ok(field.ours.exec(&task, &TRUE).await))];
+        let mut times = Vec::new();
+        for (ours, task) in field.ours.iter().zip(&tasks) {
+            times.push((format!("{}, ExecTask", ours.name), Ok(ours.exec(task, &TRUE).await)));
+        }
         if let Some((docker, id)) = &docker {
-            times.push(("dockerd, API create + start + inspect", docker.exec_by_api(id, &TRUE)));
-            times.push(("docker exec", docker.exec(id, &TRUE)));
+            times.push(("dockerd, API create + start + inspect".into(), docker.exec_by_api(id, &TRUE)));
+            times.push(("docker exec".into(), docker.exec(id, &TRUE)));
         }
         if let Some(podman) = podman {
-            times.push(("podman exec", podman.exec("idle", &TRUE)));
+            times.push(("podman exec".into(), podman.exec("idle", &TRUE)));
         }
         for bare in &bare {
-            times.push((if bare.program == "runc" { "runc exec" } else { "crun exec" }, bare.exec(&TRUE)));
+            times.push((format!("{} exec", bare.program), bare.exec(&TRUE)));
         }
         record(times, (number > 0).then_some(&mut series));
     }
@@ -47,6 +55,8 @@ pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
     if let Some((docker, id)) = &docker {
         or_say(docker.remove(id));
     }
-    field.ours.remove(&task).await;
-    field.ours.finish().await;
+    for (ours, task) in field.ours.iter().zip(&tasks) {
+        ours.remove(task).await;
+    }
+    field.finish().await;
 }

@@ -21,8 +21,9 @@ mod start;
 use std::path::PathBuf;
 
 use kit::must::Must;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{arena::Arena, quiet::Quiet, report::say};
+use crate::{arena::Arena, ours::Lineup, quiet::Quiet, report::say};
 
 /// What is to be measured, and how often.
 #[derive(Debug)]
@@ -31,14 +32,17 @@ struct Order {
     rounds: usize,
     pull_rounds: usize,
     layers: Option<PathBuf>,
+    lineup: Lineup,
 }
 
 const CASES: [&str; 4] = ["start", "exec", "memory", "pull"];
-const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers FOLDER] [start] [exec] [memory] [pull]";
+const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers FOLDER] [--against OTHER-OCI-RS] [--no-peers] \
+                     [start] [exec] [memory] [pull]";
 
 impl Order {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut order = Self { cases: Vec::new(), rounds: 21, pull_rounds: 5, layers: None };
+        let lineup = Lineup { against: None, peers: true };
+        let mut order = Self { cases: Vec::new(), rounds: 21, pull_rounds: 5, layers: None, lineup };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; {USAGE}"));
             let count = |text: String| text.parse().map_err(|_| format!("{text} is no number; {USAGE}"));
@@ -46,6 +50,8 @@ impl Order {
                 "--rounds" => order.rounds = count(value()?)?,
                 "--pull-rounds" => order.pull_rounds = count(value()?)?,
                 "--layers" => order.layers = Some(value()?.into()),
+                "--against" => order.lineup.against = Some(value()?.into()),
+                "--no-peers" => order.lineup.peers = false,
                 case if CASES.contains(&case) => order.cases.push(case.to_owned()),
                 other => return Err(format!("{other} is unknown; {USAGE}")),
             }
@@ -61,12 +67,13 @@ async fn run(order: Order) {
     let arena = Arena::new();
     let mut quiet = Quiet::default();
     report::head();
+    let lineup = &order.lineup;
     for case in &order.cases {
         match case.as_str() {
-            "start" => start::measure(&arena, &mut quiet, order.rounds).await,
-            "exec" => exec::measure(&arena, &mut quiet, order.rounds).await,
-            "memory" => memory::measure(&arena).await,
-            _ => pull::measure(&arena, &mut quiet, order.pull_rounds, order.layers.as_deref()).await,
+            "start" => start::measure(&arena, lineup, &mut quiet, order.rounds).await,
+            "exec" => exec::measure(&arena, lineup, &mut quiet, order.rounds).await,
+            "memory" => memory::measure(&arena, lineup).await,
+            _ => pull::measure(&arena, lineup, &mut quiet, order.pull_rounds, order.layers.as_deref()).await,
         }
     }
     say(&quiet.to_string());
@@ -76,10 +83,12 @@ async fn run(order: Order) {
 async fn main() {
     assert!(rustix::process::geteuid().is_root(), "benchmarks make containers: run them as root");
     let order = Order::parse(std::env::args().skip(1)).must("the command line");
+    let mut terminated = signal(SignalKind::terminate()).must("watch for SIGTERM");
     tokio::select! {
         () = run(order) => {}
-        // Dropping the run takes down whatever it made.
+        // Dropping the run takes down whatever it made. A peer that is being measured is waited for.
         interrupted = tokio::signal::ctrl_c() => interrupted.must("wait for an interrupt"),
+        _ = terminated.recv() => {}
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, fs};
 
-use kit::leak;
+use kit::{leak, task::Task};
 
 use crate::{
     arena::Arena,
     images,
+    ours::Lineup,
     report::{median, note, or_say, say},
     start::Field,
 };
@@ -67,27 +68,39 @@ impl Memory {
     }
 }
 
+/// What processes are compared with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One for each task.
+    Each,
+    /// One for all tasks.
+    All,
+}
+
 /// A kind of process, measured with one task and with many.
 struct Row {
-    name: &'static str,
-    ours: &'static str,
+    name: String,
+    kind: Kind,
     tasks: usize,
     memory: Memory,
 }
 
 /// Measures the table.
-pub async fn measure(arena: &Arena) {
+pub async fn measure(arena: &Arena, lineup: &Lineup) {
     note("memory");
     let data = arena.fresh("memory");
     let Some((_registry, image)) = images::small() else { return };
-    let mut field = Field::assemble(arena, &data, &image).await;
-    let (mut tasks, mut containers, mut pods) = (Vec::new(), Vec::new(), 0);
+    let mut field = Field::assemble(arena, lineup, &data, &image).await;
+    let mut tasks: Vec<Vec<Task>> = field.ours.iter().map(|_| Vec::new()).collect();
+    let (mut containers, mut pods) = (Vec::new(), 0);
     let mut rows = Vec::new();
     for count in [1, MANY] {
-        while tasks.len() < count {
-            let task = field.ours.task(&image, &IDLE).await;
-            field.ours.plugin.started(&task).await;
-            tasks.push(task);
+        for (ours, tasks) in field.ours.iter_mut().zip(&mut tasks) {
+            while tasks.len() < count {
+                let task = ours.task(&image, &IDLE).await;
+                ours.plugin.started(&task).await;
+                tasks.push(task);
+            }
         }
         if let Some(docker) = &field.docker {
             while containers.len() < count {
@@ -105,38 +118,37 @@ pub async fn measure(arena: &Arena) {
         rows.extend(look(&field, count));
     }
     table(&rows);
-    for task in &tasks {
-        field.ours.remove(task).await;
+    for (ours, tasks) in field.ours.iter().zip(&tasks) {
+        for task in tasks {
+            ours.remove(task).await;
+        }
     }
     if let Some(docker) = &field.docker {
         for id in &containers {
             or_say(docker.remove(id));
         }
     }
-    field.ours.finish().await;
+    field.finish().await;
 }
 
 fn look(field: &Field, tasks: usize) -> Vec<Row> {
-    let plugin = field.ours.plugin.process.pid();
-    let monitors: Vec<i32> = leak::children(plugin).into_iter().map(|(pid, _)| pid).collect();
-    assert_eq!(monitors.len(), tasks, "one monitor for each task");
-    let each = "oci-rs, one monitor";
-    let all = "oci-rs plugin";
-    let mut rows = vec![
-        Row { name: each, ours: each, tasks, memory: Memory::middle(&monitors) },
-        Row { name: all, ours: all, tasks, memory: Memory::of(plugin) },
-    ];
+    let mut rows = Vec::new();
+    for ours in &field.ours {
+        let plugin = ours.plugin.process.pid();
+        let monitors: Vec<i32> = leak::children(plugin).into_iter().map(|(pid, _)| pid).collect();
+        assert_eq!(monitors.len(), tasks, "one monitor for each task");
+        let mut add =
+            |kind, what, memory| rows.push(Row { name: format!("{}, {what}", ours.name), kind, tasks, memory });
+        add(Kind::Each, "one monitor", Memory::middle(&monitors));
+        add(Kind::All, "plugin", Memory::of(plugin));
+    }
+    let mut add = |kind, name: &str, memory| rows.push(Row { name: name.to_owned(), kind, tasks, memory });
     if let Some(docker) = &field.docker {
-        rows.push(Row {
-            name: "docker, one containerd-shim",
-            ours: each,
-            tasks,
-            memory: Memory::middle(&docker.shims()),
-        });
-        rows.push(Row { name: "dockerd + containerd", ours: all, tasks, memory: Memory::sum(&docker.daemons()) });
+        add(Kind::Each, "docker, one containerd-shim", Memory::middle(&docker.shims()));
+        add(Kind::All, "dockerd + containerd", Memory::sum(&docker.daemons()));
     }
     if let Some(podman) = &field.podman {
-        rows.push(Row { name: "podman, one conmon", ours: each, tasks, memory: Memory::middle(&podman.monitors()) });
+        add(Kind::Each, "podman, one conmon", Memory::middle(&podman.monitors()));
     }
     // Who did not run holds nothing.
     rows.retain(|row| row.memory.resident > 0.0);
@@ -148,7 +160,7 @@ fn table(rows: &[Row]) {
         "\n### memory, KiB\n\n| | tasks | RSS | PSS | anonymous | private | private, ratio to ours |\n|---|---:|---:|---:|---:|---:|---:|",
     );
     for row in rows {
-        let same = |other: &&Row| other.name == row.ours && other.tasks == row.tasks;
+        let same = |other: &&Row| other.kind == row.kind && other.tasks == row.tasks;
         let ours = rows.iter().find(same).map_or(f64::NAN, |ours| ours.memory.private);
         let Memory { resident, proportional, anonymous, private } = row.memory;
         let ratio = private / ours;

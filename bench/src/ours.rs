@@ -1,23 +1,45 @@
 //! Our side: the built plugin over its own wire, tasks prepared as a Nomad client prepares them.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use kit::{
     must::{Must, seconds},
     node::Node,
-    plugin::Plugin,
+    plugin::{Launch, Plugin, binary, nomad_config},
     task::Task,
 };
 use serde_json::json;
 
 use crate::process::{READY, SAY_READY};
 
+/// Who takes part.
+#[derive(Debug)]
+pub struct Lineup {
+    /// Another build of ours, e.g. that before a change.
+    pub against: Option<PathBuf>,
+    /// Whether peers take part.
+    pub peers: bool,
+}
+
+impl Lineup {
+    /// Launches ours, and the other build where there is one; the first is the measure of all.
+    pub async fn launch(&self, root: &Path) -> Vec<Ours> {
+        let mut all = vec![Ours::launch(&binary(), "oci-rs", &root.join("oci-rs")).await];
+        if let Some(other) = &self.against {
+            all.push(Ours::launch(other, "other oci-rs", &root.join("other")).await);
+        }
+        all
+    }
+}
+
 /// A node whose driver keeps its data on the given file system.
 #[derive(Debug)]
 pub struct Ours {
+    /// Which build.
+    pub name: &'static str,
     /// The node.
     pub node: Node,
     /// The plugin.
@@ -26,10 +48,15 @@ pub struct Ours {
 
 impl Ours {
     /// Launches the plugin.
-    pub async fn launch(root: &Path) -> Self {
+    async fn launch(binary: &Path, name: &'static str, root: &Path) -> Self {
         let node = Node::new();
-        let plugin = node.launch_with(json!({"data_dir": root.join("data"), "state_dir": root.join("state")})).await;
-        Self { node, plugin }
+        let mut plugin = Launch::new(&node).binary(binary).connect().await;
+        let config = json!({"data_dir": root.join("data"), "state_dir": root.join("state")});
+        let packed = plugin.encode_config(&config).await;
+        plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
+        plugin.watch();
+        plugin.told.fingerprint().await;
+        Self { name, node, plugin }
     }
 
     /// A task with the command, prepared but not started.

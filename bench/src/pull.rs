@@ -10,7 +10,7 @@ use crate::{
     arena::{Arena, Fresh, text},
     docker::Docker,
     images,
-    ours::Ours,
+    ours::Lineup,
     podman::Podman,
     process::{exists, until_done},
     quiet::Quiet,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Measures the table.
-pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
+pub async fn measure(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
     note("pull: making the image");
     let folder = layers.map_or_else(|| arena.folder("layers"), Path::to_owned);
     let Some((_registry, image)) = images::large(arena, &folder) else { return };
@@ -27,12 +27,16 @@ pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize, layers: Op
     for number in 0..rounds {
         note(&format!("pull: round {} of {rounds}", number + 1));
         let mut times = Vec::new();
-        quiet.wait().await;
-        times.push(("oci-rs, StartTask (pull and start)", Ok(ours(&arena.fresh("pull"), &image).await)));
-        for (name, contender) in CONTENDERS {
+        let contestants = 1 + usize::from(lineup.against.is_some());
+        for which in 0..contestants {
+            quiet.wait().await;
+            let (name, took) = ours(lineup, which, &arena.fresh("pull"), &image).await;
+            times.push((format!("{name}, StartTask (pull and start)"), Ok(took)));
+        }
+        for (name, contender) in CONTENDERS.into_iter().filter(|_| lineup.peers) {
             quiet.wait().await;
             let data = arena.fresh("pull");
-            times.push((name, contender(arena, &data, &image)));
+            times.push((name.to_owned(), contender(arena, &data, &image)));
         }
         record(times, Some(&mut series));
     }
@@ -40,16 +44,20 @@ pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize, layers: Op
 }
 
 /// A whole StartTask: a pull cannot be asked for alone, so the container's start is ours on top.
-async fn ours(data: &Fresh, image: &str) -> Duration {
-    let mut ours = Ours::launch(data.path()).await;
+async fn ours(lineup: &Lineup, which: usize, data: &Fresh, image: &str) -> (&'static str, Duration) {
+    let mut all = lineup.launch(data.path()).await;
+    let ours = &mut all[which];
+    let name = ours.name;
     let task = ours.task(image, &["/bin/true"]).await;
     let begun = Instant::now();
     ours.plugin.started(&task).await;
     let took = begun.elapsed();
     ours.plugin.wait(task.id()).await;
     ours.remove(&task).await;
-    ours.finish().await;
-    took
+    for ours in all {
+        ours.finish().await;
+    }
+    (name, took)
 }
 
 type Contender = fn(&Arena, &Fresh, &str) -> Result<Duration, String>;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::{
-    arena::Arena,
+    arena::{Arena, Fresh},
     docker::Docker,
     images,
-    ours::Ours,
+    ours::{Lineup, Ours},
     podman::Podman,
     quiet::Quiet,
     report::{Series, note, or_say},
@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Everybody who takes part, with the image pulled.
 pub struct Field {
-    /// We.
-    pub ours: Ours,
+    /// We, and the other build.
+    pub ours: Vec<Ours>,
     /// dockerd, where it runs.
     pub docker: Option<Docker>,
     /// Podman, where it runs.
@@ -30,8 +30,11 @@ pub struct Field {
 
 impl Field {
     /// Starts everybody and lets them pull the image.
-    pub async fn assemble(arena: &Arena, data: &crate::arena::Fresh, image: &str) -> Self {
-        let ours = Ours::launch(data.path()).await;
+    pub async fn assemble(arena: &Arena, lineup: &Lineup, data: &Fresh, image: &str) -> Self {
+        let ours = lineup.launch(data.path()).await;
+        if !lineup.peers {
+            return Self { ours, docker: None, podman: None, bare: Vec::new() };
+        }
         let bare = Bare::all(arena, data.path());
         // Podman's own preference, where it runs.
         let runtime = if bare.iter().any(|bare| bare.program == "crun") { "crun" } else { "runc" };
@@ -39,13 +42,20 @@ impl Field {
         let podman = or_say(Podman::find(arena, data, runtime).and_then(|podman| podman.pull(image).map(|_| podman)));
         Self { ours, docker, podman, bare }
     }
+
+    /// Ends ours, of which nothing may be left. The others end by themselves.
+    pub async fn finish(&mut self) {
+        for ours in self.ours.drain(..) {
+            ours.finish().await;
+        }
+    }
 }
 
 /// Measures both tables.
-pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
+pub async fn measure(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize) {
     let data = arena.fresh("start");
     let Some((_registry, image)) = images::small() else { return };
-    let mut field = Field::assemble(arena, &data, &image).await;
+    let mut field = Field::assemble(arena, lineup, &data, &image).await;
     for (title, pause) in [("start, one after the other", None), ("start, after 200 ms of nothing", Some(PAUSE))] {
         note(title);
         let mut series = Series::default();
@@ -58,7 +68,7 @@ pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
         }
         series.table(title);
     }
-    field.ours.finish().await;
+    field.finish().await;
 }
 
 async fn round(field: &mut Field, image: &str, pause: Option<Duration>, series: Option<&mut Series>) {
@@ -68,36 +78,35 @@ async fn round(field: &mut Field, image: &str, pause: Option<Duration>, series: 
             tokio::time::sleep(pause).await;
         }
     };
-    rest().await;
-    times.push(("oci-rs, StartTask", Ok(field.ours.start(image).await)));
+    for ours in &mut field.ours {
+        rest().await;
+        times.push((format!("{}, StartTask", ours.name), Ok(ours.start(image).await)));
+    }
     if let Some(docker) = &field.docker {
         rest().await;
-        times.push(("dockerd, API create + start", docker.start_by_api(image)));
+        times.push(("dockerd, API create + start".into(), docker.start_by_api(image)));
         rest().await;
-        times.push(("docker run", docker.run(image)));
+        times.push(("docker run".into(), docker.run(image)));
     }
     if let Some(podman) = &field.podman {
         rest().await;
-        times.push(("podman run", podman.run(image)));
+        times.push(("podman run".into(), podman.run(image)));
     }
     for bare in &field.bare {
         rest().await;
-        times.push((
-            if bare.program == "runc" { "runc run, bundle ready" } else { "crun run, bundle ready" },
-            bare.run(),
-        ));
+        times.push((format!("{} run, bundle ready", bare.program), bare.run()));
     }
     record(times, series);
 }
 
 /// Takes the times of a round into the series; who failed is named.
-pub fn record(times: Vec<(&str, Result<Duration, String>)>, series: Option<&mut Series>) {
+pub fn record(times: Vec<(String, Result<Duration, String>)>, series: Option<&mut Series>) {
     let Some(series) = series else {
         return;
     };
     for (name, time) in times {
         match time {
-            Ok(time) => series.add(name, time),
+            Ok(time) => series.add(&name, time),
             Err(error) => note(&format!("{name}: {error}")),
         }
     }
