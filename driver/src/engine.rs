@@ -39,6 +39,7 @@ impl Engine {
             root: config.data_dir.join("images"),
             limits: Limits::default(),
             registries: config.registries.clone(),
+            credentials: config.credentials.clone(),
         })
         .map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
         Ok(Self { config, runtime, store, events, compute })

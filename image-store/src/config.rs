@@ -15,6 +15,17 @@ pub struct StoreConfig {
     pub limits: Limits,
     /// Registries that need more than their name.
     pub registries: Vec<RegistryConfig>,
+    /// Where to look for credentials when a task brings none.
+    pub credentials: CredentialSources,
+}
+
+/// Where credentials come from that nobody wrote into a job, best first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CredentialSources {
+    /// A `config.json` of docker's.
+    pub config_file: Option<PathBuf>,
+    /// The name of a credential helper: the program is `docker-credential-<name>`.
+    pub helper: Option<String>,
 }
 
 /// How to reach one registry.
@@ -86,8 +97,10 @@ pub struct Credentials {
 pub struct PullRequest {
     /// Which image.
     pub reference: Reference,
-    /// As whom; without them the registry's configured credentials are used, then none.
+    /// As whom; without them the store's sources are asked, then the registry's configured credentials are used, then none.
     pub credentials: Option<Credentials>,
+    /// Go on without the credentials of a file or a helper that fails.
+    pub soft_fail: bool,
     /// Ask the registry even if the image is here. The tag `latest` always asks, a digest never needs to.
     pub force: bool,
     /// Ceiling for the whole pull.
@@ -99,7 +112,14 @@ pub struct PullRequest {
 impl PullRequest {
     /// A request with nothing special about it.
     pub fn new(reference: Reference) -> Self {
-        Self { reference, credentials: None, force: false, timeout: None, inactivity: Duration::from_secs(120) }
+        Self {
+            reference,
+            credentials: None,
+            soft_fail: false,
+            force: false,
+            timeout: None,
+            inactivity: Duration::from_secs(120),
+        }
     }
 }
 

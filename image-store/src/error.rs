@@ -128,6 +128,14 @@ pub enum PullError {
         /// What the registry added, led by ": ", or nothing.
         detail: String,
     },
+    /// A source of credentials that should have answered failed.
+    #[error("credentials from {origin}: {problem}; repair it, or set auth_soft_fail to go on without")]
+    Credentials {
+        /// Which file or helper.
+        origin: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The whole pull took longer than the caller allowed.
     #[error("pulling {reference} did not finish within {limit:?}")]
     Timeout {
@@ -222,6 +230,7 @@ impl PullError {
             PullError::Store(_)
             | PullError::NotFound { .. }
             | PullError::Denied { .. }
+            | PullError::Credentials { .. }
             | PullError::TooLarge { .. }
             | PullError::DigestMismatch { .. }
             | PullError::Malformed { .. }

@@ -4,6 +4,7 @@
 
 mod commit;
 mod config;
+mod credentials;
 mod digest;
 mod error;
 mod manifest;
@@ -16,7 +17,7 @@ mod store;
 mod sys;
 mod unpack;
 
-pub use config::{Credentials, Limits, PullRequest, RegistryConfig, Secret, StoreConfig};
+pub use config::{CredentialSources, Credentials, Limits, PullRequest, RegistryConfig, Secret, StoreConfig};
 pub use digest::{Digest, InvalidDigest};
 pub use error::{PullError, SharedIo, StoreError};
 pub use manifest::ImageConfig;

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use image_store::{RegistryConfig, Secret};
+use image_store::{CredentialSources, RegistryConfig, Secret};
 
 use super::{
     capabilities::Written,
@@ -25,6 +25,8 @@ pub struct PluginConfig {
     pub log_file: Option<PathBuf>,
     /// How to reach registries.
     pub registries: Vec<RegistryConfig>,
+    /// Where to look for credentials when a task brings none.
+    pub credentials: CredentialSources,
     /// What tasks may do.
     pub policy: Policy,
     /// How long a pull may take in all, unless the task says.
@@ -72,6 +74,7 @@ impl Default for PluginConfig {
             data_dir: PathBuf::from("/var/lib/oci-rs"),
             log_file: None,
             registries: Vec::new(),
+            credentials: CredentialSources::default(),
             policy: Policy::default(),
             image_pull_timeout: Duration::from_secs(5 * 60),
             pull_activity_timeout: Duration::from_secs(2 * 60),
@@ -94,6 +97,7 @@ fn read(block: &Reader) -> PluginConfig {
         data_dir: absolute(block, "data_dir").unwrap_or(default.data_dir),
         log_file: absolute(block, "log_file"),
         registries: block.labelled("registry").iter().map(|(host, block)| registry(host, block)).collect(),
+        credentials: credentials(&block.block("auth")),
         policy: policy(block),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
@@ -111,6 +115,18 @@ fn absolute(block: &Reader, option: &str) -> Option<PathBuf> {
         return None;
     }
     Some(path)
+}
+
+fn credentials(auth: &Reader) -> CredentialSources {
+    let helper = auth.string("helper");
+    if let Some(name) = helper.as_deref().filter(|name| name.contains(['/', ' '])) {
+        auth.mistake(
+            "helper",
+            format!("{name:?} is no credential helper's name"),
+            "leave out the path and docker-credential-, as in \"ecr-login\"",
+        );
+    }
+    CredentialSources { config_file: absolute(auth, "config"), helper }
 }
 
 fn policy(block: &Reader) -> Policy {
@@ -208,6 +224,7 @@ mod tests {
                     "auth": [{ "username": "u", "password": "p" }],
                 }],
             },
+            "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
             "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
             "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
         }));
@@ -220,6 +237,8 @@ mod tests {
         assert!(own.plain_http && own.insecure_skip_verify && own.password.is_some());
         assert_eq!((own.host.as_str(), own.username.as_deref()), ("r.example:5000", Some("u")));
         assert_eq!(own.ca_file.as_deref(), Some(Path::new("/ca.pem")));
+        assert_eq!(config.credentials.config_file.as_deref(), Some(Path::new("/etc/docker/config.json")));
+        assert_eq!(config.credentials.helper.as_deref(), Some("ecr-login"));
         let policy = &config.policy;
         assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);
         assert_eq!((policy.pids_limit, &policy.extra_labels[..]), (Some(100), &["job*".to_owned()][..]));
@@ -244,6 +263,8 @@ mod tests {
             (json!({ "registry": { "r": { "auth": { "username": "u" } } } }), "registry[\"r\"].auth: needs both"),
             (json!({ "registry": { "r": { "tls": true } } }), "registry[\"r\"].tls: is no option"),
             (json!({ "registry": ["r"] }), "registry: expects blocks with a label, not a list"),
+            (json!({ "auth": { "config": "x" } }), "auth.config: \"x\" is not an absolute path"),
+            (json!({ "auth": [{ "helper": "/x/y" }] }), "auth.helper: \"/x/y\" is no credential helper's name"),
             (json!({ "endpoint": "unix:///x" }), "endpoint: is no option of this driver"),
         ] {
             let text = decode_plugin(&msgpack(&block)).unwrap_err().to_string();

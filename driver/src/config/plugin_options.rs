@@ -45,6 +45,7 @@ pub const PLUGIN: &[Opt] = &[
         Words("none"),
         "how to reach one registry; the label is its host, with its port if it has one",
     ),
+    honoured("auth", Block(AUTH), Words("none"), "where to look for credentials when a task brings none"),
     honoured(
         "image_pull_timeout",
         String,
@@ -66,6 +67,21 @@ pub const PLUGIN: &[Opt] = &[
         Strings,
         Words("none"),
         "further labels of Nomad's on every container, as names or patterns with `*`: `job_name`, `job_id`, `parent_job_id`, `task_group_name`, `task_name`, `namespace`, `node_name`, `node_id`",
+    ),
+];
+
+const AUTH: &[Opt] = &[
+    honoured(
+        "config",
+        String,
+        Words("none"),
+        "path of a docker `config.json` (`auths`, `credHelpers`, `credsStore`), read at each pull",
+    ),
+    honoured(
+        "helper",
+        String,
+        Words("none"),
+        "credential helper to ask when the file knows nothing; `x` stands for the program `docker-credential-x`",
     ),
 ];
 

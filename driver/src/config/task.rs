@@ -37,6 +37,8 @@ pub struct TaskSpec {
     pub image: String,
     /// Credentials for the registry.
     pub auth: Option<Credentials>,
+    /// Pull without the credentials of a file or helper that fails.
+    pub auth_soft_fail: bool,
     /// Ask the registry even if the image is present.
     pub force_pull: bool,
     /// How long the pull may take; the plugin's value otherwise.
@@ -112,6 +114,7 @@ fn read(block: &Reader, policy: &Policy) -> TaskSpec {
     TaskSpec {
         image: image(block),
         auth: auth(&block.block("auth")),
+        auth_soft_fail: block.bool("auth_soft_fail"),
         force_pull: block.bool("force_pull"),
         image_pull_timeout: block.duration("image_pull_timeout"),
         command: command(block),
@@ -159,7 +162,6 @@ fn check_leftovers(block: &Reader) {
     }
     security::check_namespaces(block);
     // These have no effect, but what they hold must still be of their type.
-    block.bool("auth_soft_fail");
     block.block("healthchecks").bool("disable");
     block.integer("container_exists_attempts");
     block.string("cpuset_cpus");

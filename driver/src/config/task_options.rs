@@ -37,11 +37,17 @@ pub const TASK: &[Opt] = &[
         Words("the image's CMD"),
         "arguments of `command`, or without it the arguments of the image's entrypoint",
     ),
-    honoured("auth", Block(AUTH), Words("anonymous, or the plugin's `registry` block"), "credentials for the registry"),
-    ignored(
+    honoured(
+        "auth",
+        Block(AUTH),
+        Words("the plugin's `auth`, its `registry` block, or anonymous"),
+        "credentials for the registry",
+    ),
+    honoured(
         "auth_soft_fail",
         Bool,
-        "continue without credentials when a credential helper fails: there are no helpers that could",
+        Words("false"),
+        "when the plugin's `auth.config` or `auth.helper` fails, go on as if it knew nothing",
     ),
     honoured(
         "cap_add",

@@ -133,6 +133,7 @@ async fn lease_image(
     let request = PullRequest {
         reference: spec.image.parse().map_err(|error| TaskError::Invalid(format!("option image: {error}")))?,
         credentials: spec.auth.clone(),
+        soft_fail: spec.auth_soft_fail,
         force: spec.force_pull,
         timeout: Some(spec.image_pull_timeout.unwrap_or(engine.config.image_pull_timeout)),
         inactivity: engine.config.pull_activity_timeout,

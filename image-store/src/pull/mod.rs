@@ -66,8 +66,9 @@ async fn acquire(
 ) -> Result<Image, PullError> {
     let started = Instant::now();
     let reference = request.reference.clone();
+    let mut request = request.clone();
     progress.report(PullEvent::Started { reference: reference.clone() });
-    let (resolved, asked) = resolve::resolve(inner, request, started).await?;
+    let (resolved, asked) = resolve::resolve(inner, &mut request, started).await?;
     let record = resolved.record.clone();
     let layers = without_duplicates(&record.layers);
     let lease = Lease {
@@ -79,7 +80,7 @@ async fn acquire(
     };
     let pin = Pin::new(inner, &lease).await?;
     let last_word = Arc::clone(&pin.given_up);
-    let ready = make_ready(inner, request, (&resolved, asked), (lease, last_word), Arc::clone(&progress)).await;
+    let ready = make_ready(inner, &request, (&resolved, asked), (lease, last_word), Arc::clone(&progress)).await;
     pin.end(ready.is_ok()).await?;
     let (fetched, folders) = ready?;
     progress.report(PullEvent::Done {

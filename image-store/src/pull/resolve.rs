@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::blocking;
 use crate::{
     config::PullRequest,
+    credentials,
     digest::Digest,
     error::PullError,
     manifest::{self, Descriptor, Document, ImageConfig, Manifest},
@@ -27,15 +28,24 @@ pub(crate) struct Resolved {
     pub(crate) run: ImageConfig,
 }
 
-/// What the request's name means, and whether a registry was asked.
+/// What the request's name means, and whether a registry was asked. Completes the request's credentials if a registry has to be
+/// asked for anything.
 pub(super) async fn resolve(
     inner: &Arc<Inner>,
-    request: &PullRequest,
+    request: &mut PullRequest,
     started: Instant,
 ) -> Result<(Arc<Resolved>, bool), PullError> {
     let (keeper, reference) = (Arc::clone(inner), request.reference.clone());
-    let cached = blocking(move || keeper.cached(&reference)).await?;
+    let (cached, complete) = blocking(move || {
+        let cached = keeper.cached(&reference)?;
+        let complete = cached.as_ref().map_or(Ok(false), |cached| keeper.complete(&cached.record))?;
+        Ok((cached, complete))
+    })
+    .await?;
     let must_ask = request.reference.digest().is_none() && (request.force || request.reference.is_floating());
+    if must_ask || !complete {
+        credentials::settle(&inner.sources, request).await?;
+    }
     let cached = match cached {
         Some(cached) if !must_ask => return Ok((Arc::new(cached), false)),
         cached => cached,

@@ -31,7 +31,7 @@ pub use sweep::{PruneReport, SweepReport};
 
 use crate::{
     commit::{self, Durability},
-    config::{Credentials, Limits, StoreConfig},
+    config::{CredentialSources, Credentials, Limits, StoreConfig},
     digest::Digest,
     error::{PullError, StoreError},
     manifest::{self, ConfigDocument},
@@ -61,6 +61,7 @@ pub(crate) struct Inner {
     pub(crate) limits: Limits,
     pub(crate) platform: Platform,
     pub(crate) endpoints: Endpoints,
+    pub(crate) sources: CredentialSources,
     pub(crate) downloads: Semaphore,
     staging: OnceLock<Staging>,
     layers: Flights<Digest>,
@@ -86,6 +87,7 @@ impl Store {
             layout,
             platform: Platform::host(),
             endpoints: Endpoints::new(config.registries)?,
+            sources: config.credentials,
             downloads: Semaphore::new(config.limits.parallel.max(1)),
             limits: config.limits,
             staging: OnceLock::new(),
@@ -188,6 +190,16 @@ impl Inner {
     pub(crate) fn ready(&self, layer: &LayerRecord) -> Result<bool, StoreError> {
         let meta = layer::usable(&self.layout, &layer.diff_id)?;
         Ok(meta.is_some_and(|meta| meta.blobs.contains(&layer.blob)))
+    }
+
+    /// Whether all layers of an image may be used.
+    pub(crate) fn complete(&self, record: &ImageRecord) -> Result<bool, StoreError> {
+        for layer in &record.layers {
+            if !self.ready(layer)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub(crate) fn staging(&self) -> Result<&Staging, StoreError> {

@@ -33,7 +33,9 @@ impl Bench {
 
     pub fn full(registries: Vec<RegistryConfig>, limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(StoreConfig { root: folder.path().join("images"), limits, registries }).unwrap();
+        let store =
+            Store::open(StoreConfig { root: folder.path().join("images"), limits, registries, ..Default::default() })
+                .unwrap();
         Self { folder, registry: Registry::start(), store }
     }
 
@@ -43,7 +45,7 @@ impl Bench {
 
     /// The same folder as another process would open it.
     pub fn second_store(&self) -> Store {
-        Store::open(StoreConfig { root: self.root(), limits: limits(), registries: Vec::new() }).unwrap()
+        Store::open(StoreConfig { root: self.root(), limits: limits(), ..Default::default() }).unwrap()
     }
 
     pub fn push(&self, name: &str, image: &Built) -> String {

@@ -1,0 +1,225 @@
+//! What docker's `config.json` says about an image: pure reading and looking up.
+//!
+//! Keys are those of docker and of containers-auth.json(5): a host, a URL of a host, or a host with the beginning of a repository's
+//! path. The longest that fits the image decides.
+
+use base64::Engine as _;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{config::Credentials, reference::Reference};
+
+/// How docker.io is called in `config.json` and towards helpers.
+const DOCKER_HUB: &str = "https://index.docker.io/v1/";
+/// The user name that marks an identity (refresh) token.
+const TOKEN_USER: &str = "<token>";
+
+/// A `config.json`, as far as it concerns credentials. Entries are looked into when they are needed: a mistake in one does not
+/// keep the others from being used.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Config {
+    #[serde(default)]
+    auths: Option<Map<String, Value>>,
+    #[serde(default)]
+    cred_helpers: Option<Map<String, Value>>,
+    #[serde(default)]
+    creds_store: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Entry {
+    #[serde(default)]
+    auth: Option<String>,
+    #[serde(default)]
+    username: Option<String>,
+    #[serde(default)]
+    password: Option<String>,
+    #[serde(default, rename = "identitytoken")]
+    identity_token: Option<String>,
+}
+
+/// What a helper is asked for.
+pub(super) fn server(domain: &str) -> &str {
+    if domain == "docker.io" { DOCKER_HUB } else { domain }
+}
+
+impl Config {
+    pub(super) fn parse(text: &[u8]) -> Result<Config, String> {
+        // The parser's own words may quote a secret.
+        serde_json::from_slice(text)
+            .map_err(|error| format!("it is no docker config.json (line {}, column {})", error.line(), error.column()))
+    }
+
+    /// The helper that is responsible for the image's registry.
+    pub(super) fn helper(&self, reference: &Reference) -> Option<&str> {
+        let (_, name) = longest(self.cred_helpers.as_ref()?, reference)?;
+        name.as_str().filter(|name| !name.is_empty())
+    }
+
+    /// The helper that is responsible for everything else.
+    pub(super) fn store(&self) -> Option<&str> {
+        self.creds_store.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// What the file itself holds. An empty entry, as docker leaves it beside a credential store, holds nothing.
+    pub(super) fn stored(&self, reference: &Reference) -> Result<Option<Credentials>, String> {
+        let Some((key, entry)) = self.auths.as_ref().and_then(|auths| longest(auths, reference)) else {
+            return Ok(None);
+        };
+        let wrong = |problem: &str| format!("auths[{key:?}]: {problem}");
+        let entry: Option<Entry> = Entry::deserialize_value(entry).map_err(|()| wrong("it is no block of texts"))?;
+        let Some(entry) = entry else { return Ok(None) };
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        if let Some(token) = given(entry.identity_token) {
+            return Ok(Some(Credentials { username: TOKEN_USER.into(), password: token.into() }));
+        }
+        if let Some(auth) = given(entry.auth) {
+            const PROBLEM: &str = "auth is not the base64 form of user:password; log in again";
+            return decode(&auth).map(Some).ok_or_else(|| wrong(PROBLEM));
+        }
+        match (given(entry.username), given(entry.password)) {
+            (Some(username), Some(password)) => Ok(Some(Credentials { username, password: password.into() })),
+            (None, None) => Ok(None),
+            _ => Err(wrong("username and password must stand together")),
+        }
+    }
+}
+
+impl Entry {
+    fn deserialize_value(value: &Value) -> Result<Option<Entry>, ()> {
+        Option::<Entry>::deserialize(value).map_err(drop)
+    }
+}
+
+/// `base64(user:password)`; docker pads old passwords with NUL bytes.
+fn decode(auth: &str) -> Option<Credentials> {
+    use base64::{
+        alphabet::STANDARD,
+        engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+    };
+    let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let text = String::from_utf8(GeneralPurpose::new(&STANDARD, lenient).decode(auth.trim()).ok()?).ok()?;
+    let (username, password) = text.split_once(':')?;
+    let password = password.trim_matches('\0');
+    if username.is_empty() || password.is_empty() {
+        return None;
+    }
+    Some(Credentials { username: username.into(), password: password.into() })
+}
+
+/// The entry with the longest key that the image lies under.
+fn longest<'a>(entries: &'a Map<String, Value>, reference: &Reference) -> Option<(&'a str, &'a Value)> {
+    let image = format!("{}/{}", reference.domain(), reference.repository());
+    let fitting = entries.iter().filter_map(|(key, value)| {
+        let scope = scope(key);
+        let rest = image.strip_prefix(scope.as_str())?;
+        // Docker's own spelling wins among equals, the first key otherwise.
+        (rest.is_empty() || rest.starts_with('/')).then_some(((scope.len(), key == DOCKER_HUB), key, value))
+    });
+    fitting.max_by_key(|(rank, _, _)| *rank).map(|(_, key, value)| (key.as_str(), value))
+}
+
+/// The part of the world that a key speaks for: `host` or `host/path`.
+fn scope(key: &str) -> String {
+    let url = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
+    let text = url.unwrap_or(key);
+    let (host, path) = text.split_once('/').unwrap_or((text, ""));
+    // A URL's path is the version of the protocol, as is what ends like that without a scheme.
+    let path = if url.is_some() || matches!(path, "v1/" | "v2/") { "" } else { path.trim_end_matches('/') };
+    let host = match host {
+        "index.docker.io" | "registry-1.docker.io" => "docker.io",
+        host => host,
+    };
+    if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(value: Value) -> Config {
+        Config::parse(value.to_string().as_bytes()).unwrap()
+    }
+
+    fn stored(value: Value, image: &str) -> Result<Option<(String, String)>, String> {
+        let found = config(value).stored(&image.parse().unwrap())?;
+        Ok(found.map(|found| (found.username, found.password.expose().to_owned())))
+    }
+
+    fn user(auths: &[&str], image: &str) -> Option<String> {
+        let entry = |key: &&str| ((*key).to_owned(), json!({"username": key, "password": "x"}));
+        let auths: Map<String, Value> = auths.iter().map(entry).collect();
+        stored(json!({"auths": auths}), image).unwrap().map(|(user, _)| user)
+    }
+
+    #[test]
+    fn the_longest_key_decides() {
+        let keys = ["q.example", "q.example/ns", "q.example/ns/img", "q.example:5000", "other.example"];
+        for (image, expected) in [
+            ("q.example/ns/img:1", Some("q.example/ns/img")),
+            ("q.example/ns/img/deeper", Some("q.example/ns/img")),
+            ("q.example/ns/img2", Some("q.example/ns")),
+            ("q.example/nsx/img", Some("q.example")),
+            ("q.example:5000/ns/img", Some("q.example:5000")),
+            ("q.example:5001/ns/img", None),
+            ("nginx", None),
+        ] {
+            assert_eq!(user(&keys, image).as_deref(), expected, "{image}");
+        }
+    }
+
+    #[test]
+    fn docker_hub_has_many_names() {
+        for key in
+            ["https://index.docker.io/v1/", "index.docker.io", "docker.io", "registry-1.docker.io", "docker.io/v1/"]
+        {
+            assert_eq!(user(&[key], "nginx").as_deref(), Some(key));
+            assert_eq!(user(&[key], "r.example/nginx"), None);
+        }
+        assert_eq!(user(&["docker.io", DOCKER_HUB], "nginx").as_deref(), Some(DOCKER_HUB));
+        assert_eq!(user(&[DOCKER_HUB, "docker.io/team"], "team/app").as_deref(), Some("docker.io/team"));
+        assert_eq!(user(&["docker.io/team"], "nginx"), None);
+        assert_eq!(user(&["https://r.example/v2/"], "r.example/a").as_deref(), Some("https://r.example/v2/"));
+        assert_eq!((server("docker.io"), server("r.example:5000")), (DOCKER_HUB, "r.example:5000"));
+    }
+
+    #[test]
+    fn every_form_of_an_entry() {
+        let pair = |user: &str, password: &str| Ok(Some((user.to_owned(), password.to_owned())));
+        let with = |entry: Value| stored(json!({"auths": {"r.example": entry}}), "r.example/app");
+        assert_eq!(with(json!({"auth": "am9lOnBhc3M6d29yZA=="})), pair("joe", "pass:word"));
+        assert_eq!(with(json!({"auth": "am9lOnBhc3M6d29yZA"})), pair("joe", "pass:word"));
+        assert_eq!(with(json!({"auth": "am9lOnAAAA=="})), pair("joe", "p"));
+        assert_eq!(with(json!({"username": "u", "password": "p", "auth": null})), pair("u", "p"));
+        assert_eq!(with(json!({"auth": "eDp5", "identitytoken": "t"})), pair("<token>", "t"));
+        for empty in [json!({}), json!(null), json!({"auth": "", "email": "x"})] {
+            assert_eq!(with(empty), Ok(None));
+        }
+        for wrong in [json!({"auth": "c2VjcmV0"}), json!({"auth": "$ecret"}), json!("secret"), json!({"username": "u"})]
+        {
+            let problem = with(wrong).unwrap_err();
+            assert!(problem.contains("r.example") && !problem.contains("ecret"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn helpers_by_registry_and_for_the_rest() {
+        let config = config(json!({
+            "auths": null, "credsStore": "pass", "credHelpers": {"https://index.docker.io/v1/": "hub", "ecr.example": "ecr"},
+        }));
+        let helper = |image: &str| config.helper(&image.parse().unwrap());
+        assert_eq!((helper("nginx"), helper("ecr.example/a"), helper("r.example/a")), (Some("hub"), Some("ecr"), None));
+        assert_eq!(config.store(), Some("pass"));
+    }
+
+    #[test]
+    fn parse_errors_quote_nothing() {
+        for text in [r#"{"credsStore": ["hunter2"]}"#, r#"{"auths": "hunter2"}"#, "hunter2"] {
+            let problem = Config::parse(text.as_bytes()).err().unwrap();
+            assert!(problem.contains("line 1") && !problem.contains("hunter2"), "{problem}");
+        }
+    }
+}
