@@ -35,40 +35,54 @@ pub fn mode() -> Mode {
 }
 
 /// The client's groups are there as long as this lives.
+///
+/// Holding is sharing a lock on the note, so any number may hold at once, in one process or in many. Only making and taking away
+/// is done one at a time, under a lock that nobody keeps.
 #[derive(Debug)]
 pub struct Hold {
-    lock: File,
+    note: File,
 }
 
 impl Hold {
     /// Makes the client's groups where they are missing.
     pub fn take() -> Self {
-        let lock =
-            File::options().create(true).append(true).read(true).open(note_path()).must("the note of shared cgroups");
-        flock(&lock, FlockOperation::LockExclusive).must("lock the note of shared cgroups");
+        let _alone = alone();
+        let note = open(&note_path());
+        flock(&note, FlockOperation::LockShared).must("share the note of shared cgroups");
         for group in parents() {
             if !group.exists() {
                 make_parent(&group).must(&format!("make {}", group.display()));
-                writeln!(&lock, "{}", group.display()).must("note a shared cgroup");
+                writeln!(&note, "{}", group.display()).must("note a shared cgroup");
             }
         }
-        flock(&lock, FlockOperation::LockShared).must("share the note of shared cgroups");
-        Self { lock }
+        Self { note }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        let _alone = alone();
         // Somebody else still holds them: the last one cleans.
-        if flock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_err() || agent_is_running() {
+        if flock(&self.note, FlockOperation::NonBlockingLockExclusive).is_err() || agent_is_running() {
             return;
         }
         let noted = fs::read_to_string(note_path()).unwrap_or_default();
         for group in noted.lines().rev() {
             remove_group(Path::new(group)).ok();
         }
-        self.lock.set_len(0).ok();
+        self.note.set_len(0).ok();
     }
+}
+
+/// Nobody else makes or takes away groups while the file lives.
+fn alone() -> File {
+    let guard = open(&note_path().with_extension("cgroups-guard"));
+    flock(&guard, FlockOperation::LockExclusive).must("lock the guard of shared cgroups");
+    guard
+}
+
+fn open(path: &Path) -> File {
+    File::options().create(true).append(true).read(true).open(path).must("open the note of shared cgroups")
 }
 
 fn note_path() -> PathBuf {
