@@ -40,6 +40,7 @@ impl Engine {
             limits: Limits::default(),
             registries: config.registries.clone(),
             credentials: config.credentials.clone(),
+            verify_access: config.verify_access,
         })
         .map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
         Ok(Self { config, runtime, store, events, compute })

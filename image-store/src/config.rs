@@ -7,7 +7,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use crate::reference::Reference;
 
 /// Where a store lives and what it may do.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct StoreConfig {
     /// The store's folder; made with mode 0700.
     pub root: PathBuf,
@@ -17,6 +17,20 @@ pub struct StoreConfig {
     pub registries: Vec<RegistryConfig>,
     /// Where to look for credentials when a task brings none.
     pub credentials: CredentialSources,
+    /// Give an image that came with credentials only to those who may pull it themselves.
+    pub verify_access: bool,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            root: PathBuf::new(),
+            limits: Limits::default(),
+            registries: Vec::new(),
+            credentials: CredentialSources::default(),
+            verify_access: true,
+        }
+    }
 }
 
 /// Where credentials come from that nobody wrote into a job, best first.

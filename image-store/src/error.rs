@@ -136,6 +136,14 @@ pub enum PullError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The image is here, but came with credentials, and the registry does not agree that this caller may have it.
+    #[error(
+        "it is on this node, but was pulled with credentials, so the task must be allowed to pull it itself (plugin option verify_access): {reason}"
+    )]
+    Access {
+        /// What the registry said, or why it could not be asked.
+        reason: Box<PullError>,
+    },
     /// The whole pull took longer than the caller allowed.
     #[error("pulling {reference} did not finish within {limit:?}")]
     Timeout {
@@ -225,6 +233,7 @@ impl PullError {
             | PullError::Timeout { .. }
             | PullError::Inactive { .. }
             | PullError::DiskFull { .. } => true,
+            PullError::Access { reason } => reason.recoverable(),
             PullError::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
             PullError::Store(StoreError::Io { .. }) => true,
             PullError::Store(_)

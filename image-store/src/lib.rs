@@ -25,4 +25,4 @@ pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent};
 pub use pull::Image;
 pub use reference::{InvalidReference, Reference};
-pub use store::{ImageRecord, LayerRecord, PruneReport, Store, SweepReport};
+pub use store::{Access, ImageRecord, LayerRecord, PruneReport, Store, SweepReport};

@@ -27,6 +27,8 @@ pub struct PluginConfig {
     pub registries: Vec<RegistryConfig>,
     /// Where to look for credentials when a task brings none.
     pub credentials: CredentialSources,
+    /// Tasks get an image that is here only if they may pull it.
+    pub verify_access: bool,
     /// What tasks may do.
     pub policy: Policy,
     /// How long a pull may take in all, unless the task says.
@@ -75,6 +77,7 @@ impl Default for PluginConfig {
             log_file: None,
             registries: Vec::new(),
             credentials: CredentialSources::default(),
+            verify_access: true,
             policy: Policy::default(),
             image_pull_timeout: Duration::from_secs(5 * 60),
             pull_activity_timeout: Duration::from_secs(2 * 60),
@@ -98,6 +101,7 @@ fn read(block: &Reader) -> PluginConfig {
         log_file: absolute(block, "log_file"),
         registries: block.labelled("registry").iter().map(|(host, block)| registry(host, block)).collect(),
         credentials: credentials(&block.block("auth")),
+        verify_access: block.bool_or("verify_access", default.verify_access),
         policy: policy(block),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
@@ -208,7 +212,7 @@ mod tests {
             assert_eq!((&config.state_dir, &config.data_dir), (&default.state_dir, &default.data_dir));
             assert_eq!(config.image_pull_timeout, Duration::from_secs(300));
             assert_eq!(config.pull_activity_timeout, Duration::from_secs(120));
-            assert!(config.log_file.is_none() && config.registries.is_empty());
+            assert!(config.log_file.is_none() && config.verify_access && config.registries.is_empty());
         }
         assert_eq!(default.policy.allow_caps.names.len(), 13);
     }
@@ -224,7 +228,7 @@ mod tests {
                     "auth": [{ "username": "u", "password": "p" }],
                 }],
             },
-            "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
+            "verify_access": false, "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
             "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
             "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
         }));
@@ -238,6 +242,7 @@ mod tests {
         assert_eq!((own.host.as_str(), own.username.as_deref()), ("r.example:5000", Some("u")));
         assert_eq!(own.ca_file.as_deref(), Some(Path::new("/ca.pem")));
         assert_eq!(config.credentials.config_file.as_deref(), Some(Path::new("/etc/docker/config.json")));
+        assert!(!config.verify_access && PluginConfig::default().verify_access);
         assert_eq!(config.credentials.helper.as_deref(), Some("ecr-login"));
         let policy = &config.policy;
         assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);

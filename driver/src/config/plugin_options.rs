@@ -45,6 +45,12 @@ pub const PLUGIN: &[Opt] = &[
         Words("none"),
         "how to reach one registry; the label is its host, with its port if it has one",
     ),
+    honoured(
+        "verify_access",
+        Bool,
+        Literal("true"),
+        "give an image that was pulled with credentials only to tasks whose own credentials, or lack of them, the registry accepts for it",
+    ),
     honoured("auth", Block(AUTH), Words("none"), "where to look for credentials when a task brings none"),
     honoured(
         "image_pull_timeout",

@@ -170,6 +170,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A switch that may be on unless somebody turns it off.
+    pub fn bool_or(&self, option: &str, default: bool) -> bool {
+        if self.get(option).is_none() { default } else { self.bool(option) }
+    }
+
     /// A whole number.
     pub fn integer(&self, option: &str) -> Option<i64> {
         let value = self.get(option)?;

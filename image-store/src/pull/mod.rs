@@ -5,6 +5,7 @@
 //! same time shares the work; nobody shares another's failure. Dropping the future gives the pull up and leaves nothing behind
 //! but finished layers.
 
+mod access;
 mod fetch;
 mod resolve;
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 
-use super::blocking;
+use super::{access, blocking};
 use crate::{
     config::PullRequest,
     credentials,
@@ -13,7 +13,7 @@ use crate::{
     manifest::{self, Descriptor, Document, ImageConfig, Manifest},
     reference::Reference,
     registry::Session,
-    store::{self, ImageRecord, Inner, LayerRecord},
+    store::{self, Access, ImageRecord, Inner, LayerRecord},
 };
 
 /// An index may point to an index once.
@@ -43,20 +43,34 @@ pub(super) async fn resolve(
     })
     .await?;
     let must_ask = request.reference.digest().is_none() && (request.force || request.reference.is_floating());
-    if must_ask || !complete {
+    let free = cached.as_ref().is_some_and(|cached| access::is_free(inner, &cached.record));
+    if must_ask || !complete || !free {
         credentials::settle(&inner.sources, request).await?;
     }
     let cached = match cached {
-        Some(cached) if !must_ask => return Ok((Arc::new(cached), false)),
+        Some(cached) if !must_ask && free => return Ok((Arc::new(cached), false)),
+        Some(mut cached) if !must_ask => {
+            let learned = access::check(inner, request, &mut cached.record).await?;
+            return Ok((Arc::new(cached), learned));
+        }
         cached => cached,
     };
-    let asker = store::asker(&request.reference, inner.endpoints.credentials(request).as_ref());
+    let credentials = inner.endpoints.credentials(request);
+    let asker = store::asker(&request.reference, credentials.as_ref());
     let flight = inner.name_flight(&asker);
     let _turn = flight.lock().await;
     if let Some(learned) = inner.learned(&asker, started) {
         return Ok((learned, true));
     }
-    let resolved = Arc::new(ask(inner, request, cached).await?);
+    let before = cached.as_ref().map(|cached| (cached.record.resolved.clone(), cached.record.access.clone()));
+    let mut resolved = ask(inner, request, cached).await?;
+    let record = &mut resolved.record;
+    // Other content may be for others.
+    record.access =
+        before.filter(|(digest, _)| *digest == record.resolved).map(|(_, access)| access).unwrap_or_default();
+    record.access.grant(access::holder(&request.reference, credentials.as_ref()));
+    inner.consent(asker.clone(), record.resolved.clone(), Instant::now() + access::CONSENT);
+    let resolved = Arc::new(resolved);
     inner.learn(asker, &resolved);
     Ok((resolved, true))
 }
@@ -118,6 +132,7 @@ async fn ask_one(
         config: manifest.config.digest,
         layers,
         pulled_at: store::now(),
+        access: Access::default(),
     };
     Ok(Resolved { record, manifest: manifest_bytes, config, run: document.config })
 }

@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 
 pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
-pub use record::{ImageRecord, LayerRecord};
+pub use record::{Access, ImageRecord, LayerRecord};
 pub(crate) use record::{Lease, now};
 pub(crate) use staging::{Staged, Staging};
 pub use sweep::{PruneReport, SweepReport};
@@ -62,11 +62,14 @@ pub(crate) struct Inner {
     pub(crate) platform: Platform,
     pub(crate) endpoints: Endpoints,
     pub(crate) sources: CredentialSources,
+    pub(crate) verify_access: bool,
     pub(crate) downloads: Semaphore,
     staging: OnceLock<Staging>,
     layers: Flights<Digest>,
     names: Flights<Asker>,
     resolved: Mutex<HashMap<Asker, (Instant, Arc<Resolved>)>>,
+    /// Which registries agreed that who may have what, and until when that counts.
+    consents: Mutex<HashMap<(Asker, Digest), Instant>>,
     sync_due: AtomicBool,
 }
 
@@ -88,12 +91,14 @@ impl Store {
             platform: Platform::host(),
             endpoints: Endpoints::new(config.registries)?,
             sources: config.credentials,
+            verify_access: config.verify_access,
             downloads: Semaphore::new(config.limits.parallel.max(1)),
             limits: config.limits,
             staging: OnceLock::new(),
             layers: Flights::default(),
             names: Flights::default(),
             resolved: Mutex::default(),
+            consents: Mutex::default(),
             sync_due: AtomicBool::new(false),
         };
         Ok(Store { inner: Arc::new(inner) })
@@ -293,6 +298,19 @@ impl Inner {
         let mut known = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, (at, _)| at.elapsed() < RESOLVED_LIFE);
         known.insert(asker, (Instant::now(), Arc::clone(resolved)));
+    }
+
+    /// Whether the registry agreed not long ago that this caller may have this content.
+    pub(crate) fn consents(&self, asker: &Asker, resolved: &Digest) -> bool {
+        let consents = self.consents.lock().unwrap_or_else(PoisonError::into_inner);
+        consents.get(&(asker.clone(), resolved.clone())).is_some_and(|until| *until > Instant::now())
+    }
+
+    pub(crate) fn consent(&self, asker: Asker, resolved: Digest, until: Instant) {
+        let mut consents = self.consents.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        consents.retain(|_, until| *until > now);
+        consents.insert((asker, resolved), until);
     }
 
     /// Makes what was committed last, soon and off the critical path.

@@ -34,6 +34,55 @@ pub struct ImageRecord {
     pub layers: Vec<LayerRecord>,
     /// When the registry was last asked, in seconds since 1970.
     pub pulled_at: u64,
+    /// Who may have it without the registry being asked.
+    #[serde(default)]
+    pub access: Access,
+}
+
+/// To whom the registry gave an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Access {
+    /// To callers without credentials, which means to everybody.
+    Anyone,
+    /// To those whose credentials have these fingerprints.
+    Holders(Vec<Digest>),
+}
+
+/// Nobody knows, so that everybody has to show that they may have it.
+impl Default for Access {
+    fn default() -> Self {
+        Self::Holders(Vec::new())
+    }
+}
+
+impl Access {
+    /// As many as credentials that change every few hours need.
+    const MAX_HOLDERS: usize = 32;
+
+    /// Whether this caller got it before; `None` is a caller without credentials.
+    pub(crate) fn includes(&self, holder: Option<&Digest>) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Holders(holders) => holder.is_some_and(|holder| holders.contains(holder)),
+        }
+    }
+
+    /// Notes that the registry gives it to this caller. Returns whether that is news.
+    pub(crate) fn grant(&mut self, holder: Option<Digest>) -> bool {
+        if self.includes(holder.as_ref()) {
+            return false;
+        }
+        match (self, holder) {
+            (Self::Holders(holders), Some(holder)) => {
+                holders.push(holder);
+                if holders.len() > Self::MAX_HOLDERS {
+                    holders.remove(0);
+                }
+            }
+            (access, _) => *access = Self::Anyone,
+        }
+        true
+    }
 }
 
 /// One layer of an image.

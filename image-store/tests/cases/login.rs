@@ -171,3 +171,92 @@ async fn certificates_are_verified_unless_told_otherwise() {
     let error = Bench::with(vec![missing]).pull(&reference).await.unwrap_err();
     assert!(error.to_string().contains("/no/such/file") && !error.recoverable(), "{error}");
 }
+
+/// Which requests for the manifest came since the last time.
+fn asked(bench: &Bench) -> Vec<String> {
+    let requests = bench.registry.requests();
+    bench.registry.forget_requests();
+    let about = requests.into_iter().filter(|request| request.path.contains("/manifests/"));
+    about.map(|request| request.method).collect()
+}
+
+/// What a registry agreed to is kept in memory only: another store on the same folder has to ask again.
+async fn start_as(bench: &Bench, reference: &str, user: Option<(&str, &str)>) -> Result<Image, PullError> {
+    let credentials = user.and_then(|(user, password)| credentials(user, password));
+    let request = PullRequest { credentials, ..request(reference) };
+    bench.second_store().acquire(request, "other", Arc::new(Silent)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_image_on_disk_is_only_for_those_who_may_pull_it() {
+    const JOE: Option<(&str, &str)> = Some(("joe", "secret"));
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("private"));
+    bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
+    pull_as(&bench, &reference, "joe", "secret").await.unwrap();
+    asked(&bench);
+    // The pull itself has shown it.
+    pull_as(&bench, &reference, "joe", "secret").await.unwrap();
+    assert!(asked(&bench).is_empty());
+    for stranger in [None, Some(("joe", "guessed"))] {
+        let error = start_as(&bench, &reference, stranger).await.unwrap_err();
+        assert!(matches!(error, PullError::Access { .. }) && !error.recoverable(), "{error}");
+        assert!(error.to_string().contains("verify_access") && !error.to_string().contains("guessed"), "{error}");
+    }
+    assert_eq!(bench.store.leases().unwrap(), ["task"]);
+    asked(&bench);
+    start_as(&bench, &reference, JOE).await.unwrap();
+    // The challenge, then the answer; no content is sent.
+    assert_eq!(asked(&bench), ["HEAD", "HEAD"]);
+    // A registry without HEAD is asked for the manifest, and one that lost the name for what it meant.
+    bench.registry.fault(Fault::on("/manifests/", Action::Status(405, Vec::new())).method("HEAD"));
+    start_as(&bench, &reference, JOE).await.unwrap();
+    bench.registry.heal();
+    bench.registry.fault(Fault::on("/manifests/1", Action::Status(404, Vec::new())));
+    start_as(&bench, &reference, JOE).await.unwrap();
+    bench.registry.heal();
+    // What was taken away is gone.
+    bench.registry.auth(Auth::Basic { user: "joe".into(), password: "new".into() });
+    assert!(!start_as(&bench, &reference, JOE).await.unwrap_err().recoverable());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_registry_a_private_image_is_for_those_who_had_it() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("offline"));
+    bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
+    pull_as(&bench, &reference, "joe", "secret").await.unwrap();
+    bench.registry.fault(Fault::on("/", Action::Status(503, Vec::new())));
+    start_as(&bench, &reference, Some(("joe", "secret"))).await.unwrap();
+    for stranger in [None, Some(("ann", "x"))] {
+        let error = start_as(&bench, &reference, stranger).await.unwrap_err();
+        assert!(matches!(error, PullError::Access { .. }) && error.recoverable(), "{error}");
+    }
+    // Whoever was let in once is remembered on disk.
+    bench.registry.heal();
+    bench.registry.auth(Auth::Basic { user: "ann".into(), password: "x".into() });
+    start_as(&bench, &reference, Some(("ann", "x"))).await.unwrap();
+    bench.registry.fault(Fault::on("/", Action::Status(503, Vec::new())));
+    start_as(&bench, &reference, Some(("ann", "x"))).await.unwrap();
+    start_as(&bench, &reference, Some(("joe", "secret"))).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_everybodys_needs_no_registry() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("open"));
+    pull_as(&bench, &reference, "joe", "secret").await.unwrap();
+    // Pulled with credentials that nobody wanted: the first one without finds that out, for all.
+    start_as(&bench, &reference, None).await.unwrap();
+    asked(&bench);
+    bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
+    start_as(&bench, &reference, Some(("ann", "x"))).await.unwrap();
+    start_as(&bench, &reference, None).await.unwrap();
+    assert!(asked(&bench).is_empty());
+    // And where the operator wants no checks there are none.
+    let private = bench.push("private:1", &small("private"));
+    pull_as(&bench, &private, "joe", "secret").await.unwrap();
+    let store = image_store::StoreConfig { root: bench.root(), verify_access: false, ..Default::default() };
+    let store = image_store::Store::open(store).unwrap();
+    store.acquire(request(&private), "unchecked", Arc::new(Silent)).await.unwrap();
+}
