@@ -137,7 +137,7 @@ fn no_source_names_a_path_of_one_machine() {
     let home = root();
     let home = home.to_string_lossy();
     let mut guilty = Vec::new();
-    for folder in ["proto", "driver", "image-store", "runtime", "tests", "e2e"] {
+    for folder in ["proto", "driver", "image-store", "runtime", "tests", "e2e", "bench"] {
         for (name, text) in sources(&root().join(folder)) {
             let build_output = name.starts_with("target/");
             if !build_output && (text.contains(&*home) || text.contains(concat!("\"/wo", "rk"))) {
