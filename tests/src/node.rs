@@ -80,11 +80,16 @@ impl Node {
 
     /// Like [`Node::launch`], with further options in the plugin block.
     pub async fn launch_with(&self, options: Json) -> Plugin {
+        self.launch_as(Launch::new(self), options).await
+    }
+
+    /// Like [`Node::launch_with`], for a process that is started in another way.
+    pub async fn launch_as(&self, launch: Launch, options: Json) -> Plugin {
         let mut config = self.config();
         if let (Some(config), Json::Object(options)) = (config.as_object_mut(), options) {
             config.extend(options);
         }
-        let mut plugin = Launch::new(self).connect().await;
+        let mut plugin = launch.connect().await;
         let packed = plugin.encode_config(&config).await;
         plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
         plugin.watch();

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod base;
+mod credentials;
 mod exec;
 mod exec_streaming;
 mod handshake;
