@@ -52,6 +52,12 @@ pub struct RegistryConfig {
     pub plain_http: bool,
     /// PEM file of certificate authorities to trust beside the system's.
     pub ca_file: Option<PathBuf>,
+    /// PEM file of the certificate that we show this registry, and of the chain to its authority.
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of that certificate's key.
+    pub key_file: Option<PathBuf>,
+    /// Headers to send with every request to this host, and to no other.
+    pub headers: Vec<(String, Secret)>,
     /// Hosts to try first, in this order.
     pub mirrors: Vec<String>,
     /// User name for this registry.
@@ -65,7 +71,7 @@ pub struct RegistryConfig {
 impl RegistryConfig {
     /// Whether what is configured makes sense for TLS only.
     pub(crate) fn wants_tls(&self) -> bool {
-        self.ca_file.is_some() || self.insecure_skip_verify
+        self.ca_file.is_some() || self.cert_file.is_some() || self.insecure_skip_verify
     }
 }
 

@@ -511,11 +511,23 @@ impl DockerRegistry {
     /// Starts it with a certificate for `127.0.0.1` from an authority of its own; [`DockerRegistry::ca_file`] says which.
     /// It has no content: pushing is for the plain one.
     pub fn start_tls() -> Option<Self> {
+        Self::start_secured(false)
+    }
+
+    /// The same, for clients only that show [`DockerRegistry::client_cert_file`].
+    pub fn start_tls_for_clients() -> Option<Self> {
+        Self::start_secured(true)
+    }
+
+    fn start_secured(clients: bool) -> Option<Self> {
         let folder = tempfile::TempDir::with_prefix("kit-registry-").must("a folder for the registry");
         let made = Command::new("sh").arg("-ec").arg(MAKE_CERTIFICATES).current_dir(folder.path()).output().ok()?;
         assert!(made.status.success(), "certificates: {}", String::from_utf8_lossy(&made.stderr));
         let at = |name: &str| folder.path().join(name);
-        let tls = json!({"certificate": at("leaf.pem"), "key": at("leaf.key")});
+        let mut tls = json!({"certificate": at("leaf.pem"), "key": at("leaf.key")});
+        if clients {
+            tls["clientcas"] = json!([at("ca.pem")]);
+        }
         Self::start_in(folder, Some(tls))
     }
 
@@ -547,6 +559,16 @@ impl DockerRegistry {
     /// The authority of a registry with TLS.
     pub fn ca_file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
+    }
+
+    /// A certificate that it accepts from clients.
+    pub fn client_cert_file(&self) -> PathBuf {
+        self.folder.path().join("leaf.pem")
+    }
+
+    /// The key of that certificate.
+    pub fn client_key_file(&self) -> PathBuf {
+        self.folder.path().join("leaf.key")
     }
 
     /// `127.0.0.1:<port>`.

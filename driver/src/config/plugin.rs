@@ -169,10 +169,17 @@ fn registry(host: &str, block: &Reader) -> RegistryConfig {
     if auth.has("username") != auth.has("password") {
         block.mistake("auth", "needs both username and password", "set the missing one, or remove the block");
     }
+    if block.has("cert_file") != block.has("key_file") {
+        block.mistake("cert_file", "needs key_file beside it, and the other way round", "set both, or neither");
+    }
+    let headers = block.string_map("headers").into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
     RegistryConfig {
         host: host.to_owned(),
         plain_http: block.bool("plain_http"),
         ca_file: absolute(block, "ca_file"),
+        cert_file: absolute(block, "cert_file"),
+        key_file: absolute(block, "key_file"),
+        headers,
         mirrors,
         insecure_skip_verify: block.bool("insecure_skip_verify"),
         username,
@@ -225,6 +232,7 @@ mod tests {
                 "docker.io": { "mirrors": ["mirror.example:5000"], "auth": null },
                 "r.example:5000": [{
                     "plain_http": true, "insecure_skip_verify": "true", "ca_file": "/ca.pem",
+                    "cert_file": "/cert.pem", "key_file": "/key.pem", "headers": [{ "X-Team": "t" }],
                     "auth": [{ "username": "u", "password": "p" }],
                 }],
             },
@@ -240,6 +248,7 @@ mod tests {
         assert!(!docker.plain_http && docker.username.is_none());
         assert!(own.plain_http && own.insecure_skip_verify && own.password.is_some());
         assert_eq!((own.host.as_str(), own.username.as_deref()), ("r.example:5000", Some("u")));
+        assert_eq!((own.cert_file.as_deref(), own.headers.len()), (Some(Path::new("/cert.pem")), 1));
         assert_eq!(own.ca_file.as_deref(), Some(Path::new("/ca.pem")));
         assert_eq!(config.credentials.config_file.as_deref(), Some(Path::new("/etc/docker/config.json")));
         assert!(!config.verify_access && PluginConfig::default().verify_access);
@@ -268,6 +277,10 @@ mod tests {
             (json!({ "registry": { "r": { "auth": { "username": "u" } } } }), "registry[\"r\"].auth: needs both"),
             (json!({ "registry": { "r": { "tls": true } } }), "registry[\"r\"].tls: is no option"),
             (json!({ "registry": ["r"] }), "registry: expects blocks with a label, not a list"),
+            (
+                json!({ "registry": { "r": { "cert_file": "/c" } } }),
+                "registry[\"r\"].cert_file: needs key_file beside it",
+            ),
             (json!({ "auth": { "config": "x" } }), "auth.config: \"x\" is not an absolute path"),
             (json!({ "auth": [{ "helper": "/x/y" }] }), "auth.helper: \"/x/y\" is no credential helper's name"),
             (json!({ "endpoint": "unix:///x" }), "endpoint: is no option of this driver"),

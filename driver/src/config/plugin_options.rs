@@ -3,7 +3,7 @@
 use super::option::{
     Default::{Literal, Required, Words},
     Fate::{Honoured, Ignored},
-    Kind::{Block, Bool, Labelled, Number, String, Strings},
+    Kind::{Block, Bool, Labelled, Number, String, StringMaps, Strings},
     Opt,
 };
 
@@ -98,6 +98,19 @@ const REGISTRY: &[Opt] = &[
         String,
         Words("the system's authorities"),
         "file with certificates (PEM) that are trusted for this registry",
+    ),
+    honoured(
+        "cert_file",
+        String,
+        Words("none"),
+        "file with the certificate (PEM) that this registry wants to see, read again when it changes, like `ca_file` and `key_file`",
+    ),
+    honoured("key_file", String, Words("none"), "file with the key (PEM) of `cert_file`"),
+    honoured(
+        "headers",
+        StringMaps,
+        Words("none"),
+        "further headers for requests to this registry; they go nowhere else",
     ),
     honoured("insecure_skip_verify", Bool, Words("false"), "accept any certificate"),
     honoured("mirrors", Strings, Words("none"), "hosts that are asked first, in this order"),

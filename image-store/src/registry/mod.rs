@@ -324,6 +324,9 @@ impl Session {
             if ask.from > 0 {
                 request = request.header(header::RANGE, format!("bytes={}-", ask.from));
             }
+            if at_home {
+                request = request.headers(self.host.headers().clone());
+            }
             if let (true, Some(value)) = (at_home, authorization) {
                 request = request.header(header::AUTHORIZATION, value);
             }

@@ -6,15 +6,20 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, OnceLock},
-    time::Duration,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, SystemTime},
 };
 
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{
+    Client, Response, StatusCode, Url,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
 use serde::Deserialize;
 
 use crate::{
-    config::RegistryConfig,
+    config::{RegistryConfig, Secret},
     error::{PullError, StoreError},
 };
 
@@ -28,10 +33,17 @@ const ERROR_BYTES: u64 = 16 << 10;
 pub(crate) struct Host {
     config: RegistryConfig,
     base: Url,
-    own: OnceLock<Client>,
-    foreign: OnceLock<Client>,
+    headers: HeaderMap,
+    own: Slot,
+    foreign: Slot,
     plain: OnceLock<Client>,
 }
+
+/// A client, and what its files were like when they were read.
+type Slot = Mutex<Option<(Stamps, Client)>>;
+
+/// What tells a file from what stood there before: when it was written, its size and its inode. `None`: it is not there.
+type Stamps = Vec<Option<(SystemTime, u64, u64)>>;
 
 impl Host {
     pub(crate) fn new(config: RegistryConfig) -> Result<Arc<Host>, StoreError> {
@@ -50,7 +62,18 @@ impl Host {
         if base.path() != "/" || base.query().is_some() || !base.username().is_empty() {
             return Err(wrong("a host with an optional port is expected, without a path or a user".into()));
         }
-        Ok(Arc::new(Host { config, base, own: OnceLock::new(), foreign: OnceLock::new(), plain: OnceLock::new() }))
+        if config.cert_file.is_some() != config.key_file.is_some() {
+            return Err(wrong("cert_file and key_file must be given together".into()));
+        }
+        let headers = headers(&config.headers).map_err(wrong)?;
+        Ok(Arc::new(Host {
+            config,
+            base,
+            headers,
+            own: Slot::default(),
+            foreign: Slot::default(),
+            plain: OnceLock::new(),
+        }))
     }
 
     /// The name that errors and token caches use.
@@ -63,22 +86,49 @@ impl Host {
         &self.base
     }
 
-    /// The client for a URL that this host named, itself included.
-    pub(crate) fn client(&self, url: &Url) -> Result<&Client, PullError> {
-        let at_home = same_origin(url, &self.base);
-        let slot = match (url.scheme(), at_home) {
-            ("http", _) => &self.plain,
-            (_, true) => &self.own,
-            (_, false) => &self.foreign,
-        };
-        if let Some(client) = slot.get() {
-            return Ok(client);
+    /// Headers for requests to this host itself.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The client for a URL that this host named, itself included. Certificates are read again when their files have changed.
+    pub(crate) fn client(&self, url: &Url) -> Result<Client, PullError> {
+        if url.scheme() == "http" {
+            if let Some(client) = self.plain.get() {
+                return Ok(client.clone());
+            }
+            let client = self.build_plain()?;
+            return Ok(self.plain.get_or_init(|| client).clone());
         }
-        let client = match url.scheme() {
-            "http" => self.build_plain()?,
-            _ => self.build_tls(at_home && self.config.insecure_skip_verify)?,
+        let at_home = same_origin(url, &self.base);
+        let slot = if at_home { &self.own } else { &self.foreign };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before they are read: what changes meanwhile is then seen the next time.
+        let stamps = self.stamps();
+        match &*slot {
+            Some((known, client)) if *known == stamps => return Ok(client.clone()),
+            _ => {}
+        }
+        let client = match (self.build_tls(at_home), &*slot) {
+            (Ok(client), _) => client,
+            // Somebody may be in the middle of replacing them.
+            (Err(error), Some((_, client))) => {
+                tracing::warn!(%error, "going on with the certificates read before");
+                return Ok(client.clone());
+            }
+            (Err(error), None) => return Err(error.into()),
         };
-        Ok(slot.get_or_init(|| client))
+        *slot = Some((stamps, client.clone()));
+        Ok(client)
+    }
+
+    fn stamps(&self) -> Stamps {
+        let files = [&self.config.ca_file, &self.config.cert_file, &self.config.key_file];
+        let stamp = |path: &PathBuf| {
+            let meta = std::fs::metadata(path).ok()?;
+            Some((meta.modified().ok()?, meta.len(), meta.ino()))
+        };
+        files.into_iter().flatten().map(stamp).collect()
     }
 
     fn build_plain(&self) -> Result<Client, StoreError> {
@@ -89,24 +139,41 @@ impl Host {
         builder.build().map_err(|error| self.client_error(&error))
     }
 
-    fn build_tls(&self, skip_verify: bool) -> Result<Client, StoreError> {
+    /// Only the host itself is shown our certificate, and only it may go unverified.
+    fn build_tls(&self, at_home: bool) -> Result<Client, StoreError> {
         let mut builder = base_builder();
         if let Some(path) = &self.config.ca_file {
-            let wrong = |problem: String| StoreError::Configuration {
-                host: self.config.host.clone(),
-                problem: format!("ca_file {}: {problem}", path.display()),
-            };
-            let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+            let wrong = |problem: String| self.file_error("ca_file", path, problem);
+            let pem = self.read("ca_file", path)?;
             let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
             if certificates.is_empty() {
                 return Err(wrong("it holds no PEM certificate".into()));
             }
             builder = builder.tls_certs_merge(certificates);
         }
-        if skip_verify {
+        if let (true, Some(cert), Some(key)) = (at_home, &self.config.cert_file, &self.config.key_file) {
+            let mut pem = self.read("cert_file", cert)?;
+            pem.push(b'\n');
+            pem.extend(self.read("key_file", key)?);
+            let identity = reqwest::Identity::from_pem(&pem).map_err(|_| {
+                let problem = format!("no PEM certificate, or no PEM key in key_file {}", key.display());
+                self.file_error("cert_file", cert, problem)
+            })?;
+            builder = builder.identity(identity);
+        }
+        if at_home && self.config.insecure_skip_verify {
             builder = builder.tls_danger_accept_invalid_certs(true);
         }
         builder.build().map_err(|error| self.client_error(&error))
+    }
+
+    fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
+        std::fs::read(path).map_err(|error| self.file_error(option, path, error.to_string()))
+    }
+
+    fn file_error(&self, option: &str, path: &Path, problem: String) -> StoreError {
+        let problem = format!("{option} {}: {problem}", path.display());
+        StoreError::Configuration { host: self.config.host.clone(), problem }
     }
 
     fn client_error(&self, error: &reqwest::Error) -> StoreError {
@@ -115,6 +182,23 @@ impl Host {
             problem: format!("no HTTP client: {}; are the system's CA certificates installed?", chain(error)),
         }
     }
+}
+
+/// Configured headers, none of which may carry what the store itself decides on.
+fn headers(configured: &[(String, Secret)]) -> Result<HeaderMap, String> {
+    const OURS: [&str; 5] = ["authorization", "host", "range", "accept", "content-length"];
+    let mut headers = HeaderMap::new();
+    for (name, value) in configured {
+        let wrong = |problem: &str| format!("header {name:?}: {problem}");
+        let known: HeaderName = name.parse().map_err(|_| wrong("that is no header's name"))?;
+        if OURS.contains(&known.as_str()) {
+            return Err(wrong("it cannot be set here; credentials belong into auth"));
+        }
+        let mut value: HeaderValue = value.expose().parse().map_err(|_| wrong("its value cannot be sent"))?;
+        value.set_sensitive(true);
+        headers.append(known, value);
+    }
+    Ok(headers)
 }
 
 fn base_builder() -> reqwest::ClientBuilder {

@@ -260,3 +260,74 @@ async fn what_is_everybodys_needs_no_registry() {
     let store = image_store::Store::open(store).unwrap();
     store.acquire(request(&private), "unchecked", Arc::new(Silent)).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_stay_with_their_registry() {
+    let registry = Registry::start();
+    let elsewhere = Registry::start();
+    let built = small("headers");
+    let reference = registry.push("app:1", &built);
+    elsewhere.push("app:1", &built);
+    registry.fault(Fault::on("/blobs/", Action::Redirect(format!("http://{}{{path}}", elsewhere.host()))));
+    let headers = vec![("X-Team".to_owned(), "blue".into())];
+    let config = RegistryConfig { host: registry.host(), headers, ..Default::default() };
+    Bench::with(vec![config]).pull(&reference).await.unwrap();
+    assert!(registry.requests().iter().all(|request| request.header("x-team") == Some("blue")));
+    assert!(elsewhere.requests().iter().all(|request| request.header("x-team").is_none()));
+    assert!(!elsewhere.requests().is_empty());
+    for (name, value) in [("Authorization", "Basic eDp5"), ("a b", "x"), ("X-Team", "a\nb")] {
+        let config = RegistryConfig {
+            host: "r.example".into(),
+            headers: vec![(name.to_owned(), value.into())],
+            ..Default::default()
+        };
+        let root = tempfile::tempdir().unwrap();
+        let config =
+            image_store::StoreConfig { root: root.path().join("x"), registries: vec![config], ..Default::default() };
+        let error = image_store::Store::open(config).unwrap_err().to_string();
+        assert!(error.contains(name) && !error.contains("eDp5"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_read_again_when_they_change() {
+    let Some(registry) = DockerRegistry::start_tls_for_clients() else {
+        // Only where the program is installed.
+        return;
+    };
+    let other = DockerRegistry::start_tls_for_clients().unwrap();
+    let reference = format!("{}/app:1", registry.host());
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let put = |from: &DockerRegistry| {
+        for (source, name) in
+            [(from.ca_file(), "ca"), (from.client_cert_file(), "cert"), (from.client_key_file(), "key")]
+        {
+            let new = at("new");
+            std::fs::copy(source, &new).unwrap();
+            std::fs::rename(new, at(name)).unwrap();
+        }
+    };
+    put(&other);
+    let config = RegistryConfig {
+        host: registry.host(),
+        ca_file: Some(at("ca")),
+        cert_file: Some(at("cert")),
+        key_file: Some(at("key")),
+        ..Default::default()
+    };
+    let bench = Bench::with(vec![config]);
+    let error = bench.pull(&reference).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    put(&registry);
+    // An empty registry that trusts us and that we trust says that it has no such image.
+    let error = bench.pull(&reference).await.unwrap_err();
+    assert!(matches!(error, PullError::NotFound { .. }), "{error}");
+    // A file in the middle of being replaced does no harm.
+    std::fs::write(at("key"), "").unwrap();
+    assert!(matches!(bench.pull(&reference).await.unwrap_err(), PullError::NotFound { .. }));
+    // Without a certificate of ours it does not talk.
+    let config = RegistryConfig { host: registry.host(), ca_file: Some(at("ca")), ..Default::default() };
+    let error = Bench::with(vec![config]).pull(&reference).await.unwrap_err();
+    assert!(matches!(error, PullError::Network { .. }), "{error}");
+}
