@@ -3,9 +3,16 @@
 //! Opened at the first call that needs it, because SetConfig must touch nothing: while it runs, another process of ours may
 //! be alive that Nomad is about to attach to again.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
 
-use image_store::{Limits, Store, StoreConfig};
+use image_store::{Limits, Removed, Retention, Store, StoreConfig};
 use runtime::{Runtime, Stats, Status, plan::ContainerId};
 
 use crate::{
@@ -28,6 +35,8 @@ pub struct Engine {
     pub events: Events,
     /// What the node can compute.
     pub compute: Compute,
+    /// Unused images are being removed; once is enough.
+    retaining: AtomicBool,
 }
 
 impl Engine {
@@ -43,7 +52,7 @@ impl Engine {
             verify_access: config.verify_access,
         })
         .map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
-        Ok(Self { config, runtime, store, events, compute })
+        Ok(Self { config, runtime, store, events, compute, retaining: AtomicBool::new(false) })
     }
 
     /// Where the log goes beside the agent's.
@@ -103,10 +112,41 @@ impl Engine {
     }
 
     /// Prepares for the first task, and removes what a crash or a restart of the machine left: half-made layers, writable
-    /// layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included. Runs beside everything else.
-    pub async fn sweep(self: Arc<Self>, tasks: Tasks) {
-        if let Err(error) = blocking(move || self.sweep_now(&tasks)).await {
+    /// layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included. Then removes images that are no longer
+    /// used, for as long as the plugin lives. Runs beside everything else.
+    pub async fn keep_clean(self: Arc<Self>, tasks: Tasks) {
+        let engine = self.clone();
+        if let Err(error) = blocking(move || engine.sweep_now(&tasks)).await {
             tracing::warn!(%error, "leftovers not swept");
+        }
+        if let Some(policy) = self.config.retention
+            && !self.retaining.swap(true, Ordering::AcqRel)
+        {
+            self.retain_images(policy).await;
+        }
+    }
+
+    /// Removes images when their time has come. What decides that is on disk, so it does not matter how long this ran.
+    async fn retain_images(self: Arc<Self>, policy: Retention) {
+        loop {
+            let engine = self.clone();
+            let removed = blocking(move || {
+                engine.store.retain(&policy).map_err(|error| TaskError::Internal(format!("image store: {error}")))
+            });
+            let next = match removed.await {
+                Ok(report) => {
+                    report.removed.iter().for_each(log_removed);
+                    report.next
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "unused images not removed, trying again");
+                    Some(SystemTime::now() + RETRY_REMOVAL)
+                }
+            };
+            tokio::select! {
+                () = self.store.changed() => {}
+                () = until(next) => {}
+            }
         }
     }
 
@@ -129,5 +169,25 @@ impl Engine {
         let images = self.store.sweep().map_err(|error| internal(&error))?;
         tracing::debug!(?layers, ?images, "leftovers swept");
         Ok(())
+    }
+}
+
+/// How long a failed removal of images waits.
+const RETRY_REMOVAL: Duration = Duration::from_secs(60);
+
+fn log_removed(image: &Removed) {
+    let (reference, unused) = (&image.reference, image.unused.as_secs());
+    let why = match image.pressure {
+        Some(percent) => format!("the file system of data_dir is {percent} % full"),
+        None => "nobody uses it".to_owned(),
+    };
+    tracing::info!(image = %reference, unused_seconds = unused, bytes = image.bytes, why, "image removed");
+}
+
+/// Sleeps until a moment of the wall clock; for ever without one.
+async fn until(moment: Option<SystemTime>) {
+    match moment {
+        Some(moment) => tokio::time::sleep(moment.duration_since(SystemTime::now()).unwrap_or_default()).await,
+        None => std::future::pending().await,
     }
 }

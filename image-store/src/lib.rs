@@ -2,6 +2,7 @@
 //!
 //! Knows no Nomad, no gRPC and no containers.
 
+mod archive;
 mod commit;
 mod config;
 mod credentials;
@@ -23,6 +24,8 @@ pub use error::{PullError, SharedIo, StoreError};
 pub use manifest::ImageConfig;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent};
-pub use pull::Image;
+pub use pull::{Image, LoadRequest};
 pub use reference::{InvalidReference, Reference};
-pub use store::{Access, ImageRecord, LayerRecord, PruneReport, Store, SweepReport};
+pub use store::{
+    Access, ImageRecord, LayerRecord, PruneReport, Removed, Retention, RetentionReport, Store, SweepReport,
+};

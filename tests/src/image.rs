@@ -113,6 +113,11 @@ impl Entry {
         Self::new(kind, name, 0o644)
     }
 
+    /// The name as it was given.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
     /// Sets the permission bits.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
@@ -458,5 +463,82 @@ impl Built {
         manifests.push(Document::new(format.index(), index.to_string()));
         let blobs = images.iter().flat_map(|image| image.blobs.clone()).collect();
         Built { blobs, manifests, diff_ids: Vec::new(), platform: Value::Null, format }
+    }
+}
+
+/// A tar of any entries, for archives that no tool would write.
+pub fn archive(entries: impl IntoIterator<Item = Entry>) -> Vec<u8> {
+    Layer::of(entries).tar
+}
+
+/// Compresses an archive.
+pub fn compress(archive: &[u8], compression: Compression) -> Vec<u8> {
+    Layer::raw(archive).compression(compression).blob()
+}
+
+impl Built {
+    fn config(&self) -> &(String, Vec<u8>) {
+        self.blobs.last().must("a built image has a config")
+    }
+
+    /// The members of an archive as `docker save` wrote it for years: `<id>/layer.tar`, every second layer but a link to it.
+    pub fn saved(&self, names: &[&str]) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        let mut layers = Vec::new();
+        for (at, (_, blob)) in self.blobs.iter().take(self.diff_ids.len()).enumerate() {
+            let (folder, name) = (format!("layer{at}"), format!("layer{at}/layer.tar"));
+            entries.push(Entry::dir(folder.clone()));
+            if at % 2 == 1 {
+                entries.push(Entry::file(format!("shared{at}/layer.tar"), blob.clone()));
+                entries.push(Entry::symlink(name.clone(), format!("../shared{at}/layer.tar")));
+            } else {
+                entries.push(Entry::file(name.clone(), blob.clone()));
+            }
+            layers.push(name);
+        }
+        let (digest, config) = self.config();
+        let config_name = format!("{}.json", digest.trim_start_matches("sha256:"));
+        entries.push(Entry::file(config_name.clone(), config.clone()));
+        let manifest = json!([{"Config": config_name, "RepoTags": names, "Layers": layers}]);
+        entries.push(Entry::file("manifest.json", manifest.to_string()));
+        entries
+    }
+
+    /// The members of an OCI layout; `annotations` are those of the image's entry in `index.json`.
+    pub fn layout(&self, annotations: Value) -> Vec<Entry> {
+        let mut entries = vec![Entry::file("oci-layout", r#"{"imageLayoutVersion": "1.0.0"}"#)];
+        let path = |digest: &str| format!("blobs/{}", digest.replacen(':', "/", 1));
+        entries.extend(self.blobs.iter().map(|(digest, bytes)| Entry::file(path(digest), bytes.clone())));
+        entries.extend(
+            self.manifests.iter().map(|manifest| Entry::file(path(&manifest.digest()), manifest.bytes.clone())),
+        );
+        let top = self.top();
+        let mut entry = json!({"mediaType": top.media_type, "digest": top.digest(), "size": top.bytes.len()});
+        entry["annotations"] = annotations;
+        let index = json!({"schemaVersion": 2, "manifests": [entry]});
+        entries.push(Entry::file("index.json", index.to_string()));
+        entries
+    }
+
+    /// What docker has written since version 25: an OCI layout with a `manifest.json` that points into it.
+    pub fn saved_as_layout(&self, name: &str) -> Vec<Entry> {
+        let mut entries = self.layout(json!({"io.containerd.image.name": name}));
+        let path = |digest: &str| format!("blobs/{}", digest.replacen(':', "/", 1));
+        let layers: Vec<String> = self.blobs.iter().take(self.diff_ids.len()).map(|(digest, _)| path(digest)).collect();
+        let manifest = json!([{"Config": path(&self.config().0), "RepoTags": [name], "Layers": layers}]);
+        entries.push(Entry::file("manifest.json", manifest.to_string()));
+        entries
+    }
+}
+
+impl Entry {
+    /// Writes files and folders of an archive into a folder, as unpacking it would.
+    pub fn write_below(&self, folder: &std::path::Path) {
+        let path = folder.join(String::from_utf8_lossy(&self.name).as_ref());
+        std::fs::create_dir_all(path.parent().must("a parent")).must("make a folder");
+        match self.kind {
+            b'5' => std::fs::create_dir_all(&path).must("make a folder"),
+            _ => std::fs::write(&path, &self.data).must("write a file"),
+        }
     }
 }

@@ -147,6 +147,11 @@ impl Images {
     }
 }
 
+/// The image of [`Images::busybox`], for those that no registry serves.
+pub fn built(compression: Compression) -> Built {
+    build(compression, json!({}))
+}
+
 fn build(compression: Compression, fields: Json) -> Built {
     let mut run = json!({
         "Env": ["PATH=/usr/local/bin:/bin:/usr/bin:/sbin", "IMAGE_ENV=from-image"],

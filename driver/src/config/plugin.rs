@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use image_store::{CredentialSources, RegistryConfig, Secret};
+use image_store::{CredentialSources, RegistryConfig, Retention, Secret};
 
 use super::{
     capabilities::Written,
@@ -35,6 +35,8 @@ pub struct PluginConfig {
     pub image_pull_timeout: Duration,
     /// How long a pull may stand still.
     pub pull_activity_timeout: Duration,
+    /// How long images are kept without a task; for ever when unset.
+    pub retention: Option<Retention>,
 }
 
 /// What tasks may do, and what they get without asking.
@@ -81,6 +83,7 @@ impl Default for PluginConfig {
             policy: Policy::default(),
             image_pull_timeout: Duration::from_secs(5 * 60),
             pull_activity_timeout: Duration::from_secs(2 * 60),
+            retention: Some(Retention { delay: Duration::from_secs(3 * 60), high: 85, low: 80 }),
         }
     }
 }
@@ -105,6 +108,7 @@ fn read(block: &Reader) -> PluginConfig {
         policy: policy(block),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
+        retention: retention(&block.block("gc"), default.retention),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
         block.mistake("state_dir", "lies within data_dir, or the other way round", "give each a folder of its own");
@@ -119,6 +123,33 @@ fn absolute(block: &Reader, option: &str) -> Option<PathBuf> {
         return None;
     }
     Some(path)
+}
+
+fn retention(gc: &Reader, default: Option<Retention>) -> Option<Retention> {
+    // These have no effect, but what they hold must still be of their type.
+    gc.bool("container");
+    let dangling = gc.block("dangling_containers");
+    dangling.bool("enabled");
+    dangling.bool("dry_run");
+    dangling.duration("period");
+    dangling.duration("creation_grace");
+    let default = default?;
+    let percent = |option: &str, default: u8| match gc.positive(option).map(u8::try_from) {
+        None => default,
+        Some(Ok(percent)) if percent <= 100 => percent,
+        Some(_) => {
+            gc.mistake(option, "is more than 100 percent", "write a number from 1 to 100");
+            default
+        }
+    };
+    let high = percent("disk_high_percent", default.high);
+    let low = percent("disk_low_percent", high.saturating_sub(5));
+    if low > high {
+        gc.mistake("disk_low_percent", format!("is above disk_high_percent, {high}"), "make it smaller");
+    }
+    let delay = gc.duration("image_delay").unwrap_or(default.delay);
+    let wanted = gc.bool_or("image", true);
+    wanted.then_some(Retention { delay, high, low })
 }
 
 fn credentials(auth: &Reader) -> CredentialSources {
@@ -213,12 +244,14 @@ mod tests {
                 "allow_caps": ["AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
                     "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"],
                 "volumes": [{ "enabled": false }], "pids_limit": null, "extra_labels": null,
+                "gc": [{ "image": true, "image_delay": "3m", "disk_high_percent": 85, "disk_low_percent": null }],
             })),
         ] {
             assert_eq!(config.policy, default.policy);
             assert_eq!((&config.state_dir, &config.data_dir), (&default.state_dir, &default.data_dir));
             assert_eq!(config.image_pull_timeout, Duration::from_secs(300));
             assert_eq!(config.pull_activity_timeout, Duration::from_secs(120));
+            assert_eq!(config.retention, default.retention);
             assert!(config.log_file.is_none() && config.verify_access && config.registries.is_empty());
         }
         assert_eq!(default.policy.allow_caps.names.len(), 13);
@@ -259,8 +292,28 @@ mod tests {
     }
 
     #[test]
+    fn images_are_kept_as_long_as_the_operator_wants() {
+        let retention = |gc: Json| decode(json!({ "gc": gc })).retention;
+        // Docker's block, whole.
+        let docker = json!({
+            "image": true, "image_delay": "10m", "container": true,
+            "dangling_containers": { "enabled": true, "dry_run": false, "period": "5m", "creation_grace": "5m" },
+        });
+        assert_eq!(retention(docker).unwrap().delay, Duration::from_secs(600));
+        assert_eq!(retention(json!({ "image": false })), None);
+        let full = retention(json!({ "disk_high_percent": 70 })).unwrap();
+        assert_eq!((full.high, full.low), (70, 65));
+    }
+
+    #[test]
     fn mistakes_name_option_and_remedy() {
         for (block, expected) in [
+            (json!({ "gc": { "image_delay": "soon" } }), "gc.image_delay: \"soon\" is not a span of time"),
+            (json!({ "gc": { "disk_high_percent": 101 } }), "gc.disk_high_percent: is more than 100 percent"),
+            (
+                json!({ "gc": { "disk_high_percent": 50, "disk_low_percent": 60 } }),
+                "gc.disk_low_percent: is above disk_high_percent, 50 (make it smaller)",
+            ),
             (json!({ "state_dir": "run" }), "state_dir: \"run\" is not an absolute path (begin it with /)"),
             (json!({ "data_dir": "/run/oci-rs/data" }), "state_dir: lies within data_dir, or the other way round"),
             (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),

@@ -16,6 +16,10 @@ const fn honoured(
     Opt { name, kind, default, fate: Honoured, meaning }
 }
 
+const fn ignored(name: &'static str, kind: super::option::Kind, meaning: &'static str) -> Opt {
+    Opt { name, kind, default: Words("none"), fate: Ignored, meaning }
+}
+
 /// What docker calls its default capabilities, less `NET_RAW`.
 pub const DEFAULT_ALLOW_CAPS: &str = r#"["AUDIT_WRITE","CHOWN","DAC_OVERRIDE","FOWNER","FSETID","KILL","MKNOD","NET_BIND_SERVICE","SETFCAP","SETGID","SETPCAP","SETUID","SYS_CHROOT"]"#;
 
@@ -67,6 +71,7 @@ pub const PLUGIN: &[Opt] = &[
         "capabilities that tasks may have; `all` allows every one",
     ),
     honoured("volumes", Block(VOLUMES), Literal("{ enabled = false }"), "host paths in tasks"),
+    honoured("gc", Block(GC), Words("images go three minutes after their last use"), "what is cleaned up, and when"),
     honoured("pids_limit", Number, Words("no limit"), "default and highest `pids_limit` of tasks"),
     honoured(
         "extra_labels",
@@ -119,6 +124,31 @@ const REGISTRY: &[Opt] = &[
 
 const REGISTRY_AUTH: &[Opt] =
     &[honoured("username", String, Required, "user name"), honoured("password", String, Required, "password or token")];
+
+const GC: &[Opt] = &[
+    honoured("image", Bool, Literal("true"), "remove images that no task uses"),
+    honoured("image_delay", String, Literal(r#""3m""#), "how long after its last use an image is removed"),
+    honoured(
+        "disk_high_percent",
+        Number,
+        Literal("85"),
+        "how full the file system of `data_dir` may be before unused images go without a delay, the least recently used ones first",
+    ),
+    honoured("disk_low_percent", Number, Words("five below `disk_high_percent`"), "how full it may be for that to end"),
+    ignored("container", Bool, "remove containers that have ended: they always are, when Nomad destroys the task"),
+    ignored(
+        "dangling_containers",
+        Block(DANGLING),
+        "remove containers that no task knows: there are none, each has a monitor that ends with it",
+    ),
+];
+
+const DANGLING: &[Opt] = &[
+    ignored("enabled", Bool, "no effect, see above"),
+    ignored("dry_run", Bool, "no effect, see above"),
+    ignored("period", String, "no effect, see above"),
+    ignored("creation_grace", String, "no effect, see above"),
+];
 
 const VOLUMES: &[Opt] = &[
     honoured("enabled", Bool, Words("false"), "tasks may bind host paths outside their allocation's folder"),

@@ -41,6 +41,8 @@ pub struct TaskSpec {
     pub auth_soft_fail: bool,
     /// Ask the registry even if the image is present.
     pub force_pull: bool,
+    /// Archive that holds the image, relative to the task's local folder.
+    pub load: Option<String>,
     /// How long the pull may take; the plugin's value otherwise.
     pub image_pull_timeout: Option<Duration>,
     /// Replaces the image's CMD.
@@ -116,6 +118,7 @@ fn read(block: &Reader, policy: &Policy) -> TaskSpec {
         auth: auth(&block.block("auth")),
         auth_soft_fail: block.bool("auth_soft_fail"),
         force_pull: block.bool("force_pull"),
+        load: load(block),
         image_pull_timeout: block.duration("image_pull_timeout"),
         command: command(block),
         args: block.strings("args"),
@@ -177,6 +180,18 @@ fn image(block: &Reader) -> String {
         block.mistake("image", error.to_string(), "write it as in \"nginx:1.27\" or \"registry.example/team/app:1\"");
     }
     image
+}
+
+fn load(block: &Reader) -> Option<String> {
+    let path = block.string("load").filter(|path| !path.is_empty())?;
+    if path.starts_with('/') || path.split('/').any(|part| part == "..") {
+        block.mistake(
+            "load",
+            format!("{path:?} is not a path below the task's local folder"),
+            "write it relative to that folder, as in \"image.tar\"",
+        );
+    }
+    Some(path)
 }
 
 fn auth(block: &Reader) -> Option<Credentials> {

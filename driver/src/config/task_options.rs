@@ -120,7 +120,12 @@ pub const TASK: &[Opt] = &[
         "remove it; it means nothing on Linux, where the docker driver refuses it as well",
     ),
     honoured("labels", StringMaps, Words("the image's"), "labels of the container"),
-    refused("load", String, "load the image from an archive", "push the image to a registry and name it in `image`"),
+    honoured(
+        "load",
+        String,
+        Words("the image is pulled"),
+        "archive with the image, relative to the task's `local` folder: from `docker save` or an OCI layout, compressed or not; `image` is its name in the archive",
+    ),
     partly(
         "logging",
         Block(LOGGING),

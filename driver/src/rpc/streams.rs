@@ -44,7 +44,7 @@ pub fn fingerprints(plugin: Plugin) -> Fingerprints {
             let engine = plugin.engine().await;
             if let (false, Ok(engine)) = (swept, &engine) {
                 swept = true;
-                tokio::spawn(engine.clone().sweep(plugin.0.tasks.clone()));
+                tokio::spawn(engine.clone().keep_clean(plugin.0.tasks.clone()));
             }
             let Ok(configured) = plugin.configured() else { return };
             let health = engine.map(drop).map_err(|error| error.to_string());

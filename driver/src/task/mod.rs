@@ -8,6 +8,7 @@ mod error;
 pub mod exec;
 mod handle;
 mod lifecycle;
+mod load;
 mod owner;
 mod progress;
 mod registry;

@@ -4,9 +4,12 @@
 //! failure or a cancellation anywhere leaves nothing behind: the lease is released unless the container took it over, and
 //! the runtime undoes a half-made container itself.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use image_store::{Image, PullRequest};
+use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
 use runtime::{ExitRecord, Running, StartErrorKind, Status, plan::ContainerId};
 use tokio::{io::Interest, sync::watch};
 
@@ -60,7 +63,7 @@ pub async fn run(
     tokio::task::spawn_blocking(runtime::cgroup::warm_up);
     let spec = config::decode_task(&task.driver_config, engine.policy())?;
 
-    let acquire = lease_image(&engine, &spec, &container, events.clone());
+    let acquire = lease_image(&engine, &spec, &task, &container, events.clone());
     let lease = tokio::select! {
         lease = acquire => lease?,
         _ = cancelled.wait_for(|cancelled| *cancelled) => return Err(TaskError::Cancelled),
@@ -127,21 +130,43 @@ impl Drop for ImageLease {
 async fn lease_image(
     engine: &Arc<Engine>,
     spec: &TaskSpec,
+    task: &NomadTask,
     container: &ContainerId,
     events: TaskEvents,
 ) -> Result<ImageLease, TaskError> {
+    let reference = spec.image.parse().map_err(|error| TaskError::Invalid(format!("option image: {error}")))?;
+    let timeout = Some(spec.image_pull_timeout.unwrap_or(engine.config.image_pull_timeout));
+    let ready = match &spec.load {
+        Some(path) => {
+            events.emit(format!("Loading image from {path}"), []);
+            let (task, below) = (task.clone(), path.clone());
+            let source = blocking(move || super::load::open(&task, &below)).await?;
+            let request = LoadRequest { source, name: format!("archive {path:?}"), reference, timeout };
+            engine.store.load(request, container.as_str()).await
+        }
+        None => pull(engine, spec, container, events, (reference, timeout)).await,
+    };
+    let image = ready.map_err(|error| TaskError::Pull { image: spec.image.clone(), error })?;
+    Ok(ImageLease { engine: engine.clone(), container: container.clone(), image, kept: false })
+}
+
+async fn pull(
+    engine: &Engine,
+    spec: &TaskSpec,
+    container: &ContainerId,
+    events: TaskEvents,
+    (reference, timeout): (Reference, Option<Duration>),
+) -> Result<Image, PullError> {
     let request = PullRequest {
-        reference: spec.image.parse().map_err(|error| TaskError::Invalid(format!("option image: {error}")))?,
+        reference,
         credentials: spec.auth.clone(),
         soft_fail: spec.auth_soft_fail,
         force: spec.force_pull,
-        timeout: Some(spec.image_pull_timeout.unwrap_or(engine.config.image_pull_timeout)),
+        timeout,
         inactivity: engine.config.pull_activity_timeout,
     };
     let progress = Arc::new(super::progress::PullEvents::new(events));
-    let acquired = engine.store.acquire(request, container.as_str(), progress).await;
-    let image = acquired.map_err(|error| TaskError::Pull { image: spec.image.clone(), error })?;
-    Ok(ImageLease { engine: engine.clone(), container: container.clone(), image, kept: false })
+    engine.store.acquire(request, container.as_str(), progress).await
 }
 
 fn make_plan(engine: &Engine, spec: &TaskSpec, task: &NomadTask, image: &Image) -> Result<TaskPlan, TaskError> {

@@ -9,6 +9,7 @@ use tokio::{
 
 use super::blocking;
 use crate::{
+    archive::Part,
     config::PullRequest,
     digest::Digest,
     error::{PullError, StoreError},
@@ -102,6 +103,16 @@ async fn fetch_layer(
     };
     let _download = inner.downloads.acquire().await;
     let (staged, unpacked) = stream_layer(inner, sessions, layer, staged, meter).await?;
+    commit(inner, layer, staged, unpacked).await
+}
+
+/// Gives a layer its place, if it is what the image says it is.
+pub(super) async fn commit(
+    inner: &Arc<Inner>,
+    layer: &LayerRecord,
+    staged: Staged,
+    unpacked: Unpacked,
+) -> Result<(), PullError> {
     if let Err(error) = verify(layer, &unpacked) {
         // Many files may have to go: not on this thread.
         blocking(move || {
@@ -134,6 +145,33 @@ async fn stream_layer(
         pieces.send(Piece::End).await.ok();
     }
     drop(pieces);
+    settle(layer, &fs, done, streamed).await
+}
+
+/// Unpacks a layer that is on disk already.
+pub(super) async fn unpack_part(
+    inner: &Arc<Inner>,
+    layer: &LayerRecord,
+    staged: Staged,
+    part: Part,
+) -> Result<(Staged, Unpacked), PullError> {
+    let (pieces, receiver) = mpsc::channel(WAITING_PIECES);
+    let fs = staged.fs();
+    let done = spawn_unpacker(inner, layer, staged, receiver)?;
+    let streamed = blocking(move || Ok(part.send(&pieces))).await?.map_err(|error| PullError::Layer {
+        layer: layer.blob.clone(),
+        problem: format!("reading it from the archive: {error}"),
+    });
+    settle(layer, &fs, done, streamed).await
+}
+
+/// Joins what the two ends of a layer's way say.
+async fn settle(
+    layer: &LayerRecord,
+    fs: &Path,
+    done: oneshot::Receiver<ThreadResult>,
+    streamed: Result<(), PullError>,
+) -> Result<(Staged, Unpacked), PullError> {
     let result = done
         .await
         .map_err(|_| PullError::Layer { layer: layer.blob.clone(), problem: "the unpacking thread died".into() })?;
@@ -144,7 +182,7 @@ async fn stream_layer(
         (Err(UnpackError::Aborted), Ok(())) => {
             Err(PullError::Layer { layer: layer.blob.clone(), problem: "its stream was cut short".into() })
         }
-        (Err(error), _) => Err(unpack_error(layer, &fs, error)),
+        (Err(error), _) => Err(unpack_error(layer, fs, error)),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod access;
 mod fetch;
+mod load;
 mod resolve;
 
 use std::{
@@ -16,6 +17,7 @@ use std::{
     time::Instant,
 };
 
+pub use load::LoadRequest;
 pub(crate) use resolve::Resolved;
 
 use crate::{

@@ -132,6 +132,7 @@ async fn ask_one(
         config: manifest.config.digest,
         layers,
         pulled_at: store::now(),
+        loaded: false,
         access: Access::default(),
     };
     Ok(Resolved { record, manifest: manifest_bytes, config, run: document.config })

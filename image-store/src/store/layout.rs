@@ -80,6 +80,11 @@ impl Layout {
         self.record("images", &reference.to_string())
     }
 
+    /// Beside the record of a pulled image of the same name.
+    pub(crate) fn loaded(&self, reference: &Reference, manifest: &Digest) -> PathBuf {
+        self.record("images", &format!("loaded {reference} {manifest}"))
+    }
+
     pub(crate) fn lease(&self, name: &str) -> PathBuf {
         self.record("leases", name)
     }

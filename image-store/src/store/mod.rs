@@ -7,6 +7,7 @@ mod fixup;
 mod layer;
 mod layout;
 mod record;
+mod retention;
 mod staging;
 mod sweep;
 
@@ -20,12 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
 pub use record::{Access, ImageRecord, LayerRecord};
 pub(crate) use record::{Lease, now};
+pub use retention::{Removed, Retention, RetentionReport};
 pub(crate) use staging::{Staged, Staging};
 pub use sweep::{PruneReport, SweepReport};
 
@@ -71,6 +73,8 @@ pub(crate) struct Inner {
     /// Which registries agreed that who may have what, and until when that counts.
     consents: Mutex<HashMap<(Asker, Digest), Instant>>,
     sync_due: AtomicBool,
+    /// Something may go now, or the disk is fuller than before.
+    changed: Notify,
 }
 
 impl std::fmt::Debug for Store {
@@ -100,14 +104,33 @@ impl Store {
             resolved: Mutex::default(),
             consents: Mutex::default(),
             sync_due: AtomicBool::new(false),
+            changed: Notify::new(),
         };
         Ok(Store { inner: Arc::new(inner) })
     }
 
-    /// Ends a lease. An unknown one is fine.
+    /// Ends a lease. An unknown one is fine. Its image counts as used until now.
     pub fn release(&self, lease: &str) -> Result<(), StoreError> {
-        let _adding = self.inner.layout.lock(false)?;
-        record::remove_file(&self.inner.layout.lease(lease))
+        let layout = &self.inner.layout;
+        {
+            let _adding = layout.lock(false)?;
+            if let Some(lease) = Lease::read(layout, lease)? {
+                lease.touch_image(layout)?;
+            }
+            record::remove_file(&layout.lease(lease))?;
+        }
+        self.inner.changed.notify_one();
+        Ok(())
+    }
+
+    /// Removes the images that the policy lets go, and layers without an image.
+    pub fn retain(&self, policy: &Retention) -> Result<RetentionReport, StoreError> {
+        sweep::retain(&self.inner.layout, policy)
+    }
+
+    /// Waits until [`Store::retain`] may find more than last time. For one waiter.
+    pub async fn changed(&self) {
+        self.inner.changed.notified().await;
     }
 
     /// The names of all leases.
@@ -128,9 +151,10 @@ impl Store {
 
     /// Forgets an image and removes what only it used. `Ok(false)`: there was none.
     pub fn remove(&self, reference: &Reference) -> Result<bool, StoreError> {
-        let Some(image) = self.inner.image(reference)? else { return Ok(false) };
+        let mut images = self.list()?;
+        images.retain(|image| image.reference == *reference);
         let leases: Vec<Lease> = record::all(&self.inner.layout, "leases")?;
-        if let Some(lease) = leases.into_iter().find(|lease| sweep::holds(lease, &image)) {
+        if let Some(lease) = leases.into_iter().find(|lease| images.iter().any(|image| sweep::holds(lease, image))) {
             return Err(StoreError::InUse { reference: reference.to_string(), lease: lease.name });
         }
         let report = sweep::prune(&self.inner.layout, |image| image.reference == *reference)?;
@@ -171,7 +195,18 @@ impl Inner {
         let _adding = self.layout.lock(false)?;
         commit::write(&self.layout.manifest(&record.manifest), &resolved.manifest, Durability::Later)?;
         commit::write(&self.layout.config(&record.config), &resolved.config, Durability::Later)?;
-        commit::write_json(&self.layout.image(&record.reference), record, Durability::Later)
+        commit::write_json(&record.path(&self.layout), record, Durability::Later)
+    }
+
+    /// Records an image from an archive. Its documents stay in the archive: whoever wants it again brings that again.
+    pub(crate) fn save_loaded(&self, record: &ImageRecord) -> Result<(), StoreError> {
+        let _adding = self.layout.lock(false)?;
+        commit::write_json(&record.path(&self.layout), record, Durability::Later)
+    }
+
+    /// Whether a layer is here at all.
+    pub(crate) fn has_layer(&self, diff_id: &Digest) -> Result<bool, StoreError> {
+        Ok(layer::usable(&self.layout, diff_id)?.is_some())
     }
 
     /// Writes a lease that pins layers before they are looked at, and returns what it replaced.
@@ -184,11 +219,15 @@ impl Inner {
 
     /// Puts back what a failed pull's lease replaced.
     pub(crate) fn unpin(&self, name: &str, before: Option<&Lease>) -> Result<(), StoreError> {
-        let _adding = self.layout.lock(false)?;
-        match before {
-            Some(lease) => lease.write(&self.layout),
-            None => record::remove_file(&self.layout.lease(name)),
+        {
+            let _adding = self.layout.lock(false)?;
+            match before {
+                Some(lease) => lease.write(&self.layout)?,
+                None => record::remove_file(&self.layout.lease(name))?,
+            }
         }
+        self.changed.notify_one();
+        Ok(())
     }
 
     /// The layer's record if it may be used for this blob.
@@ -251,6 +290,7 @@ impl Inner {
             folders.push(self.empty_layer()?);
         }
         lease.write(&self.layout)?;
+        lease.touch_image(&self.layout)?;
         folders.reverse();
         Ok(folders)
     }
@@ -322,6 +362,7 @@ impl Inner {
         tokio::spawn(async move {
             tokio::time::sleep(SYNC_DELAY).await;
             inner.sync_due.store(false, Ordering::Release);
+            inner.changed.notify_one();
             let layout = inner.layout.clone();
             if let Ok(Err(error)) = tokio::task::spawn_blocking(move || layer::sync(&layout)).await {
                 tracing::warn!(%error, "layers are not marked as synced; a power cut would have them pulled again");

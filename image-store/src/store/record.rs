@@ -32,8 +32,12 @@ pub struct ImageRecord {
     pub config: Digest,
     /// Its layers, bottom first.
     pub layers: Vec<LayerRecord>,
-    /// When the registry was last asked, in seconds since 1970.
+    /// When the registry was last asked, or the archive read, in seconds since 1970.
     pub pulled_at: u64,
+    /// It came from an archive that somebody handed in. Such a record stands beside a pulled one of the same name and is never
+    /// taken for it: what an archive says about itself must not become what a registry's name means.
+    #[serde(default)]
+    pub loaded: bool,
     /// Who may have it without the registry being asked.
     #[serde(default)]
     pub access: Access,
@@ -101,6 +105,11 @@ impl ImageRecord {
     pub fn size(&self) -> u64 {
         self.layers.iter().map(|layer| layer.size).sum()
     }
+
+    /// Where the record is. The file's modification time is when the image was last used.
+    pub(crate) fn path(&self, layout: &Layout) -> PathBuf {
+        if self.loaded { layout.loaded(&self.reference, &self.manifest) } else { layout.image(&self.reference) }
+    }
 }
 
 /// Seconds since 1970.
@@ -124,8 +133,23 @@ impl Lease {
         commit::write_json(&layout.lease(&self.name), self, Durability::Later)
     }
 
+    /// Notes that the lease's image is used now.
+    pub(crate) fn touch_image(&self, layout: &Layout) -> Result<(), StoreError> {
+        touch(&layout.image(&self.reference))?;
+        touch(&layout.loaded(&self.reference, &self.manifest))
+    }
+
     pub(crate) fn read(layout: &Layout, name: &str) -> Result<Option<Lease>, StoreError> {
         commit::read_json(&layout.lease(name))
+    }
+}
+
+/// Notes that an image is used now; one that is unknown is fine.
+pub(crate) fn touch(path: &Path) -> Result<(), StoreError> {
+    let touched = std::fs::File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    match touched {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(StoreError::io("touching", path)(error)),
+        _ => Ok(()),
     }
 }
 
@@ -165,6 +189,11 @@ impl Wanted {
             names.extend(lease.fixups.iter().map(|fixup| layout.fixup(fixup)));
         }
         Wanted { names }
+    }
+
+    /// Wants these layers too.
+    pub(crate) fn spare(&mut self, layout: &Layout, layers: &BTreeSet<Digest>) {
+        self.names.extend(layers.iter().map(|layer| layout.layer(layer)));
     }
 
     pub(crate) fn contains(&self, path: &Path) -> bool {

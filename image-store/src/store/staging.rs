@@ -32,6 +32,11 @@ impl Staging {
         Ok(Staging { path, _lock: lock })
     }
 
+    /// For files that need no name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// A folder with an empty `fs` in it.
     pub(crate) fn layer(&self) -> Result<Staged, StoreError> {
         let staged = Staged { path: self.path.join(commit::unique()) };

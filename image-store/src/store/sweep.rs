@@ -3,15 +3,16 @@
 //! Decisions are made under the store's lock held alone; what goes is only renamed to the trash there, and deleted after the lock
 //! is free again.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path, time::SystemTime};
 
 use super::{
     layer,
     layout::{Layout, boot_id},
     record::{self, ImageRecord, Lease, Wanted},
+    retention::{self, Candidate, DiskUse, LayerFacts, Removed, Retention, RetentionReport, Why},
     staging,
 };
-use crate::{commit, error::StoreError, reference::Reference};
+use crate::{commit, digest::Digest, error::StoreError, reference::Reference};
 
 /// What a sweep found and removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,32 +88,99 @@ pub(crate) fn prune(layout: &Layout, goes: impl Fn(&ImageRecord) -> bool) -> Res
             .into_iter()
             .partition(|image: &ImageRecord| goes(image) && !leases.iter().any(|lease| holds(lease, image)));
         for image in gone {
-            record::remove_file(&layout.image(&image.reference))?;
+            record::remove_file(&image.path(layout))?;
             report.images.push(image.reference);
         }
-        let wanted = Wanted::collect(layout, &kept, &leases);
-        for (path, meta) in layer::all(layout)? {
-            if !wanted.contains(&path) {
-                layer::to_trash(layout, &path)?;
-                report.layers += 1;
-                report.bytes += meta.map_or(0, |meta| meta.bytes);
-            }
-        }
-        for path in commit::entries(&layout.folder("fixups"))? {
-            if !wanted.contains(&path) {
-                layer::to_trash(layout, &path)?;
-            }
-        }
-        for folder in ["configs", "manifests"] {
-            for path in commit::entries(&layout.folder(folder))? {
-                if !wanted.contains(&path) {
-                    record::remove_file(&path)?;
-                }
-            }
-        }
+        (report.layers, report.bytes) = take_away(layout, &Wanted::collect(layout, &kept, &leases))?;
     }
     empty_trash(layout)?;
     Ok(report)
+}
+
+/// Removes what the policy lets go. Looks and acts under one lock, so that nothing that is used again meanwhile goes.
+pub(crate) fn retain(layout: &Layout, policy: &Retention) -> Result<RetentionReport, StoreError> {
+    let mut report = RetentionReport::default();
+    {
+        let _alone = layout.lock(true)?;
+        let leases: Vec<Lease> = record::all(layout, "leases")?;
+        let mut images: Vec<ImageRecord> = record::all(layout, "images")?;
+        let candidates = images.iter().map(|image| candidate(layout, image, &leases)).collect::<Result<Vec<_>, _>>()?;
+        let (now, disk) = (SystemTime::now(), disk_use(layout)?);
+        let decision = retention::decide(&candidates, &layer_facts(layout, &leases)?, now, disk, policy);
+        for (at, bytes, why) in &decision.images {
+            let reference = images[*at].reference.clone();
+            let unused = now.duration_since(candidates[*at].last_used).unwrap_or_default();
+            let pressure = (*why == Why::Pressure).then(|| disk.percent());
+            record::remove_file(&images[*at].path(layout))?;
+            report.removed.push(Removed { reference, unused, pressure, bytes: *bytes });
+        }
+        // From the back, so that the places in front stay what they are.
+        let mut gone: Vec<usize> = decision.images.iter().map(|(at, ..)| *at).collect();
+        gone.sort_unstable();
+        for at in gone.into_iter().rev() {
+            images.remove(at);
+        }
+        let mut wanted = Wanted::collect(layout, &images, &leases);
+        wanted.spare(layout, &decision.spared);
+        (report.layers, report.bytes) = take_away(layout, &wanted)?;
+        report.next = decision.next;
+    }
+    empty_trash(layout)?;
+    Ok(report)
+}
+
+fn candidate(layout: &Layout, image: &ImageRecord, leases: &[Lease]) -> Result<Candidate, StoreError> {
+    Ok(Candidate {
+        last_used: modified(&image.path(layout))?,
+        held: leases.iter().any(|lease| holds(lease, image)),
+        layers: image.layers.iter().map(|layer| layer.diff_id.clone()).collect(),
+    })
+}
+
+fn layer_facts(layout: &Layout, leases: &[Lease]) -> Result<BTreeMap<Digest, LayerFacts>, StoreError> {
+    let mut facts = BTreeMap::new();
+    for (path, meta) in layer::all(layout)? {
+        let Some(meta) = meta else { continue };
+        let held = leases.iter().any(|lease| lease.layers.contains(&meta.diff_id));
+        facts.insert(meta.diff_id, LayerFacts { bytes: meta.bytes, since: modified(&path)?, held });
+    }
+    Ok(facts)
+}
+
+fn modified(path: &Path) -> Result<SystemTime, StoreError> {
+    std::fs::symlink_metadata(path).and_then(|meta| meta.modified()).map_err(StoreError::io("examining", path))
+}
+
+fn disk_use(layout: &Layout) -> Result<DiskUse, StoreError> {
+    let root = layout.root();
+    let stat = rustix::fs::statvfs(root).map_err(StoreError::io("examining", root))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    Ok(DiskUse { used: bytes(stat.f_blocks.saturating_sub(stat.f_bfree)), available: bytes(stat.f_bavail) })
+}
+
+/// Moves everything that nobody wants out of the way. Returns how many layers that were, and their bytes.
+fn take_away(layout: &Layout, wanted: &Wanted) -> Result<(usize, u64), StoreError> {
+    let (mut layers, mut bytes) = (0, 0);
+    for (path, meta) in layer::all(layout)? {
+        if !wanted.contains(&path) {
+            layer::to_trash(layout, &path)?;
+            layers += 1;
+            bytes += meta.map_or(0, |meta| meta.bytes);
+        }
+    }
+    for path in commit::entries(&layout.folder("fixups"))? {
+        if !wanted.contains(&path) {
+            layer::to_trash(layout, &path)?;
+        }
+    }
+    for folder in ["configs", "manifests"] {
+        for path in commit::entries(&layout.folder(folder))? {
+            if !wanted.contains(&path) {
+                record::remove_file(&path)?;
+            }
+        }
+    }
+    Ok((layers, bytes))
 }
 
 /// Whether a lease keeps an image's name.

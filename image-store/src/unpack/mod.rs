@@ -22,7 +22,8 @@ use std::{
 
 pub(crate) use apply::OPAQUE;
 use apply::{Applied, Applier};
-use archive::Archive;
+pub(crate) use archive::Archive;
+pub(crate) use header::Kind;
 use rustix::io::Errno;
 use stream::{Decoder, Feed, Hashed, Pipe};
 

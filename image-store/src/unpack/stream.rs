@@ -134,9 +134,9 @@ const ZSTD_WINDOW_LOG: u32 = 27;
 impl Decoder {
     pub(crate) fn new(mut feed: Feed) -> io::Result<Decoder> {
         let magic = feed.peek(4)?;
-        if magic.starts_with(&[0x1f, 0x8b]) {
+        if is_gzip(magic) {
             Ok(Decoder::Gzip(Box::new(Gzip::new(feed))))
-        } else if magic == [0x28, 0xb5, 0x2f, 0xfd] || is_skippable_frame(magic) {
+        } else if is_zstd(magic) {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(feed)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
             Ok(Decoder::Zstd(Box::new(decoder)))
@@ -155,9 +155,18 @@ impl Decoder {
     }
 }
 
-/// zstd:chunked blobs may begin with one.
-fn is_skippable_frame(magic: &[u8]) -> bool {
-    matches!(magic, [0x50..=0x5f, 0x2a, 0x4d, 0x18])
+/// Whether these four bytes begin something that is inflated.
+pub(crate) fn is_compressed(magic: &[u8]) -> bool {
+    is_gzip(magic) || is_zstd(magic)
+}
+
+fn is_gzip(magic: &[u8]) -> bool {
+    magic.starts_with(&[0x1f, 0x8b])
+}
+
+/// A frame, or one to be skipped: zstd:chunked blobs may begin with that.
+fn is_zstd(magic: &[u8]) -> bool {
+    matches!(magic, [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18])
 }
 
 impl Read for Decoder {

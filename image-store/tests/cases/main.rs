@@ -8,5 +8,6 @@ mod faults;
 mod formats;
 mod hostile;
 mod layers;
+mod load;
 mod login;
 mod retention;

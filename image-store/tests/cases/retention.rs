@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use image_store::{Silent, StoreError};
+use image_store::{Retention, Silent, StoreError};
 use kit::image::{Entry, Image, Layer};
 
 use crate::common::{Bench, request, small};
@@ -153,4 +153,81 @@ async fn a_full_disk_is_told_before_and_can_be_tried_again() {
     let bench = Bench::full(Vec::new(), limits);
     let error = bench.pull(&bench.push("app:1", &small("full"))).await.unwrap_err();
     assert!(error.recoverable() && error.to_string().contains("no space"), "{error}");
+}
+
+/// Nothing is ever kept for long, and no disk is too full.
+const AT_ONCE: Retention = Retention { delay: Duration::ZERO, high: 101, low: 100 };
+const NEVER: Retention = Retention { delay: Duration::from_secs(3600), high: 101, low: 100 };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unleased_images_go_after_their_delay() {
+    let bench = Bench::new();
+    let image = bench.pull(&bench.push("app:1", &small("kept"))).await.unwrap();
+    assert!(bench.store.retain(&AT_ONCE).unwrap().removed.is_empty());
+    bench.store.release("task").unwrap();
+    let kept = bench.store.retain(&NEVER).unwrap();
+    assert!(kept.removed.is_empty() && kept.next.is_some());
+    // Another process decides the same: all it needs is on disk.
+    let report = bench.second_store().retain(&AT_ONCE).unwrap();
+    assert_eq!((report.removed.len(), report.layers, report.next), (1, 1, None));
+    assert!(report.removed[0].bytes > 0 && report.removed[0].pressure.is_none());
+    assert!(!image.layers[0].exists());
+    for folder in ["images", "configs", "manifests", "layers", "leases", "trash"] {
+        assert_eq!(fs::read_dir(bench.root().join(folder)).unwrap().count(), 0, "{folder}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_is_a_use() {
+    let bench = Bench::new();
+    bench.pull(&bench.push("app:1", &small("used"))).await.unwrap();
+    let record = fs::read_dir(bench.root().join("images")).unwrap().next().unwrap().unwrap().path();
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(10_000);
+    fs::File::open(&record).unwrap().set_modified(long_ago).unwrap();
+    bench.store.release("task").unwrap();
+    assert!(bench.store.retain(&NEVER).unwrap().removed.is_empty());
+    fs::File::open(&record).unwrap().set_modified(long_ago).unwrap();
+    let removed = bench.store.retain(&NEVER).unwrap().removed;
+    assert!(removed[0].unused >= Duration::from_secs(10_000));
+    // Whoever waits is woken.
+    tokio::time::timeout(Duration::from_secs(5), bench.store.changed()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_takes_images_before_their_time() {
+    let bench = Bench::new();
+    for (name, lease) in [("one:1", "one"), ("two:1", "two"), ("three:1", "three")] {
+        let reference = bench.push(name, &small(name));
+        bench.store.acquire(request(&reference), lease, Arc::new(Silent)).await.unwrap();
+    }
+    bench.store.release("one").unwrap();
+    bench.store.release("three").unwrap();
+    // Any disk is fuller than this.
+    let report = bench.store.retain(&Retention { high: 0, low: 0, ..NEVER }).unwrap();
+    let names: Vec<_> = report.removed.iter().map(|removed| removed.reference.repository()).collect();
+    assert_eq!(names, ["one", "three"]);
+    assert!(report.removed.iter().all(|removed| removed.pressure.is_some()));
+    assert_eq!((bench.layer_count(), bench.store.list().unwrap().len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_a_pull_uses_goes() {
+    let bench = Arc::new(Bench::new());
+    let layer = |name: &str| Layer::of([Entry::file(name, crate::common::noise(200_000))]);
+    let image = (0..4).fold(Image::new(), |image, at| image.layer(layer(&format!("file{at}"))));
+    let reference = bench.push("busy:1", &image.build());
+    let remover = bench.second_store();
+    for _ in 0..5 {
+        let pull = bench.pull(&reference);
+        tokio::pin!(pull);
+        let image = loop {
+            tokio::select! {
+                image = &mut pull => break image.unwrap(),
+                () = tokio::time::sleep(Duration::from_millis(1)) => drop(remover.retain(&AT_ONCE).unwrap()),
+            }
+        };
+        assert!(image.layers.iter().all(|layer| layer.is_dir()));
+        bench.store.release("task").unwrap();
+        assert_eq!(remover.retain(&AT_ONCE).unwrap().layers, 4);
+    }
 }

@@ -152,7 +152,6 @@ fn options_that_cannot_be_honoured_say_so() {
             "ipv4_address",
             "ipv6_address",
             "isolation",
-            "load",
             "mac_address",
             "network_aliases",
             "pid_mode",
@@ -168,6 +167,8 @@ fn options_that_cannot_be_honoured_say_so() {
 fn values_that_cannot_be_honoured_name_option_and_remedy() {
     for (block, expected) in [
         (json!({ "image": "" }), "image: is missing (name an image, as in \"nginx:1.27\")"),
+        (json!({ "image": "a", "load": "/a.tar" }), "load: \"/a.tar\" is not a path below the task's local folder"),
+        (json!({ "image": "a", "load": "x/../../a" }), "load: \"x/../../a\" is not a path below the task's local"),
         (json!({ "image": "nginx:bad tag" }), "image: invalid image reference"),
         (json!({ "image": ["a"] }), "image: expects text, not a list"),
         (json!({ "img": "a" }), "img: is no option of this driver (remove it)"),

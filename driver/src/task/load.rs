@@ -1,0 +1,72 @@
+//! The archive that `load` names, opened without ever leaving the task's folder.
+//!
+//! The task, or an artifact that was fetched for it, wrote what lies there, links included.
+
+use std::os::fd::OwnedFd;
+
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, openat2},
+    io::Errno,
+};
+
+use super::TaskError;
+use crate::plan::NomadTask;
+
+/// Opens `path`, relative to the task's local folder. A FIFO does not block: what it is decides whoever reads it.
+pub fn open(task: &NomadTask, path: &str) -> Result<OwnedFd, TaskError> {
+    let folder = task.alloc_dir.join(&task.name);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(&folder, flags, Mode::empty())
+        .map_err(|error| TaskError::Internal(format!("the task's folder {folder:?} cannot be opened: {error}")))?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let below = format!("local/{path}");
+    loop {
+        let problem = match openat2(&root, &below, flags, Mode::empty(), resolve) {
+            Ok(archive) => return Ok(archive),
+            // Something was renamed meanwhile, and the kernel could not tell whether it left the folder.
+            Err(Errno::AGAIN) => continue,
+            Err(Errno::NOENT) => {
+                "does not exist: fetch it with an `artifact` block, whose files land in local/".to_owned()
+            }
+            Err(Errno::XDEV | Errno::LOOP) => "leads out of the task's folder: remove the link".to_owned(),
+            Err(error) => format!("cannot be opened: {error}"),
+        };
+        return Err(TaskError::Confinement(format!("option load: the image archive {below:?} {problem}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::open;
+    use crate::plan::NomadTask;
+
+    #[test]
+    fn only_what_lies_in_the_tasks_folder_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = folder.path().join("alloc/web/local");
+        fs::create_dir_all(&local).unwrap();
+        fs::write(folder.path().join("secret"), "").unwrap();
+        fs::write(local.join("image.tar"), "").unwrap();
+        symlink("image.tar", local.join("inside")).unwrap();
+        symlink("../../../secret", local.join("relative")).unwrap();
+        symlink(folder.path().join("secret"), local.join("absolute")).unwrap();
+        symlink("/proc/self/root", local.join("magic")).unwrap();
+        let task = NomadTask { name: "web".into(), alloc_dir: folder.path().join("alloc"), ..NomadTask::default() };
+        for path in ["image.tar", "./image.tar", "inside", ""] {
+            open(&task, path).unwrap();
+        }
+        for (path, expected) in [
+            ("relative", "leads out"),
+            ("absolute", "leads out"),
+            ("magic", "leads out"),
+            ("../../../secret", "leads out"),
+            ("none.tar", "does not exist"),
+        ] {
+            let error = open(&task, path).unwrap_err();
+            assert!(error.to_string().contains(expected) && !error.recoverable(), "{path}: {error}");
+        }
+    }
+}

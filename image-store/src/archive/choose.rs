@@ -1,0 +1,276 @@
+//! Which of an archive's images is meant, and what it is made of.
+//!
+//! `manifest.json` is what `docker save` writes, `index.json` an OCI layout; newer docker writes both, and then the first one
+//! counts, as it does for docker. An image is chosen by the name that the archive gives it; an archive that gives no names and
+//! holds one image needs none.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Source;
+use crate::{
+    config::Limits,
+    digest::Digest,
+    error::PullError,
+    manifest::{self, Descriptor, Document, ImageConfig, null_default},
+    platform::Platform,
+    reference::Reference,
+};
+
+const MAX_INDEX_DEPTH: usize = 2;
+
+/// The image that is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Its manifest's digest, or its config's where there is no manifest.
+    pub(crate) id: Digest,
+    pub(crate) config: Digest,
+    pub(crate) run: ImageConfig,
+    /// Bottom first.
+    pub(crate) layers: Vec<FoundLayer>,
+}
+
+/// One layer of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundLayer {
+    pub(crate) member: String,
+    /// What its bytes hash to, where the archive says so.
+    pub(crate) blob: Option<Digest>,
+    pub(crate) diff_id: Digest,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    #[serde(default, deserialize_with = "null_default")]
+    repo_tags: Vec<String>,
+    #[serde(default, deserialize_with = "null_default")]
+    layers: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    #[serde(default, deserialize_with = "null_default")]
+    manifests: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(flatten)]
+    descriptor: Descriptor,
+    #[serde(default, deserialize_with = "null_default")]
+    annotations: BTreeMap<String, String>,
+}
+
+/// See the module's head.
+pub(crate) fn choose(
+    source: &Source,
+    reference: &Reference,
+    machine: &Platform,
+    limits: &Limits,
+) -> Result<Found, PullError> {
+    let saved = source.document("manifest.json", limits)?;
+    let index = source.document("index.json", limits)?;
+    match (saved, index) {
+        // Only an index knows digests of manifests.
+        (_, Some(index)) if reference.digest().is_some() => from_index(source, reference, machine, limits, &index),
+        (Some(saved), _) => from_saved(source, reference, machine, limits, &saved),
+        (None, Some(index)) => from_index(source, reference, machine, limits, &index),
+        (None, None) => Err(source.malformed(
+            "no image archive: it has neither a manifest.json, as `docker save` writes it, nor the index.json of an OCI layout",
+        )),
+    }
+}
+
+fn from_saved(
+    source: &Source,
+    reference: &Reference,
+    machine: &Platform,
+    limits: &Limits,
+    bytes: &[u8],
+) -> Result<Found, PullError> {
+    let images: Vec<Saved> =
+        serde_json::from_slice(bytes).map_err(|error| source.malformed(format!("manifest.json: {error}")))?;
+    let named = |image: &&Saved| image.repo_tags.iter().any(|name| is_named(name, reference));
+    let image = match &images[..] {
+        [only] if only.repo_tags.is_empty() => only,
+        images => images.iter().find(named).ok_or_else(|| {
+            absent(source, reference, images.iter().flat_map(|image| &image.repo_tags).map(String::as_str))
+        })?,
+    };
+    let config_member = member(source, &image.config)?;
+    let bytes = required(source, &config_member, limits)?;
+    let config = Digest::sha256(&bytes);
+    // Both forms that docker gave the name are the digest.
+    let stem = config_member.rsplit('/').next().unwrap_or_default();
+    check(source, &config_member, digest_of(stem.strip_suffix(".json").unwrap_or(stem)).as_ref(), &config)?;
+    let mut layers = Vec::new();
+    for name in &image.layers {
+        let member = member(source, name)?;
+        let blob = member.strip_prefix("blobs/sha256/").and_then(digest_of);
+        layers.push((member, blob));
+    }
+    found(source, machine, limits, (config.clone(), config), &bytes, layers)
+}
+
+fn from_index(
+    source: &Source,
+    reference: &Reference,
+    machine: &Platform,
+    limits: &Limits,
+    bytes: &[u8],
+) -> Result<Found, PullError> {
+    let index: Index =
+        serde_json::from_slice(bytes).map_err(|error| source.malformed(format!("index.json: {error}")))?;
+    let entries = named_entries(source, reference, &index.manifests)?;
+    let mut next = manifest::choose(reference, &entries, machine)?;
+    for _ in 0..=MAX_INDEX_DEPTH {
+        let bytes = blob(source, &next, limits)?;
+        match manifest::parse_document(&format!("{}: {}", source.name(), next.digest), &bytes)? {
+            Document::Index(entries) => next = manifest::choose(reference, &entries, machine)?,
+            Document::Manifest(manifest) => {
+                let config = blob(source, &manifest.config, limits)?;
+                let layers = manifest.layers.into_iter().map(|layer| (path_of(&layer.digest), Some(layer.digest)));
+                return found(
+                    source,
+                    machine,
+                    limits,
+                    (next.digest, manifest.config.digest),
+                    &config,
+                    layers.collect(),
+                );
+            }
+        }
+    }
+    Err(source.malformed(format!("indexes nested more than {MAX_INDEX_DEPTH} deep")))
+}
+
+/// The entries that go by the name, or all if none has a name and there can be no doubt.
+fn named_entries(source: &Source, reference: &Reference, all: &[Entry]) -> Result<Vec<Descriptor>, PullError> {
+    if let Some(digest) = reference.digest() {
+        let same: Vec<_> = all.iter().map(|entry| &entry.descriptor).filter(|entry| entry.digest == *digest).collect();
+        let names = all.iter().map(|entry| entry.descriptor.digest.as_str());
+        return if same.is_empty() {
+            Err(absent(source, reference, names))
+        } else {
+            Ok(same.into_iter().cloned().collect())
+        };
+    }
+    let named: Vec<_> = all.iter().filter(|entry| entry.goes_by(reference)).collect();
+    let nameless = || all.iter().all(|entry| entry.name().is_none());
+    let sure = || all.len() == 1 || all.iter().all(|entry| entry.descriptor.platform.is_some());
+    let chosen: Vec<_> = if named.is_empty() && nameless() && sure() { all.iter().collect() } else { named };
+    if chosen.is_empty() {
+        return Err(absent(source, reference, all.iter().filter_map(Entry::name)));
+    }
+    Ok(chosen.into_iter().map(|entry| entry.descriptor.clone()).collect())
+}
+
+impl Entry {
+    /// The whole name where there is one: containerd and docker give it beside the bare tag.
+    fn name(&self) -> Option<&str> {
+        let name = |key: &str| self.annotations.get(key).map(String::as_str);
+        name("io.containerd.image.name").or_else(|| name("org.opencontainers.image.ref.name"))
+    }
+
+    fn goes_by(&self, reference: &Reference) -> bool {
+        self.name().is_some_and(|name| {
+            // Some tools write only the tag.
+            if name.contains(['/', ':']) { is_named(name, reference) } else { reference.tag() == Some(name) }
+        })
+    }
+}
+
+fn is_named(name: &str, reference: &Reference) -> bool {
+    let key = |reference: &Reference| {
+        let tag = reference.tag().map(str::to_owned);
+        (reference.domain().to_owned(), reference.repository().to_owned(), tag)
+    };
+    name.parse::<Reference>().is_ok_and(|name| key(&name) == key(reference))
+}
+
+fn absent<'a>(source: &Source, reference: &Reference, names: impl Iterator<Item = &'a str>) -> PullError {
+    let names: Vec<String> = names.take(20).map(|name| name.chars().take(200).collect()).collect();
+    let detail = match &names[..] {
+        [] => ": the archive has several images and names none of them; save one image only".to_owned(),
+        names => format!(": set `image` to one of the names in the archive: {}", names.join(", ")),
+    };
+    PullError::NotFound { host: source.name().to_owned(), what: reference.to_string(), detail }
+}
+
+/// Joins what an image is made of, once its config was verified.
+fn found(
+    source: &Source,
+    machine: &Platform,
+    limits: &Limits,
+    (id, config): (Digest, Digest),
+    bytes: &[u8],
+    layers: Vec<(String, Option<Digest>)>,
+) -> Result<Found, PullError> {
+    let what = format!("{}: config {config}", source.name());
+    let document = manifest::parse_config(&what, bytes)?;
+    if layers.len() != document.diff_ids.len() {
+        let problem = format!("it names {} layers, the manifest {}", document.diff_ids.len(), layers.len());
+        return Err(PullError::malformed(what, problem));
+    }
+    if layers.len() > limits.layers {
+        return Err(PullError::TooLarge {
+            what: format!("{what}: the number of layers"),
+            limit: limits.layers.to_string(),
+        });
+    }
+    if document.platform.distance(machine).is_none() {
+        tracing::warn!(archive = source.name(), platform = %document.platform, "the image was made for another platform");
+    }
+    let join = |((member, blob), diff_id)| FoundLayer { member, blob, diff_id };
+    Ok(Found {
+        id,
+        config,
+        run: document.config,
+        layers: layers.into_iter().zip(document.diff_ids).map(join).collect(),
+    })
+}
+
+fn member(source: &Source, name: &str) -> Result<String, PullError> {
+    match super::clean(name.as_bytes()) {
+        Ok(Some(name)) => Ok(name),
+        Ok(None) => Err(source.malformed("manifest.json names a member without a name")),
+        Err(problem) => Err(source.malformed(format!("manifest.json: member {name:?} {problem}"))),
+    }
+}
+
+fn required(source: &Source, member: &str, limits: &Limits) -> Result<Vec<u8>, PullError> {
+    source.document(member, limits)?.ok_or_else(|| source.malformed(format!("{member:?} is missing")))
+}
+
+/// A small blob of an OCI layout, verified.
+fn blob(source: &Source, descriptor: &Descriptor, limits: &Limits) -> Result<Vec<u8>, PullError> {
+    let member = path_of(&descriptor.digest);
+    let bytes = required(source, &member, limits)?;
+    if !descriptor.digest.matches(&bytes) {
+        let actual = Digest::sha256(&bytes);
+        check(source, &member, Some(&descriptor.digest), &actual)?;
+    }
+    Ok(bytes)
+}
+
+fn path_of(digest: &Digest) -> String {
+    format!("blobs/{}", digest.as_str().replacen(':', "/", 1))
+}
+
+fn digest_of(hex: &str) -> Option<Digest> {
+    format!("sha256:{hex}").parse().ok()
+}
+
+fn check(source: &Source, member: &str, expected: Option<&Digest>, actual: &Digest) -> Result<(), PullError> {
+    match expected {
+        Some(expected) if expected != actual => Err(PullError::DigestMismatch {
+            what: format!("{}: {member:?}", source.name()),
+            expected: expected.clone(),
+            actual: actual.clone(),
+        }),
+        _ => Ok(()),
+    }
+}

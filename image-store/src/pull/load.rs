@@ -1,0 +1,216 @@
+//! From an archive on disk to folders that can be mounted.
+//!
+//! The same unpacker, the same limits and the same checks as for a pull. What an archive says about itself proves nothing: a layer
+//! that is here already is used only if the archive really holds its bytes, and the image is recorded as loaded, which no pull
+//! and no other task ever takes for what a registry means by that name.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use super::{Image, Pin, blocking, fetch, interrupted};
+use crate::{
+    archive::{self, Found, FoundLayer, GivenUp, Source},
+    digest::Hasher,
+    error::{PullError, StoreError},
+    reference::Reference,
+    store::{self, ImageRecord, Inner, LayerRecord, Lease, Store},
+};
+
+/// One wish for an image from an archive.
+#[derive(Debug)]
+pub struct LoadRequest {
+    /// The archive, open for reading, or a folder with what would be in it.
+    pub source: OwnedFd,
+    /// How error texts call it.
+    pub name: String,
+    /// Which of its images.
+    pub reference: Reference,
+    /// Ceiling for the whole load.
+    pub timeout: Option<Duration>,
+}
+
+impl Store {
+    /// Makes an image of an archive ready and leases it, as [`Store::acquire`] does for a registry's. Reads what `docker save`
+    /// writes and OCI layouts, plain or compressed.
+    pub async fn load(&self, request: LoadRequest, lease: &str) -> Result<Image, PullError> {
+        let (reference, limit) = (request.reference.to_string(), request.timeout);
+        let work = load(&self.inner, request, lease);
+        match limit {
+            None => work.await,
+            Some(limit) => {
+                let late = PullError::Timeout { reference, limit };
+                tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
+            }
+        }
+    }
+}
+
+/// Tells threads that read the archive that nobody waits for them any more.
+struct GiveUp(GivenUp);
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str) -> Result<Image, PullError> {
+    let reference = request.reference.clone();
+    let guard = GiveUp(GivenUp::default());
+    let (keeper, given_up) = (Arc::clone(inner), Arc::clone(&guard.0));
+    let (source, found) = working(move || open(&keeper, request, given_up)).await?;
+    let lease = Lease {
+        name: lease.to_owned(),
+        reference: reference.clone(),
+        manifest: found.id.clone(),
+        layers: unique(&found.layers).into_iter().map(|layer| layer.diff_id).collect(),
+        fixups: Vec::new(),
+    };
+    let pin = Pin::new(inner, &lease).await?;
+    let last_word = Arc::clone(&pin.given_up);
+    let ready = make_ready(inner, &Arc::new(source), &found, lease, last_word).await;
+    pin.end(ready.is_ok()).await?;
+    Ok(Image { reference, digest: found.id.to_string(), layers: ready?, config: found.run })
+}
+
+fn open(inner: &Inner, request: LoadRequest, given_up: GivenUp) -> Result<(Source, Found), PullError> {
+    let LoadRequest { source, name, reference, .. } = request;
+    let source = Source::open(name, source, &inner.limits, inner.staging()?.path(), given_up)?;
+    let found = archive::choose(&source, &reference, &inner.platform, &inner.limits)?;
+    Ok((source, found))
+}
+
+/// Like [`blocking`], for work that judges images.
+async fn working<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PullError> + Send + 'static,
+) -> Result<T, PullError> {
+    blocking(move || Ok(work())).await?
+}
+
+/// The topmost one of equal layers, as overlay wants it.
+fn unique(layers: &[FoundLayer]) -> Vec<FoundLayer> {
+    let mut seen = std::collections::HashSet::new();
+    let mut kept: Vec<_> = layers.iter().rev().filter(|layer| seen.insert(&layer.diff_id)).cloned().collect();
+    kept.reverse();
+    kept
+}
+
+async fn make_ready(
+    inner: &Arc<Inner>,
+    source: &Arc<Source>,
+    found: &Found,
+    mut lease: Lease,
+    given_up: Arc<Mutex<bool>>,
+) -> Result<Vec<std::path::PathBuf>, PullError> {
+    let layers = load_layers(inner, source, unique(&found.layers)).await?;
+    let record = ImageRecord {
+        reference: lease.reference.clone(),
+        resolved: found.id.clone(),
+        manifest: found.id.clone(),
+        config: found.config.clone(),
+        layers,
+        pulled_at: store::now(),
+        loaded: true,
+        access: store::Access::Anyone,
+    };
+    let keeper = Arc::clone(inner);
+    let folders = blocking(move || {
+        keeper.save_loaded(&record)?;
+        let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if *given_up { Err(interrupted()) } else { keeper.mountable(&mut lease) }
+    })
+    .await?;
+    inner.sync_soon();
+    Ok(folders)
+}
+
+/// Makes layers ready, a few at once. Returns them in the order they came in.
+async fn load_layers(
+    inner: &Arc<Inner>,
+    source: &Arc<Source>,
+    layers: Vec<FoundLayer>,
+) -> Result<Vec<LayerRecord>, PullError> {
+    let slots = Arc::new(Semaphore::new(inner.limits.parallel_per_pull.max(1)));
+    let mut tasks = JoinSet::new();
+    let count = layers.len();
+    for (at, layer) in layers.into_iter().enumerate() {
+        let (inner, source, slots) = (Arc::clone(inner), Arc::clone(source), Arc::clone(&slots));
+        tasks.spawn(async move {
+            let _slot = slots.acquire().await;
+            Ok::<_, PullError>((at, load_layer(&inner, &source, layer).await?))
+        });
+    }
+    let mut done = Vec::with_capacity(count);
+    while let Some(result) = tasks.join_next().await {
+        match result {
+            Ok(result) => done.push(result?),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Only a runtime that shuts down cancels them while we wait.
+            Err(_) => return Err(interrupted().into()),
+        }
+    }
+    done.sort_by_key(|(at, _)| *at);
+    Ok(done.into_iter().map(|(_, layer)| layer).collect())
+}
+
+async fn load_layer(inner: &Arc<Inner>, source: &Arc<Source>, layer: FoundLayer) -> Result<LayerRecord, PullError> {
+    let flight = inner.layer_flight(&layer.diff_id);
+    let _turn = flight.lock().await;
+    let (keeper, archive, wanted) = (Arc::clone(inner), Arc::clone(source), layer.clone());
+    if let Some(ready) = working(move || already_here(&keeper, &archive, &wanted)).await? {
+        return Ok(ready);
+    }
+    let (keeper, archive, wanted) = (Arc::clone(inner), Arc::clone(source), layer.clone());
+    let (part, staged) = working(move || {
+        let part = member(&archive, &wanted)?;
+        // The archive's layers may be compressed, so this is only the least that they need.
+        keeper.check_space(part.size())?;
+        Ok((part, keeper.staging()?.layer()?))
+    })
+    .await?;
+    let mut record = LayerRecord {
+        blob: layer.blob.clone().unwrap_or_else(|| layer.diff_id.clone()),
+        size: part.size(),
+        diff_id: layer.diff_id.clone(),
+    };
+    let _download = inner.downloads.acquire().await;
+    let (staged, unpacked) = fetch::unpack_part(inner, &record, staged, part).await?;
+    if layer.blob.is_none() {
+        record.blob = unpacked.blob.clone();
+    }
+    fetch::commit(inner, &record, staged, unpacked).await?;
+    Ok(record)
+}
+
+fn member(source: &Source, layer: &FoundLayer) -> Result<archive::Part, PullError> {
+    let missing = || source.malformed(format!("layer {:?} is missing", layer.member));
+    source.member(&layer.member)?.ok_or_else(missing)
+}
+
+/// The layer if the store has it and the archive holds bytes that are known to unpack to it.
+fn already_here(inner: &Inner, source: &Source, layer: &FoundLayer) -> Result<Option<LayerRecord>, PullError> {
+    if !inner.has_layer(&layer.diff_id)? {
+        return Ok(None);
+    }
+    let mut part = member(source, layer)?;
+    let size = part.size();
+    let algorithm = layer.blob.as_ref().unwrap_or(&layer.diff_id).algorithm();
+    let mut hasher = Hasher::new(algorithm);
+    let mut block = vec![0; 256 << 10];
+    loop {
+        let read = std::io::Read::read(&mut part, &mut block);
+        match read.map_err(StoreError::io("reading", source.name()))? {
+            0 => break,
+            length => hasher.update(&block[..length]),
+        }
+    }
+    let record = LayerRecord { blob: hasher.finish(), size, diff_id: layer.diff_id.clone() };
+    let honest = layer.blob.as_ref().is_none_or(|blob| *blob == record.blob);
+    // A dishonest one is unpacked, which tells what is wrong with it.
+    Ok(if honest && inner.ready(&record)? { Some(record) } else { None })
+}

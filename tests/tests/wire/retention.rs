@@ -1,0 +1,88 @@
+//! Images that nobody uses any more: when they go, and that nothing else does.
+
+use std::fs;
+
+use kit::{
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Plugin,
+    tools::Images,
+};
+use serde_json::json;
+
+fn count(node: &Node, folder: &str) -> usize {
+    fs::read_dir(node.data_dir().join("images").join(folder)).must("a folder of the store").count()
+}
+
+/// Records, layers and documents of no image at all.
+fn empty(node: &Node) -> bool {
+    ["images", "layers", "manifests", "configs", "leases"].iter().all(|folder| count(node, folder) == 0)
+}
+
+async fn run_once(node: &Node, plugin: &mut Plugin, image: &str) {
+    let task = node.task(image).sh("true").build(plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+}
+
+#[tokio::test]
+async fn an_image_goes_after_its_last_task() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"gc": {"image_delay": "1s"}})).await;
+    let images = Images::start().await;
+    let long = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
+    plugin.started(&long).await;
+    run_once(&node, &mut plugin, &images.busybox()).await;
+    // Another image, all on the same layer.
+    run_once(&node, &mut plugin, &images.with_config("other", json!({"Labels": {"a": "b"}}))).await;
+    // What is left is the running task's.
+    let left = || ["images", "configs", "layers"].map(|folder| count(&node, folder));
+    assert!(eventually(seconds(20), || left() == [1, 1, 1]).await, "{:?}", left());
+    plugin.destroy(long.id(), true).await.must("DestroyTask");
+    assert!(eventually(seconds(20), || empty(&node)).await);
+    let log = || fs::read_to_string(node.data_dir().join("oci-rs.log")).must("the log file");
+    let told = || log().lines().filter(|line| line.contains("image removed")).count();
+    assert!(eventually(seconds(20), || told() == 2).await, "{}", log());
+    // It comes again when it is wanted again.
+    run_once(&node, &mut plugin, &images.busybox()).await;
+    node.finish(plugin).await;
+}
+
+/// What decides is on disk: another process goes on with it.
+#[tokio::test]
+async fn a_restart_forgets_nothing() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let mut plugin = node.launch_with(json!({"gc": {"image_delay": "1h"}})).await;
+    run_once(&node, &mut plugin, &images.busybox()).await;
+    assert_eq!(count(&node, "images"), 1);
+    plugin.process.kill().await;
+    let plugin = node.launch_with(json!({"gc": {"image_delay": "1s"}})).await;
+    assert!(eventually(seconds(20), || empty(&node)).await);
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_full_disk_does_not_wait() {
+    let node = Node::new();
+    let images = Images::start().await;
+    // Every disk is that full.
+    let full = json!({"gc": {"image_delay": "1h", "disk_high_percent": 1}});
+    let mut plugin = node.launch_with(full).await;
+    run_once(&node, &mut plugin, &images.busybox()).await;
+    assert!(eventually(seconds(20), || empty(&node)).await);
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_operator_may_keep_everything() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let keep = json!({"gc": {"image": false, "image_delay": "1s", "disk_high_percent": 1}});
+    let mut plugin = node.launch_with(keep).await;
+    run_once(&node, &mut plugin, &images.busybox()).await;
+    tokio::time::sleep(seconds(3)).await;
+    assert_eq!(count(&node, "images"), 1);
+    node.finish(plugin).await;
+}
