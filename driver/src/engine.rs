@@ -72,22 +72,20 @@ impl Engine {
 
     /// What the state folder says of a container.
     pub fn status(&self, container: &ContainerId) -> Result<Status, TaskError> {
-        self.runtime.status(container).map_err(|error| TaskError::Internal(error.to_string()))
+        self.runtime.status(container).map_err(TaskError::internal)
     }
 
     /// Reads a container's counters.
     pub async fn stats(self: &Arc<Self>, container: &ContainerId) -> Result<Stats, TaskError> {
         let (engine, container) = (self.clone(), container.clone());
-        blocking(move || engine.runtime.stats(&container).map_err(|error| TaskError::Internal(error.to_string()))).await
+        blocking(move || engine.runtime.stats(&container).map_err(TaskError::internal)).await
     }
 
     /// Kills every process of a task's container.
     pub async fn kill_all(self: &Arc<Self>, facts: Arc<Facts>) -> Result<(), TaskError> {
         let engine = self.clone();
         blocking(move || match facts.state() {
-            Some(state) => {
-                engine.runtime.kill_all(&state.container).map_err(|error| TaskError::Internal(error.to_string()))
-            }
+            Some(state) => engine.runtime.kill_all(&state.container).map_err(TaskError::internal),
             None => Ok(()),
         })
         .await
@@ -105,15 +103,15 @@ impl Engine {
     pub async fn remove_container(self: &Arc<Self>, container: ContainerId) -> Result<(), TaskError> {
         let engine = self.clone();
         blocking(move || {
-            engine.runtime.destroy(&container).map_err(|error| TaskError::Internal(error.to_string()))?;
-            engine.store.release(container.as_str()).map_err(|error| TaskError::Internal(error.to_string()))
+            engine.runtime.destroy(&container).map_err(TaskError::internal)?;
+            engine.store.release(container.as_str()).map_err(TaskError::internal)
         })
         .await
     }
 
     /// Prepares for the first task, and removes what a crash or a restart of the machine left: half-made layers, writable
-    /// layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included. Then removes images that are no longer
-    /// used, for as long as the plugin lives. Runs beside everything else.
+    /// layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included.
+    /// Then removes images that are no longer used, for as long as the plugin lives. Runs beside everything else.
     pub async fn keep_clean(self: Arc<Self>, tasks: Tasks) {
         let engine = self.clone();
         if let Err(error) = blocking(move || engine.sweep_now(&tasks)).await {
@@ -151,22 +149,21 @@ impl Engine {
     }
 
     fn sweep_now(&self, tasks: &Tasks) -> Result<(), TaskError> {
-        let internal = |error: &dyn std::fmt::Display| TaskError::Internal(error.to_string());
         // The first task should not wait for the copy of our own binary.
-        self.runtime.prepare().map_err(|error| internal(&error))?;
+        self.runtime.prepare().map_err(TaskError::internal)?;
         // Leases are listed first: a task is known before it leases its image, and keeps its state folder until after.
-        let leases = self.store.leases().map_err(|error| internal(&error))?;
-        let containers = self.runtime.list().map_err(|error| internal(&error))?;
+        let leases = self.store.leases().map_err(TaskError::internal)?;
+        let containers = self.runtime.list().map_err(TaskError::internal)?;
         let known = tasks.containers();
         for lease in leases {
             let held = |container: &ContainerId| container.as_str() == lease;
             if !containers.iter().any(held) && !known.iter().any(held) {
                 tracing::info!(lease, "releasing the image of a task that is gone");
-                self.store.release(&lease).map_err(|error| internal(&error))?;
+                self.store.release(&lease).map_err(TaskError::internal)?;
             }
         }
-        let layers = self.runtime.sweep().map_err(|error| internal(&error))?;
-        let images = self.store.sweep().map_err(|error| internal(&error))?;
+        let layers = self.runtime.sweep().map_err(TaskError::internal)?;
+        let images = self.store.sweep().map_err(TaskError::internal)?;
         tracing::debug!(?layers, ?images, "leftovers swept");
         Ok(())
     }

@@ -56,6 +56,11 @@ pub enum TaskError {
 }
 
 impl TaskError {
+    /// A failure of the host whose own text says all that there is to say.
+    pub fn internal(error: impl std::fmt::Display) -> Self {
+        Self::Internal(error.to_string())
+    }
+
     /// Whether the same start may succeed later, so that the job's restart policy should try again.
     pub fn recoverable(&self) -> bool {
         match self {

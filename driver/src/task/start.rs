@@ -185,7 +185,7 @@ async fn start_container(engine: &Arc<Engine>, planned: TaskPlan) -> Result<Runn
             Err(error) if error.kind == StartErrorKind::Exists => {
                 tracing::warn!(container = %planned.container.id, "removing what an interrupted start left");
                 let removed = engine.runtime.destroy(&planned.container.id);
-                removed.map_err(|error| TaskError::Internal(error.to_string()))?;
+                removed.map_err(TaskError::internal)?;
                 Ok(engine.runtime.start(&planned.container)?)
             }
             result => Ok(result?),
