@@ -43,7 +43,7 @@ const PREFIX: &str = "com.hashicorp.nomad.";
 /// The image's labels, over them the task's, over them Nomad's own.
 pub fn labels(context: &TaskContext) -> BTreeMap<String, String> {
     let TaskContext { spec, task, image, policy, .. } = *context;
-    let mut labels = image.labels.clone();
+    let mut labels = image.config.labels.clone();
     labels.extend(spec.labels.clone());
     labels.insert(format!("{PREFIX}alloc_id"), task.alloc_id.clone());
     // Nomad leaves the parent out of the task, but not out of its environment.

@@ -5,7 +5,6 @@
 
 mod confine;
 mod identity;
-mod image;
 mod mounts;
 mod network;
 mod nomad;
@@ -17,9 +16,10 @@ mod tests;
 
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
+use image_store::Image;
 use runtime::plan::{ContainerPlan, RootFs};
 
-pub use self::{identity::container_id, image::ImageFacts, nomad::NomadTask};
+pub use self::{identity::container_id, nomad::NomadTask};
 use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
 
 /// What the node is like.
@@ -45,7 +45,7 @@ pub struct TaskContext<'a> {
     /// Nomad's part.
     pub task: &'a NomadTask,
     /// The image.
-    pub image: &'a ImageFacts,
+    pub image: &'a Image,
     /// The node.
     pub node: &'a NodeFacts,
     /// What the operator allows.
@@ -99,17 +99,17 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
     let hostname = network::hostname(context);
     let container = ContainerPlan {
         id: container_id(&task.id),
-        args: process::args(spec, image, mistakes),
-        env: process::env(spec, image, task, &hostname, mistakes),
-        cwd: process::cwd(spec, image),
-        user: if task.user.is_empty() { image.user.clone() } else { task.user.clone() },
+        args: process::args(spec, &image.config, mistakes),
+        env: process::env(spec, &image.config, task, &hostname, mistakes),
+        cwd: process::cwd(spec, &image.config),
+        user: if task.user.is_empty() { image.config.user.clone() } else { task.user.clone() },
         groups: spec.group_add.clone(),
         terminal: spec.tty,
         init: spec.init,
         root: RootFs {
             layers: image.layers.clone(),
             readonly: spec.readonly_rootfs,
-            volumes: mounts::image_volumes(image, &binds.mounts),
+            volumes: mounts::image_volumes(&image.config, &binds.mounts),
         },
         files: network::files(context, &network, &hostname, &binds.mounts, mistakes),
         devices: mounts::devices(context, mistakes),
@@ -128,7 +128,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
     };
     TaskPlan {
         container,
-        stop_signal: process::stop_signal(image),
+        stop_signal: process::stop_signal(&image.config),
         alloc_dir: task.alloc_dir.clone(),
         confined: binds.confined,
         create: binds.create,

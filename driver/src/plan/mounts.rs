@@ -5,9 +5,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use image_store::ImageConfig;
 use runtime::plan::{Device, Mount, MountKind, Propagation};
 
-use super::{ImageFacts, NomadTask, TaskContext};
+use super::{NomadTask, TaskContext};
 use crate::config::{Mistakes, MountRequest, MountSource};
 
 /// The mounts, and what must be done about their sources.
@@ -163,7 +164,7 @@ fn depth(destination: &str) -> usize {
 }
 
 /// The image's volumes that nothing is mounted on.
-pub fn image_volumes(image: &ImageFacts, mounts: &[Mount]) -> Vec<String> {
+pub fn image_volumes(image: &ImageConfig, mounts: &[Mount]) -> Vec<String> {
     let mut volumes: Vec<String> = image.volumes.iter().map(|path| clean(path)).collect();
     volumes.retain(|path| path != "/" && mounts.iter().all(|mount| mount.destination != *path));
     volumes.sort();

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use image_store::ImageConfig;
 use runtime::plan::Output;
 
-use super::{ImageFacts, NomadTask};
+use super::NomadTask;
 use crate::config::{Mistakes, TaskSpec};
 
 /// Docker's rules: an entrypoint of the task's own leaves the image's CMD unused; `command` and `args` replace the CMD only.
-pub fn args(spec: &TaskSpec, image: &ImageFacts, mistakes: &Mistakes) -> Vec<String> {
+pub fn args(spec: &TaskSpec, image: &ImageConfig, mistakes: &Mistakes) -> Vec<String> {
     let own: Vec<String> = spec.command.iter().chain(&spec.args).cloned().collect();
     // An empty entrypoint removes the image's and keeps its CMD.
     let overridden = spec.entrypoint.as_ref().is_some_and(|entrypoint| !entrypoint.is_empty());
@@ -34,7 +35,7 @@ pub fn args(spec: &TaskSpec, image: &ImageFacts, mistakes: &Mistakes) -> Vec<Str
 /// `HOME` is left to the runtime, which knows the user's.
 pub fn env(
     spec: &TaskSpec,
-    image: &ImageFacts,
+    image: &ImageConfig,
     task: &NomadTask,
     hostname: &str,
     mistakes: &Mistakes,
@@ -68,12 +69,12 @@ pub fn env(
 }
 
 /// The working folder; an image's relative one is taken from the root.
-pub fn cwd(spec: &TaskSpec, image: &ImageFacts) -> String {
+pub fn cwd(spec: &TaskSpec, image: &ImageConfig) -> String {
     super::mounts::clean(spec.work_dir.as_deref().unwrap_or(&image.working_dir))
 }
 
 /// The image's STOPSIGNAL, or SIGTERM when it has none or one that does not exist.
-pub fn stop_signal(image: &ImageFacts) -> i32 {
+pub fn stop_signal(image: &ImageConfig) -> i32 {
     let named = image.stop_signal.as_deref().and_then(|name| crate::signal::parse(name).ok());
     named.filter(|signal| *signal != 0).unwrap_or(libc::SIGTERM)
 }

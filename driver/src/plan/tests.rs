@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use image_store::{Image, ImageConfig};
 use proptest::prelude::*;
 use runtime::plan::{CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Network, Propagation, Seccomp};
 use serde_json::{Value as Json, json};
 
 use super::{
-    ImageFacts, NodeFacts, NomadTask, TaskContext, TaskPlan, container_plan,
+    NodeFacts, NomadTask, TaskContext, TaskPlan, container_plan,
     mounts::clean,
     nomad::{Dns, HostsEntry, NomadDevice, NomadMount, TaskResources},
 };
@@ -19,7 +20,7 @@ const ALLOC: &str = "9f7b0c1e-1111-2222-3333-444455556666";
 struct Case {
     spec: TaskSpec,
     task: NomadTask,
-    image: ImageFacts,
+    image: Image,
     node: NodeFacts,
     policy: Policy,
 }
@@ -71,9 +72,8 @@ fn task() -> NomadTask {
     }
 }
 
-fn image() -> ImageFacts {
-    ImageFacts {
-        layers: vec!["/layers/b/fs".into(), "/layers/a/fs".into()],
+fn image() -> Image {
+    let config = ImageConfig {
         env: vec![("LANG".into(), "C".into())],
         entrypoint: Some(vec!["/entry".into()]),
         cmd: Some(vec!["serve".into(), "-v".into()]),
@@ -82,6 +82,13 @@ fn image() -> ImageFacts {
         stop_signal: Some("SIGQUIT".into()),
         volumes: vec!["/data/".into()],
         labels: BTreeMap::from([("from".into(), "image".into())]),
+        ..ImageConfig::default()
+    };
+    Image {
+        reference: "nginx".parse().unwrap(),
+        digest: "sha256:00".into(),
+        layers: vec!["/layers/b/fs".into(), "/layers/a/fs".into()],
+        config,
     }
 }
 
@@ -157,7 +164,7 @@ fn the_command_line_is_dockers() {
         [(json!({ "entrypoint": [""] }), Some(vec!["x".to_owned()])), (json!({ "entrypoint": [] }), None)]
     {
         let mut case = Case::new(block);
-        case.image.cmd = cmd;
+        case.image.config.cmd = cmd;
         assert!(case.error().starts_with("command: is missing"), "{}", case.error());
     }
 }
@@ -165,7 +172,8 @@ fn the_command_line_is_dockers() {
 #[test]
 fn the_environment_is_layered() {
     let mut case = Case::new(json!({ "tty": true, "hostname": "h" }));
-    case.image.env = vec![("A".into(), "image".into()), ("B".into(), "image".into()), ("A".into(), "again".into())];
+    case.image.config.env =
+        vec![("A".into(), "image".into()), ("B".into(), "image".into()), ("A".into(), "again".into())];
     case.task.env = BTreeMap::from([("B".into(), "task".into()), ("TERM".into(), "dumb".into())]);
     let pairs = [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -177,7 +185,7 @@ fn the_environment_is_layered() {
     let expected: Vec<_> = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     assert_eq!(case.container().env, expected);
 
-    case.image.env.push(("PATH".into(), "/bin".into()));
+    case.image.config.env.push(("PATH".into(), "/bin".into()));
     assert_eq!(case.container().env[0].1, "/bin");
     case.task.env.insert("BAD".into(), "a\0b".into());
     assert!(case.error().starts_with("env: \"BAD\" is not a variable"));
@@ -187,14 +195,14 @@ fn the_environment_is_layered() {
 fn user_folder_and_stop_signal_have_their_order() {
     let mut case = Case::new(json!({ "work_dir": "/own/./x/.." }));
     case.task.user = "1000:100".into();
-    case.image.stop_signal = Some("SIGNONSENSE".into());
+    case.image.config.stop_signal = Some("SIGNONSENSE".into());
     let plan = case.plan().unwrap();
     assert_eq!((plan.container.user.as_str(), plan.container.cwd.as_str()), ("1000:100", "/own"));
     assert_eq!(plan.stop_signal, libc::SIGTERM);
     let mut case = Case::new(json!({}));
-    case.image.working_dir = "rel".into();
+    case.image.config.working_dir = "rel".into();
     assert_eq!(case.container().cwd, "/rel");
-    case.image.working_dir = String::new();
+    case.image.config.working_dir = String::new();
     assert_eq!(case.container().cwd, "/");
 }
 
@@ -570,7 +578,7 @@ proptest! {
         task_env in prop::collection::btree_map("[ab]{1,2}", "[a-z]{0,3}", 0..6),
     ) {
         let mut case = Case::new(json!({}));
-        case.image.env = image_env.clone();
+        case.image.config.env = image_env.clone();
         case.task.env = task_env.clone();
         let env = case.container().env;
         let map: BTreeMap<String, String> = env.iter().cloned().collect();

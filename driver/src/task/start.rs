@@ -170,9 +170,8 @@ async fn pull(
 }
 
 fn make_plan(engine: &Engine, spec: &TaskSpec, task: &NomadTask, image: &Image) -> Result<TaskPlan, TaskError> {
-    let facts = plan::ImageFacts::from(image);
     let node = engine.node_facts();
-    Ok(plan::container_plan(&TaskContext { spec, task, image: &facts, node: &node, policy: engine.policy() })?)
+    Ok(plan::container_plan(&TaskContext { spec, task, image, node: &node, policy: engine.policy() })?)
 }
 
 async fn start_container(engine: &Arc<Engine>, planned: TaskPlan) -> Result<Running, TaskError> {
