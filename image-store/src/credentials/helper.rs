@@ -196,14 +196,14 @@ fn poll_until(polled: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::*;
 
     /// Written by a process of its own: a descriptor of ours that is open for writing could be inherited by a process that another
     /// test starts at that moment, and a file that somebody may write cannot be executed (ETXTBSY).
-    fn script(folder: &Path, text: &str) -> PathBuf {
+    pub fn script(folder: &Path, text: &str) -> PathBuf {
         let path = folder.join("docker-credential-test");
         let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#;
         let status = Command::new("sh").args(["-c", write, "sh"]).arg(&path).arg(text).status();

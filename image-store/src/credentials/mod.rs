@@ -88,8 +88,6 @@ fn from_file(path: &Path, reference: &Reference) -> Result<Option<Credentials>, 
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn request() -> PullRequest {
@@ -140,9 +138,7 @@ mod tests {
     #[tokio::test]
     async fn helpers_of_the_file_come_before_its_passwords() {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("docker-credential-script");
-        std::fs::write(&program, "#!/bin/sh\necho '{\"Username\":\"helped\",\"Secret\":\"s\"}'\n").unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = helper::tests::script(folder.path(), r#"echo '{"Username":"helped","Secret":"s"}'"#);
         let server = docker::server("registry.invalid");
         let credentials = helper::run(&program, server, std::time::Duration::from_secs(10)).unwrap();
         assert_eq!(credentials.unwrap().username, "helped");
