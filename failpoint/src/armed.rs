@@ -50,7 +50,8 @@ fn parse(text: &str) -> (String, u32) {
 /// One write, so that processes and threads do not mix their lines. A trace that cannot be written is a broken test.
 fn append(file: &std::path::Path, name: &str) {
     let line = format!("{name}\n");
-    let written = File::options().append(true).create(true).open(file).and_then(|mut file| file.write_all(line.as_bytes()));
+    let written =
+        File::options().append(true).create(true).open(file).and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(error) = written {
         panic!("failpoint {name}: {}: {error}", file.display());
     }
