@@ -3,6 +3,7 @@
 //! Knows no Nomad, no gRPC and no containers.
 
 mod archive;
+mod buffers;
 mod commit;
 mod config;
 mod credentials;

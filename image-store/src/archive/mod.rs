@@ -29,13 +29,14 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use tokio::sync::mpsc;
 
 use crate::{
+    buffers::{self, Buffers},
     commit,
     config::Limits,
     digest::Algorithm,
     error::{PullError, StoreError},
     unpack::{
         Archive, Kind, UnpackError,
-        stream::{self, BUFFER, Decoder, Feed, Hashed, Piece},
+        stream::{self, Decoder, Feed, Hashed, Piece},
     },
 };
 
@@ -159,15 +160,16 @@ impl Part {
 
     /// Sends everything to an unpacker, until nobody reads any more. Blocks.
     pub(crate) fn send(mut self, pieces: &mpsc::Sender<Piece>) -> io::Result<()> {
+        let buffers = Buffers::default();
         loop {
-            let mut block = vec![0; BUFFER.min(usize::try_from(self.left).unwrap_or(BUFFER))];
-            if block.is_empty() {
+            let mut block = buffers.take();
+            if self.left == 0 {
                 pieces.blocking_send(Piece::End).ok();
                 return Ok(());
             }
-            let length = self.read(&mut block)?;
-            block.truncate(length);
-            if pieces.blocking_send(Piece::Data(Bytes::from(block))).is_err() {
+            let length = self.read(block.space())?;
+            block.fill(length);
+            if pieces.blocking_send(Piece::Data(Bytes::from_owner(block))).is_err() {
                 return Ok(());
             }
         }
@@ -223,7 +225,8 @@ fn inflate(name: &str, file: &File, limits: &Limits, scratch: &Path, given_up: &
         let feed = Feed::new(receiver, Algorithm::Sha256);
         let seen = feed.seen();
         let decoder = Decoder::new(feed).map_err(broken)?;
-        let mut inflated = Hashed::new(decoder, Algorithm::Sha256, seen, limits.clone());
+        let mut inflated =
+            Hashed::new(BufReader::with_capacity(buffers::SIZE, decoder), Algorithm::Sha256, seen, limits.clone());
         loop {
             let block = inflated.fill_buf().map_err(broken)?;
             let length = block.len();
@@ -265,7 +268,7 @@ impl<R: BufRead> BufRead for Counted<R> {
 fn index(name: &str, file: &File, limits: &Limits, given_up: &GivenUp) -> Result<BTreeMap<String, Member>, PullError> {
     let refused = |error: UnpackError| PullError::malformed(name, describe(error));
     let position = Rc::new(Cell::new(0));
-    let inner = BufReader::with_capacity(BUFFER, whole(name, file, given_up)?);
+    let inner = BufReader::with_capacity(buffers::SIZE, whole(name, file, given_up)?);
     let mut archive = Archive::new(Counted { inner, position: Rc::clone(&position) });
     let mut members = BTreeMap::new();
     let mut count = 0u64;

@@ -10,6 +10,7 @@ use tokio::{
 use super::blocking;
 use crate::{
     archive::Part,
+    buffers::Buffers,
     config::PullRequest,
     digest::Digest,
     error::{PullError, StoreError},
@@ -218,7 +219,7 @@ async fn stream(
 ) -> Result<(), PullError> {
     let descriptor =
         Descriptor { media_type: String::new(), digest: layer.blob.clone(), size: layer.size, platform: None };
-    let sink = Sink { pieces, meter };
+    let sink = Sink { pieces, meter, buffers: Buffers::default() };
     let mut offset = 0;
     let mut result = Ok(());
     for session in sessions {

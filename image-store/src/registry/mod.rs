@@ -13,11 +13,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use reqwest::{Method, Response, StatusCode, Url, header};
 use tokio::sync::mpsc;
 
 use crate::{
+    buffers::Buffers,
     config::{Credentials, Limits},
     digest::Digest,
     error::PullError,
@@ -51,6 +52,7 @@ pub(crate) struct Session {
 pub(crate) struct Sink<'a> {
     pub(crate) pieces: &'a mpsc::Sender<Piece>,
     pub(crate) meter: &'a Meter,
+    pub(crate) buffers: Buffers,
 }
 
 struct Ask<'a> {
@@ -185,7 +187,7 @@ impl Session {
             let Some(mut chunk) = chunk else { break };
             let skipped = skip.min(chunk.len() as u64);
             skip -= skipped;
-            let chunk = chunk.split_off(usize::try_from(skipped).unwrap_or(chunk.len()));
+            chunk.advance(usize::try_from(skipped).unwrap_or(chunk.len()));
             if chunk.is_empty() {
                 continue;
             }
@@ -193,14 +195,19 @@ impl Session {
             if next > descriptor.size {
                 return Err(wrong_size(what, descriptor.size, next).into());
             }
-            let length = chunk.len() as u64;
-            if sink.pieces.send(Piece::Data(chunk)).await.is_err() {
-                let problem = "the unpacker stopped reading".to_owned();
-                let host = self.host.name().to_owned();
-                return Err(PullError::Network { host, what: what.to_owned(), problem }.into());
+            while !chunk.is_empty() {
+                // Copied, so that the connection's own buffer is free again for what comes next.
+                let mut buffer = sink.buffers.take();
+                chunk.advance(buffer.copy(&chunk));
+                let length = buffer.as_ref().len() as u64;
+                if sink.pieces.send(Piece::Data(Bytes::from_owner(buffer))).await.is_err() {
+                    let problem = "the unpacker stopped reading".to_owned();
+                    let host = self.host.name().to_owned();
+                    return Err(PullError::Network { host, what: what.to_owned(), problem }.into());
+                }
+                sink.meter.add_bytes(length);
+                *offset += length;
             }
-            sink.meter.add_bytes(length);
-            *offset = next;
         }
         if *offset == descriptor.size {
             return Ok(());

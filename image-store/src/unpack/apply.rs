@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags},
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
     io::Errno,
 };
 
@@ -409,17 +409,23 @@ impl Applier {
             if stat.st_ino != record.inode || !done.insert(record.inode) {
                 continue;
             }
-            set_dir_attributes(&fd, &record)?;
+            set_dir_attributes(&fd, &stat, &record)?;
         }
         Ok(())
     }
 }
 
-fn set_dir_attributes(fd: &OwnedFd, record: &DirRecord) -> Result<(), UnpackError> {
+fn set_dir_attributes(fd: &OwnedFd, stat: &Stat, record: &DirRecord) -> Result<(), UnpackError> {
     let wanted = &record.attributes;
     let disk = |errno: Errno| UnpackError::disk(&record.path, "setting its attributes", errno.into());
-    rustix::fs::fchown(fd, Some(uid(wanted.uid)), Some(gid(wanted.gid))).map_err(disk)?;
-    rustix::fs::fchmod(fd, Mode::from_raw_mode(wanted.mode)).map_err(disk)?;
+    let other_owner = (stat.st_uid, stat.st_gid) != (wanted.uid, wanted.gid);
+    if other_owner {
+        rustix::fs::fchown(fd, Some(uid(wanted.uid)), Some(gid(wanted.gid))).map_err(disk)?;
+    }
+    // Changing the owner may clear bits of the mode.
+    if other_owner || stat.st_mode & 0o7777 != wanted.mode & 0o7777 {
+        rustix::fs::fchmod(fd, Mode::from_raw_mode(wanted.mode)).map_err(disk)?;
+    }
     apply_xattrs(fd, &wanted.xattrs).map_err(disk)?;
     rustix::fs::futimens(fd, &times(wanted.mtime)).map_err(disk)
 }

@@ -15,7 +15,7 @@ pub(crate) mod stream;
 pub(crate) mod tree;
 
 use std::{
-    io,
+    io::{self, BufReader},
     os::fd::{AsFd, OwnedFd},
     thread,
 };
@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use stream::{Decoder, Feed, Hashed, Pipe};
 
 use crate::{
+    buffers,
     config::Limits,
     digest::{Algorithm, Digest},
     sys,
@@ -99,7 +100,7 @@ pub(crate) fn unpack(
 ) -> Result<Unpacked, UnpackError> {
     let seen = feed.seen();
     let mut decoder = Decoder::new(feed)?;
-    let confined = |reader: Box<dyn io::Read + Send + '_>| {
+    let confined = |reader: Box<dyn io::BufRead + Send + '_>| {
         sys::confine_thread(root.as_fd())
             .map_err(|error| UnpackError::disk(b"", "confining the unpacking thread", error))?;
         let root = root.try_clone().map_err(|error| UnpackError::disk(b"", "opening the layer's folder", error))?;
@@ -116,7 +117,8 @@ pub(crate) fn unpack(
             drop(sender);
             writer.join()
         } else {
-            scope.spawn(|| confined(Box::new(&mut decoder))).join()
+            let reader = BufReader::with_capacity(buffers::SIZE, &mut decoder);
+            scope.spawn(|| confined(Box::new(reader))).join()
         }
     })
     .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -125,7 +127,11 @@ pub(crate) fn unpack(
     Ok(Unpacked { blob, blob_bytes, diff_id, bytes, entries, implicit, opaque_root })
 }
 
-fn write<R: io::Read>(hashed: Hashed<R>, root: OwnedFd, limits: &Limits) -> Result<(Applied, Hashed<R>), UnpackError> {
+fn write<R: io::BufRead>(
+    hashed: Hashed<R>,
+    root: OwnedFd,
+    limits: &Limits,
+) -> Result<(Applied, Hashed<R>), UnpackError> {
     let mut archive = Archive::new(hashed);
     let mut applier = Applier::new(root, limits.clone());
     while let Some(entry) = archive.next()? {

@@ -16,12 +16,10 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::gzip::Gzip;
 use crate::{
+    buffers::{Buffer, Buffers},
     config::Limits,
     digest::{Algorithm, Digest, Hasher},
 };
-
-/// Large enough that hashing and inflating run at full speed, small enough to stay in the cache.
-pub(crate) const BUFFER: usize = 256 << 10;
 
 /// A piece of a blob on its way to the unpacker. A channel that closes before `End` means that the pull was given up.
 #[derive(Debug)]
@@ -179,22 +177,20 @@ impl Read for Decoder {
     }
 }
 
-/// Buffers, hashes and limits the unpacked bytes.
+/// Hashes and limits the unpacked bytes.
 pub(crate) struct Hashed<R> {
     inner: R,
-    buffer: Box<[u8]>,
-    position: usize,
-    filled: usize,
+    /// How much of what the reader has at hand was hashed but not consumed.
+    ready: usize,
     hasher: Hasher,
     total: u64,
     compressed: Arc<AtomicU64>,
     limits: Limits,
 }
 
-impl<R: Read> Hashed<R> {
+impl<R: BufRead> Hashed<R> {
     pub(crate) fn new(inner: R, algorithm: Algorithm, compressed: Arc<AtomicU64>, limits: Limits) -> Self {
-        let buffer = vec![0; BUFFER].into_boxed_slice();
-        Self { inner, buffer, position: 0, filled: 0, hasher: Hasher::new(algorithm), total: 0, compressed, limits }
+        Self { inner, ready: 0, hasher: Hasher::new(algorithm), total: 0, compressed, limits }
     }
 
     /// The inner reader, the digest of all that was read, and how much it was.
@@ -215,29 +211,33 @@ impl<R: Read> Hashed<R> {
     }
 }
 
-impl<R: Read> BufRead for Hashed<R> {
+impl<R: BufRead> BufRead for Hashed<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.position == self.filled {
-            (self.position, self.filled) = (0, 0);
-            self.filled = loop {
-                match self.inner.read(&mut self.buffer) {
+        if self.ready == 0 {
+            let fresh = loop {
+                match self.inner.fill_buf() {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     result => break result?,
                 }
             };
-            self.hasher.update(&self.buffer[..self.filled]);
-            self.total += self.filled as u64;
+            self.hasher.update(fresh);
+            self.ready = fresh.len();
+            self.total += self.ready as u64;
             self.check()?;
         }
-        Ok(&self.buffer[self.position..self.filled])
+        // What is at hand stays the same until it is consumed.
+        let ready = self.ready;
+        Ok(&self.inner.fill_buf()?[..ready])
     }
 
     fn consume(&mut self, length: usize) {
-        self.position = (self.position + length).min(self.filled);
+        let length = length.min(self.ready);
+        self.inner.consume(length);
+        self.ready -= length;
     }
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: BufRead> Read for Hashed<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let available = self.fill_buf()?;
         let length = available.len().min(buffer.len());
@@ -249,8 +249,8 @@ impl<R: Read> Read for Hashed<R> {
 
 /// Blocks from one thread to another, so that inflating and writing run side by side.
 pub(crate) struct Pipe {
-    blocks: mpsc::Receiver<io::Result<Vec<u8>>>,
-    current: Vec<u8>,
+    blocks: mpsc::Receiver<io::Result<Buffer>>,
+    current: Option<Buffer>,
     position: usize,
 }
 
@@ -258,37 +258,50 @@ pub(crate) struct Pipe {
 const PIPE_BLOCKS: usize = 8;
 
 impl Pipe {
-    pub(crate) fn new() -> (mpsc::SyncSender<io::Result<Vec<u8>>>, Pipe) {
+    pub(crate) fn new() -> (mpsc::SyncSender<io::Result<Buffer>>, Pipe) {
         let (sender, blocks) = mpsc::sync_channel(PIPE_BLOCKS);
-        (sender, Pipe { blocks, current: Vec::new(), position: 0 })
+        (sender, Pipe { blocks, current: None, position: 0 })
+    }
+}
+
+impl BufRead for Pipe {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        while self.current.as_ref().is_none_or(|block| block.as_ref().len() == self.position) {
+            // What was read returns before the next one is waited for.
+            self.current = None;
+            match self.blocks.recv() {
+                Ok(block) => (self.current, self.position) = (Some(block?), 0),
+                Err(_) => return Ok(&[]),
+            }
+        }
+        Ok(self.current.as_ref().map_or(&[], |block| &block.as_ref()[self.position..]))
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.position += length;
     }
 }
 
 impl Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.position == self.current.len() {
-            match self.blocks.recv() {
-                Ok(block) => (self.current, self.position) = (block?, 0),
-                Err(_) => return Ok(0),
-            }
-        }
-        let length = buffer.len().min(self.current.len() - self.position);
-        buffer[..length].copy_from_slice(&self.current[self.position..self.position + length]);
-        self.position += length;
+        let current = self.fill_buf()?;
+        let length = buffer.len().min(current.len());
+        buffer[..length].copy_from_slice(&current[..length]);
+        self.consume(length);
         Ok(length)
     }
 }
 
 /// Sends all of `reader` into a pipe. Ends early without an error when nobody reads any more.
-pub(crate) fn pump(reader: &mut impl Read, pipe: &mpsc::SyncSender<io::Result<Vec<u8>>>) {
+pub(crate) fn pump(reader: &mut impl Read, pipe: &mpsc::SyncSender<io::Result<Buffer>>) {
+    let buffers = Buffers::default();
     loop {
-        let mut block = vec![0; BUFFER];
-        let mut filled = 0;
+        let mut block = buffers.take();
         let mut result = Ok(());
-        while filled < block.len() {
-            match reader.read(&mut block[filled..]) {
+        while !block.space().is_empty() {
+            match reader.read(block.space()) {
                 Ok(0) => break,
-                Ok(length) => filled += length,
+                Ok(length) => block.fill(length),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     result = Err(error);
@@ -296,8 +309,8 @@ pub(crate) fn pump(reader: &mut impl Read, pipe: &mpsc::SyncSender<io::Result<Ve
                 }
             }
         }
-        block.truncate(filled);
-        if (filled > 0 && pipe.send(Ok(block)).is_err()) || (filled == 0 && result.is_ok()) {
+        let empty = block.as_ref().is_empty();
+        if (!empty && pipe.send(Ok(block)).is_err()) || (empty && result.is_ok()) {
             return;
         }
         if let Err(error) = result {
@@ -389,7 +402,7 @@ mod tests {
         let feed = feed(&blob, 1 << 20);
         let seen = feed.seen();
         let decoder = Decoder::new(feed).unwrap();
-        let mut hashed = Hashed::new(decoder, Algorithm::Sha256, seen, limits);
+        let mut hashed = Hashed::new(io::BufReader::new(decoder), Algorithm::Sha256, seen, limits);
         let error = io::copy(&mut hashed, &mut io::sink()).unwrap_err().to_string();
         assert!(error.contains("10 times"), "{error}");
     }

@@ -1,0 +1,84 @@
+//! Buffers that are used again, for bytes that travel between threads.
+//!
+//! A buffer of this size is mapped anew by the allocator each time, and the kernel then clears its pages one fault at a time: a
+//! fifth of a pull's processor time. As many exist as were ever in use at once, which the channels they travel through bound.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Large enough that hashing and inflating run at full speed, small enough to stay in the cache.
+pub(crate) const SIZE: usize = 256 << 10;
+
+/// Where buffers come from and return to. Clones are the same place.
+#[derive(Clone, Default)]
+pub(crate) struct Buffers {
+    free: Arc<Mutex<Vec<Box<[u8]>>>>,
+}
+
+/// [`SIZE`] bytes, of which some are filled. Returns home when dropped.
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    filled: usize,
+    home: Buffers,
+}
+
+impl Buffers {
+    /// A buffer with nothing in it.
+    pub(crate) fn take(&self) -> Buffer {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let bytes = free.unwrap_or_else(|| vec![0; SIZE].into_boxed_slice());
+        Buffer { bytes, filled: 0, home: self.clone() }
+    }
+}
+
+impl Buffer {
+    /// The part that is not filled yet.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.filled..]
+    }
+
+    /// So many more bytes are filled.
+    pub(crate) fn fill(&mut self, length: usize) {
+        self.filled = (self.filled + length).min(SIZE);
+    }
+
+    /// Copies as much of `from` as fits, and says how much that was.
+    pub(crate) fn copy(&mut self, from: &[u8]) -> usize {
+        let space = self.space();
+        let length = from.len().min(space.len());
+        space[..length].copy_from_slice(&from[..length]);
+        self.fill(length);
+        length
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.filled]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.home.free.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_return_and_come_back_empty() {
+        let buffers = Buffers::default();
+        let mut buffer = buffers.take();
+        assert_eq!(buffer.copy(&[7; SIZE + 1]), SIZE);
+        assert_eq!((buffer.as_ref().len(), buffer.space().len()), (SIZE, 0));
+        let address = buffer.as_ref().as_ptr();
+        drop(buffer);
+        let again = buffers.take();
+        assert_eq!(again.as_ref(), b"");
+        assert_eq!(again.bytes.as_ptr(), address);
+        assert_ne!(buffers.take().bytes.as_ptr(), address);
+    }
+}
