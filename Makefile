@@ -1,5 +1,5 @@
 # oci-rs: `make help` says what there is.
-.PHONY: help build setup demo demo-stop test check e2e conformance bench fmt clean
+.PHONY: help build setup demo demo-stop test check e2e conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -27,6 +27,9 @@ e2e: ## Jobs on a real Nomad agent only (root). ONLY=word picks tests by name
 
 conformance: ## Nomad's own driver conformance tests only (root)
 	@scripts/check.sh conformance
+
+fuzz: ## Strangers' bytes at every parser, SECONDS=60 each, two at a time (root). ONLY="layer pax" picks
+	@SECONDS_EACH=$(or $(SECONDS),60) scripts/fuzz.sh $(ONLY)
 
 # The program that measures only waits, so its dev build serves; what it measures is the release.
 bench: build ## Peers and us side by side, medians and ratios (root). ARGS="start --rounds 9" picks and shortens

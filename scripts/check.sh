@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL="format lint licences docs build test e2e conformance"
+ALL="format lint licences docs build test fuzz e2e conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # What e2e and conformance run: the dev build, which `build` makes together with the tests, so that nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
@@ -38,6 +38,9 @@ step_build() { cargo build --quiet --workspace --all-targets; }
 
 # e2e has a step of its own.
 step_test() { cargo test --workspace --exclude oci-rs-e2e --no-fail-fast; }
+
+# Half a minute each keeps the whole under four; `make fuzz` takes longer.
+step_fuzz() { SECONDS_EACH=${SECONDS_EACH:-30} scripts/fuzz.sh; }
 
 step_e2e() {
     need_root "e2e"

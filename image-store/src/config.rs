@@ -103,7 +103,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Who asks a registry. The user name `<token>` marks the password as an identity (refresh) token.
+/// Who asks a registry. The user name `<token>` marks the password as an identity (refresh) token, which a token server exchanges;
+/// `<registrytoken>` as a token that the registry itself takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The user.
@@ -164,6 +165,8 @@ pub struct Limits {
     pub xattr_bytes: usize,
     /// Bytes of all extended attributes of one file.
     pub xattr_total_bytes: usize,
+    /// Memory for what is kept until a layer's end: names and attributes of folders, names of whiteouts.
+    pub kept_bytes: usize,
     /// Bytes that must stay free on the store's file system.
     pub free_bytes: u64,
     /// Layers that one pull fetches at once.
@@ -189,6 +192,7 @@ impl Default for Limits {
             entries: 2_000_000,
             xattr_bytes: 64 << 10,
             xattr_total_bytes: 1 << 20,
+            kept_bytes: 256 << 20,
             free_bytes: 64 << 20,
             parallel_per_pull: 6,
             parallel: 12,

@@ -9,6 +9,9 @@ mod config;
 mod credentials;
 mod digest;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod manifest;
 mod platform;
 mod progress;

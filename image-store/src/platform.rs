@@ -85,9 +85,11 @@ impl Platform {
 
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.os, self.architecture)?;
+        // The words are an image's: fit for a log, and not all of them.
+        let show = |word: &str| word.chars().take(64).flat_map(char::escape_debug).collect::<String>();
+        write!(f, "{}/{}", show(&self.os), show(&self.architecture))?;
         if !self.variant.is_empty() {
-            write!(f, "/{}", self.variant)?;
+            write!(f, "/{}", show(&self.variant))?;
         }
         Ok(())
     }

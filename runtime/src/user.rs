@@ -172,6 +172,23 @@ mod tests {
         assert_eq!(error("4294967295", &[]), UserError::OutOfRange("4294967295".to_owned()));
     }
 
+    /// CVE-2024-40635, CVE-2026-46680: what does not fit an id must not come out as another one, above all not as 0.
+    #[test]
+    fn ids_never_wrap() {
+        for id in ["2147483648", "4294967296", "18446744073709551616", "99999999999999999999"] {
+            for user in [id.to_owned(), format!("0:{id}"), format!("{id}:{id}")] {
+                assert!(matches!(resolve(&user, &[], PASSWD, GROUP), Err(UserError::OutOfRange(_))), "{user}");
+            }
+            let passwd = format!("evil:x:{id}:{id}::/:/bin/sh\n");
+            assert!(resolve("evil", &[], &passwd, GROUP).is_err(), "{id} in the passwd file");
+            // A number is a number, whatever the image calls by it.
+            let passwd = format!("{id}:x:0:0::/:/bin/sh\n1000:x:0:0::/:/bin/sh\n");
+            assert!(resolve(id, &[], &passwd, GROUP).is_err());
+            assert_eq!(resolve("1000", &[], &passwd, GROUP).expect("a number").uid, 1000);
+        }
+        assert!(resolve("-1", &[], PASSWD, GROUP).is_err());
+    }
+
     proptest! {
         #[test]
         fn no_file_content_panics_and_numbers_need_no_files(passwd in ".*", group in ".*", uid in 0..=i32::MAX) {

@@ -119,7 +119,12 @@ pub const TASK: &[Opt] = &[
         "isolation mode of Windows containers",
         "remove it; it means nothing on Linux, where the docker driver refuses it as well",
     ),
-    honoured("labels", StringMaps, Words("the image's"), "labels of the container"),
+    honoured(
+        "labels",
+        StringMaps,
+        Words("the image's `org.opencontainers.image.*`"),
+        "labels of the container; others of the image are left out, because programs act upon some",
+    ),
     honoured(
         "load",
         String,

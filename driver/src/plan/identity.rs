@@ -40,10 +40,15 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 const PREFIX: &str = "com.hashicorp.nomad.";
 
-/// The image's labels, over them the task's, over them Nomad's own.
+/// What an image may say about itself. Other labels steer programs (`run.oci.*`, `org.systemd.property.*` …), and whoever built an
+/// image does not decide for the node.
+const DESCRIPTIVE: &str = "org.opencontainers.image.";
+
+/// The image's descriptive labels, over them the task's, over them Nomad's own.
 pub fn labels(context: &TaskContext) -> BTreeMap<String, String> {
     let TaskContext { spec, task, image, policy, .. } = *context;
     let mut labels = image.config.labels.clone();
+    labels.retain(|name, _| name.starts_with(DESCRIPTIVE));
     labels.extend(spec.labels.clone());
     labels.insert(format!("{PREFIX}alloc_id"), task.alloc_id.clone());
     // Nomad leaves the parent out of the task, but not out of its environment.

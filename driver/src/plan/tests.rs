@@ -222,6 +222,30 @@ fn labels_become_annotations() {
     assert_eq!(case.container().annotations["com.hashicorp.nomad.parent_job_id"], "parent");
 }
 
+/// CVE-2024-3154, CVE-2026-53488: programs around a container act upon annotations, so an image must not set them.
+#[test]
+fn labels_of_images_only_describe() {
+    let mut case = Case::new(json!({ "labels": { "run.oci.handler": "the job's own word" } }));
+    for name in [
+        "org.systemd.property.ExecStartPre",
+        "run.oci.handler",
+        "run.oci.hooks.stderr",
+        "io.kubernetes.cri-o.userns-mode",
+        "com.hashicorp.nomad.alloc_id",
+        "org.opencontainers.imageX",
+        "org.opencontainers.image.title",
+    ] {
+        case.image.config.labels.insert(name.into(), "the image's".into());
+    }
+    let expected = [
+        ("com.hashicorp.nomad.alloc_id", ALLOC),
+        ("org.opencontainers.image.title", "the image's"),
+        ("run.oci.handler", "the job's own word"),
+    ];
+    let annotations = case.container().annotations;
+    assert_eq!(annotations.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>(), expected);
+}
+
 #[test]
 fn volumes_are_bound_where_docker_binds_them() {
     let mut case = Case::new(json!({

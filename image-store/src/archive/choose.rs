@@ -192,7 +192,8 @@ fn is_named(name: &str, reference: &Reference) -> bool {
 }
 
 fn absent<'a>(source: &Source, reference: &Reference, names: impl Iterator<Item = &'a str>) -> PullError {
-    let names: Vec<String> = names.take(20).map(|name| name.chars().take(200).collect()).collect();
+    let show = |name: &str| name.chars().take(200).flat_map(char::escape_debug).collect();
+    let names: Vec<String> = names.take(20).map(show).collect();
     let detail = match &names[..] {
         [] => ": the archive has several images and names none of them; save one image only".to_owned(),
         names => format!(": set `image` to one of the names in the archive: {}", names.join(", ")),

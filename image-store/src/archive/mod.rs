@@ -43,6 +43,9 @@ use crate::{
 /// A link may lead to a link so many times.
 const MAX_LINKS: usize = 8;
 const WAITING_PIECES: usize = 8;
+/// Bytes of one member's name, and of all names and link targets.
+const MAX_NAME: usize = 4096;
+const MAX_NAMES: usize = 64 << 20;
 
 /// Says that nobody waits for the archive any more.
 pub(crate) type GivenUp = Arc<AtomicBool>;
@@ -271,7 +274,7 @@ fn index(name: &str, file: &File, limits: &Limits, given_up: &GivenUp) -> Result
     let inner = BufReader::with_capacity(buffers::SIZE, whole(name, file, given_up)?);
     let mut archive = Archive::new(Counted { inner, position: Rc::clone(&position) });
     let mut members = BTreeMap::new();
-    let mut count = 0u64;
+    let (mut count, mut names) = (0u64, 0usize);
     while let Some(entry) = archive.next().map_err(refused)? {
         count += 1;
         if count > limits.entries {
@@ -292,6 +295,13 @@ fn index(name: &str, file: &File, limits: &Limits, given_up: &GivenUp) -> Result
             Kind::Symlink => Member::Link(beside(&path, &entry.link).map_err(problem)?),
             _ => return Err(problem("is neither a file nor a folder nor a link")),
         };
+        names += path.len() + if let Member::Link(target) = &member { target.len() } else { 0 };
+        if names > MAX_NAMES {
+            return Err(PullError::TooLarge {
+                what: format!("{name}: the length of all names"),
+                limit: format!("{MAX_NAMES} bytes"),
+            });
+        }
         if members.insert(path, member).is_some() {
             return Err(problem("is there twice"));
         }
@@ -321,6 +331,9 @@ fn find(members: &BTreeMap<String, Member>, name: &str) -> Option<(u64, u64)> {
 
 /// A member's name in its one form; `None` is the archive's own root. Pure.
 fn clean(name: &[u8]) -> Result<Option<String>, &'static str> {
+    if name.len() > MAX_NAME {
+        return Err("has a name that is too long");
+    }
     let text = std::str::from_utf8(name).map_err(|_| "has a name that is not UTF-8")?;
     if text.starts_with('/') {
         return Err("has an absolute name");
@@ -335,6 +348,9 @@ fn clean(name: &[u8]) -> Result<Option<String>, &'static str> {
 /// Where a symbolic link at `path` leads. Pure.
 fn beside(path: &str, target: &[u8]) -> Result<String, &'static str> {
     const OUT: &str = "is a link that leads out of the archive";
+    if target.len() > MAX_NAME {
+        return Err("is a link to a name that is too long");
+    }
     let target = std::str::from_utf8(target).map_err(|_| "is a link to a name that is not UTF-8")?;
     if target.starts_with('/') {
         return Err(OUT);

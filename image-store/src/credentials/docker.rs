@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{config::Credentials, reference::Reference};
+use crate::{config::Credentials, reference::Reference, registry::auth::REGISTRY_TOKEN_USER};
 
 /// How docker.io is called in `config.json` and towards helpers.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
@@ -18,7 +18,7 @@ const TOKEN_USER: &str = "<token>";
 /// keep the others from being used.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Config {
+pub(crate) struct Config {
     #[serde(default)]
     auths: Option<Map<String, Value>>,
     #[serde(default)]
@@ -37,33 +37,35 @@ struct Entry {
     password: Option<String>,
     #[serde(default, rename = "identitytoken")]
     identity_token: Option<String>,
+    #[serde(default, rename = "registrytoken")]
+    registry_token: Option<String>,
 }
 
 /// What a helper is asked for.
-pub(super) fn server(domain: &str) -> &str {
+pub(crate) fn server(domain: &str) -> &str {
     if domain == "docker.io" { DOCKER_HUB } else { domain }
 }
 
 impl Config {
-    pub(super) fn parse(text: &[u8]) -> Result<Config, String> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Config, String> {
         // The parser's own words may quote a secret.
         serde_json::from_slice(text)
             .map_err(|error| format!("it is no docker config.json (line {}, column {})", error.line(), error.column()))
     }
 
     /// The helper that is responsible for the image's registry.
-    pub(super) fn helper(&self, reference: &Reference) -> Option<&str> {
+    pub(crate) fn helper(&self, reference: &Reference) -> Option<&str> {
         let (_, name) = longest(self.cred_helpers.as_ref()?, reference)?;
         name.as_str().filter(|name| !name.is_empty())
     }
 
     /// The helper that is responsible for everything else.
-    pub(super) fn store(&self) -> Option<&str> {
+    pub(crate) fn store(&self) -> Option<&str> {
         self.creds_store.as_deref().filter(|name| !name.is_empty())
     }
 
     /// What the file itself holds. An empty entry, as docker leaves it beside a credential store, holds nothing.
-    pub(super) fn stored(&self, reference: &Reference) -> Result<Option<Credentials>, String> {
+    pub(crate) fn stored(&self, reference: &Reference) -> Result<Option<Credentials>, String> {
         let Some((key, entry)) = self.auths.as_ref().and_then(|auths| longest(auths, reference)) else {
             return Ok(None);
         };
@@ -71,6 +73,10 @@ impl Config {
         let entry: Option<Entry> = Entry::deserialize_value(entry).map_err(|()| wrong("it is no block of texts"))?;
         let Some(entry) = entry else { return Ok(None) };
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        // As for docker, it stands above everything else.
+        if let Some(token) = given(entry.registry_token) {
+            return Ok(Some(Credentials { username: REGISTRY_TOKEN_USER.into(), password: token.into() }));
+        }
         if let Some(token) = given(entry.identity_token) {
             return Ok(Some(Credentials { username: TOKEN_USER.into(), password: token.into() }));
         }
@@ -195,6 +201,8 @@ mod tests {
         assert_eq!(with(json!({"auth": "am9lOnAAAA=="})), pair("joe", "p"));
         assert_eq!(with(json!({"username": "u", "password": "p", "auth": null})), pair("u", "p"));
         assert_eq!(with(json!({"auth": "eDp5", "identitytoken": "t"})), pair("<token>", "t"));
+        assert_eq!(with(json!({"identitytoken": "t", "registrytoken": "r"})), pair("<registrytoken>", "r"));
+        assert_eq!(with(json!({"auth": "eDp5", "identitytoken": "", "registrytoken": ""})), pair("x", "y"));
         for empty in [json!({}), json!(null), json!({"auth": "", "email": "x"})] {
             assert_eq!(with(empty), Ok(None));
         }

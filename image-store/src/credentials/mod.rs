@@ -3,7 +3,7 @@
 //! Both are asked anew whenever a registry has to be asked, so that what changes on disk counts with the next pull. Neither the
 //! file's content nor a helper's output ever reaches an error or a log.
 
-mod docker;
+pub(crate) mod docker;
 mod helper;
 
 use std::{io::Read, path::Path};

@@ -23,6 +23,9 @@ const MIN_LIFE: Duration = Duration::from_secs(60);
 const MAX_LIFE: Duration = Duration::from_secs(3600);
 const MARGIN: Duration = Duration::from_secs(10);
 
+/// The user name that marks a token for the registry itself.
+pub(crate) const REGISTRY_TOKEN_USER: &str = "<registrytoken>";
+
 /// To whom an answer belongs: host, repository, and who asks.
 pub(crate) type Key = (String, String, Option<Digest>);
 
@@ -100,6 +103,17 @@ fn check_realm(registry: &Url, realm: &Url) -> Result<(), String> {
         return refuse("it is an internal address and the registry is not");
     }
     Ok(())
+}
+
+/// The answer of somebody who holds a token for the registry itself: it needs a Bearer challenge but no token server.
+/// `None`: these credentials are of another kind.
+pub(crate) fn registry_token(
+    challenges: &[Challenge],
+    credentials: Option<&Credentials>,
+) -> Option<Option<(String, Duration)>> {
+    let token = credentials.filter(|credentials| credentials.username == REGISTRY_TOKEN_USER)?.password.expose();
+    let asked = challenges.iter().any(|challenge| challenge.scheme == "bearer");
+    Some(asked.then(|| (format!("Bearer {token}"), MAX_LIFE)))
 }
 
 /// The `Basic` header value.
@@ -208,6 +222,17 @@ mod tests {
         assert_eq!(plan_for("Basic realm=x", "https://r.example/", true), Ok(Some(Plan::Basic)));
         assert_eq!(plan_for("Basic realm=x", "https://r.example/", false), Ok(None));
         assert_eq!(plan_for("Negotiate", "https://r.example/", true), Ok(None));
+    }
+
+    #[test]
+    fn a_token_for_the_registry_goes_to_nobody_else() {
+        let own = |user: &str| Credentials { username: user.into(), password: "t".into() };
+        let answer = |header: &str, user: &str| registry_token(&challenge::parse(header), Some(&own(user)));
+        let bearer = ("Bearer t".to_owned(), MAX_LIFE);
+        assert_eq!(answer("Bearer realm=\"https://auth.example/t\"", REGISTRY_TOKEN_USER), Some(Some(bearer)));
+        assert_eq!(answer("Basic realm=\"x\"", REGISTRY_TOKEN_USER), Some(None));
+        assert_eq!(answer("Bearer realm=\"https://auth.example/t\"", "<token>"), None);
+        assert_eq!(registry_token(&[], None), None);
     }
 
     #[test]

@@ -305,6 +305,9 @@ impl Session {
             .filter_map(|value| value.to_str().ok())
             .flat_map(challenge::parse)
             .collect();
+        if let Some(answer) = auth::registry_token(&challenges, self.credentials.as_ref()) {
+            return Ok(answer);
+        }
         let base = self.host.base();
         let plan = auth::plan(&challenges, base, &self.repository, self.credentials.is_some())
             .map_err(|problem| PullError::malformed(format!("{}: {what}", self.host.name()), problem))?;

@@ -99,7 +99,8 @@ fn inherited(layout: &Layout, below: &[LayerMeta], path: &[u8]) -> Result<Option
             Found::Nothing => {}
             Found::Hidden => return Ok(None),
             Found::Dir { fd, stat, cut } => {
-                if !meta.implicit_dirs.iter().any(|implicit| implicit.0 == path) {
+                // They are written down in order.
+                if meta.implicit_dirs.binary_search_by(|implicit| implicit.0.as_slice().cmp(path)).is_err() {
                     return attributes(&fd, &stat).map(Some).map_err(StoreError::io("examining", &fs));
                 }
                 if cut || meta.opaque_root {

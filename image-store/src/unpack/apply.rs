@@ -5,24 +5,25 @@
 //! again hides what lower layers have in it, and no folder's own mode or default ACL gets in the way of filling it.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     io::{self, BufRead},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     rc::Rc,
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
+    fs::{AtFlags, FileType, Mode, OFlags, XattrFlags},
     io::Errno,
 };
 
 use super::{
     UnpackError,
     archive::{Archive, Entry},
+    attributes::{self, Attributes, NotSet},
     header::Kind,
     name::{self, Target},
     pax::Xattrs,
-    tree::{Dir, LookupError, Tree, is_within},
+    tree::{Dir, LookupError, Tree, is_within, take_within},
 };
 use crate::config::Limits;
 
@@ -34,12 +35,16 @@ pub(crate) struct Applier {
     tree: Tree,
     limits: Limits,
     owner: (u32, u32),
-    dirs: Vec<DirRecord>,
+    /// By canonical path; the last entry for a folder counts.
+    dirs: BTreeMap<Vec<u8>, DirRecord>,
     whiteouts: Vec<(Vec<u8>, Vec<u8>)>,
     opaque: BTreeSet<Vec<u8>>,
     entries: u64,
     /// Sizes of sparse files as they appear.
     apparent: u64,
+    /// Bytes that `dirs`, `whiteouts` and `opaque` hold, or held once.
+    kept: usize,
+    not_set: NotSet,
 }
 
 /// What the layer looks like now.
@@ -49,20 +54,12 @@ pub(crate) struct Applied {
     pub(crate) implicit: Vec<Vec<u8>>,
     /// The layer hides everything below it. The kernel ignores the mark on a layer's root.
     pub(crate) opaque_root: bool,
+    pub(crate) not_set: NotSet,
 }
 
 struct DirRecord {
-    path: Vec<u8>,
     inode: u64,
     attributes: Attributes,
-}
-
-struct Attributes {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    mtime: (i64, u32),
-    xattrs: Xattrs,
 }
 
 impl Applier {
@@ -72,50 +69,79 @@ impl Applier {
             tree: Tree::new(root),
             limits,
             owner,
-            dirs: Vec::new(),
+            dirs: BTreeMap::new(),
             whiteouts: Vec::new(),
             opaque: BTreeSet::new(),
             entries: 0,
             apparent: 0,
+            kept: 0,
+            not_set: NotSet::default(),
         }
     }
 
     /// Applies one entry, reading its data from the archive.
-    pub(crate) fn apply<R: BufRead>(&mut self, entry: Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
+    pub(crate) fn apply<R: BufRead>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         self.entries += 1;
-        if self.entries > self.limits.entries {
-            let limit = self.limits.entries;
-            return Err(UnpackError::refused(&entry.name, format!("the layer has more than {limit} entries")));
-        }
+        self.check_amount()?;
         let refuse = |problem: String| UnpackError::refused(&entry.name, problem);
         match name::classify(&entry.name).map_err(refuse)? {
             Target::Ignored => Ok(()),
-            Target::Root if entry.kind == Kind::Dir => self.root(&entry),
+            Target::Root if entry.kind == Kind::Dir => self.root(entry),
             Target::Root => Err(UnpackError::refused(&entry.name, "the layer's root must be a folder")),
             Target::Opaque { dir } => {
                 let dir = self.parent(&dir, &entry.name)?;
+                self.keep(dir.path.len())?;
                 self.opaque.insert(dir.path.clone());
                 Ok(())
             }
             Target::Whiteout { parent, name } => {
                 let parent = self.parent(&parent, &entry.name)?;
-                self.whiteouts.push((parent.path.clone(), name));
-                Ok(())
+                self.remember_whiteout(&parent, name)
             }
             Target::Entry { parent, name } => {
                 let parent = self.parent(&parent, &entry.name)?;
-                self.make(&entry, &parent, &name, archive)
+                self.make(entry, &parent, &name, archive)
             }
         }
     }
 
+    /// Folders that no entry describes take an inode and memory like any other.
+    fn check_amount(&self) -> Result<(), UnpackError> {
+        let limit = self.limits.entries;
+        if self.entries.saturating_add(self.tree.made() as u64) > limit {
+            return Err(UnpackError::refused(b"", format!("the layer has more than {limit} entries")));
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, bytes: usize) -> Result<(), UnpackError> {
+        const EACH: usize = 64;
+        self.kept += bytes + EACH;
+        let limit = self.limits.kept_bytes;
+        if self.kept > limit {
+            return Err(UnpackError::refused(
+                b"",
+                format!("names and attributes of folders take more than {limit} bytes"),
+            ));
+        }
+        Ok(())
+    }
+
     fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Rc<Dir>, UnpackError> {
-        self.tree.dir(path, true).map_err(|error| match error {
+        let made = self.tree.made();
+        let parent = self.tree.dir(path, true).map_err(|error| match error {
             LookupError::Missing | LookupError::NotADir => {
                 UnpackError::refused(entry, "its parent is no folder of this layer")
             }
+            LookupError::TooDeep => UnpackError::refused(entry, "it lies too deep, or behind too many links"),
             LookupError::Io(error) => UnpackError::disk(entry, "opening its parent", error),
-        })
+        })?;
+        let new = self.tree.made() - made;
+        if new > 0 {
+            self.check_amount()?;
+            self.keep(new * parent.path.len())?;
+        }
+        Ok(parent)
     }
 
     fn root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
@@ -132,7 +158,14 @@ impl Applier {
             mtime: entry.mtime,
             xattrs: self.xattrs(entry)?,
         };
-        self.dirs.push(DirRecord { path, inode, attributes });
+        self.keep(path.len() + attributes.size())?;
+        self.dirs.insert(path, DirRecord { inode, attributes });
+        Ok(())
+    }
+
+    fn remember_whiteout(&mut self, parent: &Dir, name: Vec<u8>) -> Result<(), UnpackError> {
+        self.keep(parent.path.len() + name.len())?;
+        self.whiteouts.push((parent.path.clone(), name));
         Ok(())
     }
 
@@ -150,8 +183,7 @@ impl Applier {
             Kind::HardLink => self.hard_link(entry, parent, name),
             Kind::Char if entry.device == (0, 0) => {
                 // Overlay knows no other meaning for this device.
-                self.whiteouts.push((parent.path.clone(), name.to_vec()));
-                Ok(())
+                self.remember_whiteout(parent, name.to_vec())
             }
             Kind::Char => self.node(entry, parent, name, FileType::CharacterDevice),
             Kind::Block => self.node(entry, parent, name, FileType::BlockDevice),
@@ -186,8 +218,13 @@ impl Applier {
             .map_err(|error| UnpackError::disk(&entry.name, "replacing an earlier entry", error))?;
         if structural {
             let path = name::join(&parent.path, name);
-            self.dirs.retain(|dir| !is_within(&dir.path, &path));
-            self.opaque.retain(|dir| !is_within(dir, &path));
+            let (inside, end) = name::range_within(&path);
+            self.dirs.remove(&path);
+            let gone: Vec<_> = self.dirs.range(inside..end).map(|(path, _)| path.clone()).collect();
+            for path in gone {
+                self.dirs.remove(&path);
+            }
+            take_within(&mut self.opaque, &path);
         }
         Ok(())
     }
@@ -206,14 +243,17 @@ impl Applier {
         let disk = |action: &'static str| move |errno: Errno| UnpackError::disk(&entry.name, action, errno.into());
         self.write(entry, &fd, archive)?;
         if (entry.uid, entry.gid) != self.owner {
-            rustix::fs::fchown(&fd, Some(uid(entry.uid)), Some(gid(entry.gid))).map_err(disk("setting its owner"))?;
+            let (uid, gid) = attributes::owner(entry.uid, entry.gid);
+            rustix::fs::fchown(&fd, uid, gid).map_err(disk("setting its owner"))?;
         }
         if entry.mode & 0o7000 != 0 {
             // Writing and changing the owner clear these bits.
             rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode)).map_err(disk("setting its mode"))?;
         }
-        set_xattrs(entry, &fd, &xattrs)?;
-        rustix::fs::futimens(&fd, &times(entry.mtime)).map_err(disk("setting its time"))
+        if !xattrs.is_empty() {
+            attributes::set_xattrs(&fd, &xattrs, &mut self.not_set).map_err(|error| error.of(&entry.name))?;
+        }
+        rustix::fs::futimens(&fd, &attributes::times(entry.mtime)).map_err(disk("setting its time"))
     }
 
     fn write<R: BufRead>(&mut self, entry: &Entry, fd: &OwnedFd, archive: &mut Archive<R>) -> Result<(), UnpackError> {
@@ -292,19 +332,25 @@ impl Applier {
         self.finish_node(entry, parent, name)
     }
 
-    /// Owner, special mode bits and time of what has no descriptor to set them by. It was made just now and by us.
-    fn finish_node(&self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+    /// Owner, special mode bits, attributes and time of what has no descriptor to set them by. It was made just now and by us.
+    fn finish_node(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+        let xattrs = self.xattrs(entry)?;
         let disk = |action: &'static str| move |errno: Errno| UnpackError::disk(&entry.name, action, errno.into());
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         if (entry.uid, entry.gid) != self.owner {
-            rustix::fs::chownat(&**parent, name, Some(uid(entry.uid)), Some(gid(entry.gid)), nofollow)
-                .map_err(disk("setting its owner"))?;
+            let (uid, gid) = attributes::owner(entry.uid, entry.gid);
+            rustix::fs::chownat(&**parent, name, uid, gid, nofollow).map_err(disk("setting its owner"))?;
         }
         if entry.kind != Kind::Symlink && entry.mode & 0o7000 != 0 {
             rustix::fs::chmodat(&**parent, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())
                 .map_err(disk("setting its mode"))?;
         }
-        rustix::fs::utimensat(&**parent, name, &times(entry.mtime), nofollow).map_err(disk("setting its time"))
+        if !xattrs.is_empty() {
+            attributes::set_xattrs_beside(parent, name, &xattrs, &mut self.not_set)
+                .map_err(|error| error.of(&entry.name))?;
+        }
+        rustix::fs::utimensat(&**parent, name, &attributes::times(entry.mtime), nofollow)
+            .map_err(disk("setting its time"))
     }
 
     /// A second name for something that this layer made before. Its attributes are those of the first name.
@@ -317,7 +363,7 @@ impl Applier {
         }
         let missing = || refuse("a hard link to something that this layer does not have (so far)");
         let target_parent = self.tree.dir(target_parent, false).map_err(|error| match error {
-            LookupError::Missing | LookupError::NotADir => missing(),
+            LookupError::Missing | LookupError::NotADir | LookupError::TooDeep => missing(),
             LookupError::Io(error) => UnpackError::disk(&entry.name, "finding its target", error),
         })?;
         let stat =
@@ -337,8 +383,8 @@ impl Applier {
         })
     }
 
-    /// The extended attributes that images may set.
-    fn xattrs(&self, entry: &Entry) -> Result<Xattrs, UnpackError> {
+    /// The extended attributes that images may set and that the kernel knows for this kind of file.
+    fn xattrs(&mut self, entry: &Entry) -> Result<Xattrs, UnpackError> {
         let mut total = 0;
         let mut kept = Vec::new();
         for (key, value) in &entry.xattrs {
@@ -346,8 +392,10 @@ impl Applier {
             if value.len() > self.limits.xattr_bytes || total > self.limits.xattr_total_bytes || key.len() > 255 {
                 return Err(UnpackError::refused(&entry.name, "its extended attributes are too large"));
             }
-            if is_allowed(key) {
+            if attributes::is_set_on(entry.kind, key) {
                 kept.push((key.clone(), value.clone()));
+            } else {
+                self.not_set.note(key);
             }
         }
         Ok(kept)
@@ -363,7 +411,7 @@ impl Applier {
             let (fd, _) = match self.tree.open_dir(&path) {
                 Ok(found) => found,
                 // A later entry replaced the folder and thereby hides what lay below it.
-                Err(LookupError::Missing | LookupError::NotADir) => continue,
+                Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => continue,
                 Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "opening it", error)),
             };
             rustix::fs::fsetxattr(&fd, OPAQUE, b"y", XattrFlags::empty())
@@ -371,7 +419,7 @@ impl Applier {
         }
         self.finish_dirs()?;
         let implicit = self.tree.implicit().iter().cloned().collect();
-        Ok(Applied { entries: self.entries, implicit, opaque_root })
+        Ok(Applied { entries: self.entries, implicit, opaque_root, not_set: self.not_set })
     }
 
     fn whiteout(&mut self, parent: &[u8], name: &[u8]) -> Result<(), UnpackError> {
@@ -379,7 +427,7 @@ impl Applier {
         let disk = |errno: Errno| UnpackError::disk(&path, "making its whiteout", errno.into());
         let parent = match self.tree.dir(parent, false) {
             Ok(parent) => parent,
-            Err(LookupError::Missing | LookupError::NotADir) => return Ok(()),
+            Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => return Ok(()),
             Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "making its whiteout", error)),
         };
         match rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -397,78 +445,29 @@ impl Applier {
         }
     }
 
+    /// Deepest first: a folder that we may not enter ourselves any more needs nothing inside it any more.
     fn finish_dirs(&mut self) -> Result<(), UnpackError> {
-        let mut done = HashSet::new();
-        for record in std::mem::take(&mut self.dirs).into_iter().rev() {
-            // The last entry for a folder counts, and only if it is still the folder that the entry was about.
-            let (fd, stat) = match self.tree.open_dir(&record.path) {
+        for (path, record) in std::mem::take(&mut self.dirs).into_iter().rev() {
+            // Only if it is still the folder that the entry was about.
+            let (fd, stat) = match self.tree.open_dir(&path) {
                 Ok(found) => found,
-                Err(LookupError::Missing | LookupError::NotADir) => continue,
-                Err(LookupError::Io(error)) => return Err(UnpackError::disk(&record.path, "opening it", error)),
+                Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => continue,
+                Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "opening it", error)),
             };
-            if stat.st_ino != record.inode || !done.insert(record.inode) {
-                continue;
+            if stat.st_ino == record.inode {
+                record.attributes.set(&fd, &stat, &mut self.not_set).map_err(|error| error.of(&path))?;
             }
-            set_dir_attributes(&fd, &stat, &record)?;
         }
         Ok(())
     }
-}
-
-fn set_dir_attributes(fd: &OwnedFd, stat: &Stat, record: &DirRecord) -> Result<(), UnpackError> {
-    let wanted = &record.attributes;
-    let disk = |errno: Errno| UnpackError::disk(&record.path, "setting its attributes", errno.into());
-    let other_owner = (stat.st_uid, stat.st_gid) != (wanted.uid, wanted.gid);
-    if other_owner {
-        rustix::fs::fchown(fd, Some(uid(wanted.uid)), Some(gid(wanted.gid))).map_err(disk)?;
-    }
-    // Changing the owner may clear bits of the mode.
-    if other_owner || stat.st_mode & 0o7777 != wanted.mode & 0o7777 {
-        rustix::fs::fchmod(fd, Mode::from_raw_mode(wanted.mode)).map_err(disk)?;
-    }
-    apply_xattrs(fd, &wanted.xattrs).map_err(disk)?;
-    rustix::fs::futimens(fd, &times(wanted.mtime)).map_err(disk)
-}
-
-fn set_xattrs(entry: &Entry, fd: &OwnedFd, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), UnpackError> {
-    apply_xattrs(fd, xattrs)
-        .map_err(|errno| UnpackError::disk(&entry.name, "setting its extended attributes", errno.into()))
-}
-
-fn apply_xattrs(fd: impl AsFd, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
-    for (key, value) in xattrs {
-        match rustix::fs::fsetxattr(fd.as_fd(), &key[..], value, XattrFlags::empty()) {
-            // A file system without them runs the image all the same; without capabilities programs fail.
-            Err(Errno::OPNOTSUPP) if key != b"security.capability" => {}
-            result => result?,
-        }
-    }
-    Ok(())
-}
-
-/// Everything else is dropped: overlay's own marks would let an image pretend, and labels belong to the machine.
-fn is_allowed(key: &[u8]) -> bool {
-    let user = key.starts_with(b"user.") && !key.starts_with(b"user.overlay.");
-    user || matches!(key, b"security.capability" | b"system.posix_acl_access" | b"system.posix_acl_default")
 }
 
 fn lookup(name: &[u8], error: LookupError) -> UnpackError {
     match error {
         LookupError::Io(error) => UnpackError::disk(name, "opening it", error),
         LookupError::Missing => UnpackError::disk(name, "opening it", io::ErrorKind::NotFound.into()),
-        LookupError::NotADir => UnpackError::disk(name, "opening it", io::ErrorKind::NotADirectory.into()),
+        LookupError::NotADir | LookupError::TooDeep => {
+            UnpackError::disk(name, "opening it", io::ErrorKind::NotADirectory.into())
+        }
     }
-}
-
-fn uid(id: u32) -> Uid {
-    Uid::from_raw(id)
-}
-
-fn gid(id: u32) -> Gid {
-    Gid::from_raw(id)
-}
-
-fn times((seconds, nanos): (i64, u32)) -> Timestamps {
-    let time = Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
-    Timestamps { last_access: time, last_modification: time }
 }

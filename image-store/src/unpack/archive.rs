@@ -210,7 +210,8 @@ impl<R: BufRead> Archive<R> {
         } else if entry.kind != Kind::File {
             return Err(refuse("only a file can be sparse".into()));
         } else if keys.major == Some(1) && keys.minor == Some(0) {
-            let (numbers, read) = sparse::numbers_in_data(&mut self.reader, self.left)?;
+            let (numbers, read) =
+                sparse::numbers_in_data(&mut self.reader, self.left).map_err(|error| error.within(&entry.name))?;
             self.left -= read;
             Sparse::new(keys.real_size, &numbers).map_err(refuse)?
         } else if keys.major.unwrap_or(0) == 0 {

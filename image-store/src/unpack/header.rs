@@ -121,6 +121,10 @@ fn text(field: &[u8]) -> &[u8] {
 
 /// The sum over all bytes with the checksum field taken as spaces; some old writers summed signed bytes.
 fn check_sum(block: &[u8; BLOCK]) -> Result<(), Problem> {
+    if cfg!(feature = "fuzzing") {
+        // A fuzzer would spend its life on guessing sums.
+        return Ok(());
+    }
     const FIELD: std::ops::Range<usize> = 148..156;
     let stated = unsigned("checksum", &block[FIELD])?;
     let spaces = 32 * FIELD.len() as i64;

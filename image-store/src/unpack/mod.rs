@@ -6,10 +6,11 @@
 
 mod apply;
 mod archive;
+mod attributes;
 mod gzip;
 mod header;
 mod name;
-mod pax;
+pub(crate) mod pax;
 mod sparse;
 pub(crate) mod stream;
 pub(crate) mod tree;
@@ -20,8 +21,9 @@ use std::{
     thread,
 };
 
+pub(crate) use apply::Applied;
+use apply::Applier;
 pub(crate) use apply::OPAQUE;
-use apply::{Applied, Applier};
 pub(crate) use archive::Archive;
 pub(crate) use header::Kind;
 use rustix::io::Errno;
@@ -48,6 +50,24 @@ pub(crate) enum UnpackError {
 impl UnpackError {
     pub(crate) fn refused(entry: &[u8], problem: impl Into<String>) -> Self {
         UnpackError::Refused { entry: (!entry.is_empty()).then(|| show(entry)), problem: problem.into() }
+    }
+
+    /// Names the entry that was being applied, where the one who failed did not know it.
+    fn within(self, name: &[u8]) -> Self {
+        match self {
+            UnpackError::Refused { entry: None, problem } => Self::refused(name, problem),
+            error => error,
+        }
+    }
+
+    /// Says which entry came before what could not be read.
+    fn after(self, name: &[u8]) -> Self {
+        match self {
+            UnpackError::Refused { entry: None, problem } if !name.is_empty() => {
+                UnpackError::Refused { entry: None, problem: format!("{problem} (after entry \"{}\")", show(name)) }
+            }
+            error => error,
+        }
     }
 
     fn disk(entry: &[u8], action: &'static str, source: io::Error) -> Self {
@@ -122,21 +142,27 @@ pub(crate) fn unpack(
         }
     })
     .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let (Applied { entries, implicit, opaque_root }, diff_id, bytes) = result?;
+    let (Applied { entries, implicit, opaque_root, not_set }, diff_id, bytes) = result?;
     let (blob, blob_bytes) = decoder.into_feed().finish()?;
+    if not_set.count > 0 {
+        let (count, first) = (not_set.count, not_set.first);
+        tracing::warn!(layer = %blob, count, first, "extended attributes that an image may not set, or that nothing can hold here");
+    }
     Ok(Unpacked { blob, blob_bytes, diff_id, bytes, entries, implicit, opaque_root })
 }
 
-fn write<R: io::BufRead>(
+pub(crate) fn write<R: io::BufRead>(
     hashed: Hashed<R>,
     root: OwnedFd,
     limits: &Limits,
 ) -> Result<(Applied, Hashed<R>), UnpackError> {
     let mut archive = Archive::new(hashed);
     let mut applier = Applier::new(root, limits.clone());
-    while let Some(entry) = archive.next()? {
-        applier.apply(entry, &mut archive)?;
+    let mut last = Vec::new();
+    while let Some(entry) = archive.next().map_err(|error| error.after(&last))? {
+        applier.apply(&entry, &mut archive).map_err(|error| error.within(&entry.name))?;
+        last = entry.name;
     }
     let applied = applier.finish()?;
-    Ok((applied, archive.finish()?))
+    Ok((applied, archive.finish().map_err(|error| error.after(&last))?))
 }

@@ -65,6 +65,12 @@ pub(crate) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
     if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
 }
 
+/// The range in which all paths below `dir` stand when paths are sorted.
+pub(crate) fn range_within(dir: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    // The byte after the slash.
+    ([dir, b"/"].concat(), [dir, b"0"].concat())
+}
+
 /// Sorts an entry by its name.
 pub(crate) fn classify(name: &[u8]) -> Result<Target, Problem> {
     let path = clean(name)?;

@@ -8,6 +8,9 @@ use super::header::Problem;
 /// Longest extension block that is read.
 pub(crate) const MAX_BYTES: u64 = 1 << 20;
 
+/// The kernel lists at most 64 KiB of names for one file (xattr(7)).
+const MAX_XATTRS: usize = 1024;
+
 /// Names and values of extended attributes.
 pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -81,6 +84,9 @@ impl Extensions {
             _ => {
                 if let Some(attribute) = key.strip_prefix(b"SCHILY.xattr.") {
                     self.xattrs.retain(|(known, _)| known != attribute);
+                    if self.xattrs.len() >= MAX_XATTRS {
+                        return Err(format!("more than {MAX_XATTRS} extended attributes"));
+                    }
                     if present {
                         self.xattrs.push((attribute.to_vec(), value.to_vec()));
                     }
@@ -216,6 +222,15 @@ mod tests {
         }
         assert!(parse(&encode("size", b"-1")).is_err());
         assert!(parse(&encode("path", b"a\0b")).is_err());
+    }
+
+    #[test]
+    fn attributes_are_counted() {
+        let block = |count: usize| {
+            (0..count).flat_map(|at| encode(&format!("SCHILY.xattr.user.{at}"), b"1")).collect::<Vec<_>>()
+        };
+        assert_eq!(parse(&block(MAX_XATTRS)).unwrap().xattrs.len(), MAX_XATTRS);
+        assert!(parse(&block(MAX_XATTRS + 1)).unwrap_err().contains("extended attributes"));
     }
 
     #[test]

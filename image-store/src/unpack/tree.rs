@@ -20,6 +20,12 @@ use rustix::{
 use super::name;
 
 const MAX_LINKS: usize = 40;
+/// Folders inside each other: far more than anybody uses, few enough for one descriptor each.
+const MAX_DEPTH: usize = 512;
+/// As the kernel has it for one path (PATH_MAX with its NUL), but counted where links lead to.
+const MAX_PATH: usize = 4095;
+/// Steps of one lookup, those through links included.
+const MAX_STEPS: usize = 4096;
 const CACHED: usize = 256;
 
 /// An open folder of the layer.
@@ -42,6 +48,8 @@ pub(crate) enum LookupError {
     Missing,
     /// Something on the way is no folder, or links lead in circles.
     NotADir,
+    /// It lies deeper than anything may.
+    TooDeep,
     /// The file system failed.
     Io(io::Error),
 }
@@ -61,6 +69,7 @@ pub(crate) struct Tree {
     root: Rc<Dir>,
     cache: HashMap<Vec<u8>, Rc<Dir>>,
     implicit: BTreeSet<Vec<u8>>,
+    made: usize,
 }
 
 const OPEN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -69,7 +78,7 @@ impl Tree {
     /// Takes the empty root folder. Until the archive describes it, it is implicit like any other.
     pub(crate) fn new(root: OwnedFd) -> Tree {
         let root = Rc::new(Dir { fd: root, path: Vec::new() });
-        Tree { root, cache: HashMap::new(), implicit: BTreeSet::from([Vec::new()]) }
+        Tree { root, cache: HashMap::new(), implicit: BTreeSet::from([Vec::new()]), made: 0 }
     }
 
     /// The folder at a clean path, links followed inside the root; missing ones are made if `make`.
@@ -82,7 +91,10 @@ impl Tree {
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let dir = match rustix::fs::openat2(&self.root.fd, path, OPEN | OFlags::DIRECTORY, Mode::empty(), resolve) {
-            Ok(fd) => Rc::new(Dir { fd, path: path.to_vec() }),
+            Ok(fd) => {
+                check_depth(path)?;
+                Rc::new(Dir { fd, path: path.to_vec() })
+            }
             Err(Errno::LOOP) => self.walk(path, make)?,
             Err(Errno::NOENT) if make => self.walk(path, make)?,
             Err(errno) => return Err(errno.into()),
@@ -99,7 +111,12 @@ impl Tree {
         let mut todo: VecDeque<Vec<u8>> = components(path).collect();
         let mut stack = vec![Rc::clone(&self.root)];
         let mut links = 0;
+        let mut steps = 0;
         while let Some(component) = todo.pop_front() {
+            steps += 1;
+            if steps > MAX_STEPS {
+                return Err(LookupError::TooDeep);
+            }
             let here = stack.last().unwrap_or(&self.root).clone();
             if component == b".." {
                 // As everywhere, the root is its own parent.
@@ -108,13 +125,12 @@ impl Tree {
                 }
                 continue;
             }
-            let fd = self.step(&here, &component, make)?;
+            let path = name::join(&here.path, &component);
+            check_depth(&path)?;
+            let fd = self.step(&here, &component, &path, make)?;
             let stat = rustix::fs::fstat(&fd)?;
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => {
-                    let path = name::join(&here.path, &component);
-                    stack.push(Rc::new(Dir { fd, path }));
-                }
+                FileType::Directory => stack.push(Rc::new(Dir { fd, path })),
                 FileType::Symlink => {
                     links += 1;
                     if links > MAX_LINKS {
@@ -135,12 +151,13 @@ impl Tree {
     }
 
     /// One component without following it; made if missing and wanted.
-    fn step(&mut self, here: &Dir, component: &[u8], make: bool) -> Result<OwnedFd, LookupError> {
+    fn step(&mut self, here: &Dir, component: &[u8], path: &[u8], make: bool) -> Result<OwnedFd, LookupError> {
         let open = || rustix::fs::openat(here, component, OPEN | OFlags::NOFOLLOW, Mode::empty());
         match open() {
             Err(Errno::NOENT) if make => {
                 rustix::fs::mkdirat(here, component, Mode::from_raw_mode(0o755))?;
-                self.implicit.insert(name::join(&here.path, component));
+                self.implicit.insert(path.to_vec());
+                self.made += 1;
                 Ok(open()?)
             }
             result => Ok(result?),
@@ -150,6 +167,11 @@ impl Tree {
     /// The archive describes this folder after all.
     pub(crate) fn made_explicit(&mut self, path: &[u8]) {
         self.implicit.remove(path);
+    }
+
+    /// How many folders were made on the way to others, so far.
+    pub(crate) fn made(&self) -> usize {
+        self.made
     }
 
     /// Folders that the archive never described.
@@ -171,7 +193,7 @@ impl Tree {
         if structural {
             self.cache.clear();
             let path = name::join(&parent.path, last);
-            self.implicit.retain(|known| !is_within(known, &path));
+            take_within(&mut self.implicit, &path);
         }
         Ok(structural)
     }
@@ -195,13 +217,27 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
 }
 
+fn check_depth(path: &[u8]) -> Result<(), LookupError> {
+    let depth = path.iter().filter(|byte| **byte == b'/').count() + 1;
+    if path.len() > MAX_PATH || depth > MAX_DEPTH { Err(LookupError::TooDeep) } else { Ok(()) }
+}
+
+/// Removes `dir` and what lies below it from a set of paths.
+pub(crate) fn take_within(paths: &mut BTreeSet<Vec<u8>>, dir: &[u8]) {
+    paths.remove(dir);
+    let (inside, end) = name::range_within(dir);
+    let gone: Vec<_> = paths.range(inside..end).cloned().collect();
+    for path in gone {
+        paths.remove(&path);
+    }
+}
+
 /// Whether `path` is `dir` or lies below it.
 pub(crate) fn is_within(path: &[u8], dir: &[u8]) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || dir.is_empty())
 }
 
-/// Removes a folder with all that is in it. Depth is no issue: it holds one descriptor per level only while names fit the
-/// kernel's limits, which the unpacker's own path limit guarantees.
+/// Removes a folder with all that is in it. It holds one descriptor per level, of which there are at most `MAX_DEPTH` and one.
 fn remove_all(parent: BorrowedFd<'_>, last: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(parent, last, flags, Mode::empty())?;
@@ -269,6 +305,32 @@ mod tests {
         for bad in [&b"circle"[..], b"file", b"file/x"] {
             assert!(matches!(tree.dir(bad, true), Err(LookupError::NotADir)), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn depth_is_counted_where_links_lead() {
+        let (folder, mut tree) = tree();
+        let deep = vec!["d"; MAX_DEPTH].join("/");
+        assert!(tree.dir(deep.as_bytes(), true).is_ok());
+        assert!(matches!(tree.dir(format!("{deep}/d").as_bytes(), true), Err(LookupError::TooDeep)));
+        std::os::unix::fs::symlink(&deep, folder.path().join("link")).unwrap();
+        assert!(matches!(tree.dir(b"link/d", true), Err(LookupError::TooDeep)));
+        // Nor by going up and down all the time.
+        std::os::unix::fs::symlink("d/../".repeat(1300), folder.path().join("long")).unwrap_err();
+        std::os::unix::fs::symlink("d/../".repeat(800), folder.path().join("long")).unwrap();
+        assert!(matches!(tree.dir(b"long/long/long", true), Err(LookupError::TooDeep)));
+        let names = format!("{}/{}", "n".repeat(255), "m".repeat(255));
+        let wide = vec![names; 8].join("/");
+        assert!(matches!(tree.dir(wide.as_bytes(), true), Err(LookupError::TooDeep | LookupError::Io(_))));
+    }
+
+    #[test]
+    fn a_folder_is_taken_out_with_what_is_in_it() {
+        let mut paths: BTreeSet<Vec<u8>> =
+            ["a", "a!", "a-b", "a/b", "a/b/c", "a0", "b"].iter().map(|path| path.as_bytes().to_vec()).collect();
+        take_within(&mut paths, b"a");
+        let left: Vec<_> = paths.iter().map(|path| std::str::from_utf8(path).unwrap()).collect();
+        assert_eq!(left, ["a!", "a-b", "a0", "b"]);
     }
 
     #[test]

@@ -2,17 +2,17 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-use image_store::{Limits, PullError};
+use image_store::PullError;
 use kit::image::{Entry, Image, Layer, digest, pax_record};
 
-use crate::common::{Bench, limits, xattrs};
+use crate::common::{Bench, xattrs};
 
 /// Refused, in words that name the layer and hold `reason`, and nothing is left.
-async fn refused(entries: Vec<Entry>, reason: &str) {
+pub async fn refused(entries: Vec<Entry>, reason: &str) {
     refused_layer(&Bench::new(), Layer::of(entries), reason).await;
 }
 
-async fn refused_layer(bench: &Bench, layer: Layer, reason: &str) {
+pub async fn refused_layer(bench: &Bench, layer: Layer, reason: &str) {
     let blob = digest(&layer.blob());
     let error = bench.unpack_layers([layer]).await.unwrap_err();
     assert!(matches!(error, PullError::Layer { .. }), "{error:?}");
@@ -274,30 +274,78 @@ async fn junk_after_the_compressed_stream() {
     }
 }
 
+/// Only the kernel knows what a kind of file can carry: what it can is set, the rest is left out (and logged).
 #[tokio::test(flavor = "multi_thread")]
-async fn bombs() {
-    let small =
-        Limits { layer_bytes: 32 << 20, ratio_grace: 4 << 20, ratio: 50, entries: 100, xattr_bytes: 1000, ..limits() };
-    let bench = Bench::full(Vec::new(), small);
-    refused_layer(&bench, Layer::of([Entry::file("zeros", vec![0; 24 << 20])]), "50 times").await;
-    let plain = Layer::of([Entry::file("zeros", vec![0; 33 << 20])]).compression(kit::image::Compression::Plain);
-    refused_layer(&bench, plain, "unpacks to more than").await;
-    refused_layer(&bench, Layer::of((0..101).map(|at| Entry::file(format!("{at}"), ""))), "more than 100 entries")
-        .await;
-    refused_layer(&bench, Layer::of([Entry::file("f", "").xattr("user.x", vec![b'x'; 1001])]), "too large").await;
-    let sparse = Entry::file("holes", "")
-        .pax("GNU.sparse.size", (1u64 << 50).to_string())
-        .pax("GNU.sparse.numblocks", "0")
-        .pax("GNU.sparse.map", "");
-    refused_layer(&bench, Layer::of([sparse]), "sparse files of more").await;
+async fn attributes_of_links_devices_and_pipes() {
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // version 2; user::rw- user:5:r-- group::r-- mask::r-- other::---
+    let acl: Vec<u8> = [2u32.to_le_bytes().to_vec()]
+        .into_iter()
+        .chain([(1u16, 6u16, u32::MAX), (2, 4, 5), (4, 4, u32::MAX), (0x10, 4, u32::MAX), (0x20, 0, u32::MAX)].map(
+            |(tag, permissions, id)| [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat(),
+        ))
+        .flatten()
+        .collect();
+    let canary = Canary::new();
+    let all = |entry: Entry| {
+        entry
+            .xattr("security.capability", capability)
+            .xattr("system.posix_acl_access", acl.clone())
+            .xattr("system.posix_acl_default", acl.clone())
+            .xattr("user.note", "1")
+            .xattr("trusted.overlay.opaque", "y")
+    };
+    let bench = Bench::new();
+    let image = bench
+        .unpack([
+            Entry::dir("sub"),
+            all(Entry::symlink("sub/link", format!("{}/file", canary.path()))),
+            all(Entry::fifo("sub/pipe")).mode(0o640),
+            all(Entry::char_device("sub/null", 1, 3)).mode(0o640),
+            all(Entry::block_device("disk", 8, 1)).mode(0o640),
+            all(Entry::file("file", "x")).mode(0o640),
+            Entry::file("sub/after", "in the right folder"),
+        ])
+        .await
+        .unwrap();
+    canary.assert_alive();
+    let root = &image.layers[0];
+    let (capability, acl) = (
+        format!("security.capability={}", hex::encode(capability)),
+        format!("system.posix_acl_access={}", hex::encode(acl)),
+    );
+    assert_eq!(xattrs(&root.join("sub/link")), capability);
+    for name in ["sub/pipe", "sub/null", "disk"] {
+        assert_eq!(xattrs(&root.join(name)), format!("{capability},{acl}"), "{name}");
+        assert_eq!(fs::symlink_metadata(root.join(name)).unwrap().mtime(), 1_600_000_000, "{name}");
+    }
+    assert_eq!(xattrs(&root.join("file")), format!("{capability},{acl},user.note=31"));
+    assert!(root.join("sub/after").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broken_sparse_maps() {
-    for (map, data) in [("0,10,5,10", 20), ("0,5", 4), ("90,20", 20), ("0,5,10", 5)] {
-        let entry = Entry::file("holes", vec![b'x'; data]).pax("GNU.sparse.size", "100").pax("GNU.sparse.map", map);
-        refused(vec![entry], "sparse map").await;
+async fn errors_name_layer_and_entry_in_letters_that_a_terminal_can_bear() {
+    let name = "a\u{1b}[31m\n\"b\u{202e}";
+    for (entry, reason) in [
+        (Entry::file(name, "x").pax("uid", "4294967295"), "out of range"),
+        (Entry::hard_link(name, "missing"), "does not have"),
+        (Entry::char_device(name, 5000, 1), "device number"),
+        (Entry::symlink(name, ""), "impossible target"),
+        (Entry::file(name, "x").pax("GNU.sparse.major", "1").pax("GNU.sparse.minor", "0"), "sparse map"),
+        (Entry::file(name, "x").pax("size", "5000"), "ends in the middle"),
+    ] {
+        let layer = Layer::of([Entry::dir("before"), entry]);
+        let blob = digest(&layer.blob());
+        let error = Bench::new().unpack_layers([layer]).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&blob) && text.contains(reason) && text.contains("[31m"), "{text}");
+        assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
     }
+    // Where there is no entry yet, the last one before it is named.
+    let mut tar = Layer::of([Entry::file("last-good", "x")]).tar().to_vec();
+    tar.truncate(1024);
+    tar.extend([b'?'; 512]);
+    refused_layer(&Bench::new(), Layer::raw(tar), "after entry \"last-good\"").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

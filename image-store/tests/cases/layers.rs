@@ -265,13 +265,13 @@ async fn whiteouts_take_overlays_form_in_any_order() {
 }
 
 /// The layers as a container sees them.
-struct Mounted {
+pub struct Mounted {
     _folder: tempfile::TempDir,
-    root: std::path::PathBuf,
+    pub root: std::path::PathBuf,
 }
 
 impl Mounted {
-    fn new(image: &image_store::Image) -> Self {
+    pub fn new(image: &image_store::Image) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| {
             let path = folder.path().join(name);

@@ -185,6 +185,28 @@ async fn what_is_broken_or_hostile_is_refused_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn cve_2023_25153_large_documents_in_archives() {
+    let bench = Bench::new();
+    let large = || " ".repeat(5 << 20);
+    let mut config = two_layers(Compression::Plain).saved(&[NAME]);
+    let place = config.iter().position(|entry| entry.name().ends_with(b".json") && entry.name() != b"manifest.json");
+    let place = place.unwrap();
+    config[place] = Entry::file(config[place].name().to_vec(), large());
+    for bytes in [
+        archive([Entry::file("manifest.json", large())]),
+        archive([Entry::file("index.json", large())]),
+        archive(config),
+    ] {
+        let error = load(&bench, &compress(&bytes, Compression::Zstd), NAME).await.unwrap_err();
+        assert!(matches!(error, PullError::TooLarge { .. }) && !error.recoverable(), "{error}");
+    }
+    // Names count as well: a long one, and many.
+    let error = load(&bench, &archive([Entry::file("n".repeat(5000), "")]), NAME).await.unwrap_err();
+    assert!(error.to_string().contains("too long"), "{error}");
+    bench.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_loaded_image_goes_like_a_pulled_one() {
     let bench = Bench::new();
     let policy = |delay| Retention { delay: Duration::from_secs(delay), high: 101, low: 100 };

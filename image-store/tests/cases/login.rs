@@ -73,6 +73,24 @@ async fn identity_tokens_are_exchanged_by_post() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_the_registry_is_sent_as_it_is() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("token"));
+    bench.registry.auth(bearer(Some(("joe", "nobody asks")), None));
+    // What the kit's registry takes first.
+    pull_as(&bench, &reference, "<registrytoken>", "token-1").await.unwrap();
+    assert_eq!(bench.registry.count("/token"), 0);
+    let error = pull_as(&Bench::new(), &reference, "<registrytoken>", "hunter2").await.unwrap_err();
+    assert!(matches!(error, PullError::Denied { anonymous: false, .. }), "{error}");
+    assert_eq!(bench.registry.count("/token"), 0);
+    // Nor does it pass for a password.
+    bench.registry.auth(Auth::Basic { user: "<registrytoken>".into(), password: "token-1".into() });
+    bench.registry.forget_requests();
+    pull_as(&Bench::new(), &reference, "<registrytoken>", "token-1").await.unwrap_err();
+    assert!(bench.registry.requests().iter().all(|request| request.header("authorization").is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn configured_credentials_stand_in() {
     let registry = Registry::start();
     let reference = registry.push("app:1", &small("configured"));

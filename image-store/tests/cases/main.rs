@@ -3,11 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod ceilings;
 mod common;
+mod cves;
 mod faults;
 mod formats;
 mod hostile;
 mod layers;
 mod load;
 mod login;
+mod peers;
 mod retention;
+mod seeds;

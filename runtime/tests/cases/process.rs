@@ -11,6 +11,7 @@ use crate::common::{Node, eventually};
 
 pub const CASES: &[(&str, fn())] = &[
     ("process_environment_and_folder", environment_and_folder),
+    ("process_folder_by_a_descriptor", folder_by_a_descriptor),
     ("process_users_and_groups", users_and_groups),
     ("process_unknown_user_and_group", unknown_user_and_group),
     ("process_user_reopens_its_output", user_reopens_its_output),
@@ -47,6 +48,22 @@ fn environment_and_folder() {
     lines.retain(|line| !line.starts_with("SHLVL=") && !line.starts_with("PWD=") && !line.starts_with("_="));
     lines.sort_unstable();
     assert_eq!(lines, ["A=x=y", "B=two words", "HOME=/root", "PATH=/bin:/usr/bin"]);
+}
+
+/// CVE-2024-21626: a working folder that names a descriptor of whoever starts the container must not lead to the host.
+fn folder_by_a_descriptor() {
+    let node = Node::new();
+    let etc = std::fs::File::open("/etc").expect("a folder of the host's");
+    for number in 3..=12.max(std::os::fd::AsRawFd::as_raw_fd(&etc)) {
+        let mut plan = node.plan("pwd; ls -d ./shadow ../shadow ../../../../../../etc/shadow");
+        plan.cwd = format!("/proc/self/fd/{number}");
+        // Most numbers are nothing's, so that the start fails; that is as good.
+        if let Ok(mut container) = node.try_start(plan) {
+            container.wait();
+            let (out, err) = container.output();
+            assert!(!out.contains("shadow"), "descriptor {number} leads out: {out} {err}");
+        }
+    }
 }
 
 fn users_and_groups() {

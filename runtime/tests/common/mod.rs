@@ -90,12 +90,26 @@ impl Node {
     }
 
     /// Starts a container with FIFOs that are read to their end.
-    pub fn start(&self, mut plan: ContainerPlan) -> Container<'_> {
+    pub fn start(&self, plan: ContainerPlan) -> Container<'_> {
+        self.try_start(plan).unwrap_or_else(|error| panic!("start: {error}"))
+    }
+
+    /// The same for a plan that may be refused.
+    pub fn try_start(&self, mut plan: ContainerPlan) -> Result<Container<'_>, StartError> {
         let (stdout, stderr) = (self.fifo(&plan, "out"), self.fifo(&plan, "err"));
         plan.output = Output { stdout: stdout.clone(), stderr: stderr.clone() };
         let (out, err) = (read_fifo(stdout), read_fifo(stderr));
-        let running = self.runtime.start(&plan).unwrap_or_else(|error| panic!("start: {error}"));
-        Container { node: self, plan, running, out: Some(out), err: Some(err) }
+        match self.runtime.start(&plan) {
+            Ok(running) => Ok(Container { node: self, plan, running, out: Some(out), err: Some(err) }),
+            Err(error) => {
+                // Nobody will write: this ends the readers, if they have come so far.
+                for path in [&plan.output.stdout, &plan.output.stderr] {
+                    drop(fs::OpenOptions::new().read(true).write(true).open(path));
+                }
+                self.assert_clean(&plan);
+                Err(error)
+            }
+        }
     }
 
     /// Runs a container to its end; its record, standard output and standard error.

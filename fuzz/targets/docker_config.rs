@@ -1,0 +1,6 @@
+//! Docker's `config.json`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| image_store::fuzzing::docker_config(bytes));

@@ -1,0 +1,6 @@
+//! Manifests, indexes and image configs.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| image_store::fuzzing::documents(bytes));

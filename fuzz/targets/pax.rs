@@ -1,0 +1,6 @@
+//! PAX extended header records.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| image_store::fuzzing::pax(bytes));

@@ -1,0 +1,335 @@
+//! What the targets of `fuzz/` call: any bytes in, a panic if they fooled somebody.
+//!
+//! Layers are unpacked in a thread whose root is a sandbox *around* the layer's folder, and not confined to that folder as in
+//! life: whoever gets out of the folder changes the sandbox and is seen. Every error must be fit for a log.
+
+use std::{
+    fs,
+    io::{BufReader, Cursor},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use bytes::Bytes;
+
+use crate::{
+    Platform, Reference, archive,
+    config::Limits,
+    credentials::docker,
+    digest::{Algorithm, Digest},
+    manifest::{self, Document},
+    registry::{auth, challenge, transport},
+    unpack::{
+        self, UnpackError, pax,
+        stream::{Decoder, Feed, Hashed, Piece},
+        tree,
+    },
+};
+
+/// Small, so that reaching them takes few bytes.
+fn limits() -> Limits {
+    Limits {
+        layer_bytes: 4 << 20,
+        ratio_grace: 1 << 20,
+        entries: 500,
+        document_bytes: 64 << 10,
+        xattr_total_bytes: 64 << 10,
+        ..Limits::default()
+    }
+}
+
+fn fit_for_a_log(text: &str) {
+    assert!(!text.contains(char::is_control), "{text:?}");
+}
+
+/// A folder for layers, and what must not change beside it.
+pub struct Sandbox {
+    folder: PathBuf,
+    work: mpsc::Sender<(Vec<u8>, mpsc::Sender<Result<(), UnpackError>>)>,
+}
+
+const CANARY: &[u8] = b"canary";
+
+impl Sandbox {
+    /// Makes one below `parent`, which must be on a file system that may hold devices. Needs root.
+    pub fn new(parent: &Path) -> Sandbox {
+        let folder = parent.join(format!("oci-rs-fuzz-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder for the sandbox");
+        fs::write(folder.join("canary"), CANARY).expect("a canary");
+        let (work, todo) = mpsc::channel::<(Vec<u8>, mpsc::Sender<_>)>();
+        let root = tree::open_root(&folder).expect("the sandbox");
+        thread::spawn(move || {
+            crate::sys::confine_thread(root.as_fd()).expect("a thread of its own (as root)");
+            assert!(Path::new("/canary").exists(), "changing the root needs root");
+            for (bytes, done) in todo {
+                let layer = tree::open_root(Path::new("/layer")).expect("the layer's folder");
+                done.send(stream(bytes, layer)).expect("somebody who waits");
+            }
+        });
+        Sandbox { folder, work }
+    }
+
+    /// Unpacks a layer's blob and looks around.
+    pub fn unpack(&self, blob: &[u8]) {
+        let layer = self.folder.join("layer");
+        fs::create_dir(&layer).expect("an empty folder");
+        let (done, result) = mpsc::channel();
+        self.work.send((blob.to_vec(), done)).expect("the working thread");
+        match result.recv().expect("the working thread survives") {
+            Ok(()) => check_tree(&layer, 0),
+            Err(UnpackError::Refused { entry, problem }) => {
+                fit_for_a_log(&problem);
+                fit_for_a_log(&entry.unwrap_or_default());
+            }
+            Err(error) => panic!("neither unpacked nor refused: {error:?}"),
+        }
+        self.check_outside();
+        fs::remove_dir_all(&layer).expect("the layer can be removed");
+    }
+
+    fn check_outside(&self) {
+        let names = fs::read_dir(&self.folder).expect("the sandbox");
+        let mut names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["canary", "layer"]);
+        let canary = self.folder.join("canary");
+        let meta = fs::symlink_metadata(&canary).expect("the canary");
+        assert!(meta.is_file() && meta.nlink() == 1 && meta.mode() & 0o7777 == 0o644 && meta.uid() == 0);
+        assert_eq!(fs::read(&canary).expect("the canary"), CANARY);
+        assert_eq!(xattrs(&canary), Vec::<String>::new());
+        let meta = fs::metadata(&self.folder).expect("the sandbox");
+        assert!(meta.uid() == 0 && xattrs(&self.folder).is_empty());
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+fn stream(blob: Vec<u8>, layer: OwnedFd) -> Result<(), UnpackError> {
+    let length = blob.len() as u64;
+    let (pieces, receiver) = tokio::sync::mpsc::channel(4);
+    pieces.try_send(Piece::Data(Bytes::from(blob))).expect("room");
+    pieces.try_send(Piece::End).expect("room");
+    let feed = Feed::new(receiver, Algorithm::Sha256);
+    let seen = feed.seen();
+    let mut decoder = Decoder::new(feed)?;
+    let hashed = Hashed::new(BufReader::new(&mut decoder), Algorithm::Sha256, seen, limits());
+    let (applied, hashed) = unpack::write(hashed, layer, &limits())?;
+    assert!(applied.entries <= limits().entries);
+    assert!(hashed.finish().2 <= limits().layer_bytes);
+    let (_, arrived) = decoder.into_feed().finish()?;
+    assert_eq!(arrived, length);
+    Ok(())
+}
+
+fn xattrs(path: &Path) -> Vec<String> {
+    let mut names = vec![0u8; 64 << 10];
+    let length = rustix::fs::llistxattr(path, &mut names[..]).expect("a list of attributes");
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
+/// What no layer may look like, whatever it was made of.
+fn check_tree(path: &Path, depth: usize) {
+    assert!(depth <= 600);
+    let meta = fs::symlink_metadata(path).expect("what a folder lists");
+    assert!(meta.uid() != u32::MAX && meta.gid() != u32::MAX);
+    for name in xattrs(path) {
+        let known = ["security.capability", "system.posix_acl_access", "system.posix_acl_default"];
+        let ours = name == "trusted.overlay.opaque" && meta.is_dir() && depth > 0;
+        let theirs = name.starts_with("user.") && !name.starts_with("user.overlay.");
+        assert!(ours || theirs || known.contains(&name.as_str()), "{name} on {}", path.display());
+    }
+    if meta.is_dir() {
+        for entry in fs::read_dir(path).expect("a folder") {
+            let entry = entry.expect("an entry");
+            assert!(!entry.file_name().as_encoded_bytes().starts_with(b".wh."), "{:?}", entry.path());
+            check_tree(&entry.path(), depth + 1);
+        }
+    }
+}
+
+/// Turns bytes into a well-formed archive of entries that get into each other's way: few names, many kinds, links to everywhere.
+pub fn entries(bytes: &[u8]) -> Vec<u8> {
+    const NAMES: [&str; 12] = ["a", "b", "c", "a", "b", ".wh.a", ".wh.b", ".wh..wh..opq", "..", ".", "", "long-name"];
+    const KINDS: &[u8] = b"0055511223604g7";
+    let path = |byte: u8, next: u8| -> String {
+        let (first, second) = (usize::from(byte & 15), usize::from(byte >> 4));
+        let mut parts = vec![NAMES[first % 12]];
+        if second != 0 {
+            parts.push(NAMES[second % 12]);
+        }
+        if next & 1 == 1 {
+            parts.push(NAMES[usize::from(next >> 1) % 12]);
+        }
+        parts.join("/")
+    };
+    let mut archive = Vec::new();
+    for chunk in bytes.chunks_exact(6) {
+        let kind = KINDS[usize::from(chunk[0]) % KINDS.len()];
+        let name = path(chunk[1], chunk[2]);
+        let link = match chunk[3] % 8 {
+            0 => format!("/{}", path(chunk[4], chunk[5])),
+            1 => format!("../../{}", path(chunk[4], chunk[5])),
+            2 => "/canary".to_owned(),
+            3 => "../canary".to_owned(),
+            4 => "/".to_owned(),
+            _ => path(chunk[4], chunk[5]),
+        };
+        let mode = 0o4755 ^ u32::from(chunk[5]) << 2;
+        let data = vec![b'x'; if kind == b'0' { usize::from(chunk[4] & 3) } else { 0 }];
+        if chunk[0] & 0x80 != 0 {
+            push(&mut archive, b'x', "pax", "", 0o644, b"25 SCHILY.xattr.user.a=1\n");
+        }
+        push(&mut archive, kind, &name, &link, mode, &data);
+    }
+    archive.extend([0; 1024]);
+    archive
+}
+
+fn push(archive: &mut Vec<u8>, kind: u8, name: &str, link: &str, mode: u32, data: &[u8]) {
+    let mut header = tar::Header::new_gnu();
+    let old = header.as_old_mut();
+    old.linkflag = [kind];
+    old.name[..name.len()].copy_from_slice(name.as_bytes());
+    old.linkname[..link.len()].copy_from_slice(link.as_bytes());
+    header.set_mode(mode & 0o7777);
+    header.set_uid(u64::from(mode & 1));
+    header.set_gid(0);
+    header.set_mtime(1);
+    header.set_size(data.len() as u64);
+    header.set_cksum();
+    archive.extend_from_slice(header.as_bytes());
+    archive.extend_from_slice(data);
+    archive.resize(archive.len().next_multiple_of(512), 0);
+}
+
+/// PAX records.
+pub fn pax(bytes: &[u8]) {
+    match pax::parse(bytes) {
+        Ok(read) => {
+            for name in [&read.path, &read.link, &read.sparse.name].into_iter().flatten() {
+                assert!(!name.is_empty() && !name.contains(&0));
+            }
+            assert!(read.mtime.is_none_or(|(_, nanos)| nanos < 1_000_000_000));
+            let mut keys: Vec<_> = read.xattrs.iter().map(|(key, _)| key).collect();
+            keys.sort();
+            let count = keys.len();
+            keys.dedup();
+            assert!(count == keys.len() && count <= 1024);
+        }
+        Err(problem) => fit_for_a_log(&problem),
+    }
+}
+
+/// A manifest or an index, and a config.
+pub fn documents(bytes: &[u8]) {
+    let machine = Platform { os: "linux".into(), architecture: "amd64".into(), variant: String::new() };
+    let reference: Reference = "team/app:1".parse().expect("a reference");
+    match manifest::parse_document("document", bytes) {
+        Ok(Document::Index(entries)) => match manifest::choose(&reference, &entries, &machine) {
+            Ok(chosen) => assert!(entries.contains(&chosen)),
+            Err(error) => fit_for_a_log(&error.to_string()),
+        },
+        Ok(Document::Manifest(manifest)) => {
+            for layer in manifest.layers.iter().chain([&manifest.config]) {
+                digest(&layer.digest);
+            }
+        }
+        Err(error) => fit_for_a_log(&error.to_string()),
+    }
+    match manifest::parse_config("config", bytes) {
+        Ok(document) => {
+            document.diff_ids.iter().for_each(digest);
+            assert!(document.config.env.iter().all(|(key, _)| !key.is_empty() && !key.contains('=')));
+            fit_for_a_log(&document.platform.to_string());
+            let text = serde_json::to_vec(&document.config).expect("it can be written down");
+            assert_eq!(serde_json::from_slice::<crate::ImageConfig>(&text).expect("and read again"), document.config);
+        }
+        Err(error) => fit_for_a_log(&error.to_string()),
+    }
+}
+
+fn digest(digest: &Digest) {
+    assert!(matches!(digest.hex().len(), 64 | 128) && digest.hex().bytes().all(|byte| byte.is_ascii_hexdigit()));
+    assert_eq!(digest.as_str().parse::<Digest>().as_ref(), Ok(digest));
+}
+
+/// An image's name.
+pub fn reference(text: &str) {
+    match text.parse::<Reference>() {
+        Ok(reference) => {
+            let shown = reference.to_string();
+            assert_eq!(shown.parse::<Reference>().as_ref(), Ok(&reference), "{shown}");
+            assert!(shown.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%\\\"".contains(&byte)), "{shown}");
+            assert!(reference.repository().split('/').all(|part| !matches!(part, "" | "." | "..")));
+            assert!(reference.tag().is_some() || reference.digest().is_some());
+        }
+        Err(error) => fit_for_a_log(&error.to_string()),
+    }
+}
+
+/// `WWW-Authenticate`, and the token server that it leads to.
+pub fn challenges(header: &str) {
+    let registry = "https://registry.example/".parse().expect("a URL");
+    match auth::plan(&challenge::parse(header), &registry, "team/app", true) {
+        Ok(Some(auth::Plan::Bearer { realm, .. })) => {
+            assert_eq!(realm.scheme(), "https");
+            assert!(realm.username().is_empty() && realm.password().is_none());
+            assert!(!transport::is_internal(&realm), "{realm}");
+        }
+        Ok(_) => {}
+        Err(problem) => fit_for_a_log(&problem),
+    }
+}
+
+/// An image archive.
+pub fn archive(bytes: &[u8]) {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let file = rustix::fs::memfd_create("archive", flags).expect("a file in memory");
+    let mut file = fs::File::from(file);
+    std::io::copy(&mut Cursor::new(bytes), &mut file).expect("room in memory");
+    let machine = Platform { os: "linux".into(), architecture: "amd64".into(), variant: String::new() };
+    let reference: Reference = "team/app:1".parse().expect("a reference");
+    let opened = archive::Source::open("archive".into(), file.into(), &limits(), &std::env::temp_dir(), Arc::default());
+    let chosen = opened.and_then(|source| {
+        let found = archive::choose(&source, &reference, &machine, &limits())?;
+        for layer in &found.layers {
+            assert!(!layer.member.split('/').any(|part| matches!(part, "" | "." | "..")));
+            if let Some(part) = source.member(&layer.member)? {
+                // Sizes and places of members are the archive's own word.
+                assert!(part.size() <= limits().layer_bytes.max(bytes.len() as u64));
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = chosen {
+        fit_for_a_log(&error.to_string());
+    }
+}
+
+/// Docker's `config.json`.
+pub fn docker_config(bytes: &[u8]) {
+    match docker::Config::parse(bytes) {
+        Ok(config) => {
+            for image in ["nginx", "registry.example/team/app", "registry.example:5000/app"] {
+                let image: Reference = image.parse().expect("a reference");
+                match config.stored(&image) {
+                    Ok(Some(found)) => assert!(!found.username.is_empty() && !found.password.expose().is_empty()),
+                    Ok(None) => {}
+                    Err(problem) => fit_for_a_log(&problem),
+                }
+                assert!(config.helper(&image).is_none_or(|name| !name.is_empty()));
+            }
+        }
+        Err(problem) => fit_for_a_log(&problem),
+    }
+}

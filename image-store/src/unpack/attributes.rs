@@ -1,0 +1,172 @@
+//! What a file is apart from its content: owner, mode, times and extended attributes.
+//!
+//! Which attributes an image may set is decided by name and kind of file; [`NotSet`] counts the others, so that nothing is left
+//! out without a word.
+
+use std::{io, os::fd::AsFd};
+
+use rustix::{
+    fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags},
+    io::Errno,
+};
+
+use super::{UnpackError, header::Kind, pax::Xattrs, tree::Dir};
+
+/// Attributes of a folder, set when nothing is made in it any more.
+pub(super) struct Attributes {
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) mtime: (i64, u32),
+    pub(super) xattrs: Xattrs,
+}
+
+/// Extended attributes that were left out: overlay's own marks would let an image pretend, labels belong to the machine, and the
+/// kernel keeps some kinds of attributes only on some kinds of files (xattr(7)).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NotSet {
+    /// How many.
+    pub(crate) count: u64,
+    /// The first one's name, fit for a log.
+    pub(crate) first: String,
+}
+
+impl NotSet {
+    pub(super) fn note(&mut self, key: &[u8]) {
+        if self.count == 0 {
+            self.first = super::show(key);
+        }
+        self.count += 1;
+    }
+}
+
+/// A system call that failed, for an entry that the caller knows.
+pub(super) struct Failed {
+    action: &'static str,
+    errno: Errno,
+    /// Bytes of extended attributes that were to be set.
+    bytes: usize,
+}
+
+impl Failed {
+    pub(super) fn of(self, entry: &[u8]) -> UnpackError {
+        // Many file systems keep a few kilobytes per file and call more than that a full disk.
+        if self.errno == Errno::NOSPC && self.bytes > 2048 {
+            let problem = format!("its extended attributes of {} bytes do not fit this file system", self.bytes);
+            return UnpackError::refused(entry, problem);
+        }
+        UnpackError::disk(entry, self.action, io::Error::from(self.errno))
+    }
+}
+
+impl Attributes {
+    /// Bytes of memory that it takes beside itself.
+    pub(super) fn size(&self) -> usize {
+        self.xattrs.iter().map(|(key, value)| key.len() + value.len() + 48).sum()
+    }
+
+    /// Sets all of it on an open folder, as far as it is not so already.
+    pub(super) fn set(&self, folder: impl AsFd, stat: &Stat, not_set: &mut NotSet) -> Result<(), Failed> {
+        let failed = |errno| Failed { action: "setting its attributes", errno, bytes: 0 };
+        let other_owner = (stat.st_uid, stat.st_gid) != (self.uid, self.gid);
+        if other_owner {
+            let (uid, gid) = owner(self.uid, self.gid);
+            rustix::fs::fchown(&folder, uid, gid).map_err(failed)?;
+        }
+        // Changing the owner may clear bits of the mode.
+        if other_owner || stat.st_mode & 0o7777 != self.mode & 0o7777 {
+            rustix::fs::fchmod(&folder, Mode::from_raw_mode(self.mode)).map_err(failed)?;
+        }
+        set_xattrs(&folder, &self.xattrs, not_set)?;
+        rustix::fs::futimens(&folder, &times(self.mtime)).map_err(failed)
+    }
+}
+
+/// Sets extended attributes by descriptor.
+pub(super) fn set_xattrs(fd: impl AsFd, xattrs: &Xattrs, not_set: &mut NotSet) -> Result<(), Failed> {
+    each(xattrs, not_set, |key, value| rustix::fs::fsetxattr(fd.as_fd(), key, value, XattrFlags::empty()))
+}
+
+/// Sets extended attributes of what cannot be opened: a link, a device, a pipe. No system call of all kernels that we run on takes
+/// a folder and a name for this, so the thread, whose working directory is its own (`sys::confine_thread`), goes to the folder.
+pub(super) fn set_xattrs_beside(
+    parent: &Dir,
+    name: &[u8],
+    xattrs: &Xattrs,
+    not_set: &mut NotSet,
+) -> Result<(), Failed> {
+    let entering = |errno| Failed { action: "entering its folder", errno, bytes: 0 };
+    rustix::process::fchdir(parent).map_err(entering)?;
+    each(xattrs, not_set, |key, value| rustix::fs::lsetxattr(name, key, value, XattrFlags::empty()))
+}
+
+fn each(xattrs: &Xattrs, not_set: &mut NotSet, set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>) -> Result<(), Failed> {
+    let bytes = || xattrs.iter().map(|(key, value)| key.len() + value.len()).sum();
+    for (key, value) in xattrs {
+        match set(key, value) {
+            // A file system without them runs the image all the same; without capabilities programs fail.
+            Err(Errno::OPNOTSUPP) if key != b"security.capability" => not_set.note(key),
+            Err(errno) => {
+                return Err(Failed { action: "setting its extended attributes", errno, bytes: bytes() });
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether an image may set this attribute, and the kernel knows it for this kind of file: `user.*` on files and folders, access
+/// lists on everything but links, default access lists on folders, capabilities on everything.
+pub(super) fn is_set_on(kind: Kind, key: &[u8]) -> bool {
+    let holds_data = matches!(kind, Kind::File | Kind::Dir);
+    match key {
+        b"security.capability" => true,
+        b"system.posix_acl_access" => kind != Kind::Symlink,
+        b"system.posix_acl_default" => kind == Kind::Dir,
+        key => holds_data && key.starts_with(b"user.") && !key.starts_with(b"user.overlay."),
+    }
+}
+
+/// Owner and group as the system calls want them.
+pub(super) fn owner(uid: u32, gid: u32) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+}
+
+/// The time of modification, which stands for that of access too.
+pub(super) fn times((seconds, nanos): (i64, u32)) -> Timestamps {
+    let time = Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_image_may_set_where() {
+        use Kind::{Char, Dir, Fifo, File, Symlink};
+        for (key, kinds) in [
+            ("user.a", &[File, Dir][..]),
+            ("user.overlay.opaque", &[]),
+            ("trusted.overlay.opaque", &[]),
+            ("trusted.x", &[]),
+            ("security.selinux", &[]),
+            ("security.capability", &[File, Dir, Symlink, Char, Fifo]),
+            ("system.posix_acl_access", &[File, Dir, Char, Fifo]),
+            ("system.posix_acl_default", &[Dir]),
+            ("user", &[]),
+            ("", &[]),
+        ] {
+            for kind in [File, Dir, Symlink, Char, Fifo] {
+                assert_eq!(is_set_on(kind, key.as_bytes()), kinds.contains(&kind), "{key} on {kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_too_large_for_the_file_system_is_the_images_fault() {
+        let failed = |bytes| Failed { action: "setting", errno: Errno::NOSPC, bytes }.of(b"f");
+        assert!(matches!(failed(60_000), UnpackError::Refused { .. }));
+        assert!(matches!(failed(100), UnpackError::Disk { .. }));
+    }
+}

@@ -1,0 +1,121 @@
+//! Layers that are too much of something, or end too early: bytes, entries, depth, attributes.
+
+use std::fs;
+
+use image_store::{Limits, PullError};
+use kit::image::{Compression, Entry, Image, Layer, digest};
+
+use crate::{
+    common::{Bench, limits, noise, xattrs},
+    hostile::{refused, refused_layer},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bombs() {
+    let small =
+        Limits { layer_bytes: 32 << 20, ratio_grace: 4 << 20, ratio: 50, entries: 100, xattr_bytes: 1000, ..limits() };
+    let bench = Bench::full(Vec::new(), small);
+    refused_layer(&bench, Layer::of([Entry::file("zeros", vec![0; 24 << 20])]), "50 times").await;
+    let plain = Layer::of([Entry::file("zeros", vec![0; 33 << 20])]).compression(Compression::Plain);
+    refused_layer(&bench, plain, "unpacks to more than").await;
+    refused_layer(&bench, Layer::of((0..101).map(|at| Entry::file(format!("{at}"), ""))), "more than 100 entries")
+        .await;
+    refused_layer(&bench, Layer::of([Entry::file("f", "").xattr("user.x", vec![b'x'; 1001])]), "too large").await;
+    let sparse = Entry::file("holes", "")
+        .pax("GNU.sparse.size", (1u64 << 50).to_string())
+        .pax("GNU.sparse.numblocks", "0")
+        .pax("GNU.sparse.map", "");
+    refused_layer(&bench, Layer::of([sparse]), "sparse files of more").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_sparse_maps() {
+    for (map, data) in [("0,10,5,10", 20), ("0,5", 4), ("90,20", 20), ("0,5,10", 5)] {
+        let entry = Entry::file("holes", vec![b'x'; data]).pax("GNU.sparse.size", "100").pax("GNU.sparse.map", map);
+        refused(vec![entry], "sparse map").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn depth_counts_where_links_lead() {
+    let reason = "too deep, or behind too many links";
+    refused(vec![Entry::file("d/".repeat(600) + "f", "x")], reason).await;
+    // Each link starts where the one before ended: short names, any depth.
+    let step = "d/".repeat(400);
+    let ladder = vec![
+        Entry::dir(step.clone()),
+        Entry::symlink(format!("{step}up"), "/short"),
+        Entry::symlink("short", step.clone()),
+        Entry::file(format!("short/{step}f"), "x"),
+    ];
+    refused(ladder, reason).await;
+    let circle = vec![Entry::dir("d"), Entry::symlink("far", "d/../".repeat(800)), Entry::file("far/far/far/f", "")];
+    refused(circle, reason).await;
+    // As deep as may be comes and goes without a trace.
+    let bench = Bench::new();
+    let deep = "d/".repeat(500);
+    let image = bench.unpack([Entry::file(format!("{deep}f"), "deep"), Entry::file("d", "now a file")]).await.unwrap();
+    assert_eq!(fs::read_to_string(image.layers[0].join("d")).unwrap(), "now a file");
+    refused_layer(&Bench::new(), Layer::of([Entry::file(format!("{deep}f"), ""), Entry::file("..", "")]), "..").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_that_nobody_describes_are_counted_too() {
+    let bench = Bench::full(Vec::new(), Limits { entries: 100, ..limits() });
+    let deep = (0..3).map(|at| Entry::file(format!("{at}/{}f", "d/".repeat(40)), ""));
+    refused_layer(&bench, Layer::of(deep), "more than 100 entries").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_of_folders_do_not_pile_up_in_memory() {
+    let bench = Bench::full(Vec::new(), Limits { kept_bytes: 100_000, ..limits() });
+    let large = |at: usize| Entry::dir("d").xattr(&format!("user.{at}"), vec![b'x'; 3000]);
+    refused_layer(&bench, Layer::of((0..40).map(large)), "names and attributes of folders").await;
+    let names = (0..100).map(|at| Entry::whiteout(&format!("{at:0>1000}").replace("0000000000", "000000000/")));
+    refused_layer(&bench, Layer::of(names), "names and attributes of folders").await;
+    let many = (0..1025).fold(Entry::file("f", ""), |file, at| file.xattr(&format!("user.{at}"), "x"));
+    refused(vec![many], "more than 1024 extended attributes").await;
+}
+
+/// What a file system calls a full disk is the image's fault here, and no reason to try again.
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_that_no_file_can_hold() {
+    let large = |kind: Entry| kind.xattr("user.large", vec![b'x'; 60 << 10]).xattr("user.larger", vec![b'y'; 64 << 10]);
+    for entry in [large(Entry::file("f", "")), large(Entry::dir("f"))] {
+        let bench = Bench::new();
+        match bench.unpack([entry]).await {
+            Err(error) => assert!(matches!(error, PullError::Layer { .. }) && !error.recoverable(), "{error}"),
+            Ok(image) => assert!(xattrs(&image.layers[0].join("f")).contains("user.large"), "dropped"),
+        }
+    }
+    for key in ["security.capability", "system.posix_acl_access"] {
+        refused(vec![Entry::file("f", "").xattr(key, "nonsense")], "extended attributes").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn truncated_streams() {
+    let layer = Layer::of([Entry::file("first", "x"), Entry::file("cut", noise(100_000))]);
+    let tar = layer.tar().to_vec();
+    refused_layer(&Bench::new(), Layer::raw(&tar[..50_000]), "entry \"cut\": it ends in the middle").await;
+    // The compressed stream ends early, and the manifest knows no better.
+    for compression in [Compression::Gzip, Compression::Zstd] {
+        let whole = layer.clone().compression(compression);
+        let blob = whole.blob();
+        let cut = blob[..blob.len() - 20].to_vec();
+        let name = digest(&cut);
+        let mut built = Image::new().layer(whole.claim_blob(&name)).build();
+        built.blobs[0].1 = cut;
+        let text = String::from_utf8(built.manifests[0].bytes.clone()).unwrap();
+        built.manifests[0].bytes = text
+            .replace(&format!("\"size\":{}}}]", blob.len()), &format!("\"size\":{}}}]", blob.len() - 20))
+            .into_bytes();
+        let bench = Bench::new();
+        let error = bench.pull(&bench.push("cut:1", &built)).await.unwrap_err();
+        assert!(
+            matches!(error, PullError::Layer { .. }) && error.to_string().contains(&name),
+            "{compression:?} {error}"
+        );
+        bench.assert_clean();
+    }
+}
