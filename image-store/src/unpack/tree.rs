@@ -320,7 +320,7 @@ mod tests {
         std::os::unix::fs::symlink("d/../".repeat(800), folder.path().join("long")).unwrap();
         assert!(matches!(tree.dir(b"long/long/long", true), Err(LookupError::TooDeep)));
         let names = format!("{}/{}", "n".repeat(255), "m".repeat(255));
-        let wide = vec![names; 8].join("/");
+        let wide = vec![names; 9].join("/");
         assert!(matches!(tree.dir(wide.as_bytes(), true), Err(LookupError::TooDeep | LookupError::Io(_))));
     }
 

@@ -293,7 +293,7 @@ impl Drop for Mounted {
     }
 }
 
-fn attributes(path: &Path) -> (u32, u32, u32) {
+pub fn attributes(path: &Path) -> (u32, u32, u32) {
     let meta = fs::symlink_metadata(path).unwrap();
     (meta.mode() & 0o7777, meta.uid(), meta.gid())
 }
