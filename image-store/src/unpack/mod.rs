@@ -74,7 +74,7 @@ impl UnpackError {
         // Names and values that no file system can hold are the image's fault, not the machine's.
         if matches!(
             source.raw_os_error().map(Errno::from_raw_os_error),
-            Some(Errno::NAMETOOLONG | Errno::INVAL | Errno::TOOBIG | Errno::RANGE)
+            Some(Errno::NAMETOOLONG | Errno::INVAL | Errno::TOOBIG | Errno::RANGE | Errno::MLINK | Errno::FBIG)
         ) {
             return Self::refused(entry, format!("{action}: {source}"));
         }

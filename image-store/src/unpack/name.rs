@@ -65,6 +65,11 @@ pub(crate) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
     if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
 }
 
+/// Whether no file can have this name in a layer.
+pub(crate) fn is_whiteout(component: &[u8]) -> bool {
+    component.starts_with(PREFIX)
+}
+
 /// The range in which all paths below `dir` stand when paths are sorted.
 pub(crate) fn range_within(dir: &[u8]) -> (Vec<u8>, Vec<u8>) {
     // The byte after the slash.

@@ -154,6 +154,8 @@ impl Tree {
     fn step(&mut self, here: &Dir, component: &[u8], path: &[u8], make: bool) -> Result<OwnedFd, LookupError> {
         let open = || rustix::fs::openat(here, component, OPEN | OFlags::NOFOLLOW, Mode::empty());
         match open() {
+            // Only a link leads here: entries of such names are refused before.
+            Err(Errno::NOENT) if make && name::is_whiteout(component) => Err(LookupError::NotADir),
             Err(Errno::NOENT) if make => {
                 rustix::fs::mkdirat(here, component, Mode::from_raw_mode(0o755))?;
                 self.implicit.insert(path.to_vec());
@@ -302,7 +304,9 @@ mod tests {
         assert_eq!(tree.dir(b"absolute", false).unwrap().path, b"etc");
         assert_eq!(tree.dir(b"usr/up", false).unwrap().path, b"etc");
         assert_eq!(tree.dir(b"dangling/x", true).unwrap().path, b"nowhere/at/all/x");
-        for bad in [&b"circle"[..], b"file", b"file/x"] {
+        // Found by fuzzing: what a link names is made, but no whiteout can be.
+        std::os::unix::fs::symlink("etc/.wh.gone", at("whiteout")).unwrap();
+        for bad in [&b"circle"[..], b"file", b"file/x", b"whiteout/x"] {
             assert!(matches!(tree.dir(bad, true), Err(LookupError::NotADir)), "{bad:?}");
         }
     }

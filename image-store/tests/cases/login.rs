@@ -137,6 +137,39 @@ async fn a_strangers_challenge_gets_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn malicious_challenges_get_nothing() {
+    let thief = Registry::start();
+    let stranger = thief.host();
+    let long = format!("Bearer realm=\"{}\"", "x,".repeat(10_000));
+    for header in [
+        "Bearer realm=\"file:///etc/passwd\"",
+        "Bearer realm=\"gopher://{}/token\"",
+        "Bearer realm=\"http://joe:secret@{}/token\"",
+        "Bearer realm=\"http://joe@{}/token\"",
+        "Bearer realm=\"data:text/plain,{}\"",
+        "Bearer realm=\"http://[\"",
+        "Bearer service=\"{}\"",
+        "Bearer realm=\"never closed, Basic realm=\"{}",
+        "NTLM, Negotiate {}, =,,\"\\",
+        &long,
+    ] {
+        let bench = Bench::new();
+        let reference = bench.push("app:1", &small("asked"));
+        let header = header.replace("{}", &stranger);
+        let challenge = vec![("WWW-Authenticate".to_owned(), header.clone())];
+        bench.registry.fault(Fault::on("/v2/", Action::Status(401, challenge)));
+        let error = pull_as(&bench, &reference, "joe", "hunter2").await.unwrap_err();
+        let text = error.to_string();
+        assert!(!error.recoverable() && !text.contains("hunter2") && !text.contains("secret"), "{header}: {text}");
+        assert!(text.len() < 2000 && !text.contains(char::is_control), "{text:?}");
+        let requests = bench.registry.requests();
+        assert!(requests.iter().all(|request| request.header("authorization").is_none()), "{header}");
+        bench.assert_clean();
+    }
+    assert_eq!(thief.requests().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn redirects_end() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("round"));

@@ -74,6 +74,10 @@ fn layers(seeds: &mut Seeds) {
     for (name, bytes) in [
         ("swap", &[6, 0, 0, 2, 0, 0, 3, 0x10, 0, 7, 0, 0, 0, 0x10, 0, 7, 1, 1][..]),
         ("hard", &[0, 0x10, 0, 7, 1, 0, 5, 1, 0, 7, 0x10, 0, 0x89, 2, 0, 3, 0, 0]),
+        (
+            "link-to-whiteout",
+            b"\x39\x00\xf5\xf5\xf5\x20\x01\x00\xff\xff\xff\x7f\x70\x00\x00\x61\xf5\x20\x01\x00\xff\xff\xf5\x00",
+        ),
         ("whiteout", &[2, 0, 0, 7, 0, 0, 0, 5, 0, 7, 0, 0, 0, 0x70, 0, 7, 0, 0, 3, 0, 0, 7, 0, 0]),
     ] {
         seeds.insert(format!("entries/{name}"), bytes.to_vec());
