@@ -8,6 +8,6 @@ use libfuzzer_sys::fuzz_target;
 
 thread_local! { static SANDBOX: OnceCell<Sandbox> = const { OnceCell::new() } }
 
-fuzz_target!(|blob: &[u8]| {
-    SANDBOX.with(|sandbox| sandbox.get_or_init(|| Sandbox::new(Path::new("/dev/shm"))).unpack(blob));
+fuzz_target!(|bytes: &[u8]| {
+    SANDBOX.with(|sandbox| sandbox.get_or_init(|| Sandbox::new(Path::new("/dev/shm"))).blob(bytes));
 });

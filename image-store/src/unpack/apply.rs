@@ -426,8 +426,9 @@ impl Applier {
         let path = name::join(parent, name);
         let disk = |errno: Errno| UnpackError::disk(&path, "making its whiteout", errno.into());
         let parent = match self.tree.dir(parent, false) {
-            Ok(parent) => parent,
-            Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => return Ok(()),
+            Ok(found) if found.path == parent => found,
+            // A later entry replaced the folder, perhaps by a link to another one.
+            Ok(_) | Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => return Ok(()),
             Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "making its whiteout", error)),
         };
         match rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -200,15 +200,18 @@ impl Tree {
         Ok(structural)
     }
 
-    /// Opens a folder to change its attributes, if it is still one.
+    /// Opens a folder by its canonical path to change its attributes, if it is still one and still there.
     pub(crate) fn open_dir(&mut self, path: &[u8]) -> Result<(OwnedFd, Stat), LookupError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = if path.is_empty() {
             rustix::fs::openat(&self.root.fd, c".", flags, Mode::empty())?
         } else {
             let (parent, last) = name::split(path);
-            let parent = self.dir(parent, false)?;
-            rustix::fs::openat(&*parent, last, flags, Mode::empty())?
+            let found = self.dir(parent, false)?;
+            if found.path != parent {
+                return Err(LookupError::NotADir);
+            }
+            rustix::fs::openat(&*found, last, flags, Mode::empty())?
         };
         let stat = rustix::fs::fstat(&fd)?;
         Ok((fd, stat))

@@ -264,6 +264,26 @@ async fn whiteouts_take_overlays_form_in_any_order() {
     assert!(!is_opaque(&at("d")) && !at(".wh..wh.plnk").exists());
 }
 
+/// Found by thinking about a model for fuzzing: the whiteout went where the link leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whiteout_stays_in_its_folder_when_that_becomes_a_link() {
+    let bench = Bench::new();
+    let image = bench
+        .unpack([
+            Entry::dir("a"),
+            Entry::whiteout("a/x"),
+            Entry::whiteout("a/d"),
+            Entry::dir("b/d"),
+            Entry::symlink("a", "b"),
+            Entry::whiteout("a/y"),
+        ])
+        .await
+        .unwrap();
+    let at = |name: &str| image.layers[0].join(name);
+    assert!(is_whiteout(&at("b/y")), "what comes after the link goes through it");
+    assert!(!at("b/x").exists() && !is_opaque(&at("b/d")));
+}
+
 /// The layers as a container sees them.
 pub struct Mounted {
     _folder: tempfile::TempDir,

@@ -3,6 +3,9 @@
 //! Layers are unpacked in a thread whose root is a sandbox *around* the layer's folder, and not confined to that folder as in
 //! life: whoever gets out of the folder changes the sandbox and is seen. Every error must be fit for a log.
 
+mod entries;
+mod model;
+
 use std::{
     fs,
     io::{BufReader, Cursor},
@@ -75,14 +78,34 @@ impl Sandbox {
     }
 
     /// Unpacks a layer's blob and looks around.
-    pub fn unpack(&self, blob: &[u8]) {
+    pub fn blob(&self, blob: &[u8]) {
+        self.unpack(blob, |_, _| ());
+    }
+
+    /// Unpacks entries that bytes stand for, and compares what comes out with what a model in memory says.
+    pub fn entries(&self, bytes: &[u8]) {
+        let (archive, entries) = entries::decode(bytes);
+        let model = model::apply(&entries, limits().entries);
+        self.unpack(&archive, |layer, refused| match (&model, refused) {
+            (Ok(model), None) => assert_eq!(model::look(layer), model.describe(), "{entries:#?}"),
+            (Err(_), Some(_)) => {}
+            (Ok(_), Some(problem)) => panic!("refused: {problem}: {entries:#?}"),
+            (Err(problem), None) => panic!("not refused: {problem}: {entries:#?}"),
+        });
+    }
+
+    fn unpack(&self, blob: &[u8], judge: impl Fn(&Path, Option<&str>)) {
         let layer = self.folder.join("layer");
         fs::create_dir(&layer).expect("an empty folder");
         let (done, result) = mpsc::channel();
         self.work.send((blob.to_vec(), done)).expect("the working thread");
         match result.recv().expect("the working thread survives") {
-            Ok(()) => check_tree(&layer, 0),
+            Ok(()) => {
+                check_tree(&layer, 0);
+                judge(&layer, None);
+            }
             Err(UnpackError::Refused { entry, problem }) => {
+                judge(&layer, Some(&problem));
                 fit_for_a_log(&problem);
                 fit_for_a_log(&entry.unwrap_or_default());
             }
@@ -155,61 +178,6 @@ fn check_tree(path: &Path, depth: usize) {
             check_tree(&entry.path(), depth + 1);
         }
     }
-}
-
-/// Turns bytes into a well-formed archive of entries that get into each other's way: few names, many kinds, links to everywhere.
-pub fn entries(bytes: &[u8]) -> Vec<u8> {
-    const NAMES: [&str; 12] = ["a", "b", "c", "a", "b", ".wh.a", ".wh.b", ".wh..wh..opq", "..", ".", "", "long-name"];
-    const KINDS: &[u8] = b"0055511223604g7";
-    let path = |byte: u8, next: u8| -> String {
-        let (first, second) = (usize::from(byte & 15), usize::from(byte >> 4));
-        let mut parts = vec![NAMES[first % 12]];
-        if second != 0 {
-            parts.push(NAMES[second % 12]);
-        }
-        if next & 1 == 1 {
-            parts.push(NAMES[usize::from(next >> 1) % 12]);
-        }
-        parts.join("/")
-    };
-    let mut archive = Vec::new();
-    for chunk in bytes.chunks_exact(6) {
-        let kind = KINDS[usize::from(chunk[0]) % KINDS.len()];
-        let name = path(chunk[1], chunk[2]);
-        let link = match chunk[3] % 8 {
-            0 => format!("/{}", path(chunk[4], chunk[5])),
-            1 => format!("../../{}", path(chunk[4], chunk[5])),
-            2 => "/canary".to_owned(),
-            3 => "../canary".to_owned(),
-            4 => "/".to_owned(),
-            _ => path(chunk[4], chunk[5]),
-        };
-        let mode = 0o4755 ^ u32::from(chunk[5]) << 2;
-        let data = vec![b'x'; if kind == b'0' { usize::from(chunk[4] & 3) } else { 0 }];
-        if chunk[0] & 0x80 != 0 {
-            push(&mut archive, b'x', "pax", "", 0o644, b"25 SCHILY.xattr.user.a=1\n");
-        }
-        push(&mut archive, kind, &name, &link, mode, &data);
-    }
-    archive.extend([0; 1024]);
-    archive
-}
-
-fn push(archive: &mut Vec<u8>, kind: u8, name: &str, link: &str, mode: u32, data: &[u8]) {
-    let mut header = tar::Header::new_gnu();
-    let old = header.as_old_mut();
-    old.linkflag = [kind];
-    old.name[..name.len()].copy_from_slice(name.as_bytes());
-    old.linkname[..link.len()].copy_from_slice(link.as_bytes());
-    header.set_mode(mode & 0o7777);
-    header.set_uid(u64::from(mode & 1));
-    header.set_gid(0);
-    header.set_mtime(1);
-    header.set_size(data.len() as u64);
-    header.set_cksum();
-    archive.extend_from_slice(header.as_bytes());
-    archive.extend_from_slice(data);
-    archive.resize(archive.len().next_multiple_of(512), 0);
 }
 
 /// PAX records.
