@@ -126,7 +126,7 @@ impl Model {
             };
             line(&path.join("/"), &kind, node.mode, node.owner, count, node.attribute)
         };
-        let root = Vec::new();
+        let root = Path::new();
         let mut lines: Vec<_> = self.nodes.iter().filter(|(path, _)| **path != root).map(shown).collect();
         lines.sort();
         lines

@@ -149,7 +149,7 @@ async fn malicious_challenges_get_nothing() {
         "Bearer realm=\"data:text/plain,{}\"",
         "Bearer realm=\"http://[\"",
         "Bearer service=\"{}\"",
-        "Bearer realm=\"never closed, Basic realm=\"{}",
+        "Bearer realm=\"http://{}/never-closed",
         "NTLM, Negotiate {}, =,,\"\\",
         &long,
     ] {

@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// umoci's tree in a folder that goes away, where umoci is installed.
+#[allow(clippy::print_stderr)]
 fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let layout = folder.path().join("layout");
