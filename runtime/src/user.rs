@@ -180,7 +180,11 @@ mod tests {
                 assert!(matches!(resolve(&user, &[], PASSWD, GROUP), Err(UserError::OutOfRange(_))), "{user}");
             }
             let passwd = format!("evil:x:{id}:{id}::/:/bin/sh\n");
-            assert!(resolve("evil", &[], &passwd, GROUP).is_err(), "{id} in the passwd file");
+            // Either that very id or none.
+            match resolve("evil", &[], &passwd, GROUP) {
+                Ok(user) => assert_eq!((user.uid.to_string(), user.gid.to_string()), (id.to_owned(), id.to_owned())),
+                Err(error) => assert_eq!(error, UserError::UnknownUser("evil".to_owned())),
+            }
             // A number is a number, whatever the image calls by it.
             let passwd = format!("{id}:x:0:0::/:/bin/sh\n1000:x:0:0::/:/bin/sh\n");
             assert!(resolve(id, &[], &passwd, GROUP).is_err());

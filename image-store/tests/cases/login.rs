@@ -140,7 +140,7 @@ async fn a_strangers_challenge_gets_no_answer() {
 async fn malicious_challenges_get_nothing() {
     let thief = Registry::start();
     let stranger = thief.host();
-    let long = format!("Bearer realm=\"{}\"", "x,".repeat(10_000));
+    let long = format!("Bearer realm=\"{}", "x,".repeat(10_000));
     for header in [
         "Bearer realm=\"file:///etc/passwd\"",
         "Bearer realm=\"gopher://{}/token\"",
@@ -160,10 +160,10 @@ async fn malicious_challenges_get_nothing() {
         bench.registry.fault(Fault::on("/v2/", Action::Status(401, challenge)));
         let error = pull_as(&bench, &reference, "joe", "hunter2").await.unwrap_err();
         let text = error.to_string();
-        assert!(!error.recoverable() && !text.contains("hunter2") && !text.contains("secret"), "{header}: {text}");
+        assert!(!error.recoverable() && !text.contains("hunter2") && !text.contains("secret"), "{header:.80}: {text}");
         assert!(text.len() < 2000 && !text.contains(char::is_control), "{text:?}");
         let requests = bench.registry.requests();
-        assert!(requests.iter().all(|request| request.header("authorization").is_none()), "{header}");
+        assert!(requests.iter().all(|request| request.header("authorization").is_none()), "{header:.80}");
         bench.assert_clean();
     }
     assert_eq!(thief.requests().len(), 0);
