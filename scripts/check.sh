@@ -12,6 +12,7 @@ export OCI_RS_NOMAD=$NOMAD
 
 step_format() {
     cargo fmt --all --check
+    cargo fmt --manifest-path fuzz/Cargo.toml --check
     local unformatted
     unformatted=$(gofmt -l e2e/conformance)
     [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted"; return 1; }

@@ -22,11 +22,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 run() {
-    local target=$1 status=0
+    local target=$1 status=0 words=()
+    [ ! -e "fuzz/words/$target" ] || words=("-dict=fuzz/words/$target")
     mkdir "$work/$target"
     # New inputs go to the first folder; the seeds stay as they are.
     "$FUZZ_TARGET_DIR/$HOST/debug/$target" -max_total_time="$duration" -timeout=20 -rss_limit_mb=2048 -max_len=65536 \
-        -artifact_prefix="fuzz/found/$target-" "$work/$target" "fuzz/corpus/$target" >"$work/$target.log" 2>&1 || status=$?
+        -artifact_prefix="fuzz/found/$target-" "${words[@]}" "$work/$target" "fuzz/corpus/$target" >"$work/$target.log" 2>&1 || status=$?
     if [ $status = 0 ]; then
         echo "$target: $(grep -oE '^(Done|DONE).*' "$work/$target.log" | tail -n 1), $(ls "$work/$target" | wc -l) new inputs"
     else

@@ -7,6 +7,7 @@
 mod apply;
 mod archive;
 mod attributes;
+mod finish;
 mod gzip;
 mod header;
 mod name;
