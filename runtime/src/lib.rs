@@ -8,8 +8,10 @@ mod engine;
 mod error;
 mod exec;
 mod launcher;
+mod losses;
 mod monitor;
 pub mod plan;
+mod prelink;
 mod process;
 mod rootfs;
 mod runtime;
@@ -19,11 +21,15 @@ mod state;
 mod sys;
 mod user;
 
-pub use cgroup::stats::{CpuStats, MemoryStats, Stats};
+pub use cgroup::{
+    LimitHits, OutOfMemory, Victim,
+    stats::{CpuStats, MemoryStats, Stats},
+};
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
+pub use losses::LostBytes;
 pub use monitor::monitor_main;
 pub use process::ProcessRef;
-pub use runtime::{Running, Runtime, Status};
+pub use runtime::{Running, Runtime, StatsReader, Status};
 pub use state::ExitRecord;
 
 pub use exec::{ExecExit, ExecProcess, ExecRequest, TerminalSize, exec_main};

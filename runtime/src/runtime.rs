@@ -20,12 +20,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
     Stats,
-    cgroup::{self, Groups, kill_group},
+    cgroup::{self, Groups, LimitHits, kill_group, stats::Counters},
     error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
+    losses::LostBytes,
     monitor::Outcome,
-    plan::{ContainerId, ContainerPlan},
+    plan::{ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
     rootfs::{Writable, remove_tree},
     state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
@@ -69,6 +70,24 @@ pub struct Running {
     pub init: ProcessRef,
     /// When the command was started.
     pub started_at: SystemTime,
+}
+
+/// The counters of a container, opened once.
+#[derive(Debug)]
+pub struct StatsReader {
+    id: ContainerId,
+    init: ProcessRef,
+    counters: Counters,
+}
+
+impl StatsReader {
+    /// What the container uses now; an error once it has ended.
+    pub fn read(&self) -> Result<Stats, RuntimeError> {
+        if self.init.ended() {
+            return Err(RuntimeError::NotRunning(self.id.clone()));
+        }
+        Ok(self.counters.read())
+    }
 }
 
 impl Running {
@@ -283,14 +302,43 @@ impl Runtime {
         ProcessRef::find(&record).context(|| format!("looking for process {}", record.pid))
     }
 
-    /// Reads the container's use of resources.
-    pub fn stats(&self, id: &ContainerId) -> Result<Stats, RuntimeError> {
+    /// Where the container's output goes; `None` when there is no such container.
+    pub fn output(&self, id: &ContainerId) -> Result<Option<Output>, RuntimeError> {
+        #[derive(serde::Deserialize)]
+        struct Essentials {
+            output: Output,
+        }
+        Ok(self.task(id).read::<Essentials>(PLAN)?.map(|plan| plan.output))
+    }
+
+    /// The count of bytes that were dropped of one of the container's streams, by the stream's name.
+    pub fn lost_bytes(&self, id: &ContainerId, stream: &str) -> Result<LostBytes, RuntimeError> {
+        let path = self.task(id).lost(stream);
+        LostBytes::open(&path).context(|| format!("opening {}", path.display()))
+    }
+
+    /// What [`Runtime::lost_bytes`] has counted, without making the file.
+    pub fn lost_so_far(&self, id: &ContainerId, stream: &str) -> Result<u64, RuntimeError> {
+        let path = self.task(id).lost(stream);
+        LostBytes::look(&path).context(|| format!("reading {}", path.display()))
+    }
+
+    /// How often the container's groups have met their limits, files that tell when that changes, and the limit on processes.
+    pub fn limit_hits(&self, id: &ContainerId) -> Result<(LimitHits, Vec<File>, Option<u64>), RuntimeError> {
+        let groups = self.task(id).read::<Groups>(CGROUP)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
+        // Opened first, so that no change goes unnoticed.
+        let files = groups.hit_files();
+        Ok((groups.hits(), files, groups.pids_limit()))
+    }
+
+    /// Opens the counters of a running container.
+    pub fn stats_reader(&self, id: &ContainerId) -> Result<StatsReader, RuntimeError> {
         let task = self.task(id);
-        let container = task.read::<ContainerRecord>(CONTAINER)?;
-        let running = container.map(|record| ProcessRef::find(&record.init)).transpose();
-        let running = running.context(|| format!("looking for {id}"))?.flatten().is_some();
-        let groups = task.read::<Groups>(CGROUP)?.filter(|_| running);
-        groups.map(|groups| cgroup::stats::read(&groups)).ok_or_else(|| RuntimeError::NotRunning(id.clone()))
+        let not_running = || RuntimeError::NotRunning(id.clone());
+        let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
+        let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?.ok_or_else(not_running)?;
+        let groups = task.read::<Groups>(CGROUP)?.ok_or_else(not_running)?;
+        Ok(StatsReader { id: id.clone(), init, counters: Counters::open(&groups) })
     }
 
     /// Runs a command in the running container.

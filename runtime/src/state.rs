@@ -2,6 +2,9 @@
 //!
 //! A record is absent, complete, or a temporary file that the next writer replaces: it is written under another name in the
 //! same folder, synced, renamed, and the folder is synced.
+//!
+//! Every record carries the version of its form. A build reads all versions up to its own, because a task may have been started by
+//! an older one, and refuses a newer one by name.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -14,11 +17,16 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    cgroup::OutOfMemory,
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::ProcessRecord,
     user::ResolvedUser,
 };
+
+/// The version of records that this build writes. It rises when an older build would misread a record; a field that may be left out
+/// needs no new version.
+const VERSION: u32 = 1;
 
 /// The plan as it was asked for.
 pub(crate) const PLAN: &str = "plan.json";
@@ -40,6 +48,12 @@ pub struct ExitRecord {
     pub signal: i32,
     /// Whether the kernel killed something in the container for want of memory.
     pub oom_killed: bool,
+    /// What is known of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_memory: Option<OutOfMemory>,
+    /// Processes and threads that the container was not allowed to make, because of its limit.
+    #[serde(default)]
+    pub forks_refused: u64,
     /// When the command was started.
     pub started_at: SystemTime,
     /// When its end was seen.
@@ -114,6 +128,11 @@ impl TaskDir {
         self.file("mounts")
     }
 
+    /// How much of a stream was dropped.
+    pub fn lost(&self, stream: &str) -> PathBuf {
+        self.file(&format!("{stream}.lost"))
+    }
+
     /// Makes the folder; one that is there already is an error of the kind `AlreadyExists`.
     pub fn create(&self) -> io::Result<()> {
         private_dir(&self.path)
@@ -127,9 +146,7 @@ impl TaskDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(RuntimeError::Io { action: format!("reading {}", path.display()), source }),
         };
-        serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|error| RuntimeError::Record { path, problem: error.to_string() })
+        decode(&bytes).map(Some).map_err(|problem| RuntimeError::Record { path, problem })
     }
 
     /// Writes a record so that it is there completely or not at all.
@@ -137,13 +154,38 @@ impl TaskDir {
         let write = || -> io::Result<()> {
             let temporary = self.file(&format!("{name}.tmp"));
             let mut file = private_file(&temporary)?;
-            file.write_all(&serde_json::to_vec(record)?)?;
+            file.write_all(&serde_json::to_vec(&Versioned { version: VERSION, record })?)?;
             file.sync_all()?;
             fs::rename(&temporary, self.file(name))?;
             File::open(&self.path)?.sync_all()
         };
         write().context(|| format!("writing {}", self.file(name).display()))
     }
+}
+
+/// A record as it is written.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    record: &'a T,
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    /// The first records had no version.
+    const fn first() -> u32 {
+        1
+    }
+    #[derive(Deserialize)]
+    struct Version {
+        #[serde(default = "first")]
+        version: u32,
+    }
+    let Version { version } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if version > VERSION {
+        return Err(format!("it has version {version}, this build reads up to {VERSION}: a newer oci-rs wrote it"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| error.to_string())
 }
 
 /// The folder of all containers' folders.
@@ -175,12 +217,30 @@ mod tests {
             exit_code: 137,
             signal: 9,
             oom_killed: true,
+            out_of_memory: Some(OutOfMemory { kills: 1, ..OutOfMemory::default() }),
+            forks_refused: 2,
             started_at: SystemTime::UNIX_EPOCH,
             finished_at: SystemTime::now(),
         };
         task.commit(EXIT, &record).expect("written");
         assert_eq!(task.read(EXIT).expect("read"), Some(record));
         assert!(!task.file("exit.json.tmp").exists());
+    }
+
+    #[test]
+    fn versions_of_records() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let task = TaskDir::at(folder.path().to_owned());
+        let record = ProcessRecord { pid: 1, start_time: 2, boot_id: "b".to_owned() };
+        task.commit(MONITOR, &record).expect("written");
+        let text = fs::read_to_string(task.file(MONITOR)).expect("a file");
+        assert_eq!(text, r#"{"version":1,"pid":1,"start_time":2,"boot_id":"b"}"#);
+        fs::write(task.file(MONITOR), text.replace("\"version\":1,", "")).expect("as the first builds wrote it");
+        assert_eq!(task.read(MONITOR).expect("read"), Some(record));
+        fs::write(task.file(MONITOR), text.replace("\"version\":1", "\"version\":7"))
+            .expect("as a newer build writes it");
+        let error = task.read::<ProcessRecord>(MONITOR).expect_err("refused");
+        assert!(error.to_string().contains("version 7") && error.to_string().contains("newer oci-rs"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod devices;
 mod hierarchy;
+mod hits;
 mod join;
 mod kill;
 mod limits;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use devices::{Access, DeviceRule, restrict_devices};
 pub(crate) use hierarchy::{Hierarchy, hierarchies};
+pub use hits::{LimitHits, OutOfMemory, Victim};
 pub(crate) use join::{groups_of, join};
 pub(crate) use kill::{kill_group, processes_below, remove_group};
 pub(crate) use limits::reset_limits;

@@ -3,7 +3,7 @@
 //! Kernels differ in the files that they have (no swap accounting, no counter of kernel memory, no peak before 5.19): a
 //! file or a line that is missing is "not measured" or zero, never an error.
 
-use std::{fs, path::Path};
+use std::{fs::File, io, os::unix::fs::FileExt};
 
 use super::{Groups, Mode, field};
 
@@ -56,24 +56,82 @@ pub struct Stats {
     pub pids: u64,
 }
 
-/// Reads what the container in these groups uses.
-pub(crate) fn read(groups: &Groups) -> Stats {
-    let file = |controller: &str, name: &str| groups.of(controller).and_then(|group| text(group, name));
-    let (cpu, memory) = match groups.mode {
-        Mode::V1 => (cpu_v1(file), memory_v1(file)),
-        Mode::V2 => (cpu_v2(file), memory_v2(file)),
-    };
-    Stats {
-        cpu,
-        memory,
-        cgroup_v2: groups.mode == Mode::V2,
-        oom_kills: groups.oom_kills(),
-        pids: number(file("pids", "pids.current")).unwrap_or(0),
+/// The counters' files of one container, opened once: a reading is one pread(2) for each.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    mode: Mode,
+    /// By name, which is the same in no two controllers.
+    files: Vec<(&'static str, File)>,
+}
+
+const V1_FILES: [(&str, &str); 12] = [
+    ("cpuacct", "cpuacct.usage"),
+    ("cpuacct", "cpuacct.usage_user"),
+    ("cpuacct", "cpuacct.usage_sys"),
+    ("cpuacct", "cpuacct.stat"),
+    ("cpu", "cpu.stat"),
+    ("memory", "memory.stat"),
+    ("memory", "memory.usage_in_bytes"),
+    ("memory", "memory.max_usage_in_bytes"),
+    ("memory", "memory.kmem.usage_in_bytes"),
+    ("memory", "memory.kmem.max_usage_in_bytes"),
+    ("memory", "memory.oom_control"),
+    ("pids", "pids.current"),
+];
+
+const V2_FILES: [(&str, &str); 7] = [
+    ("cpu", "cpu.stat"),
+    ("memory", "memory.stat"),
+    ("memory", "memory.current"),
+    ("memory", "memory.swap.current"),
+    ("memory", "memory.peak"),
+    ("memory", "memory.events"),
+    ("pids", "pids.current"),
+];
+
+impl Counters {
+    /// Opens those that are there.
+    pub fn open(groups: &Groups) -> Self {
+        let names: &[_] = match groups.mode {
+            Mode::V1 => &V1_FILES,
+            Mode::V2 => &V2_FILES,
+        };
+        let open = |(controller, name): &(&str, &'static str)| {
+            Some((*name, File::open(groups.of(controller)?.join(name)).ok()?))
+        };
+        Self { mode: groups.mode, files: names.iter().filter_map(open).collect() }
+    }
+
+    /// Reads them all.
+    pub fn read(&self) -> Stats {
+        let file = |_: &str, name: &str| {
+            let (_, file) = self.files.iter().find(|(known, _)| *known == name)?;
+            whole(file).ok()
+        };
+        let (cpu, memory, oom) = match self.mode {
+            Mode::V1 => (cpu_v1(file), memory_v1(file), file("memory", "memory.oom_control")),
+            Mode::V2 => (cpu_v2(file), memory_v2(file), file("memory", "memory.events")),
+        };
+        Stats {
+            cpu,
+            memory,
+            cgroup_v2: self.mode == Mode::V2,
+            oom_kills: oom.and_then(|text| field(&text, "oom_kill")).unwrap_or(0),
+            pids: number(file("pids", "pids.current")).unwrap_or(0),
+        }
     }
 }
 
-fn text(group: &Path, name: &str) -> Option<String> {
-    fs::read_to_string(group.join(name)).ok()
+/// What a file of the kernel's holds now, from its beginning.
+fn whole(file: &File) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut buffer = [0; 8192];
+    loop {
+        match file.read_at(&mut buffer, text.len() as u64)? {
+            0 => return String::from_utf8(text).map_err(io::Error::other),
+            length => text.extend_from_slice(buffer.get(..length).unwrap_or_default()),
+        }
+    }
 }
 
 fn number(text: Option<String>) -> Option<u64> {
@@ -244,6 +302,6 @@ mod tests {
             assert_eq!((memory_v1(all), memory_v2(all)), Default::default());
         }
         let groups = Groups { mode: Mode::V2, members: Vec::new() };
-        assert_eq!(read(&groups), Stats { cgroup_v2: true, ..Stats::default() });
+        assert_eq!(Counters::open(&groups).read(), Stats { cgroup_v2: true, ..Stats::default() });
     }
 }

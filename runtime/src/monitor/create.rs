@@ -96,12 +96,12 @@ fn create(
     };
     let init = built.pid()?;
     let started = place(&plan, &groups, &devices, init).and_then(|()| {
-        let oom_kills = groups.oom_kills();
+        let hits = groups.hits();
         built.start()?;
-        Ok(oom_kills)
+        Ok(hits)
     });
     match started {
-        Ok(oom_kills) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, oom_kills }),
+        Ok(hits) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, hits }),
         Err(error) => {
             // It waits to be started: without a start it must not stay.
             if let Ok(process) = crate::ProcessRef::open(init) {

@@ -31,6 +31,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    cgroup::LimitHits,
     error::{Context, RuntimeError, StartError},
     plan::{ContainerId, Output},
     process::ProcessRef,
@@ -61,7 +62,7 @@ struct Created {
     init: i32,
     user: ResolvedUser,
     private_pid: bool,
-    oom_kills: u64,
+    hits: LimitHits,
 }
 
 /// The role `monitor`: `args` are the task's folder and the data folder. Called before the process has any other thread.
@@ -107,7 +108,7 @@ struct Started {
     id: ContainerId,
     init: ProcessRef,
     started_at: SystemTime,
-    oom_kills_before: u64,
+    hits_before: LimitHits,
     outputs: output::Outputs,
     terminal: Option<terminal::Terminal>,
 }
@@ -147,8 +148,8 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
     };
     match run() {
         Ok((terminal, started_at)) => {
-            let oom_kills_before = created.oom_kills;
-            Ok(Started { task, id: plan.id, init, started_at, oom_kills_before, outputs, terminal })
+            let hits_before = created.hits;
+            Ok(Started { task, id: plan.id, init, started_at, hits_before, outputs, terminal })
         }
         Err(error) => {
             watch::kill_and_reap(&init);

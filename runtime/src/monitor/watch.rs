@@ -23,11 +23,15 @@ pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
     }
     let ended = wait_for(started.init.pid).context(|| format!("waiting for the end of {}", started.id))?;
     let groups: Option<Groups> = started.task.read(CGROUP)?;
-    let oom_kills = groups.map_or(0, |groups| groups.oom_kills());
+    let hits = groups.as_ref().map(Groups::hits).unwrap_or_default().since(started.hits_before);
+    let out_of_memory =
+        groups.filter(|_| hits.oom_kills > 0).map(|groups| groups.out_of_memory(hits.oom_kills, started.started_at));
     let record = ExitRecord {
         exit_code: ended.exit_code,
         signal: ended.signal,
-        oom_killed: oom_kills > started.oom_kills_before,
+        oom_killed: hits.oom_kills > 0,
+        out_of_memory,
+        forks_refused: hits.forks_refused,
         started_at: started.started_at,
         finished_at: SystemTime::now(),
     };

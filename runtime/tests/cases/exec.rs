@@ -500,21 +500,23 @@ fn measured() {
     let mut plan = node.plan("dd if=/dev/zero of=/dev/null bs=1M count=3000 2>/dev/null; echo ready; sleep 60");
     plan.resources.memory_limit = Some(64 << 20);
     let container = node.start(plan);
+    let reader = node.runtime.stats_reader(container.id()).expect("counters");
     eventually("it sleeps", || {
-        let stats = node.runtime.stats(container.id()).expect("statistics");
+        let stats = reader.read().expect("statistics");
         stats.cpu.total_ns > 10_000_000 && stats.memory.usage > 0 && stats.pids > 0
     });
-    let before = node.runtime.stats(container.id()).expect("statistics");
+    let before = reader.read().expect("statistics");
     assert!(
         before.memory.rss > 0 && before.memory.max_usage.is_none_or(|most| most >= before.memory.rss),
         "{before:?}"
     );
     assert!(before.cpu.user_ns + before.cpu.system_ns > 0, "{before:?}");
     Piped::shell(&node, &container, "dd if=/dev/zero of=/dev/null bs=1M count=3000 2>/dev/null").lines();
-    let after = node.runtime.stats(container.id()).expect("statistics");
+    let after = reader.read().expect("statistics");
     assert!(after.cpu.total_ns > before.cpu.total_ns + 10_000_000, "{before:?} {after:?}");
     node.runtime.kill_all(container.id()).expect("killed");
-    node.runtime.stats(container.id()).expect_err("ended");
+    reader.read().expect_err("ended");
+    node.runtime.stats_reader(container.id()).expect_err("ended");
 }
 
 /// A container that may trace everything looks at all processes that it sees, over and over, while commands are made.

@@ -1,0 +1,168 @@
+//! Builds follow one another while tasks run: what an older one wrote is read by this one.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kit::{
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::{Launch, binary},
+    tools::Images,
+};
+use proto::driver::{TaskHandle, TaskState};
+use serde_json::json;
+
+/// Where records of every version are kept, as real builds wrote them: `v<version>/<case>/`, with the driver's part of the handle
+/// in `handle.json`.
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/state")
+}
+
+/// The version of the records that this build writes.
+const CURRENT: u32 = 1;
+
+/// A folder in the place of a test's own.
+const NOWHERE: &str = "/nowhere";
+
+/// With `OCI_RS_WRITE_FIXTURES` set, records what this build writes: to be done once, when the version of records rises.
+#[tokio::test]
+async fn record_fixtures() {
+    if std::env::var_os("OCI_RS_WRITE_FIXTURES").is_none() {
+        return;
+    }
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for (case, script) in [("ended", "exit 21"), ("running", "sleep 1000")] {
+        let task = node.task(&images.busybox()).sh(script).dns(&["192.0.2.53"], &[], &[]).build(&mut plugin).await;
+        let handle = plugin.started(&task).await;
+        if case == "ended" {
+            plugin.wait(task.id()).await;
+        }
+        let folder = fixtures().join(format!("v{CURRENT}")).join(case);
+        fs::create_dir_all(&folder).must("a folder for the records");
+        let mut records = records(&node.state_dir());
+        records.push(("handle.json".to_owned(), String::from_utf8(handle.driver_state).must("text")));
+        for (name, text) in records {
+            // Nothing of the machine, and a boot that is never this one.
+            let text = text.replace(&*node.root().to_string_lossy(), NOWHERE);
+            let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").must("a boot id");
+            let text = text.replace(boot.trim(), "00000000-0000-4000-8000-000000000000");
+            fs::write(folder.join(name), text + "\n").must("write a record");
+        }
+        plugin.end(&task).await;
+    }
+    node.finish(plugin).await;
+}
+
+/// The JSON files in the folder of the only task.
+fn records(state_dir: &Path) -> Vec<(String, String)> {
+    let task = fs::read_dir(state_dir.join("tasks")).must("the tasks").flatten().next().must("a task").path();
+    let files = fs::read_dir(task).must("the task's folder").flatten();
+    let names = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json"));
+    names
+        .map(|file| (file.file_name().to_string_lossy().into_owned(), fs::read_to_string(file.path()).must("a record")))
+        .collect()
+}
+
+#[tokio::test]
+async fn records_of_every_version_are_read() {
+    let mut versions = 0;
+    for version in fs::read_dir(fixtures()).must("recorded versions").flatten() {
+        versions += 1;
+        for case in ["ended", "running"] {
+            recovered(&version.path().join(case), case == "ended").await;
+        }
+    }
+    assert_eq!(versions, CURRENT, "every version up to this build's is recorded");
+}
+
+async fn recovered(folder: &Path, ended: bool) {
+    let what = folder.display();
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let state = fs::read_to_string(folder.join("handle.json")).must("the handle");
+    let parsed: serde_json::Value = serde_json::from_str(&state).must("JSON");
+    let container = parsed["container"].as_str().must("the container's name");
+    let tasks = node.state_dir().join("tasks");
+    let place = tasks.join(container);
+    fs::create_dir_all(&place).must("the task's folder");
+    for file in fs::read_dir(folder).must("the records").flatten().filter(|file| file.file_name() != "handle.json") {
+        fs::copy(file.path(), place.join(file.file_name())).must("copy a record");
+    }
+    let task = node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await;
+    let handle = TaskHandle {
+        version: 1,
+        config: Some(task.config.clone()),
+        state: TaskState::Running.into(),
+        driver_state: state.trim().as_bytes().to_vec(),
+    };
+    plugin.recover(&handle).await.must(&format!("RecoverTask of {what}"));
+    let exit = plugin.wait(task.id()).await;
+    if ended {
+        assert_eq!(exit.code, 21, "{what}: {exit:?}");
+    } else {
+        // Its boot is over: whoever has its process id now is somebody else.
+        assert!(exit.err.contains("lost"), "{what}: {exit:?}");
+    }
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert!(!place.exists(), "{what}");
+    node.finish(plugin).await;
+}
+
+/// The plugin's file is replaced while a task runs. `OCI_RS_PREVIOUS_BIN` names the older build; without it, the same build plays both.
+#[tokio::test]
+async fn a_task_of_an_older_build_is_taken_over() {
+    let node = Node::new();
+    let installed = node.root().join("oci-rs");
+    let previous = std::env::var_os("OCI_RS_PREVIOUS_BIN").map_or_else(binary, PathBuf::from);
+    install(&previous, &installed);
+    let mut plugin = node.launch_as(Launch::new(&node).binary(&installed), json!({})).await;
+    let images = Images::start().await;
+    let script = "trap 'exit 35' TERM; echo up; while :; do sleep 0.05; done";
+    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    let init = plugin.init_pid(&task);
+
+    install(&binary(), &installed);
+    plugin.shutdown().await;
+    let plugin = node.launch_as(Launch::new(&node).binary(&installed), json!({})).await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(plugin.init_pid(&task), init, "the same process");
+    assert_eq!(plugin.sh(&task, "echo exec works").await, "exec works");
+    let mut stats = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats");
+    stats.message().await.must("a sample").must("a sample");
+    drop(stats);
+    plugin.stop(task.id(), seconds(10), "").await.must("StopTask");
+    assert_eq!(plugin.wait(task.id()).await.code, 35);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(task.stdout().all(seconds(5)).await, "up\n");
+    node.finish(plugin).await;
+}
+
+/// As a package manager does: written beside, then renamed over. By another process, because a file that this one has open for
+/// writing while it starts another could not be executed.
+fn install(build: &Path, place: &Path) {
+    let status = std::process::Command::new("install").arg("-m755").arg(build).arg(place).status();
+    assert!(status.must("install (coreutils)").success(), "cannot install {}", build.display());
+}
+
+/// A killed plugin leaves its socket; the next one of ours takes it away when it is old enough to belong to nobody.
+#[tokio::test]
+async fn sockets_of_killed_plugins_go() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let socket = plugin.handshake.socket.clone();
+    plugin.process.kill().await;
+    assert!(socket.exists());
+    let aged = std::process::Command::new("touch").args(["-d", "2 minutes ago"]).arg(&socket).status();
+    assert!(aged.must("touch (coreutils)").success());
+    let plugin = node.launch().await;
+    assert!(eventually(seconds(10), || !socket.exists()).await, "the socket is left");
+    node.finish(plugin).await;
+}
