@@ -13,12 +13,13 @@ use std::{
 };
 
 use image_store::{Limits, Removed, Retention, Store, StoreConfig};
-use runtime::{Runtime, Stats, Status, plan::ContainerId};
+use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 
 use crate::{
     config::{PluginConfig, Policy},
     events::Events,
     fingerprint,
+    logs::Logs,
     plan::NodeFacts,
     task::{Compute, Facts, TaskError, Tasks, blocking},
 };
@@ -33,6 +34,8 @@ pub struct Engine {
     pub store: Store,
     /// Where task events go.
     pub events: Events,
+    /// What becomes of output that nobody reads.
+    pub logs: Logs,
     /// What the node can compute.
     pub compute: Compute,
     /// Unused images are being removed; once is enough.
@@ -52,7 +55,8 @@ impl Engine {
             verify_access: config.verify_access,
         })
         .map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
-        Ok(Self { config, runtime, store, events, compute, retaining: AtomicBool::new(false) })
+        let logs = Logs::new(runtime.clone());
+        Ok(Self { config, runtime, store, events, logs, compute, retaining: AtomicBool::new(false) })
     }
 
     /// Where the log goes beside the agent's.
@@ -75,10 +79,10 @@ impl Engine {
         self.runtime.status(container).map_err(TaskError::internal)
     }
 
-    /// Reads a container's counters.
-    pub async fn stats(self: &Arc<Self>, container: &ContainerId) -> Result<Stats, TaskError> {
+    /// Opens a container's counters.
+    pub async fn stats_reader(self: &Arc<Self>, container: &ContainerId) -> Result<StatsReader, TaskError> {
         let (engine, container) = (self.clone(), container.clone());
-        blocking(move || engine.runtime.stats(&container).map_err(TaskError::internal)).await
+        blocking(move || engine.runtime.stats_reader(&container).map_err(TaskError::internal)).await
     }
 
     /// Kills every process of a task's container.

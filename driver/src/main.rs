@@ -8,6 +8,7 @@ mod config;
 mod engine;
 mod events;
 mod fingerprint;
+mod logs;
 mod plan;
 mod plugin;
 mod rpc;

@@ -12,6 +12,9 @@ use tokio::net::UnixListener;
 const COOKIE_NAME: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
 const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
 
+/// What the names of our sockets begin with.
+pub const SOCKET_PREFIX: &str = "plugin-oci-rs-";
+
 /// go-plugin's own protocol, which has had one version so far.
 const CORE_PROTOCOL: u32 = 1;
 /// The version of Nomad's plugin protocol, the only one that any Nomad since 0.9 offers.
@@ -44,7 +47,7 @@ impl Drop for SocketFile {
 pub fn listen() -> io::Result<(UnixListener, SocketFile)> {
     let folder = env::var_os("PLUGIN_UNIX_SOCKET_DIR").map_or_else(env::temp_dir, PathBuf::from);
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
-    let path = folder.join(format!("plugin-oci-rs-{}", random.trim()));
+    let path = folder.join(format!("{SOCKET_PREFIX}{}", random.trim()));
     let listener = UnixListener::bind(&path)?;
     let socket = SocketFile(path);
     fs::set_permissions(socket.path(), fs::Permissions::from_mode(0o700))?;

@@ -1,11 +1,13 @@
 //! The plugin role: the handshake with Nomad, the socket, go-plugin's own services and the log.
 //!
 //! Nomad starts the binary three times per agent start: twice to ask who it is and to check its configuration, once to stay.
-//! All three look alike from here, so nothing in this module touches the node beyond one socket.
+//! All three look alike from here, so nothing in this module touches the node beyond one socket, and those that killed plugins of
+//! ours left beside it.
 
 mod controller;
 mod handshake;
 pub mod hclog;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -57,6 +59,9 @@ async fn serve(log: hclog::LogFile) -> Result<(), String> {
         .add_service(rpc::driver_service(plugin));
 
     handshake::announce(socket.path()).map_err(|error| format!("handshake: {error}"))?;
+    // Beside the work: an agent waits for the line above.
+    let folder = socket.path().parent().map(std::path::Path::to_owned);
+    tokio::task::spawn_blocking(move || folder.map(|folder| sweep::dead_sockets(&folder)));
 
     let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
     let mut ended = stopped.clone();

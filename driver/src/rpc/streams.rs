@@ -20,7 +20,7 @@ use crate::{
     engine::Engine,
     events,
     fingerprint::{Fingerprint, fingerprint},
-    task::{TaskRef, blocking, stats::Sampler},
+    task::{TaskError, TaskRef, blocking, stats::Sampler},
 };
 
 type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -113,12 +113,23 @@ pub fn stats(engine: Arc<Engine>, task: TaskRef, request: TaskStatsRequest) -> S
     tokio::spawn(async move {
         let Ok(state) = task.state() else { return };
         let mut sampler = Sampler::default();
+        if task.view().exit.is_some() {
+            return;
+        }
+        let mut opened = engine.stats_reader(&state.container).await;
         loop {
             if task.view().exit.is_some() {
                 return;
             }
-            let stats = match engine.stats(&state.container).await {
-                Ok(stats) => stats,
+            let read = match opened {
+                Ok(reader) => blocking(move || Ok((reader.read().map_err(TaskError::internal)?, reader))).await,
+                Err(error) => Err(error),
+            };
+            let stats = match read {
+                Ok((stats, reader)) => {
+                    opened = Ok(reader);
+                    stats
+                }
                 Err(error) => {
                     // Mostly a task that ended this moment; the stream ends in order either way.
                     tracing::debug!(task = request.task_id, %error, "no statistics");

@@ -7,6 +7,7 @@
 mod error;
 pub mod exec;
 mod handle;
+mod hits;
 mod lifecycle;
 mod load;
 mod owner;
@@ -48,4 +49,6 @@ pub struct Exit {
     pub finished_at: SystemTime,
     /// Something to add in words. Nomad takes any text for a failure, so a success has none.
     pub message: Option<String>,
+    /// What is worth a task event, whatever the exit code is.
+    pub remarks: Vec<String>,
 }

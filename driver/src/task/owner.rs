@@ -9,11 +9,12 @@ use tokio::{
 
 use super::{
     Exit, Phase, TaskError, TaskView,
+    hits::{self, AbortOnDrop},
     lifecycle::{Action, Event, decide},
     registry::Facts,
     start::{Alive, Recovered, Started},
 };
-use crate::engine::Engine;
+use crate::{engine::Engine, events::TaskEvents, logs::Watched};
 
 /// How long the monitor of a killed container may take to write down its end.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
@@ -57,6 +58,8 @@ pub struct Owner {
     phase: Phase,
     starting: Option<Starting>,
     alive: Option<Arc<Alive>>,
+    logs: Option<Watched>,
+    hits: Option<AbortOnDrop>,
     ended: Option<Later<Exit>>,
     grace: Option<Instant>,
     /// Destroys that wait for a start to come to its end.
@@ -121,6 +124,8 @@ impl Owner {
             phase: Phase::Starting { cancelled: false },
             starting: None,
             alive: None,
+            logs: None,
+            hits: None,
             ended: None,
             grace: None,
             destroys: Vec::new(),
@@ -145,6 +150,11 @@ impl Owner {
             }
         }
         Farewell { report: self.failed, destroys: self.destroys }
+    }
+
+    /// Where to tell what happens to the task.
+    fn events(&self) -> TaskEvents {
+        self.engine.events.of_task(&self.facts.task_id, &self.facts.alloc_id, &self.facts.name)
     }
 
     async fn take(&mut self, Command { event, reply }: Command) {
@@ -187,6 +197,8 @@ impl Owner {
     fn adopt(&mut self, alive: Alive) {
         let alive = Arc::new(alive);
         self.phase = Phase::Running;
+        self.logs = self.engine.logs.watch(alive.container(), self.events());
+        self.hits = Some(AbortOnDrop::of(hits::watch(self.engine.clone(), alive.container().clone(), self.events())));
         self.ended = Some(Box::pin(alive.clone().end(self.engine.clone())));
         self.view.send_modify(|view| {
             view.phase = Phase::Running;
@@ -198,6 +210,11 @@ impl Owner {
     async fn container_ended(&mut self, exit: Exit) {
         self.ended = None;
         self.grace = None;
+        self.logs = None;
+        self.hits = None;
+        for remark in &exit.remarks {
+            self.events().emit(remark.clone(), []);
+        }
         self.view.send_modify(|view| view.exit = Some(exit));
         self.step(Event::Ended).await;
         if self.orphaned || !self.destroys.is_empty() {

@@ -40,6 +40,8 @@ pub struct Facts {
     pub task_id: String,
     /// Its name in the job.
     pub name: String,
+    /// The allocation.
+    pub alloc_id: String,
     /// What recovery and stop need to know; set once the start knows it.
     state: std::sync::OnceLock<DriverState>,
 }
@@ -57,7 +59,7 @@ impl Tasks {
 
     /// Starts a task and waits until its command runs. On error the id is free again and nothing is left of it.
     pub async fn start(&self, engine: Arc<Engine>, task: NomadTask) -> Result<Started, TaskError> {
-        let (reference, link) = self.claim(&task.id, &task.name)?;
+        let (reference, link) = self.claim(&task)?;
         let (cancel, cancelled) = watch::channel(false);
         let (report, started) = oneshot::channel();
         let starting = Box::pin(start::run(engine.clone(), task, cancelled));
@@ -68,7 +70,7 @@ impl Tasks {
 
     /// Takes over a container that another plugin process started; a task that is known already is fine.
     pub async fn recover(&self, engine: Arc<Engine>, task: &NomadTask, state: DriverState) -> Result<(), TaskError> {
-        let Ok((reference, link)) = self.claim(&task.id, &task.name) else { return Ok(()) };
+        let Ok((reference, link)) = self.claim(task) else { return Ok(()) };
         let recovered = start::recover(&engine, &state).await;
         match recovered {
             Ok(recovered) => {
@@ -84,18 +86,22 @@ impl Tasks {
         }
     }
 
-    fn claim(&self, task_id: &str, name: &str) -> Result<(TaskRef, Link), TaskError> {
+    fn claim(&self, task: &NomadTask) -> Result<(TaskRef, Link), TaskError> {
         let mut tasks = self.lock();
-        if tasks.contains_key(task_id) {
-            return Err(TaskError::AlreadyStarted(task_id.to_owned()));
+        if tasks.contains_key(&task.id) {
+            return Err(TaskError::AlreadyStarted(task.id.clone()));
         }
         let (inbox, commands) = mpsc::channel(INBOX);
         let (publish, view) =
             watch::channel(TaskView { phase: Phase::Starting { cancelled: false }, started_at: None, exit: None });
-        let facts =
-            Arc::new(Facts { task_id: task_id.to_owned(), name: name.to_owned(), state: std::sync::OnceLock::new() });
+        let facts = Arc::new(Facts {
+            task_id: task.id.clone(),
+            name: task.name.clone(),
+            alloc_id: task.alloc_id.clone(),
+            state: std::sync::OnceLock::new(),
+        });
         let reference = TaskRef { inbox, view, facts };
-        tasks.insert(task_id.to_owned(), reference.clone());
+        tasks.insert(task.id.clone(), reference.clone());
         Ok((reference, Link { inbox: commands, view: publish }))
     }
 

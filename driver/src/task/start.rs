@@ -73,6 +73,7 @@ pub async fn run(
     let planned = make_plan(&engine, &spec, &task, &lease.image)?;
     let state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
     let memory_limit = planned.container.resources.memory_limit;
+    let prepared = began.elapsed();
     let running = start_container(&engine, planned).await?;
     lease.keep();
 
@@ -82,7 +83,8 @@ pub async fn run(
             ("image", state.image.clone()),
             ("digest", state.image_digest.clone()),
             ("pull_ms", pulled.as_millis().to_string()),
-            ("start_ms", (began.elapsed() - pulled).as_millis().to_string()),
+            ("plan_ms", (prepared - pulled).as_millis().to_string()),
+            ("start_ms", (began.elapsed() - prepared).as_millis().to_string()),
         ],
     );
     tracing::info!(
@@ -91,7 +93,8 @@ pub async fn run(
         digest = state.image_digest,
         pid = running.init.pid,
         pull_ms = pulled.as_millis() as u64,
-        start_ms = (began.elapsed() - pulled).as_millis() as u64,
+        plan_ms = (prepared - pulled).as_millis() as u64,
+        start_ms = (began.elapsed() - prepared).as_millis() as u64,
         "task started"
     );
     let alive = Alive { running, container: state.container.clone(), memory_limit };
@@ -219,6 +222,11 @@ pub async fn recover(engine: &Arc<Engine>, state: &DriverState) -> Result<Recove
 }
 
 impl Alive {
+    /// Its name in the runtime.
+    pub fn container(&self) -> &ContainerId {
+        &self.container
+    }
+
     /// Waits for the container's end and tells how it ended.
     pub async fn end(self: Arc<Self>, engine: Arc<Engine>) -> Exit {
         // The monitor ends last, after it wrote the exit record; when it was killed, the command itself is what is left to watch.
@@ -252,6 +260,7 @@ fn exit_of(record: &ExitRecord, memory_limit: Option<u64>) -> Exit {
         oom_killed: record.oom_killed,
         finished_at: record.finished_at,
         message: message(record, memory_limit),
+        remarks: super::hits::remarks(record),
     }
 }
 
@@ -260,10 +269,13 @@ fn exit_of(record: &ExitRecord, memory_limit: Option<u64>) -> Exit {
 fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
     match (record.exit_code, record.signal) {
         (0, 0) => None,
-        _ if record.oom_killed => Some(match memory_limit {
-            Some(limit) => format!("OOM Killed: the task reached its memory limit of {} MiB", limit >> 20),
-            None => "OOM Killed".to_owned(),
-        }),
+        _ if record.oom_killed => {
+            let memory = record.out_of_memory.clone().unwrap_or_default();
+            let limit = memory.limit.or(memory_limit).map(|limit| limit >> 20);
+            let limit = limit.map(|limit| format!(": the task reached its memory limit of {limit} MiB"));
+            let victim = memory.victim.map(|victim| format!(" (killed: {}, process {})", victim.name, victim.pid));
+            Some(format!("OOM Killed{}{}", limit.unwrap_or_default(), victim.unwrap_or_default()))
+        }
         (code, 0) => Some(format!("Container exited with non-zero exit code: {code}")),
         (_, signal) => Some(format!("Container was killed by signal {signal}")),
     }
@@ -279,6 +291,7 @@ fn lost() -> Exit {
         message: Some(
             "the task ended, but its exit status was lost because its monitor process had been killed".to_owned(),
         ),
+        remarks: Vec::new(),
     }
 }
 
@@ -296,6 +309,8 @@ mod tests {
             exit_code,
             signal,
             oom_killed,
+            out_of_memory: None,
+            forks_refused: 0,
             started_at: UNIX_EPOCH,
             finished_at: UNIX_EPOCH,
         };

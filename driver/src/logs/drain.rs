@@ -1,0 +1,216 @@
+//! Keeps a FIFO that nobody reads from staying full.
+
+use std::{fs::File, io, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use runtime::LostBytes;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::{Errno, ioctl_fionread},
+    pipe::{SpliceFlags, splice},
+    time::Timespec,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::watch,
+    task::JoinHandle,
+};
+
+use crate::sys;
+
+/// The kernel wakes nobody when a FIFO becomes full. Until it was full for the first time, that is how often it is looked at,
+/// while something waits in it: the longest time for which the death of a reader holds a task up.
+const LOOK: Duration = Duration::from_millis(500);
+/// More than a FIFO holds.
+const AT_ONCE: usize = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Pause,
+    Go,
+    Stop,
+}
+
+/// A FIFO that is held open, and kept from staying full when told to.
+pub struct Drain {
+    orders: watch::Sender<Order>,
+    lost: Arc<LostBytes>,
+    work: JoinHandle<io::Result<OwnedFd>>,
+}
+
+impl Drain {
+    /// Holds a FIFO, open for reading and writing without blocking; nothing is taken out of it yet. What will be
+    /// dropped is counted in `lost`; `begins` is called when the first bytes have to go.
+    pub fn hold(fifo: OwnedFd, lost: LostBytes, begins: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let null = File::options().write(true).open("/dev/null")?;
+        let fifo = sys::watch(fifo, Interest::READABLE)?;
+        let (orders, receiver) = watch::channel(Order::Pause);
+        let lost = Arc::new(lost);
+        let worker = Worker { fifo, null, orders: receiver, lost: Arc::clone(&lost) };
+        Ok(Self { orders, lost, work: tokio::spawn(worker.run(begins)) })
+    }
+
+    /// From now on it must not stay full.
+    pub fn go(&self) {
+        self.orders.send_replace(Order::Go);
+    }
+
+    /// From now on nothing may be taken.
+    pub fn pause(&self) {
+        self.orders.send_replace(Order::Pause);
+    }
+
+    /// Lets the FIFO go. How many bytes were dropped; what is still in it is counted too when it is `abandoned`.
+    pub async fn stop(self, abandoned: bool) -> io::Result<u64> {
+        self.orders.send_replace(Order::Stop);
+        let waiting = match self.work.await {
+            Ok(Ok(fifo)) if abandoned => ioctl_fionread(&fifo).unwrap_or(0),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a log FIFO could not be kept from filling up");
+                0
+            }
+            _ => 0,
+        };
+        Ok(self.lost.take()? + waiting)
+    }
+}
+
+struct Worker {
+    fifo: AsyncFd<OwnedFd>,
+    null: File,
+    orders: watch::Receiver<Order>,
+    lost: Arc<LostBytes>,
+}
+
+impl Worker {
+    async fn run(mut self, begins: impl Fn()) -> io::Result<OwnedFd> {
+        // What waits in the FIFO is kept for the next reader for as long as the task can write on.
+        let mut was_full = false;
+        loop {
+            let order = *self.orders.borrow_and_update();
+            match order {
+                Order::Stop => return Ok(self.fifo.into_inner()),
+                Order::Pause => {
+                    if self.orders.changed().await.is_err() {
+                        return Ok(self.fifo.into_inner());
+                    }
+                    continue;
+                }
+                Order::Go => {}
+            }
+            tokio::select! {
+                biased;
+                changed = self.orders.changed() => match changed {
+                    Ok(()) => continue,
+                    // Nobody is left to give orders: the plugin ends.
+                    Err(_) => return Ok(self.fifo.into_inner()),
+                },
+                ready = self.fifo.readable() => {
+                    let mut ready = ready?;
+                    let fifo = ready.get_inner();
+                    if ioctl_fionread(fifo)? == 0 {
+                        ready.clear_ready();
+                        continue;
+                    }
+                    if was_full || is_full(fifo)? {
+                        if !was_full {
+                            begins();
+                        }
+                        was_full = true;
+                        self.lost.add(drop_all(fifo, &self.null)?)?;
+                        continue;
+                    }
+                }
+            }
+            tokio::select! {
+                changed = self.orders.changed() => if changed.is_err() {
+                    return Ok(self.fifo.into_inner());
+                },
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+}
+
+/// Whether the next byte would have to wait. Not told by the number of bytes: a page of the FIFO may hold few.
+fn is_full(fifo: &OwnedFd) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(fifo, PollFlags::OUT)], Some(&now))? == 0)
+}
+
+/// Drops what is in the FIFO without looking at it; the number of bytes.
+fn drop_all(fifo: &OwnedFd, null: &File) -> io::Result<u64> {
+    match splice(fifo, None, null, None, AT_ONCE, SpliceFlags::NONBLOCK) {
+        Ok(count) => Ok(count as u64),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, OpenOptions},
+        io::{Read, Write},
+        os::unix::fs::OpenOptionsExt,
+        path::PathBuf,
+        sync::mpsc,
+    };
+
+    use super::*;
+
+    fn fifo(folder: &tempfile::TempDir) -> (PathBuf, OwnedFd) {
+        let path = folder.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let held = OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path).unwrap();
+        (path, held.into())
+    }
+
+    fn count(folder: &tempfile::TempDir) -> LostBytes {
+        let runtime = runtime::Runtime::open(&folder.path().join("state"), &folder.path().join("data")).unwrap();
+        fs::create_dir(folder.path().join("state/tasks/one")).unwrap();
+        runtime.lost_bytes(&"one".parse().unwrap(), "stdout").unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_fits_waits_for_the_next_reader() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, held) = fifo(&folder);
+        let mut reader = OpenOptions::new().read(true).open(&path).unwrap();
+        let drain = Drain::hold(held, count(&folder), || panic!("nothing has to go")).unwrap();
+        drain.go();
+        let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+        writer.write_all(b"kept\n").unwrap();
+        assert_eq!(drain.stop(false).await.unwrap(), 0);
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "kept\n");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_writer_goes_on_and_every_byte_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, held) = fifo(&folder);
+        let (began, begins) = mpsc::channel();
+        let drain = Drain::hold(held, count(&folder), move || began.send(()).unwrap()).unwrap();
+        let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+        // Small writes and ones larger than the FIFO.
+        let written = tokio::task::spawn_blocking(move || {
+            let mut total = 0;
+            for size in [1, 5000, 300_000, 7, 1 << 20] {
+                writer.write_all(&vec![7; size]).unwrap();
+                total += size;
+            }
+            (total, writer)
+        });
+        drain.go();
+        let (total, writer) = written.await.unwrap();
+        assert_eq!(begins.iter().take(1).count(), 1);
+        // Paused, it takes nothing.
+        drain.pause();
+        assert_eq!(drain.stop(true).await.unwrap(), total as u64, "dropped, or still in the FIFO");
+        drop(writer);
+        assert!(begins.try_recv().is_err(), "told once");
+    }
+}

@@ -1,0 +1,102 @@
+//! Sockets of plugins that were killed: the kernel leaves the file behind, and nobody else knows whose it is.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
+    process::geteuid,
+};
+
+use super::handshake::SOCKET_PREFIX;
+
+/// A younger socket may be one that is bound and does not listen yet.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Removes sockets of our own name, of our own user, older than a minute, on which nobody listens. What cannot be removed stays.
+pub fn dead_sockets(folder: &Path) {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => return tracing::debug!(folder = %folder.display(), %error, "no dead plugin sockets looked for"),
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if !name.to_str().is_some_and(|name| name.starts_with(SOCKET_PREFIX)) {
+            continue;
+        }
+        let path = entry.path();
+        match dead(&path).and_then(|dead| if dead { fs::remove_file(&path).map(|()| true) } else { Ok(false) }) {
+            Ok(true) => tracing::debug!(socket = %path.display(), "removed the socket of a plugin that was killed"),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(socket = %path.display(), %error, "dead plugin socket not removed"),
+        }
+    }
+}
+
+fn dead(path: &Path) -> io::Result<bool> {
+    let metadata = fs::symlink_metadata(path)?;
+    let age = SystemTime::now().duration_since(metadata.modified()?).unwrap_or_default();
+    if !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() || age < GRACE {
+        return Ok(false);
+    }
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Whoever is too busy to answer is alive.
+    Ok(connect(&probe, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, File},
+        os::unix::net::UnixListener,
+        path::PathBuf,
+        time::{Duration, SystemTime},
+    };
+
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
+    use super::dead_sockets;
+
+    fn make_old(path: &PathBuf) {
+        let then = SystemTime::now() - Duration::from_secs(120);
+        let seconds = then.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let time = Timespec { tv_sec: seconds.try_into().unwrap(), tv_nsec: 0 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+
+    #[test]
+    fn only_old_sockets_of_ours_without_a_listener_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let dead = |name: &str| {
+            drop(UnixListener::bind(at(name)).unwrap());
+            at(name)
+        };
+        let living = UnixListener::bind(at("plugin-oci-rs-living")).unwrap();
+        File::create(at("plugin-oci-rs-file")).unwrap();
+        std::os::unix::fs::symlink(dead("target"), at("plugin-oci-rs-link")).unwrap();
+        for path in [dead("plugin-oci-rs-dead"), dead("plugin-other-dead")] {
+            make_old(&path);
+        }
+        for name in ["plugin-oci-rs-living", "plugin-oci-rs-file", "plugin-oci-rs-link", "target"] {
+            make_old(&at(name));
+        }
+        dead("plugin-oci-rs-young");
+        dead_sockets(folder.path());
+        let mut left: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let expected = ["file", "link", "living", "young"].map(|name| format!("plugin-oci-rs-{name}"));
+        assert_eq!(left, [&expected[..], &["plugin-other-dead".to_owned(), "target".to_owned()]].concat());
+        drop(living);
+    }
+}
