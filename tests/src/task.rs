@@ -230,10 +230,15 @@ impl Log {
 
     /// Everything, once the last writer has closed the FIFO.
     pub async fn all(&self, limit: Duration) -> String {
+        String::from_utf8_lossy(&self.all_bytes(limit).await).into_owned()
+    }
+
+    /// The same for output that is no text.
+    pub async fn all_bytes(&self, limit: Duration) -> Vec<u8> {
         let mut state = self.state.clone();
         let ended = tokio::time::timeout(limit, state.wait_for(|state| state.ended)).await.is_ok();
         assert!(ended, "the log FIFO is still held open by a writer after {limit:?}; so far {:?}", self.so_far());
-        self.so_far()
+        self.state.borrow().bytes.clone()
     }
 }
 

@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
         ends_unwatched(env, || kill_agent_and_plugin(env))
     }),
     ("recovery_monitor_killed", OwnAgent, monitor_killed),
+    ("recovery_logmon_killed", OwnAgent, logmon_killed),
     ("recovery_stop_after_restart", OwnAgent, stop_after_restart),
 ];
 
@@ -118,6 +119,48 @@ fn monitor_killed(env: &Env) -> Outcome {
     alloc.stop()?;
     assert!(process::wait_gone(init.pid, Duration::from_secs(5))?);
     Ok(())
+}
+
+/// Nomad starts another log collector only with the task or the agent: until then the task goes on, and what it wrote too much of
+/// is counted.
+fn logmon_killed(env: &Env) -> Outcome {
+    let wait = |file: &str| format!("while [ ! -e /alloc/data/{file} ]; do sleep 0.1; done");
+    let job = script(
+        env,
+        &format!(
+            "echo one; {}; head -c 1000000 /dev/zero; touch /alloc/data/written; {}; echo last; exit 6",
+            wait("go"),
+            wait("end")
+        ),
+    );
+    let alloc = env.agent.run(&job)?;
+    alloc.wait_log("stdout", |log| log == b"one\n")?;
+    let init = alloc.init()?;
+    let logmons = process::find(|process| process.command.contains("logmon") && has_open(process.pid, &alloc.id));
+    let [logmon] = logmons.as_slice() else {
+        return Err(Failure(format!("expected one logmon: {logmons:?}")));
+    };
+    kill(logmon.pid)?;
+    let data = env.agent.path().join("client/alloc").join(&alloc.id).join("alloc/data");
+    fs::write(data.join("go"), "")?;
+    alloc.wait("the task to write on", |_| data.join("written").exists().then_some(()))?;
+    env.agent.stop()?;
+    assert_eq!(alloc.init()?, init, "the task runs");
+    env.agent.launch()?;
+    alloc.wait_running()?;
+    let told = |event: &String| event.contains("bytes of standard output were lost");
+    alloc.wait("the loss to be told", |_| alloc.events().ok()?.iter().any(told).then_some(()))?;
+    fs::write(data.join("end"), "")?;
+    assert_eq!(alloc.wait_exit()?.code, 6, "{:?}", alloc.events()?);
+    assert_eq!(alloc.restarts()?, 0);
+    alloc.wait_log("stdout", |log| log.ends_with(b"last\n"))?;
+    Ok(())
+}
+
+/// Whether a process has a file open whose path holds this text.
+fn has_open(pid: i32, text: &str) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.flat_map(|one| fs::read_link(one.path())).any(|path| path.to_string_lossy().contains(text))
 }
 
 /// Stopping after a restart must use the task's own signal and wait, as if nothing had happened.

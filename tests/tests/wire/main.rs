@@ -3,6 +3,7 @@
 mod bad_input;
 mod base;
 mod credentials;
+mod ends;
 mod exec;
 mod exec_streaming;
 mod handshake;
@@ -20,4 +21,6 @@ mod retention;
 mod security;
 mod stats;
 mod stop;
+mod unread;
+mod upgrade;
 mod users;

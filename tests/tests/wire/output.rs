@@ -89,25 +89,48 @@ async fn a_link_instead_of_a_fifo_is_refused() {
     node.finish(plugin).await;
 }
 
-/// The reader may die (logmon is a process of its own); the task must neither be killed by SIGPIPE nor be blocked at once.
+/// Output at full speed that is no text, up to the last byte before the exit.
 #[tokio::test]
-async fn the_task_survives_its_reader() {
+async fn sixty_four_mebibytes_arrive_byte_for_byte() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let mut task = node
-        .task(&images.busybox())
-        .sh("sleep 0.3; echo one; sleep 0.1; echo two; exit 0")
-        .without_logs()
-        .build(&mut plugin)
-        .await;
-    let fifo = task.alloc.dir.join("alloc/logs/.main.stdout.fifo");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).must("a FIFO");
-    task.config.stdout_path = fifo.to_string_lossy().into_owned();
-    let reader = tokio::task::spawn_blocking(move || fs::File::open(fifo));
+    let task = node.task(&images.busybox()).command("/bin/cat", &["/local/big"]).build(&mut plugin).await;
+    // Every value of a byte, and no period that is a multiple of a page.
+    let mut state = 1u32;
+    let big: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()
+    })
+    .take(16 << 20)
+    .flatten()
+    .collect();
+    fs::write(task.dir().join("local/big"), &big).must("the task's input");
     plugin.started(&task).await;
-    drop(reader.await.must("a thread").must("open the FIFO"));
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let arrived = task.stdout().all_bytes(seconds(30)).await;
+    assert_eq!(arrived.len(), big.len());
+    assert!(arrived == big, "every byte in its place");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn tasks_may_do_with_their_streams_what_they_like() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for (script, code, expected) in [
+        ("echo first; exec >&-; sleep 0.1; exit 3", 3, "first\n"),
+        ("echo a; echo b > /dev/stdout; echo c >> /proc/self/fd/1", 0, "a\nb\nc\n"),
+        ("for i in 1 2 3; do (sleep 0.1; echo x) & done; wait", 0, "x\nx\nx\n"),
+        ("(exec 2>&-; sleep 0.2; echo late) & wait; printf end", 0, "late\nend"),
+    ] {
+        let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, code, "{script}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await, expected, "{script}");
+    }
     node.finish(plugin).await;
 }

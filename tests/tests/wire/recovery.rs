@@ -208,11 +208,69 @@ async fn a_task_survives_its_monitor() {
     assert_eq!(leak::status_field(init, "State").map(|state| state.starts_with('Z')), Some(false), "the task runs");
     assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").task.must("a task").state(), TaskState::Running);
     assert_eq!(plugin.sh(&task, "echo still").await, "still");
+    let mut stats = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats");
+    stats.message().await.must("a sample").must("a sample");
     let wait = plugin.wait(task.id());
     tell(&task);
     let exit = wait.await;
     // The kernel tells a non-parent the code since 6.15; otherwise the loss is told.
-    assert!(exit.code == 29 || !exit.err.is_empty(), "{exit:?}");
+    assert!(exit.code == 29 || exit.err.contains("lost"), "{exit:?}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// Without a monitor a task can still be stopped, by its signal and by force.
+#[tokio::test]
+async fn a_task_without_its_monitor_is_stopped() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for (script, grace) in [
+        ("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done", seconds(20)),
+        ("trap '' TERM; echo up; while :; do sleep 0.05; done", Duration::from_millis(200)),
+    ] {
+        let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
+        plugin.started(&task).await;
+        task.stdout().contains("up", seconds(10)).await;
+        let init = plugin.init_pid(&task);
+        let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
+        kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+        let wait = plugin.wait(task.id());
+        plugin.stop(task.id(), grace, "").await.must("StopTask");
+        let exit = wait.await;
+        assert!(exit.code == 3 || exit.code == 137 || exit.err.contains("lost"), "{exit:?}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await.contains("bye"), grace > seconds(1));
+    }
+    node.finish(plugin).await;
+}
+
+/// What runs a command in a task is killed: the session ends with a failure, the command with it, and the next one works.
+#[tokio::test]
+async fn an_exec_helper_that_dies() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(&until_told(37)).build(&mut plugin).await;
+    plugin.started(&task).await;
+    for tty in [None, Some((24, 80))] {
+        let command = ["/bin/sh", "-c", "echo ready; exec sleep 772"];
+        let mut session = plugin.exec_streaming(task.id(), &command, tty).await.must("a session");
+        session.until("ready", seconds(5)).await;
+        let helpers = leak::children(plugin.process.pid());
+        // The other child is the monitor, whose second word it is.
+        let mut helpers = helpers.iter().filter(|(_, line)| line.split_whitespace().nth(1) == Some("exec"));
+        let (helper, _) = helpers.next().must("the helper of the only session");
+        kill_process(Pid::from_raw(*helper).must("a pid"), Signal::KILL).must("kill the helper");
+        if let Ok(outcome) = session.finish(seconds(10)).await {
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+        }
+        let gone = eventually(seconds(10), || !node.traces().processes.iter().any(|(_, line)| line.contains("772")));
+        assert!(gone.await, "{}", node.traces());
+        assert_eq!(plugin.sh(&task, "echo the next").await, "the next");
+    }
+    tell(&task);
+    assert_eq!(plugin.wait(task.id()).await.code, 37);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }

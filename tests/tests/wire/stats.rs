@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kit::{
     cgroup,
-    must::{Must, seconds, within},
+    must::{Must, eventually, seconds, within},
     node::Node,
     tools::Images,
 };
@@ -65,6 +65,35 @@ async fn samples_come_at_once_and_the_stream_ends_well() {
     node.finish(plugin).await;
 }
 
+/// The counters' files are opened once for a stream and closed with it; without a stream nothing of them is open.
+#[tokio::test]
+async fn a_stream_holds_one_set_of_files() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
+    plugin.started(&task).await;
+    let counters = || {
+        plugin
+            .descriptors()
+            .iter()
+            .filter(|file| file.contains("/sys/fs/cgroup/") && !file.contains("pids.events"))
+            .count()
+    };
+    assert_eq!(counters(), 0, "{:#?}", plugin.descriptors());
+    let mut stream = plugin.stats(task.id(), Duration::from_millis(100)).await.must("TaskStats");
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        within(seconds(5), "a sample", stream.message()).await.must("TaskStats").must("a sample");
+        open.push(counters());
+    }
+    assert!(open[0] > 3 && open.iter().all(|count| *count == open[0]), "{open:?}");
+    drop(stream);
+    assert!(eventually(seconds(5), || counters() == 0).await, "{:#?}", plugin.descriptors());
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn the_pull_is_told_as_events() {
     let node = Node::new();
@@ -76,6 +105,11 @@ async fn the_pull_is_told_as_events() {
     assert_eq!((event.task_name.as_str(), event.task_id.as_str()), ("main", task.id()));
     assert!(event.message.to_lowercase().contains("image"), "{event:?}");
     event.timestamp.must("a timestamp");
+    let started = plugin.told.event("the start", |event| event.message.starts_with("Started container")).await;
+    assert!(started.annotations["digest"].starts_with("sha256:"), "{started:?}");
+    for phase in ["pull_ms", "plan_ms", "start_ms"] {
+        started.annotations[phase].parse::<u64>().must("milliseconds");
+    }
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     // Only the last ten events of a task are kept, so an ordinary start says little.

@@ -1,0 +1,93 @@
+//! What a user is told of a task's limits and end, and what a running task costs.
+
+use std::{collections::BTreeMap, fs};
+
+use kit::{
+    leak,
+    must::{Must, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+    tools::Images,
+};
+use serde_json::json;
+
+async fn told(plugin: &Plugin, task: &Task, text: &str) -> String {
+    let event = plugin.told.event(text, |event| event.task_id == task.id() && event.message.contains(text)).await;
+    assert_eq!((event.alloc_id.as_str(), event.task_name.as_str()), (task.alloc.id.as_str(), "main"));
+    event.message
+}
+
+/// The kernel's log is the only place that names the process; not every machine lets us read it.
+fn kernel_log() -> bool {
+    fs::File::open("/dev/kmsg").is_ok()
+}
+
+#[tokio::test]
+async fn out_of_memory_is_told_with_limit_peak_and_victim() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    // The command itself, or a child of it that it survives.
+    for (script, code) in [("exec tail /dev/zero", 137), ("tail /dev/zero; exit 4", 4), ("tail /dev/zero; exit 0", 0)] {
+        let task = node.task(&images.busybox()).sh(script).resources(100, 24, 0).build(&mut plugin).await;
+        plugin.started(&task).await;
+        let exit = plugin.wait(task.id()).await;
+        assert_eq!((exit.code, exit.oom), (code, true), "{exit:?}");
+        let text = told(&plugin, &task, "Out of memory: the kernel killed 1 process").await;
+        assert!(text.contains("limit 24.0 MiB"), "{text}");
+        if kernel_log() {
+            assert!(text.contains("the last one tail (process "), "{text}");
+            assert!(code == 0 || exit.err.contains("killed: tail"), "{exit:?}");
+        }
+        // Kernels before 5.19 count no peak on version 2.
+        assert!(text.contains("most used 2") || kit::cgroup::mode() == kit::cgroup::Mode::V2, "{text}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_limit_on_processes_that_was_met_is_told() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = "for n in 1 2 3 4 5 6 7 8; do sleep 5 & done; exit 0";
+    let task = node.task(&images.busybox()).sh(script).option("pids_limit", json!(5)).build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_ne!(plugin.wait(task.id()).await.code, 0);
+    told(&plugin, &task, "limit on processes and threads (option pids_limit) refused it").await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// A monitor shares everything it can with the others, and has no address that one could know beforehand.
+#[tokio::test]
+async fn an_idle_task_costs_little_memory() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let mut bases = Vec::new();
+    for _ in 0..2 {
+        let mut plugin = node.launch().await;
+        let task = node.task(&images.busybox()).sh("echo up; exec sleep 1000").build(&mut plugin).await;
+        plugin.started(&task).await;
+        task.stdout().contains("up", seconds(10)).await;
+        let init = plugin.init_pid(&task);
+        let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
+        let rollup = fs::read_to_string(format!("/proc/{monitor}/smaps_rollup")).must("its memory");
+        let kib: BTreeMap<&str, u64> = rollup
+            .lines()
+            .filter_map(|line| {
+                let (name, rest) = line.split_once(':')?;
+                Some((name, rest.split_whitespace().next()?.parse().ok()?))
+            })
+            .collect();
+        assert!(kib["Anonymous"] <= 256, "{rollup}");
+        let maps = fs::read_to_string(format!("/proc/{monitor}/maps")).must("its mappings");
+        bases.push(maps.split('-').next().must("an address").to_owned());
+        plugin.end(&task).await;
+        plugin.shutdown().await;
+    }
+    assert_ne!(bases[0], bases[1], "two plugins, two bases");
+    node.finish_without_plugin().await;
+}

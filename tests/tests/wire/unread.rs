@@ -1,0 +1,226 @@
+//! The reader of a log dies: the task neither dies nor blocks for good, the next reader gets what comes after, and what was lost
+//! is counted.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    time::Duration,
+};
+
+use kit::{
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+    tools::Images,
+};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use serde_json::json;
+
+/// A log collector as a process of its own, which can be killed.
+struct Reader {
+    process: Child,
+    file: PathBuf,
+}
+
+impl Reader {
+    fn start(fifo: &Path, file: PathBuf) -> Self {
+        let output = fs::File::create(&file).must("a file for the log");
+        let process = Command::new("cat").arg(fifo).stdout(output).spawn().must("start cat");
+        Self { process, file }
+    }
+
+    fn read(&self) -> Vec<u8> {
+        fs::read(&self.file).must("the log")
+    }
+
+    async fn contains(&self, text: &str) {
+        let found = || self.read().windows(text.len()).any(|part| part == text.as_bytes());
+        assert!(eventually(seconds(20), found).await, "no {text:?} in the log");
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().must("kill the reader");
+        self.process.wait().must("reap the reader");
+    }
+
+    /// Everything, once the writers are gone.
+    async fn all(&mut self) -> Vec<u8> {
+        let ended = eventually(seconds(20), || matches!(self.process.try_wait(), Ok(Some(_)))).await;
+        assert!(ended, "the FIFO is still held open");
+        self.read()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Mostly it has ended.
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+struct Scene {
+    task: Task,
+    fifo: PathBuf,
+}
+
+impl Scene {
+    async fn new(node: &Node, plugin: &mut Plugin, images: &Images, script: &str, terminal: bool) -> Self {
+        let task = node.task(&images.busybox()).sh(script).option("tty", json!(terminal));
+        let mut task = task.without_logs().build(plugin).await;
+        let fifo = task.alloc.dir.join("alloc/logs/.main.stdout.fifo");
+        mkfifoat(CWD, &fifo, Mode::from_raw_mode(0o600)).must("a FIFO");
+        task.config.stdout_path = fifo.to_string_lossy().into_owned();
+        Self { task, fifo }
+    }
+
+    fn reader(&self, node: &Node, name: &str) -> Reader {
+        Reader::start(&self.fifo, node.root().join(name))
+    }
+
+    /// The script waits for this.
+    fn tell(&self, name: &str) {
+        fs::write(self.task.dir().join("local").join(name), "").must("tell the task");
+    }
+
+    async fn told(&self, name: &str) {
+        let path = self.task.dir().join("local").join(name);
+        assert!(eventually(seconds(20), || path.exists()).await, "the task is blocked: no {name}");
+    }
+
+    async fn lost(&self, plugin: &Plugin) -> usize {
+        let event = plugin.told.event("what was lost", |event| {
+            event.task_id == self.task.id() && event.annotations.contains_key("lost_bytes")
+        });
+        let event = event.await;
+        assert!(event.message.contains("standard output") && event.message.contains("lost"), "{event:?}");
+        event.annotations["lost_bytes"].parse().must("a number")
+    }
+}
+
+const WAIT: &str = "wait_for() { while [ ! -e /local/$1 ]; do sleep 0.02; done; }";
+
+#[tokio::test]
+async fn the_task_goes_on_and_the_next_reader_gets_the_rest() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for terminal in [false, true] {
+        let script = format!(
+            "{WAIT}; echo start; wait_for go; head -c 3000000 /dev/zero | tr '\\0' x; touch /local/written; \
+             wait_for end; echo resumed; exit 4"
+        );
+        let scene = Scene::new(&node, &mut plugin, &images, &script, terminal).await;
+        let mut first = scene.reader(&node, "first");
+        plugin.started(&scene.task).await;
+        first.contains("start").await;
+        first.kill();
+        scene.tell("go");
+        scene.told("written").await;
+        let mut second = scene.reader(&node, "second");
+        let lost = scene.lost(&plugin).await;
+        scene.tell("end");
+        assert_eq!(plugin.wait(scene.task.id()).await.code, 4);
+        plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+        let (before, after) = (first.read(), second.all().await);
+        let resumed: &[u8] = if terminal { b"resumed\r\n" } else { b"resumed\n" };
+        assert!(after.ends_with(resumed), "{:?}", String::from_utf8_lossy(&after));
+        let start = if terminal { 7 } else { 6 };
+        assert_eq!(before.len(), start);
+        assert_eq!(lost + after.len(), 3_000_000 + resumed.len(), "every byte is read or counted");
+    }
+    node.finish(plugin).await;
+}
+
+/// What fits into the FIFO waits there.
+#[tokio::test]
+async fn a_short_absence_loses_nothing() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script =
+        format!("{WAIT}; echo start; wait_for go; seq 1 1000; touch /local/written; wait_for end; echo last; exit 5");
+    let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
+    let mut first = scene.reader(&node, "first");
+    plugin.started(&scene.task).await;
+    first.contains("start\n").await;
+    first.kill();
+    scene.tell("go");
+    scene.told("written").await;
+    // Long enough for the plugin to look and to look again.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut second = scene.reader(&node, "second");
+    second.contains("1000\n").await;
+    scene.tell("end");
+    assert_eq!(plugin.wait(scene.task.id()).await.code, 5);
+    plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    let expected: String = (1..=1000).map(|n| format!("{n}\n")).collect::<String>() + "last\n";
+    assert_eq!(String::from_utf8_lossy(&second.all().await), expected);
+    let events = plugin.told.events();
+    assert!(!events.iter().any(|event| event.message.contains("lost")), "{events:?}");
+    node.finish(plugin).await;
+}
+
+/// Readers come and go while a task writes as fast as it can: lines stay whole and in order, apart from the places where some
+/// were lost, and the last reader gets everything up to the end.
+#[tokio::test]
+async fn readers_killed_in_the_middle_of_a_burst() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = format!("{WAIT}; wait_for go; seq 10000000 12000000; wait_for end; echo done");
+    let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
+    let mut reader = scene.reader(&node, "0");
+    plugin.started(&scene.task).await;
+    scene.tell("go");
+    let mut last = 0u32;
+    for round in 1..=3 {
+        let grown = || fs::metadata(&reader.file).is_ok_and(|file| file.len() > 0);
+        assert!(eventually(seconds(20), grown).await, "nothing arrives");
+        reader.kill();
+        last = in_order(&reader.read(), last);
+        reader = scene.reader(&node, &round.to_string());
+    }
+    scene.tell("end");
+    assert_eq!(plugin.wait(scene.task.id()).await.code, 0);
+    plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    let text = reader.all().await;
+    assert!(text.ends_with(b"done\n"));
+    in_order(&text[..text.len() - 5], last);
+    node.finish(plugin).await;
+}
+
+/// Checks that whole lines rise; the last number.
+fn in_order(text: &[u8], mut last: u32) -> u32 {
+    let text = std::str::from_utf8(text).must("text");
+    // A reader begins and ends anywhere.
+    for line in text.split('\n').filter(|line| line.len() == 8) {
+        let number = line.parse().must("a number");
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+    last
+}
+
+/// Nobody ever reads, nor does the plugin live all the time.
+#[tokio::test]
+async fn a_new_plugin_finds_a_fifo_that_nobody_reads() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = format!("{WAIT}; head -c 500000 /dev/zero; touch /local/one; wait_for go; head -c 700000 /dev/zero");
+    let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
+    let handle = plugin.started(&scene.task).await;
+    scene.told("one").await;
+    plugin.process.kill().await;
+    scene.tell("go");
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(plugin.wait(scene.task.id()).await.code, 0);
+    let lost = scene.lost(&plugin).await;
+    assert_eq!(lost, 1_200_000, "what the first plugin dropped is not forgotten");
+    plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
