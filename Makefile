@@ -31,9 +31,8 @@ conformance: ## Nomad's own driver conformance tests only (root)
 fuzz: ## Strangers' bytes at every parser, SECONDS=60 each, two at a time (root). ONLY="layer pax" picks
 	@SECONDS_EACH=$(or $(SECONDS),60) scripts/fuzz.sh $(ONLY)
 
-# The program that measures only waits, so its dev build serves; what it measures is the release.
 bench: build ## Peers and us side by side, medians and ratios (root). ARGS="start --rounds 9" picks and shortens
-	OCI_RS_BIN=$(CURDIR)/target/x86_64-unknown-linux-musl/release/oci-rs cargo run -q -p oci-rs-bench -- $(ARGS)
+	OCI_RS_BIN=$(CURDIR)/target/x86_64-unknown-linux-musl/release/oci-rs cargo run -q --release -p oci-rs-bench -- $(ARGS)
 
 fmt: ## Format the code
 	cargo fmt

@@ -20,6 +20,8 @@ use crate::{
 /// Makes the tar files of the large image.
 const GENERATOR: &str = include_str!("../image.sh");
 const LAYERS: usize = 6;
+/// The layer of them that is one large program.
+const PROGRAM: usize = 5;
 
 /// busybox alone, for whatever is about containers rather than images.
 pub fn small() -> Option<(DockerRegistry, String)> {
@@ -32,20 +34,75 @@ pub fn small() -> Option<(DockerRegistry, String)> {
     serve(&Image::new().layer(Layer::of(entries)).run(json!({"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]})).build())
 }
 
+/// An image of considerable size, and its layers as files.
+pub struct Large {
+    /// Serves it as long as the value lives.
+    pub registry: DockerRegistry,
+    /// Where to pull it from.
+    pub reference: String,
+    /// Bytes of all layers as they are sent.
+    pub packed: u64,
+    /// The layers, from the bottom up.
+    pub layers: Vec<LayerFiles>,
+}
+
+/// A layer as it is sent and as it is unpacked.
+pub struct LayerFiles {
+    /// The gzip file.
+    pub blob: PathBuf,
+    /// The archive in it.
+    pub tar: PathBuf,
+}
+
 /// Hundreds of megabytes as an ordinary service has them; its tar files lie in the folder, or are made there.
-pub fn large(arena: &Arena, folder: &Path) -> Option<(DockerRegistry, String)> {
+pub fn large(arena: &Arena, folder: &Path) -> Option<Large> {
+    make_layers(arena, folder);
+    packed(arena, (1..=LAYERS).map(|number| folder.join(format!("{number}.tar"))).collect())
+}
+
+/// One layer that is a single file of a gibibyte, made of programs.
+pub fn one_layer(arena: &Arena, folder: &Path) -> Option<Large> {
+    make_layers(arena, folder);
+    let program = fs::read(folder.join(format!("{PROGRAM}.tar"))).must("the layer of one program");
+    let mut data = Vec::with_capacity(1 << 30);
+    while data.len() < 1 << 30 {
+        data.extend(&program[..program.len().min((1 << 30) - data.len())]);
+    }
+    let tar = arena.folder("one-layer").join("1.tar");
+    let layer = Layer::of([Entry::dir("data"), Entry::file("data/blob", data)]);
+    fs::write(&tar, layer.tar()).must("the layer's file");
+    packed(arena, vec![tar])
+}
+
+fn make_layers(arena: &Arena, folder: &Path) {
     let script = arena.folder("generator").join("image.sh");
     fs::write(&script, GENERATOR).must("the generator");
     tool("bash", &[&text(&script), &text(folder)]);
-    let tars: Vec<PathBuf> = (1..=LAYERS).map(|number| folder.join(format!("{number}.tar"))).collect();
+}
+
+/// Compresses the layers, which takes longer than any pull, and serves them.
+fn packed(arena: &Arena, tars: Vec<PathBuf>) -> Option<Large> {
+    let read = |tar: &PathBuf| Layer::raw(fs::read(tar).must("a layer")).compression(Compression::GzipAsUsual);
     let unpacked: u64 = tars.iter().filter_map(|tar| Some(fs::metadata(tar).ok()?.len())).sum();
-    let read = |tar: &PathBuf| Layer::raw(fs::read(tar).must("a layer")).compression(Compression::Gzip);
     let image = tars.iter().map(read).fold(Image::new(), Image::layer).run(json!({"Cmd": ["/bin/true"]}));
     let built = image.build();
-    let packed: usize = built.blobs.iter().map(|(_, blob)| blob.len()).sum();
-    let (unpacked, packed) = (unpacked / 1_000_000, packed / 1_000_000);
-    say(&format!("\nThe image to pull: {LAYERS} layers, {unpacked} MB of tar, {packed} MB as gzip."));
-    serve(&built)
+    let folder = arena.folder("blobs");
+    // The config comes last.
+    let blobs = built.blobs.iter().take(tars.len()).enumerate().map(|(number, (_, bytes))| {
+        let blob = folder.join(format!("{number}.gz"));
+        fs::write(&blob, bytes).must("a blob's file");
+        blob
+    });
+    let layers: Vec<_> = blobs.zip(tars).map(|(blob, tar)| LayerFiles { blob, tar }).collect();
+    let packed = layers.iter().filter_map(|layer| Some(fs::metadata(&layer.blob).ok()?.len())).sum();
+    say(&format!(
+        "\nThe image to pull: {} layers, {} MB of tar, {} MB as gzip.",
+        layers.len(),
+        unpacked / 1_000_000,
+        packed / 1_000_000
+    ));
+    let (registry, reference) = serve(&built)?;
+    Some(Large { registry, reference, packed, layers })
 }
 
 fn serve(image: &Built) -> Option<(DockerRegistry, String)> {

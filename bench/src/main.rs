@@ -35,9 +35,9 @@ struct Order {
     lineup: Lineup,
 }
 
-const CASES: [&str; 4] = ["start", "exec", "memory", "pull"];
+const CASES: [&str; 6] = ["start", "exec", "memory", "pull", "pull-link", "pull-layer"];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers FOLDER] [--against OTHER-OCI-RS] [--no-peers] \
-                     [start] [exec] [memory] [pull]";
+                     [start] [exec] [memory] [pull] [pull-link] [pull-layer]";
 
 impl Order {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -67,13 +67,15 @@ async fn run(order: Order) {
     let arena = Arena::new();
     let mut quiet = Quiet::default();
     report::head();
-    let lineup = &order.lineup;
+    let (lineup, layers) = (&order.lineup, order.layers.as_deref());
     for case in &order.cases {
         match case.as_str() {
             "start" => start::measure(&arena, lineup, &mut quiet, order.rounds).await,
             "exec" => exec::measure(&arena, lineup, &mut quiet, order.rounds).await,
             "memory" => memory::measure(&arena, lineup).await,
-            _ => pull::measure(&arena, lineup, &mut quiet, order.pull_rounds, order.layers.as_deref()).await,
+            "pull" => pull::ordinary(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
+            "pull-link" => pull::through_link(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
+            _ => pull::one_layer(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
         }
     }
     say(&quiet.to_string());

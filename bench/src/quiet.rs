@@ -52,7 +52,7 @@ impl fmt::Display for Quiet {
 }
 
 /// Ticks of all processors since boot: busy and idle.
-fn ticks() -> (u64, u64) {
+pub fn ticks() -> (u64, u64) {
     parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 

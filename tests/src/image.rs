@@ -18,8 +18,10 @@ pub fn digest(bytes: &[u8]) -> String {
 /// How a layer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Gzip, as most images are.
+    /// Gzip, as most images are, but quickly made.
     Gzip,
+    /// Gzip as small as tools make it when nobody tells them more (level 6).
+    GzipAsUsual,
     /// Zstandard.
     Zstd,
     /// Not compressed.
@@ -253,13 +255,16 @@ impl Layer {
         match self.compression {
             Compression::Plain => self.tar.clone(),
             Compression::Zstd => zstd::encode_all(&self.tar[..], 3).must("zstd"),
-            Compression::Gzip => {
-                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-                encoder.write_all(&self.tar).must("gzip");
-                encoder.finish().must("gzip")
-            }
+            Compression::Gzip => gzip(&self.tar, flate2::Compression::fast()),
+            Compression::GzipAsUsual => gzip(&self.tar, flate2::Compression::default()),
         }
     }
+}
+
+fn gzip(tar: &[u8], level: flate2::Compression) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
+    encoder.write_all(tar).must("gzip");
+    encoder.finish().must("gzip")
 }
 
 /// Which family of media types an image uses.
@@ -295,10 +300,12 @@ impl Format {
 
     fn layer(self, compression: Compression) -> &'static str {
         match (self, compression) {
-            (Format::Oci, Compression::Gzip) => "application/vnd.oci.image.layer.v1.tar+gzip",
+            (Format::Oci, Compression::Gzip | Compression::GzipAsUsual) => {
+                "application/vnd.oci.image.layer.v1.tar+gzip"
+            }
             (Format::Oci, Compression::Zstd) => "application/vnd.oci.image.layer.v1.tar+zstd",
             (Format::Oci, Compression::Plain) => "application/vnd.oci.image.layer.v1.tar",
-            (Format::Docker, Compression::Gzip | Compression::Zstd) => {
+            (Format::Docker, Compression::Gzip | Compression::GzipAsUsual | Compression::Zstd) => {
                 "application/vnd.docker.image.rootfs.diff.tar.gzip"
             }
             (Format::Docker, Compression::Plain) => "application/vnd.docker.image.rootfs.diff.tar",

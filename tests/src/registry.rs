@@ -126,6 +126,8 @@ pub struct Request {
     pub method: String,
     /// Path and query.
     pub path: String,
+    /// The host that was meant, if we were asked as a proxy.
+    pub proxied: Option<String>,
     headers: HashMap<String, String>,
     /// The body of a POST.
     pub body: String,
@@ -387,8 +389,13 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let mut words = line.split_whitespace();
-    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let (method, mut path) = (words.next()?.to_owned(), words.next()?.to_owned());
     let mut headers = HashMap::new();
+    // What a proxy is asked (RFC 9112, section 3.2.2): the whole URL. We serve as one for any host.
+    let mut proxied = None;
+    if let Some((host, rest)) = path.strip_prefix("http://").and_then(|url| url.split_once('/')) {
+        (proxied, path) = (Some(host.to_owned()), format!("/{rest}"));
+    }
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).ok()?;
@@ -400,7 +407,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
+    Some(Request { method, path, proxied, headers, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
 fn answer(shared: &Shared, request: &Request, ranged: bool) -> Answer {

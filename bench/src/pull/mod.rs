@@ -1,88 +1,127 @@
-//! An image that nobody has yet, from a registry on loopback into a fresh file system.
+//! An image that nobody has yet, from a registry on loopback into a fresh file system: time, processors, memory.
 
-use std::{
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+mod cost;
+mod floor;
+mod link;
+mod table;
+
+use std::{path::Path, process::Command};
 
 use crate::{
     arena::{Arena, Fresh, text},
     docker::Docker,
-    images,
+    images::{self, Large},
     ours::Lineup,
     podman::Podman,
     process::{exists, until_done},
     quiet::Quiet,
-    report::{Series, note},
-    start::record,
+    report::{note, say},
 };
+use cost::Cost;
+use link::Link;
+use table::Costs;
 
-/// Measures the table.
-pub async fn measure(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
+/// Measures the tables of an ordinary image: as fast as the machine is, and through a link.
+pub async fn ordinary(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
+    let Some(image) = images::large(arena, &layer_folder(arena, layers)) else { return };
+    contest("pull, cold, loopback", arena, lineup, quiet, rounds, &image).await;
+}
+
+/// The same image through a Gigabit link.
+pub async fn through_link(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
+    let Some(mut image) = images::large(arena, &layer_folder(arena, layers)) else { return };
+    let link = Link::open(image.registry.host(), link::GIGABIT).await;
+    image.reference = image.reference.replace(&image.registry.host(), &link.host());
+    let floor = image.packed as f64 * 1000.0 / link::GIGABIT as f64;
+    say(&format!("The link's own time for the layers: {floor:.0} ms."));
+    contest("pull, cold, through 1 Gbit/s", arena, lineup, quiet, rounds, &image).await;
+}
+
+/// One layer of a gibibyte.
+pub async fn one_layer(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
+    let Some(image) = images::one_layer(arena, &layer_folder(arena, layers)) else { return };
+    contest("pull, cold, one layer of 1 GiB", arena, lineup, quiet, rounds, &image).await;
+}
+
+fn layer_folder(arena: &Arena, given: Option<&Path>) -> std::path::PathBuf {
     note("pull: making the image");
-    let folder = layers.map_or_else(|| arena.folder("layers"), Path::to_owned);
-    let Some((_registry, image)) = images::large(arena, &folder) else { return };
-    let mut series = Series::default();
+    given.map_or_else(|| arena.folder("layers"), Path::to_owned)
+}
+
+async fn contest(title: &str, arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, image: &Large) {
+    let mut costs = Costs::default();
     for number in 0..rounds {
-        note(&format!("pull: round {} of {rounds}", number + 1));
-        let mut times = Vec::new();
-        let contestants = 1 + usize::from(lineup.against.is_some());
-        for which in 0..contestants {
+        note(&format!("{title}: round {} of {rounds}", number + 1));
+        for which in 0..1 + usize::from(lineup.against.is_some()) {
             quiet.wait().await;
-            let (name, took) = ours(lineup, which, &arena.fresh("pull"), &image).await;
-            times.push((format!("{name}, StartTask (pull and start)"), Ok(took)));
+            let (name, cost) = ours(lineup, which, &arena.fresh("pull"), &image.reference).await;
+            costs.add(&format!("{name}, StartTask (pull and start)"), Ok(cost));
         }
+        quiet.wait().await;
+        costs.add(floor::NAME, floor::measure(&arena.fresh("pull"), &image.layers));
         for (name, contender) in CONTENDERS.into_iter().filter(|_| lineup.peers) {
             quiet.wait().await;
             let data = arena.fresh("pull");
-            times.push((name.to_owned(), contender(arena, &data, &image)));
+            costs.add(name, contender(arena, &data, &image.reference));
         }
-        record(times, Some(&mut series));
     }
-    series.table("pull, cold, loopback");
+    costs.table(title);
 }
 
 /// A whole StartTask: a pull cannot be asked for alone, so the container's start is ours on top.
-async fn ours(lineup: &Lineup, which: usize, data: &Fresh, image: &str) -> (&'static str, Duration) {
+async fn ours(lineup: &Lineup, which: usize, data: &Fresh, image: &str) -> (&'static str, Cost) {
     let mut all = lineup.launch(data.path()).await;
     let ours = &mut all[which];
     let name = ours.name;
     let task = ours.task(image, &["/bin/true"]).await;
-    let begun = Instant::now();
-    ours.plugin.started(&task).await;
-    let took = begun.elapsed();
+    let plugin = ours.plugin.process.pid();
+    let cost = cost::watch_async(&[plugin], async {
+        ours.plugin.started(&task).await;
+    })
+    .await;
     ours.plugin.wait(task.id()).await;
     ours.remove(&task).await;
     for ours in all {
         ours.finish().await;
     }
-    (name, took)
+    (name, cost)
 }
 
-type Contender = fn(&Arena, &Fresh, &str) -> Result<Duration, String>;
+type Contender = fn(&Arena, &Fresh, &str) -> Result<Cost, String>;
 
 const CONTENDERS: [(&str, Contender); 4] = [
-    ("docker pull", |arena, data, image| Docker::start(arena, data.path())?.pull(image)),
-    ("podman pull", |arena, data, image| Podman::find(arena, data, "runc")?.pull(image)),
+    ("docker pull", |arena, data, image| {
+        let docker = Docker::start(arena, data.path())?;
+        cost::watch(&docker.daemons(), || docker.pull(image))
+    }),
+    ("podman pull", |arena, data, image| {
+        let podman = Podman::find(arena, data, "runc")?;
+        cost::watch(&[], || podman.pull(image))
+    }),
     ("containerd, ctr images pull", containerd),
     ("skopeo copy + umoci unpack", skopeo_and_umoci),
 ];
 
 /// The containerd that belongs to dockerd, whose root is on the same file system.
-fn containerd(arena: &Arena, data: &Fresh, image: &str) -> Result<Duration, String> {
+fn containerd(arena: &Arena, data: &Fresh, image: &str) -> Result<Cost, String> {
     let docker = Docker::start(arena, data.path())?;
     let address = text(&docker.containerd());
-    until_done(Command::new("ctr").args(["--address", &address, "images", "pull", "--plain-http", image]))
+    // The daemon of the two that pulls.
+    let daemons: Vec<i32> = docker.daemons().into_iter().skip(1).collect();
+    let pull =
+        || until_done(Command::new("ctr").args(["--address", &address, "images", "pull", "--plain-http", image]));
+    cost::watch(&daemons, pull)
 }
 
-fn skopeo_and_umoci(_: &Arena, data: &Fresh, image: &str) -> Result<Duration, String> {
+fn skopeo_and_umoci(_: &Arena, data: &Fresh, image: &str) -> Result<Cost, String> {
     if !exists("skopeo") || !exists("umoci") {
         return Err("skopeo or umoci is not installed".to_owned());
     }
     let (layout, bundle) = (format!("{}/layout:1", text(data.path())), data.path().join("bundle"));
     let (from, to) = (format!("docker://{image}"), format!("oci:{layout}"));
-    let copied = until_done(Command::new("skopeo").args(["copy", "--quiet", "--src-tls-verify=false", &from, &to]))?;
-    let unpacked = until_done(Command::new("umoci").args(["unpack", "--image", &layout]).arg(bundle))?;
-    Ok(copied + unpacked)
+    cost::watch(&[], || {
+        let copy = ["copy", "--quiet", "--src-tls-verify=false", &from, &to];
+        let copied = until_done(Command::new("skopeo").args(copy))?;
+        Ok(copied + until_done(Command::new("umoci").args(["unpack", "--image", &layout]).arg(&bundle))?)
+    })
 }

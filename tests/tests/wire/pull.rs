@@ -7,10 +7,11 @@ use kit::{
     image::Compression,
     must::{Must, all, seconds},
     node::Node,
-    plugin::Plugin,
+    plugin::{Launch, Plugin},
     registry::Auth,
     tools::Images,
 };
+use proto::driver::DriverTaskEvent;
 use serde_json::json;
 
 async fn runs(node: &Node, plugin: &mut Plugin, image: &str) {
@@ -33,6 +34,49 @@ async fn every_packing_and_both_kinds_of_names() {
     runs(&node, &mut plugin, &reference).await;
     // A leading https:// is what people paste, and docker takes it.
     runs(&node, &mut plugin, &format!("https://{}", images.busybox())).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_resolved_digest_is_told() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let by_digest = images.by_digest();
+    let (_, digest) = by_digest.split_once('@').must("a digest");
+    let task =
+        node.task(&by_digest.replace(&format!("@{digest}"), ":by-digest")).sh("sleep 100").build(&mut plugin).await;
+    plugin.started(&task).await;
+    for what in ["Downloaded image", "Started container"] {
+        let ours = |event: &DriverTaskEvent| event.task_id == task.id() && event.message.starts_with(what);
+        let event = plugin.told.event(what, ours).await;
+        assert_eq!(event.annotations.get("digest").map(String::as_str), Some(digest), "{event:?}");
+    }
+    let inspected = plugin.inspect(task.id()).await.must("InspectTask");
+    let attributes = inspected.driver.must("the driver's part").attributes;
+    assert_eq!(attributes.get("image_digest").map(String::as_str), Some(digest), "{attributes:?}");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_environments_proxy_is_used_for_all_but_loopback() {
+    let node = Node::new();
+    let images = Images::start().await;
+    // The kit's registry answers as a proxy would, whatever host is meant.
+    let proxy = format!("http://{}", images.host());
+    let launch = Launch::new(&node).env("HTTP_PROXY", &proxy).env("http_proxy", &proxy);
+    let options = json!({"registry": {"registry.example:5000": {"plain_http": true}}});
+    let mut plugin = node.launch_as(launch, options).await;
+    let name = images.busybox().replace(images.host(), "registry.example:5000");
+    runs(&node, &mut plugin, &name).await;
+    let seen = || images.with(|registry| registry.requests());
+    let meant: Vec<_> = seen().into_iter().map(|request| request.proxied).collect();
+    assert!(!meant.is_empty());
+    assert!(meant.iter().all(|host| host.as_deref() == Some("registry.example:5000")), "{meant:?}");
+    // The registry on this machine is asked itself.
+    runs(&node, &mut plugin, &images.busybox()).await;
+    assert!(seen().last().must("a request").proxied.is_none());
     node.finish(plugin).await;
 }
 
