@@ -7,7 +7,7 @@
 
 # package:file that shows that it is there
 PACKAGES="busybox-static:/bin/busybox containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
-    docker-registry:/usr/bin/docker-registry g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
+    docker-registry:/usr/bin/docker-registry e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
     libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci ca-certificates:/etc/ssl/certs/ca-certificates.crt"
 
 packages() {

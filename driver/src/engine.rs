@@ -53,6 +53,7 @@ impl Engine {
             registries: config.registries.clone(),
             credentials: config.credentials.clone(),
             verify_access: config.verify_access,
+            retention: config.retention,
         })
         .map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
         let logs = Logs::new(runtime.clone());
@@ -179,7 +180,7 @@ const RETRY_REMOVAL: Duration = Duration::from_secs(60);
 fn log_removed(image: &Removed) {
     let (reference, unused) = (&image.reference, image.unused.as_secs());
     let why = match image.pressure {
-        Some(percent) => format!("the file system of data_dir is {percent} % full"),
+        Some(pressure) => pressure.to_string(),
         None => "nobody uses it".to_owned(),
     };
     tracing::info!(image = %reference, unused_seconds = unused, bytes = image.bytes, why, "image removed");

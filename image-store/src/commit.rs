@@ -51,13 +51,17 @@ pub(crate) fn write(path: &Path, bytes: &[u8], durability: Durability) -> Result
 
 fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8], durability: Durability) -> Result<(), StoreError> {
     let mut file = File::create_new(temporary).map_err(StoreError::io("creating", temporary))?;
+    failpoint::at("commit-before-write");
     file.write_all(bytes).map_err(StoreError::io("writing", temporary))?;
     if durability == Durability::Now {
+        failpoint::at("commit-before-sync");
         file.sync_all().map_err(StoreError::io("syncing", temporary))?;
     }
+    failpoint::at("commit-before-rename");
     std::fs::rename(temporary, path).map_err(StoreError::io("renaming to", path))?;
     match (durability, path.parent()) {
         (Durability::Now, Some(folder)) => {
+            failpoint::at("commit-before-folder-sync");
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(StoreError::io("syncing", folder))
         }
         _ => Ok(()),
@@ -89,6 +93,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, S
 
 /// Moves a finished folder to its final name. `Ok(false)`: somebody else was first, ours is still where it was.
 pub(crate) fn rename_folder(from: &Path, to: &Path) -> Result<bool, StoreError> {
+    failpoint::at("commit-before-folder-rename");
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => Ok(false),

@@ -4,7 +4,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use crate::reference::Reference;
+use crate::{reference::Reference, store::Retention};
 
 /// Where a store lives and what it may do.
 #[derive(Debug, Clone)]
@@ -19,6 +19,9 @@ pub struct StoreConfig {
     pub credentials: CredentialSources,
     /// Give an image that came with credentials only to those who may pull it themselves.
     pub verify_access: bool,
+    /// What a pull that has no room may remove before it tries once more: images that no lease holds, by the same policy that
+    /// [`crate::Store::retain`] is given. `None`: nothing.
+    pub retention: Option<Retention>,
 }
 
 impl Default for StoreConfig {
@@ -29,6 +32,7 @@ impl Default for StoreConfig {
             registries: Vec::new(),
             credentials: CredentialSources::default(),
             verify_access: true,
+            retention: None,
         }
     }
 }

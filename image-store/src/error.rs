@@ -219,6 +219,8 @@ pub enum PullError {
     DiskFull {
         /// Where and what.
         problem: String,
+        /// How many bytes are missing at least, if that was found out before anything was written.
+        missing: Option<u64>,
     },
     /// The store's own files failed.
     #[error("image store: {0}")]
@@ -256,6 +258,10 @@ impl PullError {
 
 impl From<StoreError> for PullError {
     fn from(error: StoreError) -> Self {
-        if error.is_disk_full() { PullError::DiskFull { problem: error.to_string() } } else { PullError::Store(error) }
+        if error.is_disk_full() {
+            PullError::DiskFull { problem: error.to_string(), missing: None }
+        } else {
+            PullError::Store(error)
+        }
     }
 }

@@ -31,5 +31,5 @@ pub use progress::{Progress, PullEvent, Silent};
 pub use pull::{Image, LoadRequest};
 pub use reference::{InvalidReference, Reference};
 pub use store::{
-    Access, ImageRecord, LayerRecord, PruneReport, Removed, Retention, RetentionReport, Store, SweepReport,
+    Access, ImageRecord, LayerRecord, Pressure, PruneReport, Removed, Retention, RetentionReport, Store, SweepReport,
 };

@@ -132,7 +132,7 @@ const GC: &[Opt] = &[
         "disk_high_percent",
         Number,
         Literal("85"),
-        "how full the file system of `data_dir` may be before unused images go without a delay, the least recently used ones first",
+        "how full the file system of `data_dir` may be, of bytes or of inodes, before unused images go without a delay, the least recently used ones first",
     ),
     honoured("disk_low_percent", Number, Words("five below `disk_high_percent`"), "how full it may be for that to end"),
     ignored("container", Bool, "remove containers that have ended: they always are, when Nomad destroys the task"),

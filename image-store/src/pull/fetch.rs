@@ -1,13 +1,13 @@
 //! Layers that are not here: the network on this task, unpacking on a thread of its own, the commit when both digests are right.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use tokio::{
     sync::{Semaphore, mpsc, oneshot},
     task::JoinSet,
 };
 
-use super::blocking;
+use super::{blocking, interrupted};
 use crate::{
     archive::Part,
     buffers::Buffers,
@@ -17,7 +17,7 @@ use crate::{
     manifest::Descriptor,
     progress::{Meter, Progress, PullEvent},
     registry::{Session, Sink},
-    store::{ImageRecord, Inner, LayerRecord, Staged},
+    store::{ImageRecord, Inner, LayerRecord, Outstanding, Staged, Work},
     unpack::{
         self, UnpackError, Unpacked,
         stream::{Feed, Piece},
@@ -62,28 +62,45 @@ pub(super) async fn fetch_missing(
     let meter = Arc::new(Meter::new(progress, bytes_total, missing.len()));
     let slots = Arc::new(Semaphore::new(inner.limits.parallel_per_pull.max(1)));
     let mut tasks = JoinSet::new();
+    let outstanding = Outstanding::new();
     for layer in missing {
         let (inner, sessions) = (Arc::clone(inner), Arc::clone(&sessions));
-        let (meter, slots) = (Arc::clone(&meter), Arc::clone(&slots));
+        let (meter, slots, work) = (Arc::clone(&meter), Arc::clone(&slots), outstanding.work());
         tasks.spawn(async move {
             let _slot = slots.acquire().await;
-            fetch_layer(&inner, &sessions, &layer, &meter).await?;
+            fetch_layer(&inner, &sessions, &layer, &meter, work).await?;
             meter.layer_done();
             Ok::<(), PullError>(())
         });
     }
-    while let Some(done) = tasks.join_next().await {
-        match done {
-            Ok(result) => result?,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // Only a runtime that shuts down cancels them while we wait.
-            Err(_) => {
-                return Err(PullError::Timeout { reference: request.reference.to_string(), limit: Duration::ZERO });
-            }
-        }
-    }
+    finish(tasks, outstanding).await?;
     inner.sync_soon();
     Ok(Some(meter.bytes_done()))
+}
+
+/// Waits for the layers of a pull. The first failure ends all of them, and what they have staged is gone when it is told: a full
+/// disk has its room back.
+pub(super) async fn finish<T: 'static>(
+    mut tasks: JoinSet<Result<T, PullError>>,
+    outstanding: Outstanding,
+) -> Result<Vec<T>, PullError> {
+    let mut done = Vec::with_capacity(tasks.len());
+    while let Some(result) = tasks.join_next().await {
+        let failure = match result {
+            Ok(Ok(value)) => {
+                done.push(value);
+                continue;
+            }
+            Ok(Err(failure)) => failure,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Only a runtime that shuts down cancels them while we wait.
+            Err(_) => interrupted().into(),
+        };
+        tasks.shutdown().await;
+        outstanding.settled().await;
+        return Err(failure);
+    }
+    Ok(done)
 }
 
 /// Makes one layer ready, unless somebody else does so meanwhile.
@@ -92,18 +109,22 @@ async fn fetch_layer(
     sessions: &[Session],
     layer: &LayerRecord,
     meter: &Meter,
+    work: Work,
 ) -> Result<(), PullError> {
-    let flight = inner.layer_flight(&layer.diff_id);
-    let _turn = flight.lock().await;
+    let _turn = inner.layer_turn(&layer.diff_id).await?;
     let (keeper, wanted) = (Arc::clone(inner), layer.clone());
-    let staged =
-        blocking(move || if keeper.ready(&wanted)? { Ok(None) } else { keeper.staging()?.layer().map(Some) }).await?;
+    let staged = blocking(move || match keeper.ready(&wanted)? {
+        true => Ok(None),
+        false => keeper.staging()?.layer_for(&work).map(Some),
+    })
+    .await?;
     let Some(staged) = staged else {
         meter.add_bytes(layer.size);
         return Ok(());
     };
     let _download = inner.downloads.acquire().await;
     let (staged, unpacked) = stream_layer(inner, sessions, layer, staged, meter).await?;
+    failpoint::at("fetch-before-commit");
     commit(inner, layer, staged, unpacked).await
 }
 
@@ -142,6 +163,7 @@ async fn stream_layer(
     let done = spawn_unpacker(inner, layer, staged, receiver)?;
     let streamed = stream(sessions, layer, &pieces, meter).await;
     if streamed.is_ok() {
+        failpoint::at("fetch-before-end");
         // If nobody reads any more, the thread's own result says why.
         pieces.send(Piece::End).await.ok();
     }

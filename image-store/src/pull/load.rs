@@ -18,7 +18,7 @@ use crate::{
     digest::Hasher,
     error::{PullError, StoreError},
     reference::Reference,
-    store::{self, ImageRecord, Inner, LayerRecord, Lease, Store},
+    store::{self, ImageRecord, Inner, LayerRecord, Lease, Outstanding, Store, Work},
 };
 
 /// One wish for an image from an archive.
@@ -71,11 +71,15 @@ async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str) -> Result<I
         layers: unique(&found.layers).into_iter().map(|layer| layer.diff_id).collect(),
         fixups: Vec::new(),
     };
-    let pin = Pin::new(inner, &lease).await?;
-    let last_word = Arc::clone(&pin.given_up);
-    let ready = make_ready(inner, &Arc::new(source), &found, lease, last_word).await;
-    pin.end(ready.is_ok()).await?;
-    Ok(Image { reference, digest: found.id.to_string(), layers: ready?, config: found.run })
+    let pin = Pin::with_room(inner, &lease).await?;
+    let source = Arc::new(source);
+    let work = || make_ready(inner, &source, &found, lease.clone(), Arc::clone(&pin.given_up));
+    let ready = match work().await {
+        Err(error) if inner.makes_room(&error).await => work().await,
+        ready => ready,
+    };
+    let layers = pin.end(ready, &unproven(&found.layers)).await?;
+    Ok(Image { reference, digest: found.id.to_string(), layers, config: found.run })
 }
 
 fn open(inner: &Inner, request: LoadRequest, given_up: GivenUp) -> Result<(Source, Found), PullError> {
@@ -90,6 +94,13 @@ async fn working<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PullError> + Send + 'static,
 ) -> Result<T, PullError> {
     blocking(move || Ok(work())).await?
+}
+
+/// The layers as they are known before the archive's bytes were read.
+fn unproven(layers: &[FoundLayer]) -> Vec<LayerRecord> {
+    let record =
+        |layer: &FoundLayer| LayerRecord { blob: layer.diff_id.clone(), size: 0, diff_id: layer.diff_id.clone() };
+    layers.iter().map(record).collect()
 }
 
 /// The topmost one of equal layers, as overlay wants it.
@@ -120,6 +131,7 @@ async fn make_ready(
     };
     let keeper = Arc::clone(inner);
     let folders = blocking(move || {
+        failpoint::at("load-before-save");
         keeper.save_loaded(&record)?;
         let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner);
         if *given_up { Err(interrupted()) } else { keeper.mountable(&mut lease) }
@@ -137,30 +149,27 @@ async fn load_layers(
 ) -> Result<Vec<LayerRecord>, PullError> {
     let slots = Arc::new(Semaphore::new(inner.limits.parallel_per_pull.max(1)));
     let mut tasks = JoinSet::new();
-    let count = layers.len();
+    let outstanding = Outstanding::new();
     for (at, layer) in layers.into_iter().enumerate() {
         let (inner, source, slots) = (Arc::clone(inner), Arc::clone(source), Arc::clone(&slots));
+        let work = outstanding.work();
         tasks.spawn(async move {
             let _slot = slots.acquire().await;
-            Ok::<_, PullError>((at, load_layer(&inner, &source, layer).await?))
+            Ok::<_, PullError>((at, load_layer(&inner, &source, layer, work).await?))
         });
     }
-    let mut done = Vec::with_capacity(count);
-    while let Some(result) = tasks.join_next().await {
-        match result {
-            Ok(result) => done.push(result?),
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // Only a runtime that shuts down cancels them while we wait.
-            Err(_) => return Err(interrupted().into()),
-        }
-    }
+    let mut done = fetch::finish(tasks, outstanding).await?;
     done.sort_by_key(|(at, _)| *at);
     Ok(done.into_iter().map(|(_, layer)| layer).collect())
 }
 
-async fn load_layer(inner: &Arc<Inner>, source: &Arc<Source>, layer: FoundLayer) -> Result<LayerRecord, PullError> {
-    let flight = inner.layer_flight(&layer.diff_id);
-    let _turn = flight.lock().await;
+async fn load_layer(
+    inner: &Arc<Inner>,
+    source: &Arc<Source>,
+    layer: FoundLayer,
+    work: Work,
+) -> Result<LayerRecord, PullError> {
+    let _turn = inner.layer_turn(&layer.diff_id).await?;
     let (keeper, archive, wanted) = (Arc::clone(inner), Arc::clone(source), layer.clone());
     if let Some(ready) = working(move || already_here(&keeper, &archive, &wanted)).await? {
         return Ok(ready);
@@ -170,7 +179,7 @@ async fn load_layer(inner: &Arc<Inner>, source: &Arc<Source>, layer: FoundLayer)
         let part = member(&archive, &wanted)?;
         // The archive's layers may be compressed, so this is only the least that they need.
         keeper.check_space(part.size())?;
-        Ok((part, keeper.staging()?.layer()?))
+        Ok((part, keeper.staging()?.layer_for(&work)?))
     })
     .await?;
     let mut record = LayerRecord {

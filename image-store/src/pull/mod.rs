@@ -18,6 +18,7 @@ use std::{
 };
 
 pub use load::LoadRequest;
+use resolve::News;
 pub(crate) use resolve::Resolved;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
     manifest::ImageConfig,
     progress::{Progress, PullEvent},
     reference::Reference,
-    store::{Inner, LayerRecord, Lease, Store},
+    store::{Inner, LayerRecord, Lease, Source, Store},
 };
 
 /// An image that is ready to be mounted.
@@ -71,7 +72,7 @@ async fn acquire(
     let reference = request.reference.clone();
     let mut request = request.clone();
     progress.report(PullEvent::Started { reference: reference.clone() });
-    let (resolved, asked) = resolve::resolve(inner, &mut request, started).await?;
+    let (resolved, news) = resolve::resolve(inner, &mut request, started).await?;
     let record = resolved.record.clone();
     let layers = without_duplicates(&record.layers);
     let lease = Lease {
@@ -81,11 +82,16 @@ async fn acquire(
         layers: layers.iter().map(|layer| layer.diff_id.clone()).collect(),
         fixups: Vec::new(),
     };
-    let pin = Pin::new(inner, &lease).await?;
-    let last_word = Arc::clone(&pin.given_up);
-    let ready = make_ready(inner, &request, (&resolved, asked), (lease, last_word), Arc::clone(&progress)).await;
-    pin.end(ready.is_ok()).await?;
-    let (fetched, folders) = ready?;
+    let pin = Pin::with_room(inner, &lease).await?;
+    let work = || {
+        let lease = (lease.clone(), Arc::clone(&pin.given_up));
+        make_ready(inner, &request, (&resolved, news), lease, Arc::clone(&progress))
+    };
+    let ready = match work().await {
+        Err(error) if inner.makes_room(&error).await => work().await,
+        ready => ready,
+    };
+    let (fetched, folders) = pin.end(ready, &layers).await?;
     progress.report(PullEvent::Done {
         digest: record.manifest.clone(),
         bytes: fetched.unwrap_or(0),
@@ -99,7 +105,7 @@ async fn acquire(
 async fn make_ready(
     inner: &Arc<Inner>,
     request: &PullRequest,
-    (resolved, asked): (&Arc<Resolved>, bool),
+    (resolved, news): (&Arc<Resolved>, News),
     (mut lease, given_up): (Lease, Arc<Mutex<bool>>),
     progress: Arc<dyn Progress>,
 ) -> Result<(Option<u64>, Vec<PathBuf>), PullError> {
@@ -107,8 +113,10 @@ async fn make_ready(
     let fetched = fetch::fetch_missing(inner, request, &resolved.record, &layers, progress).await?;
     let (keeper, resolved) = (Arc::clone(inner), Arc::clone(resolved));
     let folders = blocking(move || {
-        if asked || fetched.is_some() {
-            keeper.save(&resolved)?;
+        failpoint::at("pull-before-save");
+        if news != News::Nothing || fetched.is_some() {
+            let source = if news == News::Meaning { Source::Registry } else { Source::Record };
+            keeper.save(&resolved, source)?;
         }
         let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner);
         if *given_up { Err(interrupted()) } else { keeper.mountable(&mut lease) }
@@ -128,22 +136,42 @@ struct Pin {
 }
 
 impl Pin {
-    async fn new(inner: &Arc<Inner>, lease: &Lease) -> Result<Pin, StoreError> {
+    async fn new(inner: &Arc<Inner>, lease: &Lease) -> Result<Pin, PullError> {
         let (keeper, lease) = (Arc::clone(inner), lease.clone());
-        blocking(move || {
+        let pinned = blocking(move || {
+            failpoint::at("pull-before-lease");
             let before = keeper.pin(&lease)?;
+            failpoint::at("pull-before-layers");
             Ok(Pin { inner: keeper, name: lease.name, before, armed: true, given_up: Arc::default() })
-        })
-        .await
+        });
+        Ok(pinned.await?)
     }
 
-    /// Keeps the lease, or undoes it and waits until that is done.
-    async fn end(mut self, keep: bool) -> Result<(), StoreError> {
-        self.armed = false;
-        if keep {
-            return Ok(());
+    /// The same on a disk so full that it may take removing an image.
+    async fn with_room(inner: &Arc<Inner>, lease: &Lease) -> Result<Pin, PullError> {
+        let pinned = match Pin::new(inner, lease).await {
+            Err(error) if inner.makes_room(&error).await => Pin::new(inner, lease).await,
+            pinned => pinned,
+        };
+        match pinned {
+            Err(error) => Err(inner.out_of_space(error, &[]).await),
+            pinned => pinned,
         }
-        blocking(self.undo()).await
+    }
+
+    /// Keeps the lease of a success. After a failure the lease is undone, and what takes up a full disk is given back.
+    async fn end<T>(mut self, ready: Result<T, PullError>, layers: &[LayerRecord]) -> Result<T, PullError> {
+        self.armed = false;
+        let failure = match ready {
+            Ok(ready) => return Ok(ready),
+            Err(failure) => failure,
+        };
+        let (name, inner) = (self.name.clone(), Arc::clone(&self.inner));
+        if let Err(error) = blocking(self.undo()).await {
+            // What the pull failed of says more, and is often the same.
+            tracing::warn!(lease = name, %error, "the lease of a failed pull stays");
+        }
+        Err(inner.out_of_space(failure, layers).await)
     }
 
     fn undo(&mut self) -> impl FnOnce() -> Result<(), StoreError> + Send + use<> {
@@ -175,7 +203,7 @@ impl Drop for Pin {
 }
 
 /// Runs file work off the async threads.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(work).await {

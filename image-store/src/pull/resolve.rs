@@ -28,13 +28,24 @@ pub(crate) struct Resolved {
     pub(crate) run: ImageConfig,
 }
 
-/// What the request's name means, and whether a registry was asked. Completes the request's credentials if a registry has to be
+/// How a name's meaning is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// It was recorded, and nothing is to be added to that.
+    Nothing,
+    /// It was recorded, but not that this caller may have it.
+    Access,
+    /// The registry was asked.
+    Meaning,
+}
+
+/// What the request's name means, and how that is known. Completes the request's credentials if a registry has to be
 /// asked for anything.
 pub(super) async fn resolve(
     inner: &Arc<Inner>,
     request: &mut PullRequest,
     started: Instant,
-) -> Result<(Arc<Resolved>, bool), PullError> {
+) -> Result<(Arc<Resolved>, News), PullError> {
     let (keeper, reference) = (Arc::clone(inner), request.reference.clone());
     let (cached, complete) = blocking(move || {
         let cached = keeper.cached(&reference)?;
@@ -48,10 +59,10 @@ pub(super) async fn resolve(
         credentials::settle(&inner.sources, request).await?;
     }
     let cached = match cached {
-        Some(cached) if !must_ask && free => return Ok((Arc::new(cached), false)),
+        Some(cached) if !must_ask && free => return Ok((Arc::new(cached), News::Nothing)),
         Some(mut cached) if !must_ask => {
             let learned = access::check(inner, request, &mut cached.record).await?;
-            return Ok((Arc::new(cached), learned));
+            return Ok((Arc::new(cached), if learned { News::Access } else { News::Nothing }));
         }
         cached => cached,
     };
@@ -60,7 +71,7 @@ pub(super) async fn resolve(
     let flight = inner.name_flight(&asker);
     let _turn = flight.lock().await;
     if let Some(learned) = inner.learned(&asker, started) {
-        return Ok((learned, true));
+        return Ok((learned, News::Meaning));
     }
     let before = cached.as_ref().map(|cached| (cached.record.resolved.clone(), cached.record.access.clone()));
     let mut resolved = ask(inner, request, cached).await?;
@@ -72,7 +83,7 @@ pub(super) async fn resolve(
     inner.consent(asker.clone(), record.resolved.clone(), Instant::now() + access::CONSENT);
     let resolved = Arc::new(resolved);
     inner.learn(asker, &resolved);
-    Ok((resolved, true))
+    Ok((resolved, News::Meaning))
 }
 
 /// Asks mirrors and registry in turn.

@@ -14,7 +14,7 @@ use rustix::{
 
 use super::{
     layer::{self, LayerMeta},
-    layout::{Layout, open_folder},
+    layout::{Layout, boot_id, open_folder},
     staging::Staging,
 };
 use crate::{commit, digest::Digest, error::StoreError, unpack::OPAQUE};
@@ -57,7 +57,8 @@ pub(crate) fn make(layout: &Layout, staging: &Staging, chain: &[LayerMeta]) -> R
         return Ok(None);
     }
     let ids: Vec<&str> = chain.iter().map(|meta| meta.diff_id.as_str()).collect();
-    let key = Digest::sha256(format!("fixup 1\n{}", ids.join("\n")).as_bytes());
+    // Nothing says whether it survived a power cut, so one of another boot is never used: nobody leases it, and the sweep gets it.
+    let key = Digest::sha256(format!("fixup 1\n{}\n{}", boot_id()?, ids.join("\n")).as_bytes());
     let target = layout.fixup(&key);
     if !target.join("fs").is_dir() {
         let staged = staging.layer()?;
@@ -194,6 +195,7 @@ fn build(fixup: &Path, own: &Path, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Res
         rustix::fs::mkdirat(&root, &path[..], Mode::from_raw_mode(0o755)).map_err(io(path))?;
     }
     for (path, attributes) in all.iter().rev() {
+        failpoint::at("fixup-before-attributes");
         let name: &[u8] = if path.is_empty() { b"." } else { path };
         let dir = open_dir(&root, name).map_err(io(path))?;
         apply(&dir, attributes).map_err(io(path))?;

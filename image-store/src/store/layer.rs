@@ -1,5 +1,7 @@
 //! Layers on disk: when one may be used, how one comes into being, and how it is marked as safe from a power cut.
 //!
+//! Whoever changes a layer's record holds the store's lock alone: two changes at once would lose one of them.
+//!
 //! A layer's folder holds `fs/`, ready to be an overlay lower directory, and `meta.json`. It appears by one rename, under the digest
 //! of what was unpacked into it. A layer that another boot left unsynced is never used.
 
@@ -7,7 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::layout::{Layout, boot_id};
+use super::{
+    layout::{Layout, boot_id},
+    record::{self, Lease},
+};
 use crate::{
     commit::{self, Durability},
     digest::Digest,
@@ -33,6 +38,10 @@ pub(crate) struct LayerMeta {
     pub(crate) opaque_root: bool,
     pub(crate) boot_id: String,
     pub(crate) synced: bool,
+    /// The kernel could not write everything that was in memory when this layer was to be made last. What is read of it may be
+    /// right until the memory is needed for something else.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) suspect: bool,
 }
 
 /// A path of bytes inside a layer, stored as hex.
@@ -65,12 +74,13 @@ impl LayerMeta {
             opaque_root: unpacked.opaque_root,
             boot_id: boot_id()?,
             synced: false,
+            suspect: false,
         })
     }
 
     /// Whether what stands on disk is what was written.
     pub(crate) fn is_intact(&self, boot_id: &str) -> bool {
-        self.synced || self.boot_id == boot_id
+        !self.suspect && (self.synced || self.boot_id == boot_id)
     }
 }
 
@@ -95,27 +105,31 @@ pub(crate) fn fs(layout: &Layout, diff_id: &Digest) -> PathBuf {
 /// Moves a staged layer to its place. If another one got there first, ours is dropped by its owner and the other one learns
 /// about our blob.
 pub(crate) fn commit(layout: &Layout, staged: &Path, meta: &LayerMeta) -> Result<(), StoreError> {
+    failpoint::at("layer-before-record");
     commit::write_json(&meta_path(staged), meta, Durability::Later)?;
     let target = layout.layer(&meta.diff_id);
     for _ in 0..3 {
         if commit::rename_folder(staged, &target)? {
             return Ok(());
         }
-        if let Some(winner) = usable(layout, &meta.diff_id)? {
-            return add_blobs(layout, winner, &meta.blobs);
+        if usable(layout, &meta.diff_id)?.is_some() {
+            return update(layout, &meta.diff_id, |winner| {
+                let new: Vec<_> = meta.blobs.iter().filter(|blob| !winner.blobs.contains(blob)).cloned().collect();
+                winner.blobs.extend(new);
+            });
         }
         discard_broken(layout, &meta.diff_id)?;
     }
     Err(StoreError::io("renaming to", target)(std::io::Error::from(std::io::ErrorKind::AlreadyExists)))
 }
 
-fn add_blobs(layout: &Layout, mut meta: LayerMeta, blobs: &[Digest]) -> Result<(), StoreError> {
-    let new: Vec<_> = blobs.iter().filter(|blob| !meta.blobs.contains(blob)).cloned().collect();
-    if new.is_empty() {
-        return Ok(());
-    }
-    meta.blobs.extend(new);
-    rewrite(layout, &meta)
+/// Changes a layer's record, if the layer may still be used.
+fn update(layout: &Layout, diff_id: &Digest, change: impl FnOnce(&mut LayerMeta)) -> Result<(), StoreError> {
+    let _alone = layout.lock(true)?;
+    let Some(before) = usable(layout, diff_id)? else { return Ok(()) };
+    let mut after = before.clone();
+    change(&mut after);
+    if after == before { Ok(()) } else { rewrite(layout, &after) }
 }
 
 fn rewrite(layout: &Layout, meta: &LayerMeta) -> Result<(), StoreError> {
@@ -124,15 +138,27 @@ fn rewrite(layout: &Layout, meta: &LayerMeta) -> Result<(), StoreError> {
 
 /// Moves a layer that may not be used out of the way. Looks again under the lock: somebody may have replaced it meanwhile.
 fn discard_broken(layout: &Layout, diff_id: &Digest) -> Result<(), StoreError> {
-    let _lock = layout.lock(true)?;
-    if usable(layout, diff_id)?.is_none() {
-        to_trash(layout, &layout.layer(diff_id))?;
+    let _alone = layout.lock(true)?;
+    let path = layout.layer(diff_id);
+    if usable(layout, diff_id)?.is_some() {
+        return Ok(());
     }
-    Ok(())
+    if commit::read_json(&meta_path(&path))?.is_some_and(|meta: LayerMeta| meta.suspect) && is_leased(layout, diff_id)?
+    {
+        let action = "replacing a layer that did not reach the disk while a task uses it:";
+        return Err(StoreError::io(action, path)(std::io::Error::from(std::io::ErrorKind::ResourceBusy)));
+    }
+    to_trash(layout, &path)
+}
+
+fn is_leased(layout: &Layout, diff_id: &Digest) -> Result<bool, StoreError> {
+    let leases: Vec<Lease> = record::all(layout, "leases")?;
+    Ok(leases.iter().any(|lease| lease.layers.contains(diff_id)))
 }
 
 /// Moves a folder to the trash; one that is gone already is fine.
 pub(crate) fn to_trash(layout: &Layout, path: &Path) -> Result<(), StoreError> {
+    failpoint::at("trash-before-rename");
     match std::fs::rename(path, layout.trash()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(StoreError::io("discarding", path)(error)),
         _ => Ok(()),
@@ -145,25 +171,40 @@ pub(crate) fn all(layout: &Layout) -> Result<Vec<(PathBuf, Option<LayerMeta>)>, 
     paths.into_iter().map(|path| Ok((path.clone(), commit::read_json(&meta_path(&path))?))).collect()
 }
 
-/// Makes everything that was written so far last, then says so in the records of unsynced layers of this boot.
+/// Makes everything that was written so far last, then says so in the records of unsynced layers of this boot. If the kernel
+/// could not write all of it, none of these layers is trusted any more: it tells so once, and the next attempt would succeed.
 pub(crate) fn sync(layout: &Layout) -> Result<usize, StoreError> {
     let boot_id = boot_id()?;
     let unsynced: Vec<LayerMeta> = all(layout)?
         .into_iter()
         .filter_map(|(_, meta)| meta)
-        .filter(|meta| !meta.synced && meta.boot_id == boot_id)
+        .filter(|meta| !meta.synced && meta.is_intact(&boot_id))
         .collect();
-    let root = super::layout::open_folder(layout.root())?;
-    rustix::fs::syncfs(&root).map_err(StoreError::io("syncing", layout.root()))?;
+    if let Err(errno) = rustix::fs::syncfs(layout.root_fd()) {
+        for layer in &unsynced {
+            distrust(layout, &layer.diff_id)?;
+        }
+        return Err(StoreError::io("syncing", layout.root())(errno));
+    }
     let mut count = 0;
     for layer in unsynced {
-        // Read again: the record may have changed since, and the layer may be gone.
-        let Some(mut meta) = usable(layout, &layer.diff_id)? else { continue };
-        meta.synced = true;
-        match rewrite(layout, &meta) {
-            Ok(()) => count += 1,
-            Err(error) => tracing::debug!(%error, "a layer vanished while it was marked as synced"),
-        }
+        failpoint::at("sync-before-mark");
+        update(layout, &layer.diff_id, |meta| {
+            meta.synced = true;
+            count += 1;
+        })?;
     }
     Ok(count)
+}
+
+/// Takes a layer away of which nobody knows whether it is on disk; one that a task uses stays, for nobody else.
+fn distrust(layout: &Layout, diff_id: &Digest) -> Result<(), StoreError> {
+    {
+        let _alone = layout.lock(true)?;
+        if !is_leased(layout, diff_id)? {
+            return to_trash(layout, &layout.layer(diff_id));
+        }
+    }
+    tracing::warn!(layer = %diff_id, "the layer may not have reached the disk; no further task gets it");
+    update(layout, diff_id, |meta| meta.suspect = true)
 }

@@ -7,6 +7,7 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -25,15 +26,17 @@ const FORMAT: &str = "oci-rs image store 1\n";
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     root: PathBuf,
+    /// Open from before the first write, so that the kernel tells it of every write that fails.
+    root_fd: Arc<OwnedFd>,
 }
 
 impl Layout {
     /// Makes the folders of a new store, or checks the format of an old one.
     pub(crate) fn open(root: &Path) -> Result<Layout, StoreError> {
-        let layout = Layout { root: root.to_owned() };
         // Images hold setuid programs: nobody but us may even look (CVE-2021-41091).
         make_folder(root)?;
-        for folder in ["layers", "fixups", "configs", "manifests", "images", "leases", "staging", "trash"] {
+        let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?) };
+        for folder in ["layers", "fixups", "configs", "manifests", "images", "leases", "locks", "staging", "trash"] {
             make_folder(&root.join(folder))?;
         }
         let _adding = layout.lock(false)?;
@@ -56,12 +59,21 @@ impl Layout {
         &self.root
     }
 
+    pub(crate) fn root_fd(&self) -> &OwnedFd {
+        &self.root_fd
+    }
+
     pub(crate) fn folder(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
     pub(crate) fn layer(&self, diff_id: &Digest) -> PathBuf {
         self.root.join("layers").join(diff_id.hex())
+    }
+
+    /// The lock of whoever makes a layer.
+    pub(crate) fn layer_lock(&self, diff_id: &Digest) -> PathBuf {
+        self.root.join("locks").join(diff_id.hex())
     }
 
     pub(crate) fn fixup(&self, key: &Digest) -> PathBuf {

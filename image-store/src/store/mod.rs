@@ -4,38 +4,43 @@
 //! (shared) against those who take away (alone).
 
 mod fixup;
+mod flight;
 mod layer;
 mod layout;
 mod record;
 mod retention;
+mod room;
 mod staging;
 mod sweep;
+mod turn;
 
 use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use flight::Flights;
 use tokio::sync::{Notify, Semaphore};
 
 pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
 pub use record::{Access, ImageRecord, LayerRecord};
-pub(crate) use record::{Lease, now};
-pub use retention::{Removed, Retention, RetentionReport};
-pub(crate) use staging::{Staged, Staging};
+pub(crate) use record::{Lease, Source, now};
+use retention::Wish;
+pub use retention::{Pressure, Removed, Retention, RetentionReport};
+pub(crate) use staging::{Outstanding, Staged, Staging, Work};
 pub use sweep::{PruneReport, SweepReport};
 
 use crate::{
     commit::{self, Durability},
     config::{CredentialSources, Credentials, Limits, StoreConfig},
     digest::Digest,
-    error::{PullError, StoreError},
+    error::StoreError,
     manifest::{self, ConfigDocument},
     platform::Platform,
     pull::Resolved,
@@ -65,9 +70,10 @@ pub(crate) struct Inner {
     pub(crate) endpoints: Endpoints,
     pub(crate) sources: CredentialSources,
     pub(crate) verify_access: bool,
+    retention: Option<Retention>,
     pub(crate) downloads: Semaphore,
     staging: OnceLock<Staging>,
-    layers: Flights<Digest>,
+    layers: Flights<Digest, turn::Waiting>,
     names: Flights<Asker>,
     resolved: Mutex<HashMap<Asker, (Instant, Arc<Resolved>)>>,
     /// Which registries agreed that who may have what, and until when that counts.
@@ -96,6 +102,7 @@ impl Store {
             endpoints: Endpoints::new(config.registries)?,
             sources: config.credentials,
             verify_access: config.verify_access,
+            retention: config.retention,
             downloads: Semaphore::new(config.limits.parallel.max(1)),
             limits: config.limits,
             staging: OnceLock::new(),
@@ -117,6 +124,7 @@ impl Store {
             if let Some(lease) = Lease::read(layout, lease)? {
                 lease.touch_image(layout)?;
             }
+            failpoint::at("release-before-removal");
             record::remove_file(&layout.lease(lease))?;
         }
         self.inner.changed.notify_one();
@@ -125,7 +133,7 @@ impl Store {
 
     /// Removes the images that the policy lets go, and layers without an image.
     pub fn retain(&self, policy: &Retention) -> Result<RetentionReport, StoreError> {
-        sweep::retain(&self.inner.layout, policy)
+        sweep::retain(&self.inner.layout, policy, Wish::Policy)
     }
 
     /// Waits until [`Store::retain`] may find more than last time. For one waiter.
@@ -189,13 +197,17 @@ impl Inner {
         Ok(Some(Resolved { record, manifest: manifest.into(), config: config.into(), run }))
     }
 
-    /// Records an image whose layers are all there.
-    pub(crate) fn save(&self, resolved: &Resolved) -> Result<(), StoreError> {
-        let record = &resolved.record;
-        let _adding = self.layout.lock(false)?;
+    /// Records an image whose layers are all there. Alone, because what others recorded meanwhile must not be lost.
+    pub(crate) fn save(&self, resolved: &Resolved, source: Source) -> Result<(), StoreError> {
+        let path = resolved.record.path(&self.layout);
+        let _alone = self.layout.lock(true)?;
+        let on_disk = self.image(&resolved.record.reference)?;
+        let Some(record) = resolved.record.over(on_disk, source, now()) else { return Ok(()) };
         commit::write(&self.layout.manifest(&record.manifest), &resolved.manifest, Durability::Later)?;
+        failpoint::at("save-before-config");
         commit::write(&self.layout.config(&record.config), &resolved.config, Durability::Later)?;
-        commit::write_json(&record.path(&self.layout), record, Durability::Later)
+        failpoint::at("save-before-record");
+        commit::write_json(&path, &record, Durability::Later)
     }
 
     /// Records an image from an archive. Its documents stay in the archive: whoever wants it again brings that again.
@@ -209,11 +221,17 @@ impl Inner {
         Ok(layer::usable(&self.layout, diff_id)?.is_some())
     }
 
-    /// Writes a lease that pins layers before they are looked at, and returns what it replaced.
+    /// Writes a lease that pins layers before they are looked at, and returns what it replaced. Until the pull has succeeded it
+    /// holds what that one held, too: a crash, or a disk too full to put it back, takes nothing from who has it.
     pub(crate) fn pin(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
         let _adding = self.layout.lock(false)?;
         let before = Lease::read(&self.layout, &lease.name)?;
-        lease.write(&self.layout)?;
+        let mut both = lease.clone();
+        if let Some(before) = &before {
+            both.layers.extend(before.layers.iter().filter(|layer| !lease.layers.contains(layer)).cloned());
+            both.fixups.extend(before.fixups.iter().filter(|fixup| !lease.fixups.contains(fixup)).cloned());
+        }
+        both.write(&self.layout)?;
         Ok(before)
     }
 
@@ -281,6 +299,7 @@ impl Inner {
             if meta.implicit_dirs.is_empty() {
                 continue;
             }
+            failpoint::at("mountable-before-fixup");
             if let Some(key) = fixup::make(&self.layout, self.staging()?, &chain[..=at])? {
                 folders.push(self.layout.fixup(&key).join("fs"));
                 lease.fixups.push(key);
@@ -289,7 +308,9 @@ impl Inner {
         if folders.is_empty() {
             folders.push(self.empty_layer()?);
         }
+        failpoint::at("mountable-before-lease");
         lease.write(&self.layout)?;
+        failpoint::at("mountable-before-touch");
         lease.touch_image(&self.layout)?;
         folders.reverse();
         Ok(folders)
@@ -304,23 +325,6 @@ impl Inner {
             }
             _ => Ok(path),
         }
-    }
-
-    /// Refuses to start what cannot fit.
-    pub(crate) fn check_space(&self, needed: u64) -> Result<(), PullError> {
-        let root = self.layout.root();
-        let stat = rustix::fs::statvfs(root).map_err(StoreError::io("examining", root))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        if free < needed.saturating_add(self.limits.free_bytes) {
-            let problem = format!("{} has {free} bytes free, the image needs at least {needed}", root.display());
-            return Err(PullError::DiskFull { problem });
-        }
-        Ok(())
-    }
-
-    /// The lock of one layer's download.
-    pub(crate) fn layer_flight(&self, diff_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
-        self.layers.get(diff_id.clone())
     }
 
     /// The lock of resolving one name.
@@ -374,27 +378,4 @@ impl Inner {
 /// Names an asker.
 pub(crate) fn asker(reference: &Reference, credentials: Option<&Credentials>) -> Asker {
     (reference.clone(), credentials.map(auth::fingerprint))
-}
-
-/// One lock per key while anybody wants it: whoever holds it does the work, the others find it done. A failure is nobody
-/// else's: the next one tries with its own credentials and its own patience.
-struct Flights<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
-
-impl<K> Default for Flights<K> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<K: std::hash::Hash + Eq> Flights<K> {
-    fn get(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
-        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        flights.retain(|_, flight| flight.strong_count() > 0);
-        if let Some(flight) = flights.get(&key).and_then(Weak::upgrade) {
-            return flight;
-        }
-        let flight = Arc::default();
-        flights.insert(key, Arc::downgrade(&flight));
-        flight
-    }
 }

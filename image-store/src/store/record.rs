@@ -43,6 +43,15 @@ pub struct ImageRecord {
     pub access: Access,
 }
 
+/// Where what is about to be saved was learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The registry said what the name means now.
+    Registry,
+    /// It is what the record said before, and somebody else may have asked the registry since.
+    Record,
+}
+
 /// To whom the registry gave an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
@@ -68,6 +77,22 @@ impl Access {
         match self {
             Self::Anyone => true,
             Self::Holders(holders) => holder.is_some_and(|holder| holders.contains(holder)),
+        }
+    }
+
+    /// Adds those whom another record of the same content names.
+    fn merge(&mut self, theirs: &Access) {
+        match theirs {
+            Self::Anyone => *self = Self::Anyone,
+            Self::Holders(holders) => {
+                // Ours are the latest ones: they must not be those that fall out.
+                match std::mem::replace(self, Self::Holders(holders.clone())) {
+                    Self::Anyone => *self = Self::Anyone,
+                    Self::Holders(ours) => ours.into_iter().for_each(|holder| {
+                        self.grant(Some(holder));
+                    }),
+                }
+            }
         }
     }
 
@@ -104,6 +129,25 @@ impl ImageRecord {
     /// Compressed size of all layers.
     pub fn size(&self) -> u64 {
         self.layers.iter().map(|layer| layer.size).sum()
+    }
+
+    /// What becomes of the record on disk when this one is to be saved; `None`: it stays as it is. Pure.
+    ///
+    /// Others may have saved theirs since ours was read: what they learned about who may have the same content is kept, and content that
+    /// the registry named later is not replaced by what it meant earlier.
+    pub(crate) fn over(&self, on_disk: Option<ImageRecord>, source: Source, now: u64) -> Option<ImageRecord> {
+        let Some(theirs) = on_disk else { return Some(self.clone()) };
+        if theirs.resolved != self.resolved || theirs.manifest != self.manifest {
+            // A clock that was set back must not keep a record for ever.
+            let outdated = theirs.pulled_at <= self.pulled_at || theirs.pulled_at > now;
+            return (source == Source::Registry && outdated).then(|| self.clone());
+        }
+        let mut merged = self.clone();
+        merged.access.merge(&theirs.access);
+        if theirs.pulled_at <= now {
+            merged.pulled_at = merged.pulled_at.max(theirs.pulled_at);
+        }
+        Some(merged)
     }
 
     /// Where the record is. The file's modification time is when the image was last used.
@@ -198,5 +242,43 @@ impl Wanted {
 
     pub(crate) fn contains(&self, path: &Path) -> bool {
         self.names.contains(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(resolved: &str, pulled_at: u64, holders: &[&str]) -> ImageRecord {
+        let digest = Digest::sha256(resolved.as_bytes());
+        ImageRecord {
+            reference: "r.example/a:1".parse().unwrap(),
+            resolved: digest.clone(),
+            manifest: digest.clone(),
+            config: digest,
+            layers: Vec::new(),
+            pulled_at,
+            loaded: false,
+            access: Access::Holders(holders.iter().map(|name| Digest::sha256(name.as_bytes())).collect()),
+        }
+    }
+
+    #[test]
+    fn what_others_saved_meanwhile_is_not_lost() {
+        let (registry, before) = (Source::Registry, Source::Record);
+        let ours = record("old", 10, &["a", "b"]);
+        assert_eq!(ours.over(None, before, 99), Some(ours.clone()));
+        // The same content for somebody else: both may have it.
+        let merged = record("old", 12, &["a", "c", "b"]);
+        assert_eq!(ours.over(Some(record("old", 12, &["a", "c"])), before, 99), Some(merged.clone()));
+        assert_eq!(merged.over(Some(merged.clone()), registry, 99), Some(merged));
+        let everybody = ImageRecord { access: Access::Anyone, ..record("old", 3, &[]) };
+        assert_eq!(ours.over(Some(everybody), before, 99).unwrap().access, Access::Anyone);
+        // The name moved on: who only learned something about the old content keeps out.
+        assert_eq!(ours.over(Some(record("new", 10, &["c"])), before, 99), None);
+        assert_eq!(ours.over(Some(record("new", 11, &["c"])), registry, 99), None);
+        // Those of other content do not get ours.
+        assert_eq!(ours.over(Some(record("new", 9, &["c"])), registry, 99), Some(ours.clone()));
+        assert_eq!(ours.over(Some(record("new", 1000, &["c"])), registry, 99), Some(ours.clone()));
     }
 }

@@ -1,12 +1,14 @@
 //! Which images may go, and when to look again.
 //!
 //! [`decide`] is pure: what is there, who holds it, the time and the disk in, what goes out. An image goes when nobody has used it
-//! for the policy's delay; on a full disk sooner, least recently used first, until the disk is back at the low mark. What a lease
+//! for the policy's delay; on a full disk (of bytes or of inodes), or when a pull has no room, sooner, least recently used first, until
+//! the disk is back at the low mark or the pull has what it asks for. What a lease
 //! holds never goes, and a pull holds its lease from before its first byte. Layers without an image (a pull that failed half-way)
 //! get the same delay, so that the next try finds them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     time::{Duration, SystemTime},
 };
 
@@ -46,10 +48,60 @@ pub struct Removed {
     pub reference: Reference,
     /// How long nobody had used it.
     pub unused: Duration,
-    /// How full the file system was in percent, if that was the reason.
-    pub pressure: Option<u8>,
+    /// Why it went before its time, if it did.
+    pub pressure: Option<Pressure>,
     /// Unpacked bytes that only it needed.
     pub bytes: u64,
+}
+
+/// What a disk was short of when an image went before its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pressure {
+    /// So many percent of the bytes were in use.
+    Bytes(u8),
+    /// So many percent of the inodes were in use.
+    Inodes(u8),
+    /// A pull had no room.
+    Pull,
+}
+
+impl fmt::Display for Pressure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pressure::Bytes(percent) => write!(f, "the file system of images is {percent} % full"),
+            Pressure::Inodes(percent) => write!(f, "{percent} % of the inodes of the images' file system are in use"),
+            Pressure::Pull => f.write_str("the file system of images had no room for a pull"),
+        }
+    }
+}
+
+/// What is asked for beside the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Nothing.
+    Policy,
+    /// That so many bytes become free. If that cannot be reached, nothing goes for it.
+    Bytes(u64),
+    /// All that can go: a pull does not know how much it needs.
+    All,
+}
+
+/// An amount of disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, more: Amount) {
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.inodes = self.inodes.saturating_add(more.inodes);
+    }
+
+    fn covers(self, other: Amount) -> bool {
+        self.bytes >= other.bytes && self.inodes >= other.inodes
+    }
 }
 
 /// An image as the decision sees it.
@@ -64,7 +116,7 @@ pub(crate) struct Candidate {
 /// A layer as the decision sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LayerFacts {
-    pub(crate) bytes: u64,
+    pub(crate) size: Amount,
     /// When it was unpacked.
     pub(crate) since: SystemTime,
     /// By a lease.
@@ -72,6 +124,26 @@ pub(crate) struct LayerFacts {
 }
 
 /// How full a file system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub(crate) bytes: DiskUse,
+    pub(crate) inodes: DiskUse,
+}
+
+impl Disk {
+    /// What it is short of by the policy.
+    pub(crate) fn pressure(self, policy: &Retention) -> Option<Pressure> {
+        let (bytes, inodes) = (self.bytes.percent(), self.inodes.percent());
+        let inodes = (inodes >= policy.high).then_some(Pressure::Inodes(inodes));
+        (bytes >= policy.high).then_some(Pressure::Bytes(bytes)).or(inodes)
+    }
+
+    fn above(self, percent: u8) -> Amount {
+        Amount { bytes: self.bytes.above(percent), inodes: self.inodes.above(percent) }
+    }
+}
+
+/// How much of one kind of thing is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DiskUse {
     pub(crate) used: u64,
@@ -90,7 +162,7 @@ impl DiskUse {
         u8::try_from(percent).unwrap_or(100)
     }
 
-    /// Bytes to free until no more than `percent` are in use.
+    /// How much to free until no more than `percent` are in use.
     fn above(self, percent: u8) -> u64 {
         let allowed = self.whole() * u128::from(percent) / 100;
         u64::try_from(u128::from(self.used).saturating_sub(allowed)).unwrap_or(u64::MAX)
@@ -119,12 +191,18 @@ pub(crate) fn decide(
     images: &[Candidate],
     layers: &BTreeMap<Digest, LayerFacts>,
     now: SystemTime,
-    disk: DiskUse,
+    (disk, wish): (Disk, Wish),
     policy: &Retention,
 ) -> Decision {
     let mut decision = Decision::default();
-    let pressure = disk.percent() >= policy.high;
-    let target = if pressure { disk.above(policy.low) } else { 0 };
+    let mut target = if disk.pressure(policy).is_some() { disk.above(policy.low) } else { Amount::default() };
+    match wish {
+        Wish::Policy => {}
+        Wish::Bytes(bytes) if freeable(layers) >= bytes => target.bytes = target.bytes.max(bytes),
+        Wish::Bytes(_) => {}
+        Wish::All => target = Amount { bytes: u64::MAX, inodes: u64::MAX },
+    }
+    let pressure = target != Amount::default();
     // A clock that was set back must not keep anything for ever.
     let due = |since: SystemTime| since.min(now) + policy.delay;
     let mut waiting: Vec<SystemTime> = Vec::new();
@@ -132,10 +210,10 @@ pub(crate) fn decide(
     for digest in images.iter().flat_map(|image| &image.layers) {
         *wanted.entry(digest).or_default() += 1;
     }
-    let mut freed = 0u64;
+    let mut freed = Amount::default();
     for (digest, layer) in layers.iter().filter(|(digest, layer)| !layer.held && !wanted.contains_key(digest)) {
         if due(layer.since) <= now || pressure {
-            freed = freed.saturating_add(layer.bytes);
+            freed.add(layer.size);
         } else {
             decision.spared.insert(digest.clone());
             waiting.push(due(layer.since));
@@ -147,24 +225,29 @@ pub(crate) fn decide(
         let image = &images[at];
         let why = if due(image.last_used) <= now {
             Why::Unused
-        } else if freed < target {
+        } else if !freed.covers(target) {
             Why::Pressure
         } else {
             waiting.push(due(image.last_used));
             continue;
         };
-        let mut bytes = 0u64;
+        let mut size = Amount::default();
         for digest in &image.layers {
             let users = wanted.entry(digest).or_default();
             *users = users.saturating_sub(1);
             let gone = layers.get(digest).filter(|layer| *users == 0 && !layer.held);
-            bytes = bytes.saturating_add(gone.map_or(0, |layer| layer.bytes));
+            size.add(gone.map_or(Amount::default(), |layer| layer.size));
         }
-        freed = freed.saturating_add(bytes);
-        decision.images.push((at, bytes, why));
+        freed.add(size);
+        decision.images.push((at, size.bytes, why));
     }
     decision.next = waiting.into_iter().min().map(|due| due.min(now + LOOK_AT_DISK));
     decision
+}
+
+/// The bytes of all that no lease holds.
+fn freeable(layers: &BTreeMap<Digest, LayerFacts>) -> u64 {
+    layers.values().filter(|layer| !layer.held).fold(0, |sum, layer| sum.saturating_add(layer.size.bytes))
 }
 
 #[cfg(test)]
@@ -174,7 +257,13 @@ mod tests {
     use super::*;
 
     const POLICY: Retention = Retention { delay: Duration::from_secs(100), high: 90, low: 50 };
-    const EMPTY: DiskUse = DiskUse { used: 10, available: 990 };
+    const INODES: DiskUse = DiskUse { used: 0, available: 0 };
+    const EMPTY: (Disk, Wish) = (Disk { bytes: DiskUse { used: 10, available: 990 }, inodes: INODES }, Wish::Policy);
+
+    fn full(used: u64) -> (Disk, Wish) {
+        let bytes = DiskUse { used, available: 1000 - used };
+        (Disk { bytes, inodes: INODES }, Wish::Policy)
+    }
 
     fn at(second: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + second)
@@ -190,7 +279,7 @@ mod tests {
 
     fn layers(names: &[(u8, u64, bool)]) -> BTreeMap<Digest, LayerFacts> {
         let facts = |(name, bytes, held): &(u8, u64, bool)| {
-            (digest(*name), LayerFacts { bytes: *bytes, since: at(0), held: *held })
+            (digest(*name), LayerFacts { size: Amount { bytes: *bytes, inodes: *bytes }, since: at(0), held: *held })
         };
         names.iter().map(facts).collect()
     }
@@ -216,13 +305,30 @@ mod tests {
     fn a_full_disk_takes_the_least_recently_used_until_the_low_mark() {
         let images = [image(3, false, &[1]), image(1, false, &[2]), image(2, false, &[3]), image(0, true, &[4])];
         let layers = layers(&[(1, 100, false), (2, 300, false), (3, 150, false), (4, 400, true)]);
-        let full = DiskUse { used: 900, available: 100 };
-        let decision = decide(&images, &layers, at(10), full, &POLICY);
+        let decision = decide(&images, &layers, at(10), full(900), &POLICY);
         assert_eq!(decision.images, [(1, 300, Why::Pressure), (2, 150, Why::Pressure)]);
         // What is left is looked at again soon: the disk may fill up before its time.
         assert_eq!(decision.next, Some(at(70)));
-        let nearly = DiskUse { used: 890, available: 110 };
-        assert!(gone(&decide(&images, &layers, at(10), nearly, &POLICY)).is_empty());
+        assert!(gone(&decide(&images, &layers, at(10), full(890), &POLICY)).is_empty());
+        // Inodes count as bytes do.
+        let (Disk { bytes: inodes, .. }, _) = full(900);
+        let disk = Disk { bytes: EMPTY.0.bytes, inodes };
+        assert_eq!(disk.pressure(&POLICY), Some(Pressure::Inodes(90)));
+        assert_eq!(decide(&images, &layers, at(10), (disk, Wish::Policy), &POLICY).images, decision.images);
+    }
+
+    #[test]
+    fn a_pull_gets_what_it_asks_for_or_all_or_nothing() {
+        let images = [image(0, false, &[1]), image(1, false, &[2]), image(2, false, &[3]), image(0, true, &[4])];
+        let layers = layers(&[(1, 100, false), (2, 300, false), (3, 150, false), (4, 400, true)]);
+        let wish = |wish| gone(&decide(&images, &layers, at(10), (EMPTY.0, wish), &POLICY));
+        assert_eq!(wish(Wish::Bytes(100)), [0]);
+        assert_eq!(wish(Wish::Bytes(101)), [0, 1]);
+        assert_eq!(wish(Wish::Bytes(550)), [0, 1, 2]);
+        assert!(wish(Wish::Bytes(551)).is_empty());
+        assert_eq!(wish(Wish::All), [0, 1, 2]);
+        // Pressure is not forgotten for a small wish.
+        assert_eq!(gone(&decide(&images, &layers, at(10), (full(900).0, Wish::Bytes(1)), &POLICY)), [0, 1]);
     }
 
     #[test]
@@ -257,14 +363,13 @@ mod tests {
         ) {
             let candidates: Vec<_> = images.iter().map(|(used, held, layers)| image(*used, *held, layers)).collect();
             let facts: Vec<_> = (0u8..6).map(|name| (name, 50, held[usize::from(name)])).collect();
-            let disk = DiskUse { used, available: 1000 - used };
-            let decision = decide(&candidates, &layers(&facts), at(now), disk, &POLICY);
+            let decision = decide(&candidates, &layers(&facts), at(now), full(used), &POLICY);
             for (index, _, why) in &decision.images {
                 let image = &candidates[*index];
                 prop_assert!(!image.held);
                 let due = image.last_used.min(at(now)) + POLICY.delay <= at(now);
                 prop_assert_eq!(*why == Why::Unused, due);
-                prop_assert!(due || disk.percent() >= POLICY.high);
+                prop_assert!(due || full(used).0.pressure(&POLICY).is_some());
             }
             prop_assert!(decision.next.is_none_or(|next| next > at(now)));
             // Whoever stays was used at least as recently as whoever goes.

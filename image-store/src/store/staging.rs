@@ -10,6 +10,7 @@ use std::{
 };
 
 use rustix::fs::FlockOperation;
+use tokio::sync::mpsc;
 
 use super::layout::{Layout, open_folder};
 use crate::{commit, error::StoreError};
@@ -27,6 +28,7 @@ impl Staging {
         let _adding = layout.lock(false)?;
         let path = layout.folder("staging").join(commit::unique());
         fs::create_dir(&path).map_err(StoreError::io("creating", &path))?;
+        failpoint::at("staging-before-lock");
         let lock = open_folder(&path)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(StoreError::io("locking", &path))?;
         Ok(Staging { path, _lock: lock })
@@ -37,11 +39,19 @@ impl Staging {
         &self.path
     }
 
+    /// A folder with an empty `fs` in it, for the pull that wants to know when it is gone.
+    pub(crate) fn layer_for(&self, work: &Work) -> Result<Staged, StoreError> {
+        let mut staged = self.layer()?;
+        staged.work = Some(work.clone());
+        Ok(staged)
+    }
+
     /// A folder with an empty `fs` in it.
     pub(crate) fn layer(&self) -> Result<Staged, StoreError> {
-        let staged = Staged { path: self.path.join(commit::unique()) };
+        let staged = Staged { path: self.path.join(commit::unique()), work: None };
         let fs = staged.fs();
         fs::create_dir_all(&fs).map_err(StoreError::io("creating", &fs))?;
+        failpoint::at("staging-before-use");
         Ok(staged)
     }
 }
@@ -59,6 +69,37 @@ impl Drop for Staging {
 #[derive(Debug)]
 pub(crate) struct Staged {
     path: PathBuf,
+    /// Let go after `drop` below has removed the folder.
+    work: Option<Work>,
+}
+
+/// Held by whatever a pull has under way on other threads.
+pub(crate) type Work = mpsc::Sender<()>;
+
+/// Waits for everything that a pull has staged to be committed or removed.
+#[derive(Debug)]
+pub(crate) struct Outstanding {
+    work: Work,
+    ended: mpsc::Receiver<()>,
+}
+
+impl Outstanding {
+    pub(crate) fn new() -> Self {
+        let (work, ended) = mpsc::channel(1);
+        Self { work, ended }
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        self.work.clone()
+    }
+
+    /// Until nothing is left of it. The tasks that feed it must have ended.
+    pub(crate) async fn settled(self) {
+        let Self { work, mut ended } = self;
+        drop(work);
+        // Nobody ever sends: this ends when the last sender is gone.
+        while ended.recv().await.is_some() {}
+    }
 }
 
 impl Staged {

@@ -9,8 +9,8 @@ use super::{
     layer,
     layout::{Layout, boot_id},
     record::{self, ImageRecord, Lease, Wanted},
-    retention::{self, Candidate, DiskUse, LayerFacts, Removed, Retention, RetentionReport, Why},
-    staging,
+    retention::{self, Amount, Candidate, LayerFacts, Pressure, Removed, Retention, RetentionReport, Why, Wish},
+    room, staging, turn,
 };
 use crate::{commit, digest::Digest, error::StoreError, reference::Reference};
 
@@ -23,6 +23,10 @@ pub struct SweepReport {
     pub broken_layers: usize,
     /// Temporary files of interrupted writes.
     pub temporaries: usize,
+    /// Manifests, configs and fix-ups that no image and no lease names.
+    pub orphans: usize,
+    /// Lock files of dead processes.
+    pub locks: usize,
     /// Layers of this boot that were synced now.
     pub synced: usize,
 }
@@ -50,8 +54,15 @@ pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
             }
         }
         let boot_id = boot_id()?;
+        let leases: Vec<Lease> = record::all(layout, "leases")?;
         for (path, meta) in layer::all(layout)? {
-            if !meta.is_some_and(|meta| meta.is_intact(&boot_id)) {
+            // Its record is replaced under the lock alone, so this is nobody's.
+            report.temporaries += remove_temporaries(&path)?;
+            let keep = meta.is_some_and(|meta| {
+                let in_use = meta.suspect && leases.iter().any(|lease| lease.layers.contains(&meta.diff_id));
+                meta.is_intact(&boot_id) || in_use
+            });
+            if !keep {
                 layer::to_trash(layout, &path)?;
                 report.broken_layers += 1;
             }
@@ -59,6 +70,8 @@ pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
         for folder in ["images", "leases", "configs", "manifests", ""] {
             report.temporaries += remove_temporaries(&layout.folder(folder))?;
         }
+        report.orphans = take_orphans(layout, &Wanted::collect(layout, &record::all(layout, "images")?, &leases))?;
+        report.locks = turn::sweep(&layout.folder("locks"))?;
     }
     empty_trash(layout)?;
     report.synced = layer::sync(layout)?;
@@ -71,6 +84,7 @@ fn remove_temporaries(folder: &Path) -> Result<usize, StoreError> {
     for entry in std::fs::read_dir(folder).map_err(StoreError::io("listing", folder))? {
         let entry = entry.map_err(StoreError::io("listing", folder))?;
         if entry.file_name().as_encoded_bytes().starts_with(commit::TEMPORARY.as_bytes()) {
+            failpoint::at("sweep-before-temporary");
             record::remove_file(&entry.path())?;
             count += 1;
         }
@@ -88,6 +102,7 @@ pub(crate) fn prune(layout: &Layout, goes: impl Fn(&ImageRecord) -> bool) -> Res
             .into_iter()
             .partition(|image: &ImageRecord| goes(image) && !leases.iter().any(|lease| holds(lease, image)));
         for image in gone {
+            failpoint::at("prune-before-forget");
             record::remove_file(&image.path(layout))?;
             report.images.push(image.reference);
         }
@@ -97,20 +112,23 @@ pub(crate) fn prune(layout: &Layout, goes: impl Fn(&ImageRecord) -> bool) -> Res
     Ok(report)
 }
 
-/// Removes what the policy lets go. Looks and acts under one lock, so that nothing that is used again meanwhile goes.
-pub(crate) fn retain(layout: &Layout, policy: &Retention) -> Result<RetentionReport, StoreError> {
+/// Removes what the policy lets go, or more if a pull wishes for it. Looks and acts under one lock, so that nothing that is used again meanwhile goes.
+pub(crate) fn retain(layout: &Layout, policy: &Retention, wish: Wish) -> Result<RetentionReport, StoreError> {
     let mut report = RetentionReport::default();
     {
         let _alone = layout.lock(true)?;
         let leases: Vec<Lease> = record::all(layout, "leases")?;
         let mut images: Vec<ImageRecord> = record::all(layout, "images")?;
         let candidates = images.iter().map(|image| candidate(layout, image, &leases)).collect::<Result<Vec<_>, _>>()?;
-        let (now, disk) = (SystemTime::now(), disk_use(layout)?);
-        let decision = retention::decide(&candidates, &layer_facts(layout, &leases)?, now, disk, policy);
+        let (now, disk) = (SystemTime::now(), room::disk(layout)?);
+        let facts = layer_facts(layout, &leases)?;
+        let decision = retention::decide(&candidates, &facts, now, (disk, wish), policy);
+        let pressure = if wish == Wish::Policy { disk.pressure(policy) } else { Some(Pressure::Pull) };
         for (at, bytes, why) in &decision.images {
             let reference = images[*at].reference.clone();
             let unused = now.duration_since(candidates[*at].last_used).unwrap_or_default();
-            let pressure = (*why == Why::Pressure).then(|| disk.percent());
+            let pressure = pressure.filter(|_| *why == Why::Pressure);
+            failpoint::at("retain-before-forget");
             record::remove_file(&images[*at].path(layout))?;
             report.removed.push(Removed { reference, unused, pressure, bytes: *bytes });
         }
@@ -142,20 +160,14 @@ fn layer_facts(layout: &Layout, leases: &[Lease]) -> Result<BTreeMap<Digest, Lay
     for (path, meta) in layer::all(layout)? {
         let Some(meta) = meta else { continue };
         let held = leases.iter().any(|lease| lease.layers.contains(&meta.diff_id));
-        facts.insert(meta.diff_id, LayerFacts { bytes: meta.bytes, since: modified(&path)?, held });
+        let size = Amount { bytes: meta.bytes, inodes: meta.entries };
+        facts.insert(meta.diff_id, LayerFacts { size, since: modified(&path)?, held });
     }
     Ok(facts)
 }
 
 fn modified(path: &Path) -> Result<SystemTime, StoreError> {
     std::fs::symlink_metadata(path).and_then(|meta| meta.modified()).map_err(StoreError::io("examining", path))
-}
-
-fn disk_use(layout: &Layout) -> Result<DiskUse, StoreError> {
-    let root = layout.root();
-    let stat = rustix::fs::statvfs(root).map_err(StoreError::io("examining", root))?;
-    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-    Ok(DiskUse { used: bytes(stat.f_blocks.saturating_sub(stat.f_bfree)), available: bytes(stat.f_bavail) })
 }
 
 /// Moves everything that nobody wants out of the way. Returns how many layers that were, and their bytes.
@@ -168,19 +180,38 @@ fn take_away(layout: &Layout, wanted: &Wanted) -> Result<(usize, u64), StoreErro
             bytes += meta.map_or(0, |meta| meta.bytes);
         }
     }
-    for path in commit::entries(&layout.folder("fixups"))? {
-        if !wanted.contains(&path) {
+    take_orphans(layout, wanted)?;
+    Ok((layers, bytes))
+}
+
+/// Removes what stands beside layers and that nobody wants. Whoever makes such a thing names it before the store's lock is free
+/// again, so it needs no delay.
+fn take_orphans(layout: &Layout, wanted: &Wanted) -> Result<usize, StoreError> {
+    let mut count = 0;
+    for folder in ["fixups", "configs", "manifests"] {
+        for path in commit::entries(&layout.folder(folder))?.into_iter().filter(|path| !wanted.contains(path)) {
+            if folder == "fixups" {
+                layer::to_trash(layout, &path)?;
+            } else {
+                failpoint::at("orphans-before-removal");
+                record::remove_file(&path)?;
+            }
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// Takes away those of these layers that no image and no lease names.
+pub(crate) fn give_back(layout: &Layout, layers: &[Digest]) -> Result<(), StoreError> {
+    {
+        let _alone = layout.lock(true)?;
+        let wanted = Wanted::collect(layout, &record::all(layout, "images")?, &record::all::<Lease>(layout, "leases")?);
+        for path in layers.iter().map(|layer| layout.layer(layer)).filter(|path| !wanted.contains(path)) {
             layer::to_trash(layout, &path)?;
         }
     }
-    for folder in ["configs", "manifests"] {
-        for path in commit::entries(&layout.folder(folder))? {
-            if !wanted.contains(&path) {
-                record::remove_file(&path)?;
-            }
-        }
-    }
-    Ok((layers, bytes))
+    empty_trash(layout)
 }
 
 /// Whether a lease keeps an image's name.
@@ -191,6 +222,7 @@ pub(crate) fn holds(lease: &Lease, image: &ImageRecord) -> bool {
 /// Deletes what lies in the trash. Two processes may do so at once.
 fn empty_trash(layout: &Layout) -> Result<(), StoreError> {
     for path in commit::entries(&layout.folder("trash"))? {
+        failpoint::at("trash-before-deletion");
         match std::fs::remove_dir_all(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StoreError::io("deleting", path)(error));

@@ -3,9 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cancel;
 mod ceilings;
+mod child;
 mod common;
+mod crash;
 mod cves;
+mod disk;
 mod faults;
 mod formats;
 mod hostile;
@@ -13,5 +17,6 @@ mod layers;
 mod load;
 mod login;
 mod peers;
+mod processes;
 mod retention;
 mod seeds;

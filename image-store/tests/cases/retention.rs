@@ -107,6 +107,26 @@ async fn layers_of_another_boot_are_dropped_unless_synced() {
     assert_eq!(bench.registry.count("/blobs/"), 3);
 }
 
+/// The kernel could not write all of a layer that a task uses: the task keeps it, nobody else gets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_may_not_have_reached_the_disk_is_for_nobody_else() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("suspect"));
+    let image = bench.pull(&reference).await.unwrap();
+    let meta_path = image.layers[0].parent().unwrap().join("meta.json");
+    let mut meta: serde_json::Value = serde_json::from_str(&fs::read_to_string(&meta_path).unwrap()).unwrap();
+    meta["suspect"] = true.into();
+    fs::write(&meta_path, meta.to_string()).unwrap();
+    assert_eq!(bench.second_store().sweep().unwrap(), Default::default());
+    let error = bench.store.acquire(request(&reference), "other", Arc::new(Silent)).await.unwrap_err();
+    assert!(error.recoverable() && error.to_string().contains("did not reach the disk"), "{error}");
+    assert!(image.layers[0].join("etc/marker").exists());
+    assert_eq!(bench.store.leases().unwrap(), ["task"]);
+    bench.store.release("task").unwrap();
+    assert_eq!(bench.second_store().sweep().unwrap().broken_layers, 1);
+    bench.pull(&reference).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn layers_are_marked_as_synced_soon() {
     let bench = Bench::new();

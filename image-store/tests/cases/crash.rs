@@ -1,0 +1,382 @@
+//! `kill -9` between any two steps that a crash could separate: nothing half-made is ever used, the next process finishes the work
+//! without doing any of it twice, and nothing is left over.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use image_store::{Image, Silent};
+use kit::{
+    image::{self, Built, Entry, Layer},
+    registry::{Action, Fault, Registry},
+};
+
+use crate::{
+    child::{Scene, open, was_killed},
+    common::{describe, noise, request},
+};
+
+/// Trees of folders in a store, by their path below it.
+type Trees = BTreeMap<PathBuf, BTreeMap<String, String>>;
+
+/// A registry and what its images look like when nothing goes wrong.
+pub struct World {
+    pub registry: Registry,
+    pub images: Vec<(String, Built)>,
+    layers: Trees,
+    /// Of each image what is mounted, topmost first.
+    mounted: Vec<Vec<BTreeMap<String, String>>>,
+}
+
+fn base() -> Layer {
+    Layer::of([
+        Entry::dir("tmp").mode(0o1777),
+        Entry::dir("etc"),
+        Entry::file("etc/marker", "base"),
+        Entry::file("noise", noise(300_000)),
+    ])
+}
+
+/// Three layers, of which the second needs a fix-up.
+fn first() -> Built {
+    let middle = Layer::of([Entry::file("tmp/of/x", "x"), Entry::symlink("etc/link", "marker")]);
+    let top = Layer::of([Entry::dir("etc"), Entry::whiteout("etc/marker"), Entry::file("etc/new", "new")]);
+    image::Image::new().layer(base()).layer(middle).layer(top).build()
+}
+
+/// Shares its base with the first.
+fn second() -> Built {
+    image::Image::new().layer(base()).layer(Layer::of([Entry::file("own", noise(50_000))])).build()
+}
+
+impl World {
+    pub async fn new() -> World {
+        let registry = Registry::start();
+        let images: Vec<_> = [("app:1", first()), ("app:2", second())]
+            .into_iter()
+            .map(|(name, built)| (registry.push(name, &built), built))
+            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let (mut layers, mut mounted) = (Trees::new(), Vec::new());
+        for (reference, _) in &images {
+            let image = store.acquire(request(reference), reference, Arc::new(Silent)).await.unwrap();
+            mounted.push(shapes(&image));
+        }
+        for path in listing(&folder.path().join("layers")) {
+            layers.insert(PathBuf::from(path.file_name().unwrap()), shape(&path.join("fs")));
+        }
+        World { registry, images, layers, mounted }
+    }
+
+    /// A store as an earlier process left it: these images are there and leased.
+    async fn prepare(&self, root: &Path, images: &[(usize, &str)]) {
+        let store = open(root);
+        for (at, lease) in images {
+            store.acquire(request(&self.images[*at].0), lease, Arc::new(Silent)).await.unwrap();
+        }
+    }
+
+    /// Whatever has the look of being finished is finished.
+    pub fn assert_sound(&self, root: &Path) {
+        for layer in listing(&root.join("layers")) {
+            let name = PathBuf::from(layer.file_name().unwrap());
+            let meta: serde_json::Value = serde_json::from_slice(&fs::read(layer.join("meta.json")).unwrap()).unwrap();
+            assert!(meta["diff_id"].as_str().unwrap().ends_with(name.to_str().unwrap()));
+            assert_eq!(shape(&layer.join("fs")), self.layers[&name], "layer {}", name.display());
+        }
+        for folder in ["manifests", "configs"] {
+            for path in listing(&root.join(folder)) {
+                let digest = image::digest(&fs::read(&path).unwrap());
+                assert!(digest.ends_with(path.file_name().unwrap().to_str().unwrap()), "{}", path.display());
+            }
+        }
+        for path in listing(&root.join("images")) {
+            let record: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            for layer in record["layers"].as_array().unwrap() {
+                assert!(root.join("layers").join(hex(layer["diff_id"].as_str().unwrap())).is_dir(), "{record}");
+            }
+        }
+    }
+
+    /// What the next process finds, makes of it, and leaves.
+    pub async fn assert_recovers(&self, root: &Path) {
+        self.assert_sound(root);
+        let store = open(root);
+        // As the plugin does with leases of tasks that are gone.
+        for lease in store.leases().unwrap() {
+            store.release(&lease).unwrap();
+        }
+        store.sweep().unwrap();
+        assert_eq!(store.sweep().unwrap(), Default::default());
+        for (at, (reference, built)) in self.images.iter().enumerate() {
+            let finished: BTreeSet<String> = listing(&root.join("layers"))
+                .iter()
+                .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+                .collect();
+            self.registry.forget_requests();
+            let image = store.acquire(request(reference), "task", Arc::new(Silent)).await.unwrap();
+            for (blob, diff_id) in layers_of(built) {
+                let asked = self.registry.count(&blob);
+                assert_eq!(asked, usize::from(!finished.contains(hex(&diff_id))), "requests for {blob}");
+            }
+            assert_eq!(shapes(&image), self.mounted[at]);
+            store.release("task").unwrap();
+        }
+        self.assert_sound(root);
+        store.sweep().unwrap();
+        assert_nothing_left(root);
+        store.prune().unwrap();
+        for folder in ["layers", "fixups", "manifests", "configs", "images", "leases", "locks", "trash"] {
+            assert_eq!(listing(&root.join(folder)), Vec::<PathBuf>::new());
+        }
+    }
+}
+
+/// No lease, no lock, nothing half-made, no temporary; of staging only the empty folder of a process that lives.
+pub fn assert_nothing_left(root: &Path) {
+    for folder in ["leases", "locks", "trash"] {
+        assert_eq!(listing(&root.join(folder)), Vec::<PathBuf>::new());
+    }
+    for process in listing(&root.join("staging")) {
+        assert_eq!(listing(&process), Vec::<PathBuf>::new());
+    }
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in listing(&folder) {
+            assert!(!path.file_name().unwrap().as_encoded_bytes().starts_with(b".tmp-"), "{}", path.display());
+            if path.is_dir() && !path.ends_with("fs") {
+                folders.push(path);
+            }
+        }
+    }
+}
+
+/// Blob and diff id of each layer.
+pub fn layers_of(built: &Built) -> Vec<(String, String)> {
+    let (_, config) = built.blobs.last().unwrap();
+    let config: serde_json::Value = serde_json::from_slice(config).unwrap();
+    let diff_ids = config["rootfs"]["diff_ids"].as_array().unwrap();
+    built.blobs.iter().zip(diff_ids).map(|((blob, _), id)| (blob.clone(), id.as_str().unwrap().to_owned())).collect()
+}
+
+fn hex(digest: &str) -> &str {
+    digest.split_once(':').unwrap().1
+}
+
+pub fn listing(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn shapes(image: &Image) -> Vec<BTreeMap<String, String>> {
+    image.layers.iter().map(|layer| shape(layer)).collect()
+}
+
+/// A tree without the times of what no entry describes, which is when it was made: some folders, and whiteouts.
+fn shape(root: &Path) -> BTreeMap<String, String> {
+    let timeless = |line: String| {
+        let words: Vec<_> = line.split(' ').collect();
+        if words[0].starts_with(['2', '4']) { [&words[..2], &words[3..]].concat().join(" ") } else { line }
+    };
+    describe(root).into_iter().map(|(path, line)| (path, timeless(line))).collect()
+}
+
+/// How often a scene passes each point: the least of two runs, because background work comes and goes.
+async fn points(world: &World, scene: &Scene, before: &[(usize, &str)]) -> BTreeMap<String, usize> {
+    let mut least: Option<BTreeMap<String, usize>> = None;
+    for _ in 0..2 {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, trace) = (folder.path().join("images"), folder.path().join("trace"));
+        world.prepare(&root, before).await;
+        assert!(scene.run(&root, failpoint::TRACE, &trace).success(), "{scene:?}");
+        let mut counts = BTreeMap::new();
+        for name in fs::read_to_string(&trace).unwrap().lines() {
+            *counts.entry(name.to_owned()).or_default() += 1;
+        }
+        least = Some(match least {
+            None => counts,
+            Some(others) => {
+                let both = |(name, count): (String, usize)| Some((name.clone(), count.min(*others.get(&name)?)));
+                counts.into_iter().filter_map(both).collect()
+            }
+        });
+    }
+    least.unwrap()
+}
+
+/// Kills a process at every point of a scene, in a store of its own each time, and looks at what is left.
+async fn visit_all(scene: impl Fn(&World) -> Scene, before: &[(usize, &str)], expected: &[&str]) {
+    let world = World::new().await;
+    let scene = scene(&world);
+    let points = points(&world, &scene, before).await;
+    for name in expected {
+        assert!(points.contains_key(*name), "{name} is not passed by {scene:?}: {points:?}");
+    }
+    for (name, count) in points {
+        for arrival in 1..=count {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().join("images");
+            world.prepare(&root, before).await;
+            let status = scene.run(&root, failpoint::VARIABLE, format!("{name}:{arrival}"));
+            assert!(was_killed(status), "{name}:{arrival} of {scene:?}: {status}");
+            world.assert_sound(&root);
+            if matches!(scene, Scene::Pull(_)) {
+                assert_leases_hold(&root);
+            }
+            world.assert_recovers(&root).await;
+        }
+    }
+}
+
+/// Whoever has a lease still has its layers and fix-ups, whatever another process removes: either all of what a pull that was
+/// killed had replaced, or all of what it had finished.
+fn assert_leases_hold(root: &Path) {
+    let store = open(root);
+    let here = |lease: &serde_json::Value, kind: &str, folder: &str| {
+        let names = lease[kind].as_array().unwrap().iter().map(|name| hex(name.as_str().unwrap()).to_owned());
+        names.filter(|name| root.join(folder).join(name).is_dir()).collect::<Vec<_>>()
+    };
+    let leases: Vec<serde_json::Value> = listing(&root.join("leases"))
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
+        .collect();
+    let holds = |lease| (here(lease, "layers", "layers"), here(lease, "fixups", "fixups"));
+    let before: Vec<_> = leases.iter().map(holds).collect();
+    store.prune().unwrap();
+    store.sweep().unwrap();
+    assert_eq!(leases.iter().map(holds).collect::<Vec<_>>(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_killed_anywhere() {
+    let expected = [
+        "commit-before-rename",
+        "commit-before-folder-rename",
+        "staging-before-lock",
+        "pull-before-layers",
+        "fetch-before-end",
+        "layer-before-record",
+        "turn-before-unlock",
+        "save-before-record",
+        "fixup-before-attributes",
+        "mountable-before-lease",
+    ];
+    visit_all(|world| Scene::Pull(world.images[0].0.clone()), &[], &expected).await;
+}
+
+/// A task that is restarted with another image keeps what it had until the new one is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_replaces_a_lease_killed_anywhere() {
+    visit_all(|world| Scene::Pull(world.images[1].0.clone()), &[(0, "task")], &["mountable-before-lease"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removals_killed_anywhere() {
+    let expected = [
+        "release-before-removal",
+        "retain-before-forget",
+        "trash-before-rename",
+        "trash-before-deletion",
+        "orphans-before-removal",
+    ];
+    visit_all(|_| Scene::Leave, &[(0, "one"), (1, "two")], &expected).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_killed_anywhere() {
+    let world = World::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("image.tar");
+    fs::write(&archive, image::archive(first().saved(&["team/app:1"]))).unwrap();
+    let scene = Scene::Load(archive, "team/app:1".to_owned());
+    for (name, count) in points(&world, &scene, &[]).await {
+        for arrival in 1..=count {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().join("images");
+            assert!(was_killed(scene.run(&root, failpoint::VARIABLE, format!("{name}:{arrival}"))), "{name}:{arrival}");
+            assert_leases_hold(&root);
+            world.assert_sound(&root);
+            assert!(scene.command(&root).status().unwrap().success());
+            world.assert_sound(&root);
+            assert_eq!(listing(&root.join("layers")).len(), 3);
+            let store = open(&root);
+            store.release("task").unwrap();
+            store.sweep().unwrap();
+            assert_nothing_left(&root);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgetting_an_image_and_sweeping_killed_anywhere() {
+    let world = World::new().await;
+    for (scene, before) in [(Scene::Remove(world.images[0].0.clone()), Some(0)), (Scene::Sweep, None)] {
+        let make = async |root: &Path| {
+            let store = open(root);
+            match before {
+                Some(at) => {
+                    store.acquire(request(&world.images[at].0), "task", Arc::new(Silent)).await.unwrap();
+                    store.release("task").unwrap();
+                }
+                None => make_a_mess(root),
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (root, trace) = (folder.path().join("images"), folder.path().join("trace"));
+        make(&root).await;
+        assert!(scene.run(&root, failpoint::TRACE, &trace).success());
+        let mut seen = BTreeMap::<String, usize>::new();
+        for name in fs::read_to_string(&trace).unwrap().lines() {
+            let arrival = seen.entry(name.to_owned()).or_default();
+            *arrival += 1;
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().join("images");
+            make(&root).await;
+            assert!(was_killed(scene.run(&root, failpoint::VARIABLE, format!("{name}:{arrival}"))), "{name}:{arrival}");
+            open(&root).sweep().unwrap();
+            world.assert_recovers(&root).await;
+        }
+        assert!(seen.len() > 2, "{seen:?}");
+    }
+}
+
+/// All that several crashes may leave.
+fn make_a_mess(root: &Path) {
+    for folder in ["staging/1-dead-0/1-x-1/fs/etc", "trash/1-x-2/fs", "layers/0123/fs", "fixups/4567/fs"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    for file in
+        ["images/.tmp-1", "leases/.tmp-2", ".tmp-3", "layers/0123/.tmp-4", "manifests/89ab", "configs/cdef", "locks/12"]
+    {
+        fs::write(root.join(file), "half").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_killed_in_the_middle_of_a_layer() {
+    let world = World::new().await;
+    let (reference, built) = &world.images[0];
+    let (blob, _) = &layers_of(built)[0];
+    for length in [0, 1000, 200_000] {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("images");
+        world.registry.forget_requests();
+        world.registry.fault(Fault::on(blob, Action::Stall(length)));
+        let mut process = Scene::Pull(reference.clone()).start(&root);
+        let arrived = || {
+            let staged: usize = listing(&root.join("staging")).iter().map(|process| listing(process).len()).sum();
+            world.registry.count(blob) == 1 && staged == 1 && listing(&root.join("layers")).len() == 2
+        };
+        assert!(kit::must::eventually(Duration::from_secs(30), || root.join("trash").is_dir() && arrived()).await);
+        process.kill();
+        world.registry.heal();
+        world.assert_recovers(&root).await;
+    }
+}

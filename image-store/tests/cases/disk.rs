@@ -1,0 +1,390 @@
+//! Disks that are full, read-only or broken: an error that names the file and the cause, nothing left, and a pull that works as
+//! soon as the disk does.
+
+// A skipped kind of disk and what a repair said must be seen.
+#![allow(clippy::print_stdout)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use image_store::{Image, Limits, PullError, Retention, Silent, Store, StoreConfig};
+use kit::{
+    image::{self, Built, Compression, Entry, Layer},
+    registry::Registry,
+};
+
+use crate::{
+    common::{limits, noise, request, small},
+    crash::{assert_nothing_left, listing},
+};
+
+/// A file system of the test's own.
+struct Disk {
+    folder: tempfile::TempDir,
+    /// What an ext4 is made of.
+    file: PathBuf,
+}
+
+/// What it is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    Ext4,
+}
+
+const KINDS: [Kind; 2] = [Kind::Memory, Kind::Ext4];
+
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("{program} {arguments:?}: {text}")) }
+}
+
+impl Disk {
+    /// One of so many MiB and inodes. `None`, said aloud, where the kernel has no loop devices.
+    fn new(kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("disk");
+        Disk::with_file(folder, file, kind, megabytes, inodes)
+    }
+
+    fn with_file(folder: tempfile::TempDir, file: PathBuf, kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
+        let disk = Disk { folder, file };
+        fs::create_dir(disk.path()).unwrap();
+        if kind == Kind::Ext4 && !Path::new("/dev/loop-control").exists() {
+            println!("skipped on {kind:?}: no loop devices here");
+            return None;
+        }
+        if kind == Kind::Ext4 {
+            fs::File::create(&disk.file).unwrap().set_len(megabytes << 20).unwrap();
+            let (file, inodes) = (disk.file.to_str().unwrap(), inodes.to_string());
+            // Without a journal it stays writable when writes fail, as few real disks do.
+            run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", "-m", "0", "-N", &inodes, file]).unwrap();
+        }
+        disk.mount(kind, megabytes, inodes);
+        Some(disk)
+    }
+
+    fn mount(&self, kind: Kind, megabytes: u64, inodes: u64) {
+        let path = self.path();
+        let (file, path) = (self.file.to_str().unwrap(), path.to_str().unwrap());
+        match kind {
+            Kind::Memory => {
+                let options = format!("size={megabytes}m,nr_inodes={inodes}");
+                run("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", path]).unwrap();
+            }
+            Kind::Ext4 => run("mount", &["-t", "ext4", "-o", "loop,errors=continue", file, path]).unwrap(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("mnt")
+    }
+
+    fn root(&self) -> PathBuf {
+        self.path().join("images")
+    }
+
+    fn store(&self, retention: Option<Retention>) -> Store {
+        let limits = Limits { free_bytes: 0, ..limits() };
+        Store::open(StoreConfig { root: self.root(), limits, retention, ..Default::default() }).unwrap()
+    }
+
+    fn remount(&self, option: &str) {
+        run("mount", &["-o", &format!("remount,{option}"), self.path().to_str().unwrap()]).unwrap();
+    }
+
+    fn unmount(&self) -> Result<(), String> {
+        // At once, also while a store that is about to go holds it.
+        run("umount", &["-l", self.path().to_str().unwrap()])
+    }
+
+    fn free(&self) -> (u64, u64) {
+        let stat = rustix::fs::statvfs(self.path()).unwrap();
+        (stat.f_bavail * stat.f_frsize, stat.f_favail)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            println!("left behind: {error}");
+        }
+    }
+}
+
+async fn pull(store: &Store, reference: &str, lease: &str) -> Result<Image, PullError> {
+    store.acquire(request(reference), lease, Arc::new(Silent)).await
+}
+
+/// Small when compressed, so that nobody knows before how much it needs.
+fn swells(megabytes: usize) -> Built {
+    let large = Layer::of([Entry::file("large", vec![b'x'; megabytes << 20])]);
+    image::Image::new().layer(Layer::of([Entry::file("small", "small")])).layer(large).build()
+}
+
+fn many_files(count: usize) -> Built {
+    image::Image::new().layer(Layer::of((0..count).map(|at| Entry::file(format!("file{at}"), "x")))).build()
+}
+
+/// As large when compressed as when not.
+fn dense(marker: &str, megabytes: usize) -> Built {
+    let layer = Layer::of([Entry::file(marker, noise(megabytes << 20))]).compression(Compression::Plain);
+    image::Image::new().layer(layer).build()
+}
+
+/// What a task that cannot start is told, and what is left of its pull.
+fn assert_full(disk: &Disk, error: &PullError, free_before: (u64, u64)) {
+    let text = error.to_string();
+    assert!(matches!(error, PullError::DiskFull { .. }) && error.recoverable(), "{error:?}");
+    for part in ["no space left", disk.root().to_str().unwrap(), " bytes", "free"] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert_nothing_left(&disk.root());
+    assert_eq!(listing(&disk.root().join("layers")), Vec::<PathBuf>::new());
+    let free = disk.free();
+    // Folders may have grown by a few blocks, and this process has its own in staging.
+    assert!(free.0 + (256 << 10) >= free_before.0 && free.1 + 8 >= free_before.1, "{free:?} of {free_before:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_run_out_in_the_middle_of_a_layer() {
+    for kind in KINDS {
+        let Some(disk) = Disk::new(kind, 32, 4096) else { continue };
+        let (registry, store) = (Registry::start(), disk.store(None));
+        let reference = registry.push("app:1", &swells(20));
+        fs::write(disk.path().join("filler"), noise(16 << 20)).unwrap();
+        let before = disk.free();
+        let error = pull(&store, &reference, "task").await.unwrap_err();
+        assert_full(&disk, &error, before);
+        assert!(error.to_string().contains("(os error 28)") && error.to_string().contains("large"), "{error}");
+        fs::remove_file(disk.path().join("filler")).unwrap();
+        let image = pull(&store, &reference, "task").await.unwrap();
+        assert_eq!(fs::metadata(image.layers[0].join("large")).unwrap().len(), 20 << 20);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inodes_run_out_in_the_middle_of_a_layer() {
+    for kind in KINDS {
+        let Some(disk) = Disk::new(kind, 32, 1024) else { continue };
+        let (registry, store) = (Registry::start(), disk.store(None));
+        let reference = registry.push("app:1", &many_files(700));
+        fs::create_dir(disk.path().join("filler")).unwrap();
+        for at in 0..600 {
+            fs::write(disk.path().join(format!("filler/{at}")), "").unwrap();
+        }
+        let before = disk.free();
+        let error = pull(&store, &reference, "task").await.unwrap_err();
+        assert_full(&disk, &error, before);
+        assert!(error.to_string().contains(" inodes free"), "{error}");
+        fs::remove_dir_all(disk.path().join("filler")).unwrap();
+        let image = pull(&store, &reference, "task").await.unwrap();
+        assert_eq!(listing(&image.layers[0]).len(), 700);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_fit_is_not_fetched() {
+    let Some(disk) = Disk::new(Kind::Memory, 8, 1024) else { return };
+    let (registry, store) = (Registry::start(), disk.store(None));
+    let built = dense("dense", 10);
+    let before = disk.free();
+    let error = pull(&store, &registry.push("app:1", &built), "task").await.unwrap_err();
+    assert_full(&disk, &error, before);
+    assert_eq!(registry.count(&built.blobs[0].0), 0);
+    let size = built.blobs[0].1.len().to_string();
+    assert!(error.to_string().contains(&size), "{error}");
+}
+
+/// Nothing goes before its time.
+const LATER: Retention = Retention { delay: Duration::from_secs(3600), high: 101, low: 100 };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unused_images_make_room_for_a_pull_if_they_may() {
+    for kind in KINDS {
+        // Of bytes that nobody can know before, of bytes that are known, and of inodes.
+        let cases = [
+            (32, 4096, swells(14), swells(18)),
+            (32, 4096, dense("old", 12), dense("new", 20)),
+            (32, 1024, many_files(500), many_files(700)),
+        ];
+        for (megabytes, inodes, old, new) in cases {
+            let Some(disk) = Disk::new(kind, megabytes, inodes) else { continue };
+            let registry = Registry::start();
+            let held = registry.push("held:1", &dense("held", 1));
+            let (old, new) = (registry.push("old:1", &old), registry.push("new:1", &new));
+            let careful = disk.store(None);
+            let held = pull(&careful, &held, "held").await.unwrap();
+            pull(&careful, &old, "old").await.unwrap();
+            // Not while it is held, and not where nobody may.
+            let generous = disk.store(Some(LATER));
+            let error = pull(&generous, &new, "new").await.unwrap_err();
+            assert!(matches!(error, PullError::DiskFull { .. }), "{error:?}");
+            careful.release("old").unwrap();
+            pull(&careful, &new, "new").await.unwrap_err();
+            assert_eq!(careful.list().unwrap().len(), 2);
+            pull(&generous, &new, "new").await.unwrap();
+            let names: Vec<_> = careful.list().unwrap().into_iter().map(|image| image.reference.to_string()).collect();
+            assert!(names.len() == 2 && !names.contains(&old), "{names:?}");
+            assert!(held.layers[0].join("held").exists());
+            careful.release("held").unwrap();
+            careful.release("new").unwrap();
+            assert_nothing_left(&disk.root());
+        }
+    }
+}
+
+/// A start on a disk without a single free block: not even its lease can be written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_filled_by_others_is_an_error_and_nothing_worse() {
+    for kind in KINDS {
+        let Some(disk) = Disk::new(kind, 8, 1024) else { continue };
+        let (registry, store) = (Registry::start(), disk.store(Some(LATER)));
+        let reference = registry.push("app:1", &dense("app", 1));
+        let running = pull(&store, &reference, "running").await.unwrap();
+        let filler = disk.path().join("filler");
+        fs::write(&filler, noise(8 << 20)).unwrap_err();
+        // The last block, too.
+        while fs::OpenOptions::new()
+            .append(true)
+            .open(&filler)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, b"x"))
+            .is_ok()
+        {}
+        let error = pull(&store, &reference, "another").await.unwrap_err();
+        assert!(matches!(error, PullError::DiskFull { .. }) && error.recoverable(), "{error:?}");
+        assert!(running.layers[0].join("app").exists());
+        assert_eq!(store.leases().unwrap(), ["running"]);
+        // Releasing needs no room, which is how there will be some.
+        store.release("running").unwrap();
+        assert_eq!(store.prune().unwrap().layers, 1);
+        pull(&store, &registry.push("tiny:1", &small("tiny")), "another").await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watermarks_count_inodes_too() {
+    let Some(disk) = Disk::new(Kind::Memory, 64, 1024) else { return };
+    let (registry, store) = (Registry::start(), disk.store(None));
+    pull(&store, &registry.push("app:1", &many_files(800)), "task").await.unwrap();
+    store.release("task").unwrap();
+    let policy = Retention { delay: Duration::from_secs(3600), high: 75, low: 70 };
+    let report = store.retain(&policy).unwrap();
+    assert_eq!((report.removed.len(), report.layers), (1, 1));
+    let pressure = report.removed[0].pressure.unwrap();
+    assert!(matches!(pressure, image_store::Pressure::Inodes(75..)) && pressure.to_string().contains("inodes"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_disk() {
+    for kind in KINDS {
+        let Some(disk) = Disk::new(kind, 32, 1024) else { continue };
+        let registry = Registry::start();
+        let (old, new) = (registry.push("app:1", &dense("old", 1)), registry.push("app:2", &dense("new", 1)));
+        let store = disk.store(None);
+        let running = pull(&store, &old, "running").await.unwrap();
+        disk.remount("ro");
+        for reference in [&old, &new] {
+            let error = pull(&store, reference, "another").await.unwrap_err();
+            let text = error.to_string();
+            assert!(error.recoverable() && text.contains("Read-only file system"), "{text}");
+            assert!(text.contains(disk.root().to_str().unwrap()), "{text}");
+        }
+        for error in [
+            store.release("running").unwrap_err(),
+            store.sweep().unwrap_err(),
+            store.prune().unwrap_err(),
+            Store::open(StoreConfig { root: disk.root(), ..Default::default() }).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("Read-only file system"), "{error}");
+        }
+        assert_eq!(fs::metadata(running.layers[0].join("old")).unwrap().len(), 1 << 20);
+        disk.remount("rw");
+        pull(&store, &new, "another").await.unwrap();
+        store.release("running").unwrap();
+        store.release("another").unwrap();
+        assert_nothing_left(&disk.root());
+    }
+}
+
+/// A disk whose writes fail beyond a certain amount: its file lies on a file system that is too small for it. Later that is mended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_loses_writes() {
+    let Some(below) = Disk::new(Kind::Memory, 10, 64) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = Disk::with_file(folder, below.path().join("disk"), Kind::Ext4, 48, 1024) else { return };
+    let registry = Registry::start();
+    let (old, new) = (registry.push("app:1", &dense("old", 1)), registry.push("app:2", &dense("new", 24)));
+    let store = disk.store(None);
+    pull(&store, &old, "running").await.unwrap();
+    store.sweep().unwrap();
+    let synced = || {
+        let text = |layer: &PathBuf| fs::read_to_string(layer.join("meta.json")).unwrap_or_default();
+        let layers = listing(&disk.root().join("layers"));
+        layers.iter().filter(|layer| text(layer).contains("\"synced\": true")).count()
+    };
+    assert_eq!(synced(), 1);
+    // Input/output error, or what the file system below says.
+    let lost = |text: &str| text.contains("(os error 5)") || text.contains("(os error 28)");
+    // The writes end in memory and fail later, which only a sync learns: this one or the one in the background.
+    match pull(&store, &new, "another").await {
+        Err(error) => assert!(error.recoverable() && lost(&error.to_string()), "{error}"),
+        Ok(_) => {
+            store.release("another").unwrap();
+            if let Err(error) = store.sweep() {
+                let text = error.to_string();
+                assert!(text.contains(disk.root().to_str().unwrap()) && lost(&text), "{text}");
+            }
+        }
+    }
+    // The kernel tells of a failed write once. Whoever asks next must not take its silence for success.
+    for store in [&store, &disk.store(None)] {
+        if let Err(error) = store.sweep() {
+            println!("{error}");
+        }
+    }
+    assert_eq!(synced(), 1);
+    drop(store);
+    disk.unmount().unwrap();
+    below.remount("size=64m");
+    // It says 1 when it has repaired something.
+    if let Err(repaired) = run("e2fsck", &["-f", "-y", disk.file.to_str().unwrap()]) {
+        println!("{repaired}");
+    }
+    disk.mount(Kind::Ext4, 48, 1024);
+    let store = disk.store(None);
+    store.release("running").unwrap();
+    store.release("another").unwrap();
+    store.sweep().unwrap();
+    let image = pull(&store, &new, "another").await.unwrap();
+    assert!(fs::read(image.layers[0].join("new")).unwrap() == noise(24 << 20));
+}
+
+/// A file that cannot be replaced, whatever the reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_takes_nothing() {
+    let Some(disk) = Disk::new(Kind::Ext4, 32, 1024) else { return };
+    let registry = Registry::start();
+    let reference = registry.push("app:1", &dense("app", 1));
+    for folder in ["layers", "images", "leases", "locks", "staging"] {
+        let store = disk.store(None);
+        let path = disk.root().join(folder);
+        run("chattr", &["+i", path.to_str().unwrap()]).unwrap();
+        let outcome = pull(&store, &reference, "task").await;
+        run("chattr", &["-i", path.to_str().unwrap()]).unwrap();
+        let error = outcome.unwrap_err();
+        let text = error.to_string();
+        assert!(error.recoverable() && text.contains("Operation not permitted"), "{text}");
+        assert!(text.contains(path.to_str().unwrap()), "{text}");
+        pull(&store, &reference, "task").await.unwrap();
+        store.release("task").unwrap();
+        assert_nothing_left(&disk.root());
+        store.prune().unwrap();
+    }
+}
