@@ -90,12 +90,12 @@ impl World {
             assert_eq!(shape(&layer.join("fs")), self.layers[&name], "layer {}", name.display());
         }
         for folder in ["manifests", "configs"] {
-            for path in listing(&root.join(folder)) {
+            for path in committed(&root.join(folder)) {
                 let digest = image::digest(&fs::read(&path).unwrap());
                 assert!(digest.ends_with(path.file_name().unwrap().to_str().unwrap()), "{}", path.display());
             }
         }
-        for path in listing(&root.join("images")) {
+        for path in committed(&root.join("images")) {
             let record: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
             for layer in record["layers"].as_array().unwrap() {
                 assert!(root.join("layers").join(hex(layer["diff_id"].as_str().unwrap())).is_dir(), "{record}");
@@ -174,6 +174,12 @@ pub fn listing(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// Without what a kill left under a name that nobody reads.
+fn committed(folder: &Path) -> Vec<PathBuf> {
+    let is_named = |path: &PathBuf| !path.file_name().unwrap().as_encoded_bytes().starts_with(b".tmp-");
+    listing(folder).into_iter().filter(is_named).collect()
+}
+
 fn shapes(image: &Image) -> Vec<BTreeMap<String, String>> {
     image.layers.iter().map(|layer| shape(layer)).collect()
 }
@@ -242,9 +248,8 @@ fn assert_leases_hold(root: &Path) {
         let names = lease[kind].as_array().unwrap().iter().map(|name| hex(name.as_str().unwrap()).to_owned());
         names.filter(|name| root.join(folder).join(name).is_dir()).collect::<Vec<_>>()
     };
-    let leases: Vec<serde_json::Value> = listing(&root.join("leases"))
+    let leases: Vec<serde_json::Value> = committed(&root.join("leases"))
         .iter()
-        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
         .map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
         .collect();
     let holds = |lease| (here(lease, "layers", "layers"), here(lease, "fixups", "fixups"));

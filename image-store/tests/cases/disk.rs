@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use image_store::{Image, Limits, PullError, Retention, Silent, Store, StoreConfig};
+use image_store::{Image, Limits, LoadRequest, PullError, Retention, Silent, Store, StoreConfig};
 use kit::{
     image::{self, Built, Compression, Entry, Layer},
     registry::Registry,
@@ -187,6 +187,25 @@ async fn inodes_run_out_in_the_middle_of_a_layer() {
         let image = pull(&store, &reference, "task").await.unwrap();
         assert_eq!(listing(&image.layers[0]).len(), 700);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_finds_the_disk_full() {
+    let Some(disk) = Disk::new(Kind::Memory, 32, 4096) else { return };
+    let store = disk.store(None);
+    let archive = disk.folder.path().join("image.tar");
+    fs::write(&archive, image::archive(swells(20).saved(&["app:1"]))).unwrap();
+    let load = async || {
+        let source = fs::File::open(&archive).unwrap().into();
+        let name = "image.tar".to_owned();
+        let request = LoadRequest { source, name, reference: "app:1".parse().unwrap(), timeout: None };
+        store.load(request, "task").await
+    };
+    fs::write(disk.path().join("filler"), noise(16 << 20)).unwrap();
+    let before = disk.free();
+    assert_full(&disk, &load().await.unwrap_err(), before);
+    fs::remove_file(disk.path().join("filler")).unwrap();
+    load().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
