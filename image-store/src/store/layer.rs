@@ -132,6 +132,7 @@ fn update(layout: &Layout, diff_id: &Digest, change: impl FnOnce(&mut LayerMeta)
     if after == before { Ok(()) } else { rewrite(layout, &after) }
 }
 
+/// For those who hold the store's lock alone: to take it once more here would be to wait for oneself.
 fn rewrite(layout: &Layout, meta: &LayerMeta) -> Result<(), StoreError> {
     commit::write_json(&meta_path(&layout.layer(&meta.diff_id)), meta, Durability::Later)
 }
