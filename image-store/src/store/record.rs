@@ -128,7 +128,8 @@ pub struct LayerRecord {
 impl ImageRecord {
     /// Compressed size of all layers.
     pub fn size(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.size).sum()
+        // What a manifest claims, so it may be anything.
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
     }
 
     /// What becomes of the record on disk when this one is to be saved; `None`: it stays as it is. Pure.

@@ -49,7 +49,7 @@ impl Inner {
         if let Err(error) = blocking(move || sweep::give_back(&inner.layout, &unwanted)).await {
             tracing::warn!(%error, "finished layers of a pull that had no room stay for now");
         }
-        explain(&self.layout, failure, layers.iter().map(|layer| layer.size).sum())
+        explain(&self.layout, failure, layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size)))
     }
 }
 
