@@ -13,7 +13,7 @@ FUZZ_TARGET_DIR=$TARGET_DIR/fuzz
 FUZZ_FLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 RUSTFLAGS=${FUZZ_FLAGS//$'\n'/ } CARGO_TARGET_DIR=$FUZZ_TARGET_DIR \
-    cargo build --quiet --locked --manifest-path fuzz/Cargo.toml --target "$HOST"
+    cargo build --quiet --locked --profile fuzz --manifest-path fuzz/Cargo.toml --target "$HOST"
 
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cd fuzz/targets && printf '%s\n' *.rs | sed 's/\.rs$//')
@@ -26,7 +26,7 @@ run() {
     [ ! -e "fuzz/words/$target" ] || words=("-dict=fuzz/words/$target")
     mkdir "$work/$target"
     # New inputs go to the first folder; the seeds stay as they are.
-    "$FUZZ_TARGET_DIR/$HOST/debug/$target" -max_total_time="$duration" -timeout=20 -rss_limit_mb=2048 -max_len=65536 \
+    "$FUZZ_TARGET_DIR/$HOST/fuzz/$target" -max_total_time="$duration" -timeout=20 -rss_limit_mb=2048 -max_len=65536 \
         -artifact_prefix="fuzz/found/$target-" "${words[@]}" "$work/$target" "fuzz/corpus/$target" >"$work/$target.log" 2>&1 || status=$?
     if [ $status = 0 ]; then
         echo "$target: $(grep -oE '^(Done|DONE).*' "$work/$target.log" | tail -n 1), $(ls "$work/$target" | wc -l) new inputs"

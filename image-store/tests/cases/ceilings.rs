@@ -15,7 +15,10 @@ async fn bombs() {
     let small =
         Limits { layer_bytes: 32 << 20, ratio_grace: 4 << 20, ratio: 50, entries: 100, xattr_bytes: 1000, ..limits() };
     let bench = Bench::full(Vec::new(), small);
-    refused_layer(&bench, Layer::of([Entry::file("zeros", vec![0; 24 << 20])]), "50 times").await;
+    for compression in [Compression::Gzip, Compression::Zstd] {
+        let zeros = Layer::of([Entry::file("zeros", vec![0; 24 << 20])]).compression(compression);
+        refused_layer(&bench, zeros, "entry \"zeros\": it unpacks to more than 50 times").await;
+    }
     let plain = Layer::of([Entry::file("zeros", vec![0; 33 << 20])]).compression(Compression::Plain);
     refused_layer(&bench, plain, "unpacks to more than").await;
     refused_layer(&bench, Layer::of((0..101).map(|at| Entry::file(format!("{at}"), ""))), "more than 100 entries")

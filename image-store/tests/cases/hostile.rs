@@ -50,6 +50,23 @@ async fn impossible_names() {
     refused(vec![Entry::symlink("./", "/etc")], "root must be a folder").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn absolute_names_mean_the_layers_root() {
+    let canary = Canary::new();
+    let bench = Bench::new();
+    let entries = [
+        Entry::file(format!("{}/file", canary.path()), "inside"),
+        Entry::file(format!("//{}//./other", canary.path()), "x"),
+        Entry::hard_link("/link", format!("{}/file", canary.path())),
+        Entry::dir("///"),
+    ];
+    let image = bench.unpack(entries).await.unwrap();
+    canary.assert_alive();
+    let inside = image.layers[0].join(canary.path().trim_start_matches('/'));
+    assert_eq!(fs::read_to_string(inside.join("file")).unwrap(), "inside");
+    assert!(inside.join("other").exists() && image.layers[0].join("link").exists());
+}
+
 /// A folder outside that must stay as it is.
 struct Canary {
     folder: tempfile::TempDir,
