@@ -54,6 +54,8 @@ fn fit_for_a_log(text: &str) {
 pub struct Sandbox {
     folder: PathBuf,
     work: mpsc::Sender<(Vec<u8>, mpsc::Sender<Result<(), UnpackError>>)>,
+    /// Whether files can have `user.*` attributes here: tmpfs has known them since Linux 6.6.
+    attributes: bool,
 }
 
 const CANARY: &[u8] = b"canary";
@@ -64,6 +66,11 @@ impl Sandbox {
         let folder = parent.join(format!("oci-rs-fuzz-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder for the sandbox");
         fs::write(folder.join("canary"), CANARY).expect("a canary");
+        let user = rustix::fs::XattrFlags::empty();
+        let attributes = rustix::fs::setxattr(folder.join("canary"), "user.a", b"1", user).is_ok();
+        if attributes {
+            rustix::fs::removexattr(folder.join("canary"), "user.a").expect("an attribute that was just set");
+        }
         let (work, todo) = mpsc::channel::<(Vec<u8>, mpsc::Sender<_>)>();
         let root = tree::open_root(&folder).expect("the sandbox");
         thread::spawn(move || {
@@ -74,7 +81,7 @@ impl Sandbox {
                 done.send(stream(bytes, layer)).expect("somebody who waits");
             }
         });
-        Sandbox { folder, work }
+        Sandbox { folder, work, attributes }
     }
 
     /// Unpacks a layer's blob and looks around.
@@ -87,7 +94,7 @@ impl Sandbox {
         let (archive, entries) = entries::decode(bytes);
         let model = model::apply(&entries, limits().entries);
         self.unpack(&archive, |layer, refused| match (&model, refused) {
-            (Ok(model), None) => assert_eq!(model::look(layer), model.describe(), "{entries:#?}"),
+            (Ok(model), None) => assert_eq!(model::look(layer), model.describe(self.attributes), "{entries:#?}"),
             (Err(_), Some(_)) => {}
             (Ok(_), Some(problem)) => panic!("refused: {problem}: {entries:#?}"),
             (Err(problem), None) => panic!("not refused: {problem}: {entries:#?}"),

@@ -109,7 +109,7 @@ impl Model {
     }
 
     /// One line per path, in the form of [`look`].
-    pub(super) fn describe(&self) -> Vec<String> {
+    pub(super) fn describe(&self, attributes: bool) -> Vec<String> {
         let mut names: BTreeMap<usize, usize> = BTreeMap::new();
         for number in self.nodes.values().filter_map(|node| node.kind.number()) {
             *names.entry(number).or_default() += 1;
@@ -124,7 +124,7 @@ impl Model {
                 Kind::Fifo(_) => "fifo".into(),
                 Kind::Whiteout => "whiteout".into(),
             };
-            line(&path.join("/"), &kind, node.mode, node.owner, count, node.attribute)
+            line(&path.join("/"), &kind, node.mode, node.owner, count, node.attribute && attributes)
         };
         let root = Path::new();
         let mut lines: Vec<_> = self.nodes.iter().filter(|(path, _)| **path != root).map(shown).collect();
