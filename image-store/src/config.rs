@@ -189,7 +189,7 @@ impl Default for Limits {
         Self {
             document_bytes: 4 << 20,
             token_bytes: 1 << 20,
-            layers: 240,
+            layers: 500,
             layer_bytes: 64 * GIB,
             ratio: 200,
             ratio_grace: 64 << 20,

@@ -18,7 +18,7 @@ use crate::{
     digest::Hasher,
     error::{PullError, StoreError},
     reference::Reference,
-    store::{self, ImageRecord, Inner, LayerRecord, Lease, Outstanding, Store, Work},
+    store::{self, ImageRecord, Inner, LayerRecord, Lease, Outstanding, Stack, Store, Work},
 };
 
 /// One wish for an image from an archive.
@@ -78,8 +78,8 @@ async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str) -> Result<I
         Err(error) if inner.makes_room(&error).await => work().await,
         ready => ready,
     };
-    let layers = pin.end(ready, &unproven(&found.layers)).await?;
-    Ok(Image { reference, digest: found.id.to_string(), layers, config: found.run })
+    let Stack { folders: layers, copy_only } = pin.end(ready, &unproven(&found.layers)).await?;
+    Ok(Image { reference, digest: found.id.to_string(), layers, copy_only, config: found.run })
 }
 
 fn open(inner: &Inner, request: LoadRequest, given_up: GivenUp) -> Result<(Source, Found), PullError> {
@@ -117,7 +117,7 @@ async fn make_ready(
     found: &Found,
     mut lease: Lease,
     given_up: Arc<Mutex<bool>>,
-) -> Result<Vec<std::path::PathBuf>, PullError> {
+) -> Result<Stack, PullError> {
     let layers = load_layers(inner, source, unique(&found.layers)).await?;
     let record = ImageRecord {
         reference: lease.reference.clone(),
@@ -130,7 +130,7 @@ async fn make_ready(
         access: store::Access::Anyone,
     };
     let keeper = Arc::clone(inner);
-    let folders = blocking(move || {
+    let stack = blocking(move || {
         failpoint::at("load-before-save");
         keeper.save_loaded(&record)?;
         let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +138,7 @@ async fn make_ready(
     })
     .await?;
     inner.sync_soon();
-    Ok(folders)
+    Ok(stack)
 }
 
 /// Makes layers ready, a few at once. Returns them in the order they came in.

@@ -27,7 +27,7 @@ use crate::{
     manifest::ImageConfig,
     progress::{Progress, PullEvent},
     reference::Reference,
-    store::{Inner, LayerRecord, Lease, Source, Store},
+    store::{Inner, LayerRecord, Lease, Source, Stack, Store},
 };
 
 /// An image that is ready to be mounted.
@@ -39,6 +39,8 @@ pub struct Image {
     pub digest: String,
     /// Overlay lower directories, topmost first; at least one.
     pub layers: Vec<PathBuf>,
+    /// Overlayfs cannot read what these layers hide of one another, because the store's file system refused its marks. They can be copied.
+    pub copy_only: bool,
     /// What the image wants to be run as.
     pub config: ImageConfig,
 }
@@ -91,14 +93,16 @@ async fn acquire(
         Err(error) if inner.makes_room(&error).await => work().await,
         ready => ready,
     };
-    let (fetched, folders) = pin.end(ready, &layers).await?;
+    let (fetched, stack) = pin.end(ready, &layers).await?;
     progress.report(PullEvent::Done {
         digest: record.manifest.clone(),
         bytes: fetched.unwrap_or(0),
         elapsed: started.elapsed(),
         cached: fetched.is_none(),
     });
-    Ok(Image { reference, digest: record.manifest.to_string(), layers: folders, config: resolved.run.clone() })
+    let Stack { folders: layers, copy_only } = stack;
+    let digest = record.manifest.to_string();
+    Ok(Image { reference, digest, layers, copy_only, config: resolved.run.clone() })
 }
 
 /// Fetches what is missing, then records the image. Returns the bytes that arrived, if any layer was missing, and what to mount.
@@ -108,11 +112,11 @@ async fn make_ready(
     (resolved, news): (&Arc<Resolved>, News),
     (mut lease, given_up): (Lease, Arc<Mutex<bool>>),
     progress: Arc<dyn Progress>,
-) -> Result<(Option<u64>, Vec<PathBuf>), PullError> {
+) -> Result<(Option<u64>, Stack), PullError> {
     let layers = without_duplicates(&resolved.record.layers);
     let fetched = fetch::fetch_missing(inner, request, &resolved.record, &layers, progress).await?;
     let (keeper, resolved) = (Arc::clone(inner), Arc::clone(resolved));
-    let folders = blocking(move || {
+    let stack = blocking(move || {
         failpoint::at("pull-before-save");
         if news != News::Nothing || fetched.is_some() {
             let source = if news == News::Meaning { Source::Registry } else { Source::Record };
@@ -122,7 +126,7 @@ async fn make_ready(
         if *given_up { Err(interrupted()) } else { keeper.mountable(&mut lease) }
     })
     .await?;
-    Ok((fetched, folders))
+    Ok((fetched, stack))
 }
 
 /// A lease that is undone unless the pull succeeds, also when the pull is given up.

@@ -17,7 +17,7 @@ use super::{
     layout::{Layout, boot_id, open_folder},
     staging::Staging,
 };
-use crate::{commit, digest::Digest, error::StoreError, unpack::OPAQUE};
+use crate::{commit, digest::Digest, error::StoreError, unpack::marks};
 
 /// What overlay shows of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +121,7 @@ fn find(fs: &Path, path: &[u8]) -> Result<Found, Errno> {
     let mut fd = open_dir(rustix::fs::CWD, fs.as_os_str().as_encoded_bytes())?;
     let mut cut = false;
     for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-        cut |= is_opaque(&fd)?;
+        cut |= marks::hides_all(&fd)?;
         fd = match open_dir(&fd, component) {
             Ok(next) => next,
             Err(Errno::NOENT) if cut => return Ok(Found::Hidden),
@@ -138,15 +138,6 @@ fn find(fs: &Path, path: &[u8]) -> Result<Found, Errno> {
 fn open_dir(at: impl std::os::fd::AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(at, name, flags, Mode::empty())
-}
-
-fn is_opaque(fd: &OwnedFd) -> Result<bool, Errno> {
-    let mut value = [0u8; 4];
-    match rustix::fs::fgetxattr(fd, OPAQUE, &mut value) {
-        Ok(length) => Ok(&value[..length] == b"y"),
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
-        Err(errno) => Err(errno),
-    }
 }
 
 fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {

@@ -36,6 +36,9 @@ pub(crate) struct LayerMeta {
     /// The layer hides everything below it.
     #[serde(default)]
     pub(crate) opaque_root: bool,
+    /// The layer's marks are not those of overlayfs, because the file system refused them.
+    #[serde(default)]
+    pub(crate) copy_only: bool,
     pub(crate) boot_id: String,
     pub(crate) synced: bool,
     /// The kernel could not write everything that was in memory when this layer was to be made last. What is read of it may be
@@ -72,6 +75,7 @@ impl LayerMeta {
             entries: unpacked.entries,
             implicit_dirs: unpacked.implicit.iter().cloned().map(HexPath).collect(),
             opaque_root: unpacked.opaque_root,
+            copy_only: unpacked.copy_only,
             boot_id: boot_id()?,
             synced: false,
             suspect: false,

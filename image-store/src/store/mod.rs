@@ -60,6 +60,15 @@ pub struct Store {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// What an image's root is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stack {
+    /// Topmost first.
+    pub(crate) folders: Vec<PathBuf>,
+    /// Some of them have marks that overlayfs does not read.
+    pub(crate) copy_only: bool,
+}
+
 /// Who asked for what: two callers share a registry's answer only if they are the same to the registry.
 pub(crate) type Asker = (Reference, Option<Digest>);
 
@@ -277,8 +286,8 @@ impl Inner {
         layer::commit(&self.layout, staged.path(), &LayerMeta::new(unpacked)?)
     }
 
-    /// Completes a lease: the folders to mount, topmost first.
-    pub(crate) fn mountable(&self, lease: &mut Lease) -> Result<Vec<PathBuf>, StoreError> {
+    /// Completes a lease: the folders to mount, topmost first, and whether they can only be copied.
+    pub(crate) fn mountable(&self, lease: &mut Lease) -> Result<Stack, StoreError> {
         let mut chain = Vec::new();
         for diff_id in &lease.layers {
             let meta = layer::usable(&self.layout, diff_id)?.ok_or_else(|| {
@@ -313,7 +322,7 @@ impl Inner {
         failpoint::at("mountable-before-touch");
         lease.touch_image(&self.layout)?;
         folders.reverse();
-        Ok(folders)
+        Ok(Stack { folders, copy_only: chain.iter().any(|meta| meta.copy_only) })
     }
 
     /// What an image without layers is made of.

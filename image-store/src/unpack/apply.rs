@@ -27,9 +27,6 @@ use super::{
 };
 use crate::config::Limits;
 
-/// Marks a folder that hides what lower layers have in it.
-pub(crate) const OPAQUE: &std::ffi::CStr = c"trusted.overlay.opaque";
-
 /// Applies the entries of one layer.
 pub(crate) struct Applier {
     pub(super) tree: Tree,
@@ -40,6 +37,8 @@ pub(crate) struct Applier {
     pub(super) whiteouts: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) opaque: BTreeSet<Vec<u8>>,
     pub(super) entries: u64,
+    /// A mark is not one that overlayfs reads.
+    pub(super) copy_only: bool,
     /// Sizes of sparse files as they appear.
     apparent: u64,
     /// Bytes that `dirs`, `whiteouts` and `opaque` hold, or held once.
@@ -55,6 +54,8 @@ pub(crate) struct Applied {
     /// The layer hides everything below it. The kernel ignores the mark on a layer's root.
     pub(crate) opaque_root: bool,
     pub(crate) not_set: NotSet,
+    /// The file system refused overlayfs's marks, see [`super::marks`].
+    pub(crate) copy_only: bool,
 }
 
 /// What an entry said about a folder.
@@ -74,6 +75,7 @@ impl Applier {
             whiteouts: Vec::new(),
             opaque: BTreeSet::new(),
             entries: 0,
+            copy_only: false,
             apparent: 0,
             kept: 0,
             not_set: NotSet::default(),

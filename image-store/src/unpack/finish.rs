@@ -1,14 +1,14 @@
 //! The end of a layer: what had to wait until no entry could contradict it any more.
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, XattrFlags},
+    fs::{AtFlags, FileType},
     io::Errno,
 };
 
 use super::{
     UnpackError,
-    apply::{Applied, Applier, OPAQUE},
-    name,
+    apply::{Applied, Applier},
+    marks, name,
     tree::LookupError,
 };
 
@@ -26,12 +26,14 @@ impl Applier {
                 Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => continue,
                 Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "opening it", error)),
             };
-            rustix::fs::fsetxattr(&fd, OPAQUE, b"y", XattrFlags::empty())
-                .map_err(|errno| UnpackError::disk(&path, "marking it opaque", errno.into()))?;
+            let readable =
+                marks::hide_all(&fd).map_err(|errno| UnpackError::disk(&path, "marking it opaque", errno.into()))?;
+            self.copy_only |= !readable;
         }
         self.finish_dirs()?;
         let implicit = self.tree.implicit().iter().cloned().collect();
-        Ok(Applied { entries: self.entries, implicit, opaque_root, not_set: self.not_set })
+        let (entries, copy_only, not_set) = (self.entries, self.copy_only, self.not_set);
+        Ok(Applied { entries, implicit, opaque_root, not_set, copy_only })
     }
 
     fn whiteout(&mut self, parent: &[u8], name: &[u8]) -> Result<(), UnpackError> {
@@ -52,7 +54,8 @@ impl Applier {
             }
             Ok(_) => Ok(()),
             Err(Errno::NOENT) => {
-                rustix::fs::mknodat(&*parent, name, FileType::CharacterDevice, Mode::empty(), 0).map_err(disk)
+                self.copy_only |= !marks::hide(&*parent, name).map_err(disk)?;
+                Ok(())
             }
             Err(errno) => Err(disk(errno)),
         }

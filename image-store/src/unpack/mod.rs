@@ -10,6 +10,7 @@ mod attributes;
 mod finish;
 mod gzip;
 mod header;
+pub(crate) mod marks;
 mod name;
 pub(crate) mod pax;
 mod sparse;
@@ -24,7 +25,6 @@ use std::{
 
 pub(crate) use apply::Applied;
 use apply::Applier;
-pub(crate) use apply::OPAQUE;
 pub(crate) use archive::Archive;
 pub(crate) use header::Kind;
 use rustix::io::Errno;
@@ -109,6 +109,7 @@ pub(crate) struct Unpacked {
     pub(crate) entries: u64,
     pub(crate) implicit: Vec<Vec<u8>>,
     pub(crate) opaque_root: bool,
+    pub(crate) copy_only: bool,
 }
 
 /// Unpacks a blob into an empty folder. Blocks; for a thread of the caller's. `side_by_side` inflates on a thread of its own.
@@ -143,13 +144,13 @@ pub(crate) fn unpack(
         }
     })
     .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let (Applied { entries, implicit, opaque_root, not_set }, diff_id, bytes) = result?;
+    let (Applied { entries, implicit, opaque_root, not_set, copy_only }, diff_id, bytes) = result?;
     let (blob, blob_bytes) = decoder.into_feed().finish()?;
     if not_set.count > 0 {
         let (count, first) = (not_set.count, not_set.first);
         tracing::warn!(layer = %blob, count, first, "extended attributes that an image may not set, or that nothing can hold here");
     }
-    Ok(Unpacked { blob, blob_bytes, diff_id, bytes, entries, implicit, opaque_root })
+    Ok(Unpacked { blob, blob_bytes, diff_id, bytes, entries, implicit, opaque_root, copy_only })
 }
 
 pub(crate) fn write<R: io::BufRead>(

@@ -16,6 +16,7 @@ mod hostile;
 mod layers;
 mod load;
 mod login;
+mod nested;
 mod peers;
 mod processes;
 mod retention;

@@ -1,0 +1,96 @@
+//! A store on a file system that takes none of overlayfs's marks: another overlay, as containers have it for a root.
+
+use std::{
+    fs,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use image_store::{Image, Silent, Store, StoreConfig};
+use kit::image::{self, Entry, Layer};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::common::{Bench, limits, request, xattrs};
+
+/// An overlay in a temporary folder.
+struct Nested {
+    _folder: tempfile::TempDir,
+    merged: PathBuf,
+}
+
+impl Nested {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        let data = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            at("lower").display(),
+            at("upper").display(),
+            at("work").display()
+        );
+        let data = std::ffi::CString::new(data).unwrap();
+        mount("overlay", at("merged"), "overlay", MountFlags::empty(), data.as_c_str()).unwrap();
+        Self { merged: at("merged"), _folder: folder }
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        // Nothing holds it any more than the folder, which then cannot be removed and says so.
+        unmount(&self.merged, UnmountFlags::DETACH).ok();
+    }
+}
+
+async fn pull_into(root: &Path, bench: &Bench, layers: Vec<Layer>) -> Image {
+    let store = Store::open(StoreConfig { root: root.to_owned(), limits: limits(), ..Default::default() }).unwrap();
+    let built = layers.into_iter().fold(image::Image::new(), image::Image::layer).build();
+    store.acquire(request(&bench.push("nested:1", &built)), "task", Arc::new(Silent)).await.unwrap()
+}
+
+fn layers() -> Vec<Layer> {
+    vec![
+        Layer::of([
+            Entry::dir("gone"),
+            Entry::file("gone/inside", "x"),
+            Entry::dir("opaque").mode(0o1777),
+            Entry::file("opaque/old", "x"),
+            Entry::dir("kept").mode(0o1777),
+        ]),
+        Layer::of([
+            Entry::file(".wh.gone", ""),
+            Entry::dir("opaque"),
+            Entry::file("opaque/.wh..wh..opq", ""),
+            Entry::file("kept/new", "x"),
+        ]),
+        Layer::of([Entry::file("opaque/deep/new", "x"), Entry::file("gone/again", "x")]),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_on_an_overlay_says_that_its_layers_must_be_copied() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: mounting needs root");
+        return;
+    }
+    let (bench, nested) = (Bench::new(), Nested::new());
+    let image = pull_into(&nested.merged.join("images"), &bench, layers()).await;
+    assert!(image.copy_only, "the kernel took a whiteout on an overlay");
+    // With the fix-up for `kept`, which the second layer does not describe; `gone` inherits nothing from what is hidden.
+    let [top, fixup, second, _] = &image.layers[..] else { panic!("{:?}", image.layers) };
+    assert!(fs::symlink_metadata(second.join("gone")).unwrap().file_type().is_socket());
+    assert!(fixup.join("kept").is_dir() && top.join("gone/again").is_file());
+    let opaque = second.join("opaque");
+    let marked = xattrs(&opaque).contains("trusted.overlay.opaque=79");
+    assert!(marked || fs::symlink_metadata(opaque.join(".wh..wh..opq")).unwrap().file_type().is_socket());
+    // The same image without anything to hide can be mounted anywhere.
+    let plain = pull_into(&nested.merged.join("plain"), &bench, vec![Layer::of([Entry::file("a", "x")])]).await;
+    assert!(!plain.copy_only);
+    // And where the marks are taken, nothing stands in for them.
+    let usual = pull_into(&bench.folder.path().join("usual"), &bench, layers()).await;
+    assert!(!usual.copy_only && usual.layers.len() == image.layers.len());
+    assert!(fs::symlink_metadata(usual.layers[2].join("gone")).unwrap().file_type().is_char_device());
+}
