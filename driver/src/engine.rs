@@ -16,7 +16,7 @@ use image_store::{Limits, Removed, Retention, Store, StoreConfig};
 use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 
 use crate::{
-    config::{PluginConfig, Policy},
+    config::{PluginConfig, Policy, RootChoice},
     events::Events,
     fingerprint,
     logs::Logs,
@@ -70,9 +70,21 @@ impl Engine {
         &self.config.policy
     }
 
-    /// What plans need to know of this node, read afresh because a resolv.conf changes under a running agent.
+    /// What plans need to know of this node, read afresh because a resolv.conf changes under a running agent. Blocks.
     pub fn node_facts(&self) -> NodeFacts {
-        fingerprint::node_facts(self.compute)
+        NodeFacts { overlay_problem: self.overlay_problem(), ..fingerprint::node_facts(self.compute) }
+    }
+
+    /// Why images cannot be mounted here, if they cannot. Tries it out the first time, unless nobody wants to know.
+    pub fn overlay_problem(&self) -> Option<String> {
+        if self.config.policy.rootfs == RootChoice::Copy {
+            return None;
+        }
+        self.runtime.overlay_problem().unwrap_or_else(|error| {
+            // What kept us from finding out will be the start's trouble as well, with a better text.
+            tracing::warn!(%error, "cannot tell whether overlayfs works");
+            None
+        })
     }
 
     /// What the state folder says of a container.

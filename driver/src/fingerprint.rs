@@ -8,7 +8,11 @@ use std::{
 
 use runtime::{cgroup::Mode, plan::CAPABILITIES};
 
-use crate::{config::PluginConfig, plan::NodeFacts, task::Compute};
+use crate::{
+    config::{PluginConfig, RootChoice},
+    plan::NodeFacts,
+    task::Compute,
+};
 
 /// One attribute's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,29 +37,27 @@ pub struct Fingerprint {
 struct Host {
     root: bool,
     cgroup: Option<&'static str>,
-    overlay: bool,
+    overlay_problem: Option<String>,
     kernel: String,
     seccomp: bool,
     apparmor: bool,
     engine: Result<(), String>,
 }
 
-/// Looks at the node. `engine` tells whether the folders could be opened.
-pub fn fingerprint(config: &PluginConfig, engine: Result<(), String>) -> Fingerprint {
+/// Looks at the node. `engine` tells whether the folders could be opened, and why images cannot be mounted there.
+pub fn fingerprint(config: &PluginConfig, engine: Result<Option<String>, String>) -> Fingerprint {
     judge(config, look(engine))
 }
 
-fn look(engine: Result<(), String>) -> Host {
-    let file_systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    let overlay = file_systems.lines().any(|line| line.trim_start_matches("nodev").trim() == "overlay");
+fn look(engine: Result<Option<String>, String>) -> Host {
     Host {
         root: rustix::process::geteuid().is_root(),
         cgroup: cgroup_version(),
-        overlay: overlay || Path::new("/sys/module/overlay").exists(),
+        overlay_problem: engine.clone().unwrap_or_default(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         apparmor: fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y"),
-        engine,
+        engine: engine.map(drop),
     }
 }
 
@@ -71,20 +73,26 @@ fn judge(config: &PluginConfig, host: Host) -> Fingerprint {
         ("privileged.enabled", Value::Flag(policy.allow_privileged)),
         ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
         ("runtime", text("libcontainer")),
+        ("rootfs", text(if copies(policy.rootfs, &host) { "copy" } else { "overlay" })),
     ];
     let attributes = attributes.into_iter().map(|(name, value)| (format!("driver.oci-rs.{name}"), value)).collect();
-    Fingerprint { attributes, problem: problem(host) }
+    Fingerprint { attributes, problem: problem(policy.rootfs, host) }
 }
 
-fn problem(host: Host) -> Option<String> {
+/// Whether images are copied.
+fn copies(rootfs: RootChoice, host: &Host) -> bool {
+    rootfs == RootChoice::Copy || rootfs == RootChoice::Auto && host.overlay_problem.is_some()
+}
+
+fn problem(rootfs: RootChoice, host: Host) -> Option<String> {
     if !host.root {
         return Some("oci-rs needs root: run the Nomad agent as root".to_owned());
     }
     if host.cgroup.is_none() {
         return Some("no cgroup file system at /sys/fs/cgroup: mount cgroup v2 or the v1 controllers there".to_owned());
     }
-    if !host.overlay {
-        return Some("the kernel has no overlay file system: load the module with `modprobe overlay`".to_owned());
+    if let (RootChoice::Overlay, Some(problem)) = (rootfs, host.overlay_problem) {
+        return Some(format!("{problem}: move data_dir, or set rootfs = \"auto\" in the plugin block"));
     }
     if !host.seccomp {
         return Some("the kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned());
@@ -106,6 +114,7 @@ pub fn node_facts(compute: Compute) -> NodeFacts {
         cgroup_v2: runtime::cgroup::mode().is_ok_and(|mode| mode == Mode::V2),
         total_mhz: compute.total_mhz,
         cores: compute.cores,
+        overlay_problem: None,
         held_capabilities: held_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
         host_resolv_conf: host_resolv_conf(),
     }
@@ -133,13 +142,14 @@ fn host_resolv_conf() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, held_capabilities, problem};
+    use super::{Host, copies, held_capabilities, problem};
+    use crate::config::RootChoice;
 
     fn healthy() -> Host {
         Host {
             root: true,
             cgroup: Some("v2"),
-            overlay: true,
+            overlay_problem: None,
             kernel: "6.1".into(),
             seccomp: true,
             apparmor: false,
@@ -155,14 +165,17 @@ mod tests {
 
     #[test]
     fn a_problem_names_its_remedy() {
-        assert_eq!(problem(healthy()), None);
+        assert_eq!(problem(RootChoice::Overlay, healthy()), None);
+        let nfs = || Host { overlay_problem: Some("data_dir is on NFS".into()), ..healthy() };
+        assert!(problem(RootChoice::Overlay, nfs()).unwrap().contains("rootfs = \"auto\""));
+        assert!(problem(RootChoice::Auto, nfs()).is_none() && copies(RootChoice::Auto, &nfs()));
+        assert!(copies(RootChoice::Copy, &healthy()) && !copies(RootChoice::Auto, &healthy()));
         for (host, part) in [
             (Host { root: false, ..healthy() }, "as root"),
             (Host { cgroup: None, ..healthy() }, "mount cgroup"),
-            (Host { overlay: false, ..healthy() }, "modprobe overlay"),
             (Host { engine: Err("data_dir is read-only".into()), ..healthy() }, "data_dir"),
         ] {
-            assert!(problem(host).unwrap().contains(part), "{part}");
+            assert!(problem(RootChoice::Auto, host).unwrap().contains(part), "{part}");
         }
     }
 }

@@ -53,7 +53,8 @@ impl Launcher {
         Ok(copy.into())
     }
 
-    /// Starts the copy in a role, with an empty environment and these as standard input, output and error, and nothing else.
+    /// Starts the copy in a role, with an empty environment (but for what a dev build's failpoints were told) and these as
+    /// standard input, output and error, and nothing else.
     pub fn spawn<S: AsRef<OsStr>>(
         &self,
         role: &str,
@@ -64,6 +65,10 @@ impl Launcher {
         let program = self.sealed()?;
         let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
         command.arg0("oci-rs").arg(role).args(args).env_clear();
+        if cfg!(debug_assertions) {
+            let told = |name| std::env::var_os(name).map(|value| (name, value));
+            command.envs([failpoint::VARIABLE, failpoint::TRACE].into_iter().filter_map(told));
+        }
         command.stdin(stdin).stdout(stdout).stderr(stderr).spawn()
     }
 }

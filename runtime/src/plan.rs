@@ -83,6 +83,9 @@ pub struct ContainerPlan {
     pub root: RootFs,
     /// Mounts beside the standard ones (/proc, /dev, /sys …), in the order in which they are made.
     pub mounts: Vec<Mount>,
+    /// What binds must not lead out of, whatever links their sources contain when they are mounted.
+    #[serde(default)]
+    pub confined: Option<Confined>,
     /// Small files that are made for this container alone and mounted writable at their destination
     /// (`/etc/hosts`, `/etc/resolv.conf`, `/etc/hostname`): destination, content.
     pub files: Vec<(String, String)>,
@@ -115,11 +118,28 @@ pub struct ContainerPlan {
 pub struct RootFs {
     /// The image's unpacked layers, top-most first; at least one.
     pub layers: Vec<PathBuf>,
+    /// How they become one root.
+    #[serde(default)]
+    pub storage: RootStorage,
     /// The container cannot write to its root.
     pub readonly: bool,
     /// Absolute paths in the container that stay writable when the root is read-only (the image's volumes).
     pub volumes: Vec<String>,
 }
+
+/// How layers become a root.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RootStorage {
+    /// Mounted over one another by overlayfs, at most [`MAX_OVERLAY_LAYERS`].
+    #[default]
+    Overlay,
+    /// Copied for this container: slow to start, works on any file system that holds an image.
+    Copy,
+}
+
+/// The most layers that the kernel mounts over one another (`OVL_MAX_STACK`).
+pub const MAX_OVERLAY_LAYERS: usize = 500;
 
 /// One mount in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +170,15 @@ pub enum MountKind {
         /// Permission bits of its root; docker's default is 0o1777.
         mode: Option<u32>,
     },
+}
+
+/// Sources of binds in a folder that others write to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confined {
+    /// The folder. The way to it is trusted.
+    pub folder: PathBuf,
+    /// Sources, all of them below the folder, that must lie in it when every link is followed.
+    pub sources: Vec<PathBuf>,
 }
 
 /// Mount propagation, see mount_namespaces(7).

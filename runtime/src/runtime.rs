@@ -12,7 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::Stdio,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -28,7 +28,7 @@ use crate::{
     monitor::Outcome,
     plan::{ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
-    rootfs::{Writable, remove_tree},
+    rootfs::{Writable, overlay_problem, remove_tree},
     state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
 };
 
@@ -46,6 +46,7 @@ struct Inner {
     state_dir: PathBuf,
     data_dir: PathBuf,
     launcher: Launcher,
+    overlay_problem: Mutex<Option<Option<String>>>,
 }
 
 /// What is known of a container.
@@ -110,12 +111,21 @@ impl Runtime {
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
-        Ok(Self { inner: Arc::new(Inner { state_dir, data_dir, launcher }) })
+        Ok(Self { inner: Arc::new(Inner { state_dir, data_dir, launcher, overlay_problem: Mutex::default() }) })
     }
 
     /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory.
     pub fn prepare(&self) -> Result<(), RuntimeError> {
         self.inner.launcher.sealed().map(drop).context(|| "sealing a copy of the plugin's binary".to_owned())
+    }
+
+    /// Why roots cannot be mounted as overlays with the data folder as storage; `None` when they can. Tried out once.
+    pub fn overlay_problem(&self) -> Result<Option<String>, RuntimeError> {
+        let mut known = self.inner.overlay_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = &*known {
+            return Ok(problem.clone());
+        }
+        Ok(known.insert(overlay_problem(&self.inner.data_dir)?).clone())
     }
 
     fn task(&self, id: &ContainerId) -> TaskDir {
@@ -238,6 +248,7 @@ impl Runtime {
 
     /// Removes what containers left whose state is gone, as after a restart of the machine: their writable layers. Says whose.
     pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
+        Writable::remove_empty(&self.inner.data_dir)?;
         let mut swept = Vec::new();
         for name in Writable::list(&self.inner.data_dir, &self.inner.state_dir)? {
             // A container's folder is made before its layer and removed after it.

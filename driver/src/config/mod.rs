@@ -17,6 +17,6 @@ pub mod testing;
 mod value;
 
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
-pub use plugin::{PluginConfig, Policy, decode_plugin};
+pub use plugin::{PluginConfig, Policy, RootChoice, decode_plugin};
 pub use schema::{plugin_schema, task_schema};
 pub use task::{CgroupNamespace, MountRequest, MountSource, NetworkMode, TaskSpec, decode_task};

@@ -48,10 +48,23 @@ pub struct Policy {
     pub volumes_enabled: bool,
     /// Default and ceiling of `pids_limit`.
     pub pids_limit: Option<i64>,
+    /// How images become roots.
+    pub rootfs: RootChoice,
     /// Patterns of labels that containers get beside `alloc_id`.
     pub extra_labels: Vec<String>,
     /// Ceiling of capabilities.
     pub(super) allow_caps: Written,
+}
+
+/// How an image's layers become a container's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootChoice {
+    /// Mounted where that works, otherwise copied.
+    Auto,
+    /// Mounted, or the task fails.
+    Overlay,
+    /// Copied.
+    Copy,
 }
 
 impl Default for Policy {
@@ -65,6 +78,7 @@ impl Default for Policy {
             allow_privileged: false,
             volumes_enabled: false,
             pids_limit: None,
+            rootfs: RootChoice::Auto,
             extra_labels: Vec::new(),
             allow_caps: Written::read(&defaults).0,
         }
@@ -180,8 +194,21 @@ fn policy(block: &Reader) -> Policy {
         allow_privileged: block.bool("allow_privileged"),
         volumes_enabled: block.block("volumes").bool("enabled"),
         pids_limit: block.positive("pids_limit").map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)),
+        rootfs: root_choice(block),
         extra_labels: block.strings("extra_labels"),
         allow_caps,
+    }
+}
+
+fn root_choice(block: &Reader) -> RootChoice {
+    match block.string("rootfs").as_deref() {
+        None | Some("auto") => RootChoice::Auto,
+        Some("overlay") => RootChoice::Overlay,
+        Some("copy") => RootChoice::Copy,
+        Some(other) => {
+            block.mistake("rootfs", format!("{other:?} is no way to make a root"), "write auto, overlay or copy");
+            RootChoice::Auto
+        }
     }
 }
 
@@ -224,7 +251,7 @@ mod tests {
 
     use serde_json::{Value as Json, json};
 
-    use super::{PluginConfig, decode_plugin};
+    use super::{PluginConfig, RootChoice, decode_plugin};
     use crate::config::testing::msgpack;
 
     fn decode(block: Json) -> PluginConfig {
@@ -272,6 +299,7 @@ mod tests {
             "verify_access": false, "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
             "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
             "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
+            "rootfs": "copy",
         }));
         assert_eq!(config.state_dir, Path::new("/run/x"));
         assert_eq!(config.log_file.as_deref(), Some(Path::new("/var/log/x.log")));
@@ -288,6 +316,7 @@ mod tests {
         assert_eq!(config.credentials.helper.as_deref(), Some("ecr-login"));
         let policy = &config.policy;
         assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);
+        assert_eq!((policy.rootfs, PluginConfig::default().policy.rootfs), (RootChoice::Copy, RootChoice::Auto));
         assert_eq!((policy.pids_limit, &policy.extra_labels[..]), (Some(100), &["job*".to_owned()][..]));
     }
 
@@ -319,6 +348,7 @@ mod tests {
             (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),
             (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a span of time"),
             (json!({ "pids_limit": -1 }), "pids_limit: cannot be negative"),
+            (json!({ "rootfs": "vfs" }), "rootfs: \"vfs\" is no way to make a root (write auto, overlay or copy)"),
             (
                 json!({ "registry": { "https://r.example": {} } }),
                 "registry: \"https://r.example\" is not a registry's host",

@@ -38,6 +38,12 @@ pub const PLUGIN: &[Opt] = &[
         "folder for images and writable layers; its content must survive a reboot",
     ),
     honoured(
+        "rootfs",
+        String,
+        Literal(r#""auto""#),
+        "how an image becomes a container's root: `overlay` mounts its layers, `copy` copies them for each task, which is slow and takes their space once more, `auto` copies only where overlayfs does not work with `data_dir` (on another overlay, on NFS) and tells the task so",
+    ),
+    honoured(
         "log_file",
         String,
         Words("`oci-rs.log` in `data_dir`"),

@@ -1,7 +1,8 @@
 //! Looks whether paths of the host stay inside the allocation's folder when every link is followed.
 //!
 //! A task can write to most of that folder, so a path's letters say nothing about where it leads. The kernel resolves it
-//! (openat2 with `RESOLVE_BENEATH`), and missing folders are made one by one relative to folders that were resolved so.
+//! (openat2 with `RESOLVE_BENEATH`), and missing folders are made one by one relative to folders that were resolved so. What is
+//! found here is told in good words and early; the runtime resolves once more, and mounts what it then holds open.
 
 use std::{
     fs,

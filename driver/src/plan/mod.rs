@@ -10,6 +10,7 @@ mod network;
 mod nomad;
 mod process;
 mod resources;
+mod root;
 mod security;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ mod tests;
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 use image_store::Image;
-use runtime::plan::{ContainerPlan, RootFs};
+use runtime::plan::{Confined, ContainerPlan, RootFs};
 
 pub use self::{identity::container_id, nomad::NomadTask};
 use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
@@ -33,6 +34,8 @@ pub struct NodeFacts {
     pub cores: u64,
     /// The capabilities that this process holds, in the kernel's names: a container cannot get more.
     pub held_capabilities: BTreeSet<String>,
+    /// Why overlayfs does not work with the folder for images and writable layers, if it does not.
+    pub overlay_problem: Option<String>,
     /// The host's resolv.conf, with real name servers in place of a local stub.
     pub host_resolv_conf: String,
 }
@@ -59,6 +62,8 @@ pub struct TaskPlan {
     pub container: ContainerPlan,
     /// What asks the command to end when the job names no signal.
     pub stop_signal: i32,
+    /// Why the start is slow, when it is: the image is copied.
+    pub slow: Option<String>,
     /// The allocation's folder.
     pub alloc_dir: PathBuf,
     /// Sources of binds that must lie in `alloc_dir` with all links resolved.
@@ -97,6 +102,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
     let binds = mounts::decide(context, mistakes);
     let network = network::namespace(context, mistakes);
     let hostname = network::hostname(context);
+    let (storage, slow) = root::storage(context, mistakes);
     let container = ContainerPlan {
         id: container_id(&task.id),
         args: process::args(spec, &image.config, mistakes),
@@ -108,6 +114,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         init: spec.init,
         root: RootFs {
             layers: image.layers.clone(),
+            storage,
             readonly: spec.readonly_rootfs,
             volumes: mounts::image_volumes(&image.config, &binds.mounts),
         },
@@ -123,11 +130,13 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         cgroup: resources::cgroup(task, node, mistakes),
         output: process::output(spec, task),
         annotations: identity::labels(context),
+        confined: Some(Confined { folder: task.alloc_dir.clone(), sources: binds.confined.clone() }),
         mounts: binds.mounts,
         hostname: Some(hostname),
     };
     TaskPlan {
         container,
+        slow,
         stop_signal: process::stop_signal(&image.config),
         alloc_dir: task.alloc_dir.clone(),
         confined: binds.confined,

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use image_store::{Image, ImageConfig};
 use proptest::prelude::*;
-use runtime::plan::{CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Network, Propagation, Seccomp};
+use runtime::plan::{
+    CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Network, Propagation, RootStorage, Seccomp,
+};
 use serde_json::{Value as Json, json};
 
 use super::{
@@ -88,6 +90,7 @@ fn image() -> Image {
         reference: "nginx".parse().unwrap(),
         digest: "sha256:00".into(),
         layers: vec!["/layers/b/fs".into(), "/layers/a/fs".into()],
+        copy_only: false,
         config,
     }
 }
@@ -98,6 +101,7 @@ fn node() -> NodeFacts {
         total_mhz: 8000,
         cores: 4,
         held_capabilities: CAPABILITIES.iter().map(|name| (*name).to_owned()).collect(),
+        overlay_problem: None,
         host_resolv_conf: "# host\nsearch lan\nnameserver 127.0.0.1\nnameserver 10.0.0.1\noptions edns0\n".into(),
     }
 }
@@ -643,5 +647,38 @@ proptest! {
         let container = case.container();
         let text = serde_json::to_string(&container).unwrap();
         prop_assert_eq!(serde_json::from_str::<ContainerPlan>(&text).unwrap(), container);
+    }
+}
+
+#[test]
+fn roots_are_copied_only_where_they_cannot_be_mounted_or_when_the_operator_says_so() {
+    let case = |rootfs: &str, problem: Option<&str>, copy_only: bool, layers: usize| {
+        let mut case = Case::under(json!({ "rootfs": rootfs }), json!({}));
+        case.node.overlay_problem = problem.map(str::to_owned);
+        case.image.copy_only = copy_only;
+        case.image.layers = (0..layers).map(|number| format!("/layers/{number}/fs").into()).collect();
+        case
+    };
+    for (rootfs, problem, copy_only, layers, storage, slow) in [
+        ("auto", None, false, 500, RootStorage::Overlay, None),
+        ("overlay", None, false, 500, RootStorage::Overlay, None),
+        ("copy", None, false, 501, RootStorage::Copy, Some("option rootfs")),
+        ("copy", Some("data_dir is on NFS"), true, 1, RootStorage::Copy, Some("option rootfs")),
+        ("auto", Some("data_dir is on NFS"), false, 501, RootStorage::Copy, Some("data_dir is on NFS")),
+        ("auto", None, true, 1, RootStorage::Copy, Some("unpacked on a file system")),
+    ] {
+        let plan = case(rootfs, problem, copy_only, layers).plan().unwrap();
+        assert_eq!(plan.container.root.storage, storage, "{rootfs} {problem:?}");
+        assert_eq!(plan.slow.is_some(), slow.is_some());
+        assert!(plan.slow.unwrap_or_default().contains(slow.unwrap_or_default()), "{rootfs} {problem:?}");
+    }
+    for (rootfs, problem, copy_only, layers, text) in [
+        ("auto", None, false, 501, "image: has 501 layers, and the kernel mounts at most 500 over one another"),
+        ("overlay", None, false, 501, "image: has 501 layers, and the kernel mounts at most 500 over one another"),
+        ("overlay", Some("data_dir is on NFS"), false, 1, "image: cannot be mounted: data_dir is on NFS"),
+        ("overlay", None, true, 1, "image: cannot be mounted: its layers were unpacked"),
+    ] {
+        let error = case(rootfs, problem, copy_only, layers).error();
+        assert!(error.starts_with(text), "{error}");
     }
 }

@@ -47,8 +47,11 @@ pub fn fingerprints(plugin: Plugin) -> Fingerprints {
                 tokio::spawn(engine.clone().keep_clean(plugin.0.tasks.clone()));
             }
             let Ok(configured) = plugin.configured() else { return };
-            let health = engine.map(drop).map_err(|error| error.to_string());
-            let current = blocking(move || Ok(fingerprint(&configured.config, health))).await;
+            let current = blocking(move || {
+                let health = engine.map(|engine| engine.overlay_problem()).map_err(|error| error.to_string());
+                Ok(fingerprint(&configured.config, health))
+            });
+            let current = current.await;
             let Ok(current) = current else { return };
             if sent.as_ref() != Some(&current) {
                 if let Some(problem) = &current.problem {

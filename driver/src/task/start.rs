@@ -18,7 +18,7 @@ use crate::{
     config::{self, TaskSpec},
     engine::Engine,
     events::TaskEvents,
-    plan::{self, NomadTask, TaskContext, TaskPlan},
+    plan::{self, NodeFacts, NomadTask, TaskContext, TaskPlan},
     sys,
 };
 
@@ -70,7 +70,17 @@ pub async fn run(
     };
     let pulled = began.elapsed();
 
-    let planned = make_plan(&engine, &spec, &task, &lease.image)?;
+    let node = node_facts(&engine).await?;
+    let planned = plan::container_plan(&TaskContext {
+        spec: &spec,
+        task: &task,
+        image: &lease.image,
+        node: &node,
+        policy: engine.policy(),
+    })?;
+    if let Some(reason) = &planned.slow {
+        events.emit(format!("Copying the image, which makes the start slow: {reason}"), []);
+    }
     let state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
     let memory_limit = planned.container.resources.memory_limit;
     let prepared = began.elapsed();
@@ -172,9 +182,9 @@ async fn pull(
     engine.store.acquire(request, container.as_str(), progress).await
 }
 
-fn make_plan(engine: &Engine, spec: &TaskSpec, task: &NomadTask, image: &Image) -> Result<TaskPlan, TaskError> {
-    let node = engine.node_facts();
-    Ok(plan::container_plan(&TaskContext { spec, task, image, node: &node, policy: engine.policy() })?)
+async fn node_facts(engine: &Arc<Engine>) -> Result<NodeFacts, TaskError> {
+    let engine = engine.clone();
+    blocking(move || Ok(engine.node_facts())).await
 }
 
 async fn start_container(engine: &Arc<Engine>, planned: TaskPlan) -> Result<Running, TaskError> {

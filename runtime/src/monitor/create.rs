@@ -22,10 +22,12 @@ use crate::{
     cgroup::{self, Access, DeviceRule, Groups, Mode},
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
-    plan::{ContainerPlan, Device, MountKind, Network, Seccomp},
-    rootfs::{HostMounts, Root, Writable, mount_overlay},
+    plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
+    rootfs::{HostMounts, Root, Writable},
     seccomp,
-    spec::{self, CapabilityMask, Facts, HostDevice, SpecError, file_source, host_devices, libcontainer_spec::Spec},
+    spec::{
+        self, CapabilityMask, Facts, HostDevice, Sources, SpecError, file_source, host_devices, libcontainer_spec::Spec,
+    },
     state::{CGROUP, PLAN, TaskDir, private_dir, private_file},
     sys,
     user::{self, ResolvedUser, UserError},
@@ -68,7 +70,7 @@ fn create(
     let root = make_root(task, data_dir, &plan)?;
     let sources = host_mounts.prepare(&plan, &task.mounts())?;
     let user = resolve_user(&plan, &root)?;
-    prepare_paths(task, &plan, &root)?;
+    prepare_paths(task, &plan, &root, &sources)?;
     outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
 
     let groups = Groups::plan(&plan.cgroup)?;
@@ -177,12 +179,16 @@ fn leave_host_mounts() -> Result<(), StartError> {
 }
 
 fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan) -> Result<Root, StartError> {
-    let top = plan.root.layers.first().ok_or_else(|| StartError::invalid("the image has no layers"))?;
+    if plan.root.layers.is_empty() {
+        return Err(StartError::invalid("the image has no layers"));
+    }
     let writable = Writable::of(data_dir, plan.id.as_str());
-    writable.create(top, task.state_dir())?;
-    let rootfs = task.rootfs();
+    let (layers, state_dir, rootfs) = (&plan.root.layers, task.state_dir(), task.rootfs());
     private_dir(&rootfs).context(|| format!("making {}", rootfs.display()))?;
-    mount_overlay(&plan.root.layers, &writable, &rootfs)?;
+    match plan.root.storage {
+        RootStorage::Overlay => writable.mount_over(layers, state_dir, &rootfs)?,
+        RootStorage::Copy => writable.copy_of(layers, state_dir, &rootfs)?,
+    }
     Ok(Root::open(&rootfs).context(|| format!("opening {}", rootfs.display()))?)
 }
 
@@ -197,7 +203,7 @@ fn resolve_user(plan: &ContainerPlan, root: &Root) -> Result<ResolvedUser, Start
 
 /// Makes what must be there in the image: the folders that everything else stands on, the working folder, the places of
 /// mounts, which libcontainer does not make behind dangling links, and the small files.
-fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<(), StartError> {
+fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root, sources: &Sources) -> Result<(), StartError> {
     for name in ["dev", "proc", "sys"] {
         root.real_dir(name).map_err(|error| StartError::invalid(error.to_string()))?;
     }
@@ -227,7 +233,9 @@ fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<()
         let path = Path::new(&mount.destination);
         match &mount.kind {
             MountKind::Bind { source } => {
-                let metadata = fs::metadata(source).map_err(|error| {
+                // What stands in for it is what will be mounted, wherever the path leads by now.
+                let found = fs::metadata(sources.stand_in(&mount.destination).unwrap_or(source));
+                let metadata = found.map_err(|error| {
                     let text = format!("mount source {}: {error}", source.display());
                     StartError::new(StartErrorKind::MountSource, text)
                 })?;

@@ -1,11 +1,14 @@
-//! Mount propagation, which libcontainer leaves at what the whole root has.
+//! Sources of bind mounts that must be taken hold of before libcontainer mounts them by name.
 //!
-//! A bind mount inherits its propagation from its source. So where one setting for the whole root does not suit a mount, its
-//! source is first bound to a folder of the task with the right one, and the container is given that folder:
+//! Confined sources lie in a folder that other tasks write to: what was resolved inside it is kept open, and that is what is mounted, so
+//! a link that is exchanged meanwhile changes nothing. The others are there because a bind mount inherits its propagation from its
+//! source, and libcontainer leaves that at what the whole root has:
 //! - all private: the root is private, nothing to prepare;
 //! - some follow the host: the root is a slave, private ones are prepared;
 //! - some go both ways: the root is shared, private ones are prepared, and so are these, from a copy of the mount that was
 //!   taken before we left the host's mount namespace, because only that copy is still a peer of the host's mount.
+//!
+//! Each is bound to a folder of the task, and the container is given that folder.
 
 use std::{
     fs,
@@ -14,28 +17,38 @@ use std::{
 };
 
 use rustix::{
-    fs::CWD,
+    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2},
+    io::Errno,
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
 
 use crate::{
     error::{StartError, StartErrorKind},
-    plan::{ContainerPlan, MountKind, Propagation},
+    plan::{Confined, ContainerPlan, MountKind, Propagation},
     spec::{Source, Sources},
     sys::{PropagationType, set_propagation},
 };
 
-/// Copies of the host's mounts that go both ways: index in the plan's mounts, the copy.
+/// Copies of the host's mounts: index in the plan's mounts, the copy.
 pub(crate) struct HostMounts(Vec<(usize, OwnedFd)>);
 
 impl HostMounts {
     /// To be called in the host's mount namespace.
     pub fn open(plan: &ContainerPlan) -> Result<Self, StartError> {
-        binds(plan)
-            .filter(|(index, _)| plan.mounts[*index].propagation == Propagation::Bidirectional)
-            .map(|(index, source)| Ok((index, copy(source, PropagationType::Shared)?)))
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let folder = plan.confined.as_ref().map(|confined| open_folder(&confined.folder)).transpose()?;
+        let mut copies = Vec::new();
+        for (index, source) in binds(plan) {
+            let propagation = plan.mounts[index].propagation;
+            let confined = plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|one| one == source));
+            let found = match (confined, &folder) {
+                (Some(confined), Some(folder)) => Some(resolve(confined, folder, source)?),
+                _ => None,
+            };
+            if found.is_some() || propagation == Propagation::Bidirectional {
+                copies.push((index, copy(found.as_ref(), source, propagation)?));
+            }
+        }
+        Ok(Self(copies))
     }
 
     /// Prepares what needs preparing in `folder`, in the mount namespace that the container is made from.
@@ -44,8 +57,9 @@ impl HostMounts {
         let mixed = plan.mounts.iter().any(|mount| mount.propagation != Propagation::Private);
         if mixed {
             for (index, source) in binds(plan) {
-                if plan.mounts[index].propagation == Propagation::Private {
-                    copies.push((index, copy(source, PropagationType::Private)?));
+                let private = plan.mounts[index].propagation == Propagation::Private;
+                if private && copies.iter().all(|(taken, _)| *taken != index) {
+                    copies.push((index, copy(None, source, Propagation::Private)?));
                 }
             }
         }
@@ -64,10 +78,43 @@ fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
     })
 }
 
-/// A copy of the mounts at a path that is attached nowhere yet.
-fn copy(source: &Path, propagation: PropagationType) -> Result<OwnedFd, StartError> {
+fn open_folder(folder: &Path) -> Result<OwnedFd, StartError> {
+    open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| failed(folder, error))
+}
+
+/// Opens what a confined source leads to.
+fn resolve(confined: &Confined, folder: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
+    let leads_out = || {
+        let text = format!("mount source {} leads out of {}", source.display(), confined.folder.display());
+        StartError::new(StartErrorKind::MountSource, text)
+    };
+    let below = source.strip_prefix(&confined.folder).map_err(|_| leads_out())?;
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match openat2(folder, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            // Something was renamed meanwhile, and the kernel could not tell whether it left the folder.
+            Err(Errno::AGAIN) => {}
+            Err(Errno::XDEV | Errno::LOOP) => return Err(leads_out()),
+            result => return result.map_err(|error| failed(source, error)),
+        }
+    }
+}
+
+/// A copy of the mounts at an open file or a path that is attached nowhere yet.
+fn copy(found: Option<&OwnedFd>, source: &Path, propagation: Propagation) -> Result<OwnedFd, StartError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let copy = open_tree(CWD, source, flags).map_err(|error| failed(source, error))?;
+    let copy = match found {
+        Some(found) => open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH),
+        None => open_tree(CWD, source, flags),
+    };
+    let copy = copy.map_err(|error| failed(source, error))?;
+    let propagation = match propagation {
+        Propagation::Private => PropagationType::Private,
+        Propagation::HostToContainer => PropagationType::Slave,
+        Propagation::Bidirectional => PropagationType::Shared,
+    };
     set_propagation(copy.as_fd(), propagation).map_err(|error| failed(source, error))?;
     Ok(copy)
 }
@@ -80,7 +127,8 @@ fn attach(plan: &ContainerPlan, index: usize, copy: &OwnedFd, folder: &Path) -> 
     let prepared = folder.join(index.to_string());
     let make = || {
         fs::create_dir_all(folder)?;
-        if original.is_dir() { fs::create_dir(&prepared) } else { fs::write(&prepared, "") }
+        let is_folder = FileType::from_raw_mode(fstat(copy)?.st_mode) == FileType::Directory;
+        if is_folder { fs::create_dir(&prepared) } else { fs::write(&prepared, "") }
     };
     make().map_err(|error| failed(original, error))?;
     move_mount(copy, "", CWD, &prepared, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)

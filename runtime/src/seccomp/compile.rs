@@ -6,9 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use seccompiler::{BpfProgram, SeccompRule, sock_filter};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule, sock_filter,
+};
 
-use super::{Arch, numbers::number, profile::Verdict};
+use super::{
+    Arch,
+    numbers::number,
+    profile::{Rule, Verdict},
+};
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -21,17 +27,17 @@ const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 
 /// The program for processes of these architectures. Others are killed: no number means the same there.
-pub(super) fn compile(architectures: &[Arch], verdicts: &BTreeMap<&str, Verdict>) -> BpfProgram {
+pub(super) fn compile(architectures: &[Arch], verdicts: &BTreeMap<&str, Verdict>) -> Result<BpfProgram, BackendError> {
     let mut program = vec![statement(LOAD, ARCHITECTURE)];
     for arch in architectures {
         let mut part = vec![statement(LOAD, NUMBER)];
-        part.extend(search(&ranges(*arch, verdicts)));
+        part.extend(search(&ranges(*arch, verdicts))?);
         program.push(jump_if(JUMP_IF_EQUAL, arch.audit_value(), 1, 0));
         program.push(statement(JUMP, part.len() as u32));
         program.extend(part);
     }
     program.push(statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS));
-    program
+    Ok(program)
 }
 
 const REFUSED: Verdict = Verdict::Errno(libc::EPERM);
@@ -67,40 +73,51 @@ fn ranges<'a>(arch: Arch, verdicts: &'a BTreeMap<&str, Verdict>) -> Vec<Range<'a
     ranges
 }
 
-fn code(verdict: &Verdict) -> BpfProgram {
-    match verdict {
+fn code(verdict: &Verdict) -> Result<BpfProgram, BackendError> {
+    Ok(match verdict {
         Verdict::Allow => vec![statement(RETURN, libc::SECCOMP_RET_ALLOW)],
         Verdict::Errno(number) => vec![errno(*number)],
         Verdict::Rules(rules) => {
-            let mut code: BpfProgram = rules.iter().cloned().flat_map(allow_if).collect();
+            let mut code = BpfProgram::new();
+            for rule in rules {
+                // Allows the call if the rule holds, else goes on behind.
+                code.extend(BpfProgram::from(seccomp_rule(*rule)?));
+                code.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
+            }
             code.push(errno(libc::EPERM));
             code
         }
-    }
+    })
 }
 
-/// Allows the call if the rule holds, else goes on behind.
-fn allow_if(rule: SeccompRule) -> BpfProgram {
-    let mut code: BpfProgram = rule.into();
-    code.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
-    code
+/// The rule as the library has it.
+pub(super) fn seccomp_rule(rule: Rule) -> Result<SeccompRule, BackendError> {
+    let condition = |op, value: u32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, op, u64::from(value));
+    let conditions = match rule {
+        Rule::Is(value) => vec![condition(SeccompCmpOp::Eq, value)?],
+        Rule::IsNone(values) => {
+            values.iter().map(|value| condition(SeccompCmpOp::Ne, *value)).collect::<Result<_, _>>()?
+        }
+        Rule::Without(bits) => vec![condition(SeccompCmpOp::MaskedEq(u64::from(bits)), 0)?],
+    };
+    SeccompRule::new(conditions)
 }
 
 /// A binary search for the range of the loaded number.
-fn search(ranges: &[Range<'_>]) -> BpfProgram {
+fn search(ranges: &[Range<'_>]) -> Result<BpfProgram, BackendError> {
     if let [only] = ranges {
         return code(only.verdict);
     }
     let (lower, upper) = ranges.split_at(ranges.len() / 2);
     let first = upper.first().map_or(0, |range| range.start);
-    let (lower, upper) = (search(lower), search(upper));
+    let (lower, upper) = (search(lower)?, search(upper)?);
     let mut program = match u8::try_from(lower.len()) {
         Ok(distance) => vec![jump_if(JUMP_IF_AT_LEAST, first, distance, 0)],
         Err(_) => vec![jump_if(JUMP_IF_AT_LEAST, first, 0, 1), statement(JUMP, lower.len() as u32)],
     };
     program.extend(lower);
     program.extend(upper);
-    program
+    Ok(program)
 }
 
 fn statement(code: u16, k: u32) -> sock_filter {

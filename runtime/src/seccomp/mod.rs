@@ -11,6 +11,8 @@ mod tests;
 
 use seccompiler::{BackendError, BpfProgram};
 
+pub(crate) use profile::{Rule, Verdict, profile};
+
 /// A filter that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SeccompError {
@@ -27,7 +29,7 @@ pub enum SeccompError {
 
 /// What a process can be compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Arch {
+pub(crate) enum Arch {
     X86_64,
     /// 32-bit processes on x86_64.
     I386,
@@ -36,7 +38,7 @@ enum Arch {
 
 impl Arch {
     /// What we are compiled for.
-    fn native() -> Result<Self, SeccompError> {
+    pub fn native() -> Result<Self, SeccompError> {
         match std::env::consts::ARCH {
             "x86_64" => Ok(Self::X86_64),
             "aarch64" => Ok(Self::Aarch64),
@@ -45,7 +47,7 @@ impl Arch {
     }
 
     /// All that runs on such a machine and has a profile.
-    fn family(self) -> &'static [Self] {
+    pub fn family(self) -> &'static [Self] {
         match self {
             Self::X86_64 | Self::I386 => &[Self::X86_64, Self::I386],
             Self::Aarch64 => &[Self::Aarch64],
@@ -72,7 +74,7 @@ pub fn program(capabilities: &[String]) -> Result<Vec<u8>, SeccompError> {
 
 fn instructions(arch: Arch, capabilities: &[String]) -> Result<BpfProgram, SeccompError> {
     const LONGEST: usize = 4096;
-    let program = compile::compile(arch.family(), &profile::profile(capabilities)?);
+    let program = compile::compile(arch.family(), &profile::profile(capabilities))?;
     if program.len() > LONGEST { Err(SeccompError::TooLong(program.len())) } else { Ok(program) }
 }
 

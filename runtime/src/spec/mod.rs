@@ -7,6 +7,7 @@ mod capability;
 mod device;
 mod mounts;
 mod resources;
+mod seccomp;
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub(crate) use mounts::{Source, Sources, file_source};
 
 use crate::{
     cgroup::Mode,
-    plan::{ContainerPlan, Network},
+    plan::{ContainerPlan, Network, Seccomp},
     user::ResolvedUser,
 };
 
@@ -222,6 +223,10 @@ fn linux(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux, SpecError> {
         .set_masked_paths(masked)
         .set_readonly_paths(readonly)
         .set_rootfs_propagation(Some(mounts::root_propagation(plan).to_owned()));
+    if !plan.security.privileged && plan.security.seccomp == Seccomp::Default {
+        let names: Vec<String> = capabilities(plan, facts.held)?.names().map(str::to_owned).collect();
+        linux.set_seccomp(Some(seccomp::seccomp(&names)?));
+    }
     if !plan.sysctl.is_empty() {
         linux.set_sysctl(Some(plan.sysctl.clone().into_iter().collect()));
     }

@@ -24,6 +24,11 @@ pub(crate) struct Source {
 }
 
 impl Sources {
+    /// What is mounted on a destination in place of the plan's source.
+    pub fn stand_in(&self, destination: &str) -> Option<&PathBuf> {
+        self.0.iter().find(|source| source.destination == destination).map(|source| &source.prepared)
+    }
+
     pub(super) fn replace(&self, mounts: &mut [OciMount]) {
         for mount in mounts {
             let prepared = self.0.iter().find(|source| {

@@ -1,11 +1,13 @@
+mod golden;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::{libcontainer_spec::LinuxNamespaceType, *};
 use crate::plan::{
-    CgroupPlacement, Device, Mount, MountKind, Namespaces, Output, Propagation, Resources, Rlimit, RootFs, Seccomp,
-    Security,
+    CgroupPlacement, Device, Mount, MountKind, Namespaces, Output, Propagation, Resources, Rlimit, RootFs, RootStorage,
+    Seccomp, Security,
 };
 
 fn plan() -> ContainerPlan {
@@ -19,8 +21,14 @@ fn plan() -> ContainerPlan {
         terminal: false,
         init: false,
         hostname: None,
-        root: RootFs { layers: vec!["/layer".into()], readonly: false, volumes: Vec::new() },
+        root: RootFs {
+            layers: vec!["/layer".into()],
+            storage: RootStorage::Overlay,
+            readonly: false,
+            volumes: Vec::new(),
+        },
         mounts: Vec::new(),
+        confined: None,
         files: Vec::new(),
         devices: Vec::new(),
         namespaces: Namespaces {

@@ -10,7 +10,7 @@ mod seccomp;
 
 pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_program};
 pub(crate) use clone::fork_sibling;
-pub(crate) use mount::{PropagationType, set_propagation};
+pub(crate) use mount::{PropagationType, set_propagation, without_restrictions};
 pub(crate) use net::loopback_up;
 pub(crate) use process::{
     EndedChild, Fork, block_signals, close_all_fds, close_fds_from, default_signals, execve, exit_now, file_of, fork,

@@ -9,6 +9,8 @@ use std::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PropagationType {
     Private,
+    /// What is mounted on the original appears here, and nothing goes back.
+    Slave,
     Shared,
 }
 
@@ -19,18 +21,34 @@ pub(crate) fn set_propagation(mount: BorrowedFd<'_>, propagation: PropagationTyp
         attr_clr: 0,
         propagation: match propagation {
             PropagationType::Private => libc::MS_PRIVATE,
+            PropagationType::Slave => libc::MS_SLAVE,
             PropagationType::Shared => libc::MS_SHARED,
         },
         userns_fd: 0,
     };
+    set_attributes(mount, libc::AT_RECURSIVE, &attributes)
+}
+
+/// Takes back what keeps a mount from executing programs, honouring set-user-id bits, opening devices and being written to.
+pub(crate) fn without_restrictions(mount: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: 0,
+        attr_clr: libc::MOUNT_ATTR_NOEXEC | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_RDONLY,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    set_attributes(mount, 0, &attributes)
+}
+
+fn set_attributes(mount: BorrowedFd<'_>, flags: libc::c_int, attributes: &libc::mount_attr) -> io::Result<()> {
     // SAFETY: the path is an empty C string, the attributes outlive the call and their size is passed with them.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
-            &raw const attributes,
+            libc::AT_EMPTY_PATH | flags,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
 use runtime::{
     StartErrorKind,
-    plan::{Device, Mount, MountKind, Propagation},
+    plan::{Confined, Device, Mount, MountKind, Propagation},
 };
 
 use crate::common::{Node, eventually};
@@ -16,6 +16,8 @@ pub const CASES: &[(&str, fn())] = &[
     ("files_readonly_root_and_volumes", readonly_root_and_volumes),
     ("files_bind_mounts", bind_mounts),
     ("files_missing_mount_source", missing_mount_source),
+    ("files_confined_sources", confined_sources),
+    ("files_confined_sources_that_are_exchanged", confined_sources_that_are_exchanged),
     ("files_tmpfs", tmpfs),
     ("files_small_files", small_files),
     ("files_propagation", propagation),
@@ -127,6 +129,82 @@ fn missing_mount_source() {
         assert_eq!(error.kind, StartErrorKind::MountSource);
         assert!(error.message.contains("/no/such/folder"), "{error}");
     }
+}
+
+/// A folder for a group of tasks, with something of the host's beside it.
+fn group_folder(node: &Node) -> (PathBuf, Confined) {
+    let group = node.folder.path().join("group");
+    fs::create_dir_all(group.join("real/sub")).expect("a folder");
+    fs::write(group.join("real/who"), "inside").expect("written");
+    fs::create_dir(node.folder.path().join("host")).expect("a folder");
+    fs::write(node.folder.path().join("host/who"), "secret").expect("written");
+    symlink("real", group.join("in")).expect("a link");
+    symlink(node.folder.path().join("host"), group.join("out")).expect("a link");
+    symlink("../host", group.join("up")).expect("a link");
+    let sources = ["in", "out", "up", "real", "real/who"].map(|name| group.join(name)).to_vec();
+    (group.clone(), Confined { folder: group, sources })
+}
+
+fn confined_sources() {
+    let node = Node::new();
+    let (group, confined) = group_folder(&node);
+    for propagation in [Propagation::Private, Propagation::HostToContainer, Propagation::Bidirectional] {
+        let mut plan = node.plan("cat /a/who /b; echo x > /b || echo refused; echo new > /a/new");
+        plan.confined = Some(confined.clone());
+        plan.mounts = vec![
+            bind(group.join("in"), "/a", false, propagation),
+            bind(group.join("real/who"), "/b", true, Propagation::Private),
+        ];
+        assert_eq!(node.run(plan).1, "insideinsiderefused\n", "{propagation:?}");
+        fs::remove_file(group.join("real/new")).expect("written by the container");
+        for link in ["out", "up"] {
+            let mut plan = node.plan("true");
+            plan.confined = Some(confined.clone());
+            plan.mounts = vec![bind(group.join(link), "/a", false, propagation)];
+            let error = node.refuse(&plan);
+            assert_eq!(error.kind, StartErrorKind::MountSource);
+            assert!(error.message.contains("leads out of"), "{error}");
+            // Without the confinement, it is what the operator allowed.
+            plan.confined = None;
+            plan.args[2] = "cat /a/who".to_owned();
+            assert_eq!(node.run(plan).1, "secret");
+        }
+    }
+}
+
+/// Another task of the group changes where a source leads as often as it can, while containers start that have it.
+fn confined_sources_that_are_exchanged() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let node = Node::new();
+    let (group, confined) = group_folder(&node);
+    let enough = AtomicBool::new(false);
+    let (mut inside, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let flags = rustix::fs::RenameFlags::EXCHANGE;
+            while !enough.load(Ordering::Relaxed) {
+                rustix::fs::renameat_with(rustix::fs::CWD, group.join("in"), rustix::fs::CWD, group.join("out"), flags)
+                    .expect("exchanged");
+            }
+        });
+        for _ in 0..30 {
+            let mut plan = node.plan("cat /a/who");
+            plan.confined = Some(confined.clone());
+            plan.mounts = vec![bind(group.join("in"), "/a", false, Propagation::Private)];
+            match node.try_run(plan) {
+                Ok(output) => {
+                    assert_eq!(output, "inside", "the container was given what is outside");
+                    inside += 1;
+                }
+                Err(error) => {
+                    assert!(error.message.contains("leads out of"), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        enough.store(true, Ordering::Relaxed);
+    });
+    println!("  {inside} inside, {refused} refused");
 }
 
 fn tmpfs() {

@@ -6,7 +6,7 @@ use std::{
     io::Read,
     os::unix::fs::{OpenOptionsExt, symlink},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -14,7 +14,8 @@ use std::{
 use runtime::{
     ExitRecord, Running, Runtime, StartError, Status,
     plan::{
-        CgroupPlacement, ContainerId, ContainerPlan, Namespaces, Network, Output, Resources, RootFs, Seccomp, Security,
+        CgroupPlacement, ContainerId, ContainerPlan, Namespaces, Network, Output, Resources, RootFs, RootStorage,
+        Seccomp, Security,
     },
 };
 
@@ -37,11 +38,19 @@ pub struct Node {
     pub cgroup: String,
 }
 
+/// Plans ask for a copy of the image instead of an overlay.
+pub static COPY: AtomicBool = AtomicBool::new(false);
+
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Node {
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        Self::on(&std::env::temp_dir())
+    }
+
+    /// With all its folders on a file system of the caller's choice.
+    pub fn on(place: &Path) -> Self {
+        let folder = tempfile::tempdir_in(place).expect("a folder");
         make_layer(&folder.path().join("layer"));
         let runtime = Runtime::open(&folder.path().join("state"), &folder.path().join("data")).expect("a runtime");
         let cgroup = format!("/oci-rs-test/{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -60,8 +69,14 @@ impl Node {
             terminal: false,
             init: false,
             hostname: None,
-            root: RootFs { layers: vec![self.folder.path().join("layer")], readonly: false, volumes: Vec::new() },
+            root: RootFs {
+                layers: vec![self.folder.path().join("layer")],
+                storage: if COPY.load(Ordering::Relaxed) { RootStorage::Copy } else { RootStorage::Overlay },
+                readonly: false,
+                volumes: Vec::new(),
+            },
             mounts: Vec::new(),
+            confined: None,
             files: Vec::new(),
             devices: Vec::new(),
             namespaces: Namespaces {
@@ -118,6 +133,17 @@ impl Node {
         let exit = container.wait();
         let output = container.output();
         (exit, output.0, output.1)
+    }
+
+    /// Runs a container to its end, if it can be started; its standard output.
+    pub fn try_run(&self, mut plan: ContainerPlan) -> Result<String, StartError> {
+        let stdout = self.fifo(&plan, "out");
+        plan.output = Output { stdout: stdout.clone(), stderr: "/dev/null".into() };
+        let out = read_fifo(stdout);
+        let running = self.runtime.start(&plan)?;
+        let mut container = Container { node: self, plan, running, out: Some(out), err: None };
+        container.wait();
+        Ok(container.out.take().expect("once").join().expect("a reader"))
     }
 
     /// The error with which a plan cannot be started.
@@ -280,4 +306,19 @@ fn make_layer(layer: &Path) {
     let passwd = "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000:web:/home/web:/bin/sh\n";
     fs::write(layer.join("etc/passwd"), passwd).expect("written");
     fs::write(layer.join("etc/group"), "root:x:0:\nweb:x:1000:\nstaff:x:50:web\nvideo:x:44:\n").expect("written");
+}
+
+/// The role `start`: state folder, data folder and a file with a plan. Starts that container, in a process that a failpoint may kill
+/// and whose environment says which.
+pub fn start_from(args: impl IntoIterator<Item = std::ffi::OsString>) -> std::process::ExitCode {
+    let args: Vec<PathBuf> = args.into_iter().map(PathBuf::from).collect();
+    let [state, data, plan] = &args[..] else { return std::process::ExitCode::from(2) };
+    let plan = serde_json::from_slice(&fs::read(plan).expect("a plan")).expect("a plan");
+    match Runtime::open(state, data).expect("a runtime").start(&plan) {
+        Ok(_) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
 }

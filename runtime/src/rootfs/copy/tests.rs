@@ -1,0 +1,245 @@
+//! The kernel says what a stack of layers shows: a copy is compared with an overlay of the same layers.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt, symlink},
+        net::UnixListener,
+    },
+    path::{Path, PathBuf},
+};
+
+use proptest::prelude::*;
+use rustix::{
+    fs::{CWD, XattrFlags, mknodat, setxattr},
+    mount::{MountPropagationFlags, mount_change},
+};
+
+use super::*;
+use crate::rootfs::overlay::Stack;
+
+fn can_mount() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// One thing in a layer.
+#[derive(Debug, Clone)]
+enum Thing {
+    File(u8),
+    Folder { mode: u32, opaque: bool },
+    Link(u8),
+    Fifo,
+    Whiteout,
+}
+
+/// Things by short paths out of few names, so that layers meet.
+type Layer = Vec<(Vec<u8>, Thing)>;
+
+fn thing() -> impl Strategy<Value = Thing> {
+    prop_oneof![
+        3 => any::<u8>().prop_map(Thing::File),
+        4 => (prop_oneof![Just(0o755), Just(0o1777), Just(0o700), Just(0o2770)], prop::bool::weighted(0.2))
+            .prop_map(|(mode, opaque)| Thing::Folder { mode, opaque }),
+        1 => any::<u8>().prop_map(Thing::Link),
+        1 => Just(Thing::Fifo),
+        2 => Just(Thing::Whiteout),
+    ]
+}
+
+fn stack() -> impl Strategy<Value = Vec<Layer>> {
+    let layer = prop::collection::vec((prop::collection::vec(0u8..3, 1..4), thing()), 0..14);
+    prop::collection::vec(layer, 1..6)
+}
+
+/// Makes a layer; what has no place in it (below a file, or a second time) is left out.
+fn make(layer: &Layer, root: &Path, sockets: bool) {
+    fs::create_dir(root).expect("a layer");
+    for (names, thing) in layer {
+        let path = names.iter().fold(root.to_owned(), |path, name| path.join(((b'a' + name) as char).to_string()));
+        let parent = path.parent().expect("a parent");
+        let real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+        let way = parent.ancestors().take_while(|above| above.starts_with(root));
+        if way.into_iter().any(|above| fs::symlink_metadata(above).is_ok() && !real(above))
+            || fs::symlink_metadata(&path).is_ok()
+        {
+            continue;
+        }
+        fs::create_dir_all(parent).expect("parents");
+        match thing {
+            Thing::File(number) => {
+                fs::write(&path, vec![*number; usize::from(*number)]).expect("a file");
+                setxattr(&path, "user.number", &[*number], XattrFlags::empty()).expect("an attribute");
+                std::os::unix::fs::chown(&path, Some(u32::from(*number)), Some(7)).expect("an owner");
+            }
+            Thing::Folder { mode, opaque } => {
+                fs::create_dir(&path).expect("a folder");
+                fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(*mode)).expect("a mode");
+                match (opaque, sockets) {
+                    (true, false) => setxattr(&path, OPAQUE, b"y", XattrFlags::empty()).expect("a mark"),
+                    (true, true) => drop(UnixListener::bind(path.join(".wh..wh..opq")).expect("a mark")),
+                    (false, _) => {}
+                }
+            }
+            Thing::Link(number) => symlink(number.to_string(), &path).expect("a link"),
+            Thing::Fifo => mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("a FIFO"),
+            Thing::Whiteout if sockets => drop(UnixListener::bind(&path).expect("a whiteout")),
+            Thing::Whiteout => mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout"),
+        }
+    }
+    // Times by which everything can be told apart, the deepest first, because what is made in a folder changes its time.
+    for path in walk(root) {
+        let names = path.as_os_str().as_bytes().iter().rev().take_while(|byte| **byte != b'-');
+        let number = names.fold(0i64, |sum, byte| (sum * 31 + i64::from(*byte)) % 1_000_003);
+        let time = rustix::fs::Timespec { tv_sec: 1_000_000 + number, tv_nsec: 123_456_789 };
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("a time");
+    }
+}
+
+/// Everything below a folder, and itself, the deepest first.
+fn walk(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut entries: Vec<_> = fs::read_dir(root).expect("a folder").map(|entry| entry.expect("an entry")).collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    // Where there is nothing to merge, the kernel lists a whiteout that nobody can look up.
+    entries.retain(|entry| entry.metadata().is_ok());
+    for entry in entries {
+        match entry.file_type().expect("a kind").is_dir() {
+            true => found.extend(walk(&entry.path())),
+            false => found.push(entry.path()),
+        }
+    }
+    found.push(root.to_owned());
+    found
+}
+
+/// One line for each path, with everything that images carry.
+fn describe(root: &Path) -> BTreeMap<String, String> {
+    let line = |path: &Path| {
+        let found = fs::symlink_metadata(path).expect("metadata");
+        let kind = found.file_type();
+        let content = match () {
+            () if kind.is_symlink() => fs::read_link(path).expect("a link").into_os_string(),
+            () if kind.is_file() => fs::read(path).expect("content").len().to_string().into(),
+            () => "".into(),
+        };
+        let mut value = [0u8; 8];
+        let number = rustix::fs::lgetxattr(path, "user.number", &mut value).map(|length| value[..length].to_vec());
+        format!(
+            "{:o} {}:{} {}.{} {} {:?} {:?}",
+            found.mode(),
+            found.uid(),
+            found.gid(),
+            found.mtime(),
+            found.mtime_nsec(),
+            kind.is_fifo(),
+            content,
+            number.ok()
+        )
+    };
+    let name = |path: &Path| path.strip_prefix(root).expect("below").display().to_string();
+    walk(root).iter().map(|path| (name(path), line(path))).collect()
+}
+
+/// What an overlay of the layers shows, mounted in a mount namespace of a thread of its own.
+fn overlay_shows(layers: Vec<PathBuf>, folder: &Path) -> BTreeMap<String, String> {
+    let at = |name: &str| folder.join(name);
+    let [upper, work, root] = ["upper", "work", "root"].map(at);
+    for path in [&upper, &work, &root] {
+        fs::create_dir(path).expect("a folder");
+    }
+    let top = fs::metadata(&layers[0]).expect("a layer");
+    let time = fs::FileTimes::new().set_modified(top.modified().expect("a time"));
+    fs::File::open(&upper).expect("a folder").set_times(time).expect("a time");
+    std::thread::spawn(move || {
+        crate::sys::unshare_mounts().expect("a mount namespace");
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
+        Stack::open(&layers, &upper, &work).expect("a stack").mount(&root).expect("an overlay");
+        describe(&root)
+    })
+    .join()
+    .expect("a thread")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_copy_is_what_the_kernel_shows(stack in stack()) {
+        if !can_mount() {
+            return Ok(());
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = |name: &str, sockets: bool| -> Vec<PathBuf> {
+            let paths = (0..stack.len()).map(|number| folder.path().join(format!("{name}-{number}")));
+            stack.iter().zip(paths).map(|(layer, path)| { make(layer, &path, sockets); path }).collect()
+        };
+        let (overlays, sockets) = (made("overlay", false), made("socket", true));
+        let expected = overlay_shows(overlays.clone(), folder.path());
+        for layers in [overlays, sockets] {
+            let target = tempfile::tempdir_in(folder.path()).expect("a folder");
+            super::layers(&layers, target.path()).expect("copied");
+            prop_assert_eq!(describe(target.path()), expected.clone());
+        }
+    }
+}
+
+#[test]
+fn links_holes_devices_capabilities_and_special_bits_are_kept() {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join("layer").join(name);
+    fs::create_dir_all(at("deep/er")).expect("folders");
+    fs::create_dir(folder.path().join("copy")).expect("a folder");
+    fs::write(at("one"), "same").expect("written");
+    fs::hard_link(at("one"), at("deep/er/two")).expect("linked");
+    symlink("nowhere", at("three")).expect("a link");
+    fs::hard_link(at("three"), at("deep/four")).expect("linked");
+    mknodat(CWD, at("null"), FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 3)).expect("a device");
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for name in ["null", "three"] {
+        rustix::fs::lsetxattr(at(name), "security.capability", &capability, XattrFlags::empty()).expect("a capability");
+    }
+    let sparse = fs::File::create(at("sparse")).expect("a file");
+    std::os::unix::fs::FileExt::write_at(&sparse, b"middle", 32 << 20).expect("written");
+    sparse.set_len(64 << 20).expect("longer");
+    fs::write(at("program"), "x").expect("written");
+    std::os::unix::fs::chown(at("program"), Some(3), Some(4)).expect("an owner");
+    fs::set_permissions(at("program"), std::os::unix::fs::PermissionsExt::from_mode(0o6755)).expect("a mode");
+    setxattr(at("program"), "security.capability", &capability, XattrFlags::empty()).expect("a capability");
+    let long = "n".repeat(255);
+    fs::create_dir(at(&long)).expect("a folder");
+    fs::write(at(&long).join(std::ffi::OsStr::from_bytes(b"bytes-\xff")), "").expect("written");
+
+    let copy = folder.path().join("copy");
+    super::layers(&[folder.path().join("layer")], &copy).expect("copied");
+    let meta = |name: &str| fs::symlink_metadata(copy.join(name)).expect("metadata");
+    assert_eq!((meta("one").ino(), meta("one").nlink()), (meta("deep/er/two").ino(), 2));
+    assert_eq!((meta("three").ino(), meta("three").nlink()), (meta("deep/four").ino(), 2));
+    assert!(meta("null").file_type().is_char_device() && meta("null").rdev() == 0x103);
+    assert_eq!(meta("sparse").len(), 64 << 20);
+    assert!(meta("sparse").blocks() < 1024, "{} blocks of a sparse file", meta("sparse").blocks());
+    let content = fs::read(copy.join("sparse")).expect("read");
+    assert!(content[32 << 20..].starts_with(b"middle") && content[..32 << 20].iter().all(|byte| *byte == 0));
+    assert_eq!((meta("program").mode() & 0o7777, meta("program").uid(), meta("program").gid()), (0o6755, 3, 4));
+    let mut value = [0u8; 32];
+    for name in ["program", "null", "three"] {
+        let length = rustix::fs::lgetxattr(copy.join(name), "security.capability", &mut value).expect("kept");
+        assert_eq!(value[..length], capability, "{name}");
+    }
+    assert!(copy.join(&long).join(std::ffi::OsStr::from_bytes(b"bytes-\xff")).exists());
+}
+
+#[test]
+fn what_cannot_be_copied_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir_all(folder.path().join("layer/etc")).expect("a folder");
+    fs::write(folder.path().join("layer/etc/passwd"), "").expect("written");
+    fs::create_dir_all(folder.path().join("copy/etc")).expect("in the way");
+    let error = super::layers(&[folder.path().join("layer")], &folder.path().join("copy")).expect_err("in the way");
+    assert!(error.to_string().contains("copying / of the image to "), "{error}");
+}

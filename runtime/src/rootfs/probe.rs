@@ -1,0 +1,121 @@
+//! Whether overlayfs works with writable layers in a data folder: tried out, because file systems refuse it at different moments.
+//!
+//! Another overlay and network file systems are refused when mounting; one without the extended attributes or the kind of rename
+//! that overlayfs needs lets itself be mounted, and then some programs fail in the container.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::OwnedFd,
+    path::Path,
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, FlockOperation, Mode, flock, fstatfs, mkdirat, openat, renameat, unlinkat},
+    io::Errno,
+};
+
+use super::{overlay::Stack, writable};
+use crate::error::{Context, RuntimeError};
+
+/// Tries it out; the reason when it does not work. An error says that it could not be found out (a full disk, for instance).
+/// Nothing stays, and no mount is ever attached.
+pub(crate) fn overlay_problem(data_dir: &Path) -> Result<Option<String>, RuntimeError> {
+    let all = writable::all(data_dir);
+    let folder = all.join(".probe");
+    let context = || format!("trying out overlayfs in {}", all.display());
+    // One at a time: another plugin may be at it, or may have died in the middle.
+    let lock = File::open(&all).context(context)?;
+    flock(&lock, FlockOperation::LockExclusive).context(context)?;
+    writable::remove_tree(&folder)?;
+    let outcome = prepare(&folder).context(context).and_then(|()| attempt(&folder).context(context));
+    writable::remove_tree(&folder)?;
+    Ok(outcome?.map(|problem| format!("{problem} ({} is on {})", data_dir.display(), file_system(&lock))))
+}
+
+fn prepare(folder: &Path) -> io::Result<()> {
+    for name in ["lower/folder", "upper", "work"] {
+        fs::create_dir_all(folder.join(name))?;
+    }
+    fs::write(folder.join("lower/folder/old"), "")?;
+    fs::write(folder.join("lower/renamed"), "")
+}
+
+/// Mounts an overlay and does in it what puts the file system of its upper folder to the test.
+fn attempt(folder: &Path) -> Result<Option<String>, io::Error> {
+    if !tells_kinds(&folder.join("lower"))? {
+        return Ok(Some("folders there do not tell the kinds of their entries (d_type)".to_owned()));
+    }
+    let stack =
+        Stack::open(&[folder.join("lower")], &folder.join("upper"), &folder.join("work")).map_err(io::Error::other)?;
+    let older = |error: Errno| if error == Errno::INVAL { stack.detached("lowerdir", false) } else { Err(error) };
+    let root = match stack.detached("lowerdir", true).or_else(older) {
+        Ok(root) => root,
+        Err(error) if passing(error) => return Err(error.into()),
+        Err(Errno::NODEV) => return Ok(Some("the kernel has no overlayfs, or may not load it".to_owned())),
+        Err(error) => return Ok(Some(format!("overlayfs cannot be mounted: {}", io::Error::from(error)))),
+    };
+    match exercise(&root) {
+        Ok(true) => Ok(None),
+        Ok(false) => {
+            Ok(Some("on overlayfs, a folder that was removed and made again shows its old content".to_owned()))
+        }
+        Err(error) if passing(error) => Err(error.into()),
+        Err(error) => Ok(Some(format!("overlayfs fails when it is written to: {}", io::Error::from(error)))),
+    }
+}
+
+/// Leaves whiteouts, and an opaque folder in place of a lower one. Says whether all looks as it should.
+fn exercise(root: &OwnedFd) -> Result<bool, Errno> {
+    renameat(root, "renamed", root, "new")?;
+    unlinkat(root, "folder/old", AtFlags::empty())?;
+    unlinkat(root, "folder", AtFlags::REMOVEDIR)?;
+    mkdirat(root, "folder", Mode::RWXU)?;
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let list = |name: &str| -> Result<Vec<Vec<u8>>, Errno> {
+        let folder = openat(root, name, flags, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&folder)? {
+            names.push(entry?.file_name().to_bytes().to_vec());
+        }
+        names.retain(|name| name != b"." && name != b"..");
+        names.sort();
+        Ok(names)
+    };
+    Ok(list("folder")?.is_empty() && list(".")? == [b"folder".to_vec(), b"new".to_vec()])
+}
+
+/// Without the kinds, overlayfs does not recognise its own whiteouts in a listing.
+fn tells_kinds(folder: &Path) -> io::Result<bool> {
+    for entry in Dir::read_from(File::open(folder)?)? {
+        if entry?.file_type() == FileType::Unknown {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Says nothing about overlayfs: it may work a moment later.
+fn passing(error: Errno) -> bool {
+    [Errno::NOSPC, Errno::DQUOT, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::INTR].contains(&error)
+}
+
+/// A file system by its name, for people (statfs(2)).
+fn file_system(file: &File) -> String {
+    let Ok(stat) = fstatfs(file) else { return "an unknown file system".to_owned() };
+    // The magic numbers are 32 bits wide, whatever the type of the field.
+    let name = match stat.f_type as u32 {
+        0x794c_7630 => "overlayfs",
+        0x6969 => "NFS",
+        0x8584_58f6 => "ramfs",
+        0x4d44 => "FAT",
+        0x6573_5546 => "FUSE",
+        0x0102_1994 => "tmpfs",
+        0x5846_5342 => "XFS",
+        0x9123_683e => "btrfs",
+        0xef53 => "ext4",
+        0xfe53_4d42 | 0xff53_4d42 => "SMB",
+        other => return format!("a file system of type {other:#x}"),
+    };
+    name.to_owned()
+}

@@ -1,0 +1,368 @@
+//! How a root comes to be: overlays of many layers on the file systems that people use, and copies where overlays do not work.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use runtime::plan::RootStorage;
+use rustix::{
+    fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr},
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+};
+
+use crate::common::Node;
+
+pub const CASES: &[(&str, fn())] = &[
+    ("roots_on_ext4", || on_disk("ext4", &["mkfs.ext4", "-q"])),
+    ("roots_on_xfs", || on_disk("xfs", &["mkfs.xfs", "-q"])),
+    ("roots_on_btrfs", || on_disk("btrfs", &["mkfs.btrfs", "-q"])),
+    ("roots_on_tmpfs", on_tmpfs),
+    ("roots_on_an_overlay", on_an_overlay),
+    ("roots_on_ramfs", on_ramfs),
+    ("roots_on_a_restricted_mount", on_a_restricted_mount),
+    ("roots_of_many_layers", many_layers),
+    ("roots_of_too_many_layers", too_many_layers),
+    ("roots_left_without_an_owner", left_without_an_owner),
+    ("roots_survive_a_death_in_the_middle", survive_a_death_in_the_middle),
+    ("measure_roots", measure),
+];
+
+/// A mounted file system in a temporary folder; unmounted when it goes.
+struct Disk {
+    folder: tempfile::TempDir,
+}
+
+impl Disk {
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("root")).expect("a folder");
+        Self { folder }
+    }
+
+    /// One in memory.
+    fn nodev(kind: &str, flags: MountFlags, data: Option<&str>) -> Self {
+        let disk = Self::new();
+        let data = data.map(|data| std::ffi::CString::new(data).expect("no NUL"));
+        mount(kind, disk.root(), kind, flags, data.as_deref()).expect("a mount");
+        disk
+    }
+
+    /// An overlay on the temporary folder's file system.
+    fn overlay() -> Self {
+        let disk = Self::new();
+        let at = |name: &str| disk.folder.path().join(name);
+        for name in ["lower", "upper", "work"] {
+            fs::create_dir(at(name)).expect("a folder");
+        }
+        let (lower, upper, work) = (at("lower"), at("upper"), at("work"));
+        let data = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        let data = std::ffi::CString::new(data).expect("no NUL");
+        mount("overlay", disk.root(), "overlay", MountFlags::empty(), data.as_c_str()).expect("a mount");
+        disk
+    }
+
+    /// One in a file, if the kernel and the machine can; says why not.
+    fn made_by(kind: &str, mkfs: &[&str]) -> Option<Self> {
+        let known =
+            || fs::read_to_string("/proc/filesystems").expect("known file systems").contains(&format!("\t{kind}\n"));
+        // Where it is a module, asking for it loads it; a kernel without any has no modprobe either.
+        if !known() && (Command::new("modprobe").arg(kind).status().is_err() || !known()) {
+            println!("skipped: the kernel has no {kind}");
+            return None;
+        }
+        let disk = Self::new();
+        let image = disk.folder.path().join("image");
+        fs::File::create(&image).expect("a file").set_len(512 << 20).expect("a length");
+        let run = |program: &str, args: &[&str], more: &[&Path]| {
+            let output = Command::new(program)
+                .args(args)
+                .args(more)
+                .output()
+                .unwrap_or_else(|error| panic!("{program}: {error}"));
+            assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        run(mkfs[0], &mkfs[1..], &[&image]);
+        run("mount", &["-t", kind, "-o", "loop"], &[&image, &disk.root()]);
+        Some(disk)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Err(error) = unmount(self.root(), UnmountFlags::DETACH) {
+            println!("unmounting {}: {error}", self.root().display());
+        }
+    }
+}
+
+/// Two layers over the node's own: one hides, the other one adds.
+fn layers(node: &Node) -> Vec<PathBuf> {
+    let at = |name: &str| node.folder.path().join(name);
+    fs::create_dir_all(at("middle/home")).expect("a folder");
+    fs::create_dir_all(at("top/tmp/new")).expect("a folder");
+    fs::write(at("top/tmp/new/file"), "new").expect("written");
+    fs::hard_link(at("top/tmp/new/file"), at("top/second")).expect("linked");
+    vec![at("top"), at("middle"), at("layer")]
+}
+
+/// Hides `/etc/group` and what is in `/home` in the second layer, with the marks of overlayfs.
+fn hide(middle: &Path) {
+    fs::create_dir_all(middle.join("etc")).expect("a folder");
+    mknodat(CWD, middle.join("etc/group"), FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout");
+    setxattr(middle.join("home"), "trusted.overlay.opaque", b"y", XattrFlags::empty()).expect("an opaque folder");
+}
+
+/// The same where the file system does not take them, as the image store does it.
+fn hide_by_sockets(middle: &Path) {
+    fs::create_dir_all(middle.join("etc")).expect("a folder");
+    for path in ["etc/group", "home/.wh..wh..opq"] {
+        mknodat(CWD, middle.join(path), FileType::Socket, Mode::empty(), 0).expect("a whiteout");
+    }
+}
+
+/// Prints what shows, changes something, and looks at it again.
+const SCRIPT: &str = "ls -A /home; ls /etc; cat /second; stat -c %h /second; echo more >> /second && cat /tmp/new/file; \
+                      rm -r /tmp/new && mkdir /tmp/new && ls -A /tmp/new; mv /etc/passwd /etc/moved && ls /etc";
+
+/// Runs the script on a root made in this way.
+fn check(node: &Node, storage: RootStorage, layers: Vec<PathBuf>) {
+    let before = listing(&layers[0]);
+    let mut plan = node.plan(SCRIPT);
+    plan.root.storage = storage;
+    plan.root.layers.clone_from(&layers);
+    let mut container = node.start(plan);
+    let exit = container.wait();
+    let (out, err) = container.output();
+    // A hard link is broken by the first write to it in an overlay, which copies the file up; in a copy it stays one file.
+    let linked = if storage == RootStorage::Copy { "newmore\n" } else { "new" };
+    assert_eq!(out, format!("passwd\nnew2\n{linked}moved\n"), "{storage:?}: {err}");
+    assert_eq!(exit.exit_code, 0);
+    drop(container);
+    assert_eq!(listing(&layers[0]), before, "a layer was changed");
+}
+
+fn listing(folder: &Path) -> Vec<(PathBuf, u64, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let meta = fs::symlink_metadata(&path).expect("metadata");
+        found.push((path.clone(), meta.size(), meta.ino()));
+        if meta.is_dir() {
+            found.extend(listing(&path));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn both_ways(place: &Path) {
+    let node = Node::on(place);
+    assert_eq!(node.runtime.overlay_problem().expect("a probe"), None);
+    assert_eq!(fs::read_dir(node.folder.path().join("data/containers")).expect("a folder").count(), 0, "probe is left");
+    let layers = layers(&node);
+    hide(&layers[1]);
+    for storage in [RootStorage::Overlay, RootStorage::Copy] {
+        check(&node, storage, layers.clone());
+    }
+}
+
+fn on_disk(kind: &str, mkfs: &[&str]) {
+    if let Some(disk) = Disk::made_by(kind, mkfs) {
+        both_ways(&disk.root());
+    }
+}
+
+fn on_tmpfs() {
+    both_ways(&Disk::nodev("tmpfs", MountFlags::empty(), None).root());
+}
+
+/// As in CI, where everything runs in a container of somebody else's.
+fn on_an_overlay() {
+    let disk = Disk::overlay();
+    let node = Node::on(&disk.root());
+    let problem = node.runtime.overlay_problem().expect("a probe").expect("overlayfs takes no overlay as upper folder");
+    assert!(problem.contains("overlayfs cannot be mounted") && problem.contains("is on overlayfs"), "{problem}");
+    assert_eq!(node.runtime.overlay_problem().expect("remembered"), Some(problem));
+    let layers = layers(&node);
+    hide_by_sockets(&layers[1]);
+    check(&node, RootStorage::Copy, layers.clone());
+    // The other way is no way, and leaves nothing.
+    let mut plan = node.plan("true");
+    plan.root.layers = layers;
+    plan.root.storage = RootStorage::Overlay;
+    let error = node.refuse(&plan);
+    assert!(error.message.contains("mounting the container's root file system of 3 layers"), "{error}");
+}
+
+/// It lets overlayfs mount it as upper folder, but holds no extended attributes.
+fn on_ramfs() {
+    let disk = Disk::nodev("ramfs", MountFlags::empty(), None);
+    let node = Node::on(&disk.root());
+    let problem = node.runtime.overlay_problem().expect("a probe").expect("ramfs has no attributes");
+    assert!(problem.contains("is on ramfs"), "{problem}");
+    let layers = layers(&node);
+    hide_by_sockets(&layers[1]);
+    check(&node, RootStorage::Copy, layers);
+}
+
+/// The root of a container is as free as an overlay's, wherever the data folder is.
+fn on_a_restricted_mount() {
+    let disk = Disk::nodev("tmpfs", MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV, None);
+    let node = Node::on(&disk.root());
+    let mut plan = node
+        .plan("while read _ _ _ _ target options _; do [ $target = / ] && echo $options; done < /proc/self/mountinfo");
+    plan.root.storage = RootStorage::Copy;
+    let (_, out, err) = node.run(plan);
+    let options: Vec<&str> = out.trim().split(',').collect();
+    assert!(
+        options.contains(&"rw") && !["noexec", "nosuid", "nodev"].iter().any(|no| options.contains(no)),
+        "{out} {err}"
+    );
+}
+
+fn many_layers() {
+    let disk = Disk::nodev("tmpfs", MountFlags::empty(), None);
+    let node = Node::on(&disk.root());
+    for count in [36usize, 128, 300, 500] {
+        let mut plan = node.plan("ls /many | wc -l; cat /many/who");
+        let made = (1..count).map(|number| {
+            let layer = node.folder.path().join(format!("many-{count}/{number}/fs"));
+            fs::create_dir_all(layer.join("many")).expect("a layer");
+            fs::write(layer.join("many").join(number.to_string()), "").expect("written");
+            fs::write(layer.join("many/who"), number.to_string()).expect("written");
+            layer
+        });
+        plan.root.layers = made.chain([node.folder.path().join("layer")]).collect();
+        for storage in [RootStorage::Overlay, RootStorage::Copy] {
+            let mut plan = plan.clone();
+            plan.id = format!("{}-{storage:?}", plan.id).parse().expect("an id");
+            plan.root.storage = storage;
+            let (_, out, err) = node.run(plan);
+            assert_eq!(out, format!("{count}\n1"), "{count} layers, {storage:?}: {err}");
+        }
+    }
+}
+
+fn too_many_layers() {
+    let disk = Disk::nodev("tmpfs", MountFlags::empty(), None);
+    let node = Node::on(&disk.root());
+    let mut plan = node.plan("echo copied");
+    let empty = (0..500).map(|number| {
+        let layer = node.folder.path().join(format!("empty/{number}"));
+        fs::create_dir_all(&layer).expect("a layer");
+        layer
+    });
+    plan.root.layers = empty.chain([node.folder.path().join("layer")]).collect();
+    plan.root.storage = RootStorage::Overlay;
+    let error = node.refuse(&plan);
+    assert!(error.message.contains("501 layers"), "{error}");
+    plan.root.storage = RootStorage::Copy;
+    assert_eq!(node.run(plan).1, "copied\n");
+}
+
+/// What a start leaves that was killed before it could say whose the folder is.
+fn left_without_an_owner() {
+    let node = Node::new();
+    let containers = node.folder.path().join("data/containers");
+    fs::create_dir(containers.join("nobody")).expect("a folder");
+    fs::create_dir_all(containers.join("somebody/upper")).expect("a folder");
+    std::os::unix::fs::symlink("/run/another", containers.join("somebody/owner")).expect("a link");
+    fs::create_dir_all(containers.join("ours/root.tmp")).expect("a folder");
+    std::os::unix::fs::symlink(node.folder.path().join("state"), containers.join("ours/owner")).expect("a link");
+    // As an earlier build wrote it.
+    fs::create_dir_all(containers.join("old/upper")).expect("a folder");
+    fs::write(containers.join("old/owner"), node.folder.path().join("state").as_os_str().as_encoded_bytes())
+        .expect("written");
+    let mut swept = node.runtime.sweep().expect("swept");
+    swept.sort();
+    assert_eq!(swept, ["old", "ours"]);
+    let left: Vec<_> =
+        fs::read_dir(&containers).expect("a folder").map(|entry| entry.expect("an entry").file_name()).collect();
+    assert_eq!(left, ["somebody"]);
+    // Nor does what an earlier start of the same container left show in the next one.
+    let mut plan = node.plan("ls /left || echo gone");
+    plan.root.storage = RootStorage::Copy;
+    let left = containers.join(plan.id.as_str());
+    for folder in ["root", "root.tmp"] {
+        fs::create_dir_all(left.join(folder).join("left")).expect("a folder");
+    }
+    assert_eq!(node.run(plan).1, "gone\n");
+}
+
+/// Wherever the creator dies while it makes a root: the start fails, says so, and nothing is left; the next one works.
+fn survive_a_death_in_the_middle() {
+    let node = Node::new();
+    let at = |name: &str| node.folder.path().join(name);
+    for storage in [RootStorage::Overlay, RootStorage::Copy] {
+        let mut plan = node.plan("true");
+        plan.root.storage = storage;
+        fs::write(at("plan"), serde_json::to_vec(&plan).expect("text")).expect("written");
+        let start = |variable: &str, value: &std::ffi::OsStr| {
+            let program = std::env::current_exe().expect("this program");
+            let args = [at("state"), at("data"), at("plan")];
+            Command::new(program).arg("start").args(args).env(variable, value).output().expect("a start")
+        };
+        let trace = at("trace");
+        assert!(start("OCI_RS_FAILPOINT_TRACE", trace.as_os_str()).status.success());
+        node.runtime.destroy(&plan.id).expect("destroyed");
+        let points: Vec<String> = fs::read_to_string(&trace).expect("a trace").lines().map(str::to_owned).collect();
+        let points: Vec<&String> = points.iter().filter(|point| point.starts_with("root-")).collect();
+        assert!(points.len() >= if storage == RootStorage::Copy { 4 } else { 1 }, "{storage:?}: {points:?}");
+        for point in points {
+            let output = start("OCI_RS_FAILPOINT", point.as_ref());
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(!output.status.success() && text.contains("ended without a word"), "{point}: {text}");
+            node.assert_clean(&plan);
+        }
+        fs::remove_file(trace).expect("removed");
+    }
+}
+
+/// How long a start takes with a mounted and with a copied image of 4000 files in 200 folders, 64 MB; and the probe.
+fn measure() {
+    let disks = [
+        ("ext4", Disk::made_by("ext4", &["mkfs.ext4", "-q"])),
+        ("xfs", Disk::made_by("xfs", &["mkfs.xfs", "-q"])),
+        ("btrfs", Disk::made_by("btrfs", &["mkfs.btrfs", "-q"])),
+        ("tmpfs", Some(Disk::nodev("tmpfs", MountFlags::empty(), None))),
+        ("overlay", Some(Disk::overlay())),
+    ];
+    for (kind, disk) in disks {
+        let Some(disk) = disk else { continue };
+        let node = Node::on(&disk.root());
+        for number in 0..4000 {
+            let folder = node.folder.path().join(format!("layer/many/{}", number / 20));
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::write(folder.join(number.to_string()), vec![7; 16 << 10]).expect("written");
+        }
+        let begun = Instant::now();
+        let problem = node.runtime.overlay_problem().expect("a probe");
+        print!("{kind}: probe {} us", begun.elapsed().as_micros());
+        let ways: &[RootStorage] =
+            if problem.is_some() { &[RootStorage::Copy] } else { &[RootStorage::Overlay, RootStorage::Copy] };
+        for storage in ways {
+            let mut times: Vec<u128> = (0..5)
+                .map(|_| {
+                    let mut plan = node.plan("true");
+                    plan.root.storage = *storage;
+                    let begun = Instant::now();
+                    let container = node.start(plan);
+                    let time = begun.elapsed().as_millis();
+                    container.wait();
+                    time
+                })
+                .collect();
+            times.sort_unstable();
+            print!(", {storage:?} {} ms", times[2]);
+        }
+        println!();
+    }
+}
