@@ -6,9 +6,9 @@
 . "$(dirname "$0")/lib.sh"
 
 # package:file that shows that it is there
-PACKAGES="busybox-static:/bin/busybox containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
+PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
     docker-registry:/usr/bin/docker-registry e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
-    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci ca-certificates:/etc/ssl/certs/ca-certificates.crt"
+    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci ca-certificates:/etc/ssl/certs/ca-certificates.crt xfsprogs:/sbin/mkfs.xfs"
 
 packages() {
     local entry missing=()

@@ -117,6 +117,12 @@ impl Images {
         self.push(name, &build(Compression::Gzip, fields))
     }
 
+    /// The image with further layers over its one.
+    pub fn with_layers(&self, name: &str, layers: impl IntoIterator<Item = Layer>) -> String {
+        let image = image(Compression::Gzip, json!({}));
+        self.push(name, &layers.into_iter().fold(image, Image::layer).build())
+    }
+
     /// An image with neither entrypoint nor command.
     pub fn without_command(&self) -> String {
         self.with_config("no-command", json!({"Cmd": null}))
@@ -153,6 +159,10 @@ pub fn built(compression: Compression) -> Built {
 }
 
 fn build(compression: Compression, fields: Json) -> Built {
+    image(compression, fields).build()
+}
+
+fn image(compression: Compression, fields: Json) -> Image {
     let mut run = json!({
         "Env": ["PATH=/usr/local/bin:/bin:/usr/bin:/sbin", "IMAGE_ENV=from-image"],
         "Cmd": ["/bin/sh"],
@@ -160,7 +170,7 @@ fn build(compression: Compression, fields: Json) -> Built {
     if let (Some(run), Json::Object(fields)) = (run.as_object_mut(), fields) {
         run.extend(fields);
     }
-    Image::new().layer(layer().compression(compression)).run(run).build()
+    Image::new().layer(layer().compression(compression)).run(run)
 }
 
 /// The layer, made once.

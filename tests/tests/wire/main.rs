@@ -18,6 +18,7 @@ mod pull;
 mod races;
 mod recovery;
 mod retention;
+mod roots;
 mod security;
 mod stats;
 mod stop;
