@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers of strangers' bytes: every target of fuzz/ for SECONDS seconds (60), two at a time, starting from its seeds.
 # An input that fools a target is left in fuzz/found/ and its name printed; run that binary on that file to see it again.
+# FUZZ_SEED=N repeats a walk as far as time allows; without it every walk is another one.
 #   fuzz.sh              all targets          fuzz.sh layer pax …   only those
 duration=${SECONDS_EACH:-60}
 . "$(dirname "$0")/lib.sh"
@@ -26,7 +27,7 @@ run() {
     [ ! -e "fuzz/words/$target" ] || words=("-dict=fuzz/words/$target")
     mkdir "$work/$target"
     # New inputs go to the first folder; the seeds stay as they are.
-    "$FUZZ_TARGET_DIR/$HOST/fuzz/$target" -max_total_time="$duration" -timeout=20 -rss_limit_mb=2048 -max_len=65536 \
+    "$FUZZ_TARGET_DIR/$HOST/fuzz/$target" -seed="${FUZZ_SEED:-0}" -max_total_time="$duration" -timeout=20 -rss_limit_mb=2048 -max_len=65536 \
         -artifact_prefix="fuzz/found/$target-" "${words[@]}" "$work/$target" "fuzz/corpus/$target" >"$work/$target.log" 2>&1 || status=$?
     if [ $status = 0 ]; then
         echo "$target: $(grep -oE '^(Done|DONE).*' "$work/$target.log" | tail -n 1), $(ls "$work/$target" | wc -l) new inputs"
