@@ -129,7 +129,12 @@ pub(crate) fn commit(layout: &Layout, staged: &Path, meta: &LayerMeta) -> Result
 
 /// Changes a layer's record, if the layer may still be used.
 fn update(layout: &Layout, diff_id: &Digest, change: impl FnOnce(&mut LayerMeta)) -> Result<(), StoreError> {
+    // What is gone needs no lock, which would make its file again where a store was taken away altogether.
+    if usable(layout, diff_id)?.is_none() {
+        return Ok(());
+    }
     let _alone = layout.lock(true)?;
+    // Read again: the record may have changed since, and the layer may be gone.
     let Some(before) = usable(layout, diff_id)? else { return Ok(()) };
     let mut after = before.clone();
     change(&mut after);
