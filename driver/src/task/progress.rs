@@ -59,7 +59,9 @@ impl Progress for PullEvents {
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } => {
                 let due = self.pace.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
                 if let Some(elapsed) = due {
-                    self.events.emit(advance(bytes_done, bytes_total, layers_done, layers, elapsed), []);
+                    let annotations =
+                        [("bytes_done", bytes_done.to_string()), ("bytes_total", bytes_total.to_string())];
+                    self.events.emit(advance(bytes_done, bytes_total, layers_done, layers, elapsed), annotations);
                 }
             }
             PullEvent::Done { digest, bytes, elapsed, cached: false } => {
