@@ -19,6 +19,7 @@ mod seccomp;
 mod spec;
 mod state;
 mod sys;
+mod terminal;
 mod user;
 
 pub use cgroup::{
@@ -31,5 +32,6 @@ pub use monitor::monitor_main;
 pub use process::ProcessRef;
 pub use runtime::{Running, Runtime, StatsReader, Status};
 pub use state::ExitRecord;
+pub use terminal::TerminalHold;
 
 pub use exec::{ExecExit, ExecProcess, ExecRequest, TerminalSize, exec_main};

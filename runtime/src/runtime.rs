@@ -30,6 +30,7 @@ use crate::{
     process::{ProcessRecord, ProcessRef},
     rootfs::{Writable, overlay_problem, remove_tree},
     state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
+    terminal::TerminalHold,
 };
 
 /// How long killed processes may take to end. One that hangs in the kernel longer (a dead network file system) is reported.
@@ -95,6 +96,12 @@ impl Running {
     /// Sends a signal to the container's first process; fine when that has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         self.init.signal(signal)
+    }
+
+    /// Holds the container's terminal, if its monitor has one, so that it does not go with the monitor.
+    pub fn hold_terminal(&self) -> io::Result<Option<TerminalHold>> {
+        // Without a monitor there is nothing left to hold.
+        if self.monitor.pid == self.init.pid { Ok(None) } else { TerminalHold::of(&self.monitor) }
     }
 }
 
@@ -313,13 +320,14 @@ impl Runtime {
         ProcessRef::find(&record).context(|| format!("looking for process {}", record.pid))
     }
 
-    /// Where the container's output goes; `None` when there is no such container.
-    pub fn output(&self, id: &ContainerId) -> Result<Option<Output>, RuntimeError> {
+    /// Where the container's output goes, and whether it has a terminal; `None` when there is no such container.
+    pub fn output(&self, id: &ContainerId) -> Result<Option<(Output, bool)>, RuntimeError> {
         #[derive(serde::Deserialize)]
         struct Essentials {
             output: Output,
+            terminal: bool,
         }
-        Ok(self.task(id).read::<Essentials>(PLAN)?.map(|plan| plan.output))
+        Ok(self.task(id).read::<Essentials>(PLAN)?.map(|plan| (plan.output, plan.terminal)))
     }
 
     /// The count of bytes that were dropped of one of the container's streams, by the stream's name.

@@ -16,6 +16,7 @@
 mod drain;
 mod readers;
 mod stream;
+pub mod terminal;
 
 use std::{collections::HashSet, io, mem::MaybeUninit, os::fd::OwnedFd, sync::OnceLock, time::Duration};
 
@@ -155,7 +156,7 @@ impl Keeper {
         let (runtime, id) = (self.runtime.clone(), container.clone());
         let output = tokio::task::spawn_blocking(move || runtime.output(&id)).await;
         let output = match output {
-            Ok(Ok(Some(output))) => output,
+            Ok(Ok(Some((output, _)))) => output,
             Ok(Ok(None)) | Err(_) => return,
             Ok(Err(error)) => return tracing::warn!(%container, %error, "log FIFOs are not watched"),
         };

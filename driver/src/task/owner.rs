@@ -14,7 +14,11 @@ use super::{
     registry::Facts,
     start::{Alive, Recovered, Started},
 };
-use crate::{engine::Engine, events::TaskEvents, logs::Watched};
+use crate::{
+    engine::Engine,
+    events::TaskEvents,
+    logs::{self, Watched},
+};
 
 /// How long the monitor of a killed container may take to write down its end.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
@@ -60,6 +64,8 @@ pub struct Owner {
     alive: Option<Arc<Alive>>,
     logs: Option<Watched>,
     hits: Option<AbortOnDrop>,
+    /// Ends with the container by itself.
+    terminal: Option<AbortOnDrop>,
     ended: Option<Later<Exit>>,
     grace: Option<Instant>,
     /// Destroys that wait for a start to come to its end.
@@ -126,6 +132,7 @@ impl Owner {
             alive: None,
             logs: None,
             hits: None,
+            terminal: None,
             ended: None,
             grace: None,
             destroys: Vec::new(),
@@ -198,6 +205,9 @@ impl Owner {
         let alive = Arc::new(alive);
         self.phase = Phase::Running;
         self.logs = self.engine.logs.watch(alive.container(), self.events());
+        let runtime = self.engine.runtime.clone();
+        let terminal = logs::terminal::keep(runtime, alive.container().clone(), alive.clone());
+        self.terminal = Some(AbortOnDrop::of(terminal));
         self.hits = Some(AbortOnDrop::of(hits::watch(self.engine.clone(), alive.container().clone(), self.events())));
         self.ended = Some(Box::pin(alive.clone().end(self.engine.clone())));
         self.view.send_modify(|view| {

@@ -231,6 +231,12 @@ pub async fn recover(engine: &Arc<Engine>, state: &DriverState) -> Result<Recove
     }
 }
 
+impl AsRef<Running> for Alive {
+    fn as_ref(&self) -> &Running {
+        &self.running
+    }
+}
+
 impl Alive {
     /// Its name in the runtime.
     pub fn container(&self) -> &ContainerId {

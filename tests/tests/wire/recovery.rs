@@ -219,6 +219,31 @@ async fn a_task_survives_its_monitor() {
     node.finish(plugin).await;
 }
 
+/// The monitor of a task with a terminal copies its output; the plugin goes on with that.
+#[tokio::test]
+async fn a_terminal_survives_its_monitor() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = "echo up; while [ ! -e /local/go ]; do sleep 0.02; done; test -t 1 && seq 1 20000; exit 41";
+    let task = node.task(&images.busybox()).sh(script).option("tty", serde_json::json!(true)).build(&mut plugin).await;
+    plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    let held = || plugin.descriptors().iter().any(|file| file.ends_with("ptmx"));
+    assert!(eventually(seconds(10), held).await, "the plugin does not hold the terminal: {:#?}", plugin.descriptors());
+    let init = plugin.init_pid(&task);
+    let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
+    kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+    let wait = plugin.wait(task.id());
+    tell(&task);
+    let exit = wait.await;
+    assert!(exit.code == 41 || exit.err.contains("lost"), "{exit:?}");
+    let expected: String = (1..=20_000).map(|n| format!("{n}\r\n")).collect();
+    assert!(task.stdout().all(seconds(10)).await == format!("up\r\n{expected}"), "the whole output");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
 /// Without a monitor a task can still be stopped, by its signal and by force.
 #[tokio::test]
 async fn a_task_without_its_monitor_is_stopped() {

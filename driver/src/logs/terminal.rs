@@ -1,0 +1,113 @@
+//! A terminal whose monitor was killed: its hang-up would end the task, and nobody would copy its output to the log.
+//!
+//! The monitor does that copying. A plugin that sees it run takes a hold of terminal and log besides, and goes on where a killed
+//! monitor stopped.
+
+use std::{
+    fs::OpenOptions,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::Path,
+    sync::Arc,
+};
+
+use runtime::{Running, Runtime, plan::ContainerId};
+use rustix::{
+    fs::{FileType, OFlags, fstat},
+    io::{Errno, read, write},
+};
+use tokio::io::Interest;
+
+use crate::sys;
+
+/// Holds the terminal of a container that has one until the container has ended.
+pub async fn keep(runtime: Runtime, container: ContainerId, running: Arc<impl AsRef<Running> + Send + Sync + 'static>) {
+    let (id, worker) = (container.clone(), running.clone());
+    let taken = tokio::task::spawn_blocking(move || -> io::Result<_> {
+        let output = runtime.output(&id).map_err(io::Error::other)?;
+        let Some((output, true)) = output else { return Ok(None) };
+        let hold = (*worker).as_ref().hold_terminal()?;
+        hold.map(|hold| Ok((open_log(&output.stdout)?, hold))).transpose()
+    });
+    let kept = async {
+        let taken = taken.await.map_err(io::Error::other)?;
+        let Some((log, hold)) = taken? else { return Ok(()) };
+        let running = (*running).as_ref();
+        ended(running.monitor.pidfd.as_fd()).await?;
+        // A monitor that was not killed ends after its container.
+        if running.init.ended() {
+            return Ok(());
+        }
+        tracing::warn!(%container, "copying the output of a terminal whose monitor was killed");
+        copy(hold.as_fd().try_clone_to_owned()?, log, running.init.pidfd.as_fd()).await
+    };
+    let kept: io::Result<()> = kept.await;
+    if let Err(error) = kept {
+        tracing::warn!(%container, %error, "the task's terminal depends on its monitor alone");
+    }
+}
+
+/// The log, open for writing, or its reader would see its end as soon as the monitor has gone; and for reading, so that a log
+/// without a reader is no error.
+fn open_log(path: &Path) -> io::Result<OwnedFd> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY).bits() as i32;
+    let log = OwnedFd::from(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?);
+    match FileType::from_raw_mode(fstat(&log)?.st_mode) {
+        FileType::Fifo | FileType::CharacterDevice => Ok(log),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the log is neither a FIFO nor /dev/null")),
+    }
+}
+
+async fn ended(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    sys::watch(pidfd.try_clone_to_owned()?, Interest::READABLE)?.readable().await.map(drop)
+}
+
+/// Copies until the process has ended and nothing is left.
+async fn copy(master: OwnedFd, log: OwnedFd, process: BorrowedFd<'_>) -> io::Result<()> {
+    let master = sys::watch(master, Interest::READABLE)?;
+    let mut end = Box::pin(ended(process));
+    let mut over = false;
+    let mut buffer = [0; 4096];
+    loop {
+        match read(master.get_ref(), &mut buffer) {
+            Ok(0) | Err(Errno::IO) => return Ok(()),
+            Ok(count) => write_all(&log, buffer.get(..count).unwrap_or_default()).await?,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if over => return Ok(()),
+            Err(Errno::AGAIN) => tokio::select! {
+                ready = master.readable() => {
+                    let mut ready = ready?;
+                    // Only what was there when we looked has been read; more may have come since.
+                    if read_would_block(master.get_ref())? {
+                        ready.clear_ready();
+                    }
+                }
+                result = &mut end => {
+                    result?;
+                    over = true;
+                }
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn read_would_block(master: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::io::ioctl_fionread(master)? == 0)
+}
+
+async fn write_all(log: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match write(log, bytes) {
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            // Seldom: watched only then, because /dev/null cannot be.
+            Err(Errno::AGAIN) => drop(sys::watch(log.try_clone()?, Interest::WRITABLE)?.writable().await?),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
