@@ -39,6 +39,12 @@ impl Digest {
         &self.0[7..]
     }
 
+    /// The digest whose [`Digest::hex`] this is.
+    pub(crate) fn from_hex(hex: &str) -> Option<Digest> {
+        let algorithm = if hex.len() == 64 { "sha256" } else { "sha512" };
+        format!("{algorithm}:{hex}").parse().ok()
+    }
+
     /// The hash function.
     pub fn algorithm(&self) -> Algorithm {
         if self.0.starts_with("sha512") { Algorithm::Sha512 } else { Algorithm::Sha256 }
@@ -151,6 +157,10 @@ mod tests {
         assert_eq!(long.hex().len(), 128);
         assert!(long.matches(b""));
         assert!(!long.matches(b"x"));
+        for digest in [Digest::sha256(b""), long] {
+            assert_eq!(Digest::from_hex(digest.hex()), Some(digest));
+        }
+        assert_eq!(Digest::from_hex("../x"), None);
     }
 
     #[test]

@@ -31,5 +31,6 @@ pub use progress::{Progress, PullEvent, Silent};
 pub use pull::{Image, LoadRequest};
 pub use reference::{InvalidReference, Reference};
 pub use store::{
-    Access, ImageRecord, LayerRecord, Pressure, PruneReport, Removed, Retention, RetentionReport, Store, SweepReport,
+    Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerRecord, Outcome, Pressure,
+    PruneReport, Removed, Retention, RetentionReport, Severity, Store, SweepReport, fsck,
 };

@@ -30,7 +30,7 @@ pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use losses::LostBytes;
 pub use monitor::monitor_main;
 pub use process::ProcessRef;
-pub use runtime::{Running, Runtime, StatsReader, Status};
+pub use runtime::{Running, Runtime, StatsReader, Status, containers};
 pub use state::ExitRecord;
 pub use terminal::TerminalHold;
 

@@ -50,6 +50,20 @@ struct Inner {
     overlay_problem: Mutex<Option<Option<String>>>,
 }
 
+/// The containers that have a folder in a state folder, for those who only look: nothing is made.
+pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
+    let folder = state::tasks(state_dir);
+    let read = || -> io::Result<Vec<ContainerId>> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            ids.extend(entry?.file_name().to_str().and_then(|name| name.parse().ok()));
+        }
+        ids.sort();
+        Ok(ids)
+    };
+    read().context(|| format!("listing {}", folder.display()))
+}
+
 /// What is known of a container.
 #[derive(Debug)]
 pub enum Status {
@@ -224,16 +238,7 @@ impl Runtime {
 
     /// All containers of the state folder, whatever their state.
     pub fn list(&self) -> Result<Vec<ContainerId>, RuntimeError> {
-        let folder = state::tasks(&self.inner.state_dir);
-        let read = || -> io::Result<Vec<ContainerId>> {
-            let mut ids = Vec::new();
-            for entry in fs::read_dir(&folder)? {
-                ids.extend(entry?.file_name().to_str().and_then(|name| name.parse().ok()));
-            }
-            ids.sort();
-            Ok(ids)
-        };
-        read().context(|| format!("listing {}", folder.display()))
+        containers(&self.inner.state_dir)
     }
 
     /// Kills whatever is left of a container, waits for its end and removes everything that we made for it. A container

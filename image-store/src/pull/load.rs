@@ -70,6 +70,7 @@ async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str) -> Result<I
         manifest: found.id.clone(),
         layers: unique(&found.layers).into_iter().map(|layer| layer.diff_id).collect(),
         fixups: Vec::new(),
+        ready: false,
     };
     let pin = Pin::with_room(inner, &lease).await?;
     let source = Arc::new(source);

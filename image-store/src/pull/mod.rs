@@ -83,6 +83,7 @@ async fn acquire(
         manifest: record.manifest.clone(),
         layers: layers.iter().map(|layer| layer.diff_id.clone()).collect(),
         fixups: Vec::new(),
+        ready: false,
     };
     let pin = Pin::with_room(inner, &lease).await?;
     let work = || {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     layout::{Layout, boot_id},
     record::{self, Lease},
+    tree::{self, TreeSummary},
 };
 use crate::{
     commit::{self, Durability},
@@ -45,6 +46,9 @@ pub(crate) struct LayerMeta {
     /// right until the memory is needed for something else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) suspect: bool,
+    /// What its files looked like when they were made to last; layers of older builds have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tree: Option<TreeSummary>,
 }
 
 /// A path of bytes inside a layer, stored as hex.
@@ -79,6 +83,7 @@ impl LayerMeta {
             boot_id: boot_id()?,
             synced: false,
             suspect: false,
+            tree: None,
         })
     }
 
@@ -175,10 +180,17 @@ pub(crate) fn to_trash(layout: &Layout, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// All layers with their records; `None` where there is no readable one.
+/// All layers with their records; `None` where there is no readable one. What is no folder is no layer.
 pub(crate) fn all(layout: &Layout) -> Result<Vec<(PathBuf, Option<LayerMeta>)>, StoreError> {
-    let paths = commit::entries(&layout.folder("layers"))?;
+    let mut paths = commit::entries(&layout.folder("layers"))?;
+    paths.retain(|path| path.symlink_metadata().is_ok_and(|meta| meta.is_dir()));
     paths.into_iter().map(|path| Ok((path.clone(), commit::read_json(&meta_path(&path))?))).collect()
+}
+
+/// What a layer's files look like; nobody's pull waits for it.
+fn look(layout: &Layout, diff_id: &Digest) -> Option<TreeSummary> {
+    let looked = tree::summarize(&fs(layout, diff_id));
+    looked.inspect_err(|error| tracing::debug!(%error, "a layer vanished while it was looked at")).ok()
 }
 
 /// Makes everything that was written so far last, then says so in the records of unsynced layers of this boot. If the kernel
@@ -189,6 +201,7 @@ pub(crate) fn sync(layout: &Layout) -> Result<usize, StoreError> {
         .into_iter()
         .filter_map(|(_, meta)| meta)
         .filter(|meta| !meta.synced && meta.is_intact(&boot_id))
+        .map(|meta| LayerMeta { tree: look(layout, &meta.diff_id), ..meta })
         .collect();
     if let Err(errno) = rustix::fs::syncfs(layout.root_fd()) {
         for layer in &unsynced {
@@ -201,6 +214,7 @@ pub(crate) fn sync(layout: &Layout) -> Result<usize, StoreError> {
         failpoint::at("sync-before-mark");
         update(layout, &layer.diff_id, |meta| {
             meta.synced = true;
+            meta.tree = layer.tree;
             count += 1;
         })?;
     }

@@ -22,6 +22,12 @@ use crate::{
 /// The format of everything below the root. A change that older code would misread needs a new one.
 const FORMAT: &str = "oci-rs image store 1\n";
 
+/// The folders of a store.
+pub(super) const FOLDERS: [&str; 9] =
+    ["layers", "fixups", "configs", "manifests", "images", "leases", "locks", "staging", "trash"];
+/// What else may stand beside them.
+pub(super) const FILES: [&str; 3] = ["VERSION", "lock", "empty"];
+
 /// Paths inside one store.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
@@ -36,23 +42,38 @@ impl Layout {
         // Images hold setuid programs: nobody but us may even look (CVE-2021-41091).
         make_folder(root)?;
         let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?) };
-        for folder in ["layers", "fixups", "configs", "manifests", "images", "leases", "locks", "staging", "trash"] {
+        for folder in FOLDERS {
             make_folder(&root.join(folder))?;
         }
         let _adding = layout.lock(false)?;
-        let version = root.join("VERSION");
-        match std::fs::read_to_string(&version) {
-            Ok(found) if found == FORMAT => {}
-            Ok(found) => {
-                let found = found.trim().chars().take(100).collect();
+        match layout.version()? {
+            Version::Ours => {}
+            Version::Missing => layout.write_version()?,
+            Version::Other(found) => {
                 return Err(StoreError::Version { path: root.to_owned(), found, expected: FORMAT.trim_ascii_end() });
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                commit::write(&version, FORMAT.as_bytes(), Durability::Now)?;
-            }
-            Err(error) => return Err(StoreError::io("reading", version)(error)),
         }
         Ok(layout)
+    }
+
+    /// Paths of a store as it is: nothing is made and nothing is checked.
+    pub(super) fn of(root: &Path) -> Result<Layout, StoreError> {
+        Ok(Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?) })
+    }
+
+    /// The format on disk.
+    pub(super) fn version(&self) -> Result<Version, StoreError> {
+        let path = self.root.join("VERSION");
+        match std::fs::read(&path) {
+            Ok(found) if found == FORMAT.as_bytes() => Ok(Version::Ours),
+            Ok(found) => Ok(Version::Other(String::from_utf8_lossy(&found).trim().chars().take(100).collect())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Version::Missing),
+            Err(error) => Err(StoreError::io("reading", path)(error)),
+        }
+    }
+
+    pub(super) fn write_version(&self) -> Result<(), StoreError> {
+        commit::write(&self.root.join("VERSION"), FORMAT.as_bytes(), Durability::Now)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -126,6 +147,17 @@ impl Layout {
     }
 }
 
+/// What `VERSION` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Version {
+    /// What this build writes.
+    Ours,
+    /// There is no such file.
+    Missing,
+    /// Something else.
+    Other(String),
+}
+
 /// The store's lock, released when dropped.
 #[must_use]
 #[derive(Debug)]
@@ -133,7 +165,7 @@ pub(crate) struct Lock {
     _file: File,
 }
 
-fn make_folder(path: &Path) -> Result<(), StoreError> {
+pub(super) fn make_folder(path: &Path) -> Result<(), StoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io("creating", path))?;
     let folder = open_folder(path)?;
     let stat = rustix::fs::fstat(&folder).map_err(StoreError::io("examining", path))?;

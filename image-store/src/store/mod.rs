@@ -5,6 +5,7 @@
 
 mod fixup;
 mod flight;
+mod fsck;
 mod layer;
 mod layout;
 mod record;
@@ -12,7 +13,9 @@ mod retention;
 mod room;
 mod staging;
 mod sweep;
+mod tree;
 mod turn;
+mod usage;
 
 use std::{
     collections::HashMap,
@@ -27,6 +30,7 @@ use std::{
 use flight::Flights;
 use tokio::sync::{Notify, Semaphore};
 
+pub use fsck::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity, fsck};
 pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
 pub use record::{Access, ImageRecord, LayerRecord};
@@ -35,6 +39,7 @@ use retention::Wish;
 pub use retention::{Pressure, Removed, Retention, RetentionReport};
 pub(crate) use staging::{Outstanding, Staged, Staging, Work};
 pub use sweep::{PruneReport, SweepReport};
+pub use usage::ImageUsage;
 
 use crate::{
     commit::{self, Durability},
@@ -166,6 +171,21 @@ impl Store {
         record::all(&self.inner.layout, "images")
     }
 
+    /// The images with their users, by name.
+    pub fn usage(&self) -> Result<Vec<ImageUsage>, StoreError> {
+        usage::usage(&self.inner.layout)
+    }
+
+    /// The bytes of an image's config, verified; `None` where the store has none.
+    pub fn config(&self, image: &ImageRecord) -> Result<Option<Vec<u8>>, StoreError> {
+        read_document(self.inner.layout.config(&image.config), &image.config)
+    }
+
+    /// Makes layers that were committed a moment ago last. A plugin does so by itself, soon; a process that ends has to ask.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        layer::sync(&self.inner.layout).map(drop)
+    }
+
     /// Forgets an image and removes what only it used. `Ok(false)`: there was none.
     pub fn remove(&self, reference: &Reference) -> Result<bool, StoreError> {
         let mut images = self.list()?;
@@ -194,13 +214,8 @@ impl Inner {
     /// The image's documents from disk, if they are there and unharmed.
     pub(crate) fn cached(&self, reference: &Reference) -> Result<Option<Resolved>, StoreError> {
         let Some(record) = self.image(reference)? else { return Ok(None) };
-        let document = |path: PathBuf, digest: &Digest| match std::fs::read(&path) {
-            Ok(bytes) => Ok(Some(bytes).filter(|bytes| digest.matches(bytes))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io("reading", path)(error)),
-        };
-        let manifest = document(self.layout.manifest(&record.manifest), &record.manifest)?;
-        let config = document(self.layout.config(&record.config), &record.config)?;
+        let manifest = read_document(self.layout.manifest(&record.manifest), &record.manifest)?;
+        let config = read_document(self.layout.config(&record.config), &record.config)?;
         let (Some(manifest), Some(config)) = (manifest, config) else { return Ok(None) };
         let Ok(ConfigDocument { config: run, .. }) = manifest::parse_config("config", &config) else { return Ok(None) };
         Ok(Some(Resolved { record, manifest: manifest.into(), config: config.into(), run }))
@@ -317,6 +332,7 @@ impl Inner {
         if folders.is_empty() {
             folders.push(self.empty_layer()?);
         }
+        lease.ready = true;
         failpoint::at("mountable-before-lease");
         lease.write(&self.layout)?;
         failpoint::at("mountable-before-touch");
@@ -381,6 +397,15 @@ impl Inner {
                 tracing::warn!(%error, "layers are not marked as synced; a power cut would have them pulled again");
             }
         });
+    }
+}
+
+/// A document from disk, if it is there and unharmed.
+fn read_document(path: PathBuf, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+    match std::fs::read(&path) {
+        Ok(bytes) => Ok(Some(bytes).filter(|bytes| digest.matches(bytes))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io("reading", path)(error)),
     }
 }
 

@@ -171,6 +171,13 @@ pub(crate) struct Lease {
     pub(crate) layers: Vec<Digest>,
     #[serde(default)]
     pub(crate) fixups: Vec<Digest>,
+    /// Everything that it names is there. Until then a pull holds it, to keep what it finds and fetches.
+    #[serde(default = "yes")]
+    pub(crate) ready: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Lease {

@@ -124,8 +124,11 @@ impl Drop for Staged {
     }
 }
 
-/// Whether the process that staged here is gone.
+/// Whether the process that staged here is gone. What is no folder was never anybody's.
 pub(crate) fn is_dead(path: &Path) -> Result<bool, StoreError> {
+    if !path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+        return Ok(false);
+    }
     let folder = open_folder(path)?;
     match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),

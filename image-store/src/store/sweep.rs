@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, time::SystemTime};
 
 use super::{
     layer,
-    layout::{Layout, boot_id},
+    layout::{Layout, boot_id, open_folder},
     record::{self, ImageRecord, Lease, Wanted},
     retention::{self, Amount, Candidate, LayerFacts, Pressure, Removed, Retention, RetentionReport, Why, Wish},
     room, staging, turn,
@@ -220,10 +220,17 @@ pub(crate) fn holds(lease: &Lease, image: &ImageRecord) -> bool {
 }
 
 /// Deletes what lies in the trash. Two processes may do so at once.
-fn empty_trash(layout: &Layout) -> Result<(), StoreError> {
-    for path in commit::entries(&layout.folder("trash"))? {
+pub(crate) fn empty_trash(layout: &Layout) -> Result<(), StoreError> {
+    let trash = layout.folder("trash");
+    // A link would lead to what was never ours to delete.
+    drop(open_folder(&trash)?);
+    for path in commit::entries(&trash)? {
         failpoint::at("trash-before-deletion");
-        match std::fs::remove_dir_all(&path) {
+        let removed = match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => std::fs::remove_file(&path),
+            result => result,
+        };
+        match removed {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StoreError::io("deleting", path)(error));
             }

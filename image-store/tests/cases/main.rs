@@ -12,6 +12,7 @@ mod cves;
 mod disk;
 mod faults;
 mod formats;
+mod fsck;
 mod hostile;
 mod layers;
 mod load;

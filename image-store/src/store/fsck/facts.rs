@@ -1,0 +1,314 @@
+//! What is there, as values. Nothing is judged here beyond what takes a look at the disk: whether bytes hash to their name, whether
+//! a process still holds its staging folder, whether a tree is what it was.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use serde::de::DeserializeOwned;
+
+use super::super::{
+    layer::LayerMeta,
+    layout::{FILES, FOLDERS, Layout, Version, boot_id},
+    record::{ImageRecord, Lease},
+    staging, tree,
+};
+use crate::{commit, digest::Digest, error::StoreError};
+
+/// Everything that a judgement needs. Paths are relative to the store's folder.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) version: Version,
+    pub(super) boot_id: String,
+    /// Who we are: everything should be ours.
+    pub(super) owner: u32,
+    /// The store's own folder has an empty path.
+    pub(super) folders: Vec<(PathBuf, Folder)>,
+    pub(super) layers: Vec<LayerFacts>,
+    /// Fix-ups, and whether they have files.
+    pub(super) fixups: Vec<(PathBuf, Digest, bool)>,
+    /// Manifests and configs, and whether their bytes hash to their name.
+    pub(super) documents: Vec<(PathBuf, Digest, bool)>,
+    pub(super) images: Vec<Found<ImageRecord>>,
+    pub(super) leases: Vec<Found<Lease>>,
+    /// Staging folders of processes that are gone.
+    pub(super) dead_staging: Vec<PathBuf>,
+    pub(super) trash: Vec<PathBuf>,
+    pub(super) temporaries: Vec<PathBuf>,
+    pub(super) foreign: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Folder {
+    Missing,
+    /// A file or a link.
+    Replaced,
+    There {
+        mode: u32,
+        owner: u32,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct LayerFacts {
+    pub(super) path: PathBuf,
+    pub(super) diff_id: Digest,
+    pub(super) record: Read<LayerMeta>,
+    pub(super) files: Files,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Read<T> {
+    Absent,
+    Unreadable(String),
+    Is(T),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Files {
+    Absent,
+    /// Nobody knows what they should be, or they appeared a moment ago.
+    NotCompared,
+    AsUnpacked,
+    /// They differ in this way.
+    Changed(String),
+}
+
+/// A record, where it is and where it should be.
+#[derive(Debug, Clone)]
+pub(super) struct Found<T> {
+    pub(super) path: PathBuf,
+    pub(super) record: Read<T>,
+    /// It stands where its content belongs.
+    pub(super) in_place: bool,
+    pub(super) age: Duration,
+}
+
+/// Fails where no store ever was: a wrong path must not become one.
+pub(super) fn expect_store(root: &Path) -> Result<(), StoreError> {
+    let known = |name: &str| root.join(name).symlink_metadata().is_ok();
+    if FOLDERS.iter().chain(&FILES[..1]).any(|name| known(name)) {
+        return Ok(());
+    }
+    Err(StoreError::io("looking for an image store in", root)(io::Error::from(io::ErrorKind::NotFound)))
+}
+
+/// What layers look like now, by the file system's name for their folder: a layer that was replaced meanwhile has another one.
+pub(super) type Trees = HashMap<(u64, u64), Files>;
+
+/// Compares every layer that can be compared. Takes as long as the layers are many; needs no lock.
+pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
+    let mut trees = Trees::new();
+    if layout.version()? != Version::Ours && layout.version()? != Version::Missing {
+        return Ok(trees);
+    }
+    for path in listing(&layout.folder("layers"))? {
+        let Read::Is(LayerMeta { tree: Some(expected), .. }) = read(&path.join("meta.json"))? else { continue };
+        let Some(identity) = identity(&path.join("fs")) else { continue };
+        let files = match tree::summarize(&path.join("fs")) {
+            Ok(found) => expected.difference(&found).map_or(Files::AsUnpacked, Files::Changed),
+            Err(error) => Files::Changed(format!("cannot be read: {error}")),
+        };
+        trees.insert(identity, files);
+    }
+    Ok(trees)
+}
+
+fn identity(fs: &Path) -> Option<(u64, u64)> {
+    let meta = fs.symlink_metadata().ok().filter(std::fs::Metadata::is_dir)?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Lists the store. To be called with its lock held alone.
+pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreError> {
+    let mut facts = Facts {
+        version: layout.version()?,
+        boot_id: boot_id()?,
+        owner: rustix::process::geteuid().as_raw(),
+        folders: Vec::new(),
+        layers: Vec::new(),
+        fixups: Vec::new(),
+        documents: Vec::new(),
+        images: Vec::new(),
+        leases: Vec::new(),
+        dead_staging: Vec::new(),
+        trash: Vec::new(),
+        temporaries: Vec::new(),
+        foreign: Vec::new(),
+    };
+    if matches!(facts.version, Version::Other(_)) {
+        return Ok(facts);
+    }
+    let mut lister = Lister { layout, trees, facts: &mut facts };
+    lister.root()?;
+    for name in FOLDERS {
+        let path = layout.folder(name);
+        let state = folder(&path)?;
+        lister.facts.folders.push((name.into(), state));
+        if matches!(state, Folder::There { .. }) {
+            for path in listing(&path)? {
+                lister.entry(name, &path)?;
+            }
+        }
+    }
+    Ok(facts)
+}
+
+struct Lister<'a> {
+    layout: &'a Layout,
+    trees: &'a Trees,
+    facts: &'a mut Facts,
+}
+
+impl Lister<'_> {
+    fn relative(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(self.layout.root()).unwrap_or(path).to_owned()
+    }
+
+    fn root(&mut self) -> Result<(), StoreError> {
+        let root = self.layout.root();
+        self.facts.folders.push((PathBuf::new(), folder(root)?));
+        for path in listing(root)? {
+            let name = path.file_name().unwrap_or_default();
+            if is_temporary(&path) {
+                self.facts.temporaries.push(self.relative(&path));
+            } else if name == "empty" && path.is_dir() {
+                // What an image without layers is made of: whatever lies there would show in its containers.
+                let inside: Vec<_> = listing(&path)?.iter().map(|path| self.relative(path)).collect();
+                self.facts.foreign.extend(inside);
+            } else if !FOLDERS.iter().chain(&FILES).any(|known| name == *known) {
+                self.facts.foreign.push(self.relative(&path));
+            }
+        }
+        Ok(())
+    }
+
+    /// Something in one of the store's folders.
+    fn entry(&mut self, folder: &str, path: &Path) -> Result<(), StoreError> {
+        let relative = self.relative(path);
+        if folder == "trash" {
+            self.facts.trash.push(relative);
+            return Ok(());
+        }
+        if is_temporary(path) {
+            self.facts.temporaries.push(relative);
+            return Ok(());
+        }
+        let meta = path.symlink_metadata().map_err(StoreError::io("examining", path))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let digest = Digest::from_hex(&name);
+        match (folder, digest) {
+            ("layers", Some(diff_id)) if meta.is_dir() => self.layer(path, diff_id)?,
+            ("fixups", Some(key)) if meta.is_dir() => {
+                self.facts.fixups.push((relative, key, identity(&path.join("fs")).is_some()));
+            }
+            ("configs" | "manifests", Some(digest)) if meta.is_file() => {
+                let bytes = std::fs::read(path).map_err(StoreError::io("reading", path))?;
+                let intact = digest.matches(&bytes);
+                self.facts.documents.push((relative, digest, intact));
+            }
+            // A lock that nobody holds is as good as none.
+            ("locks", Some(_)) if meta.is_file() => {}
+            ("staging", _) if meta.is_dir() => {
+                if staging::is_dead(path)? {
+                    self.facts.dead_staging.push(relative);
+                }
+            }
+            ("images", _) if meta.is_file() && is_record(&name) => {
+                let found = found(path, relative, &meta, |image: &ImageRecord| image.path(self.layout))?;
+                self.facts.images.push(found);
+            }
+            ("leases", _) if meta.is_file() && is_record(&name) => {
+                let found = found(path, relative, &meta, |lease: &Lease| self.layout.lease(&lease.name))?;
+                self.facts.leases.push(found);
+            }
+            _ => self.facts.foreign.push(relative),
+        }
+        Ok(())
+    }
+
+    fn layer(&mut self, path: &Path, diff_id: Digest) -> Result<(), StoreError> {
+        for inside in listing(path)? {
+            let known = ["fs", "meta.json"].iter().any(|name| inside.ends_with(name));
+            if is_temporary(&inside) {
+                self.facts.temporaries.push(self.relative(&inside));
+            } else if !known {
+                self.facts.foreign.push(self.relative(&inside));
+            }
+        }
+        let files = match identity(&path.join("fs")) {
+            None => Files::Absent,
+            Some(identity) => self.trees.get(&identity).cloned().unwrap_or(Files::NotCompared),
+        };
+        let record = read(&path.join("meta.json"))?;
+        self.facts.layers.push(LayerFacts { path: self.relative(path), diff_id, record, files });
+        Ok(())
+    }
+}
+
+fn found<T: DeserializeOwned>(
+    path: &Path,
+    relative: PathBuf,
+    meta: &std::fs::Metadata,
+    place: impl Fn(&T) -> PathBuf,
+) -> Result<Found<T>, StoreError> {
+    let record: Read<T> = read(path)?;
+    let in_place = !matches!(&record, Read::Is(record) if place(record) != path);
+    let modified = meta.modified().map_err(StoreError::io("examining", path))?;
+    let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+    Ok(Found { path: relative, record, in_place, age })
+}
+
+/// `<hash>.json`.
+fn is_record(name: &str) -> bool {
+    name.strip_suffix(".json").is_some_and(|hash| Digest::from_hex(hash).is_some())
+}
+
+fn is_temporary(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(commit::TEMPORARY.as_bytes())
+        && path.symlink_metadata().is_ok_and(|meta| meta.is_file())
+}
+
+fn folder(path: &Path) -> Result<Folder, StoreError> {
+    match path.symlink_metadata() {
+        Ok(meta) if meta.is_dir() => Ok(Folder::There { mode: meta.mode() & 0o7777, owner: meta.uid() }),
+        Ok(_) => Ok(Folder::Replaced),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Folder::Missing),
+        Err(error) => Err(StoreError::io("examining", path)(error)),
+    }
+}
+
+/// Everything in a folder, in order; nothing where there is no folder.
+fn listing(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(StoreError::io("listing", folder)(error)),
+    };
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(StoreError::io("listing", folder))?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Unlike those who only want to use a record, this tells why it cannot be read.
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Read<T>, StoreError> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(match serde_json::from_slice(&bytes) {
+            Ok(record) => Read::Is(record),
+            Err(error) => Read::Unreadable(error.to_string()),
+        }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(Read::Absent)
+        }
+        // A bad sector is damage, not a reason to see nothing else.
+        Err(error) => Ok(Read::Unreadable(error.to_string())),
+    }
+}

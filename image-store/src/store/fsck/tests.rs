@@ -1,0 +1,244 @@
+//! Properties of the judgement, over stores that never were.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use proptest::{collection::vec, prelude::*};
+
+use super::{
+    super::{
+        layer::LayerMeta,
+        layout::Version,
+        record::{Access, ImageRecord, LayerRecord, Lease},
+    },
+    FindingKind, FsckOptions, Severity,
+    facts::{Facts, Files, Folder, Found, LayerFacts, Read},
+    judge::{Mend, Verdict, judge},
+};
+use crate::digest::Digest;
+
+const BOOT: &str = "this boot";
+
+fn digest(name: u8) -> Digest {
+    Digest::sha256(&[name])
+}
+
+fn path(folder: &str, name: u8) -> PathBuf {
+    PathBuf::from(folder).join(digest(name).hex())
+}
+
+fn meta(name: u8, damage: u8) -> Read<LayerMeta> {
+    let meta = LayerMeta {
+        diff_id: digest(if damage == 3 { name + 100 } else { name }),
+        blobs: Vec::new(),
+        bytes: 0,
+        entries: 0,
+        implicit_dirs: Vec::new(),
+        opaque_root: false,
+        boot_id: (if damage == 4 { "another" } else { BOOT }).to_owned(),
+        synced: damage != 4,
+        suspect: false,
+        tree: None,
+    };
+    match damage {
+        1 => Read::Absent,
+        2 => Read::Unreadable("torn".into()),
+        _ => Read::Is(meta),
+    }
+}
+
+fn layer(name: u8, damage: u8) -> LayerFacts {
+    let files = match damage {
+        5 => Files::Absent,
+        6 => Files::Changed("differs".into()),
+        _ => Files::AsUnpacked,
+    };
+    LayerFacts { path: path("layers", name), diff_id: digest(name), record: meta(name, damage), files }
+}
+
+fn found<T>(path: PathBuf, record: T, damage: u8, age: u64) -> Found<T> {
+    let record = if damage == 1 { Read::Unreadable("torn".into()) } else { Read::Is(record) };
+    Found { path, record, in_place: damage != 2, age: Duration::from_secs(age) }
+}
+
+fn digests(names: &[u8]) -> Vec<Digest> {
+    names.iter().map(|name| digest(*name)).collect()
+}
+
+fn image(at: u8, layers: &[u8], loaded: bool, damage: u8) -> Found<ImageRecord> {
+    let layer = |diff_id: Digest| LayerRecord { blob: diff_id.clone(), size: 1, diff_id };
+    let record = ImageRecord {
+        reference: format!("r.example/image{at}:1").parse().unwrap(),
+        resolved: digest(at),
+        manifest: digest(20 + at),
+        config: digest(30 + at),
+        layers: digests(layers).into_iter().map(layer).collect(),
+        pulled_at: 0,
+        loaded,
+        access: Access::Anyone,
+    };
+    found(path("images", at), record, damage, 0)
+}
+
+fn lease(at: u8, layers: &[u8], fixups: &[u8], ready: bool, damage: u8, age: u64) -> Found<Lease> {
+    let lease = Lease {
+        name: format!("lease{at}"),
+        reference: "r.example/image:1".parse().unwrap(),
+        manifest: digest(20),
+        layers: digests(layers),
+        fixups: digests(fixups),
+        ready,
+    };
+    found(path("leases", at), lease, damage, age)
+}
+
+prop_compose! {
+    fn stores()(
+        version in any::<bool>(),
+        folders in vec(0u8..5, 3),
+        layers in vec(0u8..9, 5),
+        fixups in vec(0u8..3, 3),
+        documents in vec((0u8..3, 0u8..3), 3),
+        images in vec((vec(0u8..6, 0..4), any::<bool>(), 0u8..5), 0..3),
+        leases in vec((vec(0u8..6, 0..3), vec(10u8..14, 0..2), any::<bool>(), 0u8..5, 0u64..1200), 0..3),
+        leftovers in vec(any::<bool>(), 4),
+    ) -> Facts {
+        let names = 0u8..;
+        let folder = |state: u8| match state {
+            0 => Folder::Missing,
+            1 => Folder::There { mode: 0o755, owner: 0 },
+            2 => Folder::There { mode: 0o700, owner: 7 },
+            _ => Folder::There { mode: 0o700, owner: 0 },
+        };
+        let left = |at: usize, name: &str| leftovers[at].then(|| PathBuf::from(name)).into_iter().collect::<Vec<_>>();
+        let mut papers = Vec::new();
+        for (at, (manifest, config)) in names.clone().zip(&documents) {
+            for (folder, name, state) in [("manifests", 20 + at, *manifest), ("configs", 30 + at, *config)] {
+                if state > 0 {
+                    papers.push((path(folder, name), digest(name), state == 1));
+                }
+            }
+        }
+        Facts {
+            version: if version { Version::Ours } else { Version::Missing },
+            boot_id: BOOT.into(),
+            owner: 0,
+            folders: folders.iter().zip(["", "layers", "trash"]).map(|(state, name)| (name.into(), folder(*state))).collect(),
+            // Damage 7 is a layer that is not there.
+            layers: names.clone().zip(&layers).filter(|(_, damage)| **damage != 7).map(|(name, damage)| layer(name, *damage)).collect(),
+            fixups: (10u8..).zip(&fixups).filter(|(_, state)| **state > 0).map(|(name, state)| (path("fixups", name), digest(name), *state == 1)).collect(),
+            documents: papers,
+            images: names.clone().zip(&images).map(|(at, (layers, loaded, damage))| image(at, layers, *loaded, *damage)).collect(),
+            leases: names.zip(&leases).map(|(at, (layers, fixups, ready, damage, age))| lease(at, layers, fixups, *ready, *damage, *age)).collect(),
+            dead_staging: left(0, "staging/x"),
+            trash: left(1, "trash/x"),
+            temporaries: left(2, ".tmp-x"),
+            foreign: left(3, "notes"),
+        }
+    }
+}
+
+/// What the store is after these repairs.
+fn mended(mut facts: Facts, verdicts: &[Verdict]) -> Facts {
+    let mut gone = BTreeSet::new();
+    for verdict in verdicts {
+        let path = verdict.path.clone();
+        match verdict.mend {
+            Mend::WriteVersion => facts.version = Version::Ours,
+            Mend::MakeFolder | Mend::CloseFolder => {
+                let good = Folder::There { mode: 0o700, owner: facts.owner };
+                facts.folders.iter_mut().filter(|(name, _)| *name == path).for_each(|(_, state)| *state = good);
+            }
+            Mend::Discard | Mend::Remove => drop(gone.insert(path)),
+            Mend::Manual(_) => {}
+        }
+        gone.extend(verdict.forget.iter().cloned());
+    }
+    facts.layers.retain(|layer| !gone.contains(&layer.path));
+    facts.fixups.retain(|(path, ..)| !gone.contains(path));
+    facts.documents.retain(|(path, ..)| !gone.contains(path));
+    facts.images.retain(|image| !gone.contains(&image.path));
+    facts.leases.retain(|lease| !gone.contains(&lease.path));
+    for paths in [&mut facts.dead_staging, &mut facts.trash, &mut facts.temporaries, &mut facts.foreign] {
+        paths.retain(|path| !gone.contains(path));
+    }
+    facts
+}
+
+/// Leases that nobody may take anything from.
+fn live<'a>(facts: &'a Facts, holders: Option<&'a BTreeSet<String>>) -> impl Iterator<Item = &'a Lease> {
+    facts.leases.iter().filter_map(move |found| match &found.record {
+        Read::Is(lease) => {
+            let gone = holders.is_some_and(|holders| !holders.contains(&lease.name))
+                && lease.ready
+                && found.age.as_secs() >= FsckOptions::GRACE_SECONDS;
+            (!gone).then_some(lease)
+        }
+        _ => None,
+    })
+}
+
+proptest! {
+    #[test]
+    fn one_repair_is_enough_and_takes_nothing_from_a_lease(facts in stores(), known in any::<bool>()) {
+        let holders = known.then(|| BTreeSet::from(["lease0".to_owned()]));
+        let verdicts = judge(&facts, holders.as_ref());
+        let after = mended(facts.clone(), &verdicts);
+        for lease in live(&facts, holders.as_ref()) {
+            for digest in lease.layers.iter().chain(&lease.fixups) {
+                let there = |facts: &Facts| {
+                    facts.layers.iter().any(|layer| layer.diff_id == *digest)
+                        || facts.fixups.iter().any(|(_, key, _)| key == digest)
+                };
+                prop_assert_eq!(there(&facts), there(&after), "held by {}", lease.name);
+            }
+        }
+        prop_assert_eq!(&facts.foreign, &after.foreign);
+        // Nothing is named twice, so nobody counts one thing as two.
+        let named: BTreeSet<_> = verdicts.iter().map(|verdict| (&verdict.path, verdict.kind)).collect();
+        prop_assert_eq!(named.len(), verdicts.len());
+        for verdict in judge(&after, holders.as_ref()) {
+            prop_assert!(matches!(verdict.mend, Mend::Manual(_)), "still there: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_sound_image_needs_is_there(facts in stores()) {
+        let verdicts = judge(&facts, None);
+        let damaged = |path: &PathBuf| verdicts.iter().any(|verdict| {
+            verdict.kind.severity() == Severity::Damage && (verdict.path == *path || verdict.forget.contains(path))
+        });
+        let after = mended(facts, &verdicts);
+        for found in after.images.iter().filter(|found| !damaged(&found.path)) {
+            let Read::Is(image) = &found.record else { panic!("{found:?}") };
+            for layer in &image.layers {
+                let layer = after.layers.iter().find(|other| other.diff_id == layer.diff_id);
+                // One that is in use is named, whatever is wrong with it.
+                let sound = layer.is_some_and(|layer| matches!(&layer.record, Read::Is(meta) if meta.diff_id == layer.diff_id));
+                prop_assert!(sound || layer.is_some_and(|layer| damaged(&layer.path)), "{image:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn another_format_is_all_that_is_said() {
+    let mut facts = Facts {
+        version: Version::Other("9".into()),
+        boot_id: BOOT.into(),
+        owner: 0,
+        folders: vec![(PathBuf::new(), Folder::Replaced)],
+        layers: vec![layer(1, 1)],
+        fixups: Vec::new(),
+        documents: Vec::new(),
+        images: Vec::new(),
+        leases: Vec::new(),
+        dead_staging: Vec::new(),
+        trash: Vec::new(),
+        temporaries: Vec::new(),
+        foreign: Vec::new(),
+    };
+    let kinds = |facts: &Facts| judge(facts, None).into_iter().map(|verdict| verdict.kind).collect::<Vec<_>>();
+    assert_eq!(kinds(&facts), [FindingKind::VersionOther]);
+    facts.version = Version::Ours;
+    assert_eq!(kinds(&facts), [FindingKind::FolderReplaced, FindingKind::LayerUnrecorded]);
+}
