@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use image_store::{Limits, Removed, Retention, Store, StoreConfig};
+use image_store::{Removed, Retention, Store};
 use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 
 use crate::{
@@ -47,15 +47,8 @@ impl Engine {
     pub fn open(config: PluginConfig, compute: Compute, events: Events) -> Result<Self, TaskError> {
         let runtime = Runtime::open(&config.state_dir, &config.data_dir)
             .map_err(|error| TaskError::Internal(format!("runtime: {error}")))?;
-        let store = Store::open(StoreConfig {
-            root: config.data_dir.join("images"),
-            limits: Limits::default(),
-            registries: config.registries.clone(),
-            credentials: config.credentials.clone(),
-            verify_access: config.verify_access,
-            retention: config.retention,
-        })
-        .map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
+        let store =
+            Store::open(config.store()).map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
         let logs = Logs::new(runtime.clone());
         Ok(Self { config, runtime, store, events, logs, compute, retaining: AtomicBool::new(false) })
     }

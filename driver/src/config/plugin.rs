@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use image_store::{CredentialSources, RegistryConfig, Retention, Secret};
+use image_store::{CredentialSources, Limits, RegistryConfig, Retention, Secret, StoreConfig};
 
 use super::{
     capabilities::Written,
@@ -37,6 +37,22 @@ pub struct PluginConfig {
     pub pull_activity_timeout: Duration,
     /// How long images are kept without a task; for ever when unset.
     pub retention: Option<Retention>,
+    /// Ceilings of images.
+    pub limits: Limits,
+}
+
+impl PluginConfig {
+    /// What the image store is opened with.
+    pub fn store(&self) -> StoreConfig {
+        StoreConfig {
+            root: self.data_dir.join("images"),
+            limits: self.limits.clone(),
+            registries: self.registries.clone(),
+            credentials: self.credentials.clone(),
+            verify_access: self.verify_access,
+            retention: self.retention,
+        }
+    }
 }
 
 /// What tasks may do, and what they get without asking.
@@ -98,6 +114,7 @@ impl Default for PluginConfig {
             image_pull_timeout: Duration::from_secs(5 * 60),
             pull_activity_timeout: Duration::from_secs(2 * 60),
             retention: Some(Retention { delay: Duration::from_secs(3 * 60), high: 85, low: 80 }),
+            limits: Limits::default(),
         }
     }
 }
@@ -123,6 +140,7 @@ fn read(block: &Reader) -> PluginConfig {
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
         retention: retention(&block.block("gc"), default.retention),
+        limits: limits(&block.block("image_limits"), default.limits),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
         block.mistake("state_dir", "lies within data_dir, or the other way round", "give each a folder of its own");
@@ -164,6 +182,40 @@ fn retention(gc: &Reader, default: Option<Retention>) -> Option<Retention> {
     let delay = gc.duration("image_delay").unwrap_or(default.delay);
     let wanted = gc.bool_or("image", true);
     wanted.then_some(Retention { delay, high, low })
+}
+
+fn limits(block: &Reader, default: Limits) -> Limits {
+    let bytes = |option: &str, unit: u64, default: u64| {
+        block.positive(option).map_or(default, |number| number.saturating_mul(unit))
+    };
+    let count = |option: &str, default: usize| {
+        block.positive(option).map_or(default, |number| usize::try_from(number).unwrap_or(usize::MAX))
+    };
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const MOST_AT_ONCE: usize = 1000;
+    let size = |option: &str, default: usize| usize::try_from(bytes(option, KIB, default as u64)).unwrap_or(usize::MAX);
+    let layers = count("layers", default.layers);
+    if layers > default.layers {
+        let most = default.layers;
+        block.mistake("layers", format!("is more than {most}"), format!("write {most} at most: no kernel mounts more"));
+    }
+    Limits {
+        document_bytes: bytes("document_kib", KIB, default.document_bytes),
+        token_bytes: bytes("token_kib", KIB, default.token_bytes),
+        layers,
+        layer_bytes: bytes("layer_mib", MIB, default.layer_bytes),
+        ratio: bytes("ratio", 1, default.ratio),
+        ratio_grace: bytes("ratio_after_mib", MIB, default.ratio_grace),
+        entries: bytes("layer_entries", 1, default.entries),
+        xattr_bytes: size("xattr_kib", default.xattr_bytes),
+        xattr_total_bytes: size("xattrs_kib", default.xattr_total_bytes),
+        free_bytes: bytes("free_mib", MIB, default.free_bytes),
+        parallel_per_pull: count("parallel_layers", default.parallel_per_pull).min(MOST_AT_ONCE),
+        parallel: count("parallel_downloads", default.parallel).min(MOST_AT_ONCE),
+        attempts: u32::try_from(bytes("attempts", 1, default.attempts.into())).unwrap_or(u32::MAX),
+        retry_pause: block.duration("retry_pause").unwrap_or(default.retry_pause),
+    }
 }
 
 fn credentials(auth: &Reader) -> CredentialSources {
@@ -249,6 +301,7 @@ fn registry(host: &str, block: &Reader) -> RegistryConfig {
 mod tests {
     use std::{path::Path, time::Duration};
 
+    use image_store::Limits;
     use serde_json::{Value as Json, json};
 
     use super::{PluginConfig, RootChoice, decode_plugin};
@@ -335,6 +388,39 @@ mod tests {
     }
 
     #[test]
+    fn every_limit_of_images_has_its_option() {
+        let changed = decode(json!({ "image_limits": {
+            "document_kib": 1, "token_kib": 2, "layers": 3, "layer_mib": 4, "layer_entries": 5, "ratio": 6, "ratio_after_mib": 7,
+            "xattr_kib": 8, "xattrs_kib": 9, "free_mib": 10, "parallel_layers": 11, "parallel_downloads": 13,
+            "attempts": 12, "retry_pause": "1s",
+        }}));
+        let expected = Limits {
+            document_bytes: 1 << 10,
+            token_bytes: 2 << 10,
+            layers: 3,
+            layer_bytes: 4 << 20,
+            entries: 5,
+            ratio: 6,
+            ratio_grace: 7 << 20,
+            xattr_bytes: 8 << 10,
+            xattr_total_bytes: 9 << 10,
+            free_bytes: 10 << 20,
+            parallel_per_pull: 11,
+            attempts: 12,
+            parallel: 13,
+            retry_pause: Duration::from_secs(1),
+        };
+        assert_eq!(format!("{:?}", changed.store().limits), format!("{expected:?}"));
+        // The defaults that the table of options shows are those that hold without the block.
+        let shown = json!({ "image_limits": [{
+            "document_kib": 4096, "token_kib": 1024, "layers": 240, "layer_mib": 65536, "layer_entries": 2_000_000,
+            "ratio": 200, "ratio_after_mib": 64, "xattr_kib": 64, "xattrs_kib": 1024, "free_mib": 64,
+            "parallel_layers": 6, "parallel_downloads": 12, "attempts": 5, "retry_pause": "500ms",
+        }]});
+        assert_eq!(format!("{:?}", decode(shown).limits), format!("{:?}", Limits::default()));
+    }
+
+    #[test]
     fn mistakes_name_option_and_remedy() {
         for (block, expected) in [
             (json!({ "gc": { "image_delay": "soon" } }), "gc.image_delay: \"soon\" is not a span of time"),
@@ -347,6 +433,10 @@ mod tests {
             (json!({ "data_dir": "/run/oci-rs/data" }), "state_dir: lies within data_dir, or the other way round"),
             (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),
             (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a span of time"),
+            (
+                json!({ "image_limits": { "layers": 500 } }),
+                "image_limits.layers: is more than 240 (write 240 at most: no kernel mounts more)",
+            ),
             (json!({ "pids_limit": -1 }), "pids_limit: cannot be negative"),
             (json!({ "rootfs": "vfs" }), "rootfs: \"vfs\" is no way to make a root (write auto, overlay or copy)"),
             (

@@ -78,6 +78,12 @@ pub const PLUGIN: &[Opt] = &[
     ),
     honoured("volumes", Block(VOLUMES), Literal("{ enabled = false }"), "host paths in tasks"),
     honoured("gc", Block(GC), Words("images go three minutes after their last use"), "what is cleaned up, and when"),
+    honoured(
+        "image_limits",
+        Block(IMAGE_LIMITS),
+        Words("fit any image that people run on purpose"),
+        "ceilings against hostile or broken images and registries",
+    ),
     honoured("pids_limit", Number, Words("no limit"), "default and highest `pids_limit` of tasks"),
     honoured(
         "extra_labels",
@@ -146,6 +152,38 @@ const GC: &[Opt] = &[
         "dangling_containers",
         Block(DANGLING),
         "remove containers that no task knows: there are none, each has a monitor that ends with it",
+    ),
+];
+
+const IMAGE_LIMITS: &[Opt] = &[
+    honoured("document_kib", Number, Literal("4096"), "size of a manifest, index or config"),
+    honoured("token_kib", Number, Literal("1024"), "size of a token server's answer"),
+    honoured(
+        "layers",
+        Number,
+        Literal("240"),
+        "layers of an image, 240 at most: the kernel stacks 500 folders and a layer may need two",
+    ),
+    honoured("layer_mib", Number, Literal("65536"), "unpacked size of one layer, holes of sparse files included"),
+    honoured("layer_entries", Number, Literal("2000000"), "entries of one layer"),
+    honoured("ratio", Number, Literal("200"), "a layer's unpacked size may be this many times its compressed one …"),
+    honoured("ratio_after_mib", Number, Literal("64"), "… once it is larger than this"),
+    honoured("xattr_kib", Number, Literal("64"), "size of one extended attribute; the kernel takes no more than 64"),
+    honoured("xattrs_kib", Number, Literal("1024"), "size of all extended attributes of one file"),
+    honoured("free_mib", Number, Literal("64"), "room that a pull must leave on the file system of `data_dir`"),
+    honoured("parallel_layers", Number, Literal("6"), "layers that one pull fetches at once"),
+    honoured("parallel_downloads", Number, Literal("12"), "layers that all pulls together fetch at once"),
+    honoured(
+        "attempts",
+        Number,
+        Literal("5"),
+        "how often a request is tried, and how often in a row a transfer may break without progress",
+    ),
+    honoured(
+        "retry_pause",
+        String,
+        Literal(r#""500ms""#),
+        "the pause after the first failure; it doubles with each further one",
     ),
 ];
 
