@@ -3,6 +3,7 @@
 //! Nothing in here does I/O. Whoever wrote a block learns all of its mistakes at once, each with its option and a remedy.
 
 mod capabilities;
+mod json;
 mod mistake;
 mod option;
 mod plugin;
@@ -16,6 +17,7 @@ mod task_options;
 pub mod testing;
 mod value;
 
+pub use json::msgpack;
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
 pub use plugin::{PluginConfig, Policy, RootChoice, decode_plugin};
 pub use schema::{plugin_schema, task_schema};

@@ -13,6 +13,7 @@ mod load;
 mod mounts;
 mod names;
 mod network;
+mod operator;
 mod output;
 mod pull;
 mod races;

@@ -1,0 +1,149 @@
+//! What the commands found, for people and for programs.
+
+use std::time::SystemTime;
+
+use image_store::{Access, Finding, FsckReport, ImageUsage, Outcome, Severity};
+use serde_json::{Value, json};
+
+use super::{
+    failure::Failure,
+    show::{self, Output},
+};
+
+/// An image for programs.
+pub fn image(image: &ImageUsage) -> Value {
+    let record = &image.record;
+    json!({
+        "reference": record.reference.to_string(),
+        "digest": record.manifest.to_string(),
+        "resolved": record.resolved.to_string(),
+        "id": record.config.to_string(),
+        "loaded": record.loaded,
+        "private": record.access != Access::Anyone,
+        "pulled_at": show::moment(show::since_epoch(record.pulled_at)),
+        "last_used": show::moment(image.last_used),
+        "layers": record.layers,
+        "compressed_bytes": record.size(),
+        "unpacked_bytes": image.bytes,
+        "missing_layers": image.missing,
+        "used_by": image.held_by,
+    })
+}
+
+/// `image ls`.
+pub fn list(images: &[ImageUsage], output: &Output) -> Result<(), Failure> {
+    if output.json {
+        return Ok(output.value(&images.iter().map(image).collect())?);
+    }
+    let now = SystemTime::now();
+    let mut rows = vec![["IMAGE", "DIGEST", "SIZE", "LAST USED", "USED BY"].map(str::to_owned).to_vec()];
+    rows.extend(images.iter().map(|image| {
+        let record = &image.record;
+        let name = if record.loaded { format!("{} (archive)", record.reference) } else { record.reference.to_string() };
+        let used_by = match image.held_by.len() {
+            0 if !image.missing.is_empty() => "incomplete: the next pull completes it".to_owned(),
+            0 => "-".to_owned(),
+            1 => "1 task".to_owned(),
+            count => format!("{count} tasks"),
+        };
+        let digest = show::short(record.manifest.as_str()).to_owned();
+        vec![name, digest, show::size(image.bytes), show::ago(image.last_used, now), used_by]
+    }));
+    Ok(output.table(&rows)?)
+}
+
+/// `image inspect`.
+pub fn details(images: &[(ImageUsage, Value)], output: &Output) -> Result<(), Failure> {
+    if output.json {
+        let with_config = |(usage, config): &(ImageUsage, Value)| {
+            let mut value = image(usage);
+            value["config"] = config.clone();
+            value
+        };
+        return Ok(output.value(&images.iter().map(with_config).collect())?);
+    }
+    for (usage, config) in images {
+        let record = &usage.record;
+        let missing =
+            if usage.missing.is_empty() { String::new() } else { format!(", {} missing", usage.missing.len()) };
+        let mut rows = vec![
+            ("image", record.reference.to_string()),
+            ("from", (if record.loaded { "an archive" } else { "its registry" }).to_owned()),
+            (
+                "for",
+                (if record.access == Access::Anyone {
+                    "every task"
+                } else {
+                    "tasks whose credentials the registry accepts"
+                })
+                .to_owned(),
+            ),
+            ("digest", record.manifest.to_string()),
+            ("index", record.resolved.to_string()),
+            ("id", record.config.to_string()),
+            ("pulled", show::moment(show::since_epoch(record.pulled_at))),
+            ("last used", show::moment(usage.last_used)),
+            ("size", format!("{} compressed, {} unpacked", show::size(record.size()), show::size(usage.bytes))),
+            ("layers", format!("{}{missing}", record.layers.len())),
+        ];
+        rows.extend(record.layers.iter().map(|layer| ("", layer.diff_id.to_string())));
+        rows.extend(usage.held_by.iter().map(|lease| ("used by", show::holder(lease))));
+        let run = &config["config"];
+        for (name, key) in
+            [("entrypoint", "Entrypoint"), ("command", "Cmd"), ("user", "User"), ("folder", "WorkingDir")]
+        {
+            if run.get(key).is_some_and(|value| !value.is_null() && value != "") {
+                rows.push((name, run[key].to_string()));
+            }
+        }
+        let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
+        output.table(&rows)?;
+    }
+    Ok(())
+}
+
+/// `image fsck`.
+pub fn check(report: &FsckReport, repair: bool, output: &Output) -> Result<(), Failure> {
+    if output.json {
+        let mut value = serde_json::to_value(report).map_err(Failure::of)?;
+        value["sound"] = report.is_sound().into();
+        return Ok(output.value(&value)?);
+    }
+    for finding in &report.findings {
+        output.line(line(finding))?;
+    }
+    let of = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
+    let (damage, leftovers, foreign) = (of(Severity::Damage), of(Severity::Leftover), of(Severity::Foreign));
+    output.line(format_args!(
+        "{} images, {} layers: {damage} damaged, {leftovers} left over, {foreign} not ours",
+        report.images, report.layers
+    ))?;
+    let mendable = |finding: &Finding| matches!(finding.outcome, Outcome::Mendable(_));
+    if !repair && report.findings.iter().any(mendable) {
+        output.line("--repair mends what can be mended")?;
+    }
+    Ok(())
+}
+
+fn line(finding: &Finding) -> String {
+    let severity = match finding.severity {
+        Severity::Damage => "damage",
+        Severity::Leftover => "left over",
+        Severity::Foreign => "not ours",
+    };
+    let mut text = format!("{severity}: {} {}", finding.path.display(), finding.problem);
+    if !finding.images.is_empty() {
+        let names: Vec<String> = finding.images.iter().map(ToString::to_string).collect();
+        text.push_str(&format!("; image {}", names.join(", ")));
+    }
+    if !finding.held_by.is_empty() {
+        text.push_str(&format!("; in use by {}", show::holders(&finding.held_by)));
+    }
+    match &finding.outcome {
+        Outcome::Mended(what) => text.push_str(&format!("\n  done: {what}")),
+        Outcome::Mendable(what) => text.push_str(&format!("\n  --repair: {what}")),
+        Outcome::Manual(what) => text.push_str(&format!("\n  to do: {what}")),
+        Outcome::Failed(error) => text.push_str(&format!("\n  could not be mended: {error}")),
+    }
+    text
+}

@@ -1,0 +1,282 @@
+//! The operator's commands, run from the built binary beside a plugin and its tasks.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use kit::{
+    image::{Compression, archive},
+    must::{Must, seconds},
+    node::Node,
+    plugin::{COOKIE, Launch, Plugin},
+    registry::Auth,
+    task::Task,
+    tools::{self, Images},
+};
+use serde_json::{Value as Json, json};
+
+/// What a command said.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn json(&self) -> Json {
+        serde_json::from_str(&self.out).must(&format!("JSON in {:?} {:?}", self.out, self.err))
+    }
+
+    /// A command that must succeed.
+    #[track_caller]
+    fn well(self) -> Self {
+        assert_eq!(self.code, 0, "{} {}", self.out, self.err);
+        self
+    }
+}
+
+async fn run(node: &Node, args: &[&str]) -> Said {
+    let mut process = Launch::new(node).without(COOKIE.0).args(args).spawn();
+    let (out, err) = (process.stdout.all(seconds(30)).await, process.stderr.all(seconds(30)).await);
+    let code = process.ended(seconds(30)).await.code().must("an exit code");
+    Said { code, out: out.join("\n"), err: err.join("\n") }
+}
+
+/// `oci-rs image … --data-dir …`
+async fn image(node: &Node, args: &[&str]) -> Said {
+    let folder = node.data_dir().display().to_string();
+    run(node, &[&["image"], args, &["--data-dir", &folder]].concat()).await
+}
+
+/// The plugin block of this node as a file.
+fn config(node: &Node, more: &Json) -> String {
+    let mut config = node.config();
+    if let (Some(config), Some(more)) = (config.as_object_mut(), more.as_object()) {
+        config.extend(more.clone());
+    }
+    let path = node.root().join("oci-rs.json");
+    fs::write(&path, config.to_string()).must("write the configuration");
+    path.display().to_string()
+}
+
+async fn sleeper(node: &Node, plugin: &mut Plugin, image: &str) -> Task {
+    let task = node.task(image).sh("sleep 1000").build(plugin).await;
+    plugin.started(&task).await;
+    task
+}
+
+#[tokio::test]
+async fn an_image_in_use_is_shown_and_stays() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let name = images.busybox();
+    let task = sleeper(&node, &mut plugin, &name).await;
+
+    let listed = image(&node, &["ls"]).await.well();
+    assert!(listed.out.contains(&name) && listed.out.contains("1 task"), "{}", listed.out);
+    let listed = image(&node, &["ls", "--json"]).await.well().json();
+    assert_eq!((&listed[0]["reference"], listed[0]["used_by"].as_array().map(Vec::len)), (&json!(name), Some(1)));
+    assert_eq!((&listed[0]["private"], &listed[0]["missing_layers"]), (&json!(false), &json!([])));
+
+    let shown = image(&node, &["inspect", &name]).await.well();
+    assert!(shown.out.contains("used by") && shown.out.contains("of allocation"), "{}", shown.out);
+    let shown = image(&node, &["inspect", &name, "--json"]).await.well().json();
+    assert!(shown[0]["config"]["config"]["Env"].to_string().contains("IMAGE_ENV=from-image"), "{shown}");
+
+    let refused = image(&node, &["rm", &name]).await;
+    assert_eq!((refused.code, refused.out.as_str()), (5, ""));
+    let alloc = task.config.alloc_id.clone();
+    assert!(refused.err.contains(&format!("of allocation {alloc}")), "{}", refused.err);
+    let kept = image(&node, &["prune"]).await.well();
+    assert!(kept.out.contains(&format!("kept {name}: in use by task")), "{}", kept.out);
+    let sound = image(&node, &["fsck"]).await.well();
+    assert!(sound.out.contains("1 images, 1 layers: 0 damaged, 0 left over, 0 not ours"), "{}", sound.out);
+
+    // All of that was nothing to the task.
+    let exec = plugin.exec(task.id(), &["cat", "/etc/passwd"], seconds(10)).await.must("ExecTask");
+    assert_eq!(exec.result.map(|result| result.exit_code), Some(0));
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let removed = image(&node, &["rm", &name]).await.well();
+    assert_eq!(removed.out, format!("removed {name}"));
+    assert_eq!(image(&node, &["ls", "--json"]).await.well().json(), json!([]));
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_pulled_image_waits_for_its_task() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let name = images.busybox();
+    let pulled = image(&node, &["pull", &name, "--json"]).await.well().json();
+    assert_eq!(pulled["reference"], json!(name));
+    // Nothing holds it, and nothing of the pull is left but the image.
+    let listed = image(&node, &["ls", "--json"]).await.well().json();
+    assert_eq!((&listed[0]["digest"], &listed[0]["used_by"]), (&pulled["digest"], &json!([])));
+    let checked = image(&node, &["fsck", "--json"]).await.well().json();
+    assert_eq!((&checked["findings"], &checked["layers_not_compared"]), (&json!([]), &json!(0)));
+    images.stop();
+    let task = sleeper(&node, &mut plugin, &name).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let pruned = image(&node, &["prune", "--json"]).await.well().json();
+    assert_eq!((&pruned["removed"], &pruned["layers"]), (&json!([name]), &json!(1)));
+    // The registry is gone, so now it cannot come back.
+    let failed = image(&node, &["pull", &name]).await;
+    assert!(failed.code == 1 && failed.err.starts_with("oci-rs: "), "{} {}", failed.code, failed.err);
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn registries_are_reached_as_the_plugin_block_says() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let name = images.busybox();
+    images.require(Auth::Basic { user: "joe".into(), password: "hunter2".into() });
+    let path = config(&node, &json!({}));
+    let denied = run(&node, &["image", "pull", &name, "--config", &path]).await;
+    assert!(denied.code == 1 && denied.err.contains("access denied without credentials"), "{}", denied.err);
+    let registry = json!({"registry": {images.host(): {"auth": {"username": "joe", "password": "hunter2"}}}});
+    let path = config(&node, &registry);
+    run(&node, &["image", "pull", &name, "--config", &path]).await.well();
+    // The same block in the agent's own file.
+    let block: Json = serde_json::from_slice(&fs::read(&path).must("the block")).must("JSON");
+    let agent = json!({"client": {"enabled": true}, "plugin": [{"oci-rs": [{"config": [block]}]}]});
+    fs::write(&path, agent.to_string()).must("write the agent's configuration");
+    let listed = run(&node, &["image", "ls", "--json", "--config", &path]).await.well().json();
+    assert_eq!(listed[0]["private"], json!(true));
+    // Its mistakes are told as the plugin tells them, and never with what they hold.
+    let path = config(&node, &json!({"registry": {images.host(): {"auth": {"password": "hunter2"}}}}));
+    let wrong = run(&node, &["image", "ls", "--config", &path]).await;
+    assert!(wrong.code == 1 && wrong.err.contains("auth: needs both username and password"), "{}", wrong.err);
+    assert!(!wrong.err.contains("hunter2"));
+    node.finish_without_plugin().await;
+}
+
+fn layer(node: &Node) -> PathBuf {
+    let mut layers = fs::read_dir(node.data_dir().join("images/layers")).must("the layers");
+    layers.next().must("a layer").must("a layer").path()
+}
+
+#[tokio::test]
+async fn damage_is_found_under_a_running_task_and_mended_after_it() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let name = images.busybox();
+    image(&node, &["pull", &name]).await.well();
+    let task = sleeper(&node, &mut plugin, &name).await;
+    let passwd = layer(&node).join("fs/etc/passwd");
+    fs::set_permissions(&passwd, PermissionsExt::from_mode(0o666)).must("change a file of a layer");
+    for args in [&["fsck"][..], &["fsck", "--repair"]] {
+        let found = image(&node, args).await;
+        assert!(found.code == 3 && found.out.contains("; in use by task"), "{} {}", found.out, found.err);
+        assert!(found.out.contains("1 damaged"), "{}", found.out);
+    }
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let found = image(&node, &["fsck", "--json"]).await;
+    assert_eq!(found.code, 3);
+    let found = found.json();
+    assert_eq!((&found["findings"][0]["kind"], &found["sound"]), (&json!("layer-changed"), &json!(false)));
+    image(&node, &["fsck", "--repair"]).await.well();
+    assert!(image(&node, &["fsck"]).await.well().out.contains("0 damaged"));
+    let task = sleeper(&node, &mut plugin, &name).await;
+    assert_eq!(fs::metadata(&passwd).must("the file").permissions().mode() & 0o777, 0o644);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// Only the plugin block says where tasks are, and with it whose lease is nobody's.
+#[tokio::test]
+async fn leases_of_nobody_are_told_from_those_of_tasks() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    let leases = node.data_dir().join("images/leases");
+    let lease = fs::read_dir(&leases).must("the leases").next().must("a lease").must("a lease").path();
+    let long_ago = std::time::SystemTime::now() - seconds(3600);
+    fs::File::open(&lease).and_then(|file| file.set_modified(long_ago)).must("age the lease");
+    let path = config(&node, &json!({}));
+    let fsck = ["image", "fsck", "--json", "--repair", "--config", &path];
+    assert_eq!(run(&node, &fsck).await.well().json()["findings"], json!([]));
+    plugin.process.kill().await;
+    // As after a reboot: no container has a folder any more. The task's own processes are the node's to take away.
+    let tasks = node.state_dir().join("tasks");
+    fs::rename(&tasks, tasks.with_file_name("gone")).must("hide the tasks");
+    fs::create_dir(&tasks).must("a folder without tasks");
+    let unknown = image(&node, &["fsck", "--json", "--repair"]).await.well().json();
+    assert!(unknown["findings"][0]["kind"] == json!("staging-of-the-dead") && lease.exists(), "{unknown}");
+    assert_eq!(run(&node, &fsck).await.well().json()["findings"][0]["kind"], json!("lease-of-nobody"));
+    assert!(!lease.exists());
+    fs::remove_dir(&tasks).must("remove the folder");
+    fs::rename(tasks.with_file_name("gone"), &tasks).must("show the tasks");
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn an_archive_is_loaded_ahead_of_its_task() {
+    let node = Node::new();
+    let bytes = archive(tools::built(Compression::Gzip).saved(&["team/app:1"]));
+    let path = node.root().join("image.tar");
+    fs::write(&path, bytes).must("write the archive");
+    let path = path.display().to_string();
+    image(&node, &["load", &path, "team/app:1"]).await.well();
+    let listed = image(&node, &["ls"]).await.well();
+    assert!(listed.out.contains("team/app:1 (archive)"), "{}", listed.out);
+    image(&node, &["fsck"]).await.well();
+    let other = image(&node, &["load", &path, "other:1"]).await;
+    assert!(other.code == 1 && other.err.contains("team/app:1"), "{}", other.err);
+    image(&node, &["rm", "team/app:1"]).await.well();
+    node.finish_without_plugin().await;
+}
+
+#[tokio::test]
+async fn exit_codes_tell_what_went_wrong() {
+    let node = Node::new();
+    for args in [&["ls"][..], &["inspect", "x:1"], &["rm", "x:1"], &["prune"], &["fsck", "--repair"]] {
+        let failed = image(&node, args).await;
+        assert!(failed.code == 1 && failed.err.contains("no images in"), "{args:?}: {} {}", failed.code, failed.err);
+    }
+    assert!(!node.data_dir().exists(), "a look makes no store");
+    let plugin = node.launch().await;
+    for (args, code, expected) in [
+        (&["ls"][..], 0, ""),
+        (&["inspect", "x:1"], 4, "there is no image docker.io/library/x:1 here"),
+        (&["rm", "x:1", "y:1"], 4, "there is no image docker.io/library/y:1 here"),
+        (&["rm"], 2, "REFERENCES"),
+        (&["fly"], 2, "unrecognized subcommand"),
+        (&["inspect", "UPPER"], 1, "invalid image reference"),
+        (&["ls", "--config", "/no/such"], 1, "/no/such: No such file"),
+    ] {
+        let said = image(&node, args).await;
+        assert!(said.code == code && said.err.contains(expected), "{args:?}: {} {}", said.code, said.err);
+    }
+    let help = image(&node, &["--help"]).await.well();
+    assert!(help.out.contains("Exit codes: 0 done") && help.out.contains("fsck"), "{}", help.out);
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_pull_that_is_interrupted_leaves_nothing() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let name = images.busybox();
+    images.with(|registry| registry.fault(kit::registry::Fault::on("/blobs/", kit::registry::Action::Stall(10))));
+    let folder = node.data_dir().display().to_string();
+    let args = ["image", "pull", &name, "--data-dir", &folder];
+    let mut process = Launch::new(&node).without(COOKIE.0).args(&args).spawn();
+    let asked = || images.requests().iter().any(|request| request.contains("/blobs/"));
+    assert!(kit::must::eventually(seconds(20), asked).await);
+    process.signal(rustix::process::Signal::TERM);
+    assert_eq!(process.ended(seconds(20)).await.code(), Some(1));
+    let checked = image(&node, &["fsck", "--json"]).await.well().json();
+    assert_eq!(checked["findings"], json!([]));
+    for folder in ["leases", "images", "layers", "staging"] {
+        let left = fs::read_dir(node.data_dir().join("images").join(folder)).must("a folder of the store").count();
+        assert_eq!(left, 0, "{folder}");
+    }
+    node.finish_without_plugin().await;
+}
