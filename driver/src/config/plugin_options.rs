@@ -170,6 +170,12 @@ const IMAGE_LIMITS: &[Opt] = &[
     honoured("ratio_after_mib", Number, Literal("64"), "… once it is larger than this"),
     honoured("xattr_kib", Number, Literal("64"), "size of one extended attribute; the kernel takes no more than 64"),
     honoured("xattrs_kib", Number, Literal("1024"), "size of all extended attributes of one file"),
+    honoured(
+        "layer_memory_kib",
+        Number,
+        Literal("262144"),
+        "memory for what the unpacking of a layer keeps until its end: names and attributes of folders, names of whiteouts",
+    ),
     honoured("free_mib", Number, Literal("64"), "room that a pull must leave on the file system of `data_dir`"),
     honoured("parallel_layers", Number, Literal("6"), "layers that one pull fetches at once"),
     honoured("parallel_downloads", Number, Literal("12"), "layers that all pulls together fetch at once"),
