@@ -64,7 +64,12 @@ fn expect_store(settings: &Settings) -> Result<(), Failure> {
 
 /// The store, made if there is none.
 fn make(settings: &Settings) -> Result<Store, Failure> {
-    Store::open(settings.config.store()).map_err(Failure::of)
+    let mut config = settings.config.store();
+    if !settings.known {
+        // Whether a pull may remove other images to make room only the operator's own block can say.
+        config.retention = None;
+    }
+    Store::open(config).map_err(Failure::of)
 }
 
 /// The image of a name; one from an archive and a pulled one may stand side by side.
