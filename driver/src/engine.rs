@@ -16,6 +16,7 @@ use image_store::{Removed, Retention, Store};
 use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 
 use crate::{
+    cli,
     config::{PluginConfig, Policy, RootChoice},
     events::Events,
     fingerprint,
@@ -167,7 +168,7 @@ impl Engine {
         let known = tasks.containers();
         for lease in leases {
             let held = |container: &ContainerId| container.as_str() == lease;
-            if !containers.iter().any(held) && !known.iter().any(held) {
+            if !containers.iter().any(held) && !known.iter().any(held) && !cli::is_running(&lease) {
                 tracing::info!(lease, "releasing the image of a task that is gone");
                 self.store.release(&lease).map_err(TaskError::internal)?;
             }

@@ -86,6 +86,12 @@ enum ImageCommand {
     },
 }
 
+/// Whether a lease is that of a command that runs: no task's folder belongs to it.
+pub fn is_running(lease: &str) -> bool {
+    let pid = lease.strip_prefix(show::OPERATOR).and_then(|rest| rest.split('.').next());
+    pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && std::path::Path::new("/proc").join(pid).exists())
+}
+
 /// Runs a command; a plain start is a mistake and says so with exit code 1.
 pub fn main() -> ExitCode {
     let Some(Command::Image(arguments)) = Arguments::parse().command else {
@@ -98,5 +104,16 @@ pub fn main() -> ExitCode {
     match image::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.tell(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_command_holds_its_lease_while_it_runs() {
+        let of = |pid: &str| super::is_running(&format!("{}{pid}.99", super::show::OPERATOR));
+        assert!(of(&std::process::id().to_string()));
+        // No process has such a number: the kernel's ceiling is 2^22.
+        assert!(!of("4194305") && !of("self") && !of("") && !super::is_running("alloc.task.1"));
     }
 }

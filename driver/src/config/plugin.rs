@@ -198,7 +198,7 @@ fn limits(block: &Reader, default: Limits) -> Limits {
     let layers = count("layers", default.layers);
     if layers > default.layers {
         let most = default.layers;
-        block.mistake("layers", format!("is more than {most}"), format!("write {most} at most: no kernel mounts more"));
+        block.mistake("layers", format!("is more than {most}"), format!("write {most} at most"));
     }
     Limits {
         document_bytes: bytes("document_kib", KIB, default.document_bytes),
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(format!("{:?}", changed.store().limits), format!("{expected:?}"));
         // The defaults that the table of options shows are those that hold without the block.
         let shown = json!({ "image_limits": [{
-            "document_kib": 4096, "token_kib": 1024, "layers": 240, "layer_mib": 65536, "layer_entries": 2_000_000,
+            "document_kib": 4096, "token_kib": 1024, "layers": 500, "layer_mib": 65536, "layer_entries": 2_000_000,
             "ratio": 200, "ratio_after_mib": 64, "xattr_kib": 64, "xattrs_kib": 1024, "layer_memory_kib": 262_144, "free_mib": 64,
             "parallel_layers": 6, "parallel_downloads": 12, "attempts": 5, "retry_pause": "500ms",
         }]});
@@ -435,10 +435,7 @@ mod tests {
             (json!({ "data_dir": "/run/oci-rs/data" }), "state_dir: lies within data_dir, or the other way round"),
             (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),
             (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a span of time"),
-            (
-                json!({ "image_limits": { "layers": 500 } }),
-                "image_limits.layers: is more than 240 (write 240 at most: no kernel mounts more)",
-            ),
+            (json!({ "image_limits": { "layers": 501 } }), "image_limits.layers: is more than 500 (write 500 at most)"),
             (json!({ "pids_limit": -1 }), "pids_limit: cannot be negative"),
             (json!({ "rootfs": "vfs" }), "rootfs: \"vfs\" is no way to make a root (write auto, overlay or copy)"),
             (

@@ -158,12 +158,7 @@ const GC: &[Opt] = &[
 const IMAGE_LIMITS: &[Opt] = &[
     honoured("document_kib", Number, Literal("4096"), "size of a manifest, index or config"),
     honoured("token_kib", Number, Literal("1024"), "size of a token server's answer"),
-    honoured(
-        "layers",
-        Number,
-        Literal("240"),
-        "layers of an image, 240 at most: the kernel stacks 500 folders and a layer may need two",
-    ),
+    honoured("layers", Number, Literal("500"), "layers of an image, 500 at most"),
     honoured("layer_mib", Number, Literal("65536"), "unpacked size of one layer, holes of sparse files included"),
     honoured("layer_entries", Number, Literal("2000000"), "entries of one layer"),
     honoured("ratio", Number, Literal("200"), "a layer's unpacked size may be this many times its compressed one …"),

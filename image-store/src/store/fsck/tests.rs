@@ -34,6 +34,7 @@ fn meta(name: u8, damage: u8) -> Read<LayerMeta> {
         entries: 0,
         implicit_dirs: Vec::new(),
         opaque_root: false,
+        copy_only: false,
         boot_id: (if damage == 4 { "another" } else { BOOT }).to_owned(),
         synced: damage != 4,
         suspect: false,
