@@ -1,5 +1,5 @@
 # oci-rs: `make help` says what there is.
-.PHONY: help build setup demo demo-stop test check e2e conformance fuzz bench fmt clean
+.PHONY: help build setup demo demo-stop test check chaos e2e conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -21,6 +21,10 @@ test: ## Everything that CI checks (root)
 
 check: ## Format, lints, licences, documentation: no root, no Nomad
 	@scripts/check.sh format lint licences docs
+
+chaos: ## Random tasks with random deaths only (root). CHAOS_LIVES=10000 for long, CHAOS_SEED=… repeats a run
+	cargo build -p oci-rs
+	cargo test -p oci-rs-tests --test chaos -- --nocapture storm
 
 e2e: ## Jobs on a real Nomad agent only (root). ONLY=word picks tests by name
 	@scripts/check.sh e2e

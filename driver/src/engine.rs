@@ -113,15 +113,18 @@ impl Engine {
     /// Removes whatever there is of a container; nothing is fine.
     pub async fn remove_container(self: &Arc<Self>, container: ContainerId) -> Result<(), TaskError> {
         let engine = self.clone();
-        blocking(move || {
-            engine.runtime.destroy(&container).map_err(TaskError::internal)?;
-            engine.store.release(container.as_str()).map_err(TaskError::internal)
-        })
-        .await
+        blocking(move || engine.remove_now(&container)).await
     }
 
-    /// Prepares for the first task, and removes what a crash or a restart of the machine left: half-made layers, writable
-    /// layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included.
+    /// The same, on a thread that may block.
+    pub fn remove_now(&self, container: &ContainerId) -> Result<(), TaskError> {
+        self.runtime.destroy(container).map_err(TaskError::internal)?;
+        failpoint::at("destroy-before-release");
+        self.store.release(container.as_str()).map_err(TaskError::internal)
+    }
+
+    /// Prepares for the first task, and removes what a crash or a restart of the machine left: containers whose start or removal
+    /// was cut short, half-made layers, writable layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included.
     /// Then removes images that are no longer used, for as long as the plugin lives. Runs beside everything else.
     pub async fn keep_clean(self: Arc<Self>, tasks: Tasks) {
         let engine = self.clone();
@@ -162,16 +165,21 @@ impl Engine {
     fn sweep_now(&self, tasks: &Tasks) -> Result<(), TaskError> {
         // The first task should not wait for the copy of our own binary.
         self.runtime.prepare().map_err(TaskError::internal)?;
+        for container in self.runtime.sweep_abandoned(|id| tasks.knows(id)).map_err(TaskError::internal)? {
+            tracing::info!(%container, "removed what was left of a task whose start or removal was cut short");
+        }
         // Leases are listed first: a task is known before it leases its image, and keeps its state folder until after.
         let leases = self.store.leases().map_err(TaskError::internal)?;
         let containers = self.runtime.list().map_err(TaskError::internal)?;
-        let known = tasks.containers();
-        for lease in leases {
-            let held = |container: &ContainerId| container.as_str() == lease;
-            if !containers.iter().any(held) && !known.iter().any(held) && !cli::is_running(&lease) {
+        let is_orphan = |lease: &&String| {
+            !containers.iter().any(|container| container.as_str() == **lease) && !cli::is_running(lease)
+        };
+        for lease in leases.iter().filter(is_orphan) {
+            // A start that is retried under the same id takes the lease over: it cannot claim the id meanwhile.
+            tasks.unless_known(lease, || {
                 tracing::info!(lease, "releasing the image of a task that is gone");
-                self.store.release(&lease).map_err(TaskError::internal)?;
-            }
+                self.store.release(lease).map_err(TaskError::internal)
+            })?;
         }
         let layers = self.runtime.sweep().map_err(TaskError::internal)?;
         let images = self.store.sweep().map_err(TaskError::internal)?;

@@ -4,10 +4,12 @@
 //! threaded process except [`Runtime`], which only executes our own binary in its roles `monitor` and `exec`.
 
 pub mod cgroup;
+mod claim;
 mod engine;
 mod error;
 mod exec;
 mod launcher;
+mod listen;
 mod losses;
 mod monitor;
 pub mod plan;

@@ -3,13 +3,12 @@
 //! Nothing is remembered here: every call looks at the state folder and at the kernel, so any number of processes can use
 //! the same folders, and a driver that starts anew knows what its predecessor knew.
 
+mod removal;
+
 use std::{
     fs::{self, File},
-    io::{self, Read},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{DirBuilderExt, OpenOptionsExt},
-    },
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
@@ -20,21 +19,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
     Stats,
-    cgroup::{self, Groups, LimitHits, kill_group, stats::Counters},
+    cgroup::{self, Groups, LimitHits, stats::Counters},
+    claim::Claim,
     error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
+    listen,
     losses::LostBytes,
     monitor::Outcome,
-    plan::{ContainerId, ContainerPlan, Output},
+    plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
-    rootfs::{Writable, overlay_problem, remove_tree},
+    rootfs::overlay_problem,
     state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
     terminal::TerminalHold,
 };
-
-/// How long killed processes may take to end. One that hangs in the kernel longer (a dead network file system) is reported.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Containers of one state folder. Cheap to clone, safe to share between threads.
 #[derive(Debug, Clone)]
@@ -157,15 +155,20 @@ impl Runtime {
     /// the container is left.
     pub fn start(&self, plan: &ContainerPlan) -> Result<Running, StartError> {
         let task = self.task(&plan.id);
-        task.create().map_err(|error| match error.kind() {
+        let claim = Claim::make(&task).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 StartError::new(StartErrorKind::Exists, format!("container {} exists already", plan.id))
             }
             _ => StartError::internal(format!("making {}: {error}", task.path().display())),
         })?;
-        let started = self.launch(&task, plan);
+        let started = self.launch(&task, plan, &claim).and_then(|running| {
+            failpoint::at("start-before-unmark");
+            // The caller is about to give out a handle: from here on a restart of the plugin finds a task.
+            claim.unmark(&task).context(|| format!("taking over {}", task.path().display()))?;
+            Ok(running)
+        });
         if let Err(error) = started {
-            return Err(match self.destroy(&plan.id) {
+            return Err(match self.remove(&plan.id, &task, claim) {
                 Ok(()) => error,
                 Err(left) => {
                     StartError { message: format!("{}; cleaning up failed too: {left}", error.message), ..error }
@@ -175,9 +178,10 @@ impl Runtime {
         started
     }
 
-    fn launch(&self, task: &TaskDir, plan: &ContainerPlan) -> Result<Running, StartError> {
+    fn launch(&self, task: &TaskDir, plan: &ContainerPlan, claim: &Claim) -> Result<Running, StartError> {
         // Beside everything up to the engine, which would wait for it otherwise.
         std::thread::spawn(cgroup::warm_up);
+        failpoint::at("start-before-plan");
         task.commit(PLAN, plan)?;
         let (outcome, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
         let log = fs::OpenOptions::new()
@@ -186,19 +190,26 @@ impl Runtime {
             .mode(0o600)
             .open(task.file("monitor.log"))
             .context(|| "opening the monitor's log".to_owned())?;
-        let stdio = [Stdio::null(), Stdio::from(writer), Stdio::from(log)];
+        // Should we be killed, whoever removes the folder waits until the monitor has recorded itself, and so finds it.
+        let lock = claim.as_fd().try_clone_to_owned().context(|| "sharing the lock".to_owned())?;
+        let stdio = [Stdio::from(lock), Stdio::from(writer), Stdio::from(log)];
         let args = [task.path(), &self.inner.data_dir];
+        failpoint::at("start-before-monitor");
         let monitor =
             self.inner.launcher.spawn("monitor", args, stdio).context(|| "executing the monitor".to_owned())?;
         let monitor = ProcessRef::open(monitor.id() as i32).context(|| "opening the monitor".to_owned())?;
-        if let Err(error) = await_outcome(task, outcome) {
+        failpoint::at("start-before-outcome");
+        let mut outcome = File::from(outcome);
+        if let Err(error) = await_outcome(task, &mut outcome, &monitor) {
+            self.end_family(&plan.id, outcome)?;
             // It is our child and about to end, perhaps before it could write down who it was.
             monitor
-                .wait_for(Some(PATIENCE))
+                .wait_for(Some(removal::PATIENCE))
                 .and_then(|_| monitor.reap())
                 .context(|| "ending the monitor".to_owned())?;
             return Err(error);
         }
+        failpoint::at("start-before-container");
         let record: ContainerRecord =
             task.read(CONTAINER)?.ok_or_else(|| StartError::internal("the monitor left no record of the container"))?;
         let init = ProcessRef::find(&record.init).context(|| "looking at the container's first process".to_owned())?;
@@ -241,83 +252,17 @@ impl Runtime {
         containers(&self.inner.state_dir)
     }
 
-    /// Kills whatever is left of a container, waits for its end and removes everything that we made for it. A container
-    /// that is gone is fine.
-    pub fn destroy(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let task = self.task(id);
-        if task.path().exists() {
-            self.kill_all(id)?;
-            self.end_monitor(id, &task)?;
-            // What the monitor was just making.
-            self.kill_all(id)?;
-            if let Some(groups) = task.read::<Groups>(CGROUP)? {
-                groups.remove()?;
+    /// Other containers that were placed in the same control group, among those whose id begins with `prefix`.
+    pub fn sharing_group(&self, plan: &ContainerPlan, prefix: &str) -> Result<Vec<ContainerId>, RuntimeError> {
+        let others = self.list()?.into_iter().filter(|id| *id != plan.id && id.as_str().starts_with(prefix));
+        let mut sharing = Vec::new();
+        for id in others {
+            let placed = self.task(&id).read::<Placed>(PLAN)?;
+            if placed.is_some_and(|other| other.cgroup.path == plan.cgroup.path) {
+                sharing.push(id);
             }
         }
-        Writable::of(&self.inner.data_dir, id.as_str()).remove()?;
-        remove_tree(task.path())
-    }
-
-    /// Removes what containers left whose state is gone, as after a restart of the machine: their writable layers. Says whose.
-    pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
-        Writable::remove_empty(&self.inner.data_dir)?;
-        let mut swept = Vec::new();
-        for name in Writable::list(&self.inner.data_dir, &self.inner.state_dir)? {
-            // A container's folder is made before its layer and removed after it.
-            if !state::tasks(&self.inner.state_dir).join(&name).exists() {
-                Writable::of(&self.inner.data_dir, &name).remove()?;
-                swept.push(name);
-            }
-        }
-        Ok(swept)
-    }
-
-    /// The monitor ends with its container; one that does not is killed.
-    fn end_monitor(&self, id: &ContainerId, task: &TaskDir) -> Result<(), RuntimeError> {
-        let Some(record) = task.read::<ProcessRecord>(MONITOR)? else { return Ok(()) };
-        let action = || format!("ending the monitor of {id}");
-        let ends = |monitor: &ProcessRef| monitor.wait_for(Some(PATIENCE)).context(action);
-        if let Some(monitor) = ProcessRef::find(&record).context(action)?
-            && !ends(&monitor)?
-        {
-            monitor.signal(libc::SIGKILL).context(action)?;
-            if !ends(&monitor)? {
-                return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
-            }
-        }
-        // Our own child stays a zombie until it is waited for; `find` does not see those.
-        match ProcessRef::open(record.pid) {
-            Ok(zombie) if zombie.start_time == record.start_time => zombie.reap().context(action),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error).context(action),
-        }
-    }
-
-    /// Kills everything in the container and waits for its end. Removes nothing.
-    pub fn kill_all(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let task = self.task(id);
-        let container = task.read::<ContainerRecord>(CONTAINER)?;
-        if let Some(record) = &container {
-            let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?;
-            if let Some(init) = init {
-                init.signal(libc::SIGKILL).context(|| format!("killing {id}"))?;
-                if !init.wait_for(Some(PATIENCE)).context(|| format!("waiting for the end of {id}"))? {
-                    return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
-                }
-            }
-        }
-        // In a pid namespace of its own everything has ended with the first process. The group may by now be used by a
-        // successor of this container; it is asked only where nothing else knows.
-        if container.is_some_and(|record| record.private_pid) {
-            return Ok(());
-        }
-        let Some(groups) = task.read::<Groups>(CGROUP)? else { return Ok(()) };
-        let Some(group) = groups.of("freezer") else { return Ok(()) };
-        if !kill_group(groups.mode, group, PATIENCE)? {
-            return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
-        }
-        Ok(())
+        Ok(sharing)
     }
 
     fn process(&self, task: &TaskDir, name: &str) -> Result<Option<ProcessRef>, RuntimeError> {
@@ -371,10 +316,15 @@ impl Runtime {
     }
 }
 
-/// Waits for the monitor's one message.
-fn await_outcome(task: &TaskDir, pipe: OwnedFd) -> Result<(), StartError> {
-    let mut text = Vec::new();
-    File::from(pipe).read_to_end(&mut text).context(|| "listening to the monitor".to_owned())?;
+/// What finding a container's neighbours needs of its plan.
+#[derive(serde::Deserialize)]
+struct Placed {
+    cgroup: CgroupPlacement,
+}
+
+/// Waits for the monitor's one message. Its forks hold the pipe too, and may outlive it when it was killed.
+fn await_outcome(task: &TaskDir, pipe: &mut File, monitor: &ProcessRef) -> Result<(), StartError> {
+    let text = listen::until_end(pipe, monitor).context(|| "listening to the monitor".to_owned())?;
     match serde_json::from_slice(&text) {
         Ok(Outcome::Started) => Ok(()),
         Ok(Outcome::Failed(error)) => Err(error),

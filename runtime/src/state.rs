@@ -156,6 +156,7 @@ impl TaskDir {
             let mut file = private_file(&temporary)?;
             file.write_all(&serde_json::to_vec(&Versioned { version: VERSION, record })?)?;
             file.sync_all()?;
+            failpoint::at(before_rename(name));
             fs::rename(&temporary, self.file(name))?;
             File::open(&self.path)?.sync_all()
         };
@@ -186,6 +187,18 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
         return Err(format!("it has version {version}, this build reads up to {VERSION}: a newer oci-rs wrote it"));
     }
     serde_json::from_slice(bytes).map_err(|error| error.to_string())
+}
+
+/// The failpoint between writing a record and giving it its name.
+fn before_rename(name: &str) -> &'static str {
+    match name {
+        PLAN => "start-before-plan-rename",
+        MONITOR => "monitor-before-record-rename",
+        CGROUP => "creator-before-groups-rename",
+        CONTAINER => "monitor-before-container-rename",
+        EXIT => "monitor-before-exit-rename",
+        _ => "record-before-rename",
+    }
 }
 
 /// The folder of all containers' folders.

@@ -33,6 +33,12 @@ pub fn container_id(task_id: &str) -> ContainerId {
     name.parse().unwrap_or_else(|error| unreachable!("{error}"))
 }
 
+/// What the ids of all containers of an allocation begin with; none if its id is not of Nomad's form.
+pub fn alloc_prefix(alloc_id: &str) -> Option<String> {
+    let plain = !alloc_id.is_empty() && alloc_id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    plain.then(|| format!("{alloc_id}."))
+}
+
 /// The FNV-1a hash: the same in every build, which the standard library's hash is not.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
@@ -82,7 +88,18 @@ fn matches(pattern: &str, text: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{container_id, matches};
+    use super::{alloc_prefix, container_id, matches};
+
+    #[test]
+    fn containers_of_an_allocation_are_told_by_their_ids() {
+        let prefix = alloc_prefix("9f7b0c1e-1111-2222-3333-444455556666").unwrap();
+        for name in ["web", "a.b/c", "ü"] {
+            let id = container_id(&format!("9f7b0c1e-1111-2222-3333-444455556666/{name}/01234567"));
+            assert!(id.as_str().starts_with(&prefix), "{id}");
+        }
+        assert!(!container_id("9f7b0c1e-1111-2222-3333-4444555566661/web/1").as_str().starts_with(&prefix));
+        assert_eq!((alloc_prefix(""), alloc_prefix("a/b")), (None, None));
+    }
 
     #[test]
     fn ids_stay_readable() {

@@ -20,7 +20,10 @@ use std::{collections::BTreeSet, fmt, path::PathBuf};
 use image_store::Image;
 use runtime::plan::{Confined, ContainerPlan, RootFs};
 
-pub use self::{identity::container_id, nomad::NomadTask};
+pub use self::{
+    identity::{alloc_prefix, container_id},
+    nomad::NomadTask,
+};
 use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
 
 /// What the node is like.

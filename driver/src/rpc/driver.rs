@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Plugin, convert, detached, exec, status, streams};
 use crate::{
     config,
-    plan::{self, NomadTask},
+    plan::NomadTask,
     signal,
     task::{DriverState, Event, TaskError},
 };
@@ -196,25 +196,21 @@ async fn stop(plugin: &Plugin, request: StopTaskRequest) -> Result<StopTaskRespo
         "" => task.state().map_or(libc::SIGTERM, |state| state.stop_signal),
         name => signal::parse(name)?,
     };
-    task.apply(Event::Stop { signal, grace: duration(request.timeout) }).await?;
-    // An unknown task here is one that was destroyed meanwhile, which is an end as well.
-    drop(task.wait().await);
+    match task.apply(Event::Stop { signal, grace: duration(request.timeout) }).await {
+        // An unknown task here and below is one that was destroyed meanwhile, which is an end as well.
+        Err(TaskError::Unknown(_)) => {}
+        applied => {
+            applied?;
+            drop(task.wait().await);
+        }
+    }
     Ok(StopTaskResponse {})
 }
 
 async fn destroy(plugin: &Plugin, request: DestroyTaskRequest) -> Result<DestroyTaskResponse, TaskError> {
-    match plugin.0.tasks.get(&request.task_id) {
-        Ok(task) => match task.apply(Event::Destroy { force: request.force }).await {
-            Ok(()) | Err(TaskError::Unknown(_)) => Ok(DestroyTaskResponse {}),
-            Err(error) => Err(error),
-        },
-        // Unknown to this process, but perhaps not to the host: a start that was cut short may have left something.
-        Err(_) => {
-            let engine = plugin.engine().await?;
-            engine.remove_container(plan::container_id(&request.task_id)).await?;
-            Ok(DestroyTaskResponse {})
-        }
-    }
+    let engine = plugin.engine().await?;
+    plugin.0.tasks.destroy(&engine, &request.task_id, request.force).await?;
+    Ok(DestroyTaskResponse {})
 }
 
 fn driver_attributes(state: &DriverState) -> std::collections::HashMap<String, String> {

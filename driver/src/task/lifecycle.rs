@@ -133,6 +133,9 @@ pub fn decide(phase: Phase, event: Event) -> Result<(Phase, Vec<Action>), Refusa
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

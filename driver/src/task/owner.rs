@@ -242,6 +242,7 @@ impl Owner {
     async fn apply(&mut self, event: Event) -> Result<(), TaskError> {
         let (next, actions) = decide(self.phase, event)?;
         for action in actions {
+            failpoint::at(before(action));
             self.carry_out(action).await?;
         }
         self.phase = next;
@@ -258,7 +259,8 @@ impl Owner {
                 Ok(())
             }
             Action::ArmGrace(grace) => {
-                self.grace = Some(Instant::now() + grace);
+                // A grace beyond what the clock can count never ends.
+                self.grace = Instant::now().checked_add(grace);
                 Ok(())
             }
             Action::Signal(signal) => match &self.alive {
@@ -282,6 +284,17 @@ impl Owner {
         if let Ok(exit) = tokio::time::timeout(PATIENCE, ended).await {
             self.view.send_modify(|view| view.exit = Some(exit));
         }
+    }
+}
+
+/// The failpoint before an action.
+fn before(action: Action) -> &'static str {
+    match action {
+        Action::CancelStart => "owner-before-cancel",
+        Action::Signal(_) => "owner-before-signal",
+        Action::ArmGrace(_) => "owner-before-grace",
+        Action::KillAll => "owner-before-kill",
+        Action::Remove => "owner-before-remove",
     }
 }
 

@@ -52,9 +52,16 @@ impl Tasks {
         self.lock().get(task_id).cloned().ok_or_else(|| TaskError::Unknown(task_id.to_owned()))
     }
 
-    /// The containers of all tasks, those that are only being started included.
-    pub fn containers(&self) -> Vec<ContainerId> {
-        self.lock().keys().map(|task_id| plan::container_id(task_id)).collect()
+    /// Whether this is the container of a task, one that is only being started included.
+    pub fn knows(&self, container: &ContainerId) -> bool {
+        self.lock().keys().any(|task_id| plan::container_id(task_id) == *container)
+    }
+
+    /// Does something about a container that is no task's, and keeps it from becoming one until that is done.
+    pub fn unless_known(&self, container: &str, work: impl FnOnce() -> Result<(), TaskError>) -> Result<(), TaskError> {
+        let tasks = self.lock();
+        let known = tasks.keys().any(|task_id| plan::container_id(task_id).as_str() == container);
+        if known { Ok(()) } else { work() }
     }
 
     /// Starts a task and waits until its command runs. On error the id is free again and nothing is left of it.
@@ -62,7 +69,7 @@ impl Tasks {
         let (reference, link) = self.claim(&task)?;
         let (cancel, cancelled) = watch::channel(false);
         let (report, started) = oneshot::channel();
-        let starting = Box::pin(start::run(engine.clone(), task, cancelled));
+        let starting = Box::pin(start::run(engine.clone(), self.clone(), task, cancelled));
         let owner = Owner::starting(engine, reference.facts.clone(), link.inbox, link.view, starting, cancel, report);
         self.run(&reference, owner);
         started.await.unwrap_or_else(|_| Err(TaskError::Internal("the task's owner ended early".to_owned())))
@@ -70,8 +77,18 @@ impl Tasks {
 
     /// Takes over a container that another plugin process started; a task that is known already is fine.
     pub async fn recover(&self, engine: Arc<Engine>, task: &NomadTask, state: DriverState) -> Result<(), TaskError> {
-        let Ok((reference, link)) = self.claim(task) else { return Ok(()) };
+        let mut claimed = self.claim(task);
+        if claimed.is_err() {
+            // Another call may be about to bring it back. When it cannot, we learn the reason ourselves.
+            match self.get(&task.id) {
+                Ok(known) if known.settled().await => return Ok(()),
+                _ => claimed = self.claim(task),
+            }
+        }
+        let (reference, link) = claimed?;
+        failpoint::at("recover-before-status");
         let recovered = start::recover(&engine, &state).await;
+        failpoint::at("recover-before-owner");
         match recovered {
             Ok(recovered) => {
                 reference.facts.set_state(state);
@@ -83,6 +100,28 @@ impl Tasks {
                 self.lock().remove(&task.id);
                 Err(error)
             }
+        }
+    }
+
+    /// Removes a task. One that this process does not know may have left something on the host, when its start was cut short;
+    /// its id is taken until that is gone.
+    pub async fn destroy(&self, engine: &Arc<Engine>, task_id: &str, force: bool) -> Result<(), TaskError> {
+        let task = NomadTask { id: task_id.to_owned(), ..NomadTask::default() };
+        match self.claim(&task) {
+            Ok((_, link)) => {
+                let removed = engine.remove_container(plan::container_id(task_id)).await;
+                self.lock().remove(task_id);
+                drop(link);
+                removed
+            }
+            Err(_) => match self.get(task_id) {
+                Ok(task) => match task.apply(Event::Destroy { force }).await {
+                    Ok(()) | Err(TaskError::Unknown(_)) => Ok(()),
+                    Err(error) => Err(error),
+                },
+                // Destroyed this moment by another call.
+                Err(_) => Ok(()),
+            },
         }
     }
 
@@ -110,8 +149,10 @@ impl Tasks {
         let (tasks, task_id) = (self.clone(), reference.facts.task_id.clone());
         tokio::spawn(async move {
             let replies = owner.run().await;
+            failpoint::at("destroy-before-forget");
             // Forgotten first: who hears that the task is destroyed must not find it any more.
             tasks.lock().remove(&task_id);
+            failpoint::at("destroy-before-answer");
             replies.send();
         });
     }
@@ -154,6 +195,12 @@ impl TaskRef {
     /// What the owner published last.
     pub fn view(&self) -> TaskView {
         self.view.borrow().clone()
+    }
+
+    /// Waits until the task's start or recovery has come to its end; whether there is a task then.
+    async fn settled(&self) -> bool {
+        let mut view = self.view.clone();
+        view.wait_for(|view| !matches!(view.phase, Phase::Starting { .. })).await.is_ok()
     }
 
     /// Waits for the task's end.

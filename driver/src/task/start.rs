@@ -13,7 +13,7 @@ use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
 use runtime::{ExitRecord, Running, StartErrorKind, Status, plan::ContainerId};
 use tokio::{io::Interest, sync::watch};
 
-use super::{DriverState, Exit, TaskError};
+use super::{DriverState, Exit, TaskError, Tasks};
 use crate::{
     config::{self, TaskSpec},
     engine::Engine,
@@ -53,6 +53,7 @@ pub enum Recovered {
 /// Starts a task's container. Gives up with [`TaskError::Cancelled`] when `cancelled` turns true before the container is made.
 pub async fn run(
     engine: Arc<Engine>,
+    tasks: Tasks,
     task: NomadTask,
     mut cancelled: watch::Receiver<bool>,
 ) -> Result<(Started, Alive), TaskError> {
@@ -63,6 +64,7 @@ pub async fn run(
     tokio::task::spawn_blocking(runtime::cgroup::warm_up);
     let spec = config::decode_task(&task.driver_config, engine.policy())?;
 
+    failpoint::at("start-before-lease");
     let acquire = lease_image(&engine, &spec, &task, &container, events.clone());
     let lease = tokio::select! {
         lease = acquire => lease?,
@@ -84,8 +86,10 @@ pub async fn run(
     let state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
     let memory_limit = planned.container.resources.memory_limit;
     let prepared = began.elapsed();
-    let running = start_container(&engine, planned).await?;
+    failpoint::at("start-before-folder");
+    let running = start_container(&engine, tasks, planned, &task.alloc_id).await?;
     lease.keep();
+    failpoint::at("start-before-answer");
 
     events.emit(
         format!("Started container from {} ({})", state.image, short_digest(&state.image_digest)),
@@ -187,10 +191,18 @@ async fn node_facts(engine: &Arc<Engine>) -> Result<NodeFacts, TaskError> {
     blocking(move || Ok(engine.node_facts())).await
 }
 
-async fn start_container(engine: &Arc<Engine>, planned: TaskPlan) -> Result<Running, TaskError> {
-    let engine = engine.clone();
+async fn start_container(
+    engine: &Arc<Engine>,
+    tasks: Tasks,
+    planned: TaskPlan,
+    alloc_id: &str,
+) -> Result<Running, TaskError> {
+    let (engine, prefix) = (engine.clone(), plan::alloc_prefix(alloc_id));
     blocking(move || {
         planned.check_confined().map_err(TaskError::Confinement)?;
+        if let Some(prefix) = prefix {
+            remove_predecessors(&engine, &tasks, &planned, &prefix)?;
+        }
         match engine.runtime.start(&planned.container) {
             // The id is ours alone, so this is what a start left that was cut short by the plugin's death: Nomad asks again for
             // the same id, and knows nothing of the first one.
@@ -204,6 +216,17 @@ async fn start_container(engine: &Arc<Engine>, planned: TaskPlan) -> Result<Runn
         }
     })
     .await
+}
+
+/// Removes a container of the same task that no handle names: its start's answer got lost because plugin and agent died
+/// together. The agent that came after starts the task afresh, under a new id but in the same control group.
+fn remove_predecessors(engine: &Engine, tasks: &Tasks, planned: &TaskPlan, prefix: &str) -> Result<(), TaskError> {
+    let others = engine.runtime.sharing_group(&planned.container, prefix).map_err(TaskError::internal)?;
+    for container in others.iter().filter(|container| !tasks.knows(container)) {
+        tracing::warn!(%container, "removing what an earlier start of the same task left");
+        engine.remove_now(container)?;
+    }
+    Ok(())
 }
 
 /// Runs blocking work beside the async threads.

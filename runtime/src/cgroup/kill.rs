@@ -51,7 +51,12 @@ fn kill_frozen(group: &Path, processes: &[ProcessRef]) -> io::Result<()> {
         .iter()
         .try_for_each(|process| process.signal(libc::SIGKILL))
         .and_then(|()| processes_below(group)?.iter().try_for_each(|process| process.signal(libc::SIGKILL)));
-    write_existing(&state, "THAWED").and(killed)
+    thaw(group).and(killed)
+}
+
+/// Thaws a v1 group and the groups below it, which can be frozen by themselves.
+pub(super) fn thaw(group: &Path) -> io::Result<()> {
+    folders_below(group)?.iter().try_for_each(|folder| write_existing(&folder.join("freezer.state"), "THAWED"))
 }
 
 fn write_existing(path: &Path, text: &str) -> io::Result<()> {

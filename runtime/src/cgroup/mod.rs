@@ -127,6 +127,14 @@ impl Groups {
         Ok(())
     }
 
+    /// Lets frozen processes go on. On v1 they do not even die before; on v2 a kill goes through.
+    pub fn thaw(&self) -> Result<(), RuntimeError> {
+        match self.of("freezer").filter(|_| self.mode == Mode::V1) {
+            Some(group) => kill::thaw(group).context(|| format!("thawing {}", group.display())),
+            None => Ok(()),
+        }
+    }
+
     /// Removes the groups that we made.
     pub fn remove(&self) -> Result<(), RuntimeError> {
         for group in &self.members {

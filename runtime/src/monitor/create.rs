@@ -13,7 +13,7 @@ use std::{
 use rustix::{
     fs::OFlags,
     mount::{MountPropagationFlags, mount_change},
-    process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal},
+    process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal},
     thread::{CapabilitySet, capability_is_in_bounding_set},
 };
 
@@ -44,11 +44,16 @@ pub(super) fn main(
     console: Option<Console>,
     report: OwnedFd,
     told: OwnedFd,
+    monitor: Pid,
 ) -> ! {
     // A container that is half made must not outlive its monitor. What the engine forks is in the container's groups.
     let outcome = set_parent_process_death_signal(Some(Signal::KILL))
         .context(|| "tying the creator to its monitor".to_owned())
         .map_err(StartError::from)
+        .and_then(|()| match getppid() == Some(monitor) {
+            true => Ok(()),
+            false => Err(StartError::internal("the monitor was killed")),
+        })
         .and_then(|()| create(task, data_dir, outputs, console, &report));
     let text = serde_json::to_vec(&outcome).unwrap_or_default();
     // An untold outcome is noticed by the monitor, which is the only one to tell.
@@ -67,13 +72,16 @@ fn create(
     set_oom_score(plan.oom_score_adj)?;
     let host_mounts = HostMounts::open(&plan)?;
     leave_host_mounts()?;
+    failpoint::at("creator-before-root");
     let root = make_root(task, data_dir, &plan)?;
+    failpoint::at("creator-before-paths");
     let sources = host_mounts.prepare(&plan, &task.mounts())?;
     let user = resolve_user(&plan, &root)?;
     prepare_paths(task, &plan, &root, &sources)?;
     outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
 
     let groups = Groups::plan(&plan.cgroup)?;
+    failpoint::at("creator-before-groups");
     task.commit(CGROUP, &groups)?;
     cgroup::reset_limits(&groups)?;
     let devices = find_devices(&plan)?;
@@ -89,6 +97,7 @@ fn create(
         console_socket: console.as_ref().map(Console::path),
         launch: launch(&plan, &user, held, report.as_raw_fd())?,
     };
+    failpoint::at("creator-before-build");
     let mut built = match engine::build(parts) {
         Ok(built) => built,
         Err(error) => {
@@ -99,7 +108,9 @@ fn create(
     let init = built.pid()?;
     let started = place(&plan, &groups, &devices, init).and_then(|()| {
         let hits = groups.hits();
+        failpoint::at("creator-before-start");
         built.start()?;
+        failpoint::at("creator-before-answer");
         Ok(hits)
     });
     match started {

@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cgroup::LimitHits,
     error::{Context, RuntimeError, StartError},
+    listen,
     plan::{ContainerId, Output},
     process::ProcessRef,
     state::{CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
@@ -116,17 +117,21 @@ struct Started {
 fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
     let record = |_: ()| -> io::Result<_> { ProcessRef::open(std::process::id() as i32)?.record() };
     let own = record(()).context(|| "looking at our own process".to_owned())?;
+    failpoint::at("monitor-before-record");
     task.commit(MONITOR, &own)?;
+    let_go_of_lock().context(|| "letting go of the folder".to_owned())?;
     let plan: Essentials =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
     let outputs = output::Outputs::open(&plan.output)?;
     let console = plan.terminal.then(|| terminal::Console::listen(&task)).transpose()?;
     let (report, report_writer) = pipe()?;
     let (created, created_writer) = pipe()?;
+    failpoint::at("monitor-before-creator");
+    let monitor = rustix::process::getpid();
     let creator = match sys::fork().context(|| "forking the creator".to_owned())? {
         Fork::Child => {
             drop((report, created));
-            create::main(&task, &data_dir, &outputs, console, report_writer, created_writer)
+            create::main(&task, &data_dir, &outputs, console, report_writer, created_writer, monitor)
         }
         Fork::Parent(pid) => pid,
     };
@@ -136,6 +141,7 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
     let run = || -> Result<_, StartError> {
         let terminal = console.map(|console| console.accept()).transpose()?;
         await_command(report)?;
+        failpoint::at("monitor-before-container");
         let started_at = SystemTime::now();
         let record = ContainerRecord {
             init: init.record().context(|| "looking at the container's first process".to_owned())?,
@@ -158,6 +164,11 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
     }
 }
 
+/// Standard input is the folder under its lock. We can be found now, so whoever wants to remove the folder need not wait any more.
+fn let_go_of_lock() -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stdin(&File::open("/dev/null")?)?)
+}
+
 fn pipe() -> Result<(File, OwnedFd), RuntimeError> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
     Ok((File::from(reader), writer))
@@ -165,8 +176,8 @@ fn pipe() -> Result<(File, OwnedFd), RuntimeError> {
 
 /// Waits for the creator's end; what it has to tell.
 fn await_creator(task: &TaskDir, creator: Pid, mut told: File) -> Result<Created, StartError> {
-    let mut text = Vec::new();
-    told.read_to_end(&mut text).context(|| "listening to the creator".to_owned())?;
+    let process = ProcessRef::open(creator.as_raw_nonzero().get()).context(|| "opening the creator".to_owned())?;
+    let text = listen::until_end(&mut told, &process).context(|| "listening to the creator".to_owned())?;
     let status = loop {
         match waitpid(Some(creator), WaitOptions::empty()) {
             Err(rustix::io::Errno::INTR) => {}
@@ -194,6 +205,7 @@ fn await_command(mut report: File) -> Result<(), StartError> {
 
 /// Tells the plugin, sees the container to its end and writes that down.
 fn finish(plugin: File, started: Started) -> ExitCode {
+    failpoint::at("monitor-before-answer");
     // A plugin that is gone has told nobody of this container: it must not stay.
     if tell(plugin, &Outcome::Started).is_err() {
         drop(started.init.signal(libc::SIGKILL));

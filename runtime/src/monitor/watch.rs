@@ -21,6 +21,7 @@ pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
             .copy_until_end(&started.outputs.stdout, &started.init)
             .context(|| format!("copying the output of {}", started.id))?;
     }
+    failpoint::at("monitor-before-wait");
     let ended = wait_for(started.init.pid).context(|| format!("waiting for the end of {}", started.id))?;
     let groups: Option<Groups> = started.task.read(CGROUP)?;
     let hits = groups.as_ref().map(Groups::hits).unwrap_or_default().since(started.hits_before);
@@ -35,7 +36,9 @@ pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
         started_at: started.started_at,
         finished_at: SystemTime::now(),
     };
+    failpoint::at("monitor-before-exit");
     started.task.commit(EXIT, &record)?;
+    failpoint::at("monitor-before-reap");
     reap(started.init.pid).context(|| format!("reaping {}", started.id))
 }
 

@@ -1,0 +1,247 @@
+//! Ends and starts that meet something odd: frozen processes, patience without end, other boots, ids that are being removed.
+
+use std::{fs, path::Path, time::Duration};
+
+use kit::{
+    cgroup::{self, Mode},
+    leak,
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+    tools::Images,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+const IDLE: &str = "trap 'exit 7' TERM; >/up; sleep 1000 & wait";
+
+async fn is_up(plugin: &Plugin, task: &Task) -> i32 {
+    let up = || {
+        let members = task.groups.members();
+        members.iter().any(|pid| Path::new(&format!("/proc/{pid}/root/up")).exists())
+    };
+    assert!(eventually(seconds(10), up).await, "{:?}", task.groups.members());
+    plugin.init_pid(task)
+}
+
+/// As an operator or a checkpoint freezes a task, with everything in it.
+async fn freeze(task: &Task) {
+    let group = task.groups.of("freezer");
+    let (file, frozen) = match cgroup::mode() {
+        Mode::V1 => ("freezer.state", "FROZEN"),
+        Mode::V2 => ("cgroup.freeze", "1"),
+    };
+    fs::write(group.join(file), frozen).must("freeze the task");
+    let is_frozen = || match cgroup::mode() {
+        Mode::V1 => task.groups.read("freezer", file) == frozen,
+        Mode::V2 => task.groups.read("freezer", "cgroup.events").contains("frozen 1"),
+    };
+    assert!(eventually(seconds(5), is_frozen).await, "the task is not frozen");
+}
+
+#[tokio::test]
+async fn a_frozen_task_can_be_stopped_and_destroyed() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for destroyed in [false, true] {
+        let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+        plugin.started(&task).await;
+        is_up(&plugin, &task).await;
+        freeze(&task).await;
+        let end = async {
+            if destroyed {
+                plugin.destroy(task.id(), true).await.must("DestroyTask of a frozen task");
+            } else {
+                plugin.stop(task.id(), Duration::from_millis(100), "").await.must("StopTask of a frozen task");
+            }
+        };
+        let (waited, ()) = tokio::join!(plugin.wait_raw(task.id()), end);
+        assert_eq!(waited.must("WaitTask").result.must("a result").exit_code, 137);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
+/// Go's longest duration, and more than any clock can count.
+#[tokio::test]
+async fn a_patience_without_end_waits_for_the_task() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for patience in [Duration::from_nanos(i64::MAX.unsigned_abs()), Duration::from_secs(i64::MAX.unsigned_abs())] {
+        let script =
+            "trap '>/local/told' TERM; >/up; until [ -e /local/told ] && [ -e /local/go ]; do sleep 0.02; done; exit 9";
+        let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
+        plugin.started(&task).await;
+        is_up(&plugin, &task).await;
+        let later = async {
+            assert!(
+                eventually(seconds(10), || task.dir().join("local/told").exists()).await,
+                "the signal was not sent"
+            );
+            fs::write(task.dir().join("local/go"), "").must("tell the task to end");
+        };
+        let (stopped, ()) = tokio::join!(plugin.stop(task.id(), patience, ""), later);
+        stopped.must("StopTask");
+        assert_eq!(plugin.wait(task.id()).await.code, 9);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
+fn rename_boot(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                if name == "boot_id" {
+                    *value = json!("00000000-0000-4000-8000-000000000000");
+                } else {
+                    rename_boot(value);
+                }
+            }
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(rename_boot),
+        _ => {}
+    }
+}
+
+/// Pid and start time may come again after a reboot; the boot does not.
+#[tokio::test]
+async fn a_process_of_this_boot_is_not_taken_for_one_of_another() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    let init = is_up(&plugin, &task).await;
+    plugin.process.kill().await;
+    for folder in fs::read_dir(node.state_dir().join("tasks")).must("the tasks' folder").flatten() {
+        for name in ["monitor.json", "container.json"] {
+            let path = folder.path().join(name);
+            let mut record = serde_json::from_slice(&fs::read(&path).must("a record")).must("a record");
+            let before = format!("{record}");
+            rename_boot(&mut record);
+            assert_ne!(before, format!("{record}"), "{name} names the boot");
+            fs::write(&path, format!("{record}")).must("rewrite a record");
+        }
+    }
+    let plugin = node.launch().await;
+    // An error is as good as an end whose status was lost: both say that nothing of it runs.
+    if plugin.recover(&handle).await.is_ok() {
+        let exit = plugin.wait(task.id()).await;
+        assert!(exit.code != 0 && !exit.err.is_empty(), "{exit:?}");
+    }
+    plugin.exec(task.id(), &["/bin/true"], seconds(5)).await.err().must("no command in a stranger");
+    plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let state = leak::status_field(init, "State").unwrap_or_default();
+    assert!(!state.is_empty() && !state.starts_with('Z'), "the stranger was killed: {state:?}");
+    kill_process(Pid::from_raw(init).must("a pid"), Signal::KILL).must("kill the stranger");
+    let own = plugin.process.pid();
+    eventually(seconds(5), || node.traces().processes.iter().all(|(pid, _)| *pid == own)).await;
+    // They were in use when the driver was to remove them.
+    for group in cgroup::find(&task.alloc.id).iter().filter(|group| !task.groups.own.contains(group)) {
+        fs::remove_dir(group).must("remove a group");
+    }
+    node.finish(plugin).await;
+}
+
+/// Nomad destroys before it starts again, but a call may be on its way for long.
+#[tokio::test]
+async fn an_id_is_free_when_its_task_is_gone_and_not_before() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).without_logs().build(&mut plugin).await;
+    for delay in [0, 1, 5, 20, 60] {
+        plugin.started(&task).await;
+        let again = async {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            plugin.start(&task).await
+        };
+        let (destroyed, again) = tokio::join!(plugin.destroy(task.id(), true), again);
+        destroyed.must("DestroyTask");
+        match again {
+            Ok(_) => {
+                is_up(&plugin, &task).await;
+                plugin.end(&task).await;
+            }
+            Err(status) => assert!(status.message().contains("already started"), "{status}"),
+        }
+        assert_eq!(task.groups.members(), Vec::<i32>::new());
+        assert!(node.traces().files.is_empty(), "{}", node.traces());
+    }
+    node.finish(plugin).await;
+}
+
+/// What a killed plugin left of a task is removed and started anew at the same moment.
+#[tokio::test]
+async fn a_leftover_is_removed_while_its_id_is_started_again() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).without_logs().build(&mut plugin).await;
+    for delay in [0, 1, 5, 20] {
+        plugin.started(&task).await;
+        plugin.process.kill().await;
+        plugin = node.launch().await;
+        let again = async {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            plugin.start(&task).await
+        };
+        let (destroyed, again) = tokio::join!(plugin.destroy(task.id(), true), again);
+        destroyed.must("DestroyTask");
+        match again {
+            // It came before the removal was asked for, or after it was done: a removal never meets it half made.
+            Ok(_) if !task.groups.members().is_empty() => {
+                is_up(&plugin, &task).await;
+                plugin.end(&task).await;
+            }
+            Ok(_) => plugin.destroy(task.id(), true).await.must("DestroyTask"),
+            Err(status) => {
+                let refused =
+                    status.message().contains("already started") || status.message().contains("stopped while");
+                assert!(refused, "{status}");
+                plugin.destroy(task.id(), true).await.must("DestroyTask");
+            }
+        }
+        assert_eq!(task.groups.members(), Vec::<i32>::new());
+        assert!(node.traces().files.is_empty(), "{}", node.traces());
+    }
+    node.finish(plugin).await;
+}
+
+/// A stop that finds the task gone has what it wanted: an error would be tried again for minutes.
+#[tokio::test]
+async fn everything_at_once() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for round in 0..12 {
+        let task = node.task(&images.busybox()).sh(IDLE).without_logs().build(&mut plugin).await;
+        plugin.started(&task).await;
+        is_up(&plugin, &task).await;
+        let patience = Duration::from_millis([0, 1, 3000][round % 3]);
+        let (first, second, waited, removed, again, ..) = tokio::join!(
+            plugin.stop(task.id(), patience, ""),
+            plugin.stop(task.id(), patience, "SIGKILL"),
+            plugin.wait_raw(task.id()),
+            plugin.destroy(task.id(), true),
+            plugin.destroy(task.id(), true),
+            plugin.signal(task.id(), "SIGHUP"),
+            plugin.exec(task.id(), &["/bin/true"], seconds(5)),
+        );
+        for (what, done) in [("stop", first), ("stop", second), ("destroy", removed), ("destroy", again)] {
+            done.must(what);
+        }
+        // Whoever came too late to be told of the end is told that there is no such task.
+        if let Ok(answer) = waited {
+            assert!([7, 137].contains(&answer.result.must("a result").exit_code));
+        }
+        assert_eq!(task.groups.members(), Vec::<i32>::new());
+        assert!(node.traces().files.is_empty(), "{}", node.traces());
+    }
+    node.finish(plugin).await;
+}

@@ -1,0 +1,305 @@
+//! Each failpoint of a task's life, visited once: the process that arrives there is killed as by `kill -9`.
+//!
+//! A traced life tells which points there are, so a new one is visited without being named here. Afterwards the agent does what
+//! Nomad does: it starts a new plugin and asks again, starts the task under a new id because it died as well, or never asks again.
+//! Whichever it is, a start that was cut is finished or undone, and nothing is left at the end.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kit::{
+    leak,
+    must::{Must, all, eventually, seconds},
+    node::Node,
+    plugin::{Launch, Plugin},
+    task::Task,
+    tools::Images,
+};
+use proto::driver::TaskHandle;
+use serde_json::json;
+
+/// Variables of the crate `failpoint`, which only dev builds look at.
+const POINT: &str = "OCI_RS_FAILPOINT";
+const TRACE: &str = "OCI_RS_FAILPOINT_TRACE";
+
+/// Tells what it is about to end with. `/up`, in its own root, says that it is ready to be told to end.
+const SCRIPT: &str = "trap 'echo 7 >>/local/truth; exit 7' TERM; >/up; sleep 1000 & wait; wait";
+
+/// Points of the plugin from which on, or until which, only Nomad's asking again tells that a container is not wanted: after
+/// the start's mark is gone, and before the removal's is there.
+const NOT_MARKED: [&str; 4] =
+    ["start-before-answer", "owner-before-remove", "destroy-before-mark", "owner-before-kill"];
+
+/// Visits that run side by side.
+const WIDTH: usize = 4;
+
+/// A place to die at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    name: String,
+    arrival: usize,
+}
+
+/// What the agent does when its call got no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// It makes the same call to the new plugin.
+    AskAgain,
+    /// It died too, has no handle, and starts the task under a new id.
+    NewId,
+    /// It never asks again: the job was stopped meanwhile.
+    Forget,
+}
+
+/// How the task ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It is told to, and does.
+    Told,
+    /// It is killed.
+    Killed,
+}
+
+impl Ending {
+    fn patience(self) -> Duration {
+        if self == Self::Told { seconds(10) } else { Duration::ZERO }
+    }
+
+    fn code(self) -> i32 {
+        if self == Self::Told { 7 } else { 137 }
+    }
+}
+
+/// One visit.
+#[derive(Debug, Clone)]
+struct Visit {
+    point: Point,
+    ending: Ending,
+    after: After,
+    /// The plugin that dies is not the one that started the task.
+    recovered: bool,
+}
+
+impl Visit {
+    /// The others are passed by a monitor or its creator.
+    fn kills_the_plugin(&self) -> bool {
+        !self.point.name.starts_with("monitor-") && !self.point.name.starts_with("creator-")
+    }
+}
+
+/// Says which visit it was that failed.
+struct Named<'a>(&'a Visit);
+
+impl Drop for Named<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            #[allow(clippy::print_stderr, reason = "the test's own output is the one place where its reader looks")]
+            {
+                eprintln!("in {:?}", self.0);
+            }
+        }
+    }
+}
+
+/// A plugin that writes a trace and dies at the point.
+async fn armed(node: &Node, point: Option<&Point>) -> Plugin {
+    let mut launch = Launch::new(node).env(TRACE, &trace(node).to_string_lossy());
+    if let Some(Point { name, arrival }) = point {
+        launch = launch.env(POINT, &format!("{name}:{arrival}"));
+    }
+    node.launch_as(launch, json!({})).await
+}
+
+fn trace(node: &Node) -> PathBuf {
+    node.root().join("trace")
+}
+
+/// How often each point was arrived at.
+fn arrivals(node: &Node) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for line in fs::read_to_string(trace(node)).unwrap_or_default().lines() {
+        *counts.entry(line.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// A new plugin that lives, in place of the one that is dead or is killed now.
+async fn replace(plugin: &mut Plugin, node: &Node) {
+    plugin.process.kill().await;
+    *plugin = node.launch().await;
+}
+
+/// The first processes of containers in the task's groups.
+fn leads(task: &Task) -> Vec<i32> {
+    let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
+    let parent = |pid: &i32| leak::status_field(*pid, "PPid").and_then(|parent| parent.parse().ok()).unwrap_or(0);
+    members.iter().copied().filter(|pid| !members.contains(&parent(pid))).collect()
+}
+
+/// Waits until the task can be told to end.
+async fn is_up(task: &Task) {
+    let up = |pid: &i32| Path::new(&format!("/proc/{pid}/root/up")).exists();
+    let ready = eventually(seconds(10), || leads(task).iter().any(up)).await;
+    assert!(ready, "{:?}", task.groups.members());
+}
+
+/// A life without a death, which tells the points that it passes; with `recovered` those of a plugin that found the task running.
+async fn traced(images: &Images, ending: Ending, recovered: bool) -> Vec<Point> {
+    let node = Node::new();
+    let mut plugin = if recovered { node.launch().await } else { armed(&node, None).await };
+    let task = node.task(&images.busybox()).sh(SCRIPT).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    if recovered {
+        plugin.process.kill().await;
+        plugin = armed(&node, None).await;
+        plugin.recover(&handle).await.must("RecoverTask");
+    }
+    is_up(&task).await;
+    plugin.stop(task.id(), ending.patience(), "").await.must("StopTask");
+    assert_eq!(plugin.wait(task.id()).await.code, ending.code());
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let points = arrivals(&node)
+        .into_iter()
+        .flat_map(|(name, count)| (1..=count).map(move |arrival| Point { name: name.clone(), arrival }));
+    let points = points.collect();
+    node.finish(plugin).await;
+    points
+}
+
+async fn make(images: &Images, visit: Visit) {
+    let _named = Named(&visit);
+    let node = Node::new();
+    let mut plugin = if visit.recovered { node.launch().await } else { armed(&node, Some(&visit.point)).await };
+    let task = node.task(&images.busybox()).sh(SCRIPT).build(&mut plugin).await;
+    if let Some((task, handle)) = start(&node, &mut plugin, task, &visit).await {
+        if visit.recovered {
+            plugin.process.kill().await;
+            plugin = armed(&node, Some(&visit.point)).await;
+            if plugin.recover(&handle).await.is_err() {
+                replace(&mut plugin, &node).await;
+                plugin.recover(&handle).await.must("RecoverTask after a plugin that died in it");
+            }
+        }
+        end(&node, &mut plugin, &task, &handle, &visit).await;
+    }
+    assert_eq!(arrivals(&node).get(&visit.point.name), Some(&visit.point.arrival), "the point was passed");
+    let own = plugin.process.pid();
+    let clean = eventually(seconds(15), || {
+        let traces = node.traces();
+        traces.files.is_empty() && traces.processes.iter().all(|(pid, _)| *pid == own)
+    });
+    assert!(clean.await, "left behind:\n{}", node.traces());
+    node.finish(plugin).await;
+}
+
+/// Starts the task until it runs, or until nobody wants it any more.
+async fn start(node: &Node, plugin: &mut Plugin, mut task: Task, visit: &Visit) -> Option<(Task, TaskHandle)> {
+    let handle = match plugin.start(&task).await {
+        Ok(answer) => answer.handle.must("a handle"),
+        Err(status) => {
+            if !visit.kills_the_plugin() {
+                assert!(status.message().contains("monitor") || status.message().contains("creator"), "{status}");
+                assert_eq!(task.groups.members(), Vec::<i32>::new(), "a failed start leaves no process");
+                assert!(node.traces().files.is_empty(), "{}", node.traces());
+            }
+            replace(plugin, node).await;
+            match visit.after {
+                After::Forget => return None,
+                // A start that was answered, if only by an error, is never asked for again under its id.
+                After::AskAgain if visit.kills_the_plugin() => {}
+                After::AskAgain | After::NewId => task = task.restarted(),
+            }
+            plugin.started(&task).await
+        }
+    };
+    is_up(&task).await;
+    assert_eq!(leads(&task).len(), 1, "one container of the task: {:?}", task.groups.members());
+    Some((task, handle))
+}
+
+/// Stops and destroys a running task.
+async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle, visit: &Visit) {
+    let patience = visit.ending.patience();
+    if plugin.stop(task.id(), patience, "").await.is_err() {
+        replace(plugin, node).await;
+        plugin.recover(handle).await.must("RecoverTask");
+        plugin.stop(task.id(), patience, "").await.must("StopTask");
+    }
+    let exit = plugin.wait(task.id()).await;
+    let unseen = ["monitor-before-wait", "monitor-before-exit", "monitor-before-exit-rename"];
+    if unseen.contains(&visit.point.name.as_str()) {
+        assert!(exit.code != 0 && exit.err.contains("lost"), "{exit:?}");
+    } else {
+        assert_eq!(exit.code, visit.ending.code(), "{exit:?}");
+    }
+    if visit.ending == Ending::Told {
+        assert_eq!(fs::read_to_string(task.dir().join("local/truth")).must("the task's own account"), "7\n");
+    }
+    if plugin.destroy(task.id(), true).await.is_err() {
+        replace(plugin, node).await;
+        if visit.after != After::Forget {
+            plugin.destroy(task.id(), true).await.must("DestroyTask");
+        }
+    }
+}
+
+async fn make_all(visits: Vec<Visit>, images: &Images) {
+    let queue = RefCell::new(visits);
+    let worker = || async {
+        loop {
+            let next = queue.borrow_mut().pop();
+            let Some(visit) = next else { return };
+            make(images, visit).await;
+        }
+    };
+    all((0..WIDTH).map(|_| worker())).await;
+}
+
+#[tokio::test]
+async fn a_death_at_any_point_of_a_life() {
+    let images = Images::start().await;
+    let told = traced(&images, Ending::Told, false).await;
+    let killed = traced(&images, Ending::Killed, false).await;
+    let names: BTreeSet<&str> = told.iter().map(|point| point.name.as_str()).collect();
+    for role in ["start-", "monitor-", "creator-", "owner-", "destroy-"] {
+        assert!(names.iter().any(|name| name.starts_with(role)), "no point of {role} in {names:?}");
+    }
+    let only_killed = killed.iter().filter(|point| !told.contains(point)).map(|point| (point, Ending::Killed));
+    let mut visits = Vec::new();
+    for (point, ending) in told.iter().map(|point| (point, Ending::Told)).chain(only_killed) {
+        for after in [After::AskAgain, After::NewId, After::Forget] {
+            let visit = Visit { point: point.clone(), ending, after, recovered: false };
+            let needless = match after {
+                After::AskAgain => false,
+                // What else can happen to it once it runs.
+                After::NewId => !point.name.starts_with("start-"),
+                After::Forget => !visit.kills_the_plugin() || NOT_MARKED.contains(&point.name.as_str()),
+            };
+            if !needless {
+                visits.push(visit);
+            }
+        }
+    }
+    make_all(visits, &images).await;
+}
+
+#[tokio::test]
+async fn a_death_at_any_point_of_a_recovery() {
+    let images = Images::start().await;
+    let mut visits = Vec::new();
+    for ending in [Ending::Told, Ending::Killed] {
+        for point in traced(&images, ending, true).await {
+            visits.push(Visit { point: point.clone(), ending, after: After::AskAgain, recovered: true });
+            if !NOT_MARKED.contains(&point.name.as_str()) {
+                visits.push(Visit { point: point.clone(), ending, after: After::Forget, recovered: true });
+            }
+        }
+    }
+    assert!(visits.iter().any(|visit| visit.point.name.starts_with("recover-")), "{visits:?}");
+    make_all(visits, &images).await;
+}
