@@ -187,8 +187,7 @@ impl<'a> Lived<'a> {
 
     /// First processes of containers in the task's groups.
     fn leads(&self) -> Vec<i32> {
-        let members: BTreeSet<i32> = self.task.groups.members().into_iter().collect();
-        members.iter().copied().filter(|pid| !members.contains(&parent(*pid))).collect()
+        leads(&self.task)
     }
 
     /// The plugin of now, which is told of the task if it does not know it.
@@ -292,7 +291,7 @@ impl<'a> Lived<'a> {
     }
 
     fn kill_monitor(&self) {
-        let monitor = self.leads().first().map(|lead| parent(*lead));
+        let monitor = self.leads().first().and_then(|lead| parent(*lead));
         if let Some(monitor) = monitor.filter(|pid| process_name(*pid) == "oci-rs:monitor") {
             self.monitor_killed.set(true);
             kill(monitor);
@@ -390,6 +389,13 @@ impl<'a> Lived<'a> {
     }
 }
 
-fn parent(pid: i32) -> i32 {
-    leak::status_field(pid, "PPid").and_then(|parent| parent.parse().ok()).unwrap_or(0)
+/// First processes of containers in a task's groups.
+pub fn leads(task: &Task) -> Vec<i32> {
+    let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
+    // One that has ended meanwhile has no parent any more.
+    members.iter().copied().filter(|pid| parent(*pid).is_some_and(|parent| !members.contains(&parent))).collect()
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    leak::status_field(pid, "PPid")?.parse().ok()
 }

@@ -13,7 +13,6 @@ use std::{
 };
 
 use kit::{
-    leak,
     must::{Must, all, eventually, seconds},
     node::Node,
     plugin::{Launch, Plugin},
@@ -22,6 +21,8 @@ use kit::{
 };
 use proto::driver::TaskHandle;
 use serde_json::json;
+
+use crate::life::leads;
 
 /// Variables of the crate `failpoint`, which only dev builds look at.
 const POINT: &str = "OCI_RS_FAILPOINT";
@@ -132,13 +133,6 @@ fn arrivals(node: &Node) -> BTreeMap<String, usize> {
 async fn replace(plugin: &mut Plugin, node: &Node) {
     plugin.process.kill().await;
     *plugin = node.launch().await;
-}
-
-/// The first processes of containers in the task's groups.
-fn leads(task: &Task) -> Vec<i32> {
-    let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
-    let parent = |pid: &i32| leak::status_field(*pid, "PPid").and_then(|parent| parent.parse().ok()).unwrap_or(0);
-    members.iter().copied().filter(|pid| !members.contains(&parent(pid))).collect()
 }
 
 /// Waits until the task can be told to end.
