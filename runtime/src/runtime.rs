@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use rustix::pipe::{PipeFlags, pipe_with};

@@ -13,4 +13,4 @@ mod writable;
 pub(crate) use inside::Root;
 pub(crate) use probe::overlay_problem;
 pub(crate) use propagation::HostMounts;
-pub(crate) use writable::{Writable, remove_tree};
+pub(crate) use writable::Writable;

@@ -125,7 +125,7 @@ fn owner(layer: &Path) -> Vec<u8> {
 }
 
 /// Removes a folder and all in it; none is fine.
-pub(crate) fn remove_tree(folder: &Path) -> Result<(), RuntimeError> {
+pub(super) fn remove_tree(folder: &Path) -> Result<(), RuntimeError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(RuntimeError::Io { action: format!("removing {}", folder.display()), source: error })
