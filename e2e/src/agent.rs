@@ -21,9 +21,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{
-    Alloc, Context, Failure, Job, Outcome, Tools, api::Api, leaks, nomad::Nomad, process, registry::free_port,
-};
+use crate::{Alloc, Context, Failure, Outcome, Tools, api::Api, leaks, nomad::Nomad, process, registry::free_port};
 
 const START: Duration = Duration::from_secs(60);
 
@@ -162,25 +160,23 @@ impl Agent {
         self.path.join("plugins/oci-rs")
     }
 
-    /// Runs a job and waits until it is placed.
-    ///
-    /// # Errors
-    /// When Nomad refuses or cannot place it.
-    pub fn run(&self, job: &Job) -> Outcome<Alloc<'_>> {
-        let id = format!("job-{}", self.jobs.fetch_add(1, Ordering::Relaxed));
-        let evaluation = job.register(&self.api, &self.tools.home, &id)?;
-        let path = format!("/v1/evaluation/{evaluation}");
-        let unplaced = self.api.wait(&path, "the evaluation", START, |evaluation| {
-            (evaluation["Status"] == "complete").then(|| evaluation["FailedTGAllocs"].clone())
-        })?;
-        if !unplaced.is_null() {
-            return Err(Failure(format!("the job cannot be placed: {unplaced}")));
+    /// An id that no job on this agent has had.
+    pub(crate) fn new_job_id(&self) -> String {
+        format!("job-{}", self.jobs.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// An allocation of ours: what is left of it counts as left behind.
+    pub(crate) fn remember(&self, id: &str, job: &str) -> Alloc<'_> {
+        let mut allocs = lock(&self.allocs);
+        if !allocs.iter().any(|known| known == id) {
+            allocs.push(id.to_owned());
         }
-        let path = format!("/v1/job/{id}/allocations");
-        let alloc =
-            self.api.wait(&path, "an allocation", START, |allocs| Some(allocs[0]["ID"].as_str()?.to_owned()))?;
-        lock(&self.allocs).push(alloc.clone());
-        Ok(Alloc::new(self, alloc, id))
+        Alloc::new(self, id.to_owned(), job.to_owned())
+    }
+
+    /// `e2e/` in the checkout.
+    pub(crate) fn home(&self) -> &Path {
+        &self.tools.home
     }
 
     /// Runs the `nomad` command line tool against this agent.

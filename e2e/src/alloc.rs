@@ -1,6 +1,7 @@
 //! One allocation with one task: what Nomad says of it, and what a user does with it.
 
 use std::{
+    path::PathBuf,
     process::{Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -13,7 +14,8 @@ use crate::{
     process::{self, Process},
 };
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// Nothing takes that long on a quiet machine; test machines are busy.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// An allocation of a job on our agent.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ impl<'a> Alloc<'a> {
     /// Waits for a condition on the allocation.
     ///
     /// # Errors
-    /// After a minute, with the allocation's events.
+    /// After two minutes, with the allocation's events.
     pub fn wait<T>(&self, what: &str, ready: impl FnMut(&Value) -> Option<T>) -> Outcome<T> {
         self.agent.api().wait(&self.path(), what, LIMIT, ready).map_err(|_| {
             let events = self.events().unwrap_or_default().join("\n  ");
@@ -104,6 +106,17 @@ impl<'a> Alloc<'a> {
         })
     }
 
+    /// The exit codes of the task's ends that Nomad still knows events of; it keeps the last ten events.
+    ///
+    /// # Errors
+    /// When the API does not answer.
+    pub fn exit_codes(&self) -> Outcome<Vec<i64>> {
+        let alloc = self.get()?;
+        let events = task(&alloc)["Events"].as_array().cloned().unwrap_or_default();
+        let ends = events.iter().filter(|event| event["Type"] == "Terminated");
+        Ok(ends.map(|event| event["ExitCode"].as_i64().unwrap_or(-1)).collect())
+    }
+
     /// The task's events so far, one line each.
     ///
     /// # Errors
@@ -129,8 +142,16 @@ impl<'a> Alloc<'a> {
     /// # Errors
     /// When it does not end.
     pub fn stop(&self) -> Outcome {
-        self.agent.api().delete(&format!("/v1/job/{}", self.job))?;
+        self.ask_to_stop()?;
         self.wait_over().map(drop)
+    }
+
+    /// Stops the job and waits for nothing.
+    ///
+    /// # Errors
+    /// When the API does not answer.
+    pub fn ask_to_stop(&self) -> Outcome {
+        self.agent.api().delete(&format!("/v1/job/{}", self.job)).map(drop)
     }
 
     /// `nomad alloc exec` without a terminal.
@@ -220,6 +241,12 @@ impl<'a> Alloc<'a> {
             [init] => Ok(init.clone()),
             _ => Err(Failure(format!("expected one container process, found {found:?}"))),
         }
+    }
+
+    /// The folder on the machine that its tasks see as `/alloc`.
+    #[must_use]
+    pub fn shared_folder(&self) -> PathBuf {
+        self.agent.path().join("client/alloc").join(&self.id).join("alloc")
     }
 
     fn path(&self) -> String {

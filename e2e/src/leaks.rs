@@ -44,8 +44,8 @@ pub fn of_jobs(folder: &Path, allocs: &[String]) -> Vec<String> {
             .filter(|mount| !mount.contains("/client/alloc/"))
             .map(|mount| format!("mount {mount}")),
     );
+    found.extend(cgroups(allocs));
     for alloc in allocs {
-        found.extend(cgroups(alloc));
         if Path::new("/run/netns").join(alloc).exists() {
             found.push(format!("network namespace /run/netns/{alloc}"));
         }
@@ -110,13 +110,11 @@ pub(crate) fn remove_by_force(folder: &Path, allocs: &[String]) -> Vec<String> {
 /// Everything that runs from the folder, names it, or is a task of one of the allocations.
 fn processes(folder: &Path, allocs: &[String]) -> Vec<Process> {
     let folder = folder.display().to_string();
-    let mut found = process::find(|process| process.command.contains(&folder) || process.exe.starts_with(&folder));
-    for alloc in allocs {
-        let tasks = process::of_alloc(alloc);
-        found.extend(
-            tasks.into_iter().filter(|task| !found.iter().any(|known| known.pid == task.pid)).collect::<Vec<_>>(),
-        );
-    }
+    let mut found = process::find(|process| {
+        process.command.contains(&folder)
+            || process.exe.starts_with(&folder)
+            || process::alloc_of(process.pid).is_some_and(|alloc| allocs.contains(&alloc))
+    });
     found.retain(|process| process.pid != id().cast_signed());
     found
 }
@@ -127,7 +125,7 @@ fn is_agent(process: &Process, folder: &Path) -> bool {
         || process.command.contains(&format!("agent -config {}/", folder.display()))
 }
 
-fn cgroups(alloc: &str) -> Vec<String> {
+fn cgroups(allocs: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![Path::new("/sys/fs/cgroup").to_owned()];
     while let Some(folder) = folders.pop() {
@@ -135,7 +133,8 @@ fn cgroups(alloc: &str) -> Vec<String> {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
-            if entry.file_name().to_string_lossy().contains(alloc) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if allocs.iter().any(|alloc| name.contains(alloc)) {
                 found.push(format!("cgroup {}", entry.path().display()));
             } else {
                 folders.push(entry.path());

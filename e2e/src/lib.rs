@@ -11,9 +11,11 @@ mod failure;
 pub mod job;
 pub mod leaks;
 mod nomad;
+mod placing;
 pub mod process;
 pub mod registry;
 pub mod tools;
+pub mod watch;
 
 pub use agent::Agent;
 pub use alloc::{Alloc, Exit};

@@ -40,11 +40,22 @@ pub fn find(mut wanted: impl FnMut(&Process) -> bool) -> Vec<Process> {
 /// The processes of an allocation's tasks: those with its id in their environment.
 #[must_use]
 pub fn of_alloc(alloc: &str) -> Vec<Process> {
-    let needle = format!("NOMAD_ALLOC_ID={alloc}");
-    find(|process| {
-        let environ = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
-        environ.split(|byte| *byte == 0).any(|entry| entry == needle.as_bytes())
-    })
+    find(|process| alloc_of(process.pid).is_some_and(|id| id == alloc))
+}
+
+/// The first processes of all containers of allocations, with the allocations' ids.
+#[must_use]
+pub fn containers() -> Vec<(String, Process)> {
+    let inits = find(|process| process.inner_pid == 1 && process.depth > 0);
+    inits.into_iter().filter_map(|init| Some((alloc_of(init.pid)?, init))).collect()
+}
+
+/// The allocation that a process's environment names.
+#[must_use]
+pub fn alloc_of(pid: i32) -> Option<String> {
+    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let id = environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"NOMAD_ALLOC_ID="))?;
+    Some(String::from_utf8_lossy(id).into_owned())
 }
 
 /// The plugin instances that run `file`, leaving out those that only end soon cannot be told apart: ask again.

@@ -6,9 +6,12 @@
 
 mod batch;
 mod exec;
+mod lives;
 mod mistakes;
 mod recovery;
+mod rollout;
 mod service;
+mod survival;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -51,7 +54,9 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The cases look at what the whole machine shows, so one after the other.
     arguments.test_threads = Some(1);
-    let cases = [batch::CASES, service::CASES, exec::CASES, mistakes::CASES, recovery::CASES].concat();
+    let cases =
+        [batch::CASES, service::CASES, exec::CASES, mistakes::CASES, recovery::CASES, rollout::CASES, survival::CASES]
+            .concat();
     let world = match Tools::find() {
         Ok(tools) => World { tools, registry: Mutex::default(), agent: Mutex::default(), own_agent: Mutex::default() },
         Err(Failure(reason)) => return skip(&arguments, &cases, &reason),

@@ -35,7 +35,8 @@ fn kill_agent_and_plugin(env: &Env) -> Outcome {
     kill(plugin)
 }
 
-fn kill(pid: i32) -> Outcome {
+/// Kills a process and waits for its end.
+pub fn kill(pid: i32) -> Outcome {
     process::signal(pid, Signal::KILL);
     if process::wait_gone(pid, Duration::from_secs(10))? { Ok(()) } else { Err(Failure(format!("{pid} does not die"))) }
 }

@@ -1,0 +1,56 @@
+//! Waiting for what happens in a folder, told by the kernel.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::inotify::{self, CreateFlags, WatchFlags},
+    io::Errno,
+};
+
+use crate::{Failure, Outcome};
+
+/// Looks now and after each change in `folder` and the folders directly in it, until `look` finds what it looks for.
+///
+/// # Errors
+/// After `limit`, or when the folder cannot be watched.
+pub fn until<T>(folder: &Path, what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Outcome<T> {
+    let changes =
+        WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE | WatchFlags::DELETE;
+    let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let deadline = Instant::now() + limit;
+    inotify::add_watch(&inotify, folder, changes)?;
+    loop {
+        // Watched before it is looked at, so nothing happens in between unseen. Again and again is fine, it stays one watch.
+        for inner in fs::read_dir(folder)?.flatten() {
+            match inotify::add_watch(&inotify, inner.path(), changes | WatchFlags::ONLYDIR) {
+                // No folder, or not any more.
+                Ok(_) | Err(Errno::NOTDIR | Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Failure(format!("waited {limit:?} in vain for {what} in {}", folder.display())));
+        }
+        match poll(&mut [PollFd::new(&inotify, PollFlags::IN)], Some(&Timespec::try_from(left)?)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut events = [0; 4096];
+        loop {
+            match rustix::io::read(&inotify, &mut events) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
