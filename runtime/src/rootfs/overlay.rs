@@ -44,12 +44,17 @@ impl Stack {
         Ok(Self { lower, upper: open_dir(upper)?, work: open_dir(work)? })
     }
 
-    /// Mounts it on `target`. Changes the working folder of the calling thread for a moment on kernels before 6.7.
+    /// Mounts it on `target`. What the container writes goes with it, so nothing of it is ever written out for its own sake.
+    /// Changes the working folder of the calling thread for a moment on kernels before 6.7.
     pub fn mount(&self, target: &Path) -> Result<(), RuntimeError> {
-        let mounted = match self.detached("lowerdir+", false) {
+        let mounted = match self.detached("lowerdir+", true) {
             Ok(overlay) => move_mount(&overlay, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH),
             // Layers one by one are known since 6.7, the API as such since 5.2.
-            Err(Errno::INVAL | Errno::NOSYS) => self.by_mount(target),
+            Err(Errno::INVAL | Errno::NOSYS) => match self.by_mount(target, true) {
+                // Before 5.10.
+                Err(Errno::INVAL) => self.by_mount(target, false),
+                mounted => mounted,
+            },
             Err(error) => Err(error),
         };
         mounted.context(|| format!("mounting the container's root file system of {} layers", self.lower.len()))
@@ -76,13 +81,16 @@ impl Stack {
     }
 
     /// All options fit into one page (mount(2)): from `/proc/self/fd`, an open folder's name is its number.
-    fn by_mount(&self, target: &Path) -> Result<(), Errno> {
+    fn by_mount(&self, target: &Path, volatile: bool) -> Result<(), Errno> {
         let number = |folder: &OwnedFd| folder.as_raw_fd().to_string();
         let lower: Vec<String> = self.lower.iter().map(number).collect();
         let mut data =
             format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), number(&self.upper), number(&self.work));
         for (key, value) in OPTIONS {
             write!(data, ",{key}={value}").map_err(|_| Errno::INVAL)?;
+        }
+        if volatile {
+            data.push_str(",volatile");
         }
         let data = std::ffi::CString::new(data).map_err(|_| Errno::INVAL)?;
         let here = open(".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -131,12 +139,14 @@ mod tests {
                 let stack = Stack::open(&layers, &at("upper"), &at("work"))?;
                 match old {
                     false => stack.mount(&at("target"))?,
-                    true => stack.by_mount(&at("target")).context(|| "mount(2)".to_owned())?,
+                    true => stack.by_mount(&at("target"), true).context(|| "mount(2)".to_owned())?,
                 }
                 assert_eq!(fs::read_to_string(at("target").join("who")).expect("read"), "0", "the top-most layer wins");
                 assert_eq!(fs::read_dir(at("target")).expect("listed").count(), count + 1, "every layer shows");
                 fs::write(at("target").join("new"), "").expect("written");
                 assert!(at("upper").join("new").exists());
+                // The kernel's own mark (Documentation/filesystems/overlayfs.rst, "Volatile mount").
+                assert!(at("work").join("work/incompat/volatile").exists(), "its end would write out the whole disk");
                 Ok(())
             })
         })
