@@ -28,12 +28,21 @@ impl Agent {
         self.placed(&id, count)
     }
 
-    /// Registers a job, or its next version when there is one with this id, and waits until Nomad has decided what follows.
+    /// Registers a job, or its next version when there is one with this id, and waits for nothing: what cannot be placed now
+    /// Nomad places as soon as it can. The answer is the evaluation's id.
+    ///
+    /// # Errors
+    /// When Nomad refuses it.
+    pub fn submit(&self, job: &Job, id: &str) -> Outcome<String> {
+        job.register(self.api(), self.home(), id)
+    }
+
+    /// Submits a job and waits until Nomad has decided what follows.
     ///
     /// # Errors
     /// When Nomad refuses or cannot place it.
     pub fn register(&self, job: &Job, id: &str) -> Outcome {
-        let evaluation = job.register(self.api(), self.home(), id)?;
+        let evaluation = self.submit(job, id)?;
         let path = format!("/v1/evaluation/{evaluation}");
         let unplaced = self.api().wait(&path, "the evaluation", PLACED, |evaluation| {
             (evaluation["Status"] == "complete").then(|| evaluation["FailedTGAllocs"].clone())

@@ -76,7 +76,8 @@ fn plugin_killed(env: &Env) -> Outcome {
         let plugin = env.agent.plugin_pid()?;
         let before = how_many(&folders, reached);
         let job = format!("killed-{round}");
-        env.agent.register(&lives::job(env, "service").number("count", EACH.try_into()?), &job)?;
+        // After a kill Nomad believes for a moment that the node has no driver, and places nothing there.
+        env.agent.submit(&lives::job(env, "service").number("count", EACH.try_into()?), &job)?;
         watch::until(&folders, "a start", LIMIT, || (how_many(&folders, reached) > before).then_some(()))?;
         kill(plugin)?;
         let new = env.agent.placed(&job, EACH)?;
