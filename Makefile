@@ -36,7 +36,7 @@ fuzz: ## Strangers' bytes at every parser, SECONDS=60 each, two at a time (root)
 	@SECONDS_EACH=$(or $(SECONDS),60) scripts/fuzz.sh $(ONLY)
 
 bench: build ## Peers and us side by side, medians and ratios (root). ARGS="start --rounds 9" picks and shortens
-	OCI_RS_BIN=$(CURDIR)/target/x86_64-unknown-linux-musl/release/oci-rs cargo run -q --release -p oci-rs-bench -- $(ARGS)
+	OCI_RS_BIN=$(CURDIR)/target/x86_64-unknown-linux-musl/release/oci-rs cargo run -q --profile measure -p oci-rs-bench -- $(ARGS)
 
 fmt: ## Format the code
 	cargo fmt

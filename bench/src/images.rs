@@ -69,7 +69,8 @@ pub fn one_layer(arena: &Arena, folder: &Path) -> Option<Large> {
         data.extend(&program[..program.len().min((1 << 30) - data.len())]);
     }
     let tar = arena.folder("one-layer").join("1.tar");
-    let layer = Layer::of([Entry::dir("data"), Entry::file("data/blob", data)]);
+    let command = Entry::file("bin/true", kit::tools::busybox()).mode(0o755);
+    let layer = Layer::of([Entry::dir("bin"), command, Entry::dir("data"), Entry::file("data/blob", data)]);
     fs::write(&tar, layer.tar()).must("the layer's file");
     packed(arena, vec![tar])
 }
