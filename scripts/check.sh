@@ -24,6 +24,8 @@ step_lint() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
 step_licences() {
     local deny=$TOOLS/bin/cargo-deny db failed=0
     "$deny" --log-level error check bans licenses sources || failed=1
+    # fuzz/ has a lock of its own; --locked says at once, not when fuzzing starts, that it fell behind the workspace's manifests.
+    "$deny" --manifest-path fuzz/Cargo.toml --config deny.toml --locked --log-level error check bans licenses sources || failed=1
     # The advisories come from a git repository, which a machine behind a wall cannot reach.
     if db=$(timeout 120 "$deny" fetch db 2>&1); then
         "$deny" --log-level error check --disable-fetch advisories || failed=1
