@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use image_store::{Image, Limits, LoadRequest, PullError, Retention, Silent, Store, StoreConfig};
+use image_store::{FsckOptions, Image, Limits, LoadRequest, PullError, Retention, Silent, Store, StoreConfig, fsck};
 use kit::{
     image::{self, Built, Compression, Entry, Layer},
     registry::Registry,
@@ -35,6 +35,8 @@ struct Disk {
 enum Kind {
     Memory,
     Ext4,
+    /// The one whose quota needs no more than a command.
+    Btrfs,
 }
 
 const KINDS: [Kind; 2] = [Kind::Memory, Kind::Ext4];
@@ -56,15 +58,19 @@ impl Disk {
     fn with_file(folder: tempfile::TempDir, file: PathBuf, kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
         let disk = Disk { folder, file };
         fs::create_dir(disk.path()).unwrap();
-        if kind == Kind::Ext4 && !Path::new("/dev/loop-control").exists() {
-            println!("skipped on {kind:?}: no loop devices here");
-            return None;
-        }
-        if kind == Kind::Ext4 {
+        if kind != Kind::Memory {
+            if !Path::new("/dev/loop-control").exists() {
+                println!("skipped on {kind:?}: no loop devices here");
+                return None;
+            }
             fs::File::create(&disk.file).unwrap().set_len(megabytes << 20).unwrap();
-            let (file, inodes) = (disk.file.to_str().unwrap(), inodes.to_string());
+        }
+        let (file, count) = (disk.file.to_str().unwrap(), inodes.to_string());
+        match kind {
+            Kind::Memory => {}
             // Without a journal it stays writable when writes fail, as few real disks do.
-            run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", "-m", "0", "-N", &inodes, file]).unwrap();
+            Kind::Ext4 => run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", "-m", "0", "-N", &count, file]).unwrap(),
+            Kind::Btrfs => run("mkfs.btrfs", &["-q", "-f", file]).unwrap(),
         }
         disk.mount(kind, megabytes, inodes);
         Some(disk)
@@ -79,6 +85,7 @@ impl Disk {
                 run("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", path]).unwrap();
             }
             Kind::Ext4 => run("mount", &["-t", "ext4", "-o", "loop,errors=continue", file, path]).unwrap(),
+            Kind::Btrfs => run("mount", &["-t", "btrfs", "-o", "loop", file, path]).unwrap(),
         }
     }
 
@@ -167,6 +174,29 @@ async fn bytes_run_out_in_the_middle_of_a_layer() {
         let image = pull(&store, &reference, "task").await.unwrap();
         assert_eq!(fs::metadata(image.layers[0].join("large")).unwrap().len(), 20 << 20);
     }
+}
+
+/// There is room, but not for us.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_used_up() {
+    let Some(disk) = Disk::new(Kind::Btrfs, 256, 0) else { return };
+    let path = disk.path();
+    let limit = |size: &str| run("btrfs", &["qgroup", "limit", size, path.to_str().unwrap()]).unwrap();
+    run("btrfs", &["quota", "enable", path.to_str().unwrap()]).unwrap();
+    limit("16M");
+    let (registry, store) = (Registry::start(), disk.store(None));
+    let reference = registry.push("app:1", &swells(40));
+    let error = pull(&store, &reference, "task").await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, PullError::DiskFull { .. }) && error.recoverable(), "{error:?}");
+    for part in ["(os error 122)", disk.root().to_str().unwrap(), "/fs/"] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert_nothing_left(&disk.root());
+    assert_eq!(listing(&disk.root().join("layers")), Vec::<PathBuf>::new());
+    limit("128M");
+    let image = pull(&store, &reference, "task").await.unwrap();
+    assert_eq!(fs::metadata(image.layers[0].join("large")).unwrap().len(), 40 << 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -383,6 +413,74 @@ async fn a_disk_that_loses_writes() {
     store.sweep().unwrap();
     let image = pull(&store, &new, "another").await.unwrap();
     assert!(fs::read(image.layers[0].join("new")).unwrap() == noise(24 << 20));
+}
+
+/// A file that opens but cannot be read, as on a disk with a bad sector: memory of this process where nothing is lies over it.
+struct BadSector<'a>(&'a Path);
+
+impl BadSector<'_> {
+    fn at(path: &Path) -> BadSector<'_> {
+        let memory = format!("/proc/{}/mem", std::process::id());
+        run("mount", &["--bind", &memory, path.to_str().unwrap()]).unwrap();
+        assert_eq!(fs::read(path).unwrap_err().raw_os_error(), Some(5));
+        BadSector(path)
+    }
+}
+
+impl Drop for BadSector<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = run("umount", &[self.0.to_str().unwrap()]) {
+            println!("left behind: {error}");
+        }
+    }
+}
+
+/// What cannot be read is neither absent nor broken: nothing is made from it, and nothing is removed because of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_cannot_be_read() {
+    let Some(disk) = Disk::new(Kind::Ext4, 32, 1024) else { return };
+    let registry = Registry::start();
+    let reference = registry.push("app:1", &dense("app", 1));
+    let store = disk.store(None);
+    let running = pull(&store, &reference, "running").await.unwrap();
+    let layer = running.layers[0].parent().unwrap().to_owned();
+    store.sweep().unwrap();
+    let only = |folder: &str| match &listing(&disk.root().join(folder))[..] {
+        [file] => file.clone(),
+        others => panic!("{others:?}"),
+    };
+    let records = [only("leases"), only("images"), only("manifests"), only("configs"), layer.join("meta.json")];
+    let content: Vec<_> = records.iter().map(|record| fs::read(record).unwrap()).collect();
+    for record in &records {
+        let bad = BadSector::at(record);
+        let tells = |text: String| {
+            let told = text.contains("(os error 5)") && text.contains(record.to_str().unwrap());
+            assert!(told, "{}: {text}", record.display());
+        };
+        // Who doesn't need that file goes on without it.
+        match pull(&store, &reference, "another").await {
+            Ok(image) => assert_eq!(image.layers, running.layers),
+            Err(error) => {
+                assert!(error.recoverable(), "{error:?}");
+                tells(error.to_string());
+            }
+        }
+        for outcome in [
+            store.sweep().map(drop),
+            store.prune().map(drop),
+            store.retain(&Retention { delay: Duration::ZERO, high: 1, low: 0 }).map(drop),
+            fsck(&disk.root(), &FsckOptions { repair: true, ..Default::default() }).map(drop),
+        ] {
+            outcome.unwrap_or_else(|error| tells(error.to_string()));
+        }
+        drop(bad);
+        store.release("another").unwrap();
+        let after: Vec<_> = records.iter().map(|record| fs::read(record).unwrap()).collect();
+        assert!(after == content, "after {}", record.display());
+        assert_eq!(fs::metadata(running.layers[0].join("app")).unwrap().len(), 1 << 20);
+    }
+    store.release("running").unwrap();
+    assert_eq!(store.prune().unwrap().layers, 1);
 }
 
 /// A file that cannot be replaced, whatever the reason.
