@@ -85,15 +85,16 @@ start_agent() {
     local folder=$1 binary=$2 number=$((RANDOM % 250)) http rpc serf low
     http=$(free_port) rpc=$(free_port) serf=$(free_port) low=$((RANDOM % 1000 * 10 + 20000))
     while ip -br addr | grep -qF "172.27.$number."; do number=$((RANDOM % 250)); done
-    mkdir -p "$folder/plugins"
+    mkdir -p "$folder/plugins" "$folder/tmp"
     cp "$binary" "$folder/plugins/oci-rs"
     cat "$ROOT/e2e/common.hcl.in" "$ROOT/e2e/server.hcl" "$ROOT/e2e/client.hcl.in" |
         sed -e "s|@NAME@|nomad|; s|@DIR@|$folder|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
             -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERVER_PORT@|$rpc|; s|@SERF_PORT@|$serf|" \
             -e "s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|; s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
-            >"$folder/agent.hcl"
-    # In a session of its own: Ctrl-C in the terminal must not reach it before its jobs are stopped.
-    setsid "$NOMAD" agent -config "$folder/agent.hcl" >"$folder/agent.log" 2>&1 </dev/null &
+            -e "/@NETWORKS@/d" >"$folder/agent.hcl"
+    # In a session of its own: Ctrl-C in the terminal must not reach it before its jobs are stopped. With a folder of its own for
+    # the sockets between agent and plugins, which a killed agent leaves.
+    TMPDIR=$folder/tmp setsid "$NOMAD" agent -config "$folder/agent.hcl" >"$folder/agent.log" 2>&1 </dev/null &
     printf '%s\n' "AGENT_PID=$!" "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \
         "export NOMAD_ADDR=http://127.0.0.1:$http" >"$folder/env"
     wait_for 60 "the Nomad agent" node_ready "http://127.0.0.1:$http" || { tail -n 40 "$folder/agent.log" >&2; return 1; }

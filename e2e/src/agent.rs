@@ -21,7 +21,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Alloc, Context, Failure, Outcome, Tools, api::Api, leaks, nomad::Nomad, process, registry::free_port};
+use crate::{
+    Alloc, Context, Failure, Outcome, Tools, api::Api, leaks, network, nomad::Nomad, process, registry::free_port,
+};
 
 const START: Duration = Duration::from_secs(60);
 
@@ -37,6 +39,7 @@ pub struct Agent {
     client_api: Api,
     bridge: String,
     subnet: String,
+    number: u8,
     allocs: Mutex<Vec<String>>,
     jobs: AtomicUsize,
     log_mark: Mutex<u64>,
@@ -60,13 +63,16 @@ impl Agent {
             client_api: Api::new(client_http),
             bridge: format!("oci-rs-{number}"),
             subnet: format!("172.27.{number}.0/24"),
+            number,
             folder: Some(folder),
             path,
             allocs: Mutex::default(),
             jobs: AtomicUsize::new(0),
             log_mark: Mutex::default(),
         };
-        fs::create_dir(agent.path.join("plugins"))?;
+        for inside in ["plugins", "tmp", "cni"] {
+            fs::create_dir(agent.path.join(inside))?;
+        }
         fs::copy(&tools.driver, agent.driver())?;
         agent.configure(http, client_http)?;
         agent.server.start()?;
@@ -238,6 +244,12 @@ impl Agent {
         leaks::settle(|| leaks::of_jobs(&self.path, &allocs))
     }
 
+    /// What its tasks have of networks now: what [`Agent::leaks`] would find of networks if they were over.
+    #[must_use]
+    pub fn networks(&self) -> Vec<String> {
+        leaks::of_networks(&self.path, &lock(&self.allocs))
+    }
+
     /// Takes everything down in order; what is left afterwards comes back.
     ///
     /// # Errors
@@ -257,14 +269,16 @@ impl Agent {
     pub fn diagnose(&self) -> String {
         let mut text = String::new();
         for id in lock(&self.allocs).iter().rev().take(3) {
-            let alloc = Alloc::new(self, id.clone(), String::new());
             // Those of earlier cases are collected by now.
-            let Ok(events) = alloc.events() else { continue };
-            text.push_str(&format!("--- allocation {id}\n    {}\n", events.join("\n    ")));
-            for stream in ["stdout", "stderr"] {
-                let log = alloc.log(stream).unwrap_or_default();
-                let log = String::from_utf8_lossy(&log[log.len().saturating_sub(1000)..]).into_owned();
-                text.push_str(&format!("    {stream}: {log:?}\n"));
+            let Ok(tasks) = Alloc::new(self, id.clone(), String::new()).tasks() else { continue };
+            for task in tasks {
+                let events = task.events().unwrap_or_default();
+                text.push_str(&format!("--- allocation {id}, {}\n    {}\n", task.name(), events.join("\n    ")));
+                for stream in ["stdout", "stderr"] {
+                    let log = task.log(stream).unwrap_or_default();
+                    let log = String::from_utf8_lossy(&log[log.len().saturating_sub(1000)..]).into_owned();
+                    text.push_str(&format!("    {stream}: {log:?}\n"));
+                }
             }
         }
         text + "--- the agent's log (driver's lines, warnings and errors)\n" + &self.log_tail(40)
@@ -289,7 +303,7 @@ impl Agent {
         for trouble in leaks::remove_by_force(&self.path, &lock(&self.allocs)) {
             report(&trouble);
         }
-        // Nomad leaves its bridge and its firewall rule; nothing else on the machine uses these names.
+        // Nomad leaves its bridge and its firewall rule, which would be in the way of the run's next agent.
         quietly(Command::new("ip").args(["link", "delete", &self.bridge]));
         let rule = ["-w", "-D", "NOMAD-ADMIN", "-d", &self.subnet, "-o", &self.bridge, "-j", "ACCEPT"];
         quietly(Command::new("iptables").args(rule));
@@ -321,6 +335,8 @@ impl Agent {
             ("MAX_PORT", (low + 99).to_string()),
             ("BRIDGE", self.bridge.clone()),
             ("SUBNET", self.subnet.clone()),
+            ("SUBNET6", if network::has_ipv6() { format!("fd27:0:0:{:x}::/64", self.number) } else { String::new() }),
+            ("CNI_SUBNET", format!("172.29.{}.0/24", self.number)),
         ];
         let server =
             [("NAME", "server".to_owned()), ("HTTP_PORT", http.to_string()), ("RPC_PORT", server_port.to_string())];
@@ -329,18 +345,18 @@ impl Agent {
             ("HTTP_PORT", client_http.to_string()),
             ("RPC_PORT", free_port()?.to_string()),
         ];
-        for (nomad, own, template) in [(&self.server, server, "server.hcl"), (&self.client, client, "client.hcl.in")] {
-            let mut text = String::new();
-            for part in ["common.hcl.in", template] {
-                text += &fs::read_to_string(self.tools.home.join(part)).context(part)?;
-            }
+        let template = |name: &str| fs::read_to_string(self.tools.home.join(name)).context(name);
+        let fill_in = |text: String, more: &[(&str, String)]| {
+            common.iter().chain(more).fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value))
+        };
+        for (nomad, own, file) in [(&self.server, server, "server.hcl"), (&self.client, client, "client.hcl.in")] {
+            let text =
+                template("common.hcl.in")? + &template(file)?.replace("@NETWORKS@\n", &template("networks.hcl.in")?);
             let serf = [("SERF_PORT", free_port()?.to_string())];
-            for (name, value) in common.iter().chain(&own).chain(&serf) {
-                text = text.replace(&format!("@{name}@"), value);
-            }
-            fs::write(nomad.config(), text)?;
+            fs::write(nomad.config(), fill_in(text, &[&own[..], &serf].concat()))?;
         }
-        Ok(())
+        let network = fill_in(template("cni/e2e.conflist.in")?, &[]);
+        fs::write(self.path.join("cni/e2e.conflist"), network).context("the CNI configuration")
     }
 
     fn log_tail(&self, lines: usize) -> String {

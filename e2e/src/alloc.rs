@@ -1,4 +1,4 @@
-//! One allocation with one task: what Nomad says of it, and what a user does with it.
+//! One allocation: what Nomad says of it and of its task, or one of its tasks, and what a user does with it.
 
 use std::{
     path::PathBuf,
@@ -25,6 +25,8 @@ pub struct Alloc<'a> {
     pub id: String,
     /// Its job's id.
     pub job: String,
+    /// Which of its tasks is meant; `None` is the only one.
+    task: Option<String>,
 }
 
 /// How a task ended, as Nomad tells it.
@@ -40,7 +42,28 @@ pub struct Exit {
 
 impl<'a> Alloc<'a> {
     pub(crate) const fn new(agent: &'a Agent, id: String, job: String) -> Self {
-        Self { agent, id, job }
+        Self { agent, id, job, task: None }
+    }
+
+    /// The same allocation, meaning this one of its tasks.
+    #[must_use]
+    pub fn task(&self, name: &str) -> Self {
+        Self { agent: self.agent, id: self.id.clone(), job: self.job.clone(), task: Some(name.to_owned()) }
+    }
+
+    /// The same allocation for each of its tasks.
+    ///
+    /// # Errors
+    /// When the API does not answer.
+    pub fn tasks(&self) -> Outcome<Vec<Self>> {
+        let alloc = self.get()?;
+        Ok(alloc["TaskStates"].as_object().into_iter().flatten().map(|(name, _)| self.task(name)).collect())
+    }
+
+    /// The name of the task that is meant, empty for the only one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.task.as_deref().unwrap_or_default()
     }
 
     /// The allocation as the API shows it.
@@ -68,7 +91,7 @@ impl<'a> Alloc<'a> {
     /// When it ends instead.
     pub fn wait_running(&self) -> Outcome {
         let state = self.wait("the task to run", |alloc| {
-            let state = task(alloc)["State"].as_str()?;
+            let state = self.state(alloc)["State"].as_str()?;
             (state != "pending").then(|| state.to_owned())
         })?;
         if state == "running" {
@@ -83,7 +106,7 @@ impl<'a> Alloc<'a> {
     /// When it does not end, or never ran.
     pub fn wait_exit(&self) -> Outcome<Exit> {
         let alloc = self.wait_over()?;
-        let events = task(&alloc)["Events"].as_array().cloned().unwrap_or_default();
+        let events = self.state(&alloc)["Events"].as_array().cloned().unwrap_or_default();
         let last = events.iter().rfind(|event| event["Type"] == "Terminated");
         let Some(event) = last else {
             return Err(Failure(format!("it never ran: {:?}", self.events()?)));
@@ -102,7 +125,7 @@ impl<'a> Alloc<'a> {
     pub fn wait_over(&self) -> Outcome<Value> {
         self.wait("the task to end", |alloc| {
             let over = alloc["ClientStatus"] == "complete" || alloc["ClientStatus"] == "failed";
-            (over && task(alloc)["State"] == "dead").then(|| alloc.clone())
+            (over && self.state(alloc)["State"] == "dead").then(|| alloc.clone())
         })
     }
 
@@ -112,7 +135,7 @@ impl<'a> Alloc<'a> {
     /// When the API does not answer.
     pub fn exit_codes(&self) -> Outcome<Vec<i64>> {
         let alloc = self.get()?;
-        let events = task(&alloc)["Events"].as_array().cloned().unwrap_or_default();
+        let events = self.state(&alloc)["Events"].as_array().cloned().unwrap_or_default();
         let ends = events.iter().filter(|event| event["Type"] == "Terminated");
         Ok(ends.map(|event| event["ExitCode"].as_i64().unwrap_or(-1)).collect())
     }
@@ -123,7 +146,7 @@ impl<'a> Alloc<'a> {
     /// When the API does not answer.
     pub fn events(&self) -> Outcome<Vec<String>> {
         let alloc = self.get()?;
-        let events = task(&alloc)["Events"].as_array().cloned().unwrap_or_default();
+        let events = self.state(&alloc)["Events"].as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Ok(events.iter().map(|event| format!("{}: {}", text(&event["Type"]), text(&event["DisplayMessage"]))).collect())
     }
@@ -134,7 +157,7 @@ impl<'a> Alloc<'a> {
     /// When the API does not answer.
     pub fn restarts(&self) -> Outcome<i64> {
         let alloc = self.get()?;
-        Ok(task(&alloc)["Restarts"].as_i64().unwrap_or(-1))
+        Ok(self.state(&alloc)["Restarts"].as_i64().unwrap_or(-1))
     }
 
     /// Stops the job and waits for the task's end.
@@ -159,7 +182,7 @@ impl<'a> Alloc<'a> {
     /// # Errors
     /// When the tool cannot be run.
     pub fn exec(&self, command: &[&str]) -> Outcome<Output> {
-        let args = [&["alloc", "exec", "-i=false", "-t=false", self.id.as_str()], command].concat();
+        let args = [&["alloc", "exec", "-i=false", "-t=false"], &*self.task_option(), &[&self.id], command].concat();
         self.agent.nomad(&args)
     }
 
@@ -169,7 +192,8 @@ impl<'a> Alloc<'a> {
     /// When the tool cannot be run.
     pub fn exec_in_terminal(&self, command: &str, input: &str) -> Outcome<Output> {
         let line = format!(
-            "stty rows 40 cols 100; exec timeout 60 \"$NOMAD\" alloc exec -i=true -t=true {} {command}",
+            "stty rows 40 cols 100; exec timeout 60 \"$NOMAD\" alloc exec -i=true -t=true {} {} {command}",
+            self.task_option().join(" "),
             self.id
         );
         let mut script = self.agent.command("script");
@@ -192,7 +216,7 @@ impl<'a> Alloc<'a> {
     /// With the tool's own words.
     pub fn log(&self, stream: &str) -> Outcome<Vec<u8>> {
         let option = if stream == "stderr" { "-stderr" } else { "-stdout" };
-        let output = self.agent.nomad(&["alloc", "logs", option, &self.id])?;
+        let output = self.agent.nomad(&[&["alloc", "logs", option], &*self.task_option(), &[&self.id]].concat())?;
         if output.status.success() {
             return Ok(output.stdout);
         }
@@ -218,6 +242,33 @@ impl<'a> Alloc<'a> {
         }
     }
 
+    /// `nomad alloc restart`.
+    ///
+    /// # Errors
+    /// With the tool's own words.
+    pub fn restart(&self) -> Outcome {
+        let output = self.agent.nomad(&[&["alloc", "restart"], &*self.task_option(), &[&self.id]].concat())?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(Failure(String::from_utf8_lossy(&output.stderr).into_owned()))
+        }
+    }
+
+    /// What a shell command in the task prints.
+    ///
+    /// # Errors
+    /// When it fails, with what it says.
+    pub fn sh(&self, script: &str) -> Outcome<String> {
+        let output = self.exec(&["/bin/sh", "-c", script])?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(text);
+        }
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(Failure(format!("{script}: {}: {text}{words}", output.status)))
+    }
+
     /// The node's address and port that lead to the group's port `label`.
     ///
     /// # Errors
@@ -227,7 +278,9 @@ impl<'a> Alloc<'a> {
         let ports = alloc["AllocatedResources"]["Shared"]["Ports"].as_array().cloned().unwrap_or_default();
         let port =
             ports.iter().find(|port| port["Label"] == label).ok_or_else(|| Failure(format!("no port {label}")))?;
-        Ok(format!("{}:{}", port["HostIP"].as_str().unwrap_or_default(), port["Value"]))
+        let host = port["HostIP"].as_str().unwrap_or_default();
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        Ok(format!("{host}:{}", port["Value"]))
     }
 
     /// The container's process 1.
@@ -237,6 +290,7 @@ impl<'a> Alloc<'a> {
     pub fn init(&self) -> Outcome<Process> {
         let mut found = process::of_alloc(&self.id);
         found.retain(|process| process.inner_pid == 1 && process.depth > 0);
+        found.retain(|process| self.task.is_none() || process::task_of(process.pid) == self.task);
         match found.as_slice() {
             [init] => Ok(init.clone()),
             _ => Err(Failure(format!("expected one container process, found {found:?}"))),
@@ -252,9 +306,16 @@ impl<'a> Alloc<'a> {
     fn path(&self) -> String {
         format!("/v1/allocation/{}", self.id)
     }
-}
 
-/// The state of the only task.
-fn task(alloc: &Value) -> &Value {
-    alloc["TaskStates"].as_object().and_then(|tasks| tasks.values().next()).unwrap_or(&Value::Null)
+    /// How `nomad alloc` is told which task is meant.
+    fn task_option(&self) -> Vec<&str> {
+        self.task.iter().flat_map(|name| ["-task", name]).collect()
+    }
+
+    /// The state of the task that is meant.
+    fn state<'v>(&self, alloc: &'v Value) -> &'v Value {
+        let states = &alloc["TaskStates"];
+        let only = || states.as_object().and_then(|tasks| tasks.values().next()).unwrap_or(&Value::Null);
+        self.task.as_ref().map_or_else(only, |name| &states[name])
+    }
 }

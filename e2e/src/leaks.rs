@@ -1,10 +1,11 @@
-//! What is left behind: processes, mounts, cgroups, network namespaces, firewall rules, folders.
+//! What is left behind: processes, mounts, cgroups, network namespaces, interfaces, addresses, firewall rules, folders.
 //!
-//! Only what carries the name of an agent's folder or of one of its allocations counts, so that others can use the machine.
+//! Only what carries the name of an agent's folder or of one of its allocations counts, so that others can use the machine. In the
+//! run's own network everything counts that belongs to a task.
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, id},
     thread,
     time::{Duration, Instant},
@@ -15,7 +16,10 @@ use rustix::{
     process::Signal,
 };
 
-use crate::process::{self, Process};
+use crate::{
+    network,
+    process::{self, Process},
+};
 
 /// Asks until nothing is left, or gives up after some seconds: the kernel and Nomad take things down in the background.
 #[must_use]
@@ -45,16 +49,22 @@ pub fn of_jobs(folder: &Path, allocs: &[String]) -> Vec<String> {
             .map(|mount| format!("mount {mount}")),
     );
     found.extend(cgroups(allocs));
-    for alloc in allocs {
-        if Path::new("/run/netns").join(alloc).exists() {
-            found.push(format!("network namespace /run/netns/{alloc}"));
-        }
-    }
-    found.extend(firewall_rules(allocs));
+    found.extend(of_networks(folder, allocs));
     for inside in ["state/tasks", "data/containers"] {
         let entries = fs::read_dir(folder.join(inside)).into_iter().flatten().flatten();
         found.extend(entries.map(|entry| format!("folder {}", entry.path().display())));
     }
+    found
+}
+
+/// Namespaces, interfaces, firewall rules and addresses of tasks.
+#[must_use]
+pub fn of_networks(folder: &Path, allocs: &[String]) -> Vec<String> {
+    let namespaces = allocs.iter().map(|alloc| format!("/run/netns/{alloc}")).filter(|path| Path::new(path).exists());
+    let mut found: Vec<String> = namespaces.map(|path| format!("network namespace {path}")).collect();
+    found.extend(interfaces());
+    found.extend(firewall_rules(allocs));
+    found.extend(leases(folder, allocs).iter().map(|lease| format!("lease {}", lease.display())));
     found
 }
 
@@ -104,6 +114,9 @@ pub(crate) fn remove_by_force(folder: &Path, allocs: &[String]) -> Vec<String> {
             fs::remove_file(&netns).ok();
         }
     }
+    for lease in leases(folder, allocs) {
+        fs::remove_file(lease).ok();
+    }
     trouble
 }
 
@@ -144,9 +157,61 @@ fn cgroups(allocs: &[String]) -> Vec<String> {
     found
 }
 
+/// A task's end of a pair goes with its namespace, and takes the other with it.
+fn interfaces() -> Vec<String> {
+    let pairs = said("ip", &["-brief", "link", "show", "type", "veth"]);
+    let names = pairs.lines().filter_map(|line| line.split(['@', ' ']).next());
+    names
+        .filter(|name| !name.is_empty() && *name != network::INTERFACE)
+        .map(|name| format!("interface {name}"))
+        .collect()
+}
+
+/// Rules that name an allocation, and those that CNI plugins made for one address: chains of a network are there to stay.
 fn firewall_rules(allocs: &[String]) -> Vec<String> {
-    let rules = Command::new("iptables-save").output().map(|output| output.stdout).unwrap_or_default();
-    let rules = String::from_utf8_lossy(&rules).into_owned();
-    let ours = |line: &&str| allocs.iter().any(|alloc| line.contains(alloc));
-    rules.lines().filter(ours).map(|line| format!("firewall rule {line}")).collect()
+    let of_a_task = |line: &str| {
+        let chain = line.split_whitespace().nth(usize::from(line.starts_with("-A"))).unwrap_or_default();
+        let own = |prefix: &str| chain.trim_start_matches(':').strip_prefix(prefix).is_some_and(is_hash);
+        own("CNI-")
+            || own("CNI-DN-")
+            || line.starts_with("-A CNI-FORWARD -d ")
+            || line.starts_with("-A CNI-FORWARD -s ")
+            || allocs.iter().any(|alloc| line.contains(alloc))
+    };
+    let rules = ["iptables-save", "ip6tables-save"].map(|program| said(program, &[])).concat();
+    rules.lines().filter(|line| of_a_task(line)).map(|line| format!("firewall rule {line}")).collect()
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Addresses that host-local still holds for an allocation, and what plugins remember of one.
+fn leases(folder: &Path, allocs: &[String]) -> Vec<PathBuf> {
+    let holds = |path: &Path| {
+        let mut text = fs::read(path).unwrap_or_default();
+        text.extend(path.as_os_str().as_encoded_bytes());
+        let text = String::from_utf8_lossy(&text).into_owned();
+        allocs.iter().any(|alloc| text.contains(alloc))
+    };
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        ["/run/cni", "/var/lib/cni"].into_iter().map(PathBuf::from).chain([folder.join("leases")]).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() && holds(&entry.path()) => found.push(entry.path()),
+                // Somebody else's, gone meanwhile.
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// What a program prints; nothing when it is not there.
+fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).into_owned()
 }

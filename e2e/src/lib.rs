@@ -2,7 +2,8 @@
 //! look at what is left behind.
 //!
 //! Everything that the kit starts is ended by its drop guard, by pid, also when a case fails. It touches only what carries one
-//! of its names: its temporary folder, its bridge, the ids of its allocations. So it can run beside other agents.
+//! of its names: its temporary folder, its bridge, the ids of its allocations. All of it happens in a network namespace of the
+//! run's own. So it can run beside other agents.
 
 pub mod agent;
 pub mod alloc;
@@ -10,6 +11,7 @@ pub mod api;
 mod failure;
 pub mod job;
 pub mod leaks;
+pub mod network;
 mod nomad;
 mod placing;
 pub mod process;

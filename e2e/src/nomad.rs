@@ -34,6 +34,8 @@ impl Nomad {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.program);
         command.args(["agent", "-config"]).arg(&self.config).stdin(Stdio::null());
+        // A killed agent leaves the sockets to its plugins. Their paths are limited, to 107 bytes.
+        command.env("TMPDIR", self.config.with_file_name("tmp"));
         // Its own group, so that Ctrl-C reaches only us, and we stop its jobs first.
         command.stdout(log.try_clone()?).stderr(log).process_group(0);
         *self.child() = Some(command.spawn().context("nomad agent")?);

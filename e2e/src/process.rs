@@ -53,9 +53,19 @@ pub fn containers() -> Vec<(String, Process)> {
 /// The allocation that a process's environment names.
 #[must_use]
 pub fn alloc_of(pid: i32) -> Option<String> {
+    variable(pid, "NOMAD_ALLOC_ID=")
+}
+
+/// The task that a process's environment names.
+#[must_use]
+pub fn task_of(pid: i32) -> Option<String> {
+    variable(pid, "NOMAD_TASK_NAME=")
+}
+
+fn variable(pid: i32, name: &str) -> Option<String> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let id = environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"NOMAD_ALLOC_ID="))?;
-    Some(String::from_utf8_lossy(id).into_owned())
+    let value = environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(name.as_bytes()))?;
+    Some(String::from_utf8_lossy(value).into_owned())
 }
 
 /// The plugin instances that run `file`, leaving out those that only end soon cannot be told apart: ask again.

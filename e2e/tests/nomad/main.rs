@@ -1,13 +1,14 @@
 //! Jobs with `driver = "oci-rs"` on a real Nomad agent.
 //!
 //! One agent serves most cases; those that kill agents have one of their own. After each case nothing may be left of its jobs,
-//! and after all of them nothing of the agent. Without root or the tools the cases are skipped with the reason, unless
-//! `OCI_RS_E2E=1` says that they must run.
+//! and after all of them nothing of the agent. All of it is in a network namespace of its own (`e2e::network`). Without root or
+//! the tools the cases are skipped with the reason, unless `OCI_RS_E2E=1` says that they must run.
 
 mod batch;
 mod exec;
 mod lives;
 mod mistakes;
+mod network;
 mod recovery;
 mod rollout;
 mod service;
@@ -19,7 +20,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use e2e::{Agent, Failure, Outcome, Registry, Tools, tools};
+use e2e::{
+    Agent, Failure, Outcome, Registry, Tools,
+    network::{self as networks, Namespace},
+    tools,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -30,6 +35,8 @@ use signal_hook::{
 struct Env<'a> {
     agent: &'a Agent,
     registry: &'a Registry,
+    /// The network of a stranger, who knows the node and nothing behind it.
+    outside: &'a Namespace,
 }
 
 /// A case: its name, whether it needs an agent of its own, and what it does.
@@ -44,6 +51,7 @@ enum Needs {
 /// What outlives a case. Started by the first case that needs it.
 struct World {
     tools: Tools,
+    outside: Namespace,
     registry: Mutex<Option<Arc<Registry>>>,
     agent: Mutex<Option<Arc<Agent>>>,
     /// The running case's own agent.
@@ -54,11 +62,21 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The cases look at what the whole machine shows, so one after the other.
     arguments.test_threads = Some(1);
-    let cases =
-        [batch::CASES, service::CASES, exec::CASES, mistakes::CASES, recovery::CASES, rollout::CASES, survival::CASES]
-            .concat();
-    let world = match Tools::find() {
-        Ok(tools) => World { tools, registry: Mutex::default(), agent: Mutex::default(), own_agent: Mutex::default() },
+    let cases = [
+        batch::CASES,
+        service::CASES,
+        network::CASES,
+        exec::CASES,
+        mistakes::CASES,
+        recovery::CASES,
+        rollout::CASES,
+        survival::CASES,
+    ]
+    .concat();
+    let world = match Tools::find().and_then(|tools| Ok((tools, networks::enter()?))) {
+        Ok((tools, outside)) => {
+            World { tools, outside, registry: Mutex::default(), agent: Mutex::default(), own_agent: Mutex::default() }
+        }
         Err(Failure(reason)) => return skip(&arguments, &cases, &reason),
     };
     let world = Arc::new(world);
@@ -105,7 +123,7 @@ impl World {
         let registry = get_or(&self.registry, || Registry::start(&self.tools))?;
         if needs == Needs::OwnAgent {
             let agent = get_or(&self.own_agent, || Agent::start(&self.tools))?;
-            let outcome = run_on(&agent, &registry, case);
+            let outcome = self.run_on(&agent, &registry, case);
             drop(agent);
             let agent = lock(&self.own_agent).take();
             outcome?;
@@ -113,13 +131,24 @@ impl World {
         }
         let agent = get_or(&self.agent, || Agent::start(&self.tools))?;
         agent.mark_log();
-        let outcome = run_on(&agent, &registry, case);
+        let outcome = self.run_on(&agent, &registry, case);
         if outcome.is_err() {
             // The next case is not to suffer from what broke this one.
             drop(agent);
             drop(lock(&self.agent).take());
         }
         outcome
+    }
+
+    fn run_on(&self, agent: &Agent, registry: &Registry, case: fn(&Env) -> Outcome) -> Outcome {
+        let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry, outside: &self.outside })));
+        let outcome = outcome.unwrap_or_else(|panic| Err(Failure(panic_text(&*panic))));
+        let after = agent.purge().and_then(|()| none_left(agent.leaks()));
+        let troubles: Vec<String> = [outcome, after].into_iter().filter_map(|outcome| Some(outcome.err()?.0)).collect();
+        if troubles.is_empty() {
+            return Ok(());
+        }
+        Err(Failure(format!("{}\n{}", troubles.join("\n"), agent.diagnose())))
     }
 
     fn close(&self) -> Outcome {
@@ -144,17 +173,6 @@ impl World {
 
 fn close(agent: Option<Arc<Agent>>) -> Outcome {
     agent.and_then(Arc::into_inner).map_or(Ok(()), |agent| none_left(agent.close()?))
-}
-
-fn run_on(agent: &Agent, registry: &Registry, case: fn(&Env) -> Outcome) -> Outcome {
-    let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry })));
-    let outcome = outcome.unwrap_or_else(|panic| Err(Failure(panic_text(&*panic))));
-    let after = agent.purge().and_then(|()| none_left(agent.leaks()));
-    let troubles: Vec<String> = [outcome, after].into_iter().filter_map(|outcome| Some(outcome.err()?.0)).collect();
-    if troubles.is_empty() {
-        return Ok(());
-    }
-    Err(Failure(format!("{}\n{}", troubles.join("\n"), agent.diagnose())))
 }
 
 fn none_left(left: Vec<String>) -> Outcome {
