@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::{
-    fs::OFlags,
+    fs::{OFlags, statfs},
     mount::{MountPropagationFlags, mount_change},
     process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal},
     thread::{CapabilitySet, capability_is_in_bounding_set},
@@ -70,6 +70,7 @@ fn create(
 ) -> Result<Created, StartError> {
     let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_oom_score(plan.oom_score_adj)?;
+    check_network(&plan.namespaces.network)?;
     let host_mounts = HostMounts::open(&plan)?;
     leave_host_mounts()?;
     failpoint::at("creator-before-root");
@@ -351,6 +352,22 @@ pub(crate) fn launch(
         bounding,
         report,
     })
+}
+
+/// A namespace by path must be there. When it is taken away its name may stay behind, as an empty file, of which the engine would
+/// only say that an argument is invalid.
+fn check_network(network: &Network) -> Result<(), StartError> {
+    /// `NSFS_MAGIC` of linux/magic.h.
+    const NSFS: u64 = 0x6e73_6673;
+    let Network::Path(path) = network else { return Ok(()) };
+    let problem = match statfs(path) {
+        Ok(found) if found.f_type as u64 == NSFS => return Ok(()),
+        Ok(_) => "the file that is there is no namespace".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(StartError::invalid(format!(
+        "the network namespace {path:?} is gone: {problem}. Starting again does not help until whoever made it makes it anew"
+    )))
 }
 
 /// The compiled system call filter for what the container may do.

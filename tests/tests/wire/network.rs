@@ -82,12 +82,19 @@ async fn a_network_that_is_not_there() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let alloc = node.alloc();
-    let mut network = alloc.network();
-    network.path = "/run/netns/not-there".into();
-    let task = node.task(&images.busybox()).in_alloc(&alloc).sh("true").network(network).build(&mut plugin).await;
-    let status = plugin.start(&task).await.err().must("a refusal");
-    assert!(status.message().contains("/run/netns/not-there"), "{status}");
-    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    // Taken away with its name, and with the name left as the empty file that it was mounted on.
+    let folder = node.temp_dir();
+    fs::write(folder.join("unmounted"), "").must("a file");
+    for (path, problem) in [("/run/netns/not-there".into(), "No such file"), (folder.join("unmounted"), "no namespace")]
+    {
+        let mut network = alloc.network();
+        network.path = path.to_string_lossy().into_owned();
+        let task = node.task(&images.busybox()).in_alloc(&alloc).sh("true").network(network).build(&mut plugin).await;
+        let status = plugin.start(&task).await.err().must("a refusal");
+        let text = format!("the network namespace {path:?} is gone");
+        assert!(status.message().contains(&text) && status.message().contains(problem), "{status}");
+        assert!(node.traces().files.is_empty(), "{}", node.traces());
+    }
     node.finish(plugin).await;
 }
 
