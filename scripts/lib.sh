@@ -91,6 +91,7 @@ start_agent() {
         sed -e "s|@NAME@|nomad|; s|@DIR@|$folder|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
             -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERVER_PORT@|$rpc|; s|@SERF_PORT@|$serf|" \
             -e "s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|; s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
+            -e "s|@OWN_BRIDGE@|oci-own-$number|; s|@OWN_SUBNET@|172.28.$number.0/24|; s|@OWN_SUBNET6@||" \
             -e "/@NETWORKS@/d" >"$folder/agent.hcl"
     # In a session of its own: Ctrl-C in the terminal must not reach it before its jobs are stopped. With a folder of its own for
     # the sockets between agent and plugins, which a killed agent leaves.
@@ -118,6 +119,9 @@ stop_agent() {
         wait_for 30 "the allocations' mounts to go" no_mounts "$folder" || true
         end_process "$AGENT_PID"
     fi
+    # The bridge of the driver's own too, if a job needed it.
+    ip link delete "oci-own-${BRIDGE##*-}" 2>/dev/null || true
+    iptables -w -D OCI-RS-ADMIN -d "172.28.${BRIDGE##*-}.0/24" -o "oci-own-${BRIDGE##*-}" -j ACCEPT 2>/dev/null || true
     ip link delete "$BRIDGE" 2>/dev/null || true
     iptables -w -D NOMAD-ADMIN -d "$SUBNET" -o "$BRIDGE" -j ACCEPT 2>/dev/null || true
 }
@@ -146,7 +150,7 @@ leaks() {
         [ ! -e "/run/netns/$alloc" ] || echo "network namespace /run/netns/$alloc"
         iptables-save 2>/dev/null | grep -F "$alloc" | sed 's/^/iptables /' || true
     done
-    find "$folder/state/tasks" "$folder/data/containers" -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/folder /' || true
+    find "$folder/state/tasks" "$folder/state/networks" "$folder/data/containers" -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/folder /' || true
 }
 
 # remove_folder FOLDER: with whatever a failed run left mounted in it, never through a mount into something else.

@@ -13,6 +13,7 @@ use std::{
 };
 
 use image_store::{Removed, Retention, Store};
+use network::Networks;
 use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 
 use crate::{
@@ -33,6 +34,8 @@ pub struct Engine {
     pub runtime: Runtime,
     /// Images.
     pub store: Store,
+    /// Networks that are a task's own.
+    pub networks: Networks,
     /// Where task events go.
     pub events: Events,
     /// What becomes of output that nobody reads.
@@ -51,7 +54,8 @@ impl Engine {
         let store =
             Store::open(config.store()).map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
         let logs = Logs::new(runtime.clone());
-        Ok(Self { config, runtime, store, events, logs, compute, retaining: AtomicBool::new(false) })
+        let networks = Networks::new(config.policy.network.clone(), &config.state_dir);
+        Ok(Self { config, runtime, store, networks, events, logs, compute, retaining: AtomicBool::new(false) })
     }
 
     /// Where the log goes beside the agent's.
@@ -66,7 +70,11 @@ impl Engine {
 
     /// What plans need to know of this node, read afresh because a resolv.conf changes under a running agent. Blocks.
     pub fn node_facts(&self) -> NodeFacts {
-        NodeFacts { overlay_problem: self.overlay_problem(), ..fingerprint::node_facts(self.compute) }
+        NodeFacts {
+            overlay_problem: self.overlay_problem(),
+            state_dir: self.config.state_dir.clone(),
+            ..fingerprint::node_facts(self.compute)
+        }
     }
 
     /// Why images cannot be mounted here, if they cannot. Tries it out the first time, unless nobody wants to know.
@@ -119,8 +127,11 @@ impl Engine {
     /// The same, on a thread that may block.
     pub fn remove_now(&self, container: &ContainerId) -> Result<(), TaskError> {
         self.runtime.destroy(container).map_err(TaskError::internal)?;
+        failpoint::at("destroy-before-network");
+        let released = self.networks.release(container.as_str());
         failpoint::at("destroy-before-release");
-        self.store.release(container.as_str()).map_err(TaskError::internal)
+        self.store.release(container.as_str()).map_err(TaskError::internal)?;
+        Ok(released?)
     }
 
     /// Prepares for the first task, and removes what a crash or a restart of the machine left: containers whose start or removal
@@ -180,6 +191,14 @@ impl Engine {
                 tracing::info!(lease, "releasing the image of a task that is gone");
                 self.store.release(lease).map_err(TaskError::internal)
             })?;
+        }
+        let wanted = |name: &str| match name.parse::<ContainerId>() {
+            // Who cannot be looked at may be there.
+            Ok(id) => tasks.knows(&id) || self.runtime.list().map_or(true, |containers| containers.contains(&id)),
+            Err(_) => false,
+        };
+        for container in self.networks.sweep(wanted)? {
+            tracing::info!(container, "removed the network of a task that is gone");
         }
         let layers = self.runtime.sweep().map_err(TaskError::internal)?;
         let images = self.store.sweep().map_err(TaskError::internal)?;

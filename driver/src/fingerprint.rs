@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
+use network::Networks;
 use runtime::{cgroup::Mode, plan::CAPABILITIES};
 
 use crate::{
@@ -42,15 +43,18 @@ struct Host {
     seccomp: bool,
     apparmor: bool,
     engine: Result<(), String>,
+    /// Programs that the driver's own bridge needs.
+    missing: Vec<String>,
 }
 
 /// Looks at the node. `engine` tells whether the folders could be opened, and why images cannot be mounted there.
 pub fn fingerprint(config: &PluginConfig, engine: Result<Option<String>, String>) -> Fingerprint {
-    judge(config, look(engine))
+    judge(config, look(config, engine))
 }
 
-fn look(engine: Result<Option<String>, String>) -> Host {
+fn look(config: &PluginConfig, engine: Result<Option<String>, String>) -> Host {
     Host {
+        missing: Networks::missing(&config.policy.network),
         root: rustix::process::geteuid().is_root(),
         cgroup: cgroup_version(),
         overlay_problem: engine.clone().unwrap_or_default(),
@@ -73,6 +77,7 @@ fn judge(config: &PluginConfig, host: Host) -> Fingerprint {
         ("privileged.enabled", Value::Flag(policy.allow_privileged)),
         ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
         ("runtime", text("libcontainer")),
+        ("network.bridge", Value::Flag(host.missing.is_empty())),
         ("rootfs", text(if copies(policy.rootfs, &host) { "copy" } else { "overlay" })),
     ];
     let attributes = attributes.into_iter().map(|(name, value)| (format!("driver.oci-rs.{name}"), value)).collect();
@@ -117,6 +122,7 @@ pub fn node_facts(compute: Compute) -> NodeFacts {
         overlay_problem: None,
         held_capabilities: held_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
         host_resolv_conf: host_resolv_conf(),
+        state_dir: PathBuf::new(),
     }
 }
 
@@ -142,8 +148,8 @@ fn host_resolv_conf() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, copies, held_capabilities, problem};
-    use crate::config::RootChoice;
+    use super::{Host, Value, copies, held_capabilities, judge, problem};
+    use crate::config::{PluginConfig, RootChoice};
 
     fn healthy() -> Host {
         Host {
@@ -154,6 +160,17 @@ mod tests {
             seccomp: true,
             apparmor: false,
             engine: Ok(()),
+            missing: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_node_without_plugins_is_healthy_and_says_so() {
+        let host = Host { missing: vec!["CNI plugin portmap".into()], ..healthy() };
+        for (host, expected) in [(healthy(), true), (host, false)] {
+            let fingerprint = judge(&PluginConfig::default(), host);
+            assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge"], Value::Flag(expected));
+            assert_eq!(fingerprint.problem, None);
         }
     }
 

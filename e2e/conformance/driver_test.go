@@ -102,6 +102,7 @@ func configured(t *testing.T) *instance {
 	config := encode(t, schema, map[string]any{
 		"state_dir": filepath.Join(folder, "state"),
 		"data_dir":  filepath.Join(folder, "data"),
+		"network":   []map[string]any{{"default_mode": "host"}},
 	})
 	must.NoError(t, plugin.base.SetConfig(&base.Config{
 		ApiVersion:   drivers.ApiVersion010,

@@ -303,10 +303,16 @@ impl Agent {
         for trouble in leaks::remove_by_force(&self.path, &lock(&self.allocs)) {
             report(&trouble);
         }
-        // Nomad leaves its bridge and its firewall rule, which would be in the way of the run's next agent.
-        quietly(Command::new("ip").args(["link", "delete", &self.bridge]));
-        let rule = ["-w", "-D", "NOMAD-ADMIN", "-d", &self.subnet, "-o", &self.bridge, "-j", "ACCEPT"];
-        quietly(Command::new("iptables").args(rule));
+        // Nomad and the driver leave their bridges and a firewall rule each, which would be in the way of the run's next agent.
+        let (own_bridge, own_subnet, own_subnet6) = self.own_network();
+        for (program, chain, subnet, bridge) in [
+            ("iptables", "NOMAD-ADMIN", &self.subnet, &self.bridge),
+            ("iptables", "OCI-RS-ADMIN", &own_subnet, &own_bridge),
+            ("ip6tables", "OCI-RS-ADMIN", &own_subnet6, &own_bridge),
+        ] {
+            quietly(Command::new("ip").args(["link", "delete", bridge]));
+            quietly(Command::new(program).args(["-w", "-D", chain, "-d", subnet, "-o", bridge, "-j", "ACCEPT"]));
+        }
         // Never delete through a mount.
         if !leaks::mounts(&self.path).is_empty() {
             report(&format!("{} is not removed: something is mounted there", self.path.display()));
@@ -322,7 +328,15 @@ impl Agent {
         if mounts.is_empty() { Ok(()) } else { Err(Failure(format!("still mounted after collection: {mounts:?}"))) }
     }
 
+    /// Name and subnets of the driver's own bridge; no IPv6 subnet where the machine has no IPv6.
+    fn own_network(&self) -> (String, String, String) {
+        let number = self.number;
+        let subnet6 = if network::has_ipv6() { format!("fd28:0:0:{number:x}::/64") } else { String::new() };
+        (format!("oci-own-{number}"), format!("172.28.{number}.0/24"), subnet6)
+    }
+
     fn configure(&self, http: u16, client_http: u16) -> Outcome {
+        let (own_bridge, own_subnet, own_subnet6) = self.own_network();
         let low = 20_000 + (http % 100) * 100;
         let server_port = free_port()?;
         let common = [
@@ -337,6 +351,9 @@ impl Agent {
             ("SUBNET", self.subnet.clone()),
             ("SUBNET6", if network::has_ipv6() { format!("fd27:0:0:{:x}::/64", self.number) } else { String::new() }),
             ("CNI_SUBNET", format!("172.29.{}.0/24", self.number)),
+            ("OWN_BRIDGE", own_bridge),
+            ("OWN_SUBNET", own_subnet),
+            ("OWN_SUBNET6", own_subnet6),
         ];
         let server =
             [("NAME", "server".to_owned()), ("HTTP_PORT", http.to_string()), ("RPC_PORT", server_port.to_string())];

@@ -50,7 +50,7 @@ pub fn of_jobs(folder: &Path, allocs: &[String]) -> Vec<String> {
     );
     found.extend(cgroups(allocs));
     found.extend(of_networks(folder, allocs));
-    for inside in ["state/tasks", "data/containers"] {
+    for inside in ["state/tasks", "state/networks", "data/containers"] {
         let entries = fs::read_dir(folder.join(inside)).into_iter().flatten().flatten();
         found.extend(entries.map(|entry| format!("folder {}", entry.path().display())));
     }
@@ -195,8 +195,11 @@ fn leases(folder: &Path, allocs: &[String]) -> Vec<PathBuf> {
         allocs.iter().any(|alloc| text.contains(alloc))
     };
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> =
-        ["/run/cni", "/var/lib/cni"].into_iter().map(PathBuf::from).chain([folder.join("leases")]).collect();
+    let mut folders: Vec<PathBuf> = ["/run/cni", "/var/lib/cni"]
+        .into_iter()
+        .map(PathBuf::from)
+        .chain([folder.join("leases"), folder.join("state/addresses")])
+        .collect();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             match entry.file_type() {

@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeSet,
     fmt, fs,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -16,7 +17,8 @@ use crate::cgroup;
 pub struct Traces {
     /// Processes whose command line, environment or cgroup names the node: pid and command line.
     pub processes: Vec<(i32, String)>,
-    /// Mount points of the driver's folders in the host's mount table; never allowed, not even while a task runs.
+    /// Mount points of the driver's folders in the host's mount table; never allowed, not even while a task runs, unless it has a
+    /// network of its own.
     pub mounts: Vec<String>,
     /// Cgroups that carry an allocation's id.
     pub cgroups: Vec<PathBuf>,
@@ -136,9 +138,12 @@ fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
                 continue;
             }
             // Folders of single tasks, also of those whose id does not name an allocation.
-            let of_a_task = ["tasks", "containers", "leases"].iter().any(|parent| folder.ends_with(parent));
+            let of_a_task = ["tasks", "networks", "containers", "leases"].iter().any(|parent| folder.ends_with(parent));
+            // Addresses in use are files of that name, in a folder per network.
+            let lease = folder.parent().is_some_and(|parent| parent.ends_with("addresses"))
+                && name.to_str().is_some_and(|name| name.parse::<IpAddr>().is_ok());
             let named = |alloc: &String| name.to_string_lossy().contains(alloc.as_str());
-            if of_a_task || allocs.iter().any(named) {
+            if of_a_task || lease || allocs.iter().any(named) {
                 found.push(entry.path());
             } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 open.push(entry.path());

@@ -13,6 +13,7 @@ pub mod exec;
 pub mod hcl;
 pub mod hclog;
 pub mod image;
+pub mod island;
 pub mod leak;
 pub mod must;
 pub mod node;

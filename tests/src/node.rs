@@ -68,9 +68,10 @@ impl Node {
         self.root().join("alloc")
     }
 
-    /// The plugin block of this node's agent.
+    /// The plugin block of this node's agent. Tasks use the machine's network unless a test has an island.
     pub fn config(&self) -> Json {
-        json!({"state_dir": self.state_dir(), "data_dir": self.data_dir()})
+        let network = json!({"default_mode": "host"});
+        json!({"state_dir": self.state_dir(), "data_dir": self.data_dir(), "network": network})
     }
 
     /// Launches the plugin for good: configuration with the agent's part, then fingerprint and event streams.

@@ -1,7 +1,7 @@
 //! The plugin process, launched, watched and ended as go-plugin's host does it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::Arc,
@@ -420,6 +420,13 @@ impl Plugin {
         let answer =
             self.base().config_schema(proto::base::ConfigSchemaRequest {}).await.must("ConfigSchema").into_inner();
         hcl::decode(&answer.spec.must("the schema of the plugin block"), config).must("the plugin block")
+    }
+
+    /// The names of the plugin block's options.
+    pub async fn config_options(&self) -> BTreeSet<String> {
+        let answer =
+            self.base().config_schema(proto::base::ConfigSchemaRequest {}).await.must("ConfigSchema").into_inner();
+        hcl::keys(&answer.spec.must("the schema of the plugin block"))
     }
 
     /// The schema of a task's configuration, asked for once.

@@ -12,7 +12,7 @@ use std::{
 
 use proto::driver::{
     AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount,
-    NetworkIsolationSpec, Resources, TaskConfig, network_isolation_spec::NetworkIsolationMode,
+    NetworkIsolationSpec, PortMapping, Resources, TaskConfig, network_isolation_spec::NetworkIsolationMode,
 };
 use rustix::{
     fs::{Mode, mkfifoat},
@@ -386,6 +386,20 @@ impl<'a> TaskBuilder<'a> {
     /// The group's network namespace.
     pub fn network(mut self, spec: NetworkIsolationSpec) -> Self {
         self.config.network_isolation_spec = Some(spec);
+        self
+    }
+
+    /// A port of the group's `network` block, on this address of the host; also an entry of the task's `ports`.
+    pub fn port(mut self, label: &str, host_ip: &str, host: u16, to: u16) -> Self {
+        let mapping =
+            PortMapping { label: label.to_owned(), value: host.into(), to: to.into(), host_ip: host_ip.to_owned() };
+        if let Some(resources) = &mut self.config.resources {
+            resources.ports.push(mapping);
+        }
+        let listed = self.options.entry("ports").or_insert_with(|| json!([]));
+        if let Json::Array(listed) = listed {
+            listed.push(json!(label));
+        }
         self
     }
 

@@ -5,6 +5,7 @@
 mod capabilities;
 mod json;
 mod mistake;
+mod networks;
 mod option;
 mod plugin;
 mod plugin_options;
@@ -19,6 +20,7 @@ mod value;
 
 pub use json::msgpack;
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
+pub use networks::DefaultNetwork;
 pub use plugin::{PluginConfig, Policy, RootChoice, decode_plugin};
 pub use schema::{plugin_schema, task_schema};
 pub use task::{CgroupNamespace, MountRequest, MountSource, NetworkMode, TaskSpec, decode_task};

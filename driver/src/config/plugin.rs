@@ -7,6 +7,7 @@ use image_store::{CredentialSources, Limits, RegistryConfig, Retention, Secret, 
 use super::{
     capabilities::Written,
     mistake::{ConfigErrors, Mistakes},
+    networks::{self, DefaultNetwork},
     plugin_options::{DEFAULT_ALLOW_CAPS, PLUGIN},
     value::{self, Reader},
 };
@@ -66,6 +67,10 @@ pub struct Policy {
     pub pids_limit: Option<i64>,
     /// How images become roots.
     pub rootfs: RootChoice,
+    /// What tasks get that name no network and whose group has none.
+    pub default_network: DefaultNetwork,
+    /// The driver's own bridge, and where CNI plugins and networks are.
+    pub network: network::Settings,
     /// Patterns of labels that containers get beside `alloc_id`.
     pub extra_labels: Vec<String>,
     /// Ceiling of capabilities.
@@ -95,6 +100,8 @@ impl Default for Policy {
             volumes_enabled: false,
             pids_limit: None,
             rootfs: RootChoice::Auto,
+            default_network: DefaultNetwork::Bridge,
+            network: network::Settings::default(),
             extra_labels: Vec::new(),
             allow_caps: Written::read(&defaults).0,
         }
@@ -148,7 +155,8 @@ fn read(block: &Reader) -> PluginConfig {
     config
 }
 
-fn absolute(block: &Reader, option: &str) -> Option<PathBuf> {
+/// An absolute path.
+pub(super) fn absolute(block: &Reader, option: &str) -> Option<PathBuf> {
     let path = PathBuf::from(block.string(option)?);
     if !path.is_absolute() {
         block.mistake(option, format!("{path:?} is not an absolute path"), "begin it with /");
@@ -248,6 +256,8 @@ fn policy(block: &Reader) -> Policy {
         volumes_enabled: block.block("volumes").bool("enabled"),
         pids_limit: block.positive("pids_limit").map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)),
         rootfs: root_choice(block),
+        default_network: networks::default_network(&block.block("network")),
+        network: networks::settings(&block.block("network"), default.network),
         extra_labels: block.strings("extra_labels"),
         allow_caps,
     }
@@ -305,7 +315,7 @@ mod tests {
     use image_store::Limits;
     use serde_json::{Value as Json, json};
 
-    use super::{PluginConfig, RootChoice, decode_plugin};
+    use super::{DefaultNetwork, PluginConfig, Policy, RootChoice, decode_plugin};
     use crate::config::testing::msgpack;
 
     fn decode(block: Json) -> PluginConfig {
@@ -423,6 +433,27 @@ mod tests {
     }
 
     #[test]
+    fn networks_are_the_operators_to_decide() {
+        assert_eq!(decode(json!({})).policy.default_network, DefaultNetwork::Bridge);
+        let shown = json!({ "network": [{
+            "default_mode": "bridge", "bridge": "oci-rs", "subnet": "172.26.80.0/20", "subnet_ipv6": null,
+            "cni_path": "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni", "cni_config_dir": "/opt/cni/config",
+        }]});
+        assert_eq!(decode(shown).policy, Policy::default());
+        let policy = decode(json!({ "network": {
+            "default_mode": "host", "bridge": "br0", "subnet": "10.9.3.7/16", "subnet_ipv6": "fd00:9::/64",
+            "cni_path": "/a::/b", "cni_config_dir": "/etc/cni/net.d",
+        }}))
+        .policy;
+        assert_eq!(policy.default_network, DefaultNetwork::Host);
+        let network = policy.network;
+        assert_eq!((network.bridge.as_str(), network.subnet.to_string().as_str()), ("br0", "10.9.0.0/16"));
+        assert_eq!(network.subnet_ipv6.map(|subnet| subnet.to_string()).as_deref(), Some("fd00:9::/64"));
+        assert_eq!(network.cni_path, [Path::new("/a"), Path::new("/b")]);
+        assert_eq!(network.config_dir, Path::new("/etc/cni/net.d"));
+    }
+
+    #[test]
     fn mistakes_name_option_and_remedy() {
         for (block, expected) in [
             (json!({ "gc": { "image_delay": "soon" } }), "gc.image_delay: \"soon\" is not a span of time"),
@@ -437,6 +468,20 @@ mod tests {
             (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a span of time"),
             (json!({ "image_limits": { "layers": 501 } }), "image_limits.layers: is more than 500 (write 500 at most)"),
             (json!({ "pids_limit": -1 }), "pids_limit: cannot be negative"),
+            (
+                json!({ "network": { "default_mode": "none" } }),
+                "network.default_mode: \"none\" cannot be everybody's network (write bridge or host)",
+            ),
+            (
+                json!({ "network": { "bridge": "a-name-of-16-let" } }),
+                "network.bridge: \"a-name-of-16-let\" cannot name",
+            ),
+            (json!({ "network": { "bridge": "a/b" } }), "network.bridge: \"a/b\" cannot name an interface"),
+            (json!({ "network": { "subnet": "fd00::/64" } }), "network.subnet: \"fd00::/64\" is no IPv4 subnet"),
+            (json!({ "network": { "subnet": "10.0.0.0/31" } }), "network.subnet: \"10.0.0.0/31\" is no IPv4 subnet"),
+            (json!({ "network": { "subnet_ipv6": "10.0.0.0/8" } }), "network.subnet_ipv6: \"10.0.0.0/8\" is no IPv6"),
+            (json!({ "network": { "cni_path": "/a:b" } }), "network.cni_path: \"b\" is not an absolute path"),
+            (json!({ "network": { "cni_config_dir": "x" } }), "network.cni_config_dir: \"x\" is not an absolute path"),
             (json!({ "rootfs": "vfs" }), "rootfs: \"vfs\" is no way to make a root (write auto, overlay or copy)"),
             (
                 json!({ "registry": { "https://r.example": {} } }),

@@ -84,6 +84,12 @@ pub const PLUGIN: &[Opt] = &[
         Words("fit any image that people run on purpose"),
         "ceilings against hostile or broken images and registries",
     ),
+    honoured(
+        "network",
+        Block(NETWORK),
+        Words("see below"),
+        "networks of single tasks, see [networking.md](networking.md)",
+    ),
     honoured("pids_limit", Number, Words("no limit"), "default and highest `pids_limit` of tasks"),
     honoured(
         "extra_labels",
@@ -185,6 +191,35 @@ const IMAGE_LIMITS: &[Opt] = &[
         String,
         Literal(r#""500ms""#),
         "the pause after the first failure; it doubles with each further one",
+    ),
+];
+
+const NETWORK: &[Opt] = &[
+    honoured(
+        "default_mode",
+        String,
+        Literal(r#""bridge""#),
+        "network of tasks that set no `network_mode` and whose group has no network: `bridge` as with docker, or `host`",
+    ),
+    honoured(
+        "bridge",
+        String,
+        Literal(r#""oci-rs""#),
+        "name of the driver's own bridge, which is made when the first task needs it",
+    ),
+    honoured("subnet", String, Literal(r#""172.26.80.0/20""#), "its IPv4 addresses; the first one is the bridge's own"),
+    honoured("subnet_ipv6", String, Words("no IPv6"), "its IPv6 addresses, as in `fd00:26:80::/64`"),
+    honoured(
+        "cni_path",
+        String,
+        Literal(r#""/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni""#),
+        "folders with CNI plugins, separated by colons; the first one that has a plugin provides it",
+    ),
+    honoured(
+        "cni_config_dir",
+        String,
+        Literal(r#""/opt/cni/config""#),
+        "folder with the networks that `network_mode = \"cni/<name>\"` names",
     ),
 ];
 

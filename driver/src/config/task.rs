@@ -17,7 +17,7 @@ use runtime::plan::Rlimit;
 
 pub use self::{
     mounts::{DeviceRequest, MountRequest, MountSource},
-    network::{DnsOptions, ExtraHost, NetworkMode},
+    network::{Addresses, DnsOptions, ExtraHost, NetworkMode},
     security::{CapabilityRequest, CgroupNamespace},
 };
 use super::{
@@ -75,6 +75,10 @@ pub struct TaskSpec {
     pub network_mode: NetworkMode,
     /// Labels of the group's ports.
     pub ports: Vec<String>,
+    /// Ports in the container by the labels of the task's own network block.
+    pub port_map: BTreeMap<String, u16>,
+    /// Addresses that the container is to have.
+    pub addresses: Addresses,
     /// Further lines of /etc/hosts.
     pub extra_hosts: Vec<ExtraHost>,
     /// What /etc/resolv.conf says.
@@ -135,6 +139,8 @@ fn read(block: &Reader, policy: &Policy) -> TaskSpec {
         labels: block.string_map("labels"),
         network_mode: network::mode(block),
         ports: block.strings("ports"),
+        port_map: block.port_map("port_map"),
+        addresses: network::addresses(block),
         extra_hosts: network::extra_hosts(block),
         dns: network::dns(block),
         mounts: mounts::all(block, policy),

@@ -25,11 +25,11 @@ const fn refused(name: &'static str, kind: Kind, meaning: &'static str, remedy: 
 
 /// `config` of a task.
 pub const TASK: &[Opt] = &[
-    refused(
+    honoured(
         "advertise_ipv6_address",
         Bool,
-        "advertise the container's IPv6 address",
-        "remove it and set `address_mode` in the service block to \"alloc\" or \"host\"",
+        Words("false"),
+        "services with `address_mode = \"driver\"` or `\"auto\"` advertise the container's IPv6 address; needs a network of the task's own that has one",
     ),
     honoured(
         "args",
@@ -111,8 +111,8 @@ pub const TASK: &[Opt] = &[
     honoured("init", Bool, Words("false"), "run an init as process 1 that forwards signals and reaps orphans"),
     partly("interactive", Bool, Words("false"), "keep stdin open: only together with `tty`, where it is open anyway"),
     partly("ipc_mode", String, Words("`private`"), "IPC namespace: `private` or `shareable`, which are the same here"),
-    refused("ipv4_address", String, "fixed IPv4 address", "remove it; the group's network block decides the addresses"),
-    refused("ipv6_address", String, "fixed IPv6 address", "remove it; the group's network block decides the addresses"),
+    honoured("ipv4_address", String, Words("a free one"), "IPv4 address in a network of the task's own"),
+    honoured("ipv6_address", String, Words("a free one"), "IPv6 address in a network of the task's own"),
     refused(
         "isolation",
         String,
@@ -137,12 +137,7 @@ pub const TASK: &[Opt] = &[
         Words("Nomad collects stdout and stderr"),
         "log driver: `json-file` and `local` change nothing, `none` discards the output",
     ),
-    refused(
-        "mac_address",
-        String,
-        "fixed hardware address",
-        "remove it; the group's network block decides the addresses",
-    ),
+    honoured("mac_address", String, Words("any"), "hardware address in a network of the task's own"),
     honoured(
         "memory_hard_limit",
         Number,
@@ -160,8 +155,8 @@ pub const TASK: &[Opt] = &[
     partly(
         "network_mode",
         String,
-        Words("the group's network, otherwise the host's"),
-        "`host` for the host's network, `none` for no network at all",
+        Words("the group's network, otherwise the plugin's `network.default_mode`, `bridge`"),
+        "`bridge` (or `default`) for a network of the task's own on the driver's bridge, unless the group has one; `cni/<name>` for one of the operator's CNI networks; `host` for the host's network; `none` for no network at all",
     ),
     honoured(
         "oom_score_adj",
@@ -176,17 +171,17 @@ pub const TASK: &[Opt] = &[
         Words("the plugin's, otherwise none"),
         "highest number of processes and threads, up to the plugin's `pids_limit`",
     ),
-    refused(
+    partly(
         "port_map",
         NumberMaps,
-        "ports of the container by label",
-        "write `network { mode = \"bridge\" port \"<label>\" { to = <port> } }` in the group",
+        Words("the same ports as on the host"),
+        "ports of the container by the labels of the task's own `network` block in `resources`, which is docker's old form; ports of the group's `network` block say `to` themselves",
     ),
-    partly(
+    honoured(
         "ports",
         Strings,
         Words("none"),
-        "labels of the group's ports; needs `network { mode = \"bridge\" }` in the group, where they are mapped without it",
+        "labels of the group's ports that are published, tcp and udp, when the task has a network of its own; in a group with a network they are mapped without it",
     ),
     honoured(
         "privileged",

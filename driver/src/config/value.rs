@@ -249,6 +249,19 @@ impl<'a> Reader<'a> {
         merged
     }
 
+    /// A list of maps of ports as one map; later entries win.
+    pub fn port_map(&self, option: &str) -> BTreeMap<String, u16> {
+        let read = |(label, text): (String, String)| {
+            let port = integer_of(&Value::from(text.as_str())).and_then(|port| u16::try_from(port).ok());
+            let port = port.filter(|port| *port != 0);
+            if port.is_none() {
+                self.mistake(option, format!("{text:?} of {label:?} is not a port"), "write a number from 1 to 65535");
+            }
+            Some((label, port?))
+        };
+        self.string_map(option).into_iter().filter_map(read).collect()
+    }
+
     /// A block that occurs at most once; unset reads as one without options.
     pub fn block(&self, option: &str) -> Reader<'a> {
         let options = match option::find(self.options, option).map(|option| option.kind) {

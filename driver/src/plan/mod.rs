@@ -17,12 +17,14 @@ mod tests;
 
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
+use ::network::Attachment;
 use image_store::Image;
 use runtime::plan::{Confined, ContainerPlan, RootFs};
 
 pub use self::{
     identity::{alloc_prefix, container_id},
-    nomad::NomadTask,
+    network::OwnNetwork,
+    nomad::{NomadPort, NomadTask},
 };
 use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
 
@@ -41,6 +43,21 @@ pub struct NodeFacts {
     pub overlay_problem: Option<String>,
     /// The host's resolv.conf, with real name servers in place of a local stub.
     pub host_resolv_conf: String,
+    /// The driver's folder for the state of running tasks, in which the networks of their own are.
+    pub state_dir: PathBuf,
+}
+
+/// Whether the task's own network is there. Its addresses are known only then, so a plan is made before, for what can be refused,
+/// and again after.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Attached<'a> {
+    /// There will be none.
+    No,
+    /// Not yet, if there is to be one.
+    #[default]
+    Soon,
+    /// It is.
+    To(&'a Attachment),
 }
 
 /// Everything that decides what container a task becomes.
@@ -56,6 +73,8 @@ pub struct TaskContext<'a> {
     pub node: &'a NodeFacts,
     /// What the operator allows.
     pub policy: &'a Policy,
+    /// Whether the task's own network is there.
+    pub attached: Attached<'a>,
 }
 
 /// A container, and what must be seen to before and after it runs.
@@ -73,6 +92,8 @@ pub struct TaskPlan {
     pub confined: Vec<PathBuf>,
     /// Sources of binds that become folders when they are missing.
     pub create: Vec<PathBuf>,
+    /// The network that must be there before the container is made.
+    pub own_network: Option<OwnNetwork>,
 }
 
 /// Why a task cannot become a container; at least one reason.
@@ -101,15 +122,21 @@ pub fn container_plan(context: &TaskContext) -> Result<TaskPlan, PlanErrors> {
 }
 
 fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
+    let own_network = network::own(context, mistakes);
+    let context = &match own_network {
+        Some(_) => *context,
+        None => TaskContext { attached: Attached::No, ..*context },
+    };
     let TaskContext { spec, task, image, node, .. } = *context;
     let binds = mounts::decide(context, mistakes);
-    let network = network::namespace(context, mistakes);
+    let network = network::namespace(context, own_network.as_ref());
+    let ports = network::port_env(context, own_network.as_ref());
     let hostname = network::hostname(context);
     let (storage, slow) = root::storage(context, mistakes);
     let container = ContainerPlan {
         id: container_id(&task.id),
         args: process::args(spec, &image.config, mistakes),
-        env: process::env(spec, &image.config, task, &hostname, mistakes),
+        env: process::env(spec, &image.config, task, &hostname, &ports, mistakes),
         cwd: process::cwd(spec, &image.config),
         user: if task.user.is_empty() { image.config.user.clone() } else { task.user.clone() },
         groups: spec.group_add.clone(),
@@ -125,7 +152,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         devices: mounts::devices(context, mistakes),
         namespaces: security::namespaces(spec, network.clone()),
         security: security::decide(context, mistakes),
-        sysctl: security::sysctl(spec, &network, mistakes),
+        sysctl: network::parameters(security::sysctl(spec, &network, mistakes), own_network.as_ref()),
         rlimits: spec.rlimits.clone(),
         shm_size: spec.shm_size.unwrap_or(DOCKER_SHM_SIZE),
         oom_score_adj: spec.oom_score_adj,
@@ -144,6 +171,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         alloc_dir: task.alloc_dir.clone(),
         confined: binds.confined,
         create: binds.create,
+        own_network,
     }
 }
 

@@ -1,29 +1,217 @@
 //! The network namespace, and the files that say who and where the container is.
 
-use std::{fmt::Write, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    net::{IpAddr, Ipv4Addr},
+};
 
+use network::{Attachment, Choice, PortMapping, Protocol, Wish};
 use runtime::plan::{Mount, Network};
 
-use super::TaskContext;
-use crate::config::{Mistakes, NetworkMode};
+use super::{Attached, NomadPort, TaskContext, container_id};
+use crate::config::{DefaultNetwork, Mistakes, NetworkMode};
 
-/// Which network the container uses.
-pub fn namespace(context: &TaskContext, mistakes: &Mistakes) -> Network {
-    let TaskContext { spec, task, .. } = *context;
-    let network = match (spec.network_mode, &task.network_path) {
+/// A network that is the task's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnNetwork {
+    /// What it is to be.
+    pub wish: Wish,
+    /// The container's ports by label.
+    pub ports: BTreeMap<String, u16>,
+    /// Services advertise its IPv6 address.
+    pub advertise_ipv6: bool,
+}
+
+impl OwnNetwork {
+    /// Whether services advertise the container's address without being told to: on docker's default bridge, and so on ours, they
+    /// advertise the host's.
+    pub fn auto_advertise(&self) -> bool {
+        self.advertise_ipv6 || self.wish.network != Choice::Bridge
+    }
+
+    /// The address that stands for the container.
+    pub fn address(&self, attachment: &Attachment) -> Option<IpAddr> {
+        let all = &attachment.addresses;
+        all.iter().find(|address| address.is_ipv6() == self.advertise_ipv6).or(all.first()).copied()
+    }
+}
+
+/// Which network namespace the container uses.
+pub fn namespace(context: &TaskContext, own: Option<&OwnNetwork>) -> Network {
+    let TaskContext { spec, task, node, .. } = *context;
+    match (&spec.network_mode, &task.network_path) {
+        _ if own.is_some() => Network::Path(network::namespace_of(&node.state_dir, container_id(&task.id).as_str())),
         (NetworkMode::None, _) => Network::Private,
-        (NetworkMode::Host, _) | (NetworkMode::Group, None) => Network::Host,
-        (NetworkMode::Group, Some(path)) => Network::Path(path.clone()),
+        (NetworkMode::Host, _) | (_, None) => Network::Host,
+        (_, Some(path)) => Network::Path(path.clone()),
+    }
+}
+
+/// The task's own network, if it is to have one.
+pub fn own(context: &TaskContext, mistakes: &Mistakes) -> Option<OwnNetwork> {
+    let TaskContext { spec, task, policy, .. } = *context;
+    let choice = match (&spec.network_mode, &task.network_path) {
+        (NetworkMode::Bridge, None) => Some(Choice::Bridge),
+        (NetworkMode::Unset, None) if policy.default_network == DefaultNetwork::Bridge => Some(Choice::Bridge),
+        (NetworkMode::Named(name), None) => Some(Choice::Named(name.clone())),
+        (NetworkMode::Named(name), Some(_)) => {
+            mistakes.add(
+                "network_mode",
+                format!("\"cni/{name}\" is not possible in a group that has a network of its own"),
+                format!("write `network {{ mode = \"cni/{name}\" }}` in the group and remove it here"),
+            );
+            None
+        }
+        _ => None,
     };
-    // In the group's namespace Nomad maps the ports. On the host's network by the job's own wish docker ignores `ports`, too.
-    if spec.network_mode == NetworkMode::Group && network == Network::Host && !spec.ports.is_empty() {
+    let Some(choice) = choice else {
+        refuse_without_own(context, mistakes);
+        return None;
+    };
+    let published = published(context, mistakes);
+    if choice == Choice::Bridge {
+        check_bridge(context, &published, mistakes);
+    }
+    let mapping = |port: &NomadPort, protocol| PortMapping {
+        host_ip: port.host_ip,
+        host_port: port.host,
+        container_port: port.to,
+        protocol,
+    };
+    let addresses = &spec.addresses;
+    let wish = Wish {
+        network: choice,
+        // As docker does: Nomad's ports have no protocol.
+        ports: published.iter().flat_map(|port| [mapping(port, Protocol::Tcp), mapping(port, Protocol::Udp)]).collect(),
+        mac: addresses.mac.clone(),
+        addresses: addresses.ipv4.map(IpAddr::V4).into_iter().chain(addresses.ipv6.map(IpAddr::V6)).collect(),
+    };
+    let ports = published.into_iter().map(|port| (port.label, port.to)).collect();
+    Some(OwnNetwork { wish, ports, advertise_ipv6: addresses.advertise_ipv6 })
+}
+
+/// Options that mean nothing without a network of the task's own.
+fn refuse_without_own(context: &TaskContext, mistakes: &Mistakes) {
+    let TaskContext { spec, task, .. } = *context;
+    let addresses = &spec.addresses;
+    for (option, set) in [
+        ("mac_address", addresses.mac.is_some()),
+        ("ipv4_address", addresses.ipv4.is_some()),
+        ("ipv6_address", addresses.ipv6.is_some()),
+        ("advertise_ipv6_address", addresses.advertise_ipv6),
+    ] {
+        if set {
+            mistakes.add(
+                option,
+                "needs a network of the task's own, and the task uses another one",
+                "remove it, or remove `network` from the group and write `network_mode = \"bridge\"`",
+            );
+        }
+    }
+    // On the host's network by the job's own wish docker ignores ports, too; in the group's Nomad maps them.
+    let by_default = spec.network_mode == NetworkMode::Unset && task.network_path.is_none();
+    if by_default && !spec.ports.is_empty() {
         mistakes.add(
             "ports",
-            "cannot be mapped: the group has no network of its own",
-            "write `network { mode = \"bridge\" }` in the group, or `network_mode = \"host\"` here if the task listens on the node's ports itself",
+            "cannot be mapped: on this node tasks use the host's network unless they say otherwise",
+            "write `network_mode = \"bridge\"`, or `network_mode = \"host\"` if the task listens on the node's ports itself",
         );
     }
-    network
+    if !spec.port_map.is_empty() && (by_default || task.network_path.is_some()) {
+        mistakes.add("port_map", "cannot map ports of the group's network", PORT_MAP_REMEDY);
+    }
+}
+
+const PORT_MAP_REMEDY: &str =
+    "write `port \"<label>\" { to = <port> }` in the group's network block and the label into `ports`";
+
+/// The ports that lead into the container: those of the group's network that the task lists, otherwise those of the task's own.
+fn published(context: &TaskContext, mistakes: &Mistakes) -> Vec<NomadPort> {
+    let TaskContext { spec, task, .. } = *context;
+    let mut published = Vec::new();
+    for label in &spec.ports {
+        match task.resources.ports.iter().find(|port| port.label == *label) {
+            Some(port) if !published.contains(port) => published.push(port.clone()),
+            Some(_) => {}
+            None => mistakes.add(
+                "ports",
+                format!("{label:?} is no port of the group's network block"),
+                format!("write `network {{ port \"{label}\" {{}} }}` in the group, or remove it"),
+            ),
+        }
+    }
+    for label in
+        spec.port_map.keys().filter(|label| !task.resources.task_ports.iter().any(|port| port.label == **label))
+    {
+        mistakes.add(
+            "port_map",
+            format!("{label:?} is no port of a network block in the task's own `resources`"),
+            PORT_MAP_REMEDY,
+        );
+    }
+    let own = task.resources.task_ports.iter().map(|port| {
+        let to = spec.port_map.get(&port.label).copied().unwrap_or(port.to);
+        NomadPort { to, ..port.clone() }
+    });
+    published.extend(own);
+    published
+}
+
+/// What the bridge of this node cannot do.
+fn check_bridge(context: &TaskContext, published: &[NomadPort], mistakes: &Mistakes) {
+    let (addresses, bridge) = (&context.spec.addresses, &context.policy.network);
+    let first = bridge.subnet.hosts().next();
+    if let Some(address) = addresses.ipv4.filter(|address| !bridge.holds_ipv4(*address) || Some(*address) == first) {
+        mistakes.add(
+            "ipv4_address",
+            format!("{address} is none that a task can have on this node's bridge, {}", bridge.subnet),
+            "choose one of that subnet but not its first, which is the bridge's, or have the operator set `network { subnet = … }`",
+        );
+    }
+    if let Some(subnet) = bridge.subnet_ipv6 {
+        let first = subnet.hosts().nth(1);
+        if let Some(address) = addresses.ipv6.filter(|address| !bridge.holds_ipv6(*address) || Some(*address) == first)
+        {
+            mistakes.add(
+                "ipv6_address",
+                format!("{address} is none that a task can have on this node's bridge, {subnet}"),
+                "choose one of that subnet but not its first, which is the bridge's",
+            );
+        }
+        return;
+    }
+    const REMEDY: &str = "have the operator set `network { subnet_ipv6 = … }` in the plugin block, or remove it";
+    const PROBLEM: &str = "is not possible: this node's bridge has no IPv6";
+    for (option, set) in
+        [("ipv6_address", addresses.ipv6.is_some()), ("advertise_ipv6_address", addresses.advertise_ipv6)]
+    {
+        if set {
+            mistakes.add(option, PROBLEM, REMEDY);
+        }
+    }
+    for port in published
+        .iter()
+        .filter(|port| port.host_ip.is_some_and(|address| address.is_ipv6() && !address.is_unspecified()))
+    {
+        mistakes.add("ports", format!("{:?} on an IPv6 address of the host {PROBLEM}", port.label), REMEDY);
+    }
+}
+
+/// Kernel parameters: what docker sets in a network of the container's own (every user may listen on every port, and ping), and over it
+/// what the task chose.
+pub fn parameters(chosen: BTreeMap<String, String>, own: Option<&OwnNetwork>) -> BTreeMap<String, String> {
+    const DOCKERS: [(&str, &str); 2] =
+        [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+    let set = own.iter().flat_map(|_| DOCKERS).map(|(name, value)| (name.to_owned(), value.to_owned()));
+    set.chain(chosen).collect()
+}
+
+/// What a task is told of ports that are not those that Nomad knows of: `port_map` is applied by drivers.
+pub fn port_env(context: &TaskContext, own: Option<&OwnNetwork>) -> Vec<(String, String)> {
+    let mapped = own.iter().flat_map(|_| &context.spec.port_map);
+    let name = |label: &str| label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect::<String>();
+    mapped.map(|(label, port)| (format!("NOMAD_PORT_{}", name(label)), port.to_string())).collect()
 }
 
 /// The task's choice, the group's, or the first part of the allocation's id.
@@ -62,44 +250,73 @@ fn hosts(context: &TaskContext, network: &Network, hostname: &str, mistakes: &Mi
         // Writing to a string cannot fail.
         writeln!(text, "{address}\t{name}").ok();
     };
-    line(&own_address(context, network), hostname);
+    for address in own_addresses(context, network) {
+        line(&address, hostname);
+    }
     for host in &context.spec.extra_hosts {
         match (host.address, network) {
             (Some(address), _) => line(&address.to_string(), &host.name),
-            (None, Network::Host) => line("127.0.0.1", &host.name),
-            (None, _) => mistakes.add(
-                "extra_hosts",
-                format!("the address of the host is not known for {:?}", host.name),
-                format!("write \"{}:${{attr.unique.network.ip-address}}\" instead of host-gateway", host.name),
-            ),
+            (None, Network::Host) => line(&Ipv4Addr::LOCALHOST.to_string(), &host.name),
+            (None, _) if context.attached == Attached::Soon => {}
+            (None, _) => match gateway(context) {
+                Some(address) => line(&address.to_string(), &host.name),
+                None => mistakes.add(
+                    "extra_hosts",
+                    format!("the address of the host is not known for {:?}", host.name),
+                    format!("write \"{}:${{attr.unique.network.ip-address}}\" instead of host-gateway", host.name),
+                ),
+            },
         }
     }
     text
 }
 
-/// The address that the container's own name resolves to: the group's if it is known, otherwise loopback in the form that
-/// keeps `localhost` the name of 127.0.0.1.
-fn own_address(context: &TaskContext, network: &Network) -> String {
+fn gateway(context: &TaskContext) -> Option<IpAddr> {
+    match context.attached {
+        Attached::To(attachment) => attachment.gateways.first().copied(),
+        Attached::No | Attached::Soon => None,
+    }
+}
+
+/// The addresses that the container's own name resolves to: its own ones, the group's if that is known, otherwise loopback in the
+/// form that keeps `localhost` the name of 127.0.0.1.
+fn own_addresses(context: &TaskContext, network: &Network) -> Vec<String> {
     const OWN_LOOPBACK: &str = "127.0.1.1";
     let task = context.task;
+    if let Attached::To(attachment) = context.attached
+        && !attachment.addresses.is_empty()
+    {
+        return attachment.addresses.iter().map(IpAddr::to_string).collect();
+    }
     if !matches!(network, Network::Path(_)) {
-        return OWN_LOOPBACK.to_owned();
+        return vec![OWN_LOOPBACK.to_owned()];
     }
     let given = task.hosts_entry.as_ref().map(|entry| entry.address.as_str());
     // Nomad tells the address in the group's network per port label.
     let from_env =
         || task.env.iter().find(|(name, _)| name.starts_with("NOMAD_ALLOC_IP_")).map(|(_, value)| value.as_str());
     let valid = |address: &&str| address.parse::<IpAddr>().is_ok();
-    given.filter(valid).or_else(|| from_env().filter(valid)).unwrap_or(OWN_LOOPBACK).to_owned()
+    vec![given.filter(valid).or_else(|| from_env().filter(valid)).unwrap_or(OWN_LOOPBACK).to_owned()]
 }
 
-/// The host's resolv.conf with each list replaced that the group's `dns` block, or else the task, sets.
+/// The host's resolv.conf with each list replaced that the group's `dns` block, or else the task, or else the task's own network sets.
 fn resolv_conf(context: &TaskContext, network: &Network) -> String {
     let host = context.node.host_resolv_conf.as_str();
-    let dns = &context.spec.dns;
+    let (dns, nothing) = (&context.spec.dns, network::Dns::default());
+    let networks = match context.attached {
+        Attached::To(attachment) => &attachment.dns,
+        Attached::No | Attached::Soon => &nothing,
+    };
+    fn either<'a>(first: &'a Vec<String>, second: &'a Vec<String>) -> &'a Vec<String> {
+        if first.is_empty() { second } else { first }
+    }
     let (servers, searches, options) = match &context.task.dns {
         Some(group) => (&group.servers, &group.searches, &group.options),
-        None => (&dns.servers, &dns.searches, &dns.options),
+        None => (
+            either(&dns.servers, &networks.servers),
+            either(&dns.searches, &networks.searches),
+            either(&dns.options, &networks.options),
+        ),
     };
     if servers.is_empty()
         && searches.is_empty()

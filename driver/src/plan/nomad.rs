@@ -1,6 +1,6 @@
 //! Nomad's part of a task in our own words. The wire's types go no further than this module.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use proto::driver as wire;
 use runtime::plan::Propagation;
@@ -71,6 +71,23 @@ pub struct TaskResources {
     pub memory_max_mb: i64,
     /// The hard limit in bytes that Nomad worked out; used when the two above are missing.
     pub memory_limit_bytes: i64,
+    /// Ports of the group's network block.
+    pub ports: Vec<NomadPort>,
+    /// Ports of a network block in the task's own `resources`, the form before there were groups' networks.
+    pub task_ports: Vec<NomadPort>,
+}
+
+/// A port that Nomad allotted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NomadPort {
+    /// Its label.
+    pub label: String,
+    /// The host's address on which it is to be reached; every one without it.
+    pub host_ip: Option<IpAddr>,
+    /// On the host.
+    pub host: u16,
+    /// In the task; the host's when the job does not say.
+    pub to: u16,
 }
 
 /// A volume that Nomad mounts.
@@ -149,7 +166,7 @@ impl TryFrom<wire::TaskConfig> for NomadTask {
         Ok(Self {
             network_path,
             hosts_entry,
-            resources: resources(task.resources.unwrap_or_default()),
+            resources: resources(task.resources.unwrap_or_default())?,
             mounts: task.mounts.into_iter().map(mount).collect::<Result<_, _>>()?,
             devices: task.devices.into_iter().map(device).collect(),
             dns: task.dns.map(|dns| Dns { servers: dns.servers, searches: dns.searches, options: dns.options }),
@@ -183,11 +200,18 @@ fn network(spec: Option<wire::NetworkIsolationSpec>) -> (Option<PathBuf>, Option
     (path, entry)
 }
 
-fn resources(resources: wire::Resources) -> TaskResources {
+fn resources(resources: wire::Resources) -> Result<TaskResources, InvalidTask> {
     let allocated = resources.allocated_resources.unwrap_or_default();
     let memory = allocated.memory.unwrap_or_default();
     let linux = resources.linux_resources.unwrap_or_default();
-    TaskResources {
+    let of_group = |mapping: wire::PortMapping| port(mapping.label, &mapping.host_ip, mapping.value, mapping.to);
+    let of_task = |network: &wire::NetworkResource| {
+        let ports = network.reserved_ports.iter().chain(&network.dynamic_ports);
+        ports.map(|found| port(found.label.clone(), &network.ip, found.value, 0)).collect::<Vec<_>>()
+    };
+    Ok(TaskResources {
+        ports: resources.ports.into_iter().map(of_group).collect::<Result<_, _>>()?,
+        task_ports: allocated.networks.first().map(of_task).into_iter().flatten().collect::<Result<_, _>>()?,
         cpu_shares: linux.cpu_shares,
         percent_ticks: linux.percent_ticks,
         cpuset_cpus: linux.cpuset_cpus,
@@ -195,7 +219,22 @@ fn resources(resources: wire::Resources) -> TaskResources {
         memory_mb: memory.memory_mb,
         memory_max_mb: memory.memory_max_mb,
         memory_limit_bytes: linux.memory_limit_bytes,
-    }
+    })
+}
+
+fn port(label: String, host_ip: &str, host: i32, to: i32) -> Result<NomadPort, InvalidTask> {
+    let number = |number: i32| u16::try_from(number).ok().filter(|number| *number != 0);
+    let Some(host) = number(host) else {
+        return invalid("ports", format!("hold {label:?} as {host}, which is no port"));
+    };
+    let host_ip = match host_ip {
+        "" => None,
+        text => match text.parse() {
+            Ok(address) => Some(address),
+            Err(_) => return invalid("ports", format!("hold {label:?} on {text:?}, which is no address")),
+        },
+    };
+    Ok(NomadPort { label, host_ip, host, to: number(to).unwrap_or(host) })
 }
 
 fn mount(mount: wire::Mount) -> Result<NomadMount, InvalidTask> {
@@ -228,7 +267,7 @@ mod tests {
     use proto::driver as wire;
     use runtime::plan::Propagation;
 
-    use super::{HostsEntry, NomadTask};
+    use super::{HostsEntry, NomadPort, NomadTask};
 
     fn wire_task() -> wire::TaskConfig {
         wire::TaskConfig {
@@ -257,6 +296,11 @@ mod tests {
         task.resources = Some(wire::Resources {
             allocated_resources: Some(wire::AllocatedTaskResources {
                 memory: Some(wire::AllocatedMemoryResources { memory_mb: 256, memory_max_mb: -1 }),
+                networks: vec![wire::NetworkResource {
+                    ip: "192.0.2.2".into(),
+                    dynamic_ports: vec![wire::NetworkPort { label: "old".into(), value: 20002 }],
+                    ..Default::default()
+                }],
                 ..Default::default()
             }),
             linux_resources: Some(wire::LinuxResources {
@@ -267,7 +311,10 @@ mod tests {
                 memory_limit_bytes: 9,
                 ..Default::default()
             }),
-            ports: Vec::new(),
+            ports: vec![
+                wire::PortMapping { label: "http".into(), value: 20000, to: 80, host_ip: "192.0.2.1".into() },
+                wire::PortMapping { label: "same".into(), value: 20001, to: 0, host_ip: String::new() },
+            ],
         });
         task.network_isolation_spec = Some(wire::NetworkIsolationSpec {
             path: "/run/netns/a".into(),
@@ -290,6 +337,17 @@ mod tests {
         assert_eq!((task.resources.memory_mb, task.resources.memory_max_mb, task.resources.cpu_shares), (256, -1, 500));
         assert_eq!((task.resources.cpuset_cpus.as_str(), task.resources.percent_ticks), ("1", 0.5));
         assert_eq!((task.resources.cpuset_cgroup.as_str(), task.resources.memory_limit_bytes), ("/sys/fs/cgroup/x", 9));
+        let port = |label: &str, host_ip: Option<&str>, host, to| NomadPort {
+            label: label.into(),
+            host_ip: host_ip.map(|address| address.parse().unwrap()),
+            host,
+            to,
+        };
+        assert_eq!(
+            task.resources.ports,
+            [port("http", Some("192.0.2.1"), 20000, 80), port("same", None, 20001, 20001)]
+        );
+        assert_eq!(task.resources.task_ports, [port("old", Some("192.0.2.2"), 20002, 20002)]);
         assert_eq!(task.network_path.as_deref(), Some(Path::new("/run/netns/a")));
         assert_eq!(task.hosts_entry, Some(HostsEntry { hostname: "h".into(), address: "10.0.0.1".into() }));
         assert!(task.dns.is_some(), "a dns block with empty lists is not the same as none");
@@ -302,6 +360,13 @@ mod tests {
     #[test]
     fn what_nomad_never_sends_is_refused_by_field() {
         type Change = fn(&mut wire::TaskConfig);
+        let port =
+            |value, host_ip: &str| wire::PortMapping { label: "p".into(), value, to: 0, host_ip: host_ip.into() };
+        assert!(super::port("p".into(), "", 65536, 0).is_err() && super::port("p".into(), "", 1, 65536).is_ok());
+        let mut task = wire_task();
+        task.resources = Some(wire::Resources { ports: vec![port(80, "home")], ..Default::default() });
+        let error = NomadTask::try_from(task).unwrap_err().to_string();
+        assert!(error.ends_with("ports hold \"p\" on \"home\", which is no address"), "{error}");
         let changes: [(Change, &str); 6] = [
             (|task| task.id.clear(), "id is empty"),
             (|task| task.name.clear(), "name \"\" cannot name a folder"),

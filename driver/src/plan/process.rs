@@ -30,7 +30,8 @@ pub fn args(spec: &TaskSpec, image: &ImageConfig, mistakes: &Mistakes) -> Vec<St
     entrypoint
 }
 
-/// What docker sets, then the image's environment, then the task's; the last one wins and a name occurs once.
+/// What docker sets, then the image's environment, then the task's with the ports that the driver mapped; the last one wins and a
+/// name occurs once.
 ///
 /// `HOME` is left to the runtime, which knows the user's.
 pub fn env(
@@ -38,6 +39,7 @@ pub fn env(
     image: &ImageConfig,
     task: &NomadTask,
     hostname: &str,
+    ports: &[(String, String)],
     mistakes: &Mistakes,
 ) -> Vec<(String, String)> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -63,6 +65,9 @@ pub fn env(
         set(name, value);
     }
     for (name, value) in &task.env {
+        set(name, value);
+    }
+    for (name, value) in ports {
         set(name, value);
     }
     env

@@ -1,18 +1,19 @@
 //! Whole plans: what of the task block, the image, Nomad's part and the node arrives where in the container.
 
+mod network;
+
 use std::{collections::BTreeMap, path::PathBuf};
 
+use ::network::Attachment;
 use image_store::{Image, ImageConfig};
 use proptest::prelude::*;
-use runtime::plan::{
-    CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Network, Propagation, RootStorage, Seccomp,
-};
+use runtime::plan::{CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Propagation, RootStorage, Seccomp};
 use serde_json::{Value as Json, json};
 
 use super::{
-    NodeFacts, NomadTask, TaskContext, TaskPlan, container_plan,
+    Attached, NodeFacts, NomadTask, TaskContext, TaskPlan, container_plan,
     mounts::clean,
-    nomad::{Dns, HostsEntry, NomadDevice, NomadMount, TaskResources},
+    nomad::{NomadDevice, NomadMount, TaskResources},
 };
 use crate::config::{Policy, TaskSpec, decode_plugin, decode_task, testing::msgpack};
 
@@ -25,12 +26,13 @@ struct Case {
     image: Image,
     node: NodeFacts,
     policy: Policy,
+    attachment: Option<Attachment>,
 }
 
 impl Case {
-    /// A task with this block on an ordinary node.
+    /// A task with this block on a node where tasks use the host's network unless they say otherwise.
     fn new(block: Json) -> Self {
-        Self::under(json!({}), block)
+        Self::under(json!({ "network": { "default_mode": "host" } }), block)
     }
 
     /// The same with a plugin block.
@@ -38,12 +40,13 @@ impl Case {
         let policy = decode_plugin(&msgpack(&plugin)).unwrap().policy;
         block.as_object_mut().unwrap().insert("image".into(), json!("nginx"));
         let spec = decode_task(&msgpack(&block), &policy).unwrap();
-        Self { spec, task: task(), image: image(), node: node(), policy }
+        Self { spec, task: task(), image: image(), node: node(), policy, attachment: None }
     }
 
     fn plan(&self) -> Result<TaskPlan, String> {
-        let Self { spec, task, image, node, policy } = self;
-        container_plan(&TaskContext { spec, task, image, node, policy }).map_err(|errors| errors.to_string())
+        let Self { spec, task, image, node, policy, attachment } = self;
+        let attached = attachment.as_ref().map_or(Attached::Soon, Attached::To);
+        container_plan(&TaskContext { spec, task, image, node, policy, attached }).map_err(|errors| errors.to_string())
     }
 
     fn container(&self) -> ContainerPlan {
@@ -102,6 +105,7 @@ fn node() -> NodeFacts {
         cores: 4,
         held_capabilities: CAPABILITIES.iter().map(|name| (*name).to_owned()).collect(),
         overlay_problem: None,
+        state_dir: "/run/oci-rs".into(),
         host_resolv_conf: "# host\nsearch lan\nnameserver 127.0.0.1\nnameserver 10.0.0.1\noptions edns0\n".into(),
     }
 }
@@ -360,72 +364,6 @@ fn devices_come_from_the_task_and_from_plugins() {
 }
 
 #[test]
-fn the_network_is_the_groups_unless_the_task_says_otherwise() {
-    let group = Some(PathBuf::from("/run/netns/x"));
-    for (mode, path, expected) in [
-        ("", None, Network::Host),
-        ("", group.clone(), Network::Path("/run/netns/x".into())),
-        ("host", group.clone(), Network::Host),
-        ("none", group, Network::Private),
-    ] {
-        let mut case = Case::new(json!({ "network_mode": mode }));
-        case.task.network_path = path;
-        let namespaces = case.container().namespaces;
-        assert_eq!(namespaces.network, expected, "{mode}");
-        assert!(namespaces.private_pid && namespaces.private_ipc && namespaces.private_uts);
-    }
-}
-
-#[test]
-fn ports_and_network_parameters_need_a_network_of_the_groups() {
-    let mut case = Case::new(json!({ "ports": ["http"], "sysctl": { "net.core.somaxconn": "9", "kernel.sem": "1" } }));
-    let text = case.error();
-    assert!(text.contains("ports: cannot be mapped: the group has no network of its own"), "{text}");
-    assert!(text.contains("sysctl: net.core.somaxconn cannot be set") && !text.contains("kernel.sem"), "{text}");
-    case.task.network_path = Some("/run/netns/x".into());
-    assert_eq!(case.container().sysctl.len(), 2);
-    assert!(Case::new(json!({ "ports": ["http"], "network_mode": "host" })).plan().is_ok());
-}
-
-#[test]
-fn etc_hosts_knows_the_container_and_its_extra_hosts() {
-    let mut case = Case::new(json!({ "hostname": "web1", "extra_hosts": ["db:10.0.0.5", "up:host-gateway"] }));
-    let hosts = file(&case.container(), "/etc/hosts");
-    assert!(hosts.starts_with("127.0.0.1\tlocalhost\n::1\tlocalhost"), "{hosts}");
-    assert!(hosts.ends_with("127.0.1.1\tweb1\n10.0.0.5\tdb\n127.0.0.1\tup\n"), "{hosts}");
-    assert_eq!(file(&case.container(), "/etc/hostname"), "web1\n");
-
-    case.task.network_path = Some("/run/netns/x".into());
-    assert!(case.error().contains("extra_hosts: the address of the host is not known for \"up\""), "{}", case.error());
-    case.spec.extra_hosts.pop();
-    case.task.env.insert("NOMAD_ALLOC_IP_http".into(), "172.26.64.5".into());
-    assert!(file(&case.container(), "/etc/hosts").contains("172.26.64.5\tweb1\n"));
-    case.task.hosts_entry = Some(HostsEntry { hostname: "group".into(), address: "172.26.64.9".into() });
-    assert!(file(&case.container(), "/etc/hosts").contains("172.26.64.9\tweb1\n"));
-    case.spec.hostname = None;
-    assert_eq!(case.container().hostname.as_deref(), Some("group"));
-}
-
-#[test]
-fn resolv_conf_takes_each_list_from_the_group_the_task_or_the_host() {
-    let resolv = |case: &Case| file(&case.container(), "/etc/resolv.conf");
-    assert_eq!(resolv(&Case::new(json!({}))), node().host_resolv_conf);
-    let task = json!({ "dns_servers": ["1.1.1.1"], "dns_search_domains": ["a.b", "c"] });
-    assert_eq!(resolv(&Case::new(task.clone())), "search a.b c\nnameserver 1.1.1.1\noptions edns0\n");
-    let bare = Case::new(json!({ "dns_search_domains": ["."], "dns_options": ["ndots:2", "rotate"] }));
-    assert_eq!(resolv(&bare), "nameserver 127.0.0.1\nnameserver 10.0.0.1\noptions ndots:2 rotate\n");
-
-    let mut case = Case::new(task);
-    case.task.dns = Some(Dns { options: vec!["ndots:5\nnameserver 6.6.6.6".into()], ..Dns::default() });
-    case.task.network_path = Some("/run/netns/x".into());
-    assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions ndots:5 nameserver 6.6.6.6\n");
-    case.task.dns = Some(Dns::default());
-    assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions edns0\n");
-    case.node.host_resolv_conf = "nameserver ::1\n".into();
-    assert_eq!(resolv(&case), "nameserver ::1\n", "an unreachable server is better than none of the operator's choice");
-}
-
-#[test]
 fn files_give_way_to_the_tasks_own() {
     let container =
         Case::new(json!({ "volumes": ["local/hosts:/etc/hosts", "local/r:/etc//resolv.conf"] })).container();
@@ -581,7 +519,7 @@ proptest! {
         let policy = Policy::default();
         // Targets that climb to the root are refused when the block is read.
         let Ok(spec) = decode_task(&msgpack(&json!({ "image": "nginx", "volumes": volumes })), &policy) else { return Ok(()) };
-        let case = Case { spec, task: task(), image: image(), node: node(), policy };
+        let case = Case { spec, task: task(), image: image(), node: node(), policy, attachment: None };
         let Ok(plan) = case.plan() else { return Ok(()) };
         let mounts = &plan.container.mounts;
         for (index, mount) in mounts.iter().enumerate() {

@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prost_types::Timestamp;
 use proto::{
     driver::{
-        CpuUsage, DriverTaskEvent, ExitResult, MemoryUsage, TaskResourceUsage, TaskState, TaskStats, TaskStatus,
-        cpu_usage, memory_usage,
+        CpuUsage, DriverTaskEvent, ExitResult, MemoryUsage, NetworkOverride, TaskResourceUsage, TaskState, TaskStats,
+        TaskStatus, cpu_usage, memory_usage,
     },
     structs::{Attribute, attribute},
 };
@@ -18,7 +18,7 @@ use runtime::Stats;
 use crate::{
     events::TaskEvent,
     fingerprint,
-    task::{Exit, Phase, TaskView, stats::CpuRates},
+    task::{DriverNetwork, Exit, Phase, TaskView, stats::CpuRates},
 };
 
 /// Go's zero time, year 1, which the client reads as "not yet".
@@ -49,6 +49,15 @@ pub fn task_status(id: &str, name: &str, view: &TaskView) -> TaskStatus {
         started_at: Some(view.started_at.map_or(NEVER, timestamp)),
         completed_at: Some(view.exit.as_ref().map_or(NEVER, |exit| timestamp(exit.finished_at))),
         result: Some(view.exit.as_ref().map(exit_result).unwrap_or_default()),
+    }
+}
+
+/// A task's own network.
+pub fn network(network: DriverNetwork) -> NetworkOverride {
+    NetworkOverride {
+        port_map: network.ports.into_iter().map(|(label, port)| (label, port.into())).collect(),
+        addr: network.address,
+        auto_advertise: network.auto_advertise,
     }
 }
 

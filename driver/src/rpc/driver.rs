@@ -101,7 +101,7 @@ impl Driver for Plugin {
         Ok(Response::new(InspectTaskResponse {
             task: Some(convert::task_status(&id, task.name(), &task.view())),
             driver: Some(TaskDriverStatus { attributes }),
-            network_override: None,
+            network_override: task.state().ok().and_then(|state| state.network).map(convert::network),
         }))
     }
 
@@ -165,7 +165,8 @@ async fn start(plugin: &Plugin, request: StartTaskRequest) -> Result<StartTaskRe
         tracing::error!(task = id, %error, recoverable = error.recoverable(), "task not started");
     })?;
     handle.driver_state = started.state.encode()?;
-    Ok(StartTaskResponse { handle: Some(handle), ..StartTaskResponse::default() })
+    let network_override = started.state.network.map(convert::network);
+    Ok(StartTaskResponse { handle: Some(handle), network_override, ..StartTaskResponse::default() })
 }
 
 async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<RecoverTaskResponse, TaskError> {

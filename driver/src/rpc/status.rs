@@ -37,6 +37,7 @@ fn code(error: &TaskError) -> Code {
         | TaskError::Invalid(_) => Code::InvalidArgument,
         TaskError::Pull { .. }
         | TaskError::Start(_)
+        | TaskError::Network(_)
         | TaskError::Exec(_)
         | TaskError::Refused(_)
         | TaskError::Cancelled => Code::FailedPrecondition,

@@ -1,6 +1,7 @@
 //! Everything that can go wrong with a task, in the words that its user reads.
 
 use image_store::PullError;
+use network::NetworkError;
 use runtime::{ExecError, StartError};
 
 use super::lifecycle::Refusal;
@@ -29,6 +30,9 @@ pub enum TaskError {
     /// The container could not be made or its command not executed.
     #[error("{0}")]
     Start(#[from] StartError),
+    /// The task's own network could not be made.
+    #[error("{0}")]
+    Network(#[from] NetworkError),
     /// A command could not be run in the container.
     #[error("{0}")]
     Exec(#[from] ExecError),
@@ -65,6 +69,7 @@ impl TaskError {
     pub fn recoverable(&self) -> bool {
         match self {
             Self::Pull { error, .. } => error.recoverable(),
+            Self::Network(error) => error.recoverable(),
             Self::Internal(_) => true,
             _ => false,
         }

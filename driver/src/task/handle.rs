@@ -3,6 +3,8 @@
 //! By then the task's own configuration is gone from the wire, so everything that recovery needs is in here or in the task's
 //! state folder. The form is versioned: an older version stays readable, a newer one is refused by name.
 
+use std::collections::BTreeMap;
+
 use runtime::plan::ContainerId;
 use serde::{Deserialize, Serialize};
 
@@ -23,12 +25,26 @@ pub struct DriverState {
     pub image: String,
     /// The manifest that the image resolved to.
     pub image_digest: String,
+    /// The network of the task's own, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<DriverNetwork>,
+}
+
+/// What Nomad is told of a network that is the task's own: what its services advertise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverNetwork {
+    /// The container's address.
+    pub address: String,
+    /// The container's ports by label.
+    pub ports: BTreeMap<String, u16>,
+    /// Services advertise the address without being told to.
+    pub auto_advertise: bool,
 }
 
 impl DriverState {
     /// The state of a task that just started.
     pub fn new(container: ContainerId, stop_signal: i32, image: String, image_digest: String) -> Self {
-        Self { version: VERSION, container, stop_signal, image, image_digest }
+        Self { version: VERSION, container, stop_signal, image, image_digest, network: None }
     }
 
     /// The bytes that go into a handle.
@@ -55,7 +71,9 @@ impl DriverState {
 
 #[cfg(test)]
 mod tests {
-    use super::DriverState;
+    use std::collections::BTreeMap;
+
+    use super::{DriverNetwork, DriverState};
 
     /// As the first version wrote it; it must stay readable for as long as tasks from then may run.
     const VERSION_1: &str =
@@ -65,6 +83,13 @@ mod tests {
     fn handles_survive_the_way_through_nomad() {
         let state = DriverState::new("a.web.01234567".parse().unwrap(), 15, "nginx:1".into(), "sha256:00".into());
         assert_eq!(DriverState::decode(&state.encode().unwrap()).unwrap(), state);
+        let network = DriverNetwork {
+            address: "172.26.80.2".into(),
+            ports: BTreeMap::from([("http".to_owned(), 80)]),
+            auto_advertise: false,
+        };
+        let own = DriverState { network: Some(network), ..state.clone() };
+        assert_eq!(DriverState::decode(&own.encode().unwrap()).unwrap(), own);
         assert_eq!(DriverState::decode(VERSION_1.as_bytes()).unwrap(), state);
     }
 

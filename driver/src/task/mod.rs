@@ -19,7 +19,7 @@ pub mod stats;
 use std::time::SystemTime;
 
 pub use error::TaskError;
-pub use handle::DriverState;
+pub use handle::{DriverNetwork, DriverState};
 pub use lifecycle::{Event, Phase, Refusal};
 pub use registry::{Facts, TaskRef, Tasks};
 pub use start::blocking;

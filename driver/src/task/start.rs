@@ -1,6 +1,6 @@
 //! From a task's configuration to a running command, and back from a state folder to a task that is known again.
 //!
-//! A start goes through phases: image leased → plan made → container started. Each phase holds its own undo, so that a
+//! A start goes through phases: image leased → plan made → own network made, if there is to be one → container started. Each phase holds its own undo, so that a
 //! failure or a cancellation anywhere leaves nothing behind: the lease is released unless the container took it over, and
 //! the runtime undoes a half-made container itself.
 
@@ -10,15 +10,16 @@ use std::{
 };
 
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
+use network::{Attachment, Wish};
 use runtime::{ExitRecord, Running, StartErrorKind, Status, plan::ContainerId};
 use tokio::{io::Interest, sync::watch};
 
-use super::{DriverState, Exit, TaskError, Tasks};
+use super::{DriverNetwork, DriverState, Exit, TaskError, Tasks};
 use crate::{
     config::{self, TaskSpec},
     engine::Engine,
     events::TaskEvents,
-    plan::{self, NodeFacts, NomadTask, TaskContext, TaskPlan},
+    plan::{self, Attached, NodeFacts, NomadTask, OwnNetwork, TaskContext, TaskPlan},
     sys,
 };
 
@@ -73,21 +74,30 @@ pub async fn run(
     let pulled = began.elapsed();
 
     let node = node_facts(&engine).await?;
-    let planned = plan::container_plan(&TaskContext {
+    let context = TaskContext {
         spec: &spec,
         task: &task,
         image: &lease.image,
         node: &node,
         policy: engine.policy(),
-    })?;
+        attached: Attached::Soon,
+    };
+    let planned = plan::container_plan(&context)?;
     if let Some(reason) = &planned.slow {
         events.emit(format!("Copying the image, which makes the start slow: {reason}"), []);
     }
-    let state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
+    let mut state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
     let memory_limit = planned.container.resources.memory_limit;
     let prepared = began.elapsed();
     failpoint::at("start-before-folder");
-    let running = start_container(&engine, tasks, planned, &task.alloc_id).await?;
+    let running = match planned.own_network.clone() {
+        None => start_container(&engine, tasks, planned, &task.alloc_id).await?,
+        Some(own) => {
+            let (network, running) = start_connected(&engine, tasks, &context, planned, own).await?;
+            state.network = Some(network);
+            running
+        }
+    };
     lease.keep();
     failpoint::at("start-before-answer");
 
@@ -189,6 +199,56 @@ async fn pull(
 async fn node_facts(engine: &Arc<Engine>) -> Result<NodeFacts, TaskError> {
     let engine = engine.clone();
     blocking(move || Ok(engine.node_facts())).await
+}
+
+/// Makes the task's own network, then the container in it. When that fails, the network goes.
+async fn start_connected(
+    engine: &Arc<Engine>,
+    tasks: Tasks,
+    context: &TaskContext<'_>,
+    planned: TaskPlan,
+    own: OwnNetwork,
+) -> Result<(DriverNetwork, Running), TaskError> {
+    let (container, alloc_id) = (planned.container.id.clone(), &context.task.alloc_id);
+    let network = |attachment: &Attachment| DriverNetwork {
+        address: own.address(attachment).map(|address| address.to_string()).unwrap_or_default(),
+        ports: own.ports.clone(),
+        auto_advertise: own.auto_advertise(),
+    };
+    let attachment = connect(engine, tasks.clone(), planned, own.wish.clone(), alloc_id).await?;
+    // Only now is it known what stands in /etc/hosts.
+    let planned = plan::container_plan(&TaskContext { attached: Attached::To(&attachment), ..*context });
+    let started = match planned {
+        Err(error) => Err(error.into()),
+        Ok(planned) => start_container(engine, tasks, planned, alloc_id).await,
+    };
+    if started.is_err() {
+        let engine = engine.clone();
+        let released = blocking(move || Ok(engine.networks.release(container.as_str())?)).await;
+        if let Err(error) = released {
+            tracing::warn!(%error, "the network of a task that did not start was not removed");
+        }
+    }
+    started.map(|running| (network(&attachment), running))
+}
+
+async fn connect(
+    engine: &Arc<Engine>,
+    tasks: Tasks,
+    planned: TaskPlan,
+    wish: Wish,
+    alloc_id: &str,
+) -> Result<Attachment, TaskError> {
+    let (engine, prefix) = (engine.clone(), plan::alloc_prefix(alloc_id));
+    blocking(move || {
+        // What would fail later fails before anything is made; and a predecessor may hold the address.
+        planned.check_confined().map_err(TaskError::Confinement)?;
+        if let Some(prefix) = prefix {
+            remove_predecessors(&engine, &tasks, &planned, &prefix)?;
+        }
+        Ok(engine.networks.attach(planned.container.id.as_str(), &wish)?)
+    })
+    .await
 }
 
 async fn start_container(

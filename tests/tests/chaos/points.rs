@@ -2,7 +2,8 @@
 //!
 //! A traced life tells which points there are, so a new one is visited without being named here. Afterwards the agent does what
 //! Nomad does: it starts a new plugin and asks again, starts the task under a new id because it died as well, or never asks again.
-//! Whichever it is, a start that was cut is finished or undone, and nothing is left at the end.
+//! Whichever it is, a start that was cut is finished or undone, and nothing is left at the end. Lives with a network of the task's
+//! own pass further points; they are lived on an island, each with a bridge of its own.
 
 use std::{
     cell::RefCell,
@@ -13,6 +14,7 @@ use std::{
 };
 
 use kit::{
+    island::Island,
     must::{Must, all, eventually, seconds},
     node::Node,
     plugin::{Launch, Plugin},
@@ -20,7 +22,7 @@ use kit::{
     tools::Images,
 };
 use proto::driver::TaskHandle;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::life::leads;
 
@@ -89,12 +91,54 @@ struct Visit {
     after: After,
     /// The plugin that dies is not the one that started the task.
     recovered: bool,
+    network: Network,
+}
+
+/// The network of a visit's task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    /// The host's.
+    Host,
+    /// One of its own, on the bridge of this number.
+    Own(u16),
+}
+
+impl Network {
+    /// The plugin block's part.
+    fn options(self) -> Json {
+        match self {
+            Self::Host => json!({}),
+            Self::Own(number) => json!({ "network": {
+                "cni_path": "/usr/lib/cni", "bridge": format!("bridge{number}"),
+                "subnet": format!("10.{}.{}.0/24", 100 + number / 250, number % 250),
+            }}),
+        }
+    }
+
+    /// The task of a visit.
+    async fn task(self, node: &Node, images: &Images, plugin: &mut Plugin) -> Task {
+        let task = node.task(&images.busybox()).sh(SCRIPT);
+        let task = match self {
+            Self::Host => task,
+            Self::Own(number) => task.port("http", &Island::NODE.to_string(), 20_000 + number, 80),
+        };
+        task.build(plugin).await
+    }
 }
 
 impl Visit {
     /// The others are passed by a monitor or its creator.
     fn kills_the_plugin(&self) -> bool {
         OF_THE_PLUGIN.iter().any(|operation| self.point.name.starts_with(operation))
+    }
+
+    fn is_needless(&self) -> bool {
+        match self.after {
+            After::AskAgain => false,
+            // What else can happen to it once it runs.
+            After::NewId => !self.point.name.starts_with("start-"),
+            After::Forget => !self.kills_the_plugin() || NOT_MARKED.contains(&self.point.name.as_str()),
+        }
     }
 }
 
@@ -113,12 +157,12 @@ impl Drop for Named<'_> {
 }
 
 /// A plugin that writes a trace and dies at the point.
-async fn armed(node: &Node, point: Option<&Point>) -> Plugin {
+async fn armed(node: &Node, point: Option<&Point>, network: Network) -> Plugin {
     let mut launch = Launch::new(node).env(TRACE, &trace(node).to_string_lossy());
     if let Some(Point { name, arrival }) = point {
         launch = launch.env(POINT, &format!("{name}:{arrival}"));
     }
-    node.launch_as(launch, json!({})).await
+    node.launch_as(launch, network.options()).await
 }
 
 fn trace(node: &Node) -> PathBuf {
@@ -135,9 +179,9 @@ fn arrivals(node: &Node) -> BTreeMap<String, usize> {
 }
 
 /// A new plugin that lives, in place of the one that is dead or is killed now.
-async fn replace(plugin: &mut Plugin, node: &Node) {
+async fn replace(plugin: &mut Plugin, node: &Node, network: Network) {
     plugin.process.kill().await;
-    *plugin = node.launch().await;
+    *plugin = node.launch_with(network.options()).await;
 }
 
 /// Waits until the task can be told to end.
@@ -148,14 +192,14 @@ async fn is_up(task: &Task) {
 }
 
 /// A life without a death, which tells the points that it passes; with `recovered` those of a plugin that found the task running.
-async fn traced(images: &Images, ending: Ending, recovered: bool) -> Vec<Point> {
+async fn traced(images: &Images, ending: Ending, recovered: bool, network: Network) -> Vec<Point> {
     let node = Node::new();
-    let mut plugin = if recovered { node.launch().await } else { armed(&node, None).await };
-    let task = node.task(&images.busybox()).sh(SCRIPT).build(&mut plugin).await;
+    let mut plugin = if recovered { node.launch().await } else { armed(&node, None, network).await };
+    let task = network.task(&node, images, &mut plugin).await;
     let handle = plugin.started(&task).await;
     if recovered {
         plugin.process.kill().await;
-        plugin = armed(&node, None).await;
+        plugin = armed(&node, None, network).await;
         plugin.recover(&handle).await.must("RecoverTask");
     }
     is_up(&task).await;
@@ -174,14 +218,19 @@ async fn traced(images: &Images, ending: Ending, recovered: bool) -> Vec<Point> 
 async fn make(images: &Images, visit: Visit) {
     let _named = Named(&visit);
     let node = Node::new();
-    let mut plugin = if visit.recovered { node.launch().await } else { armed(&node, Some(&visit.point)).await };
-    let task = node.task(&images.busybox()).sh(SCRIPT).build(&mut plugin).await;
+    let network = visit.network;
+    let mut plugin = if visit.recovered {
+        node.launch_with(network.options()).await
+    } else {
+        armed(&node, Some(&visit.point), network).await
+    };
+    let task = network.task(&node, images, &mut plugin).await;
     if let Some((task, handle)) = start(&node, &mut plugin, task, &visit).await {
         if visit.recovered {
             plugin.process.kill().await;
-            plugin = armed(&node, Some(&visit.point)).await;
+            plugin = armed(&node, Some(&visit.point), network).await;
             if plugin.recover(&handle).await.is_err() {
-                replace(&mut plugin, &node).await;
+                replace(&mut plugin, &node, network).await;
                 plugin.recover(&handle).await.must("RecoverTask after a plugin that died in it");
             }
         }
@@ -207,7 +256,7 @@ async fn start(node: &Node, plugin: &mut Plugin, mut task: Task, visit: &Visit) 
                 assert_eq!(task.groups.members(), Vec::<i32>::new(), "a failed start leaves no process");
                 assert!(node.traces().files.is_empty(), "{}", node.traces());
             }
-            replace(plugin, node).await;
+            replace(plugin, node, visit.network).await;
             match visit.after {
                 After::Forget => return None,
                 // A start that was answered, if only by an error, is never asked for again under its id.
@@ -226,7 +275,7 @@ async fn start(node: &Node, plugin: &mut Plugin, mut task: Task, visit: &Visit) 
 async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle, visit: &Visit) {
     let patience = visit.ending.patience();
     if plugin.stop(task.id(), patience, "").await.is_err() {
-        replace(plugin, node).await;
+        replace(plugin, node, visit.network).await;
         plugin.recover(handle).await.must("RecoverTask");
         plugin.stop(task.id(), patience, "").await.must("StopTask");
     }
@@ -241,7 +290,7 @@ async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle,
         assert_eq!(fs::read_to_string(task.dir().join("local/truth")).must("the task's own account"), "7\n");
     }
     if plugin.destroy(task.id(), true).await.is_err() {
-        replace(plugin, node).await;
+        replace(plugin, node, visit.network).await;
         if visit.after != After::Forget {
             plugin.destroy(task.id(), true).await.must("DestroyTask");
         }
@@ -263,8 +312,8 @@ async fn make_all(visits: Vec<Visit>, images: &Images) {
 #[tokio::test]
 async fn a_death_at_any_point_of_a_life() {
     let images = Images::start().await;
-    let told = traced(&images, Ending::Told, false).await;
-    let killed = traced(&images, Ending::Killed, false).await;
+    let told = traced(&images, Ending::Told, false, Network::Host).await;
+    let killed = traced(&images, Ending::Killed, false, Network::Host).await;
     let names: BTreeSet<&str> = told.iter().map(|point| point.name.as_str()).collect();
     for operation in OF_THE_PLUGIN[..3].iter().chain(&OF_A_MONITOR) {
         assert!(names.iter().any(|name| name.starts_with(operation)), "no point of {operation} in {names:?}");
@@ -273,14 +322,8 @@ async fn a_death_at_any_point_of_a_life() {
     let mut visits = Vec::new();
     for (point, ending) in told.iter().map(|point| (point, Ending::Told)).chain(only_killed) {
         for after in [After::AskAgain, After::NewId, After::Forget] {
-            let visit = Visit { point: point.clone(), ending, after, recovered: false };
-            let needless = match after {
-                After::AskAgain => false,
-                // What else can happen to it once it runs.
-                After::NewId => !point.name.starts_with("start-"),
-                After::Forget => !visit.kills_the_plugin() || NOT_MARKED.contains(&point.name.as_str()),
-            };
-            if !needless {
+            let visit = Visit { point: point.clone(), ending, after, recovered: false, network: Network::Host };
+            if !visit.is_needless() {
                 visits.push(visit);
             }
         }
@@ -293,13 +336,39 @@ async fn a_death_at_any_point_of_a_recovery() {
     let images = Images::start().await;
     let mut visits = Vec::new();
     for ending in [Ending::Told, Ending::Killed] {
-        for point in traced(&images, ending, true).await {
-            visits.push(Visit { point: point.clone(), ending, after: After::AskAgain, recovered: true });
+        for point in traced(&images, ending, true, Network::Host).await {
+            let visit = |after| Visit { point: point.clone(), ending, after, recovered: true, network: Network::Host };
+            visits.push(visit(After::AskAgain));
             if !NOT_MARKED.contains(&point.name.as_str()) {
-                visits.push(Visit { point: point.clone(), ending, after: After::Forget, recovered: true });
+                visits.push(visit(After::Forget));
             }
         }
     }
     assert!(visits.iter().any(|visit| visit.point.name.starts_with("recover-")), "{visits:?}");
     make_all(visits, &images).await;
+}
+
+#[tokio::test]
+async fn a_death_at_any_point_of_a_network_of_its_own() {
+    let island = Island::enter();
+    let images = Images::start().await;
+    let plain = traced(&images, Ending::Told, false, Network::Host).await;
+    let own = traced(&images, Ending::Told, false, Network::Own(0)).await;
+    let further: Vec<&Point> = own.iter().filter(|point| !plain.contains(point)).collect();
+    for operation in ["start-", "destroy-"] {
+        let count = further.iter().filter(|point| point.name.starts_with(operation)).count();
+        assert!(count >= 4, "{count} points of {operation} in {further:?}");
+    }
+    let mut visits = Vec::new();
+    for point in further {
+        for after in [After::AskAgain, After::NewId, After::Forget] {
+            let network = Network::Own(visits.len() as u16 + 1);
+            let visit = Visit { point: point.clone(), ending: Ending::Told, after, recovered: false, network };
+            if !visit.is_needless() {
+                visits.push(visit);
+            }
+        }
+    }
+    make_all(visits, &images).await;
+    assert_eq!(island.left(), Vec::<String>::new());
 }

@@ -15,6 +15,7 @@ mod names;
 mod network;
 mod operator;
 mod output;
+mod own_network;
 mod pull;
 mod races;
 mod recovery;

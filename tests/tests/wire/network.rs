@@ -17,7 +17,7 @@ fn namespace(path: &str) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn without_a_group_network_it_is_the_hosts() {
+async fn without_a_group_network_it_is_the_hosts_where_the_operator_says_so() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -1,15 +1,19 @@
 //! Network, names and resolvers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::super::value::Reader;
 
 /// Where the container's network comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NetworkMode {
-    /// The group's network namespace if it has one, otherwise the host.
+    /// The group's network namespace if it has one, otherwise what the operator chose.
     #[default]
-    Group,
+    Unset,
+    /// The group's network namespace if it has one, otherwise one of its own on the driver's bridge.
+    Bridge,
+    /// One of its own, connected to the operator's CNI network of this name.
+    Named(String),
     /// The host's, whatever the group has.
     Host,
     /// Nothing but loopback.
@@ -36,22 +40,85 @@ pub struct DnsOptions {
     pub options: Vec<String>,
 }
 
-const BRIDGE: &str = "write `network { mode = \"bridge\" }` in the group and remove it here";
+/// Addresses that a container is to have in a network of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Hardware address, `aa:bb:cc:dd:ee:ff`.
+    pub mac: Option<String>,
+    /// IPv4.
+    pub ipv4: Option<Ipv4Addr>,
+    /// IPv6.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Services advertise the IPv6 address.
+    pub advertise_ipv6: bool,
+}
 
 pub fn mode(block: &Reader) -> NetworkMode {
-    let Some(mode) = block.string("network_mode") else { return NetworkMode::Group };
+    let Some(mode) = block.string("network_mode") else { return NetworkMode::Unset };
     match mode.as_str() {
         "host" => NetworkMode::Host,
         "none" => NetworkMode::None,
-        "bridge" | "default" => {
-            block.mistake("network_mode", format!("{mode:?} is not supported: there is no docker bridge"), BRIDGE);
-            NetworkMode::Group
-        }
-        _ => {
-            block.mistake("network_mode", format!("{mode:?} is not supported: there are no docker networks"), BRIDGE);
-            NetworkMode::Group
-        }
+        "bridge" | "default" => NetworkMode::Bridge,
+        _ => match mode.strip_prefix("cni/").filter(|name| !name.is_empty() && !name.contains('/')) {
+            Some(name) => NetworkMode::Named(name.to_owned()),
+            None => {
+                refuse(block, &mode);
+                NetworkMode::Unset
+            }
+        },
     }
+}
+
+/// Networks that only docker's daemon knows.
+fn refuse(block: &Reader, mode: &str) {
+    let (problem, remedy) = if mode.starts_with("container:") {
+        (
+            "another container's network cannot be joined by its name",
+            "put both tasks into one group with `network { mode = \"bridge\" }`, where they share a network",
+        )
+    } else {
+        (
+            "there are no docker networks",
+            "write bridge, host, none, or cni/<name> for a CNI network of the operator's; tasks that talk to each other find each \
+             other in a group with `network { mode = \"bridge\" }` or by their services",
+        )
+    };
+    block.mistake("network_mode", format!("{mode:?} is not supported: {problem}"), remedy);
+}
+
+pub fn addresses(block: &Reader) -> Addresses {
+    let mac = block.string("mac_address");
+    if let Some(text) = mac.as_deref().filter(|text| !is_hardware_address(text)) {
+        block.mistake(
+            "mac_address",
+            format!("{text:?} is not the hardware address of one interface"),
+            "write it as in \"02:42:ac:11:00:02\"; the first number is even",
+        );
+    }
+    let ipv4 = block.string("ipv4_address").and_then(|text| {
+        let address = text.parse().ok();
+        if address.is_none() {
+            block.mistake("ipv4_address", format!("{text:?} is not an IPv4 address"), "write it as in \"172.26.80.9\"");
+        }
+        address
+    });
+    let ipv6 = block.string("ipv6_address").and_then(|text| {
+        let address = text.parse().ok();
+        if address.is_none() {
+            block.mistake("ipv6_address", format!("{text:?} is not an IPv6 address"), "write it as in \"fd00::9\"");
+        }
+        address
+    });
+    Addresses { mac, ipv4, ipv6, advertise_ipv6: block.bool("advertise_ipv6_address") }
+}
+
+/// Six bytes that do not mean a group of interfaces.
+fn is_hardware_address(text: &str) -> bool {
+    let bytes: Vec<Option<u8>> = text
+        .split(':')
+        .map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2 && !part.starts_with('+')))
+        .collect();
+    matches!(bytes.as_slice(), [Some(first), rest @ ..] if first & 1 == 0 && rest.len() == 5 && rest.iter().all(Option::is_some))
 }
 
 pub fn hostname(block: &Reader) -> Option<String> {

@@ -12,7 +12,8 @@ use super::{
         task_options::TASK,
         testing::msgpack,
     },
-    CgroupNamespace, DeviceRequest, ExtraHost, MountRequest, MountSource, NetworkMode, TaskSpec, decode_task,
+    Addresses, CgroupNamespace, DeviceRequest, ExtraHost, MountRequest, MountSource, NetworkMode, TaskSpec,
+    decode_task,
 };
 
 fn policy(block: Json) -> Policy {
@@ -145,22 +146,7 @@ fn options_that_cannot_be_honoured_say_so() {
             refused.push(option.name);
         }
     }
-    assert_eq!(
-        refused,
-        [
-            "advertise_ipv6_address",
-            "ipv4_address",
-            "ipv6_address",
-            "isolation",
-            "mac_address",
-            "network_aliases",
-            "pid_mode",
-            "port_map",
-            "storage_opt",
-            "uts_mode",
-            "volume_driver"
-        ]
-    );
+    assert_eq!(refused, ["isolation", "network_aliases", "pid_mode", "storage_opt", "uts_mode", "volume_driver"]);
 }
 
 #[test]
@@ -279,13 +265,44 @@ fn security_options_follow_docker_where_they_are_known() {
 
 #[test]
 fn network_options_are_read() {
-    for (mode, expected) in [("", NetworkMode::Group), ("host", NetworkMode::Host), ("none", NetworkMode::None)] {
+    for (mode, expected) in [
+        ("", NetworkMode::Unset),
+        ("host", NetworkMode::Host),
+        ("none", NetworkMode::None),
+        ("bridge", NetworkMode::Bridge),
+        ("default", NetworkMode::Bridge),
+        ("cni/lan", NetworkMode::Named("lan".into())),
+    ] {
         assert_eq!(decode(json!({ "network_mode": mode })).network_mode, expected, "{mode}");
     }
-    for mode in ["bridge", "default", "my-net", "container:abc"] {
+    for mode in ["my-net", "container:abc", "cni/", "cni/../x", "nat"] {
         let text = error(json!({ "network_mode": mode }));
         assert!(text.starts_with(&format!("network_mode: {mode:?} is not supported")), "{text}");
         assert!(text.contains("network { mode = \"bridge\" }"), "{text}");
+    }
+    let spec = decode(json!({
+        "mac_address": "02:42:AC:11:00:02", "ipv4_address": "172.26.80.9", "ipv6_address": "fd00::9",
+        "advertise_ipv6_address": true, "port_map": [{ "db": 6379 }, { "web": "80" }],
+    }));
+    let addresses = Addresses {
+        mac: Some("02:42:AC:11:00:02".into()),
+        ipv4: "172.26.80.9".parse().ok(),
+        ipv6: "fd00::9".parse().ok(),
+        advertise_ipv6: true,
+    };
+    assert_eq!((spec.addresses, spec.port_map), (addresses, BTreeMap::from([("db".into(), 6379), ("web".into(), 80)])));
+    for mac in
+        ["02:42:ac:11:00", "02:42:ac:11:00:02:03", "03:42:ac:11:00:02", "2:42:ac:11:0:2", "+2:42:ac:11:00:02", "x"]
+    {
+        let text = error(json!({ "mac_address": mac }));
+        assert!(text.starts_with(&format!("mac_address: {mac:?} is not the hardware address")), "{text}");
+    }
+    for (option, value) in [("ipv4_address", "fd00::9"), ("ipv6_address", "172.26.80.9"), ("ipv4_address", "172.26.80")]
+    {
+        assert!(error(json!({ option: value })).starts_with(&format!("{option}: {value:?} is not an IP")), "{value}");
+    }
+    for port in [json!(0), json!(65536), json!("x")] {
+        assert!(error(json!({ "port_map": [{ "db": port }] })).starts_with("port_map: "), "{port}");
     }
 
     let spec = decode(json!({

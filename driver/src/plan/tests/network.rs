@@ -1,0 +1,238 @@
+//! Networks and the files that speak of them.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use network::{Attachment, Choice, Dns as NetworkDns, Protocol};
+use runtime::plan::Network;
+use serde_json::json;
+
+use super::{
+    super::{
+        NomadPort, OwnNetwork,
+        nomad::{Dns, HostsEntry},
+    },
+    ALLOC, Case, file, node,
+};
+
+#[test]
+fn the_network_is_the_groups_unless_the_task_says_otherwise() {
+    let group = Some(PathBuf::from("/run/netns/x"));
+    for (mode, path, expected) in [
+        ("", None, Network::Host),
+        ("", group.clone(), Network::Path("/run/netns/x".into())),
+        ("host", group.clone(), Network::Host),
+        ("none", group, Network::Private),
+    ] {
+        let mut case = Case::new(json!({ "network_mode": mode }));
+        case.task.network_path = path;
+        let namespaces = case.container().namespaces;
+        assert_eq!(namespaces.network, expected, "{mode}");
+        assert!(namespaces.private_pid && namespaces.private_ipc && namespaces.private_uts);
+    }
+}
+
+#[test]
+fn ports_and_network_parameters_need_a_network_of_the_groups() {
+    let mut case = Case::new(json!({ "ports": ["http"], "sysctl": { "net.core.somaxconn": "9", "kernel.sem": "1" } }));
+    let text = case.error();
+    assert!(text.contains("ports: cannot be mapped: on this node tasks use the host's network"), "{text}");
+    assert!(text.contains("sysctl: net.core.somaxconn cannot be set") && !text.contains("kernel.sem"), "{text}");
+    case.task.network_path = Some("/run/netns/x".into());
+    assert_eq!(case.container().sysctl.len(), 2);
+    assert!(Case::new(json!({ "ports": ["http"], "network_mode": "host" })).plan().is_ok());
+}
+
+/// The plan of a task with a network of its own.
+fn own(case: &Case) -> OwnNetwork {
+    let plan = case.plan().unwrap();
+    let path = format!("/run/oci-rs/networks/{ALLOC}.web.01234567/netns");
+    assert_eq!(plan.container.namespaces.network, Network::Path(path.into()));
+    plan.own_network.unwrap()
+}
+
+fn port(label: &str, host_ip: &str, host: u16, to: u16) -> NomadPort {
+    NomadPort { label: label.into(), host_ip: host_ip.parse().ok(), host, to }
+}
+
+#[test]
+fn a_task_without_a_groups_network_gets_one_of_its_own() {
+    let group = Some(PathBuf::from("/run/netns/x"));
+    for (mode, path, expected) in [
+        ("", None, Some(Choice::Bridge)),
+        ("bridge", None, Some(Choice::Bridge)),
+        ("default", None, Some(Choice::Bridge)),
+        ("cni/lan", None, Some(Choice::Named("lan".into()))),
+        ("", group.clone(), None),
+        ("bridge", group.clone(), None),
+        ("host", None, None),
+        ("none", None, None),
+    ] {
+        let mut case = Case::under(json!({}), json!({ "network_mode": mode }));
+        case.task.network_path = path.clone();
+        let plan = case.plan().unwrap();
+        assert_eq!(plan.own_network.as_ref().map(|own| own.wish.network.clone()), expected, "{mode}");
+        let namespace = plan.container.namespaces.network;
+        assert_eq!(matches!(namespace, Network::Path(_)), expected.is_some() || path.is_some(), "{mode}");
+    }
+    let chosen = json!({ "sysctl": { "net.ipv4.ip_unprivileged_port_start": "80", "net.core.somaxconn": "9" } });
+    let sysctl = Case::under(json!({}), chosen).container().sysctl;
+    let expected = [
+        ("net.core.somaxconn", "9"),
+        ("net.ipv4.ip_unprivileged_port_start", "80"),
+        ("net.ipv4.ping_group_range", "0 2147483647"),
+    ];
+    assert_eq!(sysctl, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    // The same where the operator chose the host's network, if the task asks for it.
+    assert_eq!(own(&Case::new(json!({ "network_mode": "bridge" }))).wish.network, Choice::Bridge);
+    let mut case = Case::new(json!({ "network_mode": "cni/lan" }));
+    case.task.network_path = group;
+    assert!(case.error().starts_with("network_mode: \"cni/lan\" is not possible in a group that has a network"));
+}
+
+#[test]
+fn listed_ports_are_published_for_both_protocols() {
+    let mut case = Case::under(json!({}), json!({ "ports": ["http", "db", "http"] }));
+    case.task.resources.ports =
+        vec![port("db", "", 20001, 20001), port("http", "192.0.2.1", 20000, 80), port("admin", "192.0.2.1", 20002, 9)];
+    let found = own(&case);
+    let published: Vec<_> = found
+        .wish
+        .ports
+        .iter()
+        .map(|port| {
+            (port.host_ip.map(|address| address.to_string()), port.host_port, port.container_port, port.protocol)
+        })
+        .collect();
+    let node = Some("192.0.2.1".to_owned());
+    assert_eq!(
+        published,
+        [
+            (node.clone(), 20000, 80, Protocol::Tcp),
+            (node, 20000, 80, Protocol::Udp),
+            (None, 20001, 20001, Protocol::Tcp),
+            (None, 20001, 20001, Protocol::Udp),
+        ]
+    );
+    assert_eq!(found.ports, BTreeMap::from([("http".into(), 80), ("db".into(), 20001)]));
+    assert!(!found.auto_advertise(), "services on docker's default bridge advertise the host's address");
+
+    let case = Case::under(json!({}), json!({ "ports": ["web"] }));
+    assert!(case.error().starts_with("ports: \"web\" is no port of the group's network block"), "{}", case.error());
+}
+
+#[test]
+fn the_old_form_of_ports_is_mapped_and_told() {
+    let mut case = Case::under(json!({}), json!({ "port_map": [{ "my-db": 6379 }] }));
+    case.task.resources.task_ports = vec![port("my-db", "192.0.2.1", 20000, 20000), port("admin", "", 20001, 20001)];
+    case.task.env.insert("NOMAD_PORT_my_db".into(), "20000".into());
+    assert_eq!(own(&case).ports, BTreeMap::from([("my-db".into(), 6379), ("admin".into(), 20001)]));
+    let env = case.container().env;
+    assert!(env.contains(&("NOMAD_PORT_my_db".into(), "6379".into())), "{env:?}");
+
+    case.task.resources.task_ports.clear();
+    assert!(case.error().starts_with("port_map: \"my-db\" is no port of a network block"), "{}", case.error());
+    case.task.network_path = Some("/run/netns/x".into());
+    assert!(case.error().starts_with("port_map: cannot map ports of the group's network"), "{}", case.error());
+}
+
+#[test]
+fn addresses_must_be_ones_that_the_bridge_has() {
+    let six = json!({ "network": { "subnet_ipv6": "fd00:1::/64" } });
+    let block = json!({
+        "mac_address": "02:42:ac:11:00:02", "ipv4_address": "172.26.80.9", "ipv6_address": "fd00:1::9",
+        "advertise_ipv6_address": true,
+    });
+    let found = own(&Case::under(six.clone(), block.clone()));
+    assert_eq!(found.wish.mac.as_deref(), Some("02:42:ac:11:00:02"));
+    let addresses: Vec<String> = found.wish.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["172.26.80.9", "fd00:1::9"]);
+    assert!(found.auto_advertise());
+
+    for (option, value, expected) in [
+        ("ipv4_address", json!("172.26.96.1"), "ipv4_address: 172.26.96.1 is none that a task can have on this node's"),
+        ("ipv4_address", json!("172.26.80.1"), "ipv4_address: 172.26.80.1 is none that a task can have on this node's"),
+        ("ipv6_address", json!("fd00:2::9"), "ipv6_address: fd00:2::9 is none that a task can have on this node's"),
+        ("ipv6_address", json!("fd00:1::1"), "ipv6_address: fd00:1::1 is none that a task can have on this node's"),
+    ] {
+        let text = Case::under(six.clone(), json!({ option: value })).error();
+        assert!(text.starts_with(expected), "{text}");
+    }
+    for option in ["ipv6_address", "advertise_ipv6_address"] {
+        let text = Case::under(json!({}), json!({ option: block[option] })).error();
+        assert!(text.starts_with(&format!("{option}: is not possible: this node's bridge has no IPv6")), "{text}");
+    }
+    let mut case = Case::under(json!({}), json!({ "ports": ["http"] }));
+    case.task.resources.ports = vec![port("http", "2001:db8::1", 20000, 80)];
+    assert!(case.error().starts_with("ports: \"http\" on an IPv6 address of the host is not possible"));
+    for option in ["mac_address", "ipv4_address", "ipv6_address", "advertise_ipv6_address"] {
+        let text = Case::under(six.clone(), json!({ option: block[option], "network_mode": "host" })).error();
+        assert!(text.starts_with(&format!("{option}: needs a network of the task's own")), "{text}");
+    }
+}
+
+#[test]
+fn names_in_a_network_of_ones_own_follow_from_what_it_became() {
+    let mut case = Case::under(json!({}), json!({ "hostname": "web1", "extra_hosts": ["up:host-gateway"] }));
+    // Before it is there nothing is refused that may yet be known.
+    assert!(case.plan().is_ok());
+    let address = |text: &str| text.parse().unwrap();
+    case.attachment = Some(Attachment {
+        namespace: "/netns".into(),
+        addresses: vec![address("172.26.80.7"), address("fd00::7")],
+        gateways: vec![address("172.26.80.1")],
+        dns: NetworkDns { servers: vec!["10.9.9.9".into()], ..NetworkDns::default() },
+    });
+    let hosts = file(&case.container(), "/etc/hosts");
+    assert!(hosts.ends_with("172.26.80.7\tweb1\nfd00::7\tweb1\n172.26.80.1\tup\n"), "{hosts}");
+    let resolv = |case: &Case| file(&case.container(), "/etc/resolv.conf");
+    assert_eq!(resolv(&case), "search lan\nnameserver 10.9.9.9\noptions edns0\n");
+    case.spec.dns.servers = vec!["10.0.0.2".into()];
+    assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.2\noptions edns0\n");
+    case.task.dns = Some(Dns::default());
+    assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions edns0\n");
+
+    let found = own(&case);
+    let attachment = case.attachment.clone().unwrap();
+    assert_eq!(found.address(&attachment), Some(address("172.26.80.7")));
+    assert_eq!(OwnNetwork { advertise_ipv6: true, ..found }.address(&attachment), Some(address("fd00::7")));
+    case.attachment = Some(Attachment { gateways: Vec::new(), ..attachment });
+    assert!(case.error().contains("the address of the host is not known for \"up\""), "{}", case.error());
+}
+
+#[test]
+fn etc_hosts_knows_the_container_and_its_extra_hosts() {
+    let mut case = Case::new(json!({ "hostname": "web1", "extra_hosts": ["db:10.0.0.5", "up:host-gateway"] }));
+    let hosts = file(&case.container(), "/etc/hosts");
+    assert!(hosts.starts_with("127.0.0.1\tlocalhost\n::1\tlocalhost"), "{hosts}");
+    assert!(hosts.ends_with("127.0.1.1\tweb1\n10.0.0.5\tdb\n127.0.0.1\tup\n"), "{hosts}");
+    assert_eq!(file(&case.container(), "/etc/hostname"), "web1\n");
+
+    case.task.network_path = Some("/run/netns/x".into());
+    assert!(case.error().contains("extra_hosts: the address of the host is not known for \"up\""), "{}", case.error());
+    case.spec.extra_hosts.pop();
+    case.task.env.insert("NOMAD_ALLOC_IP_http".into(), "172.26.64.5".into());
+    assert!(file(&case.container(), "/etc/hosts").contains("172.26.64.5\tweb1\n"));
+    case.task.hosts_entry = Some(HostsEntry { hostname: "group".into(), address: "172.26.64.9".into() });
+    assert!(file(&case.container(), "/etc/hosts").contains("172.26.64.9\tweb1\n"));
+    case.spec.hostname = None;
+    assert_eq!(case.container().hostname.as_deref(), Some("group"));
+}
+
+#[test]
+fn resolv_conf_takes_each_list_from_the_group_the_task_or_the_host() {
+    let resolv = |case: &Case| file(&case.container(), "/etc/resolv.conf");
+    assert_eq!(resolv(&Case::new(json!({}))), node().host_resolv_conf);
+    let task = json!({ "dns_servers": ["1.1.1.1"], "dns_search_domains": ["a.b", "c"] });
+    assert_eq!(resolv(&Case::new(task.clone())), "search a.b c\nnameserver 1.1.1.1\noptions edns0\n");
+    let bare = Case::new(json!({ "dns_search_domains": ["."], "dns_options": ["ndots:2", "rotate"] }));
+    assert_eq!(resolv(&bare), "nameserver 127.0.0.1\nnameserver 10.0.0.1\noptions ndots:2 rotate\n");
+
+    let mut case = Case::new(task);
+    case.task.dns = Some(Dns { options: vec!["ndots:5\nnameserver 6.6.6.6".into()], ..Dns::default() });
+    case.task.network_path = Some("/run/netns/x".into());
+    assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions ndots:5 nameserver 6.6.6.6\n");
+    case.task.dns = Some(Dns::default());
+    assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions edns0\n");
+    case.node.host_resolv_conf = "nameserver ::1\n".into();
+    assert_eq!(resolv(&case), "nameserver ::1\n", "an unreachable server is better than none of the operator's choice");
+}

@@ -1,0 +1,91 @@
+//! What can go wrong, in words for the person who reads the task's events.
+
+use std::{io, path::PathBuf};
+
+/// Why a container's network could not be made or taken down.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The operating system refused something.
+    #[error("{action}: {source}")]
+    Io {
+        /// What was tried.
+        action: String,
+        /// The refusal.
+        source: io::Error,
+    },
+    /// A record of ours cannot be read.
+    #[error("{path}: not a record of this version: {problem}")]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Programs that the network needs are not installed.
+    #[error(
+        "this node cannot give tasks a network of their own: {} not found (CNI plugins are looked for in {folders}). Install \
+         the packages containernetworking-plugins and iptables or set `network {{ cni_path = … }}` in the plugin block; until \
+         then tasks can use their group's network (`network {{ mode = \"bridge\" }}`), or `network_mode = \"host\"` or \"none\"",
+        programs.join(", ")
+    )]
+    Missing {
+        /// Their names.
+        programs: Vec<String>,
+        /// Where plugins were looked for.
+        folders: String,
+    },
+    /// The operator has no network of this name.
+    #[error("there is no CNI network {name:?} in {folder}: the operator must put its .conflist there{problems}")]
+    UnknownNetwork {
+        /// Its name.
+        name: String,
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// What was wrong with files that could not be read, or nothing.
+        problems: String,
+    },
+    /// The network cannot do what the task asks of it.
+    #[error("{0}")]
+    Unfit(String),
+    /// Every address is in use.
+    #[error(
+        "network {network} has no free address left: end tasks, or give it a larger subnet (`network {{ subnet = … }}` in the \
+         plugin block for the driver's own bridge); {detail}"
+    )]
+    Exhausted {
+        /// The network's name.
+        network: String,
+        /// The plugin's own words.
+        detail: String,
+    },
+    /// A CNI plugin or iptables failed.
+    #[error("network {network}: {program} failed ({command}): {problem}")]
+    Plugin {
+        /// The network's name.
+        network: String,
+        /// The program.
+        program: String,
+        /// What it was to do.
+        command: &'static str,
+        /// Its own words.
+        problem: String,
+    },
+}
+
+impl NetworkError {
+    /// Whether the same may succeed later on this node.
+    pub fn recoverable(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Exhausted { .. } | Self::Plugin { .. })
+    }
+}
+
+/// Adds what was tried to an error of the operating system.
+pub(crate) trait Context<T> {
+    fn context(self, action: impl FnOnce() -> String) -> Result<T, NetworkError>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn context(self, action: impl FnOnce() -> String) -> Result<T, NetworkError> {
+        self.map_err(|source| NetworkError::Io { action: action(), source: source.into() })
+    }
+}

@@ -1,0 +1,462 @@
+//! Networks of a task's own: docker's commonest job. Each test has an island, so that nothing of it touches the machine.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    thread,
+};
+
+use kit::{
+    calls::recoverable,
+    island::{Island, inside, network_of, talk},
+    must::{Must, all, eventually, seconds},
+    node::Node,
+    plugin::{Launch, Plugin},
+    task::Task,
+    tools::Images,
+};
+use serde_json::{Value as Json, json};
+
+/// Where Debian has CNI plugins.
+const CNI_PATH: &str = "/usr/lib/cni";
+const IDLE: &str = "while :; do sleep 1000; done";
+/// Says hello to whoever connects.
+const SERVER: &str = "nc -ll -p 8080 -e echo hello";
+
+/// The plugin block's part.
+fn bridge(further: Json) -> Json {
+    let mut network = json!({"cni_path": CNI_PATH});
+    if let (Some(network), Json::Object(further)) = (network.as_object_mut(), further) {
+        network.extend(further);
+    }
+    json!({ "network": network })
+}
+
+/// Ends the node; neither it nor the island may have anything left.
+async fn finish(island: Island, node: Node, plugin: Plugin) {
+    node.finish(plugin).await;
+    assert_eq!(island.left(), Vec::<String>::new());
+}
+
+fn at(address: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(address, port)
+}
+
+/// The task's address, as Nomad is told.
+async fn started(plugin: &Plugin, task: &Task) -> IpAddr {
+    let answer = plugin.start(task).await.must("StartTask");
+    let network = answer.network_override.must("a network in StartTask's answer");
+    let inspected = plugin.inspect(task.id()).await.must("InspectTask").network_override;
+    assert_eq!(inspected, Some(network.clone()));
+    network.addr.parse().must("the task's address")
+}
+
+/// Answers datagrams in a task's network, until one says `end`.
+fn echo_datagrams(plugin: &Plugin, task: &Task, address: &'static str) -> thread::JoinHandle<()> {
+    let namespace = network_of(plugin.init_pid(task));
+    let socket = inside(&namespace, || UdpSocket::bind(address).must("a socket in the task's network"));
+    thread::spawn(move || {
+        let mut buffer = [0; 100];
+        loop {
+            let (count, from) = socket.recv_from(&mut buffer).must("a datagram");
+            if &buffer[..count] == b"end" {
+                return;
+            }
+            socket.send_to(&buffer[..count], from).must("an answer");
+        }
+    })
+}
+
+fn datagram(to: SocketAddr, words: &str) -> String {
+    let socket = UdpSocket::bind(if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" }).must("a socket");
+    socket.set_read_timeout(Some(seconds(5))).must("a timeout");
+    socket.send_to(words.as_bytes(), to).must("a datagram");
+    if words == "end" {
+        return String::new();
+    }
+    let mut buffer = [0; 100];
+    let (count, _) = socket.recv_from(&mut buffer).must(&format!("an answer from {to}"));
+    String::from_utf8_lossy(&buffer[..count]).into_owned()
+}
+
+async fn answers(address: SocketAddr) -> bool {
+    eventually(seconds(5), || talk(address, "").is_ok_and(|answer| answer == "hello\n")).await
+}
+
+#[tokio::test]
+async fn published_ports_lead_into_the_task_and_it_gets_out() {
+    let island = Island::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(SERVER);
+    // The second one as Nomad has it in its -dev mode.
+    let task = task.port("http", "192.0.2.1", 20080, 8080).port("dev", "127.0.0.1", 20081, 8080);
+    let task = task.build(&mut plugin).await;
+    let address = started(&plugin, &task).await;
+    assert!(address.to_string().starts_with("172.26.80."), "{address}");
+
+    // From the node by its own address, from the machine outside, and from the task itself.
+    let published = at(Island::NODE, 20080);
+    assert!(answers(published).await);
+    assert_eq!(island.outside(|| talk(published, "")).must("an answer outside"), "hello\n");
+    assert_eq!(plugin.sh(&task, "nc 192.0.2.1 20080 </dev/null").await, "hello");
+    let loopback = |port| at(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+    assert!(answers(loopback(20081)).await);
+    // Not by any other address of the node, nor the task's own port there.
+    for other in [loopback(20080), at(Island::NODE, 20081), at(Island::NODE, 8080)] {
+        assert!(talk(other, "").is_err(), "{other}");
+    }
+    let udp = echo_datagrams(&plugin, &task, "0.0.0.0:8080");
+    assert_eq!(island.outside(|| datagram(published, "ping")), "ping");
+    datagram(published, "end");
+    udp.join().ok().must("the echo's end");
+
+    // Outside sees the node's address, because it knows no way to the task's.
+    let listener = island.outside(|| TcpListener::bind((Island::OUTSIDE, 7000)).must("a listener outside"));
+    let seen = thread::spawn(move || listener.accept().must("a connection from the task").1.ip());
+    plugin.sh(&task, "nc 192.0.2.2 7000 </dev/null || true").await;
+    assert_eq!(seen.join().ok().must("the listener"), Island::NODE);
+
+    // Its loopback is its own.
+    assert!(talk(loopback(8080), "").is_err());
+    assert_eq!(plugin.sh(&task, "nc 127.0.0.1 8080 </dev/null").await, "hello");
+    plugin.end(&task).await;
+    assert!(talk(published, "").is_err(), "the port is free again");
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn a_task_knows_who_and_where_it_is() {
+    let island = Island::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({}))).await;
+    let fingerprint = plugin.told.fingerprint().await;
+    let attribute = &fingerprint.attributes["driver.oci-rs.network.bridge"];
+    assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(true)));
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("hostname", json!("web1"))
+        .option("extra_hosts", json!(["up:host-gateway", "db:10.0.0.5"]))
+        .option("dns_servers", json!(["10.0.0.2"]))
+        .port("http", "192.0.2.1", 20080, 80)
+        .port("same", "192.0.2.1", 20081, 0)
+        .build(&mut plugin)
+        .await;
+    let answer = plugin.start(&task).await.must("StartTask").network_override.must("a network");
+    assert!(!answer.auto_advertise);
+    let ports: Vec<_> = ["http", "same"].map(|label| answer.port_map.get(label).copied()).into();
+    assert_eq!(ports, [Some(80), Some(20081)]);
+    assert_eq!(plugin.sh(&task, "hostname").await, "web1");
+    assert_eq!(plugin.sh(&task, "grep web1 /etc/hosts").await, format!("{}\tweb1", answer.addr));
+    assert_eq!(plugin.sh(&task, "grep -e up$ -e db$ /etc/hosts").await, "172.26.80.1\tup\n10.0.0.5\tdb");
+    assert!(plugin.sh(&task, "cat /etc/resolv.conf").await.contains("nameserver 10.0.0.2"));
+    assert!(plugin.sh(&task, "ip -4 -o addr show eth0").await.contains(&answer.addr));
+    let lowest = plugin.sh(&task, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start").await;
+    assert_eq!(lowest, "0", "images that run as another user listen on port 80 with docker");
+    plugin.end(&task).await;
+
+    // What the task mounts there itself wins, and edits of the files go with the task.
+    let own = node.task(&images.busybox()).sh(IDLE).option("volumes", json!(["local/hosts:/etc/hosts"]));
+    let own = own.build(&mut plugin).await;
+    fs::write(own.dir().join("local/hosts"), "mine\n").must("a hosts file");
+    plugin.started(&own).await;
+    assert_eq!(plugin.sh(&own, "cat /etc/hosts").await, "mine");
+    plugin.sh(&own, "echo edited >>/etc/resolv.conf").await;
+    plugin.end(&own).await;
+    let again = own.restarted();
+    plugin.started(&again).await;
+    assert_eq!(plugin.sh(&again, "grep -c edited /etc/resolv.conf || true").await, "0");
+    plugin.end(&again).await;
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn addresses_of_the_jobs_choice_and_ipv6() {
+    let island = Island::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({"subnet_ipv6": "fd00:26:80::/64"}))).await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("mac_address", json!("02:42:ac:11:00:63"))
+        .option("ipv4_address", json!("172.26.80.99"))
+        .option("ipv6_address", json!("fd00:26:80::99"))
+        .option("advertise_ipv6_address", json!(true))
+        .port("web", &Island::NODE_V6.to_string(), 20080, 8080)
+        .build(&mut plugin)
+        .await;
+    let answer = plugin.start(&task).await.must("StartTask").network_override.must("a network");
+    assert_eq!((answer.addr.as_str(), answer.auto_advertise), ("fd00:26:80::99", true));
+    let seen = plugin.sh(&task, "ip addr show eth0").await;
+    for part in ["02:42:ac:11:00:63", "172.26.80.99/20", "fd00:26:80::99/64"] {
+        assert!(seen.contains(part), "{part} in {seen}");
+    }
+    let hosts = plugin.sh(&task, "cat /etc/hosts").await;
+    assert!(hosts.contains("172.26.80.99\t") && hosts.contains("fd00:26:80::99\t"), "{hosts}");
+
+    let namespace = network_of(plugin.init_pid(&task));
+    let listener = inside(&namespace, || TcpListener::bind("[::]:8080").must("a listener in the task's network"));
+    let server = thread::spawn(move || {
+        for stream in listener.incoming().take(2) {
+            std::io::Write::write_all(&mut stream.must("a connection"), b"six").must("an answer");
+        }
+    });
+    let published = at(Island::NODE_V6, 20080);
+    assert_eq!(talk(published, "").must("an answer on the node"), "six");
+    assert_eq!(island.outside(|| talk(published, "")).must("an answer outside"), "six");
+    server.join().ok().must("the server's end");
+    let udp = echo_datagrams(&plugin, &task, "[::]:8080");
+    assert_eq!(island.outside(|| datagram(published, "ping")), "ping");
+    datagram(published, "end");
+    udp.join().ok().must("the echo's end");
+
+    // The address is taken now.
+    let second = node.task(&images.busybox()).sh(IDLE).option("ipv4_address", json!("172.26.80.99"));
+    let second = second.build(&mut plugin).await;
+    let status = plugin.start(&second).await.err().must("a refusal");
+    assert!(status.message().contains("172.26.80.99") && recoverable(&status), "{status}");
+    plugin.end(&task).await;
+    plugin.started(&second).await;
+    plugin.end(&second).await;
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn tasks_at_once_have_addresses_of_their_own_until_there_are_none() {
+    let island = Island::enter();
+    let node = Node::new();
+    // Six addresses, one of which is the bridge's.
+    let mut plugin = node.launch_with(bridge(json!({"subnet": "10.77.0.0/29"}))).await;
+    let images = Images::start().await;
+    let image = images.busybox();
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(node.task(&image).sh(IDLE).build(&mut plugin).await);
+    }
+    let addresses = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    all(tasks.iter().map(|task| async {
+        let address = started(&plugin, task).await;
+        addresses.borrow_mut().insert(address);
+    }))
+    .await;
+    assert_eq!(addresses.borrow().len(), 5, "{addresses:?}");
+    let late = node.task(&image).sh(IDLE).build(&mut plugin).await;
+    let status = plugin.start(&late).await.err().must("a refusal");
+    assert!(status.message().contains("network oci-rs has no free address left"), "{status}");
+    assert!(recoverable(&status), "somebody may end");
+    // One loopback does not reach another, addresses do.
+    let [first, second, ..] = tasks.as_slice() else { panic!("tasks") };
+    plugin
+        .exec(first.id(), &["/bin/sh", "-c", &format!("({SERVER}) >/dev/null 2>&1 &")], seconds(5))
+        .await
+        .must("exec");
+    let address = plugin.inspect(first.id()).await.must("InspectTask").network_override.must("a network").addr;
+    assert!(answers(at(address.parse().must("an address"), 8080)).await);
+    assert_eq!(plugin.sh(second, &format!("nc {address} 8080 </dev/null")).await, "hello");
+    assert_eq!(plugin.sh(second, "nc -w 1 127.0.0.1 8080 </dev/null 2>/dev/null || echo nobody").await, "nobody");
+    plugin.end(first).await;
+    plugin.started(&late).await;
+    all(tasks[1..].iter().chain([&late]).map(|task| plugin.end(task))).await;
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn a_network_outlives_the_plugin() {
+    let island = Island::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(SERVER).port("http", "192.0.2.1", 20080, 8080).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    let told = plugin.inspect(task.id()).await.must("InspectTask").network_override;
+    assert!(answers(at(Island::NODE, 20080)).await);
+    plugin.process.kill().await;
+    assert!(answers(at(Island::NODE, 20080)).await, "nothing of it needs the plugin");
+    // With another block: what takes the network down is what made it.
+    let plugin = node.launch_with(bridge(json!({"bridge": "other", "subnet": "10.78.0.0/24"}))).await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").network_override, told);
+    assert!(answers(at(Island::NODE, 20080)).await);
+    plugin.end(&task).await;
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn what_a_killed_start_left_is_swept() {
+    let island = Island::enter();
+    let node = Node::new();
+    let launch = Launch::new(&node).env("OCI_RS_FAILPOINT", "start-before-plan");
+    let mut plugin = node.launch_as(launch, bridge(json!({}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).port("http", "192.0.2.1", 20080, 80).build(&mut plugin).await;
+    plugin.start(&task).await.err().must("no answer");
+    assert!(!island.left().is_empty(), "the network was made");
+    plugin.process.kill().await;
+    let plugin = node.launch_with(bridge(json!({}))).await;
+    assert!(eventually(seconds(20), || island.left().is_empty() && node.traces().files.is_empty()).await);
+    finish(island, node, plugin).await;
+}
+
+/// A network of the operator's: a plain bridge without anything else.
+const LAN: &str = r#"{"cniVersion": "0.4.0", "name": "lan", "plugins": [{"type": "bridge", "bridge": "lan0", "isGateway": true,
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.79.0.0/24"}]], "dataDir": "DATA"},
+    "dns": {"nameservers": ["10.79.0.1"], "search": ["lan.example"]}}]}"#;
+
+#[tokio::test]
+async fn networks_of_the_operators() {
+    let island = Island::enter();
+    let node = Node::new();
+    let folder = node.root().join("cni");
+    fs::create_dir(&folder).must("a folder");
+    let leases = node.state_dir().join("addresses");
+    fs::write(folder.join("lan.conflist"), LAN.replace("DATA", &leases.to_string_lossy())).must("a network");
+    let mut plugin = node.launch_with(bridge(json!({"cni_config_dir": folder}))).await;
+    let images = Images::start().await;
+    let image = images.busybox();
+    let task = node.task(&image).sh(IDLE).option("network_mode", json!("cni/lan")).build(&mut plugin).await;
+    let answer = plugin.start(&task).await.must("StartTask").network_override.must("a network");
+    assert!(answer.auto_advertise && answer.addr.starts_with("10.79.0."), "{answer:?}");
+    let resolv = plugin.sh(&task, "cat /etc/resolv.conf").await;
+    assert!(resolv.contains("nameserver 10.79.0.1") && resolv.contains("search lan.example"), "{resolv}");
+    plugin.end(&task).await;
+
+    let with_port = node.task(&image).sh(IDLE).option("network_mode", json!("cni/lan")).port("http", "", 20080, 80);
+    let elsewhere = node.task(&image).sh(IDLE).option("network_mode", json!("cni/wan"));
+    for (builder, expected) in
+        [(with_port, "CNI network lan cannot publish ports"), (elsewhere, "there is no CNI network \"wan\" in")]
+    {
+        let task = builder.build(&mut plugin).await;
+        let status = plugin.start(&task).await.err().must("a refusal");
+        assert!(status.message().contains(expected) && !recoverable(&status), "{status}");
+    }
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn without_plugins_other_networks_work() {
+    let island = Island::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({"cni_path": node.root()}))).await;
+    let fingerprint = plugin.told.fingerprint().await;
+    let attribute = &fingerprint.attributes["driver.oci-rs.network.bridge"];
+    assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(false)));
+    let images = Images::start().await;
+    let image = images.busybox();
+    let task = node.task(&image).sh(IDLE).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    for part in ["CNI plugin bridge", "CNI plugin host-local", "containernetworking-plugins", "network_mode = \"host\""]
+    {
+        assert!(status.message().contains(part), "{part} in {status}");
+    }
+    assert!(!recoverable(&status), "nothing here changes by itself: another node may have them");
+    for mode in ["host", "none"] {
+        let task = node.task(&image).sh(IDLE).option("network_mode", json!(mode)).build(&mut plugin).await;
+        assert_eq!(plugin.start(&task).await.must("StartTask").network_override, None);
+        plugin.end(&task).await;
+    }
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn a_failing_plugin_leaves_nothing() {
+    let island = Island::enter();
+    let node = Node::new();
+    // The real plugins, but for one that always fails, in front of them.
+    let folder = node.root().join("bin");
+    fs::create_dir(&folder).must("a folder");
+    let script =
+        "#!/bin/sh\n[ $CNI_COMMAND = DEL ] && exit 0\necho '{\"code\": 11, \"msg\": \"no luck today\"}'; exit 1\n";
+    fs::write(folder.join("firewall"), script).must("a plugin");
+    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    fs::set_permissions(folder.join("firewall"), mode).must("its mode");
+    let path = format!("{}:{CNI_PATH}", folder.display());
+    let mut plugin = node.launch_with(bridge(json!({"cni_path": path}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("network oci-rs: firewall failed (ADD): no luck today"), "{status}");
+    assert!(recoverable(&status), "{status}");
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    assert_eq!(island.left(), Vec::<String>::new());
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_outlives_the_driver_is_waited_for() {
+    let island = Island::enter();
+    let node = Node::new();
+    // The real bridge, once somebody lets it.
+    let folder = node.root().join("bin");
+    fs::create_dir(&folder).must("a folder");
+    let (gate, begun) = (node.root().join("gate"), node.root().join("begun"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &gate, rustix::fs::Mode::from_raw_mode(0o600)).must("a FIFO");
+    let wait = format!("[ $CNI_COMMAND = ADD ] && : >>{} && read go <{}", begun.display(), gate.display());
+    fs::write(folder.join("bridge"), format!("#!/bin/sh\n{wait}\nexec {CNI_PATH}/bridge\n")).must("a plugin");
+    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    fs::set_permissions(folder.join("bridge"), mode).must("its mode");
+    let slow = bridge(json!({"cni_path": format!("{}:{CNI_PATH}", folder.display())}));
+    let mut plugin = node.launch_with(slow.clone()).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    tokio::select! {
+        answer = plugin.start(&task) => panic!("{answer:?}"),
+        begun = eventually(seconds(20), || begun.exists()) => assert!(begun, "the CNI plugin was called"),
+    }
+    plugin.process.kill().await;
+    let plugin = node.launch_with(slow).await;
+    // The sweep must not take down what is still being made: it would come to be after that.
+    let swept = eventually(std::time::Duration::from_millis(300), || node.traces().files.is_empty()).await;
+    assert!(!swept, "the record of the network stays until it can be taken down");
+    fs::write(&gate, "go\n").must("let it go on");
+    assert!(eventually(seconds(20), || node.traces().files.is_empty()).await, "{}", node.traces());
+    finish(island, node, plugin).await;
+}
+
+/// How many tasks start at once; `OCI_RS_NETWORKS=200` for a real crowd.
+fn crowd() -> u16 {
+    std::env::var("OCI_RS_NETWORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)
+}
+
+#[tokio::test]
+async fn a_crowd_starts_and_ends_at_once() {
+    let island = Island::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({}))).await;
+    let images = Images::start().await;
+    let image = images.busybox();
+    let mut tasks = Vec::new();
+    for number in 0..crowd() {
+        let task = node.task(&image).sh(SERVER).port("http", "192.0.2.1", 20_000 + number, 8080);
+        tasks.push(task.build(&mut plugin).await);
+    }
+    let addresses = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let begun = std::time::Instant::now();
+    all(tasks.iter().map(|task| async {
+        let network = start_patiently(&plugin, task).await;
+        addresses.borrow_mut().insert(network);
+    }))
+    .await;
+    assert_eq!(addresses.borrow().len(), tasks.len());
+    for number in 0..crowd() {
+        assert!(answers(at(Island::NODE, 20_000 + number)).await, "port {}", 20_000 + number);
+    }
+    let up = begun.elapsed();
+    all(tasks.iter().map(|task| plugin.end(task))).await;
+    #[allow(clippy::print_stderr, reason = "the test's own output is the one place where its reader looks")]
+    {
+        eprintln!("{} tasks: all answer after {up:?}, gone after {:?}", tasks.len(), begun.elapsed());
+    }
+    finish(island, node, plugin).await;
+}
+
+/// StartTask without the kit's limit, which a crowd exceeds.
+async fn start_patiently(plugin: &Plugin, task: &Task) -> String {
+    let request = proto::driver::StartTaskRequest { task: Some(task.config.clone()) };
+    let answer = plugin.driver().start_task(request).await.must("StartTask").into_inner();
+    answer.network_override.must("a network").addr
+}
