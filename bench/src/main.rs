@@ -9,6 +9,7 @@ mod docker;
 mod exec;
 mod images;
 mod memory;
+mod network;
 mod ours;
 mod podman;
 mod process;
@@ -35,9 +36,9 @@ struct Order {
     lineup: Lineup,
 }
 
-const CASES: [&str; 6] = ["start", "exec", "memory", "pull", "pull-link", "pull-layer"];
+const CASES: [&str; 7] = ["start", "network", "exec", "memory", "pull", "pull-link", "pull-layer"];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers FOLDER] [--against OTHER-OCI-RS] [--no-peers] \
-                     [start] [exec] [memory] [pull] [pull-link] [pull-layer]";
+                     [start] [network] [exec] [memory] [pull] [pull-link] [pull-layer]";
 
 impl Order {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -71,6 +72,7 @@ async fn run(order: Order) {
     for case in &order.cases {
         match case.as_str() {
             "start" => start::measure(&arena, lineup, &mut quiet, order.rounds).await,
+            "network" => network::measure(&arena, order.rounds).await,
             "exec" => exec::measure(&arena, lineup, &mut quiet, order.rounds).await,
             "memory" => memory::measure(&arena, lineup).await,
             "pull" => pull::ordinary(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,

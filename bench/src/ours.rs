@@ -11,7 +11,7 @@ use kit::{
     plugin::{Launch, Plugin, binary, nomad_config},
     task::Task,
 };
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::process::{READY, SAY_READY};
 
@@ -27,9 +27,10 @@ pub struct Lineup {
 impl Lineup {
     /// Launches ours, and the other build where there is one; the first is the measure of all.
     pub async fn launch(&self, root: &Path) -> Vec<Ours> {
-        let mut all = vec![Ours::launch(&binary(), "oci-rs", &root.join("oci-rs")).await];
+        let options = || json!({"default_mode": "host"});
+        let mut all = vec![Ours::launch(&binary(), "oci-rs", &root.join("oci-rs"), options()).await];
         if let Some(other) = &self.against {
-            all.push(Ours::launch(other, "other oci-rs", &root.join("other")).await);
+            all.push(Ours::launch(other, "other oci-rs", &root.join("other"), options()).await);
         }
         all
     }
@@ -47,11 +48,15 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// Launches the plugin.
-    async fn launch(binary: &Path, name: &'static str, root: &Path) -> Self {
+    /// Launches the plugin; `network` is that block of its configuration.
+    pub async fn launch(binary: &Path, name: &'static str, root: &Path, network: Json) -> Self {
         let node = Node::new();
         let mut plugin = Launch::new(&node).binary(binary).connect().await;
-        let config = json!({"data_dir": root.join("data"), "state_dir": root.join("state")});
+        let mut config = json!({"data_dir": root.join("data"), "state_dir": root.join("state")});
+        // Another build may not know the block, and then means the host's network anyway.
+        if plugin.config_options().await.contains("network") {
+            config["network"] = network;
+        }
         let packed = plugin.encode_config(&config).await;
         plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
         plugin.watch();
@@ -68,6 +73,11 @@ impl Ours {
     /// From the call of StartTask to the command's first output.
     pub async fn start(&mut self, image: &str) -> Duration {
         let task = self.task(image, &SAY_READY).await;
+        self.time(task).await
+    }
+
+    /// The same of a task that says that it is ready and ends.
+    pub async fn time(&self, task: Task) -> Duration {
         let begun = Instant::now();
         let (_, _) = tokio::join!(self.plugin.started(&task), task.stdout().contains(READY, seconds(60)));
         // The later of the two: both the agent and the reader of the log have heard.

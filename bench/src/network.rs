@@ -1,0 +1,74 @@
+//! What a network of the task's own adds to a start. On an island, so that the machine's network stays as it is.
+
+use std::path::PathBuf;
+
+use kit::{
+    island::Island,
+    must::Must,
+    node::Node,
+    plugin::{Plugin, binary},
+    task::Task,
+};
+use serde_json::json;
+
+use crate::{
+    arena::Arena,
+    images,
+    ours::Ours,
+    process::SAY_READY,
+    quiet::Quiet,
+    report::{Series, note},
+};
+
+/// Where Debian and Nomad have CNI plugins.
+const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
+
+/// The networks that are compared: their name in the table, `network_mode`, and whether a port is published.
+const NETWORKS: [(&str, &str, bool); 4] = [
+    ("the host's network", "host", false),
+    ("no network (`none`)", "none", false),
+    ("own bridge", "bridge", false),
+    ("own bridge, one port published", "bridge", true),
+];
+
+/// Measures the table.
+pub async fn measure(arena: &Arena, rounds: usize) {
+    note("network");
+    let data = arena.fresh("network");
+    let root = data.path().to_owned();
+    // Only a thread of its own can be on an island.
+    tokio::task::spawn_blocking(move || on_an_island(root, rounds)).await.must("the measurement");
+}
+
+fn on_an_island(root: PathBuf, rounds: usize) {
+    let _island = Island::enter();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().must("an async runtime");
+    runtime.block_on(async {
+        let Some((_registry, image)) = images::small() else { return };
+        let options = json!({"cni_path": CNI_PATH, "default_mode": "host"});
+        let mut ours = Ours::launch(&binary(), "oci-rs", &root.join("oci-rs"), options).await;
+        let (mut series, mut quiet) = (Series::default(), Quiet::default());
+        // The first round makes the bridge and the chains, and is not counted.
+        for number in 0..=rounds {
+            if number % 5 == 0 {
+                quiet.wait().await;
+            }
+            for (name, mode, publish) in NETWORKS {
+                let task = task(&ours.node, &mut ours.plugin, &image, mode, publish).await;
+                let took = ours.time(task).await;
+                if number > 0 {
+                    series.add(name, took);
+                }
+            }
+        }
+        series.table("start, by network");
+        ours.finish().await;
+    });
+}
+
+async fn task(node: &Node, plugin: &mut Plugin, image: &str, mode: &str, publish: bool) -> Task {
+    let (program, args) = SAY_READY.split_first().must("a command");
+    let task = node.task(image).command(program, args).option("network_mode", json!(mode));
+    let task = if publish { task.port("http", &Island::NODE.to_string(), 20080, 80) } else { task };
+    task.build(plugin).await
+}
