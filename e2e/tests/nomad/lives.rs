@@ -16,7 +16,7 @@ use e2e::{
 
 use crate::Env;
 
-const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// A job of such tasks; `kind` is Nomad's type of it.
 pub fn job(env: &Env, kind: &str) -> Job {

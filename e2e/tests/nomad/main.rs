@@ -9,6 +9,7 @@ mod exec;
 mod lives;
 mod mistakes;
 mod network;
+mod own_network;
 mod recovery;
 mod rollout;
 mod service;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         batch::CASES,
         service::CASES,
         network::CASES,
+        own_network::CASES,
         exec::CASES,
         mistakes::CASES,
         recovery::CASES,

@@ -22,7 +22,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// The job must fail for good without having run, with an event that holds all of `texts`.
-fn refused(env: &Env, job: &Job, texts: &[&str]) -> Outcome {
+pub fn refused(env: &Env, job: &Job, texts: &[&str]) -> Outcome {
     let alloc = env.agent.run(job)?;
     let over = alloc.wait_over()?;
     assert_eq!(over["ClientStatus"], "failed");
