@@ -192,6 +192,10 @@ impl Engine {
                 self.store.release(lease).map_err(TaskError::internal)
             })?;
         }
+        let layers = self.runtime.sweep().map_err(TaskError::internal)?;
+        let images = self.store.sweep().map_err(TaskError::internal)?;
+        tracing::debug!(?layers, ?images, "leftovers swept");
+        // Last, because a CNI plugin that its caller left behind is waited for.
         let wanted = |name: &str| match name.parse::<ContainerId>() {
             // Who cannot be looked at may be there.
             Ok(id) => tasks.knows(&id) || self.runtime.list().map_or(true, |containers| containers.contains(&id)),
@@ -200,9 +204,6 @@ impl Engine {
         for container in self.networks.sweep(wanted)? {
             tracing::info!(container, "removed the network of a task that is gone");
         }
-        let layers = self.runtime.sweep().map_err(TaskError::internal)?;
-        let images = self.store.sweep().map_err(TaskError::internal)?;
-        tracing::debug!(?layers, ?images, "leftovers swept");
         Ok(())
     }
 }

@@ -78,6 +78,7 @@ fn judge(config: &PluginConfig, host: Host) -> Fingerprint {
         ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
         ("runtime", text("libcontainer")),
         ("network.bridge", Value::Flag(host.missing.is_empty())),
+        ("network.bridge.ipv6", Value::Flag(host.missing.is_empty() && policy.network.subnet_ipv6.is_some())),
         ("rootfs", text(if copies(policy.rootfs, &host) { "copy" } else { "overlay" })),
     ];
     let attributes = attributes.into_iter().map(|(name, value)| (format!("driver.oci-rs.{name}"), value)).collect();
@@ -137,18 +138,20 @@ fn held_capabilities(status: &str) -> BTreeSet<String> {
 /// The host's resolver configuration, seen from a container: systemd-resolved's stub on 127.0.0.53 cannot be reached from
 /// another network namespace, so the file behind it is taken where there is one.
 fn host_resolv_conf() -> String {
-    const STUB: &str = "127.0.0.53";
     const BEHIND_STUB: &str = "/run/systemd/resolve/resolv.conf";
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    if text.lines().any(|line| line.split_whitespace().eq(["nameserver", STUB])) {
-        return fs::read_to_string(BEHIND_STUB).unwrap_or(text);
-    }
-    text
+    without_stub(text, || fs::read_to_string(BEHIND_STUB).ok())
+}
+
+fn without_stub(text: String, behind: impl FnOnce() -> Option<String>) -> String {
+    const STUB: &str = "127.0.0.53";
+    let is_stub = text.lines().any(|line| line.split_whitespace().eq(["nameserver", STUB]));
+    if is_stub { behind().unwrap_or(text) } else { text }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, Value, copies, held_capabilities, judge, problem};
+    use super::{Host, Value, copies, held_capabilities, judge, problem, without_stub};
     use crate::config::{PluginConfig, RootChoice};
 
     fn healthy() -> Host {
@@ -170,6 +173,7 @@ mod tests {
         for (host, expected) in [(healthy(), true), (host, false)] {
             let fingerprint = judge(&PluginConfig::default(), host);
             assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge"], Value::Flag(expected));
+            assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge.ipv6"], Value::Flag(false));
             assert_eq!(fingerprint.problem, None);
         }
     }
@@ -178,6 +182,18 @@ mod tests {
     fn capabilities_are_read_by_their_bit() {
         let held = held_capabilities("Name:\tx\nCapBnd:\t0000000000200001\n");
         assert_eq!(held.into_iter().collect::<Vec<_>>(), ["CAP_CHOWN", "CAP_SYS_ADMIN"]);
+    }
+
+    #[test]
+    fn the_servers_behind_a_stub_are_taken() {
+        let behind = || Some("nameserver 10.0.0.2\n".to_owned());
+        let seen = |text: &str| without_stub(text.to_owned(), behind);
+        assert_eq!(seen("# managed\nnameserver 127.0.0.53\noptions edns0 trust-ad\n"), "nameserver 10.0.0.2\n");
+        for own in ["nameserver 127.0.0.1\n", "# nameserver 127.0.0.53\nnameserver 10.0.0.3\n", ""] {
+            assert_eq!(seen(own), own);
+        }
+        let alone = "nameserver 127.0.0.53\n";
+        assert_eq!(without_stub(alone.to_owned(), || None), alone);
     }
 
     #[test]

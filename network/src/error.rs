@@ -24,8 +24,9 @@ pub enum NetworkError {
     /// Programs that the network needs are not installed.
     #[error(
         "this node cannot give tasks a network of their own: {} not found (CNI plugins are looked for in {folders}). Install \
-         the packages containernetworking-plugins and iptables or set `network {{ cni_path = … }}` in the plugin block; until \
-         then tasks can use their group's network (`network {{ mode = \"bridge\" }}`), or `network_mode = \"host\"` or \"none\"",
+         the packages containernetworking-plugins and iptables, or name their folder in the plugin block (`network {{ cni_path = … \
+         }}`). Until then tasks can have `network_mode = \"host\"` or \"none\"; `network {{ default_mode = \"host\" }}` in the plugin \
+         block makes the first the rule",
         programs.join(", ")
     )]
     Missing {

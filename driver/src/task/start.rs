@@ -90,11 +90,13 @@ pub async fn run(
     let memory_limit = planned.container.resources.memory_limit;
     let prepared = began.elapsed();
     failpoint::at("start-before-folder");
+    let mut network_ms = None;
     let running = match planned.own_network.clone() {
         None => start_container(&engine, tasks, planned, &task.alloc_id).await?,
         Some(own) => {
-            let (network, running) = start_connected(&engine, tasks, &context, planned, own).await?;
+            let (network, took, running) = start_connected(&engine, tasks, &context, planned, own, &cancelled).await?;
             state.network = Some(network);
+            network_ms = Some(took.as_millis().to_string());
             running
         }
     };
@@ -109,7 +111,9 @@ pub async fn run(
             ("pull_ms", pulled.as_millis().to_string()),
             ("plan_ms", (prepared - pulled).as_millis().to_string()),
             ("start_ms", (began.elapsed() - prepared).as_millis().to_string()),
-        ],
+        ]
+        .into_iter()
+        .chain(network_ms.map(|took| ("network_ms", took))),
     );
     tracing::info!(
         task = task.id,
@@ -208,18 +212,23 @@ async fn start_connected(
     context: &TaskContext<'_>,
     planned: TaskPlan,
     own: OwnNetwork,
-) -> Result<(DriverNetwork, Running), TaskError> {
+    cancelled: &watch::Receiver<bool>,
+) -> Result<(DriverNetwork, Duration, Running), TaskError> {
     let (container, alloc_id) = (planned.container.id.clone(), &context.task.alloc_id);
     let network = |attachment: &Attachment| DriverNetwork {
         address: own.address(attachment).map(|address| address.to_string()).unwrap_or_default(),
         ports: own.ports.clone(),
         auto_advertise: own.auto_advertise(),
     };
+    let began = std::time::Instant::now();
     let attachment = connect(engine, tasks.clone(), planned, own.wish.clone(), alloc_id).await?;
+    let took = began.elapsed();
     // Only now is it known what stands in /etc/hosts.
     let planned = plan::container_plan(&TaskContext { attached: Attached::To(&attachment), ..*context });
     let started = match planned {
         Err(error) => Err(error.into()),
+        // In a crowd the network may have taken a while.
+        Ok(_) if *cancelled.borrow() => Err(TaskError::Cancelled),
         Ok(planned) => start_container(engine, tasks, planned, alloc_id).await,
     };
     if started.is_err() {
@@ -229,7 +238,7 @@ async fn start_connected(
             tracing::warn!(%error, "the network of a task that did not start was not removed");
         }
     }
-    started.map(|running| (network(&attachment), running))
+    started.map(|running| (network(&attachment), took, running))
 }
 
 async fn connect(

@@ -16,6 +16,7 @@ mod network;
 mod operator;
 mod output;
 mod own_network;
+mod own_network_failures;
 mod pull;
 mod races;
 mod recovery;

@@ -11,20 +11,21 @@ use kit::{
     island::{Island, inside, network_of, talk},
     must::{Must, all, eventually, seconds},
     node::Node,
-    plugin::{Launch, Plugin},
+    plugin::Plugin,
     task::Task,
     tools::Images,
 };
 use serde_json::{Value as Json, json};
 
 /// Where Debian has CNI plugins.
-const CNI_PATH: &str = "/usr/lib/cni";
-const IDLE: &str = "while :; do sleep 1000; done";
+pub const CNI_PATH: &str = "/usr/lib/cni";
+/// Does nothing.
+pub const IDLE: &str = "while :; do sleep 1000; done";
 /// Says hello to whoever connects.
 const SERVER: &str = "nc -ll -p 8080 -e echo hello";
 
 /// The plugin block's part.
-fn bridge(further: Json) -> Json {
+pub fn bridge(further: Json) -> Json {
     let mut network = json!({"cni_path": CNI_PATH});
     if let (Some(network), Json::Object(further)) = (network.as_object_mut(), further) {
         network.extend(further);
@@ -33,7 +34,7 @@ fn bridge(further: Json) -> Json {
 }
 
 /// Ends the node; neither it nor the island may have anything left.
-async fn finish(island: Island, node: Node, plugin: Plugin) {
+pub async fn finish(island: Island, node: Node, plugin: Plugin) {
     node.finish(plugin).await;
     assert_eq!(island.left(), Vec::<String>::new());
 }
@@ -146,6 +147,8 @@ async fn a_task_knows_who_and_where_it_is() {
         .build(&mut plugin)
         .await;
     let answer = plugin.start(&task).await.must("StartTask").network_override.must("a network");
+    let event = plugin.told.event("the start", |event| event.message.starts_with("Started container")).await;
+    assert!(event.annotations.contains_key("network_ms"), "{event:?}");
     assert!(!answer.auto_advertise);
     let ports: Vec<_> = ["http", "same"].map(|label| answer.port_map.get(label).copied()).into();
     assert_eq!(ports, [Some(80), Some(20081)]);
@@ -285,26 +288,14 @@ async fn a_network_outlives_the_plugin() {
     finish(island, node, plugin).await;
 }
 
-#[tokio::test]
-async fn what_a_killed_start_left_is_swept() {
-    let island = Island::enter();
-    let node = Node::new();
-    let launch = Launch::new(&node).env("OCI_RS_FAILPOINT", "start-before-plan");
-    let mut plugin = node.launch_as(launch, bridge(json!({}))).await;
-    let images = Images::start().await;
-    let task = node.task(&images.busybox()).sh(IDLE).port("http", "192.0.2.1", 20080, 80).build(&mut plugin).await;
-    plugin.start(&task).await.err().must("no answer");
-    assert!(!island.left().is_empty(), "the network was made");
-    plugin.process.kill().await;
-    let plugin = node.launch_with(bridge(json!({}))).await;
-    assert!(eventually(seconds(20), || island.left().is_empty() && node.traces().files.is_empty()).await);
-    finish(island, node, plugin).await;
-}
-
-/// A network of the operator's: a plain bridge without anything else.
+/// Networks of the operator's: a plain bridge without anything else, and one whose ports can be published.
 const LAN: &str = r#"{"cniVersion": "0.4.0", "name": "lan", "plugins": [{"type": "bridge", "bridge": "lan0", "isGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.79.0.0/24"}]], "dataDir": "DATA"},
     "dns": {"nameservers": ["10.79.0.1"], "search": ["lan.example"]}}]}"#;
+const DMZ: &str = r#"{"cniVersion": "1.0.0", "name": "dmz", "plugins": [{"type": "bridge", "bridge": "dmz0", "isGateway": true,
+    "capabilities": {"mac": true}, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.80.0.0/24"}]], "dataDir": "DATA",
+    "routes": [{"dst": "0.0.0.0/0"}]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}]}"#;
 
 #[tokio::test]
 async fn networks_of_the_operators() {
@@ -313,7 +304,10 @@ async fn networks_of_the_operators() {
     let folder = node.root().join("cni");
     fs::create_dir(&folder).must("a folder");
     let leases = node.state_dir().join("addresses");
-    fs::write(folder.join("lan.conflist"), LAN.replace("DATA", &leases.to_string_lossy())).must("a network");
+    for (name, network) in [("lan", LAN), ("dmz", DMZ)] {
+        let text = network.replace("DATA", &leases.to_string_lossy());
+        fs::write(folder.join(format!("{name}.conflist")), text).must("a network");
+    }
     let mut plugin = node.launch_with(bridge(json!({"cni_config_dir": folder}))).await;
     let images = Images::start().await;
     let image = images.busybox();
@@ -323,6 +317,16 @@ async fn networks_of_the_operators() {
     let resolv = plugin.sh(&task, "cat /etc/resolv.conf").await;
     assert!(resolv.contains("nameserver 10.79.0.1") && resolv.contains("search lan.example"), "{resolv}");
     plugin.end(&task).await;
+
+    let task = node.task(&image).sh(SERVER).option("network_mode", json!("cni/dmz"));
+    let task = task.option("mac_address", json!("02:42:ac:11:00:63")).port("http", "192.0.2.1", 20080, 8080);
+    let task = task.build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert!(answers(at(Island::NODE, 20080)).await);
+    assert_eq!(island.outside(|| talk(at(Island::NODE, 20080), "")).must("an answer outside"), "hello\n");
+    assert!(plugin.sh(&task, "ip link show eth0").await.contains("02:42:ac:11:00:63"));
+    plugin.end(&task).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask once more");
 
     let with_port = node.task(&image).sh(IDLE).option("network_mode", json!("cni/lan")).port("http", "", 20080, 80);
     let elsewhere = node.task(&image).sh(IDLE).option("network_mode", json!("cni/wan"));
@@ -334,86 +338,6 @@ async fn networks_of_the_operators() {
         assert!(status.message().contains(expected) && !recoverable(&status), "{status}");
     }
     assert!(node.traces().files.is_empty(), "{}", node.traces());
-    finish(island, node, plugin).await;
-}
-
-#[tokio::test]
-async fn without_plugins_other_networks_work() {
-    let island = Island::enter();
-    let node = Node::new();
-    let mut plugin = node.launch_with(bridge(json!({"cni_path": node.root()}))).await;
-    let fingerprint = plugin.told.fingerprint().await;
-    let attribute = &fingerprint.attributes["driver.oci-rs.network.bridge"];
-    assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(false)));
-    let images = Images::start().await;
-    let image = images.busybox();
-    let task = node.task(&image).sh(IDLE).build(&mut plugin).await;
-    let status = plugin.start(&task).await.err().must("a refusal");
-    for part in ["CNI plugin bridge", "CNI plugin host-local", "containernetworking-plugins", "network_mode = \"host\""]
-    {
-        assert!(status.message().contains(part), "{part} in {status}");
-    }
-    assert!(!recoverable(&status), "nothing here changes by itself: another node may have them");
-    for mode in ["host", "none"] {
-        let task = node.task(&image).sh(IDLE).option("network_mode", json!(mode)).build(&mut plugin).await;
-        assert_eq!(plugin.start(&task).await.must("StartTask").network_override, None);
-        plugin.end(&task).await;
-    }
-    finish(island, node, plugin).await;
-}
-
-#[tokio::test]
-async fn a_failing_plugin_leaves_nothing() {
-    let island = Island::enter();
-    let node = Node::new();
-    // The real plugins, but for one that always fails, in front of them.
-    let folder = node.root().join("bin");
-    fs::create_dir(&folder).must("a folder");
-    let script =
-        "#!/bin/sh\n[ $CNI_COMMAND = DEL ] && exit 0\necho '{\"code\": 11, \"msg\": \"no luck today\"}'; exit 1\n";
-    fs::write(folder.join("firewall"), script).must("a plugin");
-    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-    fs::set_permissions(folder.join("firewall"), mode).must("its mode");
-    let path = format!("{}:{CNI_PATH}", folder.display());
-    let mut plugin = node.launch_with(bridge(json!({"cni_path": path}))).await;
-    let images = Images::start().await;
-    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
-    let status = plugin.start(&task).await.err().must("a refusal");
-    assert!(status.message().contains("network oci-rs: firewall failed (ADD): no luck today"), "{status}");
-    assert!(recoverable(&status), "{status}");
-    assert!(node.traces().files.is_empty(), "{}", node.traces());
-    assert_eq!(island.left(), Vec::<String>::new());
-    finish(island, node, plugin).await;
-}
-
-#[tokio::test]
-async fn a_plugin_that_outlives_the_driver_is_waited_for() {
-    let island = Island::enter();
-    let node = Node::new();
-    // The real bridge, once somebody lets it.
-    let folder = node.root().join("bin");
-    fs::create_dir(&folder).must("a folder");
-    let (gate, begun) = (node.root().join("gate"), node.root().join("begun"));
-    rustix::fs::mkfifoat(rustix::fs::CWD, &gate, rustix::fs::Mode::from_raw_mode(0o600)).must("a FIFO");
-    let wait = format!("[ $CNI_COMMAND = ADD ] && : >>{} && read go <{}", begun.display(), gate.display());
-    fs::write(folder.join("bridge"), format!("#!/bin/sh\n{wait}\nexec {CNI_PATH}/bridge\n")).must("a plugin");
-    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-    fs::set_permissions(folder.join("bridge"), mode).must("its mode");
-    let slow = bridge(json!({"cni_path": format!("{}:{CNI_PATH}", folder.display())}));
-    let mut plugin = node.launch_with(slow.clone()).await;
-    let images = Images::start().await;
-    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
-    tokio::select! {
-        answer = plugin.start(&task) => panic!("{answer:?}"),
-        begun = eventually(seconds(20), || begun.exists()) => assert!(begun, "the CNI plugin was called"),
-    }
-    plugin.process.kill().await;
-    let plugin = node.launch_with(slow).await;
-    // The sweep must not take down what is still being made: it would come to be after that.
-    let swept = eventually(std::time::Duration::from_millis(300), || node.traces().files.is_empty()).await;
-    assert!(!swept, "the record of the network stays until it can be taken down");
-    fs::write(&gate, "go\n").must("let it go on");
-    assert!(eventually(seconds(20), || node.traces().files.is_empty()).await, "{}", node.traces());
     finish(island, node, plugin).await;
 }
 

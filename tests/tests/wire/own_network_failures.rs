@@ -1,0 +1,171 @@
+//! Networks of a task's own that are not to be: nodes without plugins, plugins that fail, and deaths in the middle.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kit::{
+    calls::recoverable,
+    island::Island,
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Launch,
+    tools::Images,
+};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use serde_json::json;
+
+use super::own_network::{CNI_PATH, IDLE, bridge, finish};
+
+#[tokio::test]
+async fn what_a_killed_start_left_is_swept() {
+    let island = Island::enter();
+    let node = Node::new();
+    let launch = Launch::new(&node).env("OCI_RS_FAILPOINT", "start-before-plan");
+    let mut plugin = node.launch_as(launch, bridge(json!({}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).port("http", "192.0.2.1", 20080, 80).build(&mut plugin).await;
+    plugin.start(&task).await.err().must("no answer");
+    assert!(!island.left().is_empty(), "the network was made");
+    plugin.process.kill().await;
+    let plugin = node.launch_with(bridge(json!({}))).await;
+    assert!(eventually(seconds(20), || island.left().is_empty() && node.traces().files.is_empty()).await);
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn without_plugins_other_networks_work() {
+    let island = Island::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({"cni_path": node.root()}))).await;
+    let fingerprint = plugin.told.fingerprint().await;
+    let attribute = &fingerprint.attributes["driver.oci-rs.network.bridge"];
+    assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(false)));
+    let images = Images::start().await;
+    let image = images.busybox();
+    let task = node.task(&image).sh(IDLE).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    for part in ["CNI plugin bridge", "CNI plugin host-local", "containernetworking-plugins", "network_mode = \"host\""]
+    {
+        assert!(status.message().contains(part), "{part} in {status}");
+    }
+    assert!(!recoverable(&status), "nothing here changes by itself: another node may have them");
+    for mode in ["host", "none"] {
+        let task = node.task(&image).sh(IDLE).option("network_mode", json!(mode)).build(&mut plugin).await;
+        assert_eq!(plugin.start(&task).await.must("StartTask").network_override, None);
+        plugin.end(&task).await;
+    }
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn a_failing_plugin_leaves_nothing() {
+    let island = Island::enter();
+    let node = Node::new();
+    // The real plugins, but for one that always fails, in front of them.
+    let folder = node.root().join("bin");
+    fs::create_dir(&folder).must("a folder");
+    let script =
+        "#!/bin/sh\n[ $CNI_COMMAND = DEL ] && exit 0\necho '{\"code\": 11, \"msg\": \"no luck today\"}'; exit 1\n";
+    fs::write(folder.join("firewall"), script).must("a plugin");
+    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    fs::set_permissions(folder.join("firewall"), mode).must("its mode");
+    let path = format!("{}:{CNI_PATH}", folder.display());
+    let mut plugin = node.launch_with(bridge(json!({"cni_path": path}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("network oci-rs: firewall failed (ADD): no luck today"), "{status}");
+    assert!(recoverable(&status), "{status}");
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    assert_eq!(island.left(), Vec::<String>::new());
+    finish(island, node, plugin).await;
+}
+
+/// The real bridge plugin behind a gate: whoever opens it lets one call go on. In front of the others in this `cni_path`.
+struct Gated {
+    path: String,
+    gate: PathBuf,
+    begun: PathBuf,
+}
+
+impl Gated {
+    fn new(node: &Node) -> Self {
+        let folder = node.root().join("bin");
+        fs::create_dir(&folder).must("a folder");
+        let (gate, begun) = (node.root().join("gate"), node.root().join("begun"));
+        mkfifoat(CWD, &gate, Mode::from_raw_mode(0o600)).must("a FIFO");
+        let wait = format!("[ $CNI_COMMAND = ADD ] && : >>{} && read go <{}", begun.display(), gate.display());
+        program(&folder.join("bridge"), &format!("{wait}\nexec {CNI_PATH}/bridge\n"));
+        Self { path: format!("{}:{CNI_PATH}", folder.display()), gate, begun }
+    }
+
+    /// Waits until the plugin has been called.
+    async fn called(&self) {
+        assert!(eventually(seconds(20), || self.begun.exists()).await, "the CNI plugin was called");
+    }
+
+    fn open(&self) {
+        fs::write(&self.gate, "go\n").must("let it go on");
+    }
+}
+
+/// Writes a shell script that can be executed.
+fn program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}")).must("a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).must("its mode");
+}
+
+#[tokio::test]
+async fn a_plugin_that_outlives_the_driver_is_waited_for() {
+    let island = Island::enter();
+    let node = Node::new();
+    let gated = Gated::new(&node);
+    let slow = bridge(json!({"cni_path": gated.path}));
+    let mut plugin = node.launch_with(slow.clone()).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    tokio::select! {
+        answer = plugin.start(&task) => panic!("{answer:?}"),
+        () = gated.called() => {}
+    }
+    plugin.process.kill().await;
+    let plugin = node.launch_with(slow).await;
+    // The sweep must not take down what is still being made: it would come to be after that.
+    let swept = eventually(Duration::from_millis(300), || node.traces().files.is_empty()).await;
+    assert!(!swept, "the record of the network stays until it can be taken down");
+    gated.open();
+    assert!(eventually(seconds(20), || node.traces().files.is_empty()).await, "{}", node.traces());
+    finish(island, node, plugin).await;
+}
+
+#[tokio::test]
+async fn a_stop_while_the_network_is_made_ends_the_start() {
+    let island = Island::enter();
+    let node = Node::new();
+    let gated = Gated::new(&node);
+    let trace = node.root().join("trace");
+    let launch = Launch::new(&node).env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
+    let mut plugin = node.launch_as(launch, bridge(json!({"cni_path": gated.path}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let (status, (), ()) = tokio::join!(
+        async { plugin.start(&task).await.err().must("a start that was given up") },
+        async {
+            gated.called().await;
+            plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
+        },
+        async {
+            let told = || fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("owner-before-cancel"));
+            assert!(eventually(seconds(20), told).await, "the stop has arrived");
+            gated.open();
+        },
+    );
+    assert!(status.message().contains("stopped while it was starting"), "{status}");
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    finish(island, node, plugin).await;
+}
