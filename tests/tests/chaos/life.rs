@@ -376,6 +376,8 @@ impl<'a> Lived<'a> {
         let traces = || {
             let mut traces = Traces::find(&alloc.dir, &folders, &own);
             traces.files.retain(|path| path.to_string_lossy().contains(&alloc.id));
+            // Namespaces of others' networks, which are pinned there.
+            traces.mounts.retain(|point| point.contains(&alloc.id));
             traces
         };
         eventually(seconds(10), || traces().processes.is_empty() && traces().files.is_empty()).await;

@@ -12,6 +12,8 @@ pub struct Scenario {
     pub lives: Vec<Life>,
     /// How many at once.
     pub width: usize,
+    /// Every task has a network of its own instead of the host's.
+    pub own_networks: bool,
 }
 
 /// One task from its start to nothing.
@@ -110,12 +112,12 @@ impl Scenario {
     pub fn new(seed: u64, lives: usize) -> Self {
         let mut dice = Dice::new(seed);
         let lives = (0..lives).map(|number| Life::new(number, &mut dice)).collect();
-        Self { lives, width: 3 + dice.below(4) }
+        Self { lives, width: 3 + dice.below(4), own_networks: false }
     }
 
     /// Scenarios with less in them, the shortest first.
     pub fn shorter(&self) -> Vec<Self> {
-        let with = |lives: Vec<Life>| Self { lives, width: self.width };
+        let with = |lives: Vec<Life>| Self { lives, ..*self };
         let mut all = Vec::new();
         let count = self.lives.len();
         let mut part = count / 2;

@@ -18,6 +18,8 @@ const LIVES: usize = 320;
 const LIVES_OF_A_NODE: usize = 20;
 /// Nodes at once.
 const NODES: usize = 2;
+/// One of so many nodes gives tasks networks of their own, which takes time.
+const NODES_PER_ISLAND: usize = 8;
 /// For making a failing scenario shorter.
 const RERUNS: usize = 60;
 const TIME_FOR_RERUNS: Duration = Duration::from_secs(120);
@@ -35,8 +37,12 @@ fn random_lives_with_random_deaths() {
         u64::from_str_radix(&id[..12], 16).must("a random seed")
     });
     let mut dice = Dice::new(seed);
-    let scenarios: Vec<Scenario> =
-        (0..lives.div_ceil(LIVES_OF_A_NODE)).map(|_| Scenario::new(dice.any(), LIVES_OF_A_NODE)).collect();
+    let scenarios: Vec<Scenario> = (0..lives.div_ceil(LIVES_OF_A_NODE))
+        .map(|node| Scenario {
+            own_networks: node % NODES_PER_ISLAND == 1,
+            ..Scenario::new(dice.any(), LIVES_OF_A_NODE)
+        })
+        .collect();
     let next = AtomicUsize::new(0);
     let failed = thread::scope(|scope| {
         let worker = || {
@@ -74,7 +80,7 @@ fn run(scenario: &Scenario) -> Result<(), String> {
 }
 
 async fn live(scenario: &Scenario) {
-    let world = World::new().await;
+    let world = World::new(scenario.own_networks).await;
     let waiting = RefCell::new(scenario.lives.iter());
     let worker = || async {
         loop {

@@ -8,6 +8,7 @@ use std::{
 
 use kit::{
     image::{Compression, Entry, Image as Content, Layer},
+    island::Island,
     leak,
     must::Must,
     node::Node,
@@ -17,7 +18,7 @@ use kit::{
 };
 use proto::hclspec::Spec;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tokio::sync::Mutex;
 
 use crate::scenario::Image;
@@ -26,6 +27,8 @@ use crate::scenario::Image;
 pub struct World {
     /// The machine.
     pub node: Node,
+    /// Its network, if tasks have networks of their own.
+    island: Option<Island>,
     /// The schema of a task's configuration.
     pub schema: Arc<Spec>,
     /// An exec helper was killed, so a command may end by that.
@@ -47,16 +50,18 @@ pub struct Connection {
 }
 
 impl World {
-    /// A node with a plugin.
-    pub async fn new() -> Self {
+    /// A node with a plugin, on an island if tasks are to have networks of their own. That is for the thread's life.
+    pub async fn new(own_networks: bool) -> Self {
+        let island = own_networks.then(Island::enter);
         let node = Node::new();
-        let mut plugin = node.launch().await;
+        let mut plugin = node.launch_with(options(own_networks)).await;
         let schema = plugin.task_schema().await;
         let registry = Registry::start();
         let common = registry.push("common:1", &image("common"));
         let current = Connection { plugin, dead: Cell::new(false), number: 0 };
         Self {
             node,
+            island,
             schema,
             helpers_killed: Cell::new(false),
             registry,
@@ -78,7 +83,7 @@ impl World {
         let old = Rc::clone(&self.current.borrow());
         old.dead.set(true);
         old.plugin.process.signal(Signal::KILL);
-        let plugin = self.node.launch().await;
+        let plugin = self.node.launch_with(options(self.island.is_some())).await;
         let next = Connection { plugin, dead: Cell::new(false), number: old.number + 1 };
         self.current.replace(Rc::new(next));
     }
@@ -113,7 +118,13 @@ impl World {
     pub async fn finish(self) {
         let last = Rc::into_inner(self.current.into_inner()).must("the only hold on the last plugin");
         self.node.finish(last.plugin).await;
+        assert_eq!(self.island.map(|island| island.left()).unwrap_or_default(), Vec::<String>::new());
     }
+}
+
+/// The plugin block's part about networks.
+fn options(own_networks: bool) -> Json {
+    if own_networks { json!({"network": {"cni_path": "/usr/lib/cni"}}) } else { json!({}) }
 }
 
 /// A process's name.
