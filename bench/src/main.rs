@@ -72,7 +72,7 @@ async fn run(order: Order) {
     for case in &order.cases {
         match case.as_str() {
             "start" => start::measure(&arena, lineup, &mut quiet, order.rounds).await,
-            "network" => network::measure(&arena, order.rounds).await,
+            "network" => network::measure(&arena, &mut quiet, order.rounds).await,
             "exec" => exec::measure(&arena, lineup, &mut quiet, order.rounds).await,
             "memory" => memory::measure(&arena, lineup).await,
             "pull" => pull::ordinary(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,

@@ -32,22 +32,23 @@ const NETWORKS: [(&str, &str, bool); 4] = [
 ];
 
 /// Measures the table.
-pub async fn measure(arena: &Arena, rounds: usize) {
+pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
     note("network");
     let data = arena.fresh("network");
     let root = data.path().to_owned();
     // Only a thread of its own can be on an island.
-    tokio::task::spawn_blocking(move || on_an_island(root, rounds)).await.must("the measurement");
+    let waited = std::mem::take(quiet);
+    *quiet = tokio::task::spawn_blocking(move || on_an_island(root, waited, rounds)).await.must("the measurement");
 }
 
-fn on_an_island(root: PathBuf, rounds: usize) {
+fn on_an_island(root: PathBuf, mut quiet: Quiet, rounds: usize) -> Quiet {
     let _island = Island::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().must("an async runtime");
     runtime.block_on(async {
-        let Some((_registry, image)) = images::small() else { return };
+        let Some((_registry, image)) = images::small() else { return quiet };
         let options = json!({"cni_path": CNI_PATH, "default_mode": "host"});
         let mut ours = Ours::launch(&binary(), "oci-rs", &root.join("oci-rs"), options).await;
-        let (mut series, mut quiet) = (Series::default(), Quiet::default());
+        let mut series = Series::default();
         // The first round makes the bridge and the chains, and is not counted.
         for number in 0..=rounds {
             if number % 5 == 0 {
@@ -63,7 +64,8 @@ fn on_an_island(root: PathBuf, rounds: usize) {
         }
         series.table("start, by network");
         ours.finish().await;
-    });
+        quiet
+    })
 }
 
 async fn task(node: &Node, plugin: &mut Plugin, image: &str, mode: &str, publish: bool) -> Task {
