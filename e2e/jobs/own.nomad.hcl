@@ -1,6 +1,11 @@
 # The docker driver's commonest job: no network of the group's, a port of the node that leads to one of the container.
 variable "image" { type = string }
 
+variable "mode" {
+  type    = string
+  default = "bridge"
+}
+
 variable "service" {
   type    = string
   default = "own"
@@ -46,7 +51,7 @@ job "own" {
 
       config {
         image        = var.image
-        network_mode = "bridge"
+        network_mode = var.mode
         ports        = concat(["http", "ask"], var.six)
         hostname     = "own-1"
         # @config@

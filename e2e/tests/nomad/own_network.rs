@@ -19,7 +19,8 @@ use crate::{
 };
 
 pub const CASES: &[Case] = &[
-    ("own_network_publishes_ports", SharedAgent, publishes_ports),
+    ("own_network_publishes_ports", SharedAgent, |env| publishes_ports(env, "bridge")),
+    ("own_network_by_cni_configuration_publishes_ports", SharedAgent, |env| publishes_ports(env, "cni/e2e")),
     ("own_network_is_told_to_services", SharedAgent, is_told_to_services),
     ("own_network_is_new_for_each_start", SharedAgent, is_new_for_each_start),
     ("own_network_outlives_agent_and_plugin", OwnAgent, outlives_agent_and_plugin),
@@ -29,9 +30,14 @@ pub const CASES: &[Case] = &[
 const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
 const ASK: u16 = 7007;
 
-fn own(env: &Env) -> Job {
-    let six: &[&str] = if network::has_ipv6() { &["six"] } else { &[] };
-    Job::new("own").var("image", &env.registry.image()).list("six", six)
+fn own(env: &Env, mode: &str) -> Job {
+    let six: &[&str] = if has_ipv6(mode) { &["six"] } else { &[] };
+    Job::new("own").var("image", &env.registry.image()).var("mode", mode).list("six", six)
+}
+
+/// The CNI network of tests has IPv4 only.
+fn has_ipv6(mode: &str) -> bool {
+    mode == "bridge" && network::has_ipv6()
 }
 
 /// The container's address, as it sees it itself.
@@ -39,8 +45,8 @@ fn address(alloc: &Alloc) -> Outcome<String> {
     Ok(alloc.sh("hostname -i")?.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-fn publishes_ports(env: &Env) -> Outcome {
-    let alloc = env.agent.run(&own(env))?;
+fn publishes_ports(env: &Env, mode: &str) -> Outcome {
+    let alloc = env.agent.run(&own(env, mode))?;
     alloc.wait_running()?;
     let http = alloc.address("http")?;
     assert!(http.starts_with(&format!("{NODE}:")), "{http}");
@@ -59,8 +65,8 @@ fn publishes_ports(env: &Env) -> Outcome {
 
     let call = |url: String| alloc.sh(&format!("wget -q -O - {url}")).map(drop);
     let came = env.outside.caller(STRANGER.into(), |at| call(format!("http://{at}/")))?;
-    assert_eq!(came, NODE, "the stranger knows no address of the bridge");
-    if network::has_ipv6() {
+    assert_eq!(came, NODE, "the stranger knows no address of the container");
+    if has_ipv6(mode) {
         let six = alloc.address("six")?;
         assert!(six.starts_with(&format!("[{NODE6}]:")), "{six}");
         assert_eq!(env.outside.fetch(&format!("http://{six}/"))?, PAGE);
@@ -73,7 +79,7 @@ fn publishes_ports(env: &Env) -> Outcome {
 }
 
 fn is_told_to_services(env: &Env) -> Outcome {
-    let alloc = env.agent.run(&own(env).var("service", "told"))?;
+    let alloc = env.agent.run(&own(env, "bridge").var("service", "told"))?;
     alloc.wait_running()?;
     let registered = |name: &str| {
         let path = format!("/v1/service/{name}");
@@ -96,7 +102,7 @@ fn is_told_to_services(env: &Env) -> Outcome {
 }
 
 fn is_new_for_each_start(env: &Env) -> Outcome {
-    let allocs = env.agent.run_many(&own(env).number("count", 3), 3)?;
+    let allocs = env.agent.run_many(&own(env, "bridge").number("count", 3), 3)?;
     let mut addresses = Vec::new();
     for alloc in &allocs {
         alloc.wait_running()?;
@@ -129,7 +135,7 @@ fn page_outside(env: &Env, alloc: &Alloc) -> Outcome<String> {
 
 /// Killed together, so that nobody who made the network is left.
 fn outlives_agent_and_plugin(env: &Env) -> Outcome {
-    let alloc = env.agent.run(&own(env))?;
+    let alloc = env.agent.run(&own(env, "bridge"))?;
     alloc.wait_running()?;
     assert_eq!(page_outside(env, &alloc)?, PAGE);
     let (init, inner) = (alloc.init()?, address(&alloc)?);
