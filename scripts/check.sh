@@ -47,6 +47,8 @@ step_fuzz() { FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
 
 step_e2e() {
     need_root "e2e"
+    # The cases build it too, where no network is: here its modules can be fetched.
+    go -C e2e/conformance build -trimpath -o /dev/null ./boxes
     # Of the whole workspace, so that the same features are chosen and nothing is built again.
     OCI_RS_E2E=1 cargo test --workspace --test nomad -- ${ONLY:+"$ONLY"}
 }

@@ -132,9 +132,9 @@ fn processes(folder: &Path, allocs: &[String]) -> Vec<Process> {
     found
 }
 
-/// Server, client and the plugin that serves it, which are to live longer than jobs.
+/// Server, client and the plugins that serve it, which are to live longer than jobs.
 fn is_agent(process: &Process, folder: &Path) -> bool {
-    Path::new(&process.exe) == folder.join("plugins/oci-rs")
+    Path::new(&process.exe).parent() == Some(&folder.join("plugins"))
         || process.command.contains(&format!("agent -config {}/", folder.display()))
 }
 

@@ -5,6 +5,7 @@
 //! the tools the cases are skipped with the reason, unless `OCI_RS_E2E=1` says that they must run.
 
 mod batch;
+mod devices;
 mod exec;
 mod lives;
 mod mistakes;
@@ -14,6 +15,7 @@ mod recovery;
 mod rollout;
 mod service;
 mod survival;
+mod volumes;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -70,6 +72,8 @@ fn main() -> ExitCode {
         own_network::CASES,
         exec::CASES,
         mistakes::CASES,
+        devices::CASES,
+        volumes::CASES,
         recovery::CASES,
         rollout::CASES,
         survival::CASES,

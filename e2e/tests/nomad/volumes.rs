@@ -1,0 +1,106 @@
+//! Dynamic host volumes: made by `nomad volume create`, mounted by jobs, there for the next task, job and agent.
+
+use std::{ffi::CStr, fs, path::PathBuf};
+
+use e2e::{Agent, Alloc, Failure, Job, Outcome};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
+
+use crate::{Case, Env, Needs::OwnAgent};
+
+pub const CASES: &[Case] = &[("volume_outlives_task_agent_and_job", OwnAgent, outlives_task_agent_and_job)];
+
+/// Mounted until it goes.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Nothing to undo once it is gone.
+        unmount(&self.0, UnmountFlags::DETACH).ok();
+    }
+}
+
+/// `nomad` with these words, which must succeed.
+fn nomad(agent: &Agent, words: &[&str]) -> Outcome<String> {
+    let output = agent.nomad(words)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(Failure(format!("nomad {words:?}: {output:?}")))
+}
+
+/// Makes a volume by Nomad's own plugin `mkdir`; its id and its folder.
+fn create(agent: &Agent, name: &str) -> Outcome<(String, PathBuf)> {
+    let file = agent.path().join(format!("{name}.volume.hcl"));
+    let capability = "capability {\n  access_mode = \"single-node-writer\"\n  attachment_mode = \"file-system\"\n}\n";
+    fs::write(&file, format!("name = \"{name}\"\ntype = \"host\"\nplugin_id = \"mkdir\"\n{capability}"))?;
+    nomad(agent, &["volume", "create", &file.to_string_lossy()])?;
+    let volumes = agent.api().get("/v1/volumes?type=host")?;
+    let id = volumes.as_array().into_iter().flatten().find(|volume| volume["Name"] == name);
+    let id = id.and_then(|volume| volume["ID"].as_str()).ok_or_else(|| Failure(format!("no {name} in {volumes}")))?;
+    let volume = agent.api().get(&format!("/v1/volume/host/{id}"))?;
+    let folder = volume["HostPath"].as_str().ok_or_else(|| Failure(format!("no folder in {volume}")))?;
+    Ok((id.to_owned(), folder.into()))
+}
+
+/// What a script prints in the task.
+fn sh(alloc: &Alloc, script: &str) -> Outcome<String> {
+    let output = alloc.exec(&["/bin/sh", "-c", script])?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The task has been started so many times by now, in this allocation or in an earlier one.
+fn wait_starts(alloc: &Alloc, folder: &std::path::Path, starts: usize) -> Outcome {
+    let book = || fs::read_to_string(folder.join("book")).unwrap_or_default().lines().count();
+    e2e::watch::until(folder, &format!("start {starts}"), std::time::Duration::from_secs(60), || {
+        (book() >= starts).then_some(())
+    })?;
+    alloc.wait_running()
+}
+
+fn outlives_task_agent_and_job(env: &Env) -> Outcome {
+    let (id, folder) = create(env.agent, "kept")?;
+    // As on a host that was set up by systemd, whatever this one is like.
+    mount_bind(&folder, &folder)?;
+    let shared = Mounted(folder.clone());
+    mount_change(&folder, MountPropagationFlags::SHARED)?;
+
+    let job = Job::new("volume").var("image", &env.registry.image()).var("volume", "kept");
+    let alloc = env.agent.run(&job)?;
+    wait_starts(&alloc, &folder, 1)?;
+    let written = sh(&alloc, "echo kept > /data/file && cat /readonly/file; echo x > /readonly/file || echo refused")?;
+    assert_eq!(written, "kept\nrefused\n");
+    assert_eq!(fs::read_to_string(folder.join("file"))?, "kept\n");
+
+    // What the host mounts later shows where the job wants it, and nowhere else.
+    fs::create_dir(folder.join("late"))?;
+    mount("tmpfs", folder.join("late"), "tmpfs", MountFlags::empty(), None::<&CStr>)?;
+    let late = Mounted(folder.join("late"));
+    fs::write(folder.join("late/file"), "late\n")?;
+    let look = "cat /following/late/file; ls /data/late /readonly/late";
+    assert_eq!(sh(&alloc, look)?, "late\n/data/late:\n\n/readonly/late:\n");
+    drop(late);
+    assert_eq!(sh(&alloc, "ls /following/late")?, "");
+
+    // The agent goes and comes back, and the task does not notice; then the task is started again.
+    let init = alloc.init()?;
+    env.agent.stop()?;
+    env.agent.launch()?;
+    alloc.wait_running()?;
+    assert_eq!(alloc.init()?, init);
+    assert_eq!(sh(&alloc, "cat /data/file /following/file")?, "kept\nkept\n");
+    nomad(env.agent, &["alloc", "restart", &alloc.id])?;
+    wait_starts(&alloc, &folder, 2)?;
+    assert_ne!(alloc.init()?, init);
+    assert_eq!(sh(&alloc, "cat /readonly/file; echo x > /readonly/file || echo refused")?, "kept\nrefused\n");
+    alloc.stop()?;
+
+    // Another job finds it too, and only when no job needs it any more does it go.
+    let next = env.agent.run(&job)?;
+    wait_starts(&next, &folder, 3)?;
+    assert_eq!(sh(&next, "cat /data/file")?, "kept\n");
+    next.stop()?;
+    drop(shared);
+    nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
+    assert!(!folder.exists(), "{} is left", folder.display());
+    Ok(())
+}
