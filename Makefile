@@ -1,5 +1,5 @@
 # oci-rs: `make help` says what there is.
-.PHONY: help build setup demo demo-stop test check chaos e2e conformance fuzz bench fmt clean
+.PHONY: help build setup demo demo-stop test test-v2 check chaos e2e conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -18,6 +18,10 @@ demo-stop: ## End a demo that was started with KEEP=1
 
 test: ## Everything that CI checks (root)
 	@scripts/check.sh
+
+test-v2: ## The tests of containers under control groups v2, in a virtual machine. ARGS="wire limits" picks a suite and cases
+	cargo build -p oci-rs
+	@scripts/test-v2.sh $(ARGS)
 
 check: ## Format, lints, licences, documentation: no root, no Nomad
 	@scripts/check.sh format lint licences docs

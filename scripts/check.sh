@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL="format lint licences docs build test fuzz e2e conformance"
+ALL="format lint licences docs build test v2 fuzz e2e conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # What e2e and conformance run: the dev build, which `build` makes together with the tests, so that nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
@@ -16,7 +16,7 @@ step_format() {
     local unformatted
     unformatted=$(gofmt -l e2e/conformance)
     [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted"; return 1; }
-    bash -n scripts/*.sh .ci/run
+    bash -n scripts/*.sh scripts/vm/* .ci/run
 }
 
 step_lint() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
@@ -41,6 +41,9 @@ step_build() { cargo build --quiet --workspace --all-targets; }
 
 # e2e has a step of its own.
 step_test() { cargo test --workspace --exclude oci-rs-e2e --no-fail-fast; }
+
+# What the kernel does otherwise there; `make test-v2` runs the rest too.
+step_v2() { scripts/test-v2.sh quick; }
 
 # The same walk each time, so that what it finds comes from the change; `make fuzz` takes another one each time.
 step_fuzz() { FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
@@ -77,7 +80,7 @@ for step in "$@"; do
     [[ " $ALL " = *" $step "* ]] || die "unknown step $step; there are: $ALL"
 done
 # What they run must be there and up to date, also when only they are asked for.
-if [[ " $* " =~ \ (e2e|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
+if [[ " $* " =~ \ (v2|e2e|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
 for step in "$@"; do run_step "$step"; done
 
 [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (all in $SECONDS s)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need and what is not there yet: Debian packages, the Rust target, Nomad (built
-# from the Go module proxy) and cargo-deny. Needs nothing but package registries; does nothing when all is there.
+# from the Go module proxy), cargo-deny, and a kernel for a virtual machine. Needs nothing but package registries; does nothing when all is there.
 #   setup.sh            everything
 #   setup.sh demo       without what only the tests use
 . "$(dirname "$0")/lib.sh"
@@ -8,7 +8,7 @@
 # package:file that shows that it is there
 PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
     docker-registry:/usr/bin/docker-registry e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
-    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci ca-certificates:/etc/ssl/certs/ca-certificates.crt xfsprogs:/sbin/mkfs.xfs"
+    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci ca-certificates:/etc/ssl/certs/ca-certificates.crt xfsprogs:/sbin/mkfs.xfs"
 
 packages() {
     local entry missing=()
@@ -57,7 +57,38 @@ cargo_deny() {
         cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny
 }
 
+# The kernel of scripts/test-v2.sh: Debian's for virtual machines, unpacked and nowhere installed.
+linux() {
+    [ -e "$TOOLS/linux/vmlinuz" ] && return 0
+    local work package
+    say "Unpacking a kernel for the virtual machine of the tests on control groups v2"
+    package=$(linux_package)
+    [ -n "$package" ] || { apt-get update -q >/dev/null && package=$(linux_package); }
+    [ -n "$package" ] || die "no package that linux-image-cloud-amd64 depends on: is this Debian?"
+    mkdir -p "$TOOLS"
+    work=$(mktemp -d "$TOOLS/.linux.XXXXXX")
+    (
+        cd "$work"
+        # Without its sandbox, whose user need not be able to write here.
+        apt-get download -q -o APT::Sandbox::User=root "$package" >/dev/null
+        dpkg-deb -x ./*.deb tree
+        # The folder of the modules' dependencies, which installing would make.
+        mkdir linux
+        cp tree/boot/vmlinuz-* linux/vmlinuz
+        busybox depmod -b "$work/tree" "$(ls tree/lib/modules)"
+        mv tree/lib/modules linux/modules
+    )
+    rm -rf "$TOOLS/linux"
+    mv "$work/linux" "$TOOLS/linux"
+    rm -rf "$work"
+}
+
+linux_package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1; }
+
 packages
 rust
 nomad
-[ "${1:-}" = demo ] || cargo_deny
+if [ "${1:-}" != demo ]; then
+    cargo_deny
+    linux
+fi

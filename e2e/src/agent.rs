@@ -23,6 +23,7 @@ use tempfile::TempDir;
 
 use crate::{
     Alloc, Context, Failure, Outcome, Tools, api::Api, leaks, network, nomad::Nomad, process, registry::free_port,
+    watch::patient,
 };
 
 const START: Duration = Duration::from_secs(60);
@@ -87,7 +88,7 @@ impl Agent {
     /// With the end of the logs.
     pub fn launch(&self) -> Outcome {
         self.client.start()?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + patient(START);
         // The server still believes in a client that has died, so ask the client.
         while let Err(failure) = self.client_ready() {
             if !self.client.runs() || !self.server.runs() || Instant::now() > deadline {
@@ -103,7 +104,7 @@ impl Agent {
 
     /// A client that finds no leader tries again only after fifteen seconds or more.
     fn wait_leader(&self) -> Outcome {
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + patient(START);
         while !self
             .api
             .get("/v1/status/leader")
@@ -147,7 +148,7 @@ impl Agent {
     /// # Errors
     /// When there is none, or no single one after the short-lived ones have had time to end.
     pub fn plugin_pid(&self) -> Outcome<i32> {
-        let deadline = Instant::now() + Duration::from_secs(15);
+        let deadline = Instant::now() + patient(Duration::from_secs(15));
         loop {
             let found = process::running(&self.driver());
             if let [plugin] = found.as_slice() {

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::{
     Agent, Context, Failure, Outcome,
     process::{self, Process},
+    watch::patient,
 };
 
 /// Nothing takes that long on a quiet machine; test machines are busy.
@@ -228,7 +229,7 @@ impl<'a> Alloc<'a> {
     /// # Errors
     /// After a while, with the log's end.
     pub fn wait_log(&self, stream: &str, ready: impl Fn(&[u8]) -> bool) -> Outcome<Vec<u8>> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + patient(Duration::from_secs(20));
         loop {
             let log = self.log(stream).unwrap_or_default();
             if ready(&log) {

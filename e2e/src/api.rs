@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 use ureq::{Body, http::Response};
 
-use crate::{Context, Failure, Outcome};
+use crate::{Context, Failure, Outcome, watch::patient};
 
 /// One agent's API.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl Api {
         limit: Duration,
         mut ready: impl FnMut(&Value) -> Option<T>,
     ) -> Outcome<T> {
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now() + patient(limit);
         let separator = if path.contains('?') { '&' } else { '?' };
         let mut index = 0;
         let mut last = String::from("no answer");

@@ -19,12 +19,13 @@ use rustix::{
 use crate::{
     network,
     process::{self, Process},
+    watch::patient,
 };
 
 /// Asks until nothing is left, or gives up after some seconds: the kernel and Nomad take things down in the background.
 #[must_use]
 pub fn settle(look: impl Fn() -> Vec<String>) -> Vec<String> {
-    let deadline = Instant::now() + Duration::from_secs(15);
+    let deadline = Instant::now() + patient(Duration::from_secs(15));
     loop {
         let found = look();
         if found.is_empty() || Instant::now() > deadline {

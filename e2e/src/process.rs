@@ -11,7 +11,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use crate::{Context, Outcome};
+use crate::{Context, Outcome, watch::patient};
 
 /// A process as /proc showed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub fn wait_gone(pid: i32, limit: Duration) -> Outcome<bool> {
         Err(rustix::io::Errno::SRCH) => return Ok(true),
         Err(error) => return Err(error.into()),
     };
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + patient(limit);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left)?;

@@ -15,7 +15,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Context, Failure, Outcome, Tools, api};
+use crate::{Context, Failure, Outcome, Tools, api, watch::patient};
 
 /// A port of the loopback address that is free now, below the range that outgoing connections use.
 ///
@@ -113,7 +113,7 @@ impl Registry {
         command.stdout(log_file.try_clone()?).stderr(log_file);
         let child = command.spawn().context("docker-registry")?;
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + patient(Duration::from_secs(20));
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             if Instant::now() > deadline {
                 return Err(Failure(format!("the registry did not start: {}", fs::read_to_string(&log)?)));

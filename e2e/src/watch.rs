@@ -14,6 +14,14 @@ use rustix::{
 
 use crate::{Failure, Outcome};
 
+/// A time limit as it holds here: `OCI_RS_PATIENCE` says how many times longer everything may take on this machine than on a usual
+/// one, because it is an emulated one (`scripts/test-v2.sh`).
+#[must_use]
+pub fn patient(limit: Duration) -> Duration {
+    let factor = std::env::var("OCI_RS_PATIENCE").ok().and_then(|text| text.parse().ok());
+    limit.saturating_mul(factor.unwrap_or(1))
+}
+
 /// Looks now and after each change in `folder` and the folders directly in it, until `look` finds what it looks for.
 ///
 /// # Errors
@@ -21,6 +29,7 @@ use crate::{Failure, Outcome};
 pub fn until<T>(folder: &Path, what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Outcome<T> {
     let changes =
         WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE | WatchFlags::DELETE;
+    let limit = patient(limit);
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     let deadline = Instant::now() + limit;
     inotify::add_watch(&inotify, folder, changes)?;

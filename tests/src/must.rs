@@ -34,8 +34,16 @@ impl<T> Must<T> for Option<T> {
     }
 }
 
+/// A time limit of a test as it holds here: `OCI_RS_PATIENCE` says how many times longer everything may take on this machine
+/// than on a usual one, because it is an emulated one (`scripts/test-v2.sh`).
+pub fn patient(limit: Duration) -> Duration {
+    let factor = std::env::var("OCI_RS_PATIENCE").map_or(1, |text| text.parse().must("OCI_RS_PATIENCE"));
+    limit.saturating_mul(factor)
+}
+
 /// The future's value, or the end of the test when it takes longer than `limit`.
 pub async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
+    let limit = patient(limit);
     match tokio::time::timeout(limit, future).await {
         Ok(value) => value,
         Err(_) => panic!("{what}: nothing within {limit:?}"),
@@ -61,7 +69,7 @@ pub const fn seconds(count: u64) -> Duration {
 ///
 /// Only for what the kernel cannot tell a stranger; returns false when `limit` has passed.
 pub async fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let deadline = tokio::time::Instant::now() + limit;
+    let deadline = tokio::time::Instant::now() + patient(limit);
     loop {
         if condition() {
             return true;

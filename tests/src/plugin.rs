@@ -34,7 +34,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     hcl,
-    must::{Must, seconds, within},
+    must::{Must, patient, seconds, within},
     node::Node,
 };
 
@@ -183,7 +183,7 @@ impl Lines {
         let mut state = self.state.clone();
         let reached = |state: &LinesState| state.ended || state.lines.iter().any(|line| condition(line));
         // Whether it came or not is seen below.
-        drop(tokio::time::timeout(limit, state.wait_for(reached)).await);
+        drop(tokio::time::timeout(patient(limit), state.wait_for(reached)).await);
         let lines = self.so_far();
         lines.iter().find(|line| condition(line)).cloned().must(&format!("{what} among {lines:#?}"))
     }

@@ -21,7 +21,13 @@ use rustix::{
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::watch;
 
-use crate::{cgroup::TaskGroups, hcl, must::Must, node::Node, plugin::Plugin};
+use crate::{
+    cgroup::TaskGroups,
+    hcl,
+    must::{Must, patient},
+    node::Node,
+    plugin::Plugin,
+};
 
 /// The user that owns what tasks may write.
 const NOBODY: u32 = 65534;
@@ -218,7 +224,7 @@ impl Log {
     pub async fn contains(&self, text: &str, limit: Duration) -> String {
         let mut state = self.state.clone();
         let reached = |state: &LogState| state.ended || String::from_utf8_lossy(&state.bytes).contains(text);
-        let waited = tokio::time::timeout(limit, state.wait_for(reached)).await.is_ok();
+        let waited = tokio::time::timeout(patient(limit), state.wait_for(reached)).await.is_ok();
         let all = self.so_far();
         assert!(
             all.contains(text),
@@ -236,7 +242,7 @@ impl Log {
     /// The same for output that is no text.
     pub async fn all_bytes(&self, limit: Duration) -> Vec<u8> {
         let mut state = self.state.clone();
-        let ended = tokio::time::timeout(limit, state.wait_for(|state| state.ended)).await.is_ok();
+        let ended = tokio::time::timeout(patient(limit), state.wait_for(|state| state.ended)).await.is_ok();
         assert!(ended, "the log FIFO is still held open by a writer after {limit:?}; so far {:?}", self.so_far());
         self.state.borrow().bytes.clone()
     }

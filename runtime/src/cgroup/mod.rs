@@ -107,6 +107,20 @@ impl Groups {
             .map(|group| group.path.as_path())
     }
 
+    /// Whether a limit on swap can be written to them, once they are there.
+    pub fn count_swap(&self) -> bool {
+        let root = Path::new(hierarchy::ROOT);
+        match (self.mode, self.members.iter().find(|group| !group.ours)) {
+            (Mode::V1, _) => root.join("memory/memory.memsw.limit_in_bytes").exists(),
+            (Mode::V2, Some(there)) => there.path.join("memory.swap.max").exists(),
+            // The root has no limits. Groups below it will have this one if the kernel has swap and counts memory at all.
+            (Mode::V2, None) => {
+                let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+                Path::new("/proc/swaps").exists() && controllers.split_whitespace().any(|name| name == "memory")
+            }
+        }
+    }
+
     /// How often the kernel has killed a process here for want of memory; 0 when nobody counts.
     pub fn oom_kills(&self) -> u64 {
         let file = match self.mode {

@@ -140,7 +140,7 @@ fn complete_spec(
         &Facts {
             user,
             cgroup_mode: groups.mode,
-            swap_accounting: swap_accounting(groups.mode),
+            swap_accounting: groups.count_swap(),
             held: held_capabilities(),
             devices,
             rootfs: &task.rootfs(),
@@ -299,14 +299,6 @@ fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
         }
     }
     Ok(found)
-}
-
-fn swap_accounting(mode: Mode) -> bool {
-    match mode {
-        Mode::V1 => Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists(),
-        // Only groups below the root have the file; it is there when the kernel has swap at all.
-        Mode::V2 => Path::new("/proc/swaps").exists(),
-    }
 }
 
 pub(crate) fn held_capabilities() -> CapabilityMask {

@@ -19,8 +19,8 @@ pub(super) fn resources(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux
     if facts.swap_accounting {
         // Memory and swap together: no swap beyond the limit.
         memory.set_swap(limits.memory_limit.map(bytes));
-        if limits.memory_limit.is_some() && facts.cgroup_mode == Mode::V2 {
-            // libcontainer does not write the 0 that the difference of the two comes to.
+        if facts.cgroup_mode == Mode::V2 {
+            // Here swap has a limit of its own. libcontainer does not write the 0 that the difference of the two comes to.
             resources.set_unified(Some(HashMap::from([("memory.swap.max".to_owned(), "0".to_owned())])));
         }
     }

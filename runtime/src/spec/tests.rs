@@ -155,7 +155,10 @@ fn swap_is_off_whatever_the_kernel() {
     assert_eq!(swap(&limited, Mode::V1, true), (Some(1 << 20), None));
     assert_eq!(swap(&limited, Mode::V2, true), (Some(1 << 20), Some("0".to_owned())));
     assert_eq!(swap(&limited, Mode::V1, false), (None, None));
-    assert_eq!(swap(&plan(), Mode::V2, true), (None, None));
+    // Without a limit on memory, version 1 has no way to say it.
+    assert_eq!(swap(&plan(), Mode::V1, true), (None, None));
+    assert_eq!(swap(&plan(), Mode::V2, true), (None, Some("0".to_owned())));
+    assert_eq!(swap(&limited, Mode::V2, false), (None, None));
 }
 
 #[test]

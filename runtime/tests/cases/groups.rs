@@ -1,13 +1,19 @@
 //! Control groups: limits, the groups that stay and those that go, running out of memory.
 
-use std::{fs, path::PathBuf};
-
-use runtime::{
-    cgroup::{Mode, mode},
-    plan::{Mount, MountKind, Propagation, Resources},
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
 };
 
-use crate::common::{Node, control_groups};
+use runtime::{
+    Running, Status,
+    cgroup::{Mode, mode},
+    plan::{ContainerPlan, Device, Mount, MountKind, Propagation, Resources},
+};
+
+use crate::common::{Node, control_groups, eventually};
 
 pub const CASES: &[(&str, fn())] = &[
     ("groups_limits", limits),
@@ -16,6 +22,11 @@ pub const CASES: &[(&str, fn())] = &[
     ("groups_that_were_there_stay", groups_that_were_there_stay),
     ("groups_made_inside_go", groups_made_inside_go),
     ("groups_cpuset_of_the_caller", cpuset_of_the_caller),
+    ("groups_cores_follow_the_caller", cores_follow_the_caller),
+    ("groups_devices_are_not_inherited", devices_are_not_inherited),
+    ("groups_frozen_ones_end", frozen_ones_end),
+    ("groups_forks_do_not_escape_the_end", forks_do_not_escape_the_end),
+    ("groups_swap_is_off", swap_is_off),
     ("groups_process_limit", process_limit),
 ];
 
@@ -175,13 +186,7 @@ fn cpuset_of_the_caller() {
     }
     let node = Node::new();
     let group = PathBuf::from(format!("/sys/fs/cgroup/cpuset{}-share", node.cgroup));
-    fs::create_dir_all(&group).expect("a group");
-    let parent = group.parent().expect("a parent");
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        let whole = fs::read_to_string(PathBuf::from("/sys/fs/cgroup/cpuset").join(file)).expect("a file");
-        fs::write(parent.join(file), whole.trim()).expect("set");
-        fs::write(group.join(file), whole.trim()).expect("set");
-    }
+    make_cpuset(&group);
     let mut plan = node.plan("sleep 100");
     plan.cgroup.cpuset_v1 = Some(group.clone());
     plan.resources.cpuset_cpus = Some("0".to_owned());
@@ -191,6 +196,146 @@ fn cpuset_of_the_caller() {
     assert_eq!(fs::read_to_string(group.join("cpuset.cpus")).expect("cores").trim(), "0");
     drop(container);
     fs::remove_dir(&group).expect("the caller's group stays, empty");
+}
+
+/// Starts a container in a group that stays, does something with its first process, and destroys it.
+fn in_a_group_that_stays<T>(node: &Node, plan: &ContainerPlan, look: impl FnOnce(&Running) -> T) -> T {
+    let running = node.runtime.start(plan).expect("started");
+    let seen = look(&running);
+    node.runtime.destroy(&plan.id).expect("destroyed");
+    seen
+}
+
+/// Nomad moves cores between its tasks while they run, by writing to the group that it made around them.
+fn cores_follow_the_caller() {
+    let node = Node::new();
+    let mut plan = node.plan("sleep 100");
+    let (around, scope) = match mode().expect("a mode") {
+        Mode::V1 => {
+            let group = PathBuf::from(format!("/sys/fs/cgroup/cpuset{}-share", node.cgroup));
+            make_cpuset(&group);
+            plan.cgroup.cpuset_v1 = Some(group.clone());
+            (group, None)
+        }
+        Mode::V2 => {
+            plan.cgroup.path = format!("{}-share.slice/task.scope", node.cgroup);
+            let scope = PathBuf::from(format!("/sys/fs/cgroup{}", plan.cgroup.path));
+            fs::create_dir_all(&scope).expect("a group");
+            let around = scope.parent().expect("a slice").to_owned();
+            for folder in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"].map(Path::new).into_iter().chain([&*around])
+            {
+                fs::write(folder.join("cgroup.subtree_control"), "+cpuset").expect("enabled, as Nomad does");
+            }
+            (around, Some(scope))
+        }
+    };
+    in_a_group_that_stays(&node, &plan, |running| {
+        let cores = || {
+            let status = fs::read_to_string(format!("/proc/{}/status", running.init.pid)).expect("a status");
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a field");
+            list.trim().to_owned()
+        };
+        let all = cores();
+        fs::write(around.join("cpuset.cpus"), "0").expect("set");
+        assert_eq!(cores(), "0");
+        fs::write(around.join("cpuset.cpus"), &all).expect("set");
+        assert_eq!(cores(), all);
+    });
+    for group in scope.iter().chain([&around]) {
+        fs::remove_dir(group).expect("the caller's group stays, empty");
+    }
+}
+
+/// The group stays over a task's restart; what was allowed to the first run does not.
+fn devices_are_not_inherited() {
+    let node = Node::new();
+    let path = format!("{}-restarted", node.cgroup);
+    let mode = mode().expect("a mode");
+    let group = match mode {
+        Mode::V1 => PathBuf::from(format!("/sys/fs/cgroup/devices{path}")),
+        Mode::V2 => PathBuf::from(format!("/sys/fs/cgroup{path}")),
+    };
+    fs::create_dir_all(&group).expect("a group");
+    let may_open = |devices: Vec<Device>| {
+        let mut plan = node.plan("mknod /log c 1 11 || exit 9; : >> /log || exit 1");
+        plan.cgroup.path.clone_from(&path);
+        plan.security.capabilities.push("CAP_MKNOD".to_owned());
+        plan.devices = devices;
+        in_a_group_that_stays(&node, &plan, |running| {
+            assert!(running.monitor.wait_for(Some(Duration::from_secs(20))).expect("a poll"));
+            match node.runtime.status(&plan.id) {
+                Ok(Status::Exited(exit)) => exit.exit_code == 0,
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    let log =
+        Device { host_path: "/dev/kmsg".into(), container_path: "/dev/given".to_owned(), permissions: "w".to_owned() };
+    assert!(!may_open(Vec::new()));
+    assert!(may_open(vec![log]));
+    assert!(!may_open(Vec::new()), "as before");
+    if mode == Mode::V2 {
+        // Nomad's group; on version 1 it makes none for devices.
+        let mut stranger = Command::new("sh");
+        stranger.args(["-c", "echo $$ > \"$0\" && : >> /dev/kmsg"]).arg(group.join("cgroup.procs"));
+        assert!(stranger.status().expect("a shell").success(), "an empty group is as free as it was");
+    }
+    eventually("the end of the group", || fs::remove_dir(&group).is_ok());
+}
+
+/// A frozen process dies on v2 and does not on v1 until it is thawed; destroying works either way.
+fn frozen_ones_end() {
+    let node = Node::new();
+    let container = node.start(node.plan("sleep 100 & sleep 100"));
+    let (file, frozen, state) = match mode().expect("a mode") {
+        Mode::V1 => ("freezer.state", "FROZEN", "freezer.state"),
+        Mode::V2 => ("cgroup.freeze", "1", "cgroup.events"),
+    };
+    let group = group_with(&container.plan.cgroup.path, file);
+    fs::write(group.join(file), frozen).expect("frozen");
+    let is_frozen = || {
+        let text = fs::read_to_string(group.join(state)).expect("a state");
+        text.contains("FROZEN") || text.contains("frozen 1")
+    };
+    eventually("all are frozen", is_frozen);
+    // Dropping the container destroys it and checks that nothing is left.
+}
+
+/// Processes that fork as fast as they can do not get away.
+fn forks_do_not_escape_the_end() {
+    let node = Node::new();
+    let mut plan = node.plan("f() { while :; do (f &) ; done; }; f 2>/dev/null");
+    plan.resources.pids_limit = Some(30);
+    plan.namespaces.private_pid = false;
+    let container = node.start(plan);
+    eventually("the limit", || {
+        read(&container.plan.cgroup.path, "pids.current").parse::<u32>().is_ok_and(|count| count > 20)
+    });
+}
+
+/// Nothing of a container is ever moved out to disk, limited or not.
+fn swap_is_off() {
+    if mode().expect("a mode") == Mode::V1 {
+        // Shown by `limits`: memory and swap together are limited.
+        return;
+    }
+    let node = Node::new();
+    for limit in [None, Some(64 << 20)] {
+        let mut plan = node.plan("sleep 100");
+        plan.resources.memory_limit = limit;
+        let container = node.start(plan);
+        assert_eq!(read(&container.plan.cgroup.path, "memory.swap.max"), "0");
+    }
+}
+
+fn make_cpuset(group: &Path) {
+    fs::create_dir_all(group).expect("a group");
+    let parent = group.parent().expect("a parent");
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let whole = fs::read_to_string(Path::new("/sys/fs/cgroup/cpuset").join(file)).expect("a file");
+        fs::write(parent.join(file), whole.trim()).expect("set");
+        fs::write(group.join(file), whole.trim()).expect("set");
+    }
 }
 
 fn process_limit() {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use kit::{
     calls::recoverable,
     image::Compression,
-    must::{Must, all, seconds},
+    must::{Must, all, patient, seconds},
     node::Node,
     plugin::{Launch, Plugin},
     registry::Auth,
@@ -193,7 +193,7 @@ async fn failures_are_final_or_not() {
     all(tasks.iter().map(async |(what, reference, again, task)| {
         let begun = Instant::now();
         let status = plugin.start(task).await.err().must(what);
-        assert!(begun.elapsed() < seconds(30), "{what}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < patient(seconds(30)), "{what}: {:?}", begun.elapsed());
         assert_eq!(recoverable(&status), *again, "{what}: {status}");
         assert!(status.message().contains(reference), "{what}: the text names the image: {status}");
     }))

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use kit::{
     cgroup,
-    must::{Must, eventually, seconds, within},
+    must::{Must, eventually, patient, seconds, within},
     node::Node,
     tools::Images,
 };
-use proto::driver::{cpu_usage::Fields as Cpu, memory_usage::Fields as Memory};
+use proto::driver::{CpuUsage, MemoryUsage, cpu_usage::Fields as Cpu, memory_usage::Fields as Memory};
 
 #[tokio::test]
 async fn samples_come_at_once_and_the_stream_ends_well() {
@@ -20,16 +20,20 @@ async fn samples_come_at_once_and_the_stream_ends_well() {
     plugin.started(&task).await;
     let mut stream = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats");
     let begun = Instant::now();
-    let mut samples = Vec::new();
-    while samples.len() < 6 {
+    let mut samples: Vec<(CpuUsage, MemoryUsage)> = Vec::new();
+    let busy = |samples: &[(CpuUsage, MemoryUsage)]| {
+        samples.len() >= 6 && samples.last().is_some_and(|(cpu, memory)| cpu.percent > 20.0 && memory.rss > 4_000_000)
+    };
+    // The script takes its memory in its own time.
+    while !busy(&samples) && begun.elapsed() < seconds(30) {
         let message = within(seconds(5), "a sample", stream.message()).await.must("TaskStats").must("a sample");
         let stats = message.stats.must("stats");
         assert_eq!(stats.id, task.id());
         stats.timestamp.as_ref().must("a timestamp");
         let usage = stats.agg_resource_usage.must("agg_resource_usage");
         samples.push((usage.cpu.must("cpu"), usage.memory.must("memory")));
+        assert!(samples.len() != 6 || begun.elapsed() < patient(seconds(4)), "{:?}", begun.elapsed());
     }
-    assert!(begun.elapsed() < seconds(4), "{:?}", begun.elapsed());
     let (first, _) = &samples[0];
     assert!(first.percent.abs() < f64::EPSILON, "the first sample has nothing to compare with: {first:?}");
     let (cpu, memory) = samples.last().must("samples");
@@ -77,7 +81,8 @@ async fn a_stream_holds_one_set_of_files() {
         plugin
             .descriptors()
             .iter()
-            .filter(|file| file.contains("/sys/fs/cgroup/") && !file.contains("pids.events"))
+            // The events are watched as long as the task lives.
+            .filter(|file| file.contains("/sys/fs/cgroup/") && !file.ends_with(".events"))
             .count()
     };
     assert_eq!(counters(), 0, "{:#?}", plugin.descriptors());

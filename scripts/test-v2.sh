@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# Runs tests under a kernel with unified control groups (v2): a virtual machine with Debian's kernel that qemu emulates, so that
+# neither KVM nor such a host is needed. The machine gets a disk with the built tests and the programs that they call, and two
+# serial lines, of which one tells the results; it has no network, and sees nothing of this machine.
+#   test-v2.sh                     every suite; of the jobs on a real agent (nomad) those that end by themselves
+#   test-v2.sh quick               what the pipeline runs
+#   test-v2.sh containers groups   one suite; with words, the cases whose names contain one
+. "$(dirname "$0")/lib.sh"
+
+SUITES="runtime containers wire chaos nomad"
+# Programs of this machine that the tests call; everything else is busybox.
+PROGRAMS="bash cp install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch"
+# Those that a Nomad agent and its cases call besides.
+NOMAD_PROGRAMS="docker-registry ip6tables iptables iptables-save script skopeo sort"
+
+# What an emulated kernel need not do.
+FASTER="no_timer_check tsc=reliable rcupdate.rcu_expedited=1 init_on_alloc=0 audit=0 nokaslr mitigations=off"
+# From qemu's start to the first word. What has begun is never repeated, but an emulated boot that hangs is started again.
+BOOT_SECONDS=60
+BOOTS=3
+# For all suites together.
+LIMIT_SECONDS=${LIMIT_SECONDS:-7200}
+
+# The line for /suites that runs a suite; further words pick cases.
+suite() {
+    local name=$1 words="${*:2}"
+    case $name in
+        runtime) echo "suite runtime /tests/runtime --test-threads=2 $words" ;;
+        containers) echo "suite containers /tests/containers $words" ;;
+        wire) echo "suite wire /tests/wire --test-threads=2 $words" ;;
+        chaos) echo "suite chaos env CHAOS_LIVES=${CHAOS_LIVES:-40} /tests/chaos --test-threads=1 $words" ;;
+        nomad) echo "suite nomad env OCI_RS_E2E=1 OCI_RS_NOMAD=/tests/nomad-agent /tests/nomad ${words:-batch_}" ;;
+        *) die "no suite $name; there are: $SUITES" ;;
+    esac
+}
+
+suites() {
+    local name
+    case ${1:-all} in
+        all) for name in $SUITES; do suite "$name"; done ;;
+        quick)
+            suite containers groups_ exec_same exec_rights exec_process_limit exec_kill exec_shows life_runs files_devices \
+                files_hidden files_propagation process_rights roots_of_many
+            suite wire limits:: stats:: security:: ends::
+            suite nomad batch_out_of_memory
+            ;;
+        *) suite "$@" ;;
+    esac
+}
+
+# program FILE: copies a program and the libraries that it is linked with to the same places below $root.
+program() {
+    local file
+    for file in "$1" $(ldd "$1" 2>/dev/null | grep -o '/[^ ]*'); do
+        mkdir -p "$root$(dirname "$file")"
+        cp -L --remove-destination "$file" "$root$file"
+    done
+}
+
+# The tests as cargo has built them, by the names of their targets.
+built_tests() {
+    cargo test --quiet --workspace --no-run --message-format=json |
+        jq -r 'select(.profile.test and .executable) | "\(.target.name) \(.executable)"'
+}
+
+# Everything that the machine has, below $root.
+make_root() {
+    local name file applet
+    mkdir -p "$root"/{dev,etc,proc,root,run,sys,tests,tmp,usr/bin,usr/sbin,usr/lib,usr/lib64,var/tmp}
+    for name in bin sbin lib lib64; do ln -s "usr/$name" "$root/$name"; done
+    cp /bin/busybox "$root/usr/bin/busybox"
+    for applet in $(/bin/busybox --list); do
+        [ "$applet" = busybox ] || ln -s busybox "$root/usr/bin/$applet"
+    done
+    # Where the kernel looks for it.
+    ln -s ../bin/busybox "$root/usr/sbin/modprobe"
+    for name in $PROGRAMS; do program "$(command -v "$name")"; done
+    cp -r "$TOOLS/linux/modules" "$root/usr/lib/modules"
+    printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
+    printf '%s\n' root:x:0: daemon:x:1: tty:x:5: nogroup:x:65534: >"$root/etc/group"
+    echo '127.0.0.1 localhost' >"$root/etc/hosts"
+    echo "nameserver 127.0.0.1" >"$root/etc/resolv.conf"
+    while read -r name file; do
+        # The plugin is copied into memory at each start: without what only a debugger reads.
+        if [[ " $SUITES " = *" $name "* ]]; then strip --strip-debug -o "$root/tests/$name" "$file"; fi
+    done < <(built_tests)
+    strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
+    if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
+    install -m755 "$ROOT/scripts/vm/init" "$root/init"
+    # Emulated, everything takes ten times as long.
+    { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=10"; suites "$@"; } >"$root/suites"
+}
+
+# Nomad, and what e2e looks for in the checkout.
+add_nomad() {
+    local name
+    for name in $NOMAD_PROGRAMS; do program "$(command -v "$name")"; done
+    # Matches and targets of iptables are libraries that it loads by name.
+    mkdir -p "$root/usr/lib/x86_64-linux-gnu"
+    cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
+    cp "$NOMAD" "$root/tests/nomad-agent"
+    mkdir -p "$root$CNI_PATH" "$root$ROOT/e2e" "$root$ROOT/scripts"
+    for name in bridge firewall host-local loopback portmap; do cp "$CNI_PATH/$name" "$root$CNI_PATH/"; done
+    cp -r e2e/{cni,image,jobs} e2e/*.hcl* "$root$ROOT/e2e/"
+    cp scripts/{image,lib}.sh "$root$ROOT/scripts/"
+}
+
+machine() {
+    exec qemu-system-x86_64 -machine q35,hpet=off -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
+        -nodefaults -no-user-config -no-reboot -display none -nic none \
+        -kernel "$TOOLS/linux/vmlinuz" \
+        -append "root=/dev/nvme0n1 rootwait rw init=/init console=ttyS0 panic=-1 reboot=t $FASTER" \
+        -drive "file=$folder/disk,if=none,id=disk,format=raw,cache=unsafe" -device nvme,drive=disk,serial=disk \
+        -serial "file:$folder/kernel.log" -chardev stdio,id=results,signal=off -serial chardev:results </dev/null
+}
+
+# Starts the machine and waits for its first word; leaves its output in descriptor 3 and its pid in MACHINE.
+boot() {
+    local try line
+    for ((try = 1; try <= BOOTS; try++)); do
+        exec 3< <(machine 2>&1)
+        MACHINE=$!
+        while IFS= read -r -t $BOOT_SECONDS line <&3; do
+            if [[ $line = '::vm up '* ]]; then say "The machine is up: Linux ${line#::vm up }"; return; fi
+            echo "$line"
+        done
+        kill -KILL "$MACHINE" 2>/dev/null || true
+        warn "the machine did not come up (try $try of $BOOTS); the kernel's last words:"
+        tail -n 30 "$folder/kernel.log" >&2 || true
+    done
+    die "the machine does not come up"
+}
+
+# Passes on what the machine says until it says that it is done; what failed is left in `failed`.
+follow() {
+    local line ended=
+    while [ $SECONDS -lt "$LIMIT_SECONDS" ] && IFS= read -r -t $((LIMIT_SECONDS - SECONDS)) line <&3; do
+        case $line in
+            '::vm suite '*) say "v2: ${line#::vm suite }" ;;
+            '::vm result '*' passed after '*) note "${line#::vm result }" ;;
+            '::vm result '*) failed+=("${line#::vm result }"); warn "${line#::vm result }" ;;
+            '::vm end') ended=1 ;;
+            *) printf '%s\n' "$line" ;;
+        esac
+    done
+    [ -n "$ended" ] || { failed+=("the machine ended early"); tail -n 40 "$folder/kernel.log" >&2; }
+}
+
+cleanup() {
+    local status=$?
+    [ -z "$MACHINE" ] || kill -KILL "$MACHINE" 2>/dev/null || true
+    rm -rf "$folder"
+    exit "$status"
+}
+
+command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux/vmlinuz" ] || die "qemu or its kernel is missing: run scripts/setup.sh"
+suites "$@" >/dev/null
+folder=$(mktemp -d -t oci-rs-v2.XXXXXX)
+root=$folder/root
+MACHINE=
+failed=()
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+cd "$ROOT"
+make_root "$@"
+truncate -s 4G "$folder/disk"
+mkfs.ext4 -q -d "$root" "$folder/disk"
+rm -rf "$root"
+boot
+follow
+[ ${#failed[@]} = 0 ] || { warn "failed under control groups v2:"; printf '  %s\n' "${failed[@]}" >&2; exit 1; }
