@@ -86,6 +86,8 @@ pub struct TaskPlan {
     pub stop_signal: i32,
     /// Why the start is slow, when it is: the image is copied.
     pub slow: Option<String>,
+    /// Why names will not be resolved in the container, if they will not.
+    pub no_names: Option<String>,
     /// The allocation's folder.
     pub alloc_dir: PathBuf,
     /// Sources of binds that must lie in `alloc_dir` with all links resolved.
@@ -133,6 +135,8 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
     let ports = network::port_env(context, own_network.as_ref());
     let hostname = network::hostname(context);
     let (storage, slow) = root::storage(context, mistakes);
+    let files = network::files(context, &network, &hostname, &binds.mounts, mistakes);
+    let no_names = network::unreachable_servers(context, &network, &files);
     let container = ContainerPlan {
         id: container_id(&task.id),
         args: process::args(spec, &image.config, mistakes),
@@ -148,7 +152,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
             readonly: spec.readonly_rootfs,
             volumes: mounts::image_volumes(&image.config, &binds.mounts),
         },
-        files: network::files(context, &network, &hostname, &binds.mounts, mistakes),
+        files,
         devices: mounts::devices(context, mistakes),
         namespaces: security::namespaces(spec, network.clone()),
         security: security::decide(context, mistakes),
@@ -167,6 +171,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
     TaskPlan {
         container,
         slow,
+        no_names,
         stop_signal: process::stop_signal(&image.config),
         alloc_dir: task.alloc_dir.clone(),
         confined: binds.confined,

@@ -224,6 +224,8 @@ pub fn hostname(context: &TaskContext) -> String {
     if name.is_empty() { "container".to_owned() } else { name }
 }
 
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
 /// The files of the container's own, except those over which the task mounts something itself.
 pub fn files(
     context: &TaskContext,
@@ -235,7 +237,7 @@ pub fn files(
     let files = [
         ("/etc/hostname", format!("{hostname}\n")),
         ("/etc/hosts", hosts(context, network, hostname, mistakes)),
-        ("/etc/resolv.conf", resolv_conf(context, network)),
+        (RESOLV_CONF, resolv_conf(context, network)),
     ];
     let mounted = |path: &str| mounts.iter().any(|mount| mount.destination == path);
     files.into_iter().filter(|(path, _)| !mounted(path)).map(|(path, content)| (path.to_owned(), content)).collect()
@@ -299,25 +301,29 @@ fn own_addresses(context: &TaskContext, network: &Network) -> Vec<String> {
     vec![given.filter(valid).or_else(|| from_env().filter(valid)).unwrap_or(OWN_LOOPBACK).to_owned()]
 }
 
-/// The host's resolv.conf with each list replaced that the group's `dns` block, or else the task, or else the task's own network sets.
+/// Servers, search domains and options that replace the host's: those of the group's `dns` block, otherwise those of the task, and of
+/// its own network where the task has none.
+fn chosen<'a>(context: &TaskContext<'a>) -> [&'a [String]; 3] {
+    let TaskContext { spec, task, attached, .. } = *context;
+    if let Some(group) = &task.dns {
+        return [&group.servers, &group.searches, &group.options];
+    }
+    let own: [&[String]; 3] = [&spec.dns.servers, &spec.dns.searches, &spec.dns.options];
+    let networks: [&[String]; 3] = match attached {
+        Attached::To(attachment) => [&attachment.dns.servers, &attachment.dns.searches, &attachment.dns.options],
+        Attached::No | Attached::Soon => [&[]; 3],
+    };
+    let mut networks = networks.into_iter();
+    own.map(|own| {
+        let network = networks.next().unwrap_or_default();
+        if own.is_empty() { network } else { own }
+    })
+}
+
+/// The host's resolv.conf with each list replaced that somebody chose.
 fn resolv_conf(context: &TaskContext, network: &Network) -> String {
     let host = context.node.host_resolv_conf.as_str();
-    let (dns, nothing) = (&context.spec.dns, network::Dns::default());
-    let networks = match context.attached {
-        Attached::To(attachment) => &attachment.dns,
-        Attached::No | Attached::Soon => &nothing,
-    };
-    fn either<'a>(first: &'a Vec<String>, second: &'a Vec<String>) -> &'a Vec<String> {
-        if first.is_empty() { second } else { first }
-    }
-    let (servers, searches, options) = match &context.task.dns {
-        Some(group) => (&group.servers, &group.searches, &group.options),
-        None => (
-            either(&dns.servers, &networks.servers),
-            either(&dns.searches, &networks.searches),
-            either(&dns.options, &networks.options),
-        ),
-    };
+    let [servers, searches, options] = chosen(context);
     if servers.is_empty()
         && searches.is_empty()
         && options.is_empty()
@@ -355,6 +361,23 @@ fn reachable(resolv_conf: &str, network: &Network) -> Vec<String> {
     let local = |server: &String| server.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     let others: Vec<String> = all.iter().filter(|server| !local(server)).cloned().collect();
     if others.is_empty() { all } else { others }
+}
+
+/// Why names will not be resolved, when all name servers of the host listen on its loopback and nobody chose others.
+pub fn unreachable_servers(context: &TaskContext, network: &Network, files: &[(String, String)]) -> Option<String> {
+    let [chosen, ..] = chosen(context);
+    let servers = words(&context.node.host_resolv_conf, "nameserver");
+    let local = |server: &String| server.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let written = files.iter().any(|(path, _)| path == RESOLV_CONF);
+    let all_local = !servers.is_empty() && servers.iter().all(local);
+    let unreachable = matches!(network, Network::Path(_)) && written && chosen.is_empty() && all_local;
+    unreachable.then(|| {
+        format!(
+            "Names will not be resolved: the node's name servers ({}) listen on its loopback, which the task's network cannot \
+             reach. Set `dns` in the group's network block, or `dns_servers`",
+            servers.join(", ")
+        )
+    })
 }
 
 fn lines<'a>(resolv_conf: &'a str, keyword: &'a str) -> impl Iterator<Item = Vec<String>> + 'a {

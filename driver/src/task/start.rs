@@ -10,7 +10,7 @@ use std::{
 };
 
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
-use network::{Attachment, Wish};
+use network::{Attachment, Choice, Wish};
 use runtime::{ExitRecord, Running, StartErrorKind, Status, plan::ContainerId};
 use tokio::{io::Interest, sync::watch};
 
@@ -85,6 +85,11 @@ pub async fn run(
     let planned = plan::container_plan(&context)?;
     if let Some(reason) = &planned.slow {
         events.emit(format!("Copying the image, which makes the start slow: {reason}"), []);
+    }
+    // A CNI network may yet say how names are resolved.
+    let ask_network = planned.own_network.as_ref().is_some_and(|own| own.wish.network != Choice::Bridge);
+    if let Some(reason) = planned.no_names.as_ref().filter(|_| !ask_network) {
+        events.emit(reason.clone(), []);
     }
     let mut state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
     let memory_limit = planned.container.resources.memory_limit;

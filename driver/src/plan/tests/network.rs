@@ -233,6 +233,15 @@ fn resolv_conf_takes_each_list_from_the_group_the_task_or_the_host() {
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions ndots:5 nameserver 6.6.6.6\n");
     case.task.dns = Some(Dns::default());
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions edns0\n");
+    assert_eq!(case.plan().unwrap().no_names, None);
     case.node.host_resolv_conf = "nameserver ::1\n".into();
     assert_eq!(resolv(&case), "nameserver ::1\n", "an unreachable server is better than none of the operator's choice");
+    let told = case.plan().unwrap().no_names.unwrap();
+    assert!(told.contains("the node's name servers (::1) listen on its loopback"), "{told}");
+    case.task.dns = Some(Dns { servers: vec!["127.0.0.1".into()], ..Dns::default() });
+    assert_eq!(case.plan().unwrap().no_names, None, "somebody may listen there in the group's network");
+    case.task.dns = None;
+    case.spec.dns.servers.clear();
+    case.task.network_path = None;
+    assert_eq!(case.plan().unwrap().no_names, None, "the host's network reaches them");
 }
