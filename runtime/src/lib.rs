@@ -5,6 +5,7 @@
 
 pub mod cgroup;
 mod claim;
+mod end;
 mod engine;
 mod error;
 mod exec;

@@ -6,6 +6,7 @@
 use std::{
     fs, io,
     os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -15,6 +16,8 @@ use rustix::{
     time::Timespec,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::{end::End, sys};
 
 /// A process, held by a pidfd.
 #[derive(Debug)]
@@ -73,22 +76,61 @@ impl ProcessRef {
 
     /// Whether the process has ended.
     pub fn ended(&self) -> bool {
-        self.wait_for(Some(std::time::Duration::ZERO)).unwrap_or(false)
+        self.wait_for(Some(Duration::ZERO)).unwrap_or(false)
     }
 
     /// Waits until the process has ended, or the time is over; whether it has.
-    pub fn wait_for(&self, limit: Option<std::time::Duration>) -> io::Result<bool> {
-        let deadline = limit.map(|limit| std::time::Instant::now() + limit);
+    pub fn wait_for(&self, limit: Option<Duration>) -> io::Result<bool> {
+        self.poll(PollFlags::IN, limit)
+    }
+
+    fn poll(&self, events: PollFlags, limit: Option<Duration>) -> io::Result<bool> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
         loop {
             let left = deadline
-                .map(|deadline| Timespec::try_from(deadline.saturating_duration_since(std::time::Instant::now())))
+                .map(|deadline| Timespec::try_from(deadline.saturating_duration_since(Instant::now())))
                 .transpose()
                 .map_err(|_| io::ErrorKind::InvalidInput)?;
-            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], left.as_ref()) {
+            match poll(&mut [PollFd::new(&self.pidfd, events)], left.as_ref()) {
                 Ok(count) => return Ok(count > 0),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// How the process ended, which the kernel tells others than its parent too: by `/proc` as long as nobody has reaped it, and
+    /// afterwards, since Linux 6.15, by a pidfd that was open before. `None` when it has not ended, or when nobody can tell.
+    pub(crate) fn end(&self) -> io::Result<Option<End>> {
+        if !self.ended() {
+            return Ok(None);
+        }
+        if let Some(status) = self.zombie_status()? {
+            return Ok(Some(End::of_status(status)));
+        }
+        let status = match sys::reaped_status(self.pidfd.as_fd()) {
+            // An older kernel, or a process that was gone before we looked, see `gone`.
+            Err(_) => None,
+            Ok(Some(status)) => Some(status),
+            // It is being reaped this moment, which shows as a hang-up.
+            Ok(None) => {
+                self.poll(PollFlags::empty(), Some(REAPING))?;
+                sys::reaped_status(self.pidfd.as_fd())?
+            }
+        };
+        Ok(status.map(End::of_status))
+    }
+
+    /// The wait status of a process that has ended and that nobody has reaped.
+    fn zombie_status(&self) -> io::Result<Option<i32>> {
+        // Whoever may not know a status reads 0 (proc_pid_stat(5)); the same right opens this link.
+        if fs::read_link(format!("/proc/{}/ns/user", self.pid)).is_err() {
+            return Ok(None);
+        }
+        match read_stat(self.pid) {
+            Ok(stat) => Ok(parse_zombie(&stat, self.start_time)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -114,7 +156,7 @@ impl ProcessRef {
 /// A signal by its number; real-time signals included.
 pub(crate) fn signal_from(signal: i32) -> io::Result<Signal> {
     Signal::from_named_raw(signal)
-        .or_else(|| crate::sys::realtime_signal(signal))
+        .or_else(|| sys::realtime_signal(signal))
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{signal} is not a signal")))
 }
 
@@ -123,15 +165,32 @@ pub(crate) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-fn start_time(pid: i32) -> io::Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(not_found)?;
-    parse_start_time(&stat).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable /proc/<pid>/stat"))
+/// How long a parent may be at reaping its child.
+const REAPING: Duration = Duration::from_secs(1);
+
+fn read_stat(pid: i32) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).map_err(not_found)
 }
 
-/// Field 22 of `/proc/<pid>/stat`; the name in field 2 can hold spaces and parentheses.
-fn parse_start_time(stat: &str) -> Option<u64> {
+fn start_time(pid: i32) -> io::Result<u64> {
+    parse_start_time(&read_stat(pid)?)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable /proc/<pid>/stat"))
+}
+
+/// A field of `/proc/<pid>/stat` from the third on, by its number; the name in field 2 can hold spaces and parentheses.
+fn stat_field(stat: &str, number: usize) -> Option<&str> {
     let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+    after_name.split_ascii_whitespace().nth(number.checked_sub(3)?)
+}
+
+fn parse_start_time(stat: &str) -> Option<u64> {
+    stat_field(stat, 22)?.parse().ok()
+}
+
+/// The wait status in the `/proc/<pid>/stat` of a zombie that was started then.
+fn parse_zombie(stat: &str, start_time: u64) -> Option<i32> {
+    let is_it = stat_field(stat, 3)? == "Z" && parse_start_time(stat)? == start_time;
+    if is_it { stat_field(stat, 52)?.parse().ok() } else { None }
 }
 
 fn not_found<E: Into<io::Error>>(error: E) -> io::Error {
@@ -151,6 +210,39 @@ mod tests {
         let stat = "7 (a) b) 1 2) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 424242 1 2 3";
         assert_eq!(parse_start_time(stat), Some(424_242));
         assert_eq!(parse_start_time("7 (x"), None);
+    }
+
+    #[test]
+    fn a_status_is_a_zombies_own() {
+        let tail = "30 0 ".repeat(14);
+        let stat =
+            |state: char| format!("7 (a) b) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 424242 {tail}17 9472");
+        assert_eq!(parse_zombie(&stat('Z'), 424_242), Some(9472));
+        assert_eq!(parse_zombie(&stat('Z'), 424_243), None, "another process");
+        assert_eq!(parse_zombie(&stat('S'), 424_242), None, "it lives");
+        assert_eq!(parse_zombie("7 (x) Z 1 2", 424_242), None);
+    }
+
+    /// By `/proc` before it is reaped, by the kernel's memory of it afterwards.
+    #[test]
+    fn the_end_of_a_process_is_told_before_and_after_it_is_reaped() {
+        for (script, expected) in [("exit 37", End::exited(37)), ("kill -TERM $$", End::killed(15))] {
+            let mut child = std::process::Command::new("sh").args(["-c", script]).spawn().expect("a child");
+            let process = ProcessRef::open(child.id() as i32).expect("the child");
+            assert!(process.wait_for(Some(Duration::from_secs(10))).expect("a poll"));
+            assert_eq!(process.end().expect("a look"), Some(expected), "{script}");
+            child.wait().expect("reaped");
+            let told = process.end().expect("a look");
+            match sys::reaped_status(process.pidfd.as_fd()) {
+                Ok(_) => assert_eq!(told, Some(expected), "{script}"),
+                // A kernel before 6.15 has forgotten.
+                Err(_) => assert_eq!(told, None),
+            }
+        }
+        let me = ProcessRef::open(std::process::id() as i32).expect("our own process");
+        assert_eq!(me.end().expect("a look"), None);
+        let gone = ProcessRef::gone(&me.record().expect("a record")).expect("an event");
+        assert_eq!(gone.end().expect("a look"), None, "nobody was there to see it");
     }
 
     #[test]
@@ -195,7 +287,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().expect("a child");
         let process = ProcessRef::open(child.id() as i32).expect("the child");
         let record = process.record().expect("a record");
-        assert!(process.wait_for(Some(std::time::Duration::from_secs(10))).expect("a poll"));
+        assert!(process.wait_for(Some(Duration::from_secs(10))).expect("a poll"));
         assert!(ProcessRef::find(&record).expect("a look-up").is_none());
         process.signal(libc::SIGKILL).expect("no error for an ended process");
         child.wait().expect("reaped");

@@ -247,6 +247,24 @@ impl Runtime {
         }
     }
 
+    /// How a container has ended whose monitor was killed, by what the kernel still tells of its first process; written down as the
+    /// monitor would have. `None` when nobody knows. `running` must come from a time when the process still lived.
+    pub fn end_without_monitor(&self, id: &ContainerId, running: &Running) -> Result<Option<ExitRecord>, RuntimeError> {
+        let task = self.task(id);
+        // Its last act, perhaps.
+        if let Some(exit) = task.read::<ExitRecord>(EXIT)? {
+            return Ok(Some(exit));
+        }
+        let end = running.init.end().context(|| format!("asking how {id} ended"))?;
+        let (Some(end), Some(container)) = (end, task.read::<ContainerRecord>(CONTAINER)?) else { return Ok(None) };
+        let groups = task.read::<Groups>(CGROUP)?.filter(|_| container.hits.is_some());
+        let exit = end.record(groups.as_ref(), container.hits.unwrap_or_default(), running.started_at);
+        if let Err(error) = task.commit(EXIT, &exit) {
+            tracing::warn!(container = %id, %error, "the end is known to this process alone");
+        }
+        Ok(Some(exit))
+    }
+
     /// All containers of the state folder, whatever their state.
     pub fn list(&self) -> Result<Vec<ContainerId>, RuntimeError> {
         containers(&self.inner.state_dir)

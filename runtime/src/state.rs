@@ -17,7 +17,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    cgroup::OutOfMemory,
+    cgroup::{LimitHits, OutOfMemory},
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::ProcessRecord,
@@ -68,6 +68,9 @@ pub(crate) struct ContainerRecord {
     pub user: ResolvedUser,
     /// All its processes end with the first one.
     pub private_pid: bool,
+    /// What its groups had counted before it; unknown of containers that older builds started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hits: Option<LimitHits>,
 }
 
 /// Folder and files of one container.

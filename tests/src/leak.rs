@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::cgroup;
+use crate::{cgroup, must::Must};
 
 /// Traces of a node on the machine.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -108,6 +108,13 @@ fn processes(root: &Path, allocs: &BTreeSet<String>) -> Vec<(i32, String)> {
         text.contains(&*root) || allocs.iter().any(|alloc| text.contains(alloc.as_str()))
     };
     all_pids().into_iter().filter(|pid| *pid != own && belongs(pid)).map(|pid| (pid, command_line(pid))).collect()
+}
+
+/// Whether the kernel tells others than the parent how a process ended that has been reaped: since 6.15.
+pub fn kernel_remembers_ends() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").must("the kernel's release");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 15)
 }
 
 fn mounts(driver_dirs: &[PathBuf]) -> Vec<String> {

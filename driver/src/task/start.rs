@@ -353,11 +353,29 @@ impl Alive {
                 Ok(Status::Running(_)) => {
                     tracing::warn!(container = %self.container, "monitor ended before its task; the exit status may be lost");
                 }
-                Ok(Status::Lost | Status::Unknown) => return lost(),
+                Ok(Status::Lost) => break,
+                Ok(Status::Unknown) => return lost(),
                 Err(error) => tracing::error!(container = %self.container, %error, "cannot read a task's state"),
             }
         }
-        lost()
+        self.end_without_monitor(engine).await
+    }
+
+    /// The end of a container whose monitor was killed, as far as the kernel tells it to others than a parent.
+    async fn end_without_monitor(self: Arc<Self>, engine: Arc<Engine>) -> Exit {
+        let alive = self.clone();
+        let told = blocking(move || {
+            let told = engine.runtime.end_without_monitor(&alive.container, &alive.running);
+            told.map_err(TaskError::internal)
+        });
+        match told.await {
+            Ok(Some(record)) => exit_of(&record, self.memory_limit),
+            Ok(None) => lost(),
+            Err(error) => {
+                tracing::error!(container = %self.container, %error, "cannot ask how a task ended");
+                lost()
+            }
+        }
     }
 }
 
@@ -394,7 +412,7 @@ fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
     }
 }
 
-/// The end of a task whose monitor was killed before it could write down how it ended.
+/// The end of a task whose monitor was killed before it could write down how it ended, and that nobody else saw.
 fn lost() -> Exit {
     Exit {
         code: 255,

@@ -148,6 +148,7 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
             started_at,
             user: created.user.clone(),
             private_pid: created.private_pid,
+            hits: Some(created.hits),
         };
         task.commit(CONTAINER, &record)?;
         Ok((terminal, started_at))

@@ -1,7 +1,5 @@
 //! Waiting for a container's end, and writing down how it came.
 
-use std::time::SystemTime;
-
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::Started;
@@ -9,7 +7,7 @@ use crate::{
     cgroup::Groups,
     error::{Context, RuntimeError},
     process::ProcessRef,
-    state::{CGROUP, EXIT, ExitRecord},
+    state::{CGROUP, EXIT},
     sys::{EndedChild, peek_ended_child},
 };
 
@@ -24,18 +22,7 @@ pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
     failpoint::at("monitor-before-wait");
     let ended = wait_for(started.init.pid).context(|| format!("waiting for the end of {}", started.id))?;
     let groups: Option<Groups> = started.task.read(CGROUP)?;
-    let hits = groups.as_ref().map(Groups::hits).unwrap_or_default().since(started.hits_before);
-    let out_of_memory =
-        groups.filter(|_| hits.oom_kills > 0).map(|groups| groups.out_of_memory(hits.oom_kills, started.started_at));
-    let record = ExitRecord {
-        exit_code: ended.exit_code,
-        signal: ended.signal,
-        oom_killed: hits.oom_kills > 0,
-        out_of_memory,
-        forks_refused: hits.forks_refused,
-        started_at: started.started_at,
-        finished_at: SystemTime::now(),
-    };
+    let record = ended.end.record(groups.as_ref(), started.hits_before, started.started_at);
     failpoint::at("monitor-before-exit");
     started.task.commit(EXIT, &record)?;
     failpoint::at("monitor-before-reap");

@@ -5,6 +5,7 @@ mod bpf;
 mod clone;
 mod mount;
 mod net;
+mod pidfd;
 mod process;
 mod seccomp;
 
@@ -12,6 +13,7 @@ pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_
 pub(crate) use clone::fork_sibling;
 pub(crate) use mount::{PropagationType, set_propagation, without_restrictions};
 pub(crate) use net::loopback_up;
+pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{
     EndedChild, Fork, block_signals, close_all_fds, close_fds_from, default_signals, execve, exit_now, file_of, fork,
     ignore_signal, peek_ended_child, realtime_signal, unshare_mounts, wait_for_any_signal,

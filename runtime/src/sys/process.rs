@@ -14,6 +14,8 @@ use rustix::{
     thread::UnshareFlags,
 };
 
+use crate::end::End;
+
 /// Which side of a fork this is.
 pub(crate) enum Fork {
     Child,
@@ -119,8 +121,7 @@ pub(crate) fn wait_for_any_signal() -> io::Result<i32> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndedChild {
     pub pid: i32,
-    pub exit_code: i32,
-    pub signal: i32,
+    pub end: End,
 }
 
 /// Waits until some child has ended, and leaves it a zombie. Without `block`, `None` when there is none.
@@ -137,8 +138,8 @@ pub(crate) fn peek_ended_child(block: bool) -> io::Result<Option<EndedChild>> {
         };
         match result {
             0 if pid == 0 => return Ok(None),
-            0 if code == libc::CLD_EXITED => return Ok(Some(EndedChild { pid, exit_code: status, signal: 0 })),
-            0 => return Ok(Some(EndedChild { pid, exit_code: 128 + status, signal: status })),
+            0 if code == libc::CLD_EXITED => return Ok(Some(EndedChild { pid, end: End::exited(status) })),
+            0 => return Ok(Some(EndedChild { pid, end: End::killed(status) })),
             _ => {
                 let error = io::Error::last_os_error();
                 if error.kind() != io::ErrorKind::Interrupted {

@@ -7,7 +7,7 @@ use std::{
 
 use runtime::{Runtime, StartErrorKind, Status};
 
-use crate::common::{Node, control_groups, eventually};
+use crate::common::{Node, control_groups, eventually, kernel_remembers};
 
 pub const CASES: &[(&str, fn())] = &[
     ("measure_start", measure_start),
@@ -19,6 +19,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("life_command_that_cannot_be_executed", command_that_cannot_be_executed),
     ("life_the_same_name_twice", the_same_name_twice),
     ("life_survives_its_monitor", survives_its_monitor),
+    ("life_runs_out_of_memory_without_its_monitor", runs_out_of_memory_without_its_monitor),
     ("life_is_adopted_by_another_runtime", is_adopted_by_another_runtime),
     ("life_kill_all_leaves_the_record", kill_all_leaves_the_record),
     ("life_destroy_twice_and_unknown", destroy_twice_and_unknown),
@@ -130,6 +131,27 @@ fn survives_its_monitor() {
     assert!(again.init.wait_for(Some(Duration::from_secs(5))).expect("a poll"));
     assert!(matches!(node.runtime.status(container.id()), Ok(Status::Lost)));
     assert_eq!(container.output().0, "done\n");
+    let Some(exit) = node.runtime.end_without_monitor(container.id(), &again).expect("a look") else {
+        return assert!(!kernel_remembers(), "the status is lost");
+    };
+    assert_eq!((exit.exit_code, exit.signal, exit.oom_killed, exit.started_at), (5, 0, false, again.started_at));
+    assert_eq!(container.wait(), exit, "whoever comes later finds it written down");
+}
+
+/// The groups' counts are compared as the monitor would have done it.
+fn runs_out_of_memory_without_its_monitor() {
+    let node = Node::new();
+    let mut plan = node.plan("while [ ! -e /stop ]; do sleep 0.05; done; exec tail /dev/zero");
+    plan.resources.memory_limit = Some(16 << 20);
+    let container = node.start(plan);
+    container.running.monitor.signal(libc::SIGKILL).expect("killed");
+    fs::write(format!("/proc/{}/root/stop", container.running.init.pid), "").expect("written");
+    assert!(container.running.init.wait_for(Some(Duration::from_secs(20))).expect("a poll"));
+    let Some(exit) = node.runtime.end_without_monitor(container.id(), &container.running).expect("a look") else {
+        return assert!(!kernel_remembers(), "the status is lost");
+    };
+    assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (137, 9, true));
+    assert_eq!(exit.out_of_memory.and_then(|memory| memory.limit), Some(16 << 20));
 }
 
 fn is_adopted_by_another_runtime() {

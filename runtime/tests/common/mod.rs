@@ -24,6 +24,13 @@ pub fn can_run() -> bool {
     rustix::process::geteuid().is_root() && Path::new("/sys/fs/cgroup").exists()
 }
 
+/// Whether the kernel tells the status of a process that somebody else has reaped: since 6.15.
+pub fn kernel_remembers() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 15)
+}
+
 const BUSYBOX: [&str; 3] = ["/usr/bin/busybox", "/bin/busybox", "/usr/local/bin/busybox"];
 const APPLETS: &[&str] = &[
     "sh", "cat", "echo", "id", "pwd", "sleep", "kill", "env", "ls", "mkdir", "touch", "true", "false", "head", "grep",

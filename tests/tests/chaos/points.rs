@@ -15,6 +15,7 @@ use std::{
 
 use kit::{
     island::Island,
+    leak,
     must::{Must, all, eventually, seconds},
     node::Node,
     plugin::{Launch, Plugin},
@@ -236,7 +237,9 @@ async fn make(images: &Images, visit: Visit) {
         }
         end(&node, &mut plugin, &task, &handle, &visit).await;
     }
-    assert_eq!(arrivals(&node).get(&visit.point.name), Some(&visit.point.arrival), "the point was passed");
+    // And perhaps once more, by who does the dead one's work.
+    let passed = arrivals(&node).get(&visit.point.name).copied().unwrap_or_default();
+    assert!(passed >= visit.point.arrival, "the point was passed {passed} times");
     let own = plugin.process.pid();
     let clean = eventually(seconds(15), || {
         let traces = node.traces();
@@ -280,7 +283,10 @@ async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle,
         plugin.stop(task.id(), patience, "").await.must("StopTask");
     }
     let exit = plugin.wait(task.id()).await;
+    // The plugin sees what a monitor did not live to write down, where the kernel tells it; at the last point it dies as well, by
+    // writing in the monitor's place.
     let unseen = ["monitor-before-wait", "monitor-before-exit", "monitor-before-exit-rename"];
+    let unseen = if leak::kernel_remembers_ends() { &unseen[2..] } else { &unseen[..] };
     if unseen.contains(&visit.point.name.as_str()) {
         assert!(exit.code != 0 && exit.err.contains("lost"), "{exit:?}");
     } else {
