@@ -19,6 +19,7 @@ use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 use crate::{
     cli,
     config::{PluginConfig, Policy, RootChoice},
+    dangling,
     events::Events,
     fingerprint,
     logs::Logs,
@@ -42,8 +43,10 @@ pub struct Engine {
     pub logs: Logs,
     /// What the node can compute.
     pub compute: Compute,
-    /// Unused images are being removed; once is enough.
-    retaining: AtomicBool,
+    /// Whose tasks these are.
+    pub node: dangling::Node,
+    /// What is not used any more is being removed; once is enough.
+    tidying: AtomicBool,
 }
 
 impl Engine {
@@ -55,7 +58,17 @@ impl Engine {
             Store::open(config.store()).map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
         let logs = Logs::new(runtime.clone());
         let networks = Networks::new(config.policy.network.clone(), &config.state_dir);
-        Ok(Self { config, runtime, store, networks, events, logs, compute, retaining: AtomicBool::new(false) })
+        Ok(Self {
+            config,
+            runtime,
+            store,
+            networks,
+            events,
+            logs,
+            compute,
+            node: dangling::Node::default(),
+            tidying: AtomicBool::new(false),
+        })
     }
 
     /// Where the log goes beside the agent's.
@@ -127,6 +140,11 @@ impl Engine {
     /// The same, on a thread that may block.
     pub fn remove_now(&self, container: &ContainerId) -> Result<(), TaskError> {
         self.runtime.destroy(container).map_err(TaskError::internal)?;
+        self.let_go(container)
+    }
+
+    /// Lets go of what a container that is gone had besides: addresses, and its hold on the image.
+    pub fn let_go(&self, container: &ContainerId) -> Result<(), TaskError> {
         failpoint::at("destroy-before-network");
         let released = self.networks.release(container.as_str());
         failpoint::at("destroy-before-release");
@@ -136,15 +154,20 @@ impl Engine {
 
     /// Prepares for the first task, and removes what a crash or a restart of the machine left: containers whose start or removal
     /// was cut short, half-made layers, writable layers without a container, leases without a task. `tasks` are those that this process knows, a starting one included.
-    /// Then removes images that are no longer used, for as long as the plugin lives. Runs beside everything else.
+    /// Then removes images that are no longer used and containers that nobody asks for, for as long as the plugin lives. Runs beside
+    /// everything else.
     pub async fn keep_clean(self: Arc<Self>, tasks: Tasks) {
-        let engine = self.clone();
-        if let Err(error) = blocking(move || engine.sweep_now(&tasks)).await {
+        let (engine, known) = (self.clone(), tasks.clone());
+        if let Err(error) = blocking(move || engine.sweep_now(&known)).await {
             tracing::warn!(%error, "leftovers not swept");
         }
-        if let Some(policy) = self.config.retention
-            && !self.retaining.swap(true, Ordering::AcqRel)
-        {
+        if self.tidying.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(policy) = self.config.dangling {
+            tokio::spawn(dangling::remove(self.clone(), tasks, policy));
+        }
+        if let Some(policy) = self.config.retention {
             self.retain_images(policy).await;
         }
     }

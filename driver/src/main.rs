@@ -5,6 +5,7 @@
 
 mod cli;
 mod config;
+mod dangling;
 mod engine;
 mod events;
 mod fingerprint;

@@ -12,7 +12,6 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::MetadataExt,
     },
-    path::Path,
 };
 
 use rustix::{
@@ -99,22 +98,7 @@ impl Claim {
             }
         }
         failpoint::at("destroy-before-unmark");
-        remove_with_latecomers(task.path())
-    }
-}
-
-/// How often a folder is emptied again because somebody put something into it meanwhile.
-const ATTEMPTS: usize = 20;
-
-/// Who writes into the folder at this moment (the plugin's count of lost output holds no claim) is outrun: what came in between
-/// goes with the next attempt, and what comes later finds no folder.
-fn remove_with_latecomers(folder: &Path) -> io::Result<()> {
-    let mut attempts = 0..ATTEMPTS;
-    loop {
-        match fs::remove_dir_all(folder) {
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && attempts.next().is_some() => {}
-            result => return result,
-        }
+        fs::remove_dir_all(task.path())
     }
 }
 
@@ -139,22 +123,6 @@ mod tests {
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         claim.unmark(&task).expect("unmarked");
         assert!(!claim.is_marked(&task));
-    }
-
-    #[test]
-    fn a_folder_goes_although_somebody_still_writes_into_it() {
-        let parent = tempfile::tempdir().expect("a folder");
-        for round in 0..50 {
-            let task = TaskDir::at(parent.path().join(round.to_string()));
-            let claim = Claim::make(&task).expect("made");
-            let late = task.path().to_owned();
-            let writer = thread::spawn(move || {
-                (0..10).map_while(|number| fs::write(late.join(number.to_string()), "late").ok()).count()
-            });
-            claim.remove(&task).expect("removed");
-            writer.join().expect("a writer");
-            assert!(!task.path().exists(), "round {round}");
-        }
     }
 
     #[test]

@@ -111,6 +111,9 @@ pub struct ContainerPlan {
     pub output: Output,
     /// For people and tools (`com.hashicorp.nomad.alloc_id` …), kept in the OCI spec.
     pub annotations: BTreeMap<String, String>,
+    /// Who asked for it, in the caller's words: nobody else's containers are looked after. Unknown of containers of older builds.
+    #[serde(default)]
+    pub owner: Option<String>,
 }
 
 /// The image's layers and what lies over them.

@@ -11,7 +11,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -150,6 +150,12 @@ impl TaskDir {
             Err(source) => return Err(RuntimeError::Io { action: format!("reading {}", path.display()), source }),
         };
         decode(&bytes).map(Some).map_err(|problem| RuntimeError::Record { path, problem })
+    }
+
+    /// Whether a record was written at least so long ago.
+    pub fn is_older(&self, name: &str, age: Duration) -> bool {
+        let written = fs::metadata(self.file(name)).and_then(|metadata| metadata.modified());
+        written.is_ok_and(|written| written.elapsed().is_ok_and(|passed| passed >= age))
     }
 
     /// Writes a record so that it is there completely or not at all.

@@ -208,8 +208,31 @@ impl TaskGroups {
         self.own.iter().filter(leftover).cloned().collect()
     }
 
+    /// Freezes everything in the groups, as an operator or a checkpoint does.
+    pub fn freeze(&self) {
+        self.write_freezer("FROZEN", "1").must("freeze the task");
+    }
+
+    /// Whether everything is frozen.
+    pub fn is_frozen(&self) -> bool {
+        match mode() {
+            Mode::V1 => self.read("freezer", "freezer.state") == "FROZEN",
+            Mode::V2 => self.read("freezer", "cgroup.events").contains("frozen 1"),
+        }
+    }
+
+    fn write_freezer(&self, v1: &str, v2: &str) -> io::Result<()> {
+        let (file, state) = match mode() {
+            Mode::V1 => ("freezer.state", v1),
+            Mode::V2 => ("cgroup.freeze", v2),
+        };
+        fs::write(self.of("freezer").join(file), state)
+    }
+
     /// Removes the groups with all that is in and below them.
     pub fn destroy(&self) {
+        // What was killed while it was frozen dies now.
+        self.write_freezer("THAWED", "0").ok();
         for group in &self.own {
             remove_group(group).ok();
         }

@@ -19,5 +19,6 @@ pub mod must;
 pub mod node;
 pub mod plugin;
 pub mod registry;
+pub mod stuck;
 pub mod task;
 pub mod tools;

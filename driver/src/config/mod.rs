@@ -21,6 +21,6 @@ mod value;
 pub use json::msgpack;
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
 pub use networks::DefaultNetwork;
-pub use plugin::{PluginConfig, Policy, RootChoice, decode_plugin};
+pub use plugin::{Dangling, PluginConfig, Policy, RootChoice, decode_plugin};
 pub use schema::{plugin_schema, task_schema};
 pub use task::{CgroupNamespace, MountRequest, MountSource, NetworkMode, TaskSpec, decode_task};

@@ -38,8 +38,21 @@ pub struct PluginConfig {
     pub pull_activity_timeout: Duration,
     /// How long images are kept without a task; for ever when unset.
     pub retention: Option<Retention>,
+    /// What becomes of containers that Nomad does not ask for; they stay when unset.
+    pub dangling: Option<Dangling>,
     /// Ceilings of images.
     pub limits: Limits,
+}
+
+/// Containers of this node that no task knows: their start's answer or the call for their removal was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dangling {
+    /// How often they are looked for.
+    pub period: Duration,
+    /// How old they, and the plugin, must be to be removed: until then Nomad may ask for them.
+    pub creation_grace: Duration,
+    /// They are only told of.
+    pub dry_run: bool,
 }
 
 impl PluginConfig {
@@ -121,6 +134,11 @@ impl Default for PluginConfig {
             image_pull_timeout: Duration::from_secs(5 * 60),
             pull_activity_timeout: Duration::from_secs(2 * 60),
             retention: Some(Retention { delay: Duration::from_secs(3 * 60), high: 85, low: 80 }),
+            dangling: Some(Dangling {
+                period: Duration::from_secs(5 * 60),
+                creation_grace: Duration::from_secs(5 * 60),
+                dry_run: false,
+            }),
             limits: Limits::default(),
         }
     }
@@ -147,6 +165,7 @@ fn read(block: &Reader) -> PluginConfig {
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
         retention: retention(&block.block("gc"), default.retention),
+        dangling: dangling(&block.block("gc").block("dangling_containers"), default.dangling),
         limits: limits(&block.block("image_limits"), default.limits),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
@@ -166,13 +185,8 @@ pub(super) fn absolute(block: &Reader, option: &str) -> Option<PathBuf> {
 }
 
 fn retention(gc: &Reader, default: Option<Retention>) -> Option<Retention> {
-    // These have no effect, but what they hold must still be of their type.
+    // Has no effect, but what it holds must still be of its type.
     gc.bool("container");
-    let dangling = gc.block("dangling_containers");
-    dangling.bool("enabled");
-    dangling.bool("dry_run");
-    dangling.duration("period");
-    dangling.duration("creation_grace");
     let default = default?;
     let percent = |option: &str, default: u8| match gc.positive(option).map(u8::try_from) {
         None => default,
@@ -190,6 +204,16 @@ fn retention(gc: &Reader, default: Option<Retention>) -> Option<Retention> {
     let delay = gc.duration("image_delay").unwrap_or(default.delay);
     let wanted = gc.bool_or("image", true);
     wanted.then_some(Retention { delay, high, low })
+}
+
+fn dangling(block: &Reader, default: Option<Dangling>) -> Option<Dangling> {
+    let default = default?;
+    let dangling = Dangling {
+        period: block.duration("period").unwrap_or(default.period),
+        creation_grace: block.duration("creation_grace").unwrap_or(default.creation_grace),
+        dry_run: block.bool_or("dry_run", default.dry_run),
+    };
+    block.bool_or("enabled", true).then_some(dangling)
 }
 
 fn limits(block: &Reader, default: Limits) -> Limits {
@@ -394,6 +418,12 @@ mod tests {
         });
         assert_eq!(retention(docker).unwrap().delay, Duration::from_secs(600));
         assert_eq!(retention(json!({ "image": false })), None);
+        let dangling = |block: Json| decode(json!({ "gc": { "dangling_containers": block } })).dangling;
+        let default = PluginConfig::default().dangling.unwrap();
+        assert_eq!(dangling(json!({})), Some(default));
+        assert_eq!(dangling(json!({ "enabled": false })), None);
+        let own = dangling(json!({ "dry_run": true, "period": "7s", "creation_grace": "1h" })).unwrap();
+        assert_eq!((own.dry_run, own.period.as_secs(), own.creation_grace.as_secs()), (true, 7, 3600));
         let full = retention(json!({ "disk_high_percent": 70 })).unwrap();
         assert_eq!((full.high, full.low), (70, 65));
     }

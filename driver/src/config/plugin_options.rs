@@ -154,10 +154,11 @@ const GC: &[Opt] = &[
     ),
     honoured("disk_low_percent", Number, Words("five below `disk_high_percent`"), "how full it may be for that to end"),
     ignored("container", Bool, "remove containers that have ended: they always are, when Nomad destroys the task"),
-    ignored(
+    honoured(
         "dangling_containers",
         Block(DANGLING),
-        "remove containers that no task knows: there are none, each has a monitor that ends with it",
+        Words("as below"),
+        "remove containers of this node that no task knows, because the answer to their start or the call for their removal was lost",
     ),
 ];
 
@@ -224,10 +225,15 @@ const NETWORK: &[Opt] = &[
 ];
 
 const DANGLING: &[Opt] = &[
-    ignored("enabled", Bool, "no effect, see above"),
-    ignored("dry_run", Bool, "no effect, see above"),
-    ignored("period", String, "no effect, see above"),
-    ignored("creation_grace", String, "no effect, see above"),
+    honoured("enabled", Bool, Literal("true"), "remove them"),
+    honoured("dry_run", Bool, Literal("false"), "only write to the log which would be removed"),
+    honoured("period", String, Literal(r#""5m""#), "how often to look for them"),
+    honoured(
+        "creation_grace",
+        String,
+        Literal(r#""5m""#),
+        "how old a container must be to be removed, and the plugin too: until then Nomad may ask for it",
+    ),
 ];
 
 const VOLUMES: &[Opt] = &[

@@ -27,7 +27,7 @@ use rustix::{
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::JoinHandle,
     time::Instant,
 };
@@ -53,11 +53,20 @@ pub struct Logs {
 pub struct Watched {
     container: ContainerId,
     keeper: mpsc::UnboundedSender<Message>,
+    /// Who waits for its end.
+    done: Option<oneshot::Sender<()>>,
 }
 
 enum Message {
-    Watch { container: ContainerId, events: TaskEvents },
-    Ended { container: ContainerId },
+    Watch {
+        container: ContainerId,
+        events: TaskEvents,
+    },
+    /// Told when nothing of the container's folder is open any more.
+    Ended {
+        container: ContainerId,
+        done: Option<oneshot::Sender<()>>,
+    },
 }
 
 impl Logs {
@@ -82,14 +91,23 @@ impl Logs {
         });
         let keeper = keeper.clone()?;
         let message = Message::Watch { container: container.clone(), events };
-        keeper.send(message).is_ok().then(|| Watched { container: container.clone(), keeper })
+        keeper.send(message).is_ok().then(|| Watched { container: container.clone(), keeper, done: None })
+    }
+}
+
+impl Watched {
+    /// Lets go of the streams; the result is done when nobody counts lost output in the container's folder any more.
+    pub fn let_go(mut self) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        self.done = Some(done);
+        is_done
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
         // A keeper that is gone watches nothing.
-        drop(self.keeper.send(Message::Ended { container: self.container.clone() }));
+        drop(self.keeper.send(Message::Ended { container: self.container.clone(), done: self.done.take() }));
     }
 }
 
@@ -124,7 +142,13 @@ impl Keeper {
             tokio::select! {
                 message = self.inbox.recv() => match message {
                     Some(Message::Watch { container, events }) => self.watch(container, &events).await,
-                    Some(Message::Ended { container }) => self.ended(&container).await,
+                    Some(Message::Ended { container, done }) => {
+                        self.ended(&container).await;
+                        if let Some(done) = done {
+                            // Who does not wait any more does not mind.
+                            done.send(()).ok();
+                        }
+                    }
                     None => return,
                 },
                 ready = self.inotify.readable() => {

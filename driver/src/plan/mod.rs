@@ -164,6 +164,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         cgroup: resources::cgroup(task, node, mistakes),
         output: process::output(spec, task),
         annotations: identity::labels(context),
+        owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
         confined: Some(Confined { folder: task.alloc_dir.clone(), sources: binds.confined.clone() }),
         mounts: binds.mounts,
         hostname: Some(hostname),

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_status_is_complete_in_every_phase() {
         let view =
-            TaskView { phase: Phase::Running, started_at: Some(UNIX_EPOCH + Duration::from_millis(1500)), exit: None };
+            TaskView { started_at: Some(UNIX_EPOCH + Duration::from_millis(1500)), ..TaskView::new(Phase::Running) };
         let status = task_status("id", "web", &view);
         assert_eq!(status.started_at, Some(timestamp(UNIX_EPOCH + Duration::from_millis(1500))));
         assert_eq!(status.completed_at, Some(NEVER));

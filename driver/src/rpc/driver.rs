@@ -202,7 +202,7 @@ async fn stop(plugin: &Plugin, request: StopTaskRequest) -> Result<StopTaskRespo
         Err(TaskError::Unknown(_)) => {}
         applied => {
             applied?;
-            drop(task.wait().await);
+            task.stopped().await?;
         }
     }
     Ok(StopTaskResponse {})

@@ -34,6 +34,15 @@ pub struct TaskView {
     pub started_at: Option<SystemTime>,
     /// How it ended; present from [`Phase::Exited`] on.
     pub exit: Option<Exit>,
+    /// Why the last attempt to kill it failed; gone with the next one.
+    pub unkillable: Option<String>,
+}
+
+impl TaskView {
+    /// Nothing but the phase is known.
+    pub fn new(phase: Phase) -> Self {
+        Self { phase, started_at: None, exit: None, unkillable: None }
+    }
 }
 
 /// How a task ended.

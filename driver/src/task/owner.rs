@@ -63,6 +63,8 @@ pub struct Owner {
     starting: Option<Starting>,
     alive: Option<Arc<Alive>>,
     logs: Option<Watched>,
+    /// Done when nothing writes about the logs any more.
+    released: Option<oneshot::Receiver<()>>,
     hits: Option<AbortOnDrop>,
     /// Ends with the container by itself.
     terminal: Option<AbortOnDrop>,
@@ -71,9 +73,15 @@ pub struct Owner {
     /// Destroys that wait for a start to come to its end.
     destroys: Vec<oneshot::Sender<Result<(), TaskError>>>,
     failed: Option<Report>,
-    /// Its start was given up after the container was made: nobody but us knows of it.
+    /// Nobody but us will ask for its removal: its start was given up after the container was made, or the removal was asked for and
+    /// failed, which an agent does not ask again.
     orphaned: bool,
+    /// When a removal that failed is tried again.
+    retry: Option<Instant>,
 }
+
+/// How long a removal that failed waits. That a container ends at last is heard of at once.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(60);
 
 struct Starting {
     result: Later<Result<(Started, Alive), TaskError>>,
@@ -110,7 +118,7 @@ impl Owner {
             Recovered::Running(alive) => owner.adopt(alive),
             Recovered::Ended { exit, started_at } => {
                 owner.phase = Phase::Exited;
-                owner.view.send_replace(TaskView { phase: Phase::Exited, started_at, exit: Some(exit) });
+                owner.view.send_replace(TaskView { started_at, exit: Some(exit), ..TaskView::new(Phase::Exited) });
             }
         }
         owner
@@ -131,6 +139,7 @@ impl Owner {
             starting: None,
             alive: None,
             logs: None,
+            released: None,
             hits: None,
             terminal: None,
             ended: None,
@@ -138,6 +147,7 @@ impl Owner {
             destroys: Vec::new(),
             failed: None,
             orphaned: false,
+            retry: None,
         }
     }
 
@@ -154,6 +164,10 @@ impl Owner {
                     self.grace = None;
                     self.step(Event::GraceOver).await;
                 }
+                () = reached(self.retry) => {
+                    self.retry = None;
+                    self.step(Event::Destroy { force: true }).await;
+                }
             }
         }
         Farewell { report: self.failed, destroys: self.destroys }
@@ -165,6 +179,9 @@ impl Owner {
     }
 
     async fn take(&mut self, Command { event, reply }: Command) {
+        if matches!(event, Event::Stop { .. }) {
+            self.view.send_modify(|view| view.unkillable = None);
+        }
         let result = self.apply(event).await;
         if matches!(event, Event::Destroy { .. }) && result.is_ok() {
             // Answered when the task is gone: now, or when its start has come to an end.
@@ -220,7 +237,7 @@ impl Owner {
     async fn container_ended(&mut self, exit: Exit) {
         self.ended = None;
         self.grace = None;
-        self.logs = None;
+        self.let_go_of_logs();
         self.hits = None;
         for remark in &exit.remarks {
             self.events().emit(remark.clone(), []);
@@ -243,11 +260,26 @@ impl Owner {
         let (next, actions) = decide(self.phase, event)?;
         for action in actions {
             failpoint::at(before(action));
-            self.carry_out(action).await?;
+            if let Err(error) = self.carry_out(action).await {
+                self.failed_to(event, &error);
+                return Err(error);
+            }
         }
         self.phase = next;
         self.view.send_modify(|view| view.phase = next);
         Ok(())
+    }
+
+    /// What was to happen did not. A removal is tried again by ourselves; who waits for the end of a task hears that it does not come.
+    fn failed_to(&mut self, event: Event, error: &TaskError) {
+        match event {
+            Event::Destroy { .. } => {
+                self.orphaned = true;
+                self.retry = Some(Instant::now() + RETRY);
+            }
+            Event::GraceOver => self.view.send_modify(|view| view.unkillable = Some(error.to_string())),
+            _ => {}
+        }
     }
 
     async fn carry_out(&mut self, action: Action) -> Result<(), TaskError> {
@@ -273,8 +305,20 @@ impl Owner {
             Action::KillAll => self.engine.kill_all(self.facts.clone()).await,
             Action::Remove => {
                 self.publish_end().await;
+                // Whatever of ours still works in the task's folder lets go of it.
+                (self.hits, self.terminal) = (None, None);
+                self.let_go_of_logs();
+                if let Some(released) = self.released.take() {
+                    drop(released.await);
+                }
                 self.engine.remove(self.facts.clone()).await
             }
+        }
+    }
+
+    fn let_go_of_logs(&mut self) {
+        if let Some(logs) = self.logs.take() {
+            self.released = Some(logs.let_go());
         }
     }
 

@@ -67,6 +67,7 @@ impl Tasks {
     /// Starts a task and waits until its command runs. On error the id is free again and nothing is left of it.
     pub async fn start(&self, engine: Arc<Engine>, task: NomadTask) -> Result<Started, TaskError> {
         let (reference, link) = self.claim(&task)?;
+        engine.node.is(&task.node_id);
         let (cancel, cancelled) = watch::channel(false);
         let (report, started) = oneshot::channel();
         let starting = Box::pin(start::run(engine.clone(), self.clone(), task, cancelled));
@@ -86,6 +87,7 @@ impl Tasks {
             }
         }
         let (reference, link) = claimed?;
+        engine.node.is(&task.node_id);
         failpoint::at("recover-before-status");
         let recovered = start::recover(&engine, &state).await;
         failpoint::at("recover-before-owner");
@@ -131,8 +133,7 @@ impl Tasks {
             return Err(TaskError::AlreadyStarted(task.id.clone()));
         }
         let (inbox, commands) = mpsc::channel(INBOX);
-        let (publish, view) =
-            watch::channel(TaskView { phase: Phase::Starting { cancelled: false }, started_at: None, exit: None });
+        let (publish, view) = watch::channel(TaskView::new(Phase::Starting { cancelled: false }));
         let facts = Arc::new(Facts {
             task_id: task.id.clone(),
             name: task.name.clone(),
@@ -201,6 +202,15 @@ impl TaskRef {
     async fn settled(&self) -> bool {
         let mut view = self.view.clone();
         view.wait_for(|view| !matches!(view.phase, Phase::Starting { .. })).await.is_ok()
+    }
+
+    /// Waits for the end of a task that is being stopped; an error when it cannot be brought about.
+    pub async fn stopped(&self) -> Result<(), TaskError> {
+        let mut view = self.view.clone();
+        let settled =
+            view.wait_for(|view| view.exit.is_some() || view.phase == Phase::Destroyed || view.unkillable.is_some());
+        let unkillable = settled.await.ok().filter(|view| view.exit.is_none()).and_then(|view| view.unkillable.clone());
+        unkillable.map_or(Ok(()), |problem| Err(TaskError::Internal(problem)))
     }
 
     /// Waits for the task's end.

@@ -20,8 +20,15 @@ use crate::{
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
     rootfs::Writable,
-    state::{self, CGROUP, CONTAINER, ContainerRecord, MONITOR, TaskDir},
+    state::{self, CGROUP, CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
 };
+
+/// What finding an owner's containers needs of a plan.
+#[derive(serde::Deserialize)]
+struct Owned {
+    #[serde(default)]
+    owner: Option<String>,
+}
 
 /// How long killed processes may take to end. One that hangs in the kernel longer (a dead network file system) is reported.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,6 +42,30 @@ impl Runtime {
             Some(claim) => self.remove(id, &task, claim),
             None => Writable::of(&self.inner.data_dir, id.as_str()).remove(),
         }
+    }
+
+    /// The same, if `wanted` says yes once nobody else can make or remove the container; whether it was removed.
+    pub fn destroy_if(&self, id: &ContainerId, wanted: impl FnOnce() -> bool) -> Result<bool, RuntimeError> {
+        let task = self.task(id);
+        match Claim::take(&task).context(|| format!("locking {}", task.path().display()))? {
+            Some(claim) if wanted() => self.remove(id, &task, claim).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// Containers that this owner asked for at least so long ago.
+    pub fn owned_by(&self, owner: &str, age: Duration) -> Result<Vec<ContainerId>, RuntimeError> {
+        let mut owned = Vec::new();
+        for id in self.list()? {
+            let task = self.task(&id);
+            match task.read::<Owned>(PLAN) {
+                Ok(Some(plan)) if plan.owner.as_deref() == Some(owner) && task.is_older(PLAN, age) => owned.push(id),
+                Ok(_) => {}
+                // The others are told all the same.
+                Err(error) => tracing::warn!(container = %id, %error, "nobody knows whose container this is"),
+            }
+        }
+        Ok(owned)
     }
 
     /// The same under the lock. Each step can be repeated, so a removal that was cut short is done again from its beginning.

@@ -52,6 +52,7 @@ fn plan() -> ContainerPlan {
         cgroup: CgroupPlacement { path: "/nomad/task".to_owned(), cpuset_v1: None },
         output: Output { stdout: "/dev/null".into(), stderr: "/dev/null".into() },
         annotations: BTreeMap::new(),
+        owner: None,
     }
 }
 

@@ -107,6 +107,7 @@ impl Node {
             cgroup: CgroupPlacement { path: format!("{}-{id}", self.cgroup), cpuset_v1: None },
             output: Output { stdout: "/dev/null".into(), stderr: "/dev/null".into() },
             annotations: BTreeMap::new(),
+            owner: None,
             id,
         }
     }

@@ -3,14 +3,15 @@
 use std::{fs, path::Path, time::Duration};
 
 use kit::{
-    cgroup::{self, Mode},
-    leak,
+    cgroup, leak,
     must::{Must, eventually, seconds},
     node::Node,
     plugin::Plugin,
+    stuck::{self, Stuck},
     task::Task,
     tools::Images,
 };
+use proto::driver::TaskState;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -25,19 +26,15 @@ async fn is_up(plugin: &Plugin, task: &Task) -> i32 {
     plugin.init_pid(task)
 }
 
-/// As an operator or a checkpoint freezes a task, with everything in it.
 async fn freeze(task: &Task) {
-    let group = task.groups.of("freezer");
-    let (file, frozen) = match cgroup::mode() {
-        Mode::V1 => ("freezer.state", "FROZEN"),
-        Mode::V2 => ("cgroup.freeze", "1"),
-    };
-    fs::write(group.join(file), frozen).must("freeze the task");
-    let is_frozen = || match cgroup::mode() {
-        Mode::V1 => task.groups.read("freezer", file) == frozen,
-        Mode::V2 => task.groups.read("freezer", "cgroup.events").contains("frozen 1"),
-    };
-    assert!(eventually(seconds(5), is_frozen).await, "the task is not frozen");
+    task.groups.freeze();
+    assert!(eventually(seconds(5), || task.groups.is_frozen()).await, "the task is not frozen");
+}
+
+/// Neither processes nor files of a task.
+fn nothing_is_left(node: &Node, task: &Task) {
+    assert_eq!(task.groups.members(), Vec::<i32>::new());
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
 }
 
 #[tokio::test]
@@ -62,6 +59,42 @@ async fn a_frozen_task_can_be_stopped_and_destroyed() {
         plugin.destroy(task.id(), true).await.must("DestroyTask");
     }
     node.finish(plugin).await;
+}
+
+/// A process that hangs in the kernel is not ended by any kill. Who asks is told so in bounded time, and when it ends at last, what was
+/// asked for is done.
+#[tokio::test]
+async fn a_task_that_hangs_in_the_kernel() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = format!("echo up; cat /alloc/data/stuck/{}", stuck::FILE);
+    let task = node.task(&images.busybox()).sh(&script).build(&mut plugin).await;
+    let Some(file_system) = Stuck::mount(&task.alloc.dir.join("alloc/data/stuck")) else {
+        return skipped("the kernel has no FUSE");
+    };
+    plugin.started(&task).await;
+    let taken = tokio::task::spawn_blocking(move || (file_system.is_taken(seconds(10)), file_system));
+    let (taken, file_system) = taken.await.must("a look at the file system");
+    assert!(taken, "nobody asks for the file");
+
+    let refused = plugin.stop(task.id(), Duration::from_millis(100), "").await.err().must("an error of StopTask");
+    assert!(refused.message().contains("did not end within"), "{refused}");
+    assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").task.must("a task").state(), TaskState::Running);
+    let refused = plugin.destroy(task.id(), true).await.err().must("an error of DestroyTask");
+    assert!(refused.message().contains("did not end within"), "{refused}");
+
+    let (waited, ()) = tokio::join!(plugin.wait(task.id()), async { file_system.let_go() });
+    assert_eq!(waited.code, 137);
+    assert!(eventually(seconds(10), || node.traces().files.is_empty()).await, "{}", node.traces());
+    nothing_is_left(&node, &task);
+    plugin.destroy(task.id(), true).await.must("DestroyTask of a task that is gone");
+    node.finish(plugin).await;
+}
+
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+fn skipped(why: &str) {
+    println!("skipped: {why}");
 }
 
 /// Go's longest duration, and more than any clock can count.
@@ -170,8 +203,7 @@ async fn an_id_is_free_when_its_task_is_gone_and_not_before() {
             }
             Err(status) => assert!(status.message().contains("already started"), "{status}"),
         }
-        assert_eq!(task.groups.members(), Vec::<i32>::new());
-        assert!(node.traces().files.is_empty(), "{}", node.traces());
+        nothing_is_left(&node, &task);
     }
     node.finish(plugin).await;
 }
@@ -207,8 +239,7 @@ async fn a_leftover_is_removed_while_its_id_is_started_again() {
                 plugin.destroy(task.id(), true).await.must("DestroyTask");
             }
         }
-        assert_eq!(task.groups.members(), Vec::<i32>::new());
-        assert!(node.traces().files.is_empty(), "{}", node.traces());
+        nothing_is_left(&node, &task);
     }
     node.finish(plugin).await;
 }
@@ -240,8 +271,7 @@ async fn everything_at_once() {
         if let Ok(answer) = waited {
             assert!([7, 137].contains(&answer.result.must("a result").exit_code));
         }
-        assert_eq!(task.groups.members(), Vec::<i32>::new());
-        assert!(node.traces().files.is_empty(), "{}", node.traces());
+        nothing_is_left(&node, &task);
     }
     node.finish(plugin).await;
 }

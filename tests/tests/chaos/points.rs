@@ -34,8 +34,8 @@ const TRACE: &str = "OCI_RS_FAILPOINT_TRACE";
 /// Tells what it is about to end with. `/up`, in its own root, says that it is ready to be told to end.
 const SCRIPT: &str = "trap 'echo 7 >>/local/truth; exit 7' TERM; >/up; sleep 1000 & wait; wait";
 
-/// Points of the plugin from which on, or until which, only Nomad's asking again tells that a container is not wanted: after
-/// the start's mark is gone, and before the removal's is there.
+/// Points of the plugin from which on, or until which, nothing on disk tells that a container is not wanted: after the start's mark
+/// is gone, and before the removal's is there. When Nomad does not ask again, it is removed as one that no task knows.
 const NOT_MARKED: [&str; 4] =
     ["start-before-answer", "owner-before-remove", "destroy-before-mark", "owner-before-kill"];
 
@@ -138,8 +138,13 @@ impl Visit {
             After::AskAgain => false,
             // What else can happen to it once it runs.
             After::NewId => !self.point.name.starts_with("start-"),
-            After::Forget => !self.kills_the_plugin() || NOT_MARKED.contains(&self.point.name.as_str()),
+            After::Forget => !self.kills_the_plugin(),
         }
+    }
+
+    /// Nobody asks again, and nothing says that nobody will.
+    fn leaves_no_mark(&self) -> bool {
+        self.after == After::Forget && NOT_MARKED.contains(&self.point.name.as_str())
     }
 }
 
@@ -180,9 +185,20 @@ fn arrivals(node: &Node) -> BTreeMap<String, usize> {
 }
 
 /// A new plugin that lives, in place of the one that is dead or is killed now.
-async fn replace(plugin: &mut Plugin, node: &Node, network: Network) {
+async fn replace(plugin: &mut Plugin, node: &Node, visit: &Visit) {
     plugin.process.kill().await;
-    *plugin = node.launch_with(network.options()).await;
+    let mut options = visit.network.options();
+    if visit.leaves_no_mark() {
+        options["gc"] = json!({"dangling_containers": {"period": "300ms", "creation_grace": "300ms"}});
+    }
+    *plugin = node.launch_with(options).await;
+}
+
+/// The agent's next task, by which the plugin knows whose agent it is.
+async fn another_task(plugin: &mut Plugin, node: &Node, images: &Images) {
+    let task = node.task(&images.busybox()).command("/bin/true", &[]).build(plugin).await;
+    plugin.started(&task).await;
+    plugin.end(&task).await;
 }
 
 /// Waits until the task can be told to end.
@@ -231,11 +247,14 @@ async fn make(images: &Images, visit: Visit) {
             plugin.process.kill().await;
             plugin = armed(&node, Some(&visit.point), network).await;
             if plugin.recover(&handle).await.is_err() {
-                replace(&mut plugin, &node, network).await;
+                replace(&mut plugin, &node, &visit).await;
                 plugin.recover(&handle).await.must("RecoverTask after a plugin that died in it");
             }
         }
         end(&node, &mut plugin, &task, &handle, &visit).await;
+    }
+    if visit.leaves_no_mark() {
+        another_task(&mut plugin, &node, images).await;
     }
     // And perhaps once more, by who does the dead one's work.
     let passed = arrivals(&node).get(&visit.point.name).copied().unwrap_or_default();
@@ -259,7 +278,7 @@ async fn start(node: &Node, plugin: &mut Plugin, mut task: Task, visit: &Visit) 
                 assert_eq!(task.groups.members(), Vec::<i32>::new(), "a failed start leaves no process");
                 assert!(node.traces().files.is_empty(), "{}", node.traces());
             }
-            replace(plugin, node, visit.network).await;
+            replace(plugin, node, visit).await;
             match visit.after {
                 After::Forget => return None,
                 // A start that was answered, if only by an error, is never asked for again under its id.
@@ -278,7 +297,7 @@ async fn start(node: &Node, plugin: &mut Plugin, mut task: Task, visit: &Visit) 
 async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle, visit: &Visit) {
     let patience = visit.ending.patience();
     if plugin.stop(task.id(), patience, "").await.is_err() {
-        replace(plugin, node, visit.network).await;
+        replace(plugin, node, visit).await;
         plugin.recover(handle).await.must("RecoverTask");
         plugin.stop(task.id(), patience, "").await.must("StopTask");
     }
@@ -296,7 +315,7 @@ async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle,
         assert_eq!(fs::read_to_string(task.dir().join("local/truth")).must("the task's own account"), "7\n");
     }
     if plugin.destroy(task.id(), true).await.is_err() {
-        replace(plugin, node, visit.network).await;
+        replace(plugin, node, visit).await;
         if visit.after != After::Forget {
             plugin.destroy(task.id(), true).await.must("DestroyTask");
         }
@@ -343,10 +362,8 @@ async fn a_death_at_any_point_of_a_recovery() {
     let mut visits = Vec::new();
     for ending in [Ending::Told, Ending::Killed] {
         for point in traced(&images, ending, true, Network::Host).await {
-            let visit = |after| Visit { point: point.clone(), ending, after, recovered: true, network: Network::Host };
-            visits.push(visit(After::AskAgain));
-            if !NOT_MARKED.contains(&point.name.as_str()) {
-                visits.push(visit(After::Forget));
+            for after in [After::AskAgain, After::Forget] {
+                visits.push(Visit { point: point.clone(), ending, after, recovered: true, network: Network::Host });
             }
         }
     }
