@@ -1,7 +1,8 @@
 //! Where everything of a run lies: one folder, and file systems that are made anew.
 //!
 //! Containers' roots lie on fresh ext4 on loop devices: a file system that has just lost thousands of files makes new ones much
-//! more slowly, and would favour whoever runs first.
+//! more slowly, and would favour whoever runs first. What lies in `/run` unless somebody says otherwise, our state folder and
+//! dockerd's, lies in memory here too.
 
 use std::{
     fs,
@@ -13,6 +14,8 @@ use std::{
 use kit::must::Must;
 use tempfile::TempDir;
 
+/// Where a file system in memory is mounted.
+const MEMORY: &str = "memory";
 /// Room of a file system. The file is sparse.
 const SIZE: u64 = 6 << 30;
 
@@ -39,12 +42,20 @@ impl Drop for Arena {
 pub struct Fresh {
     image: PathBuf,
     point: PathBuf,
+    memory: PathBuf,
 }
 
 impl Arena {
     /// A new folder.
     pub fn new() -> Self {
-        Self { folder: TempDir::with_prefix("oci-rs-bench-").must("a folder for the run") }
+        let arena = Self { folder: TempDir::with_prefix("oci-rs-bench-").must("a folder for the run") };
+        tool("mount", &["-t", "tmpfs", "-o", "mode=0700", "bench", &text(&arena.folder(MEMORY))]);
+        arena
+    }
+
+    /// A folder of this run in memory.
+    pub fn memory(&self, name: &str) -> PathBuf {
+        self.folder(&format!("{MEMORY}/{name}"))
     }
 
     /// A folder of this run.
@@ -64,7 +75,7 @@ impl Arena {
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         tool("mkfs.ext4", &["-q", "-F", "-N", "400000", "-E", options, &text(&image)]);
         tool("mount", &["-o", "loop", &text(&image), &text(&point)]);
-        Fresh { image, point }
+        Fresh { image, point, memory: self.memory(name) }
     }
 }
 
@@ -72,6 +83,11 @@ impl Fresh {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.point
+    }
+
+    /// A folder in memory that goes with it.
+    pub fn memory(&self) -> &Path {
+        &self.memory
     }
 }
 
@@ -89,6 +105,7 @@ impl Drop for Fresh {
             std::thread::sleep(Duration::from_millis(100));
         }
         fs::remove_file(&self.image).ok();
+        fs::remove_dir_all(&self.memory).ok();
     }
 }
 

@@ -34,7 +34,7 @@ impl Docker {
     /// Starts the daemon with its data in the folder, and waits until it answers.
     pub fn start(arena: &Arena, data: &Path) -> Result<Self, String> {
         let run = arena.folder("docker-run");
-        let (socket, exec_root) = (run.join("socket"), run.join("exec"));
+        let (socket, exec_root) = (run.join("socket"), arena.memory("docker"));
         let log = fs::File::create(run.join("log")).must("a log for dockerd");
         let mut command = Command::new(DAEMON);
         command.arg("--data-root").arg(data.join("docker")).arg("--exec-root").arg(&exec_root);
@@ -55,10 +55,20 @@ impl Docker {
         Ok(docker)
     }
 
+    /// Where it listens.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
+    /// Where what runs is kept, by which its shims are known.
+    pub fn exec_root(&self) -> &Path {
+        &self.exec_root
+    }
+
     /// The client, told where the daemon is.
     pub fn client(&self) -> Command {
         let mut command = Command::new(CLIENT);
-        command.arg("--host").arg(format!("unix://{}", self.socket.display()));
+        command.args(["--host", &self.endpoint()]);
         command
     }
 

@@ -1,6 +1,6 @@
 //! What a network of the task's own adds to a start. On an island, so that the machine's network stays as it is.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use kit::{
     island::Island,
@@ -12,7 +12,7 @@ use kit::{
 use serde_json::json;
 
 use crate::{
-    arena::Arena,
+    arena::{Arena, Fresh},
     images,
     ours::Ours,
     process::SAY_READY,
@@ -34,20 +34,22 @@ const NETWORKS: [(&str, &str, bool); 4] = [
 /// Measures the table.
 pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
     note("network");
-    let data = arena.fresh("network");
-    let root = data.path().to_owned();
+    // Unmounted here, where it was mounted.
+    let data = Arc::new(arena.fresh("network"));
+    let shared = Arc::clone(&data);
     // Only a thread of its own can be on an island.
     let waited = std::mem::take(quiet);
-    *quiet = tokio::task::spawn_blocking(move || on_an_island(root, waited, rounds)).await.must("the measurement");
+    let measured = tokio::task::spawn_blocking(move || on_an_island(&shared, waited, rounds));
+    *quiet = measured.await.must("the measurement");
 }
 
-fn on_an_island(root: PathBuf, mut quiet: Quiet, rounds: usize) -> Quiet {
+fn on_an_island(data: &Fresh, mut quiet: Quiet, rounds: usize) -> Quiet {
     let _island = Island::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().must("an async runtime");
     runtime.block_on(async {
         let Some((_registry, image)) = images::small() else { return quiet };
         let options = json!({"cni_path": CNI_PATH, "default_mode": "host"});
-        let mut ours = Ours::launch(&binary(), "oci-rs", &root.join("oci-rs"), options).await;
+        let mut ours = Ours::launch(&binary(), "oci-rs", data, options).await;
         let mut series = Series::default();
         // The first round makes the bridge and the chains, and is not counted.
         for number in 0..=rounds {

@@ -13,7 +13,10 @@ use kit::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::process::{READY, SAY_READY};
+use crate::{
+    arena::Fresh,
+    process::{READY, SAY_READY},
+};
 
 /// Who takes part.
 #[derive(Debug)]
@@ -26,11 +29,11 @@ pub struct Lineup {
 
 impl Lineup {
     /// Launches ours, and the other build where there is one; the first is the measure of all.
-    pub async fn launch(&self, root: &Path) -> Vec<Ours> {
+    pub async fn launch(&self, data: &Fresh) -> Vec<Ours> {
         let options = || json!({"default_mode": "host"});
-        let mut all = vec![Ours::launch(&binary(), "oci-rs", &root.join("oci-rs"), options()).await];
+        let mut all = vec![Ours::launch(&binary(), "oci-rs", data, options()).await];
         if let Some(other) = &self.against {
-            all.push(Ours::launch(other, "other oci-rs", &root.join("other"), options()).await);
+            all.push(Ours::launch(other, "other oci-rs", data, options()).await);
         }
         all
     }
@@ -49,10 +52,11 @@ pub struct Ours {
 
 impl Ours {
     /// Launches the plugin; `network` is that block of its configuration.
-    pub async fn launch(binary: &Path, name: &'static str, root: &Path, network: Json) -> Self {
+    pub async fn launch(binary: &Path, name: &'static str, data: &Fresh, network: Json) -> Self {
         let node = Node::new();
         let mut plugin = Launch::new(&node).binary(binary).connect().await;
-        let mut config = json!({"data_dir": root.join("data"), "state_dir": root.join("state")});
+        let folder = name.replace(' ', "-");
+        let mut config = json!({"data_dir": data.path().join(&folder), "state_dir": data.memory().join(&folder)});
         // Another build may not know the block, and then means the host's network anyway.
         if plugin.config_options().await.contains("network") {
             config["network"] = network;

@@ -44,45 +44,85 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*upper, *lower))
 }
 
-/// Times by contender, in the order in which contenders first appeared.
-#[derive(Debug, Default)]
-pub struct Series {
+/// What was measured, by contender, in the order in which contenders first appeared.
+#[derive(Debug)]
+pub struct Samples<T> {
     order: Vec<String>,
-    times: BTreeMap<String, Vec<f64>>,
+    values: BTreeMap<String, Vec<T>>,
 }
 
-impl Series {
-    /// Adds a time.
-    pub fn add(&mut self, name: &str, time: Duration) {
-        if !self.times.contains_key(name) {
+impl<T> Default for Samples<T> {
+    fn default() -> Self {
+        Self { order: Vec::new(), values: BTreeMap::new() }
+    }
+}
+
+impl<T> Samples<T> {
+    /// Adds a measurement.
+    pub fn add(&mut self, name: &str, value: T) {
+        if !self.values.contains_key(name) {
             self.order.push(name.to_owned());
         }
-        self.times.entry(name.to_owned()).or_default().push(time.as_secs_f64() * 1000.0);
+        self.values.entry(name.to_owned()).or_default().push(value);
     }
 
-    /// Prints a table; the first contender is the one that the others are compared with.
-    pub fn table(&self, title: &str) {
-        say(&format!(
-            "\n### {title}\n\n| | median ms | lowest | highest | runs | ratio to ours |\n|---|---:|---:|---:|---:|---:|"
-        ));
-        for row in self.rows() {
+    /// The median of something that a contender was measured by.
+    pub fn middle(&self, name: &str, of: impl Fn(&T) -> f64) -> Option<f64> {
+        median(&self.values.get(name)?.iter().map(of).collect::<Vec<_>>())
+    }
+
+    /// Prints a table under a head of two lines.
+    pub fn print(&self, title: &str, head: &str, row: impl Fn(&Self, Row<T>) -> Option<String>) {
+        say(&format!("\n### {title}\n\n{head}"));
+        for row in self.rows(row) {
             say(&row);
         }
     }
 
-    fn rows(&self) -> Vec<String> {
-        let Some(ours) = self.order.first().and_then(|first| median(&self.times[first])) else {
-            return Vec::new();
-        };
-        let row = |name: &String| {
-            let times = &self.times[name];
-            let (low, high) = times.iter().fold((f64::MAX, 0.0_f64), |(low, high), t| (low.min(*t), high.max(*t)));
-            let middle = median(times)?;
-            let ratio = middle / ours;
-            Some(format!("| {name} | {middle:.1} | {low:.1} | {high:.1} | {} | {ratio:.2} |", times.len()))
-        };
-        self.order.iter().filter_map(row).collect()
+    /// One line for each contender; the first one is the one that the others are compared with.
+    pub fn rows(&self, row: impl Fn(&Self, Row<T>) -> Option<String>) -> Vec<String> {
+        let Some(first) = self.order.first() else { return Vec::new() };
+        self.order.iter().filter_map(|name| row(self, Row { name, first, values: &self.values[name] })).collect()
     }
+}
+
+/// What a line of a table is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a, T> {
+    /// The contender.
+    pub name: &'a str,
+    /// The one that it is compared with.
+    pub first: &'a str,
+    /// How it was measured.
+    pub values: &'a [T],
+}
+
+/// The smallest and the largest.
+pub fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::MAX, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)))
+}
+
+/// Times.
+pub type Series = Samples<Duration>;
+
+impl Series {
+    /// Prints a table of them.
+    pub fn table(&self, title: &str) {
+        let head = "| | median ms | lowest | highest | runs | ratio to ours |\n|---|---:|---:|---:|---:|---:|";
+        self.print(title, head, Self::row);
+    }
+
+    fn row(&self, Row { name, first, values }: Row<Duration>) -> Option<String> {
+        let (low, high) = range(values.iter().map(milliseconds));
+        let middle = self.middle(name, milliseconds)?;
+        let ratio = middle / self.middle(first, milliseconds)?;
+        Some(format!("| {name} | {middle:.1} | {low:.1} | {high:.1} | {} | {ratio:.2} |", values.len()))
+    }
+}
+
+/// A time as tables show it.
+pub fn milliseconds(time: &Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }
 
 /// First lines of the report: machine, and who takes part.
@@ -140,7 +180,7 @@ mod tests {
         for (name, time) in [("z", 10), ("a", 5), ("z", 30), ("a", 5), ("z", 20)] {
             series.add(name, Duration::from_millis(time));
         }
-        let rows = series.rows();
+        let rows = series.rows(Series::row);
         assert!(rows[0].starts_with("| z | 20.0 | 10.0 | 30.0 | 3 | 1.00"), "{rows:?}");
         assert!(rows.get(1).must("a second row").ends_with("| 2 | 0.25 |"), "{rows:?}");
     }

@@ -31,7 +31,7 @@ pub struct Field {
 impl Field {
     /// Starts everybody and lets them pull the image.
     pub async fn assemble(arena: &Arena, lineup: &Lineup, data: &Fresh, image: &str) -> Self {
-        let ours = lineup.launch(data.path()).await;
+        let ours = lineup.launch(data).await;
         if !lineup.peers {
             return Self { ours, docker: None, podman: None, bare: Vec::new() };
         }

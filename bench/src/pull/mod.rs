@@ -70,7 +70,7 @@ async fn contest(title: &str, arena: &Arena, lineup: &Lineup, quiet: &mut Quiet,
 
 /// A whole StartTask: a pull cannot be asked for alone, so the container's start is ours on top.
 async fn ours(lineup: &Lineup, which: usize, data: &Fresh, image: &str) -> (&'static str, Cost) {
-    let mut all = lineup.launch(data.path()).await;
+    let mut all = lineup.launch(data).await;
     let ours = &mut all[which];
     let name = ours.name;
     let task = ours.task(image, &["/bin/true"]).await;

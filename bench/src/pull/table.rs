@@ -1,64 +1,44 @@
-//! Costs of contenders, their medians, and the table of ratios.
-
-use std::collections::BTreeMap;
+//! What pulls cost, as a table.
 
 use super::cost::Cost;
-use crate::report::{median, note, say};
+use crate::report::{Row, Samples, milliseconds, note, range};
 
-/// Costs by contender, in the order in which contenders first appeared.
+/// Costs by contender.
 #[derive(Debug, Default)]
-pub struct Costs {
-    order: Vec<String>,
-    costs: BTreeMap<String, Vec<Cost>>,
-}
+pub struct Costs(Samples<Cost>);
 
 impl Costs {
     /// Adds what a pull cost, or tells why it is missing.
     pub fn add(&mut self, name: &str, cost: Result<Cost, String>) {
-        let cost = match cost {
-            Ok(cost) => cost,
-            Err(error) => return note(&format!("{name}: {error}")),
-        };
-        if !self.costs.contains_key(name) {
-            self.order.push(name.to_owned());
+        match cost {
+            Ok(cost) => self.0.add(name, cost),
+            Err(error) => note(&format!("{name}: {error}")),
         }
-        self.costs.entry(name.to_owned()).or_default().push(cost);
     }
 
     /// Prints the table; the first contender is the one that the others are compared with.
     pub fn table(&self, title: &str) {
-        say(&format!(
-            "\n### {title}\n\n| | median ms | lowest | highest | runs | ratio to ours | CPU s | ratio | peak MiB |\n\
-             |---|---:|---:|---:|---:|---:|---:|---:|---:|"
-        ));
-        for row in self.rows() {
-            say(&row);
-        }
-    }
-
-    fn rows(&self) -> Vec<String> {
-        let middle = |name: &str, of: fn(&Cost) -> f64| median(&self.costs[name].iter().map(of).collect::<Vec<_>>());
-        let Some(first) = self.order.first() else { return Vec::new() };
-        let row = |name: &String| {
-            let costs = &self.costs[name];
-            let times = costs.iter().map(|cost| cost.took.as_secs_f64() * 1000.0);
-            let (low, high) = times.fold((f64::MAX, 0.0_f64), |(low, high), t| (low.min(t), high.max(t)));
-            let (time, own) = (middle(name, time)?, middle(first, time)?);
-            let (cpu, own_cpu) = (middle(name, cpu)?, middle(first, cpu)?);
-            let peak = middle(name, |cost| cost.peak as f64 / 1024.0)?;
-            Some(format!(
-                "| {name} | {time:.0} | {low:.0} | {high:.0} | {} | {:.2} | {cpu:.2} | {:.2} | {peak:.0} |",
-                costs.len(),
-                time / own,
-                cpu / own_cpu
-            ))
-        };
-        self.order.iter().filter_map(row).collect()
+        let head = "| | median ms | lowest | highest | runs | ratio to ours | CPU s | ratio | peak MiB |\n\
+                    |---|---:|---:|---:|---:|---:|---:|---:|---:|";
+        self.0.print(title, head, row);
     }
 }
 
+fn row(costs: &Samples<Cost>, Row { name, first, values }: Row<Cost>) -> Option<String> {
+    let (low, high) = range(values.iter().map(time));
+    let (middle, ours) = (costs.middle(name, time)?, costs.middle(first, time)?);
+    let (processors, our_processors) = (costs.middle(name, cpu)?, costs.middle(first, cpu)?);
+    let peak = costs.middle(name, |cost| cost.peak as f64 / 1024.0)?;
+    Some(format!(
+        "| {name} | {middle:.0} | {low:.0} | {high:.0} | {} | {:.2} | {processors:.2} | {:.2} | {peak:.0} |",
+        values.len(),
+        middle / ours,
+        processors / our_processors
+    ))
+}
+
 fn time(cost: &Cost) -> f64 {
-    cost.took.as_secs_f64() * 1000.0
+    milliseconds(&cost.took)
 }
 
 fn cpu(cost: &Cost) -> f64 {
@@ -79,7 +59,7 @@ mod tests {
             costs.add(name, Ok(value));
         }
         costs.add("never", Err("not installed".into()));
-        let rows = costs.rows();
+        let rows = costs.0.rows(row);
         assert_eq!(rows[0], "| z | 1000 | 1000 | 1000 | 2 | 1.00 | 2.00 | 1.00 | 2 |");
         assert_eq!(rows[1], "| a | 3000 | 3000 | 3000 | 1 | 3.00 | 6.00 | 3.00 | 1 |");
         assert_eq!(rows.len(), 2);

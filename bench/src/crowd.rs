@@ -1,0 +1,99 @@
+//! Many tasks on one node: what one more start takes, and what the plugin computes while they do nothing.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use kit::{must::Must, task::Task};
+
+use crate::{
+    arena::Arena,
+    images,
+    ours::{Lineup, Ours},
+    report::{milliseconds, note, range, say},
+};
+
+const IDLE: [&str; 2] = ["sleep", "100000"];
+const MANY: usize = 500;
+/// Starts of one line of the table.
+const STEP: usize = 100;
+/// So many do nothing while the plugin is watched.
+const WATCHED: usize = 200;
+const WATCH: Duration = Duration::from_secs(10);
+/// Clock ticks of `/proc/<pid>/stat` in a second, everywhere (`USER_HZ`).
+const TICKS: f64 = 100.0;
+
+/// Measures both tables, for ours alone: nobody else is asked for so many.
+pub async fn measure(arena: &Arena, lineup: &Lineup) {
+    let data = arena.fresh("crowd");
+    let Some((_registry, image)) = images::small() else { return };
+    for mut ours in lineup.launch(&data).await {
+        note(&format!("{MANY} tasks of {}", ours.name));
+        let (mut tasks, mut starts, mut watched) = (Vec::new(), Vec::new(), Vec::new());
+        while tasks.len() < MANY {
+            let task = ours.task(&image, &IDLE).await;
+            let begun = Instant::now();
+            ours.plugin.started(&task).await;
+            starts.push(begun.elapsed());
+            tasks.push(task);
+            if tasks.len() == WATCHED {
+                watched = watch(&ours, &tasks).await;
+            }
+        }
+        table(&ours, &starts);
+        say(&format!(
+            "\n### {}, the plugin with {WATCHED} idle tasks\n\n| | % of one processor |\n|---|---:|",
+            ours.name
+        ));
+        watched.iter().for_each(|(what, share)| say(&format!("| {what} | {share:.1} |")));
+        for task in &tasks {
+            ours.remove(task).await;
+        }
+        ours.finish().await;
+    }
+}
+
+fn table(ours: &Ours, starts: &[Duration]) {
+    let (title, head) =
+        ("StartTask of one more task", "| tasks | median ms | lowest | highest |\n|---|---:|---:|---:|");
+    say(&format!("\n### {}, {title}\n\n{head}", ours.name));
+    for (number, step) in starts.chunks(STEP).enumerate() {
+        let mut times: Vec<f64> = step.iter().map(milliseconds).collect();
+        times.sort_by(f64::total_cmp);
+        let (low, high) = range(times.iter().copied());
+        let middle = crate::report::median(&times).unwrap_or_default();
+        say(&format!(
+            "| {} to {} | {middle:.1} | {low:.1} | {high:.1} |",
+            number * STEP + 1,
+            number * STEP + step.len()
+        ));
+    }
+}
+
+/// What the plugin computes without and with a stream of stats for each task, one sample a second as an agent asks for.
+async fn watch(ours: &Ours, tasks: &[Task]) -> Vec<(&'static str, f64)> {
+    let alone = computed(ours).await;
+    let mut streams = Vec::new();
+    for task in tasks {
+        let mut stream = ours.plugin.stats(task.id(), Duration::from_secs(1)).await.must("TaskStats");
+        streams.push(tokio::spawn(async move { while let Ok(Some(_)) = stream.message().await {} }));
+    }
+    let streaming = computed(ours).await;
+    streams.iter().for_each(tokio::task::JoinHandle::abort);
+    vec![("nobody asks for stats", alone), ("stats of every task, once a second", streaming)]
+}
+
+async fn computed(ours: &Ours) -> f64 {
+    let pid = ours.plugin.process.pid();
+    let before = ticks(pid);
+    tokio::time::sleep(WATCH).await;
+    100.0 * (ticks(pid) - before) / TICKS / WATCH.as_secs_f64()
+}
+
+/// Ticks that a process has computed: fields 14 and 15.
+fn ticks(pid: i32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).must("the plugin's times");
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().skip(11).take(2));
+    fields.into_iter().flatten().filter_map(|field| field.parse::<f64>().ok()).sum()
+}

@@ -1,0 +1,110 @@
+//! The driver beside the one that comes with Nomad, both as a Nomad client drives them: logs end in Nomad's log files, by a logmon of
+//! its own for each task. A Go program does the driving (`e2e/conformance/contest`), because the docker driver is a part of Nomad.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use kit::must::Must;
+use serde::Deserialize;
+
+use crate::{
+    arena::{Arena, text},
+    docker::Docker,
+    images,
+    ours::Lineup,
+    report::{Row, Samples, note, or_say, range, say},
+};
+
+/// What the program prints, a line each.
+#[derive(Debug, Deserialize)]
+struct Measurement {
+    case: String,
+    name: String,
+    value: f64,
+}
+
+/// Measures the tables.
+pub fn measure(arena: &Arena, lineup: &Lineup, rounds: usize) {
+    note("tasks, as a Nomad client runs them");
+    let data = arena.fresh("nomad");
+    let Some((_registry, image)) = images::small() else { return };
+    let Some(program) = or_say(build(arena)) else { return };
+    let docker = if lineup.peers {
+        or_say(Docker::start(arena, data.path()).and_then(|docker| docker.pull(&image).map(|_| docker)))
+    } else {
+        None
+    };
+    let mut command = Command::new(program);
+    command.args(["-plugin", &text(&kit::plugin::binary()), "-image", &image, "-folder", &text(data.path())]);
+    command.args(["-state", &text(data.memory()), "-rounds", &rounds.to_string()]);
+    if let Some(docker) = &docker {
+        command.args(["-docker", &docker.endpoint(), "-exec-root", &text(docker.exec_root())]);
+    }
+    or_say(run(&mut command).map(|cases| cases.iter().for_each(|(title, samples)| table(title, samples))));
+    say("- left out: the containerd driver: Go's module proxy does not have its module");
+}
+
+fn build(arena: &Arena) -> Result<PathBuf, String> {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/conformance");
+    let program = arena.folder("nomad-contest").join("contest");
+    // As the conformance tests are built, so that both share one cache.
+    let mut go = Command::new("go");
+    go.args(["build", "-trimpath", "-buildvcs=false", "-o", &text(&program), "./contest"]).current_dir(module);
+    let output = go.output().map_err(|error| format!("go: {error}"))?;
+    if output.status.success() { Ok(program) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+/// Runs the program to its end; what it measured, by case, in its order.
+fn run(command: &mut Command) -> Result<Vec<(String, Samples<f64>)>, String> {
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("{command:?}: {error}"))?;
+    let mut cases: Vec<(String, Samples<f64>)> = Vec::new();
+    for line in BufReader::new(child.stdout.take().must("its output")).lines() {
+        let line = line.map_err(|error| error.to_string())?;
+        let Measurement { case, name, value } =
+            serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;
+        match cases.iter_mut().find(|(title, _)| *title == case) {
+            Some((_, samples)) => samples.add(&name, value),
+            None => {
+                let mut samples = Samples::default();
+                samples.add(&name, value);
+                cases.push((case, samples));
+            }
+        }
+    }
+    match child.wait() {
+        Ok(status) if status.success() => Ok(cases),
+        Ok(status) => Err(format!("the drivers' contest ended with {status}; what it says stands above")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Times are milliseconds; whatever else is said in the title.
+fn table(title: &str, samples: &Samples<f64>) {
+    let head = "| | median | lowest | highest | runs | ratio to ours |\n|---|---:|---:|---:|---:|---:|";
+    let unit = if title.contains("KiB") { "" } else { ", ms" };
+    samples.print(&format!("Nomad: {title}{unit}"), head, row);
+}
+
+fn row(samples: &Samples<f64>, Row { name, first, values }: Row<f64>) -> Option<String> {
+    let (low, high) = range(values.iter().copied());
+    let middle = samples.middle(name, |value| *value)?;
+    let ratio = middle / samples.middle(first, |value| *value)?;
+    Some(format!("| {name} | {middle:.1} | {low:.1} | {high:.1} | {} | {ratio:.2} |", values.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurements_are_sorted_by_case() {
+        let lines = r#"echo '{"case":"a","name":"x","value":1.5}'; echo '{"case":"b","name":"x","value":2}'; echo '{"case":"a","name":"y","value":3}'"#;
+        let cases = run(Command::new("/bin/sh").args(["-c", lines])).must("cases");
+        assert_eq!(cases.iter().map(|(title, _)| title.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(cases[0].1.rows(row), ["| x | 1.5 | 1.5 | 1.5 | 1 | 1.00 |", "| y | 3.0 | 3.0 | 3.0 | 1 | 2.00 |"]);
+        assert!(run(&mut Command::new("false")).is_err());
+    }
+}

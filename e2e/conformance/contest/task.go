@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/client/lib/cgroupslib"
+	"github.com/hashicorp/nomad/client/logmon"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
+	"golang.org/x/sys/unix"
+)
+
+// task is one that the client has prepared: folders, cgroup, logmon.
+type task struct {
+	driver  drivers.DriverPlugin
+	config  *drivers.TaskConfig
+	alloc   *allocdir.AllocDir
+	group   cgroupslib.Lifecycle
+	logDir  string
+	logmon  *goplugin.Client
+	collect logmon.LogMon
+	// changes tells of every write into a log file.
+	changes *os.File
+}
+
+// prepare does what a client does before StartTask.
+func (c *contender) prepare(script string) (*task, error) {
+	logger, allocID, name := hclog.NewNullLogger(), uuid.Generate(), "task"
+	alloc := allocdir.NewAllocDir(logger, filepath.Join(*folder, "alloc"), filepath.Join(*folder, "mounts"), allocID)
+	if err := alloc.Build(); err != nil {
+		return nil, err
+	}
+	dir := alloc.NewTaskDir(&structs.Task{Name: name})
+	if err := dir.Build(fsisolation.Image, nil, ""); err != nil {
+		return nil, err
+	}
+	group := cgroupslib.Factory(allocID, name, false)
+	if err := group.Setup(); err != nil {
+		return nil, err
+	}
+	t := &task{driver: c.driver, alloc: alloc, group: group, logDir: dir.LogDir}
+	t.config = &drivers.TaskConfig{
+		ID:       fmt.Sprintf("%s/%s/%s", allocID, name, uuid.Generate()[:8]),
+		Name:     name,
+		AllocID:  allocID,
+		AllocDir: alloc.AllocDir,
+		JobName:  "contest", JobID: "contest", TaskGroupName: "group", Namespace: "default",
+		NodeID: "00000000-0000-4000-8000-000000000002",
+		Env:    map[string]string{"NOMAD_ALLOC_DIR": "/alloc", "NOMAD_TASK_DIR": "/local", "NOMAD_SECRETS_DIR": "/secrets"},
+		Resources: &drivers.Resources{
+			NomadResources: &structs.AllocatedTaskResources{
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 64},
+				Cpu:    structs.AllocatedCpuResources{CpuShares: 100},
+			},
+			LinuxResources: &drivers.LinuxResources{
+				MemoryLimitBytes: 64 << 20, CPUShares: 100, PercentTicks: 0.05,
+				CpusetCgroupPath: cgroupslib.LinuxResourcesPath(allocID, name, false),
+			},
+		},
+		StdoutPath: filepath.Join(dir.LogDir, "."+name+".stdout.fifo"),
+		StderrPath: filepath.Join(dir.LogDir, "."+name+".stderr.fifo"),
+	}
+	options := map[string]any{
+		"image": *image, "network_mode": "host", "command": "/bin/sh", "args": []string{"-c", script},
+	}
+	value, diagnostics, errs := hclutils.ParseHclInterface(options, c.schema, nil)
+	if diagnostics.HasErrors() {
+		return nil, fmt.Errorf("%v %v", diagnostics, errs)
+	}
+	if err := t.config.EncodeDriverConfig(value); err != nil {
+		return nil, err
+	}
+	var err error
+	if t.collect, t.logmon, err = logmon.LaunchLogMon(logger, nil); err != nil {
+		return nil, err
+	}
+	err = t.collect.Start(&logmon.LogConfig{
+		LogDir: dir.LogDir, StdoutLogFile: name + ".stdout", StderrLogFile: name + ".stderr",
+		StdoutFifo: t.config.StdoutPath, StderrFifo: t.config.StderrPath, MaxFiles: 10, MaxFileSizeMB: 10,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, t.watch()
+}
+
+// watch lets us be told of changes in the log files.
+func (t *task) watch() error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	t.changes = os.NewFile(uintptr(fd), "inotify")
+	_, err = unix.InotifyAddWatch(fd, t.logDir, unix.IN_MODIFY|unix.IN_CREATE)
+	return err
+}
+
+func (t *task) start() error {
+	_, _, err := t.driver.StartTask(t.config)
+	return err
+}
+
+// size is what has come into the files of standard output so far.
+func (t *task) size() int {
+	files, total := []string(nil), int64(0)
+	// The pattern is a good one.
+	files, _ = filepath.Glob(filepath.Join(t.logDir, t.config.Name+".stdout.*"))
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			total += info.Size()
+		}
+	}
+	return int(total)
+}
+
+// written waits until so many bytes have come, or nothing comes any more; when the last of them came.
+func (t *task) written(bytes int, patience time.Duration) (time.Time, error) {
+	buffer, last := make([]byte, 64<<10), time.Now()
+	for t.size() < bytes {
+		if err := t.changes.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return last, err
+		}
+		if _, err := t.changes.Read(buffer); err != nil {
+			return last, fmt.Errorf("%d of %d bytes in the log: %w", t.size(), bytes, err)
+		}
+		last = time.Now()
+	}
+	return last, nil
+}
+
+// success waits for the task's end, which must be a good one.
+func (t *task) success() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	results, err := t.driver.WaitTask(ctx, t.config.ID)
+	if err != nil {
+		return err
+	}
+	result, ok := <-results
+	if !ok || result == nil {
+		return fmt.Errorf("no end within 30 s")
+	}
+	if !result.Successful() {
+		return fmt.Errorf("ended with %+v", result)
+	}
+	return nil
+}
+
+// remove takes away what prepare made, after DestroyTask.
+func (t *task) remove() {
+	// What resists is found by who started us.
+	_ = t.changes.Close()
+	_ = t.collect.Stop()
+	t.logmon.Kill()
+	_ = t.group.Kill()
+	_ = t.group.Teardown()
+	_ = t.alloc.Destroy()
+}
+
+// process is one that runs now.
+type process struct {
+	pid, parent int
+	line        string
+}
+
+// processes are all that run.
+func processes() []process {
+	var all []process
+	// The pattern is a good one.
+	folders, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range folders {
+		line, err := os.ReadFile(filepath.Join(folder, "cmdline"))
+		if err != nil {
+			// Gone meanwhile.
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(folder))
+		parent := int(field(filepath.Join(folder, "status"), "PPid:"))
+		all = append(all, process{pid, parent, strings.ReplaceAll(string(line), "\x00", " ")})
+	}
+	return all
+}
+
+// proportional is a process's share of the memory that it uses, in KiB.
+func proportional(pid int) float64 {
+	return field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")
+}
+
+func field(file, name string) float64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == name {
+			value, _ := strconv.ParseFloat(words[1], 64)
+			return value
+		}
+	}
+	return 0
+}
