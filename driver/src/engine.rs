@@ -86,6 +86,7 @@ impl Engine {
         NodeFacts {
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),
+            volumes_dir: self.config.data_dir.join("volumes"),
             ..fingerprint::node_facts(self.compute)
         }
     }

@@ -60,7 +60,7 @@ fn look(config: &PluginConfig, engine: Result<Option<String>, String>) -> Host {
         overlay_problem: engine.clone().unwrap_or_default(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
-        apparmor: fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y"),
+        apparmor: uses_apparmor(),
         engine: engine.map(drop),
     }
 }
@@ -124,7 +124,39 @@ pub fn node_facts(compute: Compute) -> NodeFacts {
         held_capabilities: held_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
         host_resolv_conf: host_resolv_conf(),
         state_dir: PathBuf::new(),
+        host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        apparmor: uses_apparmor(),
+        numa_nodes: numa_nodes().unwrap_or_default(),
+        swap_uncounted: swap_uncounted(),
+        selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+        volumes_dir: PathBuf::new(),
     }
+}
+
+/// The machine's NUMA nodes and their cores; none where the kernel does not tell.
+fn numa_nodes() -> std::io::Result<Vec<(u32, String)>> {
+    let mut nodes = Vec::new();
+    for entry in fs::read_dir("/sys/devices/system/node")? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if let Some(number) = name.to_str().and_then(|name| name.strip_prefix("node")?.parse().ok()) {
+            nodes.push((number, fs::read_to_string(entry.path().join("cpulist"))?.trim().to_owned()));
+        }
+    }
+    nodes.sort();
+    Ok(nodes)
+}
+
+/// On v2 swap is always counted; on v1 the file is there when it is.
+fn swap_uncounted() -> bool {
+    let counted = !runtime::cgroup::mode().is_ok_and(|mode| mode == Mode::V1)
+        || Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    !counted && swaps.lines().count() > 1
+}
+
+fn uses_apparmor() -> bool {
+    fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y")
 }
 
 /// The capabilities in the bounding set of `/proc/PID/status` (proc_pid_status(5)).

@@ -3,6 +3,7 @@
 //! Knows no Nomad and no images. What decides is pure (`plan` → `spec`); what acts is thin. Nothing here may run in a
 //! threaded process except [`Runtime`], which only executes our own binary in its roles `monitor` and `exec`.
 
+mod apparmor;
 pub mod cgroup;
 mod claim;
 mod end;

@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::seccomp::{InvalidProfile, SeccompProfile};
+
 /// The name of a container: of its folders, and of the container in libcontainer.
 ///
 /// One to 200 characters out of `A-Z a-z 0-9 _ . + -`, neither `.` nor `..`: safe as a file name, never an option or a path.
@@ -83,6 +85,9 @@ pub struct ContainerPlan {
     pub root: RootFs,
     /// Mounts beside the standard ones (/proc, /dev, /sys …), in the order in which they are made.
     pub mounts: Vec<Mount>,
+    /// Named volumes among the sources of the mounts.
+    #[serde(default)]
+    pub volumes: Vec<NamedVolume>,
     /// What binds must not lead out of, whatever links their sources contain when they are mounted.
     #[serde(default)]
     pub confined: Option<Confined>,
@@ -99,7 +104,7 @@ pub struct ContainerPlan {
     pub sysctl: BTreeMap<String, String>,
     /// Resource limits (setrlimit) by their name without `RLIMIT_`, lower case: `nofile`.
     pub rlimits: BTreeMap<String, Rlimit>,
-    /// Size of /dev/shm in bytes.
+    /// Size of /dev/shm in bytes; 0 leaves it out.
     pub shm_size: u64,
     /// `oom_score_adj` of the command.
     pub oom_score_adj: i32,
@@ -172,7 +177,24 @@ pub enum MountKind {
         size: Option<u64>,
         /// Permission bits of its root; docker's default is 0o1777.
         mode: Option<u32>,
+        /// Owner of its root; root without one.
+        #[serde(default)]
+        uid: Option<u32>,
+        /// Group of its root; root's without one.
+        #[serde(default)]
+        gid: Option<u32>,
     },
+}
+
+/// A folder of the node that outlives its containers and has a name in jobs. Made by the first container that wants it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedVolume {
+    /// Where it is. Its parent is ours alone.
+    pub folder: PathBuf,
+    /// Where it is mounted, and what of the image it is filled with when it is made.
+    pub destination: String,
+    /// Start with what the image has there, as docker does.
+    pub copy: bool,
 }
 
 /// Sources of binds in a folder that others write to.
@@ -238,7 +260,7 @@ pub enum Network {
 /// Rights and restrictions of the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Security {
-    /// Everything is allowed: all capabilities that we hold, all devices, no seccomp filter, nothing masked.
+    /// Everything is allowed: all capabilities that we hold, all devices, nothing masked, no default seccomp filter.
     pub privileged: bool,
     /// Capability names as in `CAP_NET_RAW`, upper case; what the bounding set holds.
     pub capabilities: Vec<String>,
@@ -246,6 +268,9 @@ pub struct Security {
     pub no_new_privileges: bool,
     /// System call filter.
     pub seccomp: Seccomp,
+    /// AppArmor profile of the command, loaded on the host; `None` leaves our own.
+    #[serde(default)]
+    pub apparmor: Option<String>,
 }
 
 /// System call filter.
@@ -257,6 +282,8 @@ pub enum Seccomp {
     Default,
     /// No filter.
     Unconfined,
+    /// A profile of somebody else's.
+    Profile(SeccompProfile),
 }
 
 /// One resource limit.
@@ -283,6 +310,9 @@ pub struct Resources {
     pub cpu_period: Option<u64>,
     /// Cores reserved for this container, as in `0-2,7`.
     pub cpuset_cpus: Option<String>,
+    /// NUMA nodes that memory may come from, as in `0-1`.
+    #[serde(default)]
+    pub cpuset_mems: Option<String>,
     /// Highest number of processes and threads.
     pub pids_limit: Option<i64>,
 }

@@ -12,6 +12,7 @@ mod cases {
     pub mod exec;
     pub mod files;
     pub mod groups;
+    pub mod holes;
     pub mod life;
     pub mod process;
     pub mod roots;
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("monitor") => return runtime::monitor_main(args.by_ref().skip(1)),
         Some("exec") => return runtime::exec_main(args.by_ref().skip(1)),
+        Some("keyring") => {
+            println!("{}", common::sys::session_keyring());
+            return ExitCode::SUCCESS;
+        }
         Some("start") => return common::start_from(args.by_ref().skip(1)),
         _ => {}
     }
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
         cases::exec::CASES,
         cases::files::CASES,
         cases::groups::CASES,
+        cases::holes::CASES,
         cases::roots::CASES,
         cases::bundle::CASES,
     ];

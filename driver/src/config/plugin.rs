@@ -1,14 +1,13 @@
-//! The plugin block: folders, registries, and what tasks may do.
+//! The plugin block: folders, registries, images.
 
 use std::{path::PathBuf, time::Duration};
 
 use image_store::{CredentialSources, Limits, RegistryConfig, Retention, Secret, StoreConfig};
 
 use super::{
-    capabilities::Written,
     mistake::{ConfigErrors, Mistakes},
-    networks::{self, DefaultNetwork},
-    plugin_options::{DEFAULT_ALLOW_CAPS, PLUGIN},
+    plugin_options::PLUGIN,
+    policy::{self, Policy},
     value::{self, Reader},
 };
 
@@ -69,58 +68,6 @@ impl PluginConfig {
     }
 }
 
-/// What tasks may do, and what they get without asking.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Policy {
-    /// `privileged` is allowed.
-    pub allow_privileged: bool,
-    /// Host paths outside the allocation's folder are allowed.
-    pub volumes_enabled: bool,
-    /// Default and ceiling of `pids_limit`.
-    pub pids_limit: Option<i64>,
-    /// How images become roots.
-    pub rootfs: RootChoice,
-    /// What tasks get that name no network and whose group has none.
-    pub default_network: DefaultNetwork,
-    /// The driver's own bridge, and where CNI plugins and networks are.
-    pub network: network::Settings,
-    /// Patterns of labels that containers get beside `alloc_id`.
-    pub extra_labels: Vec<String>,
-    /// Ceiling of capabilities.
-    pub(super) allow_caps: Written,
-}
-
-/// How an image's layers become a container's root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RootChoice {
-    /// Mounted where that works, otherwise copied.
-    Auto,
-    /// Mounted, or the task fails.
-    Overlay,
-    /// Copied.
-    Copy,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        let defaults: Vec<String> = DEFAULT_ALLOW_CAPS
-            .split('"')
-            .filter(|part| part.starts_with(char::is_alphabetic))
-            .map(str::to_owned)
-            .collect();
-        Self {
-            allow_privileged: false,
-            volumes_enabled: false,
-            pids_limit: None,
-            rootfs: RootChoice::Auto,
-            default_network: DefaultNetwork::Bridge,
-            network: network::Settings::default(),
-            extra_labels: Vec::new(),
-            allow_caps: Written::read(&defaults).0,
-        }
-    }
-}
-
 impl Default for PluginConfig {
     fn default() -> Self {
         Self {
@@ -161,7 +108,7 @@ fn read(block: &Reader) -> PluginConfig {
         registries: block.labelled("registry").iter().map(|(host, block)| registry(host, block)).collect(),
         credentials: credentials(&block.block("auth")),
         verify_access: block.bool_or("verify_access", default.verify_access),
-        policy: policy(block),
+        policy: policy::read(block),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
         retention: retention(&block.block("gc"), default.retention),
@@ -263,42 +210,6 @@ fn credentials(auth: &Reader) -> CredentialSources {
     CredentialSources { config_file: absolute(auth, "config"), helper }
 }
 
-fn policy(block: &Reader) -> Policy {
-    let default = Policy::default();
-    let allow_caps = match block.strings_if_set("allow_caps") {
-        None => default.allow_caps,
-        Some(list) => {
-            let (allowed, unknown) = Written::read(&list);
-            for name in unknown {
-                block.mistake("allow_caps", format!("{name:?} is no capability"), "see capabilities(7) for the names");
-            }
-            allowed
-        }
-    };
-    Policy {
-        allow_privileged: block.bool("allow_privileged"),
-        volumes_enabled: block.block("volumes").bool("enabled"),
-        pids_limit: block.positive("pids_limit").map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)),
-        rootfs: root_choice(block),
-        default_network: networks::default_network(&block.block("network")),
-        network: networks::settings(&block.block("network"), default.network),
-        extra_labels: block.strings("extra_labels"),
-        allow_caps,
-    }
-}
-
-fn root_choice(block: &Reader) -> RootChoice {
-    match block.string("rootfs").as_deref() {
-        None | Some("auto") => RootChoice::Auto,
-        Some("overlay") => RootChoice::Overlay,
-        Some("copy") => RootChoice::Copy,
-        Some(other) => {
-            block.mistake("rootfs", format!("{other:?} is no way to make a root"), "write auto, overlay or copy");
-            RootChoice::Auto
-        }
-    }
-}
-
 fn registry(host: &str, block: &Reader) -> RegistryConfig {
     let mirrors = block.strings("mirrors");
     let unusable = |name: &str| name.is_empty() || name.contains(['/', ' ', '@', '?', '#']);
@@ -339,7 +250,13 @@ mod tests {
     use image_store::Limits;
     use serde_json::{Value as Json, json};
 
-    use super::{DefaultNetwork, PluginConfig, Policy, RootChoice, decode_plugin};
+    use super::{
+        super::{
+            networks::DefaultNetwork,
+            policy::{Policy, RootChoice},
+        },
+        PluginConfig, decode_plugin,
+    };
     use crate::config::testing::msgpack;
 
     fn decode(block: Json) -> PluginConfig {
@@ -387,7 +304,7 @@ mod tests {
             "verify_access": false, "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
             "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
             "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
-            "rootfs": "copy",
+            "rootfs": "copy", "allow_security_opts": ["seccomp=*"], "allowed_modes": { "pid": ["host"], "cgroupns": ["private"] },
         }));
         assert_eq!(config.state_dir, Path::new("/run/x"));
         assert_eq!(config.log_file.as_deref(), Some(Path::new("/var/log/x.log")));
@@ -406,6 +323,11 @@ mod tests {
         assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);
         assert_eq!((policy.rootfs, PluginConfig::default().policy.rootfs), (RootChoice::Copy, RootChoice::Auto));
         assert_eq!((policy.pids_limit, &policy.extra_labels[..]), (Some(100), &["job*".to_owned()][..]));
+        assert_eq!(policy.allow_security_opts, ["seccomp=*"]);
+        assert_eq!(
+            (&policy.allowed_modes.pid[..], &policy.allowed_modes.cgroupns[..]),
+            (&["host".to_owned()][..], &["private".to_owned()][..])
+        );
     }
 
     #[test]

@@ -23,6 +23,9 @@ const fn ignored(name: &'static str, kind: super::option::Kind, meaning: &'stati
 /// What docker calls its default capabilities, less `NET_RAW`.
 pub const DEFAULT_ALLOW_CAPS: &str = r#"["AUDIT_WRITE","CHOWN","DAC_OVERRIDE","FOWNER","FSETID","KILL","MKNOD","NET_BIND_SERVICE","SETFCAP","SETGID","SETPCAP","SETUID","SYS_CHROOT"]"#;
 
+/// What docker's images rely on most often, and what docker allows without being asked.
+pub const DEFAULT_ALLOW_SECURITY_OPTS: &str = r#"["no-new-privileges=false"]"#;
+
 /// `config` in `plugin "oci-rs"`.
 pub const PLUGIN: &[Opt] = &[
     honoured(
@@ -76,7 +79,25 @@ pub const PLUGIN: &[Opt] = &[
         Literal(DEFAULT_ALLOW_CAPS),
         "capabilities that tasks may have; `all` allows every one",
     ),
-    honoured("volumes", Block(VOLUMES), Literal("{ enabled = false }"), "host paths in tasks"),
+    honoured(
+        "allow_security_opts",
+        Strings,
+        Literal(DEFAULT_ALLOW_SECURITY_OPTS),
+        "values of `security_opt` that weaken or replace a restriction and that tasks may use, as names or patterns with `*`: `no-new-privileges=false`, `seccomp=unconfined`, `seccomp=/etc/nomad.d/seccomp/*`, `apparmor=web-*`",
+    ),
+    honoured(
+        "allowed_modes",
+        Block(ALLOWED_MODES),
+        Words("none but the container's own, and both of `cgroupns`"),
+        "namespaces of the host that tasks may ask for, as lists of modes or patterns with `*`; on a node that allows `privileged`, tasks may ask for any",
+    ),
+    honoured(
+        "numa_memory",
+        Bool,
+        Literal("false"),
+        "the memory of tasks with `cores` comes from the NUMA nodes of these cores and from no other, also when those are full",
+    ),
+    honoured("volumes", Block(VOLUMES), Literal("{ enabled = false }"), "host paths and named volumes in tasks"),
     honoured("gc", Block(GC), Words("images go three minutes after their last use"), "what is cleaned up, and when"),
     honoured(
         "image_limits",
@@ -112,6 +133,19 @@ const AUTH: &[Opt] = &[
         Words("none"),
         "credential helper to ask when the file knows nothing; `x` stands for the program `docker-credential-x`",
     ),
+];
+
+const ALLOWED_MODES: &[Opt] = &[
+    honoured("pid", Strings, Words("none"), "values of `pid_mode`: `host`"),
+    honoured("ipc", Strings, Words("none"), "values of `ipc_mode`: `host`"),
+    honoured("uts", Strings, Words("none"), "values of `uts_mode`: `host`"),
+    honoured(
+        "cgroupns",
+        Strings,
+        Words("every one"),
+        "values of `cgroupns`; where `host` is not among them, containers have a cgroup namespace of their own",
+    ),
+    ignored("userns", Strings, "values of `userns_mode`: containers are in the host's user namespace anyway"),
 ];
 
 const REGISTRY: &[Opt] = &[

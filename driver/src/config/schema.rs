@@ -168,6 +168,9 @@ mod tests {
             ("mounts.bind_options.propagation", "string"),
             ("mounts.tmpfs_options.size", "number"),
             ("mount.tmpfs_options.mode", "number"),
+            // Not docker's.
+            ("mount.tmpfs_options.uid", "number"),
+            ("mount.tmpfs_options.gid", "number"),
             ("mount.volume_options.no_copy", "bool"),
             ("mount.volume_options.labels", "list(map(string))"),
             ("mount.volume_options.driver_config.name", "string"),
@@ -175,7 +178,7 @@ mod tests {
         ] {
             assert_eq!(ours.get(name).map(String::as_str), Some(kind), "{name}");
         }
-        assert_eq!(ours.len(), 58 + 4 + 3 + 1 + 3 + 2 * (7 + 1 + 2 + 3 + 2));
+        assert_eq!(ours.len(), 58 + 4 + 3 + 1 + 3 + 2 * (7 + 1 + 4 + 3 + 2));
     }
 
     #[test]

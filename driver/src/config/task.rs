@@ -5,6 +5,7 @@
 
 mod limits;
 mod mounts;
+mod namespaces;
 mod network;
 mod security;
 #[cfg(test)]
@@ -17,12 +18,13 @@ use runtime::plan::Rlimit;
 
 pub use self::{
     mounts::{DeviceRequest, MountRequest, MountSource},
+    namespaces::{IpcMode, NamespaceRequest},
     network::{Addresses, DnsOptions, ExtraHost, NetworkMode},
-    security::{CapabilityRequest, CgroupNamespace},
+    security::{CapabilityRequest, SeccompChoice, SecurityOptions},
 };
 use super::{
     mistake::{ConfigErrors, Mistakes},
-    plugin::Policy,
+    policy::Policy,
     task_options::TASK,
     value::{self, Reader},
 };
@@ -61,8 +63,10 @@ pub struct TaskSpec {
     pub privileged: bool,
     /// Capabilities, within what the operator allows.
     pub capabilities: CapabilityRequest,
-    /// Programs can gain no rights by execve.
-    pub no_new_privileges: Option<bool>,
+    /// Filters and profiles, within what the operator allows.
+    pub security: SecurityOptions,
+    /// Namespaces, within what the operator allows.
+    pub namespaces: NamespaceRequest,
     /// Further groups.
     pub group_add: Vec<String>,
     /// Give the command a terminal.
@@ -101,8 +105,6 @@ pub struct TaskSpec {
     pub cpu_hard_limit: Option<u64>,
     /// Badness offset.
     pub oom_score_adj: i32,
-    /// Cgroup namespace; decided by us when unset.
-    pub cgroup_namespace: Option<CgroupNamespace>,
     /// Throw stdout and stderr away.
     pub discard_output: bool,
 }
@@ -117,7 +119,7 @@ pub fn decode_task(msgpack: &[u8], policy: &Policy) -> Result<TaskSpec, ConfigEr
 
 fn read(block: &Reader, policy: &Policy) -> TaskSpec {
     check_leftovers(block);
-    TaskSpec {
+    let spec = TaskSpec {
         image: image(block),
         auth: auth(&block.block("auth")),
         auth_soft_fail: block.bool("auth_soft_fail"),
@@ -132,7 +134,8 @@ fn read(block: &Reader, policy: &Policy) -> TaskSpec {
         readonly_rootfs: block.bool("readonly_rootfs"),
         privileged: security::privileged(block, policy),
         capabilities: security::capabilities(block, policy),
-        no_new_privileges: security::no_new_privileges(block),
+        security: security::options(block, policy),
+        namespaces: namespaces::read(block, policy),
         group_add: block.strings("group_add"),
         tty: block.bool("tty"),
         init: block.bool("init"),
@@ -152,9 +155,12 @@ fn read(block: &Reader, policy: &Policy) -> TaskSpec {
         memory_hard_limit: block.positive("memory_hard_limit"),
         cpu_hard_limit: limits::cpu_hard_limit(block),
         oom_score_adj: limits::oom_score_adj(block),
-        cgroup_namespace: security::cgroup_namespace(block),
         discard_output: discard_output(block),
+    };
+    if spec.namespaces.host_uts && spec.hostname.is_some() {
+        block.mistake("hostname", "cannot be set together with `uts_mode = \"host\"`", "remove one of them");
     }
+    spec
 }
 
 /// Options of which only some values are honoured and that leave no trace in the spec.
@@ -169,7 +175,6 @@ fn check_leftovers(block: &Reader) {
             "remove it",
         );
     }
-    security::check_namespaces(block);
     // These have no effect, but what they hold must still be of their type.
     block.block("healthchecks").bool("disable");
     block.integer("container_exists_attempts");

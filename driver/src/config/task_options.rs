@@ -56,7 +56,12 @@ pub const TASK: &[Opt] = &[
         "capabilities to add, within the plugin's `allow_caps`; `all` for every one",
     ),
     honoured("cap_drop", Strings, Words("none"), "capabilities to drop; `all` for every one"),
-    partly("cgroupns", String, Words("`host`"), "cgroup namespace: `host` or `private`"),
+    honoured(
+        "cgroupns",
+        String,
+        Words("`host`, or `private` where the plugin's `allowed_modes` has no `host`"),
+        "cgroup namespace: `host` or `private`",
+    ),
     honoured(
         "command",
         String,
@@ -110,7 +115,12 @@ pub const TASK: &[Opt] = &[
     honoured("image_pull_timeout", String, Words("the plugin's, `5m`"), "how long the pull may take in all"),
     honoured("init", Bool, Words("false"), "run an init as process 1 that forwards signals and reaps orphans"),
     partly("interactive", Bool, Words("false"), "keep stdin open: only together with `tty`, where it is open anyway"),
-    partly("ipc_mode", String, Words("`private`"), "IPC namespace: `private` or `shareable`, which are the same here"),
+    partly(
+        "ipc_mode",
+        String,
+        Words("`private`"),
+        "IPC namespace: `private` or `shareable`, which are the same here, `none` without a /dev/shm, `host` within the plugin's `allowed_modes`",
+    ),
     honoured("ipv4_address", String, Words("a free one"), "IPv4 address in a network of the task's own"),
     honoured("ipv6_address", String, Words("a free one"), "IPv6 address in a network of the task's own"),
     refused(
@@ -144,7 +154,7 @@ pub const TASK: &[Opt] = &[
         Words("`memory`, or `memory_max`"),
         "hard memory limit in MiB; `memory` is then what the kernel tries to spare",
     ),
-    partly("mount", Blocks(MOUNT), Words("none"), "a mount; types `bind` and `tmpfs`"),
+    partly("mount", Blocks(MOUNT), Words("none"), "a mount; types `bind`, `tmpfs` and `volume`"),
     partly("mounts", Blocks(MOUNT), Words("none"), "older form of `mount`, with the same options"),
     refused(
         "network_aliases",
@@ -164,7 +174,12 @@ pub const TASK: &[Opt] = &[
         Words("0"),
         "-1000 to 1000: higher ends earlier when the node runs out of memory",
     ),
-    refused("pid_mode", String, "pid namespace", "remove it; containers have process ids of their own"),
+    partly(
+        "pid_mode",
+        String,
+        Words("the container's own"),
+        "`host`: the container sees the host's processes; within the plugin's `allowed_modes`",
+    ),
     honoured(
         "pids_limit",
         Number,
@@ -200,7 +215,7 @@ pub const TASK: &[Opt] = &[
         "security_opt",
         Strings,
         Words("`no-new-privileges=true`"),
-        "`no-new-privileges`, also with `=true` or `=false`; `seccomp=builtin`, `apparmor=unconfined` and `label=disable` change nothing",
+        "`no-new-privileges`, also with `=true` or `=false`; `seccomp=` with `builtin`, `unconfined` or the path of a profile on the node; `apparmor=` with the name of a profile; `apparmor=unconfined` and `label=disable` change nothing. What weakens or replaces a restriction must be in the plugin's `allow_security_opts`",
     ),
     honoured("shm_size", Number, Words("67108864"), "size of /dev/shm in bytes"),
     refused(
@@ -223,12 +238,17 @@ pub const TASK: &[Opt] = &[
         "resource limits by name, `\"soft:hard\"` or one number for both; -1 is unlimited",
     ),
     partly("userns_mode", String, Words("`host`"), "user namespace: `host` is what containers have"),
-    refused("uts_mode", String, "UTS namespace", "remove it; containers have a host name of their own"),
-    refused(
+    partly(
+        "uts_mode",
+        String,
+        Words("the container's own"),
+        "`host`: the container has the host's name; within the plugin's `allowed_modes`",
+    ),
+    partly(
         "volume_driver",
         String,
-        "docker volume plugin",
-        "use a `volume` block in the group (host volume or CSI) and `volume_mount` in the task",
+        Words("sources are paths"),
+        "with `local`, a source in `volumes` that does not begin with `/` is the name of a volume",
     ),
     honoured(
         "volumes",
@@ -261,13 +281,18 @@ const LOGGING: &[Opt] = &[
 ];
 
 const MOUNT: &[Opt] = &[
-    partly("type", String, Literal(r#""volume""#), "`bind` or `tmpfs`"),
+    honoured("type", String, Literal(r#""volume""#), "`bind`, `tmpfs` or `volume`"),
     honoured("target", String, Words("none, must be set"), "absolute path in the container"),
-    honoured("source", String, Words("none"), "host path of a bind; a relative one lies in the task's folder"),
+    honoured(
+        "source",
+        String,
+        Words("none"),
+        "host path of a bind, relative ones lie in the task's folder; name of a volume, without one it goes with the task",
+    ),
     honoured("readonly", Bool, Words("false"), "nothing can be written through it"),
     honoured("bind_options", Block(BIND), Words(""), "options of a bind"),
     honoured("tmpfs_options", Block(TMPFS), Words(""), "options of a tmpfs"),
-    ignored("volume_options", Block(VOLUME), "options of a named volume, which is refused by its `type`"),
+    partly("volume_options", Block(VOLUME), Words(""), "options of a volume"),
 ];
 
 const BIND: &[Opt] = &[honoured(
@@ -280,15 +305,22 @@ const BIND: &[Opt] = &[honoured(
 const TMPFS: &[Opt] = &[
     honoured("size", Number, Words("half of the memory"), "limit in bytes"),
     honoured("mode", Number, Words("1023, which is 1777 octal"), "permission bits of its root as a decimal number"),
+    honoured("uid", Number, Words("0"), "owner of its root; docker has no such option"),
+    honoured("gid", Number, Words("0"), "group of its root; docker has no such option"),
 ];
 
 const VOLUME: &[Opt] = &[
-    ignored("no_copy", Bool, "do not copy the image's files into the volume"),
+    honoured("no_copy", Bool, Words("false"), "a new volume starts empty instead of with what the image has there"),
     ignored("labels", StringMaps, "labels of the volume"),
-    ignored("driver_config", Block(DRIVER), "volume driver"),
+    partly("driver_config", Block(DRIVER), Words("`local`"), "volume driver"),
 ];
 
 const DRIVER: &[Opt] = &[
-    ignored("name", String, "name of the volume driver"),
-    ignored("options", StringMaps, "options of the volume driver"),
+    partly("name", String, Words("`local`"), "name of the volume driver: only `local`"),
+    refused(
+        "options",
+        StringMaps,
+        "options of the volume driver",
+        "mount the file system on the node and bind it, or use a CSI volume",
+    ),
 ];

@@ -406,8 +406,8 @@ mod tests {
     use crate::config::{
         decode_plugin, decode_task,
         option::{Kind, Opt},
-        plugin::Policy,
         plugin_options::PLUGIN,
+        policy::Policy,
         task_options::TASK,
         testing::encode,
     };

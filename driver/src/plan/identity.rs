@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use runtime::plan::ContainerId;
 
 use super::TaskContext;
+use crate::config::any_matches;
 
 /// The container of a task: a name that is safe as a file name, and another one for every other task.
 ///
@@ -70,25 +71,18 @@ pub fn labels(context: &TaskContext) -> BTreeMap<String, String> {
         ("node_id", &task.node_id),
     ];
     for (name, value) in extra {
-        if !value.is_empty() && policy.extra_labels.iter().any(|pattern| matches(pattern, name)) {
+        if !value.is_empty() && any_matches(&policy.extra_labels, name) {
             labels.insert(format!("{PREFIX}{name}"), value.to_owned());
         }
     }
     labels
 }
 
-/// Whether a text has the form of a pattern in which `*` stands for anything.
-fn matches(pattern: &str, text: &str) -> bool {
-    let Some((head, tail)) = pattern.split_once('*') else { return pattern == text };
-    let Some(rest) = text.strip_prefix(head) else { return false };
-    (0..=rest.len()).any(|skipped| rest.get(skipped..).is_some_and(|rest| matches(tail, rest)))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{alloc_prefix, container_id, matches};
+    use super::{alloc_prefix, container_id};
 
     #[test]
     fn containers_of_an_allocation_are_told_by_their_ids() {
@@ -109,22 +103,6 @@ mod tests {
             container_id("9f7b0c1e-1111-2222-3333-444455556666").as_str(),
             "9f7b0c1e-1111-2222-3333-444455556666"
         );
-    }
-
-    #[test]
-    fn patterns_match_names() {
-        for (pattern, text, expected) in [
-            ("job_name", "job_name", true),
-            ("job_name", "job_id", false),
-            ("job*", "job_id", true),
-            ("*", "anything", true),
-            ("*_name", "node_name", true),
-            ("n*e_n*e", "node_name", true),
-            ("*_name", "node_id", false),
-            ("", "x", false),
-        ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
-        }
     }
 
     proptest! {

@@ -19,14 +19,14 @@ use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 use ::network::Attachment;
 use image_store::Image;
-use runtime::plan::{Confined, ContainerPlan, RootFs};
+use runtime::plan::{Confined, ContainerPlan, RootFs, SeccompProfile};
 
 pub use self::{
     identity::{alloc_prefix, container_id},
     network::OwnNetwork,
     nomad::{NomadPort, NomadTask},
 };
-use crate::config::{Mistake, Mistakes, Policy, TaskSpec};
+use crate::config::{IpcMode, Mistake, Mistakes, Policy, TaskSpec};
 
 /// What the node is like.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,6 +45,18 @@ pub struct NodeFacts {
     pub host_resolv_conf: String,
     /// The driver's folder for the state of running tasks, in which the networks of their own are.
     pub state_dir: PathBuf,
+    /// The host's name.
+    pub host_name: String,
+    /// The kernel uses AppArmor.
+    pub apparmor: bool,
+    /// NUMA nodes: number, and cores as the kernel lists them.
+    pub numa_nodes: Vec<(u32, String)>,
+    /// There is swap, and the kernel does not count it per group.
+    pub swap_uncounted: bool,
+    /// The kernel uses SELinux.
+    pub selinux: bool,
+    /// Where named volumes are.
+    pub volumes_dir: PathBuf,
 }
 
 /// Whether the task's own network is there. Its addresses are known only then, so a plan is made before, for what can be refused,
@@ -75,6 +87,8 @@ pub struct TaskContext<'a> {
     pub policy: &'a Policy,
     /// Whether the task's own network is there.
     pub attached: Attached<'a>,
+    /// The seccomp profile in the file that the task block names, if it names one.
+    pub profile: Option<&'a SeccompProfile>,
 }
 
 /// A container, and what must be seen to before and after it runs.
@@ -88,6 +102,8 @@ pub struct TaskPlan {
     pub slow: Option<String>,
     /// Why names will not be resolved in the container, if they will not.
     pub no_names: Option<String>,
+    /// What the node cannot do for the task although it is asked to.
+    pub shortcomings: Vec<String>,
     /// The allocation's folder.
     pub alloc_dir: PathBuf,
     /// Sources of binds that must lie in `alloc_dir` with all links resolved.
@@ -150,7 +166,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
             layers: image.layers.clone(),
             storage,
             readonly: spec.readonly_rootfs,
-            volumes: mounts::image_volumes(&image.config, &binds.mounts),
+            volumes: mounts::image_volumes(&image.config, &binds.writable, &binds.mounts),
         },
         files,
         devices: mounts::devices(context, mistakes),
@@ -158,7 +174,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         security: security::decide(context, mistakes),
         sysctl: network::parameters(security::sysctl(spec, &network, mistakes), own_network.as_ref()),
         rlimits: spec.rlimits.clone(),
-        shm_size: spec.shm_size.unwrap_or(DOCKER_SHM_SIZE),
+        shm_size: if spec.namespaces.ipc == IpcMode::None { 0 } else { spec.shm_size.unwrap_or(DOCKER_SHM_SIZE) },
         oom_score_adj: spec.oom_score_adj,
         resources: resources::limits(context, mistakes),
         cgroup: resources::cgroup(task, node, mistakes),
@@ -167,9 +183,11 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
         confined: Some(Confined { folder: task.alloc_dir.clone(), sources: binds.confined.clone() }),
         mounts: binds.mounts,
-        hostname: Some(hostname),
+        volumes: binds.volumes,
+        hostname: (!spec.namespaces.host_uts).then_some(hostname),
     };
     TaskPlan {
+        shortcomings: shortcomings(context, &container),
         container,
         slow,
         no_names,
@@ -179,6 +197,25 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         create: binds.create,
         own_network,
     }
+}
+
+/// What is started all the same, as docker would, but not without a word.
+fn shortcomings(context: &TaskContext, container: &ContainerPlan) -> Vec<String> {
+    let mut texts = Vec::new();
+    if context.node.swap_uncounted && container.resources.memory_limit.is_some() {
+        texts.push(
+            "This node's kernel does not count swap (it needs swapaccount=1): the task can use swap beyond its memory limit".to_owned(),
+        );
+    }
+    let labelled = context.task.mounts.iter().filter(|mount| !mount.selinux_label.is_empty());
+    let labelled: Vec<&str> = labelled.map(|mount| mount.task_path.as_str()).collect();
+    if context.node.selinux && !labelled.is_empty() {
+        texts.push(format!(
+            "SELinux labels of volumes are left as they are, because containers have no label of their own: {}",
+            labelled.join(", ")
+        ));
+    }
+    texts
 }
 
 const DOCKER_SHM_SIZE: u64 = 64 << 20;

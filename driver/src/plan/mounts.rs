@@ -6,7 +6,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use image_store::ImageConfig;
-use runtime::plan::{Device, Mount, MountKind, Propagation};
+use runtime::plan::{Device, Mount, MountKind, NamedVolume, Propagation};
 
 use super::{NomadTask, TaskContext};
 use crate::config::{Mistakes, MountRequest, MountSource};
@@ -20,6 +20,10 @@ pub struct Binds {
     pub confined: Vec<PathBuf>,
     /// Sources that become folders when they are missing.
     pub create: Vec<PathBuf>,
+    /// Named volumes.
+    pub volumes: Vec<NamedVolume>,
+    /// Places where the image's files stay writable on a read-only root.
+    pub writable: Vec<String>,
 }
 
 /// A mount with the option it comes from.
@@ -84,7 +88,18 @@ fn logs_dir(task: &NomadTask) -> PathBuf {
 
 fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, mistakes: &Mistakes) -> Option<Named> {
     let (kind, propagation) = match &request.source {
-        MountSource::Tmpfs { size, mode } => (MountKind::Tmpfs { size: *size, mode: *mode }, Propagation::Private),
+        MountSource::Tmpfs { size, mode, uid, gid } => {
+            (MountKind::Tmpfs { size: *size, mode: *mode, uid: *uid, gid: *gid }, Propagation::Private)
+        }
+        MountSource::Volume { name, copy } => {
+            let (folder, destination) = (context.node.volumes_dir.join(name), clean(&request.target));
+            binds.volumes.push(NamedVolume { folder: folder.clone(), destination, copy: *copy });
+            (MountKind::Bind { source: folder }, Propagation::Private)
+        }
+        MountSource::Anonymous => {
+            binds.writable.push(clean(&request.target));
+            return None;
+        }
         MountSource::Bind { path, propagation, create } => {
             let source = clean_host(&task_dir(context.task).join(path));
             let inside = source.starts_with(&context.task.alloc_dir);
@@ -163,9 +178,9 @@ fn depth(destination: &str) -> usize {
     destination.split('/').filter(|part| !part.is_empty()).count()
 }
 
-/// The image's volumes that nothing is mounted on.
-pub fn image_volumes(image: &ImageConfig, mounts: &[Mount]) -> Vec<String> {
-    let mut volumes: Vec<String> = image.volumes.iter().map(|path| clean(path)).collect();
+/// The image's volumes and the task's nameless ones that nothing is mounted on.
+pub fn image_volumes(image: &ImageConfig, nameless: &[String], mounts: &[Mount]) -> Vec<String> {
+    let mut volumes: Vec<String> = image.volumes.iter().chain(nameless).map(|path| clean(path)).collect();
     volumes.retain(|path| path != "/" && mounts.iter().all(|mount| mount.destination != *path));
     volumes.sort();
     volumes.dedup();

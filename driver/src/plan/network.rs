@@ -214,9 +214,12 @@ pub fn port_env(context: &TaskContext, own: Option<&OwnNetwork>) -> Vec<(String,
     mapped.map(|(label, port)| (format!("NOMAD_PORT_{}", name(label)), port.to_string())).collect()
 }
 
-/// The task's choice, the group's, or the first part of the allocation's id.
+/// The task's choice, the group's, or the first part of the allocation's id; in the host's UTS namespace the host's.
 pub fn hostname(context: &TaskContext) -> String {
-    let TaskContext { spec, task, .. } = *context;
+    let TaskContext { spec, task, node, .. } = *context;
+    if spec.namespaces.host_uts {
+        return node.host_name.clone();
+    }
     let group = task.hosts_entry.as_ref().map(|entry| entry.hostname.clone());
     let id = if task.alloc_id.is_empty() { &task.id } else { &task.alloc_id };
     let short = || id.chars().take_while(|c| c.is_ascii_alphanumeric()).take(12).collect::<String>();

@@ -101,6 +101,8 @@ pub struct NomadMount {
     pub readonly: bool,
     /// How mounts travel.
     pub propagation: Propagation,
+    /// SELinux label that its files should get, `z` or `Z`; empty for none.
+    pub selinux_label: String,
 }
 
 /// A device of a device plugin.
@@ -249,6 +251,7 @@ fn mount(mount: wire::Mount) -> Result<NomadMount, InvalidTask> {
         host_path: mount.host_path.into(),
         readonly: mount.readonly,
         propagation,
+        selinux_label: mount.selinux_label,
     })
 }
 

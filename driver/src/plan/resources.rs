@@ -1,6 +1,6 @@
 //! Limits and the place in the cgroup tree.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use runtime::plan::{CgroupPlacement, Resources};
 
@@ -22,8 +22,26 @@ pub fn limits(context: &TaskContext, mistakes: &Mistakes) -> Resources {
         cpu_quota: spec.cpu_hard_limit.map(|period| quota(task.resources.percent_ticks, period, node.cores)),
         cpu_period: spec.cpu_hard_limit,
         cpuset_cpus: (!cores.is_empty()).then(|| cores.to_owned()),
+        cpuset_mems: if context.policy.numa_memory { memory_beside(cores, &node.numa_nodes) } else { None },
         pids_limit: spec.pids_limit,
     }
+}
+
+/// The NUMA nodes that the cores belong to.
+fn memory_beside(cores: &str, nodes: &[(u32, String)]) -> Option<String> {
+    let cores = numbers(cores);
+    let near = nodes.iter().filter(|(_, theirs)| !numbers(theirs).is_disjoint(&cores));
+    let near: Vec<String> = near.map(|(node, _)| node.to_string()).collect();
+    (!near.is_empty()).then(|| near.join(","))
+}
+
+/// The numbers of a list as the kernel writes it: `0-3,8`.
+fn numbers(list: &str) -> BTreeSet<u32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
 }
 
 /// Hard limit and reservation in bytes.

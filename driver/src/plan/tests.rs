@@ -1,5 +1,6 @@
 //! Whole plans: what of the task block, the image, Nomad's part and the node arrives where in the container.
 
+mod isolation;
 mod network;
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -46,7 +47,8 @@ impl Case {
     fn plan(&self) -> Result<TaskPlan, String> {
         let Self { spec, task, image, node, policy, attachment } = self;
         let attached = attachment.as_ref().map_or(Attached::Soon, Attached::To);
-        container_plan(&TaskContext { spec, task, image, node, policy, attached }).map_err(|errors| errors.to_string())
+        container_plan(&TaskContext { spec, task, image, node, policy, profile: None, attached })
+            .map_err(|errors| errors.to_string())
     }
 
     fn container(&self) -> ContainerPlan {
@@ -107,6 +109,12 @@ fn node() -> NodeFacts {
         overlay_problem: None,
         state_dir: "/run/oci-rs".into(),
         host_resolv_conf: "# host\nsearch lan\nnameserver 127.0.0.1\nnameserver 10.0.0.1\noptions edns0\n".into(),
+        host_name: "node-1".into(),
+        apparmor: false,
+        numa_nodes: vec![(0, "0-1".into()), (1, "2-3".into())],
+        swap_uncounted: false,
+        selinux: false,
+        volumes_dir: "/data/volumes".into(),
     }
 }
 
@@ -266,6 +274,7 @@ fn volumes_are_bound_where_docker_binds_them() {
         host_path: "/host/vol".into(),
         readonly: true,
         propagation: Propagation::HostToContainer,
+        selinux_label: String::new(),
     }];
     let plan = case.plan().unwrap();
     let container = &plan.container;
@@ -274,7 +283,10 @@ fn volumes_are_bound_where_docker_binds_them() {
     assert_eq!(*mount_at(container, "/data"), bind(in_alloc("alloc/data"), "/data", true, private));
     assert_eq!(*mount_at(container, "/run/x"), bind(in_alloc("web/secrets/x"), "/run/x", false, private));
     assert_eq!(*mount_at(container, "/vol"), bind("/host/vol", "/vol", true, Propagation::HostToContainer));
-    assert_eq!(mount_at(container, "/tmp/t").kind, MountKind::Tmpfs { size: Some(9), mode: None });
+    assert_eq!(
+        mount_at(container, "/tmp/t").kind,
+        MountKind::Tmpfs { size: Some(9), mode: None, uid: None, gid: None }
+    );
     assert_eq!(plan.confined[4..], [in_alloc("web/local/a"), in_alloc("alloc/data"), in_alloc("web/secrets/x")]);
     assert_eq!(plan.create, [in_alloc("web/local/a"), in_alloc("alloc/data")]);
     assert!(container.root.volumes.is_empty(), "the task's mount takes the place of the image's volume");
@@ -332,6 +344,7 @@ fn one_destination_holds_one_mount() {
         host_path: "/x".into(),
         readonly: false,
         propagation: Propagation::Private,
+        selinux_label: String::new(),
     }];
     assert!(case.error().contains("would cover the container's root"));
 }

@@ -11,6 +11,7 @@ mod hits;
 mod lifecycle;
 mod load;
 mod owner;
+mod profile;
 mod progress;
 mod registry;
 mod start;

@@ -11,12 +11,15 @@ use std::{
 
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
 use network::{Attachment, Choice, Wish};
-use runtime::{ExitRecord, Running, StartErrorKind, Status, plan::ContainerId};
+use runtime::{
+    ExitRecord, Running, StartErrorKind, Status,
+    plan::{ContainerId, SeccompProfile},
+};
 use tokio::{io::Interest, sync::watch};
 
 use super::{DriverNetwork, DriverState, Exit, TaskError, Tasks};
 use crate::{
-    config::{self, TaskSpec},
+    config::{self, SeccompChoice, TaskSpec},
     engine::Engine,
     events::TaskEvents,
     plan::{self, Attached, NodeFacts, NomadTask, OwnNetwork, TaskContext, TaskPlan},
@@ -64,6 +67,7 @@ pub async fn run(
     // The kernel's slow first migration happens while the image is looked up.
     tokio::task::spawn_blocking(runtime::cgroup::warm_up);
     let spec = config::decode_task(&task.driver_config, engine.policy())?;
+    let profile = seccomp_profile(&spec).await?;
 
     failpoint::at("start-before-lease");
     let acquire = lease_image(&engine, &spec, &task, &container, events.clone());
@@ -80,11 +84,16 @@ pub async fn run(
         image: &lease.image,
         node: &node,
         policy: engine.policy(),
+        profile: profile.as_ref(),
         attached: Attached::Soon,
     };
     let planned = plan::container_plan(&context)?;
     if let Some(reason) = &planned.slow {
         events.emit(format!("Copying the image, which makes the start slow: {reason}"), []);
+    }
+    for text in &planned.shortcomings {
+        tracing::warn!(task = task.id, "{text}");
+        events.emit(text.clone(), []);
     }
     // A CNI network may yet say how names are resolved.
     let ask_network = planned.own_network.as_ref().is_some_and(|own| own.wish.network != Choice::Bridge);
@@ -208,6 +217,11 @@ async fn pull(
 async fn node_facts(engine: &Arc<Engine>) -> Result<NodeFacts, TaskError> {
     let engine = engine.clone();
     blocking(move || Ok(engine.node_facts())).await
+}
+
+async fn seccomp_profile(spec: &TaskSpec) -> Result<Option<SeccompProfile>, TaskError> {
+    let Some(SeccompChoice::File(path)) = spec.security.seccomp.clone() else { return Ok(None) };
+    blocking(move || super::profile::read(&path).map(Some)).await
 }
 
 /// Makes the task's own network, then the container in it. When that fails, the network goes.

@@ -17,13 +17,14 @@ const V1_DEFAULTS: [(&str, &str, &str); 8] = [
     ("devices", "devices.allow", "a"),
 ];
 
-const V2_DEFAULTS: [(&str, &str, &str); 7] = [
+const V2_DEFAULTS: [(&str, &str, &str); 8] = [
     ("memory", "memory.max", "max"),
     ("memory", "memory.low", "0"),
     ("memory", "memory.swap.max", "max"),
     ("cpu", "cpu.max", "max 100000"),
     ("cpu", "cpu.weight", "100"),
     ("cpuset", "cpuset.cpus", "\n"),
+    ("cpuset", "cpuset.mems", "\n"),
     ("pids", "pids.max", "max"),
 ];
 

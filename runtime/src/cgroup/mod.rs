@@ -27,7 +27,7 @@ pub(crate) use limits::reset_limits;
 
 use crate::{
     error::{Context, RuntimeError},
-    plan::CgroupPlacement,
+    plan::{CgroupPlacement, Resources},
 };
 
 /// Which generation of control groups enforces limits on this machine.
@@ -170,15 +170,17 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Moves a process into the cpuset group that the caller manages, with the cores that are reserved for it.
-pub(crate) fn join_cpuset(group: &Path, cpus: Option<&str>, pid: i32) -> Result<(), RuntimeError> {
+/// Moves a process into the cpuset group that the caller manages, with the cores and the memory that are reserved for it.
+pub(crate) fn join_cpuset(group: &Path, limits: &Resources, pid: i32) -> Result<(), RuntimeError> {
     let join = || -> io::Result<()> {
         if !group.is_dir() {
             fs::create_dir_all(group)?;
             hierarchy::inherit_cpuset(group)?;
         }
-        if let Some(cpus) = cpus {
-            fs::write(group.join("cpuset.cpus"), cpus)?;
+        for (file, value) in [("cpuset.cpus", &limits.cpuset_cpus), ("cpuset.mems", &limits.cpuset_mems)] {
+            if let Some(value) = value {
+                fs::write(group.join(file), value)?;
+            }
         }
         fs::write(group.join("cgroup.procs"), pid.to_string())
     };

@@ -41,6 +41,7 @@ pub(super) struct Entry {
     /// The control groups to join.
     pub groups: Vec<PathBuf>,
     pub oom_score_adj: i32,
+    pub apparmor: Option<String>,
     pub user: ResolvedUser,
     pub cwd: String,
     pub terminal: Option<TerminalSize>,
@@ -65,6 +66,8 @@ impl Entry {
     fn enter(self) -> Result<(i32, Option<Terminal>), String> {
         let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         crate::monitor::set_oom_score(self.oom_score_adj).map_err(|error| error.to_string())?;
+        let apparmor = self.apparmor.as_deref().map_or(Ok(()), crate::apparmor::confine_at_exec);
+        apparmor.map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.groups).map_err(step("joining the container's control groups"))?;
         move_into_thread_name_spaces(self.init.pidfd.as_fd(), self.namespaces)
             .map_err(|error| step("joining the container's namespaces")(error.into()))?;

@@ -62,6 +62,8 @@ fn settle() -> io::Result<OwnedFd> {
         return Err(error.into());
     }
     rustix::thread::set_name(c"oci-rs:exec")?;
+    // Not the plugin's: whoever is in it may read and change the keys.
+    sys::join_new_session_keyring()?;
     std::env::set_current_dir("/")?;
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2] {
         sys::ignore_signal(signal)?;
@@ -162,6 +164,7 @@ fn entry(
         namespaces,
         groups,
         oom_score_adj: command.oom_score_adj,
+        apparmor: command.security.apparmor.clone(),
         user: container.user,
         cwd: command.cwd,
         terminal: request.terminal,

@@ -19,11 +19,12 @@ use rustix::{
 
 use super::{Created, output::Outputs, terminal::Console};
 use crate::{
+    apparmor,
     cgroup::{self, Access, DeviceRule, Groups, Mode},
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
-    rootfs::{HostMounts, Root, Writable},
+    rootfs::{HostMounts, Root, Writable, make_volume},
     seccomp,
     spec::{
         self, CapabilityMask, Facts, HostDevice, Sources, SpecError, file_source, host_devices, libcontainer_spec::Spec,
@@ -71,10 +72,16 @@ fn create(
     let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_oom_score(plan.oom_score_adj)?;
     check_network(&plan.namespaces.network)?;
+    // Inherited by all that becomes of this process.
+    sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
+    plan.security.apparmor.as_deref().map_or(Ok(()), apparmor::confine_at_exec)?;
     let host_mounts = HostMounts::open(&plan)?;
     leave_host_mounts()?;
     failpoint::at("creator-before-root");
     let root = make_root(task, data_dir, &plan)?;
+    for volume in &plan.volumes {
+        make_volume(volume, &root)?;
+    }
     failpoint::at("creator-before-paths");
     let sources = host_mounts.prepare(&plan, &task.mounts())?;
     let user = resolve_user(&plan, &root)?;
@@ -142,6 +149,7 @@ fn complete_spec(
             cgroup_mode: groups.mode,
             swap_accounting: groups.count_swap(),
             held: held_capabilities(),
+            kernel: kernel_version(),
             devices,
             rootfs: &task.rootfs(),
             files: &task.files(),
@@ -255,9 +263,19 @@ fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root, sources: &So
             }
             MountKind::Tmpfs { .. } => root.make_dirs(path).map(drop),
         }
+        .and_then(|()| check_place(root, path))
         .map_err(in_image(&mount.destination))?;
     }
     Ok(())
+}
+
+/// A link of the image must not lead a mount to where the plan may not mount.
+fn check_place(root: &Root, path: &Path) -> io::Result<()> {
+    let real = root.real_path(path)?;
+    if spec::may_be_covered(&real) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("the image's links lead it to {}, which cannot be covered", real.display())))
 }
 
 /// Whether a path is on one of the file systems that are mounted before the plan's mounts.
@@ -275,6 +293,7 @@ fn writable_paths(plan: &ContainerPlan, root: &Root) -> Result<Vec<(String, Path
         .map(|volume| {
             let folder = root
                 .make_dirs(Path::new(volume))
+                .and_then(|folder| check_place(root, Path::new(volume)).map(|()| folder))
                 .and_then(|folder| fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())))
                 .map_err(|error| StartError::invalid(format!("volume {volume} of the image: {error}")))?;
             Ok((volume.clone(), folder))
@@ -339,7 +358,7 @@ pub(crate) fn launch(
         loopback: plan.namespaces.network == Network::Private,
         init: plan.init,
         rlimits: rlimits(plan, held)?,
-        no_new_privileges: plan.security.no_new_privileges && !plan.security.privileged,
+        no_new_privileges: plan.security.no_new_privileges,
         filter: filter(plan, bounding)?,
         bounding,
         report,
@@ -364,11 +383,22 @@ fn check_network(network: &Network) -> Result<(), StartError> {
 
 /// The compiled system call filter for what the container may do.
 fn filter(plan: &ContainerPlan, bounding: CapabilityMask) -> Result<Option<Vec<u8>>, StartError> {
-    if plan.security.privileged || plan.security.seccomp == Seccomp::Unconfined {
-        return Ok(None);
-    }
     let names: Vec<String> = bounding.names().map(str::to_owned).collect();
-    seccomp::program(&names).map(Some).map_err(|error| StartError::invalid(error.to_string()))
+    let program = match &plan.security.seccomp {
+        Seccomp::Unconfined => return Ok(None),
+        Seccomp::Default if plan.security.privileged => return Ok(None),
+        Seccomp::Default => seccomp::program(&names),
+        Seccomp::Profile(profile) => seccomp::program_of(profile, &names, kernel_version()),
+    };
+    program.map(Some).map_err(|error| StartError::invalid(error.to_string()))
+}
+
+/// The first two numbers of the kernel's version.
+fn kernel_version() -> (u32, u32) {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// The limits to set, checked against what we can set at all.
@@ -397,7 +427,7 @@ fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Re
 /// Does to the container's groups what libcontainer does not: the caller's own cores (v1), devices (v2).
 fn place(plan: &ContainerPlan, groups: &Groups, devices: &[HostDevice], init: i32) -> Result<(), StartError> {
     match (groups.mode, &plan.cgroup.cpuset_v1) {
-        (Mode::V1, Some(group)) => Ok(cgroup::join_cpuset(group, plan.resources.cpuset_cpus.as_deref(), init)?),
+        (Mode::V1, Some(group)) => Ok(cgroup::join_cpuset(group, &plan.resources, init)?),
         (Mode::V2, _) if !plan.security.privileged => {
             let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
             let group = groups.of("devices").ok_or_else(|| StartError::internal("the container has no group"))?;

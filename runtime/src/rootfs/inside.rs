@@ -4,7 +4,10 @@
 
 use std::{
     io,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::{Component, Path, PathBuf},
 };
 
@@ -70,6 +73,14 @@ impl Root {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Where a path that exists leads, from the root and without links.
+    pub fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
+        let by_descriptor = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let (root, found) = (by_descriptor(&self.0)?, by_descriptor(&self.resolve(path, OFlags::PATH)?)?);
+        let below = found.strip_prefix(&root).map_err(|_| io::Error::other("it leads out of the root"))?;
+        Ok(Path::new("/").join(below))
     }
 
     /// Makes a folder and what leads to it, following links, dangling ones too.
@@ -164,6 +175,9 @@ mod tests {
         assert!(!outside.path().join("file").exists());
         assert!(folder.path().join(outside.path().strip_prefix("/").expect("absolute")).join("file").is_file());
         assert!(root.make_dirs(Path::new("/loop/x")).is_err());
+        let real = |path: &str| root.real_path(Path::new(path)).expect("there");
+        assert_eq!((real("/var-run/app"), real("/up"), real("/")), ("/run/app".into(), "/escape".into(), "/".into()));
+        assert!(root.real_path(Path::new("/none")).is_err());
         root.make_file(Path::new("/var-run/app/resolv.conf")).expect("made");
         root.make_file(Path::new("/var-run/app/resolv.conf")).expect("already there");
         assert!(folder.path().join("run/app/resolv.conf").is_file());

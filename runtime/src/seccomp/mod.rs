@@ -1,9 +1,11 @@
 //! The system call filter of a container, as a BPF program for the kernel.
 //!
-//! Pure: the same capabilities always give the same program. `profile` says what is allowed, `numbers` what it is called on
-//! a machine, `compile` makes the program. It is not kept on disk: making it takes less time than reading a file.
+//! Pure: the same capabilities always give the same program. `profile` says what is allowed by default, `custom` reads profiles of
+//! somebody else's, `numbers` says what a call is called on a machine, `compile` makes the program. It is not kept on disk: making
+//! it takes less time than reading a file.
 
 mod compile;
+mod custom;
 mod numbers;
 mod profile;
 #[cfg(test)]
@@ -11,6 +13,8 @@ mod tests;
 
 use seccompiler::{BackendError, BpfProgram};
 
+pub(crate) use custom::Resolved;
+pub use custom::{InvalidProfile, SeccompProfile};
 pub(crate) use profile::{Rule, Verdict, profile};
 
 /// A filter that cannot be made.
@@ -23,8 +27,11 @@ pub enum SeccompError {
     #[error("compiling the default seccomp profile: {0}")]
     Compile(#[from] BackendError),
     /// The kernel takes no program of this length.
-    #[error("the default seccomp profile makes a filter of {0} instructions; the kernel takes 4096")]
+    #[error("the seccomp profile makes a filter of {0} instructions; the kernel takes 4096")]
     TooLong(usize),
+    /// A profile of somebody else's makes no sense for this container.
+    #[error("the seccomp profile: {0}")]
+    Profile(#[from] InvalidProfile),
 }
 
 /// What a process can be compiled for.
@@ -54,6 +61,24 @@ impl Arch {
         }
     }
 
+    /// What the runtime specification calls it.
+    pub fn oci_name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "SCMP_ARCH_X86_64",
+            Self::I386 => "SCMP_ARCH_X86",
+            Self::Aarch64 => "SCMP_ARCH_AARCH64",
+        }
+    }
+
+    /// What conditions in docker's profiles call it.
+    fn go_name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::I386 => "386",
+            Self::Aarch64 => "arm64",
+        }
+    }
+
     /// How the kernel names it to a filter (`AUDIT_ARCH_…`).
     fn audit_value(self) -> u32 {
         const LITTLE_ENDIAN: u32 = 0x4000_0000;
@@ -72,9 +97,32 @@ pub fn program(capabilities: &[String]) -> Result<Vec<u8>, SeccompError> {
     Ok(bytes(&instructions(Arch::native()?, capabilities)?))
 }
 
+/// The filter of a profile of somebody else's, for a container with these capabilities on a kernel of this version.
+pub fn program_of(
+    profile: &SeccompProfile,
+    capabilities: &[String],
+    kernel: (u32, u32),
+) -> Result<Vec<u8>, SeccompError> {
+    let resolved = resolve(profile, capabilities, kernel)?;
+    Ok(bytes(&checked(compile::compile(&resolved.architectures, &resolved.answers()?))?))
+}
+
+/// What of a profile is meant for such a container on this machine.
+pub(crate) fn resolve<'a>(
+    profile: &'a SeccompProfile,
+    capabilities: &[String],
+    kernel: (u32, u32),
+) -> Result<Resolved<'a>, SeccompError> {
+    Ok(profile.resolve(Arch::native()?, capabilities, kernel)?)
+}
+
 fn instructions(arch: Arch, capabilities: &[String]) -> Result<BpfProgram, SeccompError> {
+    let verdicts = profile::profile(capabilities);
+    checked(compile::compile(arch.family(), &compile::Answers::of_verdicts(&verdicts)?))
+}
+
+fn checked(program: BpfProgram) -> Result<BpfProgram, SeccompError> {
     const LONGEST: usize = 4096;
-    let program = compile::compile(arch.family(), &profile::profile(capabilities))?;
     if program.len() > LONGEST { Err(SeccompError::TooLong(program.len())) } else { Ok(program) }
 }
 

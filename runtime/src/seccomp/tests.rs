@@ -7,7 +7,7 @@ const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
 /// What the kernel makes of a program for one call: an interpreter of the instructions that we use.
-fn run(program: &[sock_filter], audit: u32, number: u32, args: [u64; 6]) -> u32 {
+pub(super) fn run(program: &[sock_filter], audit: u32, number: u32, args: [u64; 6]) -> u32 {
     let mut data = Vec::from(number.to_ne_bytes());
     data.extend(audit.to_ne_bytes());
     data.extend([0; 8]);

@@ -18,7 +18,7 @@ use libcontainer_spec::{
 
 pub(crate) use capability::{CapabilityError, CapabilityMask};
 pub(crate) use device::{HostDevice, host_devices};
-pub(crate) use mounts::{Source, Sources, file_source};
+pub(crate) use mounts::{Source, Sources, file_source, may_be_covered};
 
 use crate::{
     cgroup::Mode,
@@ -40,6 +40,8 @@ pub(crate) struct Facts<'a> {
     pub swap_accounting: bool,
     /// Capabilities that we hold ourselves.
     pub held: CapabilityMask,
+    /// Version of the kernel, for profiles that ask for it.
+    pub kernel: (u32, u32),
     /// The plan's devices as they are on this host; all of the host's for a privileged container.
     pub devices: &'a [HostDevice],
     /// The root file system.
@@ -67,6 +69,8 @@ pub(crate) enum SpecError {
     HostnameOfHost,
     #[error("mount destination {0:?}: an absolute path below / is needed")]
     MountDestination(String),
+    #[error("mount destination {0:?}: /proc cannot be covered, which confines the container")]
+    MountOverProc(String),
     #[error("device permissions {0:?}: any of r, w and m are allowed")]
     DevicePermissions(String),
     #[error("OCI spec: {0}")]
@@ -149,6 +153,9 @@ pub(crate) fn oci_spec(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Spec, 
     if let Some(wrong) = destinations.into_iter().find(|path| !usable(path)) {
         return Err(SpecError::MountDestination(wrong.clone()));
     }
+    if let Some(wrong) = plan.mounts.iter().find(|mount| !may_be_covered(Path::new(&mount.destination))) {
+        return Err(SpecError::MountOverProc(wrong.destination.clone()));
+    }
     let root = RootBuilder::default().path(facts.rootfs).readonly(plan.root.readonly).build()?;
     let mut spec = SpecBuilder::default()
         .version("1.2.0")
@@ -185,7 +192,8 @@ fn process(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Process, SpecError
         .set_cwd(PathBuf::from(&plan.cwd))
         .set_capabilities(Some(bounding.for_user(facts.user.uid)?))
         .set_rlimits(Some(rlimits(plan)?))
-        .set_no_new_privileges(Some(plan.security.no_new_privileges && !plan.security.privileged))
+        .set_no_new_privileges(Some(plan.security.no_new_privileges))
+        .set_apparmor_profile(plan.security.apparmor.clone())
         .set_oom_score_adj(Some(plan.oom_score_adj));
     Ok(process)
 }
@@ -223,10 +231,13 @@ fn linux(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux, SpecError> {
         .set_masked_paths(masked)
         .set_readonly_paths(readonly)
         .set_rootfs_propagation(Some(mounts::root_propagation(plan).to_owned()));
-    if !plan.security.privileged && plan.security.seccomp == Seccomp::Default {
-        let names: Vec<String> = capabilities(plan, facts.held)?.names().map(str::to_owned).collect();
-        linux.set_seccomp(Some(seccomp::seccomp(&names)?));
-    }
+    let names: Vec<String> = capabilities(plan, facts.held)?.names().map(str::to_owned).collect();
+    linux.set_seccomp(match &plan.security.seccomp {
+        Seccomp::Default if plan.security.privileged => None,
+        Seccomp::Default => Some(seccomp::seccomp(&names)?),
+        Seccomp::Unconfined => None,
+        Seccomp::Profile(profile) => Some(seccomp::of_profile(profile, &names, facts.kernel)?),
+    });
     if !plan.sysctl.is_empty() {
         linux.set_sysctl(Some(plan.sysctl.clone().into_iter().collect()));
     }
@@ -264,6 +275,7 @@ pub(crate) fn for_engine(complete: &Spec, home: &str, sources: &Sources) -> Spec
             .set_capabilities(None)
             .set_rlimits(None)
             .set_oom_score_adj(None)
+            .set_apparmor_profile(None)
             .set_no_new_privileges(no_new_privileges);
     }
     if let Some(linux) = spec.linux_mut() {

@@ -42,6 +42,24 @@ impl Sources {
     }
 }
 
+/// Files of procfs that a mount may cover: they show a program its limits, and nothing that confines a container depends on them.
+const COVERABLE: [&str; 8] = [
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/uptime",
+];
+
+/// Whether a mount of the plan may stand there: not over procfs, by which containers are confined and their programs look at
+/// themselves.
+pub(crate) fn may_be_covered(destination: &Path) -> bool {
+    !destination.starts_with("/proc") || COVERABLE.iter().any(|file| destination == Path::new(file))
+}
+
 pub(super) fn mounts(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, SpecError> {
     let mut list = standard(plan)?;
     list.extend(cgroups(plan, facts)?);
@@ -83,7 +101,9 @@ fn standard(plan: &ContainerPlan) -> Result<Vec<OciMount>, SpecError> {
     ];
     // In the host's IPC namespace this shows the host's queues.
     list.push(mount("mqueue", "mqueue", "/dev/mqueue", &["nosuid", "noexec", "nodev"])?);
-    if plan.namespaces.private_ipc {
+    if plan.namespaces.private_ipc && plan.shm_size == 0 {
+        // A size of nothing means no limit to the kernel.
+    } else if plan.namespaces.private_ipc {
         list.push(mount("tmpfs", "shm", "/dev/shm", &["nosuid", "noexec", "nodev", "mode=1777", &shm_size])?);
     } else {
         list.push(bind(Path::new("/dev/shm"), "/dev/shm", false, Propagation::Private)?);
@@ -113,10 +133,12 @@ fn cgroups(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, Spe
 fn requested(wanted: &Mount) -> Result<OciMount, SpecError> {
     match &wanted.kind {
         MountKind::Bind { source } => bind(source, &wanted.destination, wanted.readonly, wanted.propagation),
-        MountKind::Tmpfs { size, mode } => {
+        MountKind::Tmpfs { size, mode, uid, gid } => {
             let mut options = vec!["nosuid".to_owned(), "noexec".to_owned(), "nodev".to_owned()];
             options.extend(size.map(|size| format!("size={size}")));
             options.push(format!("mode={:o}", mode.unwrap_or(0o1777)));
+            options.extend(uid.map(|uid| format!("uid={uid}")));
+            options.extend(gid.map(|gid| format!("gid={gid}")));
             if wanted.readonly {
                 options.push("ro".to_owned());
             }

@@ -27,7 +27,7 @@ pub(super) fn resources(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux
     let mut cpu = LinuxCpu::default();
     cpu.set_shares(limits.cpu_shares).set_quota(limits.cpu_quota).set_period(limits.cpu_period);
     if plan.cgroup.cpuset_v1.is_none() || facts.cgroup_mode == Mode::V2 {
-        cpu.set_cpus(limits.cpuset_cpus.clone());
+        cpu.set_cpus(limits.cpuset_cpus.clone()).set_mems(limits.cpuset_mems.clone());
     }
     if let Some(limit) = limits.pids_limit {
         resources.set_pids(Some(LinuxPidsBuilder::default().limit(limit).build()?));

@@ -1,4 +1,4 @@
-//! The default system call filter in the words of the OCI spec, for runtimes other than ours.
+//! The system call filter in the words of the OCI spec, for runtimes other than ours.
 //!
 //! Means what our own filter means, apart from calls that the profile does not name: ours says ENOSYS for those that are younger
 //! than it, and so do other runtimes, by a table of their own. A library between them and the kernel compares whole 64-bit arguments, so
@@ -11,12 +11,22 @@ use super::{
         LinuxSeccompBuilder, LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
     },
 };
-use crate::seccomp::{Arch, Rule, SeccompError, Verdict, profile};
+use crate::seccomp::{Arch, Rule, SeccompError, SeccompProfile, Verdict, profile, resolve};
 
 /// Address families are numbered below this (`AF_MAX` with room to grow).
 const FAMILIES: u32 = 64;
 
-/// The filter of a container with these capabilities.
+/// A profile of somebody else's, as far as it is meant for such a container.
+pub(super) fn of_profile(
+    profile: &SeccompProfile,
+    capabilities: &[String],
+    kernel: (u32, u32),
+) -> Result<LinuxSeccomp, SpecError> {
+    let resolved = resolve(profile, capabilities, kernel).map_err(|error| SpecError::Oci(error.to_string()))?;
+    serde_json::from_value(resolved.oci()).map_err(|error| SpecError::Oci(error.to_string()))
+}
+
+/// The default filter of a container with these capabilities.
 pub(super) fn seccomp(capabilities: &[String]) -> Result<LinuxSeccomp, SpecError> {
     let machine = Arch::native().map_err(|error: SeccompError| SpecError::Oci(error.to_string()))?;
     let architectures: Vec<OciArch> = machine

@@ -1,4 +1,6 @@
 mod golden;
+#[path = "../../tests/common/schema.rs"]
+mod schema;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +30,7 @@ fn plan() -> ContainerPlan {
             volumes: Vec::new(),
         },
         mounts: Vec::new(),
+        volumes: Vec::new(),
         confined: None,
         files: Vec::new(),
         devices: Vec::new(),
@@ -43,6 +46,7 @@ fn plan() -> ContainerPlan {
             capabilities: vec!["CAP_KILL".to_owned(), "CAP_SYS_RESOURCE".to_owned()],
             no_new_privileges: true,
             seccomp: Seccomp::Default,
+            apparmor: None,
         },
         sysctl: BTreeMap::new(),
         rlimits: BTreeMap::new(),
@@ -81,6 +85,7 @@ fn spec_for(
         cgroup_mode: Mode::V1,
         swap_accounting: true,
         held: held(),
+        kernel: (6, 1),
         devices,
         rootfs: Path::new("/run/rootfs"),
         files: Path::new("/run/etc"),
@@ -166,6 +171,12 @@ fn swap_is_off_whatever_the_kernel() {
 fn cores_are_not_set_in_a_cpuset_that_is_left() {
     let mut plan = plan();
     plan.resources.cpuset_cpus = Some("1".to_owned());
+    plan.resources.cpuset_mems = Some("0".to_owned());
+    let mems = |plan: &ContainerPlan| {
+        let resources = spec(plan).linux().clone().and_then(|linux| linux.resources().clone()).expect("resources");
+        resources.cpu().as_ref().and_then(|cpu| cpu.mems().clone())
+    };
+    assert_eq!(mems(&plan).as_deref(), Some("0"));
     let cpus = |plan: &ContainerPlan, mode| {
         let spec = spec_with(plan, |facts| facts.cgroup_mode = mode).expect("a spec");
         let resources = spec.linux().clone().and_then(|linux| linux.resources().clone()).expect("resources");
@@ -277,8 +288,8 @@ fn any_mount() -> impl Strategy<Value = Mount> {
         prop_oneof![Just(Propagation::Private), Just(Propagation::HostToContainer), Just(Propagation::Bidirectional)];
     let kind = prop_oneof![
         "/[a-z]{1,8}".prop_map(|source| MountKind::Bind { source: source.into() }),
-        (any::<Option<u64>>(), proptest::option::of(0u32..0o7777))
-            .prop_map(|(size, mode)| MountKind::Tmpfs { size, mode })
+        (any::<Option<u64>>(), proptest::option::of(0u32..0o7777), any::<Option<u32>>())
+            .prop_map(|(size, mode, id)| MountKind::Tmpfs { size, mode, uid: id, gid: id })
     ];
     ("/[a-z][a-z/]{0,12}", kind, any::<bool>(), propagation)
         .prop_map(|(destination, kind, readonly, propagation)| Mount { destination, kind, readonly, propagation })
@@ -321,6 +332,7 @@ proptest! {
     #[test]
     fn every_plan_keeps_its_container_in(plan in any_plan(), v2 in any::<bool>()) {
         let spec = spec_with(&plan, |facts| facts.cgroup_mode = if v2 { Mode::V2 } else { Mode::V1 }).expect("a spec");
+        schema::assert_valid(&serde_json::to_value(&spec).expect("JSON"));
         let text = serde_json::to_vec(&spec).expect("JSON");
         prop_assert_eq!(&serde_json::from_slice::<Spec>(&text).expect("a spec"), &spec);
         let linux = spec.linux().as_ref().expect("linux");

@@ -55,6 +55,21 @@ pub(crate) fn unshare_mounts() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?)
 }
 
+/// Leaves the session keyring that was inherited for a new, empty one (keyctl(2)). A kernel without keys has none to leave; and where a
+/// system call filter keeps us from it, as around an agent in a container, the same filter keeps our containers from all keys.
+pub(crate) fn join_new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let anonymous = ptr::null::<c_char>();
+    // SAFETY: without a name, nothing is read; only this process's credentials change.
+    match unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) } {
+        -1 => match io::Error::last_os_error() {
+            error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+            error => Err(error),
+        },
+        _ => Ok(()),
+    }
+}
+
 /// A real-time signal by its number.
 pub(crate) fn realtime_signal(signal: i32) -> Option<Signal> {
     if !(32..=64).contains(&signal) {

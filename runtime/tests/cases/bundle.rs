@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 use runtime::plan::Seccomp;
 use serde_json::{Value as Json, json};
 
-use crate::common::{Node, eventually};
+use crate::common::{Node, eventually, schema};
 
 pub const CASES: &[(&str, fn())] = &[("bundle_is_complete", is_complete), ("bundle_runs_under_runc", runs_under_runc)];
 
@@ -19,6 +19,7 @@ fn is_complete() {
     let node = Node::new();
     let container = node.start(node.plan("sleep 100"));
     let config = config(&node, container.id().as_str());
+    schema::assert_valid(&config);
     for pointer in [
         "/ociVersion",
         "/root/path",

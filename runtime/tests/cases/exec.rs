@@ -48,19 +48,19 @@ pub const CASES: &[(&str, fn())] = &[
 
 const SLEEP: &str = "trap 'exit 0' TERM; while :; do sleep 1; done";
 
-fn null() -> OwnedFd {
+pub fn null() -> OwnedFd {
     File::options().read(true).write(true).open("/dev/null").expect("/dev/null").into()
 }
 
 /// A command with pipes.
-struct Piped {
+pub struct Piped {
     process: ExecProcess,
     stdout: std::io::PipeReader,
     stderr: std::io::PipeReader,
 }
 
 impl Piped {
-    fn start(node: &Node, container: &Container<'_>, args: &[&str], stdin: OwnedFd) -> Result<Self, ExecError> {
+    pub fn start(node: &Node, container: &Container<'_>, args: &[&str], stdin: OwnedFd) -> Result<Self, ExecError> {
         let (stdout, theirs) = std::io::pipe().expect("a pipe");
         let (stderr, their_errors) = std::io::pipe().expect("a pipe");
         let request = ExecRequest {
@@ -74,12 +74,12 @@ impl Piped {
         Ok(Self { process, stdout, stderr })
     }
 
-    fn shell(node: &Node, container: &Container<'_>, script: &str) -> Self {
+    pub fn shell(node: &Node, container: &Container<'_>, script: &str) -> Self {
         Self::start(node, container, &["sh", "-c", script], null()).expect("a command")
     }
 
     /// Waits; the exit and all that was written.
-    fn finish(mut self) -> (ExecExit, String, String) {
+    pub fn finish(mut self) -> (ExecExit, String, String) {
         let (mut out, mut err) = (String::new(), String::new());
         self.stdout.read_to_string(&mut out).expect("output");
         self.stderr.read_to_string(&mut err).expect("output");

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
 use runtime::{
     StartErrorKind,
-    plan::{Confined, Device, Mount, MountKind, Propagation},
+    plan::{Confined, Device, Mount, MountKind, NamedVolume, Propagation},
 };
 
 use crate::common::{Node, eventually};
@@ -19,6 +19,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("files_confined_sources", confined_sources),
     ("files_confined_sources_that_are_exchanged", confined_sources_that_are_exchanged),
     ("files_tmpfs", tmpfs),
+    ("files_named_volumes", named_volumes),
     ("files_small_files", small_files),
     ("files_propagation", propagation),
     ("files_propagation_both_ways", propagation_both_ways),
@@ -210,16 +211,69 @@ fn confined_sources_that_are_exchanged() {
 fn tmpfs() {
     let node = Node::new();
     let mut plan =
-        node.plan("stat -c %a /t /u; df -k /t | tail -1 | tr -s ' ' | cut -d ' ' -f 2; touch /t/x && echo ok");
+        node.plan("stat -c '%a %u %g' /t /u; df -k /t | tail -1 | tr -s ' ' | cut -d ' ' -f 2; touch /t/x && echo ok");
     let tmpfs = |destination: &str, size, mode| Mount {
         destination: destination.to_owned(),
-        kind: MountKind::Tmpfs { size, mode },
+        kind: MountKind::Tmpfs { size, mode, uid: mode.map(|_| 1000), gid: mode.map(|_| 50) },
         readonly: false,
         propagation: Propagation::Private,
     };
+    plan.security.capabilities.push("CAP_DAC_OVERRIDE".to_owned());
     plan.mounts = vec![tmpfs("/t", Some(65536), Some(0o750)), tmpfs("/u", None, None)];
     let (_, out, err) = node.run(plan);
-    assert_eq!(out, "750\n1777\n64\nok\n", "{err}");
+    assert_eq!(out, "750 1000 50\n1777 0 0\n64\nok\n", "{err}");
+}
+
+/// Made once, with what the image has there; kept when the containers are gone.
+fn named_volumes() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let node = Node::new();
+    let model = node.folder.path().join("layer/srv/data");
+    fs::create_dir_all(model.join("deep")).expect("a folder");
+    fs::write(model.join("deep/seed"), "seed").expect("written");
+    chown(&model, Some(1000), Some(50)).expect("given");
+    fs::set_permissions(&model, fs::Permissions::from_mode(0o2750)).expect("set");
+    let folder = node.folder.path().join("data/volumes");
+    let volume = |name: &str, destination: &str, copy| NamedVolume {
+        folder: folder.join(name),
+        destination: destination.to_owned(),
+        copy,
+    };
+    let volumes = [
+        volume("empty", "/srv/data", false),
+        volume("full", "/srv/data", true),
+        volume("other", "/nowhere/yet", true),
+        volume("file", "/etc/passwd", true),
+    ];
+    for (position, volume) in volumes[..3].iter().enumerate() {
+        if position == 1 {
+            // What a maker that was killed leaves.
+            fs::create_dir_all(folder.join(".new.full/deep")).expect("a folder");
+            fs::write(folder.join(".new.full/half"), "").expect("written");
+        }
+        let target = &volume.destination;
+        let script =
+            format!("ls -A {target} {target}/deep; stat -c '%a %u %g' {target}; echo kept > {target}/{position}");
+        for times in [1, 2] {
+            let mut plan = node.plan(&script);
+            plan.security.capabilities.push("CAP_DAC_OVERRIDE".to_owned());
+            plan.volumes = vec![volume.clone()];
+            plan.mounts = vec![bind(&volume.folder, target, false, Propagation::Private)];
+            let (exit, out, err) = node.run(plan);
+            assert_eq!(exit.exit_code, 0, "{err}");
+            assert_eq!(out.contains("seed"), position == 1, "{out}");
+            assert_eq!(out.contains("2750 1000 50"), position == 1, "{out}");
+            assert_eq!(out.lines().any(|line| line == position.to_string()), times == 2, "{out}");
+        }
+        assert_eq!(fs::read_to_string(volume.folder.join(position.to_string())).expect("kept"), "kept\n");
+    }
+    assert!(!folder.join(".new.full").exists() && !folder.join("full/half").exists());
+    assert_eq!(fs::metadata(&folder).expect("the volumes").mode() & 0o777, 0o700);
+    // A file of the image is no model for a folder, and a folder is not mounted over it.
+    let mut plan = node.plan("true");
+    plan.volumes = vec![volumes[3].clone()];
+    plan.mounts = vec![bind(&volumes[3].folder, "/etc/passwd", false, Propagation::Private)];
+    assert!(node.refuse(&plan).message.contains("/etc/passwd"));
 }
 
 fn small_files() {

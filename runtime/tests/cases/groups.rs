@@ -141,7 +141,7 @@ fn groups_that_were_there_stay() {
     impossible.cgroup.path.clone_from(&path);
     impossible.mounts = vec![Mount {
         destination: "/sys/no/such/place".to_owned(),
-        kind: MountKind::Tmpfs { size: None, mode: None },
+        kind: MountKind::Tmpfs { size: None, mode: None, uid: None, gid: None },
         readonly: false,
         propagation: Propagation::Private,
     }];

@@ -4,7 +4,7 @@ use std::fs;
 
 use runtime::{
     StartErrorKind,
-    plan::{Network, Rlimit, Seccomp},
+    plan::{Network, Rlimit, Seccomp, SeccompProfile},
 };
 
 use crate::common::{Node, eventually};
@@ -20,6 +20,8 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_new_privileges_when_allowed", new_privileges_when_allowed),
     ("process_privileged", privileged),
     ("process_filter_of_system_calls", filter_of_system_calls),
+    ("process_filter_of_a_profile", filter_of_a_profile),
+    ("process_apparmor_that_is_not_there", apparmor_that_is_not_there),
     ("process_signals_and_umask_are_fresh", signals_and_umask_are_fresh),
     ("process_no_descriptor_leaks", no_descriptor_leaks),
     ("process_limits", limits),
@@ -155,7 +157,9 @@ fn privileged() {
     let node = Node::new();
     let mut plan = node.plan("ls /dev/kmsg && mount -t tmpfs none /tmp && sleep 100");
     plan.security.privileged = true;
+    plan.security.no_new_privileges = false;
     let container = node.start(plan);
+    assert_eq!(container.status_field("NoNewPrivs"), "0");
     let own = fs::read_to_string("/proc/self/status").expect("our status");
     let own = own.lines().find_map(|line| line.strip_prefix("CapBnd:")).expect("a field").trim();
     assert_eq!(container.status_field("CapEff"), own);
@@ -180,6 +184,52 @@ fn filter_of_system_calls() {
     plan.security.seccomp = Seccomp::Unconfined;
     let (_, out, err) = node.run(plan);
     assert_eq!(out, "made\n", "{err}");
+}
+
+/// The filter of the plan's own profile is what the kernel enforces, for commands that are run later too; the bundle names it.
+fn filter_of_a_profile() {
+    let node = Node::new();
+    let profile = r#"{ "defaultAction": "SCMP_ACT_ALLOW", "archMap": [
+        { "architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"] } ], "syscalls": [
+        { "names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 36 },
+        { "names": ["sethostname"], "action": "SCMP_ACT_ERRNO", "includes": { "caps": ["CAP_CHOWN"] } },
+        { "names": ["kill"], "action": "SCMP_ACT_ERRNO", "excludes": { "caps": ["CAP_CHOWN"] } } ] }"#;
+    let profile = SeccompProfile::from_json(profile.as_bytes()).expect("a profile");
+    for (privileged, no_new_privileges) in [(false, true), (false, false), (true, false)] {
+        let script =
+            "mkdir /made; unshare -U true && echo namespace; kill -0 $$ && echo signal; hostname x; exec sleep 100";
+        let mut plan = node.plan(script);
+        plan.security.privileged = privileged;
+        plan.security.no_new_privileges = no_new_privileges;
+        plan.security.seccomp = Seccomp::Profile(profile.clone());
+        let mut container = node.start(plan);
+        assert_eq!(container.status_field("Seccomp"), "2");
+        assert_eq!(container.status_field("NoNewPrivs"), if no_new_privileges { "1" } else { "0" });
+        let bundle = node.folder.path().join("state/tasks").join(container.id().as_str()).join("bundle/config.json");
+        let bundle: serde_json::Value = serde_json::from_slice(&fs::read(bundle).expect("a bundle")).expect("JSON");
+        assert_eq!(bundle["linux"]["seccomp"]["syscalls"].as_array().map(Vec::len), Some(2), "{bundle}");
+        eventually("its last command", || container.proc("cmdline").starts_with("sleep"));
+        container.running.signal(libc::SIGKILL).expect("killed");
+        container.wait();
+        let (out, err) = container.output();
+        assert_eq!(out, "namespace\nsignal\n", "{err}");
+        assert!(err.contains("File name too long"), "the profile's errno: {err}");
+        assert!(err.contains("hostname"), "{err}");
+    }
+}
+
+/// A kernel without AppArmor cannot confine: the start says so instead of going on without.
+fn apparmor_that_is_not_there() {
+    if fs::exists("/sys/module/apparmor").unwrap_or(false) {
+        println!("skipped: this kernel has AppArmor");
+        return;
+    }
+    let node = Node::new();
+    let mut plan = node.plan("true");
+    plan.security.apparmor = Some("web".to_owned());
+    let error = node.refuse(&plan);
+    assert_eq!(error.kind, StartErrorKind::Invalid);
+    assert!(error.message.contains("AppArmor profile \"web\""), "{error}");
 }
 
 fn signals_and_umask_are_fresh() {

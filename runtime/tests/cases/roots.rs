@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use runtime::plan::RootStorage;
+use runtime::plan::{Mount, MountKind, NamedVolume, Propagation, RootStorage};
 use rustix::{
     fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr},
     mount::{MountFlags, UnmountFlags, mount, unmount},
@@ -297,13 +297,20 @@ fn left_without_an_owner() {
     assert_eq!(node.run(plan).1, "gone\n");
 }
 
-/// Wherever the creator dies while it makes a root: the start fails, says so, and nothing is left; the next one works.
+/// Wherever the creator dies while it makes a root: the start fails, says so, and nothing is left; the next one works. A named
+/// volume is then there with all that the image has, or it is not there.
 fn survive_a_death_in_the_middle() {
     let node = Node::new();
     let at = |name: &str| node.folder.path().join(name);
     for storage in [RootStorage::Overlay, RootStorage::Copy] {
         let mut plan = node.plan("true");
         plan.root.storage = storage;
+        let volume = at(&format!("data/volumes/etc-{storage:?}"));
+        plan.volumes = vec![NamedVolume { folder: volume.clone(), destination: "/etc".to_owned(), copy: true }];
+        let kind = MountKind::Bind { source: volume.clone() };
+        plan.mounts =
+            vec![Mount { destination: "/etc".to_owned(), kind, readonly: false, propagation: Propagation::Private }];
+        let complete = || volume.join("passwd").exists() && volume.join("group").exists();
         fs::write(at("plan"), serde_json::to_vec(&plan).expect("text")).expect("written");
         let start = |variable: &str, value: &std::ffi::OsStr| {
             let program = std::env::current_exe().expect("this program");
@@ -315,13 +322,19 @@ fn survive_a_death_in_the_middle() {
         node.runtime.destroy(&plan.id).expect("destroyed");
         let points: Vec<String> = fs::read_to_string(&trace).expect("a trace").lines().map(str::to_owned).collect();
         let points: Vec<&String> = points.iter().filter(|point| point.starts_with("root-")).collect();
-        assert!(points.len() >= if storage == RootStorage::Copy { 4 } else { 1 }, "{storage:?}: {points:?}");
+        assert!(points.len() >= if storage == RootStorage::Copy { 6 } else { 3 }, "{storage:?}: {points:?}");
         for point in points {
+            assert!(complete(), "before {point}");
+            fs::remove_dir_all(&volume).expect("removed");
             let output = start("OCI_RS_FAILPOINT", point.as_ref());
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(!output.status.success() && text.contains("ended without a word"), "{point}: {text}");
             node.assert_clean(&plan);
+            assert!(complete() || !volume.exists(), "{point}: half a volume");
+            assert!(start("OCI_RS_FAILPOINT_TRACE", at("other").as_os_str()).status.success());
+            node.runtime.destroy(&plan.id).expect("destroyed");
         }
+        assert!(complete());
         fs::remove_file(trace).expect("removed");
     }
 }

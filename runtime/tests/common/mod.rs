@@ -1,5 +1,8 @@
 //! A node with a small image, containers on it, and the means to look at them.
 
+pub mod schema;
+pub mod sys;
+
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -83,6 +86,7 @@ impl Node {
                 volumes: Vec::new(),
             },
             mounts: Vec::new(),
+            volumes: Vec::new(),
             confined: None,
             files: Vec::new(),
             devices: Vec::new(),
@@ -98,6 +102,7 @@ impl Node {
                 capabilities: ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID"].map(str::to_owned).to_vec(),
                 no_new_privileges: true,
                 seccomp: Seccomp::Default,
+                apparmor: None,
             },
             sysctl: BTreeMap::new(),
             rlimits: BTreeMap::new(),

@@ -137,9 +137,12 @@ async fn what_the_operator_does_not_allow() {
         ("cap_add", json!(["sys_admin"]), "allow_caps"),
         ("volumes", json!(["/etc:/host-etc"]), "volumes"),
         ("mount", json!([{"type": "bind", "source": "/etc", "target": "/host-etc"}]), "volumes"),
-        // Never allowed, so far.
-        ("pid_mode", json!("host"), "remove"),
-        ("ipc_mode", json!("host"), ""),
+        ("pid_mode", json!("host"), "allowed_modes"),
+        ("ipc_mode", json!("host"), "allowed_modes"),
+        ("uts_mode", json!("host"), "allowed_modes"),
+        ("security_opt", json!(["seccomp=unconfined"]), "allow_security_opts"),
+        ("security_opt", json!(["seccomp=/etc/passwd"]), "allow_security_opts"),
+        ("security_opt", json!(["apparmor=x"]), "allow_security_opts"),
     ];
     for (option, value, remedy) in cases {
         let task = node.task(&images.busybox()).sh("true").option(option, value).build(&mut plugin).await;

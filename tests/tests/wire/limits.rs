@@ -170,13 +170,38 @@ async fn processors() {
 #[tokio::test]
 async fn cores_of_its_own() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = node.launch_with(json!({"numa_memory": true})).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).cores("1").build(&mut plugin).await;
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
     assert_eq!(kit::leak::status_field(init, "Cpus_allowed_list").as_deref(), Some("1"));
+    // And the memory beside them: the operator wants it so.
+    let near = (0..64).find(|node| std::path::Path::new(&format!("/sys/devices/system/node/node{node}/cpu1")).exists());
+    let near = near.map(|node: u32| node.to_string());
+    assert!(near.is_none() || kit::leak::status_field(init, "Mems_allowed_list") == near);
     assert_eq!(plugin.sh(&task, "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status").await, "1");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// Nomad changes the cores of a task's group while it runs: the task is in that very group, so it moves at once.
+#[tokio::test]
+async fn cores_that_move() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).cores("1").build(&mut plugin).await;
+    plugin.started(&task).await;
+    let init = plugin.init_pid(&task);
+    let allowed = |pid: i32| kit::leak::status_field(pid, "Cpus_allowed_list").must("cores");
+    for cores in ["0", "0-1", "1"] {
+        std::fs::write(task.groups.cpuset.join("cpuset.cpus"), cores).must("other cores");
+        assert_eq!(allowed(init), cores);
+        // So does what is run in it later.
+        let command = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status";
+        assert_eq!(plugin.sh(&task, command).await, cores);
+    }
     plugin.end(&task).await;
     node.finish(plugin).await;
 }

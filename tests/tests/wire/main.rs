@@ -25,6 +25,7 @@ mod roots;
 mod security;
 mod stats;
 mod stop;
+mod together;
 mod unread;
 mod upgrade;
 mod users;

@@ -257,3 +257,140 @@ async fn the_hosts_mount_table_stays_clean() {
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
+
+#[tokio::test]
+async fn named_volumes_outlive_their_tasks() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"volumes": {"enabled": true}})).await;
+    let images = Images::start().await;
+    let mounts = json!([{"type": "volume", "source": "shared", "target": "/shared"}, {"target": "/etc"}]);
+    for (name, script) in [
+        ("one", "test -e /etc/passwd && touch /etc/of-one && echo from-one > /shared/file && echo x > /db/x"),
+        ("two", "test ! -e /etc/of-one && test $(cat /shared/file) = from-one && test -e /db/x && ! touch /db/y"),
+    ] {
+        let access = if name == "one" { "" } else { ":ro" };
+        let task = node
+            .task(&images.busybox())
+            .name(name)
+            .sh(script)
+            .option("readonly_rootfs", json!(true))
+            .option("volume_driver", json!("local"))
+            .option("volumes", json!([format!("db:/db{access}")]))
+            .option("mount", mounts.clone())
+            .build(&mut plugin)
+            .await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "{}", task.stderr().so_far());
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    let volumes = node.data_dir().join("volumes");
+    assert_eq!(fs::read_to_string(volumes.join("shared/file")).must("the volume"), "from-one\n");
+    let mut names: Vec<_> = fs::read_dir(&volumes).must("volumes").flatten().map(|entry| entry.file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["db", "shared"], "the nameless one went with its task");
+    node.finish(plugin).await;
+}
+
+/// A volume whose mounts travel both ways, as CSI node plugins need it.
+#[tokio::test]
+async fn mounts_travel_both_ways() {
+    use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
+    let images = Images::start().await;
+    let volume = node.root().join("volume");
+    fs::create_dir(&volume).must("a volume");
+    let tmpfs = |path: &std::path::Path| mount("tmpfs", path, "tmpfs", MountFlags::empty(), None::<&std::ffi::CStr>);
+    tmpfs(&volume).must("a mount of its own");
+    mount_change(&volume, MountPropagationFlags::SHARED).must("shared");
+    for name in ["by-host", "by-task"] {
+        fs::create_dir(volume.join(name)).must("a folder");
+    }
+    let start = |name: &str, propagation: &str| {
+        let task = node.task(&images.busybox()).name(name).sh("while :; do sleep 1000; done");
+        task.option("privileged", json!(true)).mount(&volume, "/volume", false, propagation)
+    };
+    let both = start("both", "bidirectional").build(&mut plugin).await;
+    let own = start("own", "private").build(&mut plugin).await;
+    plugin.started(&both).await;
+    plugin.started(&own).await;
+    plugin.sh(&both, "mount -t tmpfs none /volume/by-task && echo in > /volume/by-task/file").await;
+    plugin.sh(&own, "mount -t tmpfs none /volume/by-task && echo own > /volume/by-task/own").await;
+    tmpfs(&volume.join("by-host")).must("a mount of the host's");
+    fs::write(volume.join("by-host/late"), "late").must("a file");
+    assert_eq!(fs::read_to_string(volume.join("by-task/file")).must("the task's mount"), "in\n");
+    assert!(!volume.join("by-task/own").exists(), "a private mount reached the host");
+    assert_eq!(plugin.sh(&both, "cat /volume/by-host/late").await, "late");
+    assert_eq!(plugin.sh(&own, "ls /volume/by-host | wc -l").await, "0");
+    plugin.sh(&both, "umount /volume/by-task").await;
+    assert!(!volume.join("by-task/file").exists(), "the end of the mount arrives as well");
+    plugin.end(&both).await;
+    plugin.end(&own).await;
+    unmount(volume.join("by-host"), UnmountFlags::DETACH).must("unmounted");
+    unmount(&volume, UnmountFlags::DETACH).must("unmounted");
+    node.finish(plugin).await;
+}
+
+/// Mounts are made from the outside in, whatever the order in the job; targets that are missing are made, and links of the image are
+/// followed within it.
+#[tokio::test]
+async fn mounts_within_mounts() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh("while :; do sleep 1000; done")
+        .option("readonly_rootfs", json!(true))
+        .option(
+            "mount",
+            json!([
+                {"type": "bind", "source": "local/file", "target": "/a/b/c/file", "readonly": true},
+                {"type": "tmpfs", "target": "/a/b"},
+                {"type": "bind", "source": "local/outer", "target": "/a"},
+                {"type": "bind", "source": "local/inner", "target": "/a/b/c"},
+                {"type": "bind", "source": "local/inner", "target": "/var/run/app"},
+            ]),
+        )
+        .build(&mut plugin)
+        .await;
+    for name in ["outer", "inner"] {
+        fs::create_dir(task.dir().join("local").join(name)).must("a folder");
+        fs::write(task.dir().join("local").join(name).join("name"), name).must("a file");
+    }
+    fs::write(task.dir().join("local/file"), "single").must("a file");
+    plugin.started(&task).await;
+    assert_eq!(
+        plugin.sh(&task, "cat /a/name /a/b/c/name /a/b/c/file /var/run/app/name").await,
+        "outerinnersingleinner"
+    );
+    plugin.sh(&task, "touch /a/b/on-tmpfs /a/b/c/on-inner; ! echo x > /a/b/c/file; ! touch /var/x").await;
+    assert!(task.dir().join("local/inner/on-inner").exists() && !task.dir().join("local/outer/b/on-tmpfs").exists());
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// A restart must not write into what a task, or whoever writes to the allocation, has put in the place of a log FIFO.
+#[tokio::test]
+async fn log_fifos_that_were_exchanged() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let victim = node.root().join("victim");
+    for kind in ["link", "file"] {
+        fs::write(&victim, "untouched").must("a file");
+        let task = node.task(&images.busybox()).sh("echo written").build(&mut plugin).await;
+        let fifo = task.alloc.dir.join("alloc/logs/.main.stdout.fifo");
+        let kept = fifo.with_extension("kept");
+        fs::rename(&fifo, &kept).must("moved away");
+        match kind {
+            "link" => std::os::unix::fs::symlink(&victim, &fifo).must("a link"),
+            _ => fs::copy(&victim, &fifo).map(drop).must("a file"),
+        }
+        let status = plugin.start(&task).await.err().must(kind);
+        assert!(status.message().contains("fifo"), "{status}");
+        assert_eq!(fs::read_to_string(&victim).must("the file"), "untouched");
+        fs::rename(&kept, &fifo).must("moved back");
+    }
+    node.finish(plugin).await;
+}

@@ -179,6 +179,85 @@ async fn privileged_when_the_operator_allows_it() {
     node.finish(plugin).await;
 }
 
+#[tokio::test]
+async fn namespaces_of_the_host_when_the_operator_allows_them() {
+    let node = Node::new();
+    let modes = json!({"pid": ["host"], "ipc": ["host"], "uts": ["host"], "cgroupns": ["private"]});
+    let mut plugin = node.launch_with(json!({"allowed_modes": modes})).await;
+    let images = Images::start().await;
+    let host = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("pid_mode", json!("host"))
+        .option("ipc_mode", json!("host"))
+        .option("uts_mode", json!("host"))
+        .build(&mut plugin)
+        .await;
+    let own = node.task(&images.busybox()).sh(IDLE).option("ipc_mode", json!("none")).build(&mut plugin).await;
+    plugin.started(&host).await;
+    plugin.started(&own).await;
+    let link = |pid: i32, name: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).must("a namespace");
+    let ours = std::process::id().cast_signed();
+    for name in ["pid", "ipc", "uts"] {
+        assert_eq!(link(plugin.init_pid(&host), name), link(ours, name), "{name}");
+        assert_ne!(link(plugin.init_pid(&own), name), link(ours, name), "{name}");
+    }
+    // The operator's list says so.
+    assert_ne!(link(plugin.init_pid(&own), "cgroup"), link(ours, "cgroup"));
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    assert_eq!(plugin.sh(&host, "hostname; cat /etc/hostname").await, format!("{name}\n{name}"));
+    assert_eq!(plugin.sh(&own, "ls -d /dev/shm 2>/dev/null; grep -c ' /dev/shm ' /proc/mounts || true").await, "0");
+    // It sees the host's processes, and still may neither trace them nor read what is theirs.
+    let pid = plugin.sh(&host, &format!("ls -d /proc/{ours}")).await;
+    assert_eq!(pid, format!("/proc/{ours}"));
+    for attempt in ["cat /proc/PID/environ", "ls /proc/PID/root/", "readlink /proc/PID/fd/0", "hostname changed"] {
+        let script = attempt.replace("PID", &ours.to_string());
+        let answer = plugin.exec(host.id(), &["/bin/sh", "-c", &script], seconds(10)).await.must("ExecTask");
+        assert_ne!(answer.result.must("a result").exit_code, 0, "{attempt}");
+    }
+    plugin.end(&host).await;
+    plugin.end(&own).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn filters_that_the_operator_allows() {
+    let node = Node::new();
+    let profile = node.root().join("profile.json");
+    let allowed = json!(["seccomp=unconfined", format!("seccomp={}/*.json", node.root().display())]);
+    let mut plugin = node.launch_with(json!({"allow_security_opts": allowed})).await;
+    let images = Images::start().await;
+    let text = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 28}],
+    });
+    fs::write(&profile, text.to_string()).must("a profile");
+    let of = |option: String| node.task(&images.busybox()).sh(IDLE).option("security_opt", json!([option]));
+    let open = of("seccomp=unconfined".to_owned()).build(&mut plugin).await;
+    let own = of(format!("seccomp={}", profile.display())).build(&mut plugin).await;
+    plugin.started(&open).await;
+    plugin.started(&own).await;
+    assert_eq!((field(&plugin, &open, "Seccomp"), field(&plugin, &own, "Seccomp")), ("0".into(), "2".into()));
+    assert_eq!((field(&plugin, &open, "NoNewPrivs"), field(&plugin, &open, "CapEff")), ("1".into(), mask(&DEFAULT)));
+    plugin.sh(&open, "mkdir /made").await;
+    let answer = plugin.exec(own.id(), &["/bin/mkdir", "/made"], seconds(10)).await.must("ExecTask");
+    assert!(String::from_utf8_lossy(&answer.stdout).contains("No space left"), "{answer:?}");
+    plugin.end(&open).await;
+    plugin.end(&own).await;
+    // The pattern is one of letters, so a link behind it does not count; and nobody but root may have written the file.
+    std::os::unix::fs::symlink(&profile, node.root().join("link.json")).must("a link");
+    fs::write(node.root().join("theirs.json"), text.to_string()).must("a profile");
+    std::os::unix::fs::chown(node.root().join("theirs.json"), Some(1000), None).must("given away");
+    for (name, problem) in
+        [("link.json", "leads over a link"), ("theirs.json", "others than root"), ("none.json", "does not exist")]
+    {
+        let task = of(format!("seccomp={}", node.root().join(name).display())).without_logs().build(&mut plugin).await;
+        let status = plugin.start(&task).await.err().must(name);
+        assert!(status.message().contains(problem), "{status}");
+    }
+    node.finish(plugin).await;
+}
+
 /// A container must not reach the binary that runs it (CVE-2019-5736).
 #[tokio::test]
 async fn the_hosts_binary_is_out_of_reach() {

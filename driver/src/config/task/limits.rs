@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use runtime::plan::Rlimit;
 
-use super::super::{plugin::Policy, value::Reader};
+use super::super::{policy::Policy, value::Reader};
 
 /// Resource limits of Linux (getrlimit(2)).
 const RLIMITS: [&str; 16] = [

@@ -5,7 +5,7 @@
 
 use runtime::plan::Propagation;
 
-use super::super::{plugin::Policy, value::Reader};
+use super::super::{policy::Policy, value::Reader};
 
 /// A mount that the task asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,20 @@ pub enum MountSource {
         size: Option<u64>,
         /// Permission bits.
         mode: Option<u32>,
+        /// Owner.
+        uid: Option<u32>,
+        /// Group.
+        gid: Option<u32>,
     },
+    /// A folder of the node by its name, which outlives the task.
+    Volume {
+        /// Its name, safe as a file name.
+        name: String,
+        /// Starts with what the image has there.
+        copy: bool,
+    },
+    /// What the image has there, writable even on a read-only root, gone with the task.
+    Anonymous,
 }
 
 /// A device that the task asks for.
@@ -53,14 +66,61 @@ pub struct DeviceRequest {
 }
 
 pub fn all(block: &Reader, policy: &Policy) -> Vec<MountRequest> {
-    let volumes =
-        block.strings("volumes").into_iter().enumerate().filter_map(|(index, text)| volume(block, index, &text));
+    let named = named_volumes(block);
+    let volumes = block
+        .strings("volumes")
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, text)| volume(block, policy, index, &text, named));
     let mounts = block.blocks("mount").into_iter().chain(block.blocks("mounts"));
     volumes.chain(mounts.filter_map(|mount| self::mount(&mount, policy))).collect()
 }
 
+/// Whether sources in `volumes` that are no paths name volumes: docker's rule for jobs that name a volume driver.
+fn named_volumes(block: &Reader) -> bool {
+    match block.string("volume_driver").as_deref() {
+        None => false,
+        Some("local") => true,
+        Some(driver) => {
+            block.mistake(
+                "volume_driver",
+                format!("{driver:?} is not supported: there are no docker volume plugins"),
+                "use a `volume` block in the group (host volume or CSI) and `volume_mount` in the task, or \"local\"",
+            );
+            false
+        }
+    }
+}
+
+/// A volume's name by docker's rule, which makes it safe as a file name.
+fn is_volume_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    (1..=128).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(allowed)
+}
+
+fn named_volume(block: &Reader, policy: &Policy, option: &str, name: &str, copy: bool) -> Option<MountSource> {
+    if !is_volume_name(name) {
+        block.mistake(
+            option,
+            format!("{name:?} is no name of a volume"),
+            "write letters, digits, `_`, `.` and `-`; for a path, write `type = \"bind\"`",
+        );
+        return None;
+    }
+    if !policy.volumes_enabled {
+        block.mistake(
+            option,
+            format!("named volumes such as {name:?} are not allowed on this node"),
+            "use a folder of the task, as in `type = \"bind\" source = \"local/data\"`, or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
+        );
+    }
+    Some(MountSource::Volume { name: name.to_owned(), copy })
+}
+
 /// `source:destination[:options]`.
-fn volume(block: &Reader, index: usize, text: &str) -> Option<MountRequest> {
+fn volume(block: &Reader, policy: &Policy, index: usize, text: &str, named: bool) -> Option<MountRequest> {
     let option = format!("volumes[{index}]");
     let (path, target, options) = match text.split(':').collect::<Vec<_>>()[..] {
         [path, target] if !path.is_empty() => (path, target, ""),
@@ -74,12 +134,13 @@ fn volume(block: &Reader, index: usize, text: &str) -> Option<MountRequest> {
             return None;
         }
     };
-    let (mut readonly, mut propagation) = (false, Propagation::Private);
+    let (mut readonly, mut propagation, mut copy) = (false, Propagation::Private, true);
     for word in options.split(',').filter(|word| !word.is_empty()) {
         match word {
             "ro" => readonly = true,
+            "nocopy" => copy = false,
             // `z` and `Z` change SELinux labels, which containers do not have here; the rest has no effect on Linux.
-            "rw" | "z" | "Z" | "nocopy" | "consistent" | "cached" | "delegated" => {}
+            "rw" | "z" | "Z" | "consistent" | "cached" | "delegated" => {}
             _ => match parse_propagation(word) {
                 Some(parsed) => propagation = parsed,
                 None => block.mistake(
@@ -91,7 +152,11 @@ fn volume(block: &Reader, index: usize, text: &str) -> Option<MountRequest> {
         }
     }
     check_target(block, &option, target);
-    let source = MountSource::Bind { path: path.to_owned(), propagation, create: true };
+    let source = if named && !path.starts_with('/') {
+        named_volume(block, policy, &option, path, copy)?
+    } else {
+        MountSource::Bind { path: path.to_owned(), propagation, create: true }
+    };
     Some(MountRequest { option, source, target: target.to_owned(), readonly })
 }
 
@@ -108,27 +173,16 @@ fn mount(block: &Reader, policy: &Policy) -> Option<MountRequest> {
         }
         ("tmpfs", None) => {
             let options = block.block("tmpfs_options");
-            MountSource::Tmpfs { size: options.positive("size"), mode: mode(&options) }
+            let (uid, gid) = (id(&options, "uid"), id(&options, "gid"));
+            MountSource::Tmpfs { size: options.positive("size"), mode: mode(&options), uid, gid }
         }
         ("tmpfs", Some(_)) => {
             block.mistake("source", "has no meaning for a tmpfs", "remove it");
             return None;
         }
-        ("volume", _) => {
-            let hint = if policy.volumes_enabled {
-                "bind a host path with `type = \"bind\"`"
-            } else {
-                "bind a folder of the task, as in `type = \"bind\" source = \"local/data\"`"
-            };
-            block.mistake(
-                "type",
-                "\"volume\" is not supported: there are no docker volumes",
-                format!("use a `volume` block in the group and `volume_mount` in the task, or {hint}"),
-            );
-            return None;
-        }
+        ("volume", source) => volume_of_mount(block, policy, source)?,
         _ => {
-            block.mistake("type", format!("{kind:?} is not a type of mount"), "use \"bind\" or \"tmpfs\"");
+            block.mistake("type", format!("{kind:?} is not a type of mount"), "use \"bind\", \"tmpfs\" or \"volume\"");
             return None;
         }
     };
@@ -138,6 +192,34 @@ fn mount(block: &Reader, policy: &Policy) -> Option<MountRequest> {
         target,
         readonly: block.bool("readonly"),
     })
+}
+
+/// A named volume, or without a name what the image has there.
+fn volume_of_mount(block: &Reader, policy: &Policy, source: Option<String>) -> Option<MountSource> {
+    let options = block.block("volume_options");
+    let driver = options.block("driver_config");
+    if let Some(name) = driver.string("name").filter(|name| name != "local") {
+        driver.mistake(
+            "name",
+            format!("{name:?} is not supported: there are no docker volume plugins"),
+            "use a `volume` block in the group (host volume or CSI) and `volume_mount` in the task, or \"local\"",
+        );
+    }
+    options.string_map("labels");
+    let copy = !options.bool("no_copy");
+    match source {
+        Some(name) => named_volume(block, policy, "source", &name, copy),
+        None => {
+            if block.bool("readonly") {
+                block.mistake(
+                    "readonly",
+                    "makes no sense for a volume without a name",
+                    "name the volume in `source`, or remove it",
+                );
+            }
+            Some(MountSource::Anonymous)
+        }
+    }
 }
 
 fn check_target(block: &Reader, option: &str, target: &str) {
@@ -162,6 +244,15 @@ fn parse_propagation(word: &str) -> Option<Propagation> {
         "shared" | "rshared" => Some(Propagation::Bidirectional),
         _ => None,
     }
+}
+
+fn id(block: &Reader, option: &str) -> Option<u32> {
+    let id = block.positive(option)?;
+    let valid = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+    if valid.is_none() {
+        block.mistake(option, format!("{id} is no id"), "write the number of a user or group");
+    }
+    valid
 }
 
 fn mode(block: &Reader) -> Option<u32> {

@@ -1,10 +1,11 @@
 //! Rights and restrictions.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use super::super::{
     capabilities::{self, Written},
-    plugin::Policy,
+    pattern::any_matches,
+    policy::Policy,
     value::Reader,
 };
 
@@ -17,13 +18,27 @@ pub struct CapabilityRequest {
     pub wanted: BTreeSet<&'static str>,
 }
 
-/// Which cgroups the container sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CgroupNamespace {
-    /// The host's tree.
-    Host,
-    /// Its own cgroup as the root.
-    Private,
+/// Which system call filter the container gets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SeccompChoice {
+    /// The built-in one.
+    #[default]
+    Builtin,
+    /// None.
+    Unconfined,
+    /// The profile in a file of the host.
+    File(PathBuf),
+}
+
+/// What `security_opt` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecurityOptions {
+    /// Programs can gain no rights by execve; decided by us when unset.
+    pub no_new_privileges: Option<bool>,
+    /// The system call filter; the built-in one, or none for privileged tasks, when unset.
+    pub seccomp: Option<SeccompChoice>,
+    /// An AppArmor profile that is loaded on the host.
+    pub apparmor: Option<String>,
 }
 
 pub fn privileged(block: &Reader, policy: &Policy) -> bool {
@@ -60,63 +75,67 @@ pub fn capabilities(block: &Reader, policy: &Policy) -> CapabilityRequest {
     CapabilityRequest { granted: capabilities::granted(&policy.allow_caps, &add, &drop), wanted: add.names }
 }
 
-/// `security_opt`: docker writes `name=value`, and `name:value` in older jobs.
-pub fn no_new_privileges(block: &Reader) -> Option<bool> {
-    let mut no_new_privileges = None;
+/// `security_opt`: docker writes `name=value`, and `name:value` in older jobs. What weakens a restriction, or replaces it by
+/// something else, must be in the operator's list.
+pub fn options(block: &Reader, policy: &Policy) -> SecurityOptions {
+    let mut options = SecurityOptions::default();
     for option in block.strings("security_opt") {
         let (name, value) = option.split_once(['=', ':']).unwrap_or((option.as_str(), ""));
+        let allowed = || check_allowed(block, policy, name, value);
         match (name, value) {
-            ("no-new-privileges", "" | "true") => no_new_privileges = Some(true),
-            ("no-new-privileges", "false") => no_new_privileges = Some(false),
-            // What they ask for is the case anyway.
-            ("seccomp", "builtin") | ("apparmor", "unconfined") | ("label", "disable") => {}
-            ("seccomp", _) => block.mistake(
+            ("no-new-privileges", "" | "true") => options.no_new_privileges = Some(true),
+            ("no-new-privileges", "false") => {
+                allowed();
+                options.no_new_privileges = Some(false);
+            }
+            ("seccomp", "builtin") => options.seccomp = Some(SeccompChoice::Builtin),
+            ("seccomp", "unconfined") => {
+                allowed();
+                options.seccomp = Some(SeccompChoice::Unconfined);
+            }
+            ("seccomp", path) if path.starts_with('/') && path.split('/').all(|part| part != "..") => {
+                allowed();
+                options.seccomp = Some(SeccompChoice::File(PathBuf::from(path)));
+            }
+            ("seccomp", path) => block.mistake(
                 "security_opt",
-                format!("{option:?} is not supported: the built-in system call filter always applies"),
-                "remove it; with `cap_add` the filter allows the system calls that a capability is for",
+                format!("{path:?} is no path of a seccomp profile"),
+                "write the absolute path of a file on the node, without `..`, or `unconfined`",
             ),
-            ("apparmor" | "label", _) => block.mistake(
+            // What they ask for is the case anyway.
+            ("apparmor", "unconfined") | ("label", "disable") => {}
+            ("apparmor", profile) if is_profile_name(profile) => {
+                allowed();
+                options.apparmor = Some(profile.to_owned());
+            }
+            ("label", _) => block.mistake(
                 "security_opt",
-                format!("{option:?} is not supported: containers get no AppArmor profile and no SELinux label"),
+                format!("{option:?} is not supported: containers get no SELinux label"),
                 "remove it",
             ),
             _ => block.mistake(
                 "security_opt",
                 format!("{option:?} is not supported"),
-                "use `no-new-privileges`, `no-new-privileges=true` or `no-new-privileges=false`",
+                "use `no-new-privileges=…`, `seccomp=…` or `apparmor=…`",
             ),
         }
     }
-    no_new_privileges
+    options
 }
 
-pub fn cgroup_namespace(block: &Reader) -> Option<CgroupNamespace> {
-    let mode = block.string("cgroupns")?;
-    match mode.as_str() {
-        "host" => Some(CgroupNamespace::Host),
-        "private" => Some(CgroupNamespace::Private),
-        _ => {
-            block.mistake("cgroupns", format!("{mode:?} is not a cgroup namespace"), "use \"host\" or \"private\"");
-            None
-        }
+fn check_allowed(block: &Reader, policy: &Policy, name: &str, value: &str) {
+    // A privileged task has less to lose: whoever allows that has allowed this.
+    let option = format!("{name}={value}");
+    if !policy.allow_privileged && !any_matches(&policy.allow_security_opts, &option) {
+        block.mistake(
+            "security_opt",
+            format!("{option:?} is not allowed on this node"),
+            format!("remove it, or have the operator set `allow_security_opts = [{option:?}]` in the plugin block"),
+        );
     }
 }
 
-/// Namespaces whose only supported value is what containers have anyway.
-pub fn check_namespaces(block: &Reader) {
-    let private = ["private", "shareable"];
-    if let Some(mode) = block.string("ipc_mode").filter(|mode| !private.contains(&mode.as_str())) {
-        block.mistake(
-            "ipc_mode",
-            format!("{mode:?} is not supported: containers have an IPC namespace of their own"),
-            "remove it; tasks of a group can share files in /alloc",
-        );
-    }
-    if let Some(mode) = block.string("userns_mode").filter(|mode| mode != "host") {
-        block.mistake(
-            "userns_mode",
-            format!("{mode:?} is not supported: containers have no user namespace of their own"),
-            "remove it",
-        );
-    }
+/// The kernel takes the name up to the end of what is written to it: nothing in it may end it early, or be invisible.
+fn is_profile_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_graphic())
 }

@@ -1,5 +1,7 @@
 //! Every option of the task block: what it becomes, and what its author reads when it cannot be.
 
+mod security;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use runtime::plan::{Propagation, Rlimit};
@@ -8,11 +10,12 @@ use serde_json::{Value as Json, json};
 use super::{
     super::{
         option::{Fate, Kind},
-        plugin::{Policy, decode_plugin},
+        plugin::decode_plugin,
+        policy::Policy,
         task_options::TASK,
         testing::msgpack,
     },
-    Addresses, CgroupNamespace, DeviceRequest, ExtraHost, MountRequest, MountSource, NetworkMode, TaskSpec,
+    Addresses, DeviceRequest, ExtraHost, MountRequest, MountSource, NamespaceRequest, NetworkMode, TaskSpec,
     decode_task,
 };
 
@@ -123,7 +126,7 @@ fn plain_options_are_taken_over() {
     assert_eq!(spec.labels, BTreeMap::from([("a".into(), "1".into()), ("b".into(), "3".into())]));
     assert_eq!(spec.ports, ["http"]);
     assert_eq!((spec.shm_size, spec.memory_hard_limit, spec.oom_score_adj), (Some(1 << 20), Some(512), -5));
-    assert_eq!(spec.cgroup_namespace, Some(CgroupNamespace::Private));
+    assert_eq!(spec.namespaces, NamespaceRequest { private_cgroup: true, ..NamespaceRequest::default() });
 }
 
 #[test]
@@ -146,7 +149,7 @@ fn options_that_cannot_be_honoured_say_so() {
             refused.push(option.name);
         }
     }
-    assert_eq!(refused, ["isolation", "network_aliases", "pid_mode", "storage_opt", "uts_mode", "volume_driver"]);
+    assert_eq!(refused, ["isolation", "network_aliases", "storage_opt"]);
 }
 
 #[test]
@@ -174,7 +177,19 @@ fn values_that_cannot_be_honoured_name_option_and_remedy() {
         (json!({ "tty": "maybe" }), "tty: expects true or false, not text"),
         (json!({ "interactive": true }), "interactive: is not supported without a terminal (set `tty = true` as well"),
         (json!({ "runtime": "nvidia" }), "runtime: \"nvidia\" is not supported"),
-        (json!({ "ipc_mode": "host" }), "ipc_mode: \"host\" is not supported"),
+        (
+            json!({ "ipc_mode": "container:x" }),
+            "ipc_mode: \"container:x\" is not supported: containers cannot join each other's",
+        ),
+        (
+            json!({ "pid_mode": "container:x" }),
+            "pid_mode: \"container:x\" is not supported: containers cannot join each other's",
+        ),
+        (json!({ "uts_mode": "other" }), "uts_mode: \"other\" is not supported (use \"host\""),
+        (
+            json!({ "volume_driver": "nfs" }),
+            "volume_driver: \"nfs\" is not supported: there are no docker volume plugins",
+        ),
         (json!({ "userns_mode": "auto" }), "userns_mode: \"auto\" is not supported"),
         (json!({ "cgroupns": "other" }), "cgroupns: \"other\" is not a cgroup namespace"),
         (json!({ "shm_size": -1 }), "shm_size: cannot be negative, but is -1"),
@@ -195,11 +210,11 @@ fn values_that_cannot_be_honoured_name_option_and_remedy() {
 #[test]
 fn all_mistakes_come_at_once_and_no_secret_with_them() {
     let text = decode_with(
-        json!({ "image": null, "tty": [], "auth": { "password": "hunter2" }, "pid_mode": "host", "work_dir": "x" }),
+        json!({ "image": null, "tty": [], "auth": { "password": "hunter2" }, "isolation": "x", "work_dir": "x" }),
         &Policy::default(),
     )
     .unwrap_err();
-    assert!(text.starts_with("invalid task config, 5 mistakes: [1] pid_mode: "), "{text}");
+    assert!(text.starts_with("invalid task config, 5 mistakes: [1] isolation: "), "{text}");
     for option in ["image: ", "tty: ", "auth.username: ", "work_dir: ", "[5] "] {
         assert!(text.contains(option), "{text}");
     }
@@ -214,53 +229,6 @@ fn bytes_that_are_no_block_are_refused() {
         assert!(text.contains("config: ") && text.contains("image: is missing"), "{bytes:?} {text}");
     }
     assert!(decode_task(b"", &Policy::default()).unwrap_err().to_string().contains("image: is missing"));
-}
-
-#[test]
-fn privileges_need_permission() {
-    let text = error(json!({ "privileged": true }));
-    assert!(text.starts_with("privileged: is not allowed on this node (remove it"), "{text}");
-    assert!(
-        decode_with(json!({ "privileged": true }), &policy(json!({ "allow_privileged": true }))).unwrap().privileged
-    );
-
-    let text = error(json!({ "cap_add": ["chown", "net_admin", "CAP_SYS_TIME"] }));
-    assert!(text.starts_with("cap_add: this node does not allow CAP_NET_ADMIN, CAP_SYS_TIME (remove it"), "{text}");
-    assert!(error(json!({ "cap_add": ["all"] })).starts_with("cap_add: this node does not allow \"all\""));
-    assert!(error(json!({ "cap_add": ["fly"] })).starts_with("cap_add: \"fly\" is no capability"));
-    assert!(error(json!({ "cap_drop": ["fly"] })).starts_with("cap_drop: \"fly\" is no capability"));
-
-    let allowed = policy(json!({ "allow_caps": ["all"] }));
-    let spec = decode_with(json!({ "cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"] }), &allowed).unwrap();
-    assert_eq!(spec.capabilities.granted, ["CAP_NET_ADMIN"].into());
-    assert_eq!(spec.capabilities.wanted, ["CAP_NET_ADMIN"].into());
-}
-
-#[test]
-fn security_options_follow_docker_where_they_are_known() {
-    for (options, expected) in [
-        (json!(["no-new-privileges"]), Some(true)),
-        (json!(["no-new-privileges=true"]), Some(true)),
-        (json!(["no-new-privileges:true"]), Some(true)),
-        (json!(["no-new-privileges=false"]), Some(false)),
-        (json!(["no-new-privileges:false"]), Some(false)),
-        (json!(["seccomp=builtin", "apparmor=unconfined", "label=disable", "label:disable"]), None),
-    ] {
-        assert_eq!(decode(json!({ "security_opt": options })).no_new_privileges, expected, "{options}");
-    }
-    for (option, expected) in [
-        (
-            "seccomp=unconfined",
-            "\"seccomp=unconfined\" is not supported: the built-in system call filter always applies",
-        ),
-        ("seccomp=/etc/x.json", "\"seccomp=/etc/x.json\" is not supported"),
-        ("apparmor=web", "\"apparmor=web\" is not supported: containers get no AppArmor profile"),
-        ("no-new-privileges=maybe", "\"no-new-privileges=maybe\" is not supported (use `no-new-privileges`"),
-        ("systempaths=unconfined", "\"systempaths=unconfined\" is not supported"),
-    ] {
-        let text = error(json!({ "security_opt": [option] }));
-        assert!(text.starts_with(&format!("security_opt: {expected}")), "{text}");
-    }
 }
 
 #[test]
@@ -412,7 +380,7 @@ fn volumes_and_mounts_are_read_in_order() {
         "volumes": ["local/a:/a", "b:/b:ro,z", "/host:/c:rslave,rw"],
         "mount": [
             { "type": "bind", "source": "d", "target": "/d", "readonly": true, "bind_options": { "propagation": "rshared" } },
-            { "type": "tmpfs", "target": "/e", "tmpfs_options": [{ "size": 1024, "mode": 511 }] },
+            { "type": "tmpfs", "target": "/e", "tmpfs_options": [{ "size": 1024, "mode": 511, "uid": 1000 }] },
         ],
         "mounts": [{ "type": "bind", "source": "f", "target": "/f", "volume_options": null }],
     }));
@@ -425,7 +393,7 @@ fn volumes_and_mounts_are_read_in_order() {
             bind("mount[0]", "d", "/d", Propagation::Bidirectional, true),
             MountRequest {
                 option: "mount[1]".into(),
-                source: MountSource::Tmpfs { size: Some(1024), mode: Some(511) },
+                source: MountSource::Tmpfs { size: Some(1024), mode: Some(511), uid: Some(1000), gid: None },
                 target: "/e".into(),
                 readonly: false,
             },
@@ -450,7 +418,19 @@ fn wrong_volumes_and_mounts_are_named() {
     for (mount, expected) in [
         (
             json!({ "target": "/a", "source": "v" }),
-            "mount[0].type: \"volume\" is not supported: there are no docker volumes",
+            "mount[0].source: named volumes such as \"v\" are not allowed on this node",
+        ),
+        (json!({ "target": "/a", "source": "local/v" }), "mount[0].source: \"local/v\" is no name of a volume"),
+        (json!({ "target": "/a", "source": ".." }), "mount[0].source: \"..\" is no name of a volume"),
+        (json!({ "target": "/a", "source": ".new.v" }), "mount[0].source: \".new.v\" is no name of a volume"),
+        (json!({ "target": "/a", "readonly": true }), "mount[0].readonly: makes no sense for a volume without a name"),
+        (
+            json!({ "target": "/a", "volume_options": { "driver_config": { "name": "nfs" } } }),
+            "mount[0].volume_options.driver_config.name: \"nfs\" is not supported: there are no docker volume plugins",
+        ),
+        (
+            json!({ "target": "/a", "volume_options": { "driver_config": { "options": { "type": "nfs" } } } }),
+            "mount[0].volume_options.driver_config.options: is not supported: options of the volume driver",
         ),
         (json!({ "type": "npipe", "target": "/a" }), "mount[0].type: \"npipe\" is not a type of mount"),
         (json!({ "type": "bind", "target": "/a" }), "mount[0].source: is missing"),
@@ -463,6 +443,10 @@ fn wrong_volumes_and_mounts_are_named() {
         (
             json!({ "type": "tmpfs", "target": "/a", "tmpfs_options": { "mode": 4096 } }),
             "mount[0].tmpfs_options.mode: 4096 is more than permission bits can say",
+        ),
+        (
+            json!({ "type": "tmpfs", "target": "/a", "tmpfs_options": { "gid": 4_294_967_295u32 } }),
+            "mount[0].tmpfs_options.gid: 4294967295 is no id",
         ),
     ] {
         let error = error(json!({ "mount": [mount] }));

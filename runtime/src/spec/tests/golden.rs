@@ -23,6 +23,7 @@ fn json(spec: &Spec) -> Json {
 }
 
 fn check(name: &str, spec: &Spec) {
+    schema::assert_valid(&serde_json::to_value(spec).expect("JSON"));
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("src/spec/tests/golden/{name}.json"));
     let text = format!("{}\n", serde_json::to_string_pretty(&json(spec)).expect("JSON"));
     if std::env::var_os("OCI_RS_WRITE_DOCS").is_some() {
@@ -84,7 +85,7 @@ fn a_read_only_root_with_volumes_that_follow_the_host() {
         bind("/srv/shared", "/shared", true, Propagation::HostToContainer),
         Mount {
             destination: "/cache".to_owned(),
-            kind: MountKind::Tmpfs { size: Some(1 << 20), mode: Some(0o700) },
+            kind: MountKind::Tmpfs { size: Some(1 << 20), mode: Some(0o700), uid: Some(1000), gid: Some(50) },
             readonly: false,
             propagation: Propagation::Private,
         },
@@ -97,6 +98,7 @@ fn a_read_only_root_with_volumes_that_follow_the_host() {
 fn a_privileged_container_in_the_host_s_namespaces() {
     let mut plan = plan();
     plan.security.privileged = true;
+    plan.security.no_new_privileges = false;
     plan.terminal = true;
     plan.namespaces = Namespaces {
         network: Network::Host,

@@ -1,0 +1,125 @@
+//! What needs the operator's permission.
+
+use super::{
+    super::{IpcMode, NamespaceRequest, SeccompChoice},
+    *,
+};
+
+#[test]
+fn privileges_need_permission() {
+    let text = error(json!({ "privileged": true }));
+    assert!(text.starts_with("privileged: is not allowed on this node (remove it"), "{text}");
+    assert!(
+        decode_with(json!({ "privileged": true }), &policy(json!({ "allow_privileged": true }))).unwrap().privileged
+    );
+
+    let text = error(json!({ "cap_add": ["chown", "net_admin", "CAP_SYS_TIME"] }));
+    assert!(text.starts_with("cap_add: this node does not allow CAP_NET_ADMIN, CAP_SYS_TIME (remove it"), "{text}");
+    assert!(error(json!({ "cap_add": ["all"] })).starts_with("cap_add: this node does not allow \"all\""));
+    assert!(error(json!({ "cap_add": ["fly"] })).starts_with("cap_add: \"fly\" is no capability"));
+    assert!(error(json!({ "cap_drop": ["fly"] })).starts_with("cap_drop: \"fly\" is no capability"));
+
+    let allowed = policy(json!({ "allow_caps": ["all"] }));
+    let spec = decode_with(json!({ "cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"] }), &allowed).unwrap();
+    assert_eq!(spec.capabilities.granted, ["CAP_NET_ADMIN"].into());
+    assert_eq!(spec.capabilities.wanted, ["CAP_NET_ADMIN"].into());
+}
+
+#[test]
+fn security_options_that_weaken_nothing_are_for_everybody() {
+    for (options, expected) in [
+        (json!(["no-new-privileges"]), Some(true)),
+        (json!(["no-new-privileges=true"]), Some(true)),
+        (json!(["no-new-privileges:true"]), Some(true)),
+        (json!(["no-new-privileges=false"]), Some(false)),
+        (json!(["no-new-privileges:false"]), Some(false)),
+        (json!(["apparmor=unconfined", "label=disable", "label:disable"]), None),
+    ] {
+        assert_eq!(decode(json!({ "security_opt": options })).security.no_new_privileges, expected, "{options}");
+    }
+    let builtin = decode(json!({ "security_opt": ["seccomp=builtin"] })).security;
+    assert_eq!((builtin.seccomp, builtin.apparmor), (Some(SeccompChoice::Builtin), None));
+    for (option, expected) in [
+        ("seccomp=etc/x.json", "\"etc/x.json\" is no path of a seccomp profile (write the absolute path"),
+        ("seccomp=/etc/../x.json", "\"/etc/../x.json\" is no path of a seccomp profile"),
+        ("seccomp", "\"\" is no path of a seccomp profile"),
+        ("label=type:web_t", "\"label=type:web_t\" is not supported: containers get no SELinux label"),
+        ("apparmor=two words", "\"apparmor=two words\" is not supported"),
+        ("no-new-privileges=maybe", "\"no-new-privileges=maybe\" is not supported (use `no-new-privileges=…`"),
+        ("systempaths=unconfined", "\"systempaths=unconfined\" is not supported"),
+    ] {
+        let text = error(json!({ "security_opt": [option] }));
+        assert!(text.starts_with(&format!("security_opt: {expected}")), "{text}");
+    }
+}
+
+#[test]
+fn security_options_that_weaken_something_need_permission() {
+    let file = SeccompChoice::File("/etc/seccomp/web.json".into());
+    let cases = [
+        ("seccomp=unconfined", Some(SeccompChoice::Unconfined), None),
+        ("seccomp:/etc/seccomp/web.json", Some(file), None),
+        ("apparmor=web-1", None, Some("web-1".to_owned())),
+    ];
+    let lists = [json!(["seccomp=unconfined"]), json!(["seccomp=/etc/seccomp/*"]), json!(["apparmor=web-*"])];
+    for (position, (option, seccomp, apparmor)) in cases.iter().enumerate() {
+        let block = json!({ "security_opt": [option] });
+        let canonical = option.replacen(':', "=", 1);
+        let expected = format!(
+            "security_opt: {canonical:?} is not allowed on this node (remove it, or have the operator set \
+             `allow_security_opts = [{canonical:?}]`"
+        );
+        assert!(error(block.clone()).starts_with(&expected), "{option}");
+        for (index, list) in lists.iter().enumerate() {
+            let policy = policy(json!({ "allow_security_opts": list }));
+            match decode_with(block.clone(), &policy) {
+                Ok(spec) if index == position => {
+                    assert_eq!((&spec.security.seccomp, &spec.security.apparmor), (seccomp, apparmor));
+                }
+                Err(_) if index != position => {}
+                other => panic!("{option} with {list}: {other:?}"),
+            }
+        }
+        decode_with(block, &policy(json!({ "allow_privileged": true }))).unwrap();
+    }
+    // What is allowed without being asked for can be forbidden.
+    let text = error_with(
+        json!({ "security_opt": ["no-new-privileges=false"] }),
+        &policy(json!({ "allow_security_opts": ["seccomp=*"] })),
+    );
+    assert!(text.starts_with("security_opt: \"no-new-privileges=false\" is not allowed"), "{text}");
+}
+
+#[test]
+fn namespaces_of_the_host_need_permission() {
+    let host = |option: &str| json!({ option: "host" });
+    for (option, kind) in [("pid_mode", "pid"), ("ipc_mode", "ipc"), ("uts_mode", "uts")] {
+        let text = error(host(option));
+        assert!(text.starts_with(&format!("{option}: \"host\" is not allowed on this node (remove it")), "{text}");
+        assert!(text.contains(&format!("`allowed_modes {{ {kind} = [\"host\"] }}`")), "{text}");
+        for other in ["pid", "ipc", "uts"] {
+            let policy = policy(json!({ "allowed_modes": { other: ["ho*"] } }));
+            assert_eq!(decode_with(host(option), &policy).is_ok(), other == kind, "{option} {other}");
+        }
+        decode_with(host(option), &policy(json!({ "allow_privileged": true }))).unwrap();
+        for private in ["", "private"] {
+            assert_eq!(decode(json!({ option: private })).namespaces, NamespaceRequest::default());
+        }
+    }
+    let all = policy(json!({ "allowed_modes": [{ "pid": ["*"], "ipc": ["*"], "uts": ["*"], "userns": ["*"] }] }));
+    let spec = decode_with(json!({ "pid_mode": "host", "ipc_mode": "host", "uts_mode": "host" }), &all).unwrap();
+    let expected = NamespaceRequest { host_pid: true, ipc: IpcMode::Host, host_uts: true, private_cgroup: false };
+    assert_eq!(spec.namespaces, expected);
+    assert_eq!(decode(json!({ "ipc_mode": "none" })).namespaces.ipc, IpcMode::None);
+    let text = error_with(json!({ "uts_mode": "host", "hostname": "web" }), &all);
+    assert!(text.starts_with("hostname: cannot be set together with `uts_mode = \"host\"`"), "{text}");
+}
+
+#[test]
+fn an_operator_can_give_every_container_its_own_cgroup_namespace() {
+    let private = policy(json!({ "allowed_modes": { "cgroupns": ["private"] } }));
+    assert!(decode_with(json!({}), &private).unwrap().namespaces.private_cgroup);
+    let text = error_with(json!({ "cgroupns": "host" }), &private);
+    assert!(text.starts_with("cgroupns: \"host\" is not allowed on this node"), "{text}");
+    assert!(!decode(json!({ "cgroupns": "host" })).namespaces.private_cgroup);
+}

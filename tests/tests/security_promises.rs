@@ -1,0 +1,86 @@
+//! `docs/security.md` names a test for each promise: every one of them must exist, and nothing else can be named.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use kit::must::Must;
+
+/// The folders that a file of the document can be in, by the first part of its name there.
+const FOLDERS: [(&str, &str); 4] = [
+    ("wire", "tests/tests/wire"),
+    ("cases", "runtime/tests/cases"),
+    ("plan", "driver/src/plan"),
+    ("task", "driver/src/config/task"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().must("the workspace's folder").to_owned()
+}
+
+/// Everything of the form `folder/file.rs::test` between backquotes.
+fn named(text: &str) -> Vec<(String, String)> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted
+        .filter_map(|word| word.split_once(".rs::"))
+        .map(|(file, test)| (format!("{file}.rs"), test.to_owned()))
+        .collect()
+}
+
+/// Whether a file has such a function and the test runner knows it: by an attribute above it, or by a list of cases.
+fn is_test(source: &str, test: &str) -> bool {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let head = |line: &&str| {
+        let signature = line.strip_prefix("async ").unwrap_or(line);
+        signature.strip_prefix("fn ").and_then(|rest| rest.strip_prefix(test)).is_some_and(|rest| rest.starts_with('('))
+    };
+    let Some(at) = lines.iter().position(head) else { return false };
+    let above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+    let attribute = above.into_iter().any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"));
+    attribute || lines.iter().any(|line| line.starts_with("(\"") && line.ends_with(&format!(", {test}),")))
+}
+
+#[test]
+fn every_promise_has_its_test() {
+    let text = fs::read_to_string(root().join("docs/security.md")).must("the document");
+    let named = named(&text);
+    assert!(named.len() > 40, "only {} tests are named", named.len());
+    let mut sources: BTreeMap<String, String> = BTreeMap::new();
+    let mut missing = Vec::new();
+    for (file, test) in named {
+        let (folder, name) = file.split_once('/').must(&file);
+        let Some((_, folder)) = FOLDERS.iter().find(|(short, _)| *short == folder) else {
+            missing.push(format!("{file}: no such folder"));
+            continue;
+        };
+        let path = root().join(folder).join(name);
+        let source = sources.entry(file.clone()).or_insert_with(|| fs::read_to_string(&path).unwrap_or_default());
+        if !is_test(source, &test) {
+            missing.push(format!("{file}::{test}"));
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+/// Every row of a table with promises names at least one test.
+#[test]
+fn no_promise_stands_alone() {
+    let text = fs::read_to_string(root().join("docs/security.md")).must("the document");
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| test |"));
+    let bare: Vec<&str> = rows.filter(|row| !row.contains(".rs::")).collect();
+    assert_eq!(bare, Vec::<&str>::new());
+}
+
+/// A test of this file's own eyes.
+#[test]
+fn what_is_no_test_is_not_taken_for_one() {
+    let source = "#[test]\nfn one() {}\n#[tokio::test]\n// why\nasync fn two() {}\nfn three() {}\nfn four() {}\nconst CASES: &[_] = &[\n    (\"x_four\", four),\n];";
+    for (name, expected) in
+        [("one", true), ("two", true), ("three", false), ("four", true), ("fou", false), ("five", false)]
+    {
+        assert_eq!(is_test(source, name), expected, "{name}");
+    }
+    assert_eq!(named("a `wire/x.rs::y` b `z` `w/v.rs::u`").len(), 2);
+}
