@@ -10,8 +10,10 @@
 SUITES="runtime containers wire chaos nomad"
 # Programs of this machine that the tests call; everything else is busybox.
 PROGRAMS="bash cp install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch"
-# Those that a Nomad agent and its cases call besides.
-NOMAD_PROGRAMS="docker-registry ip6tables iptables iptables-save script skopeo sort"
+# Those that tasks with a network of their own, a group's or the driver's, need besides.
+NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save"
+# Those that a Nomad agent and its cases call.
+NOMAD_PROGRAMS="docker-registry script skopeo sort"
 
 # What an emulated kernel need not do.
 FASTER="no_timer_check tsc=reliable rcupdate.rcu_expedited=1 init_on_alloc=0 audit=0 nokaslr mitigations=off"
@@ -85,22 +87,29 @@ make_root() {
         if [[ " $SUITES " = *" $name "* ]]; then strip --strip-debug -o "$root/tests/$name" "$file"; fi
     done < <(built_tests)
     strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
+    if suites "$@" | grep -Eq '^suite (wire|chaos|nomad) '; then add_networks; fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
     install -m755 "$ROOT/scripts/vm/init" "$root/init"
     # Emulated, everything takes ten times as long.
     { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=10"; suites "$@"; } >"$root/suites"
 }
 
+# What makes networks.
+add_networks() {
+    local name
+    for name in $NETWORK_PROGRAMS; do program "$(command -v "$name")"; done
+    # Matches and targets of iptables are libraries that it loads by name.
+    mkdir -p "$root/usr/lib/x86_64-linux-gnu" "$root$CNI_PATH"
+    cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
+    for name in bridge firewall host-local loopback portmap; do cp "$CNI_PATH/$name" "$root$CNI_PATH/"; done
+}
+
 # Nomad, and what e2e looks for in the checkout.
 add_nomad() {
     local name
     for name in $NOMAD_PROGRAMS; do program "$(command -v "$name")"; done
-    # Matches and targets of iptables are libraries that it loads by name.
-    mkdir -p "$root/usr/lib/x86_64-linux-gnu"
-    cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
     cp "$NOMAD" "$root/tests/nomad-agent"
-    mkdir -p "$root$CNI_PATH" "$root$ROOT/e2e" "$root$ROOT/scripts"
-    for name in bridge firewall host-local loopback portmap; do cp "$CNI_PATH/$name" "$root$CNI_PATH/"; done
+    mkdir -p "$root$ROOT/e2e" "$root$ROOT/scripts"
     cp -r e2e/{cni,image,jobs} e2e/*.hcl* "$root$ROOT/e2e/"
     cp scripts/{image,lib}.sh "$root$ROOT/scripts/"
 }

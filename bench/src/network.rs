@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kit::{
-    island::Island,
+    island::{Island, cni_path},
     must::Must,
     node::Node,
     plugin::{Plugin, binary},
@@ -19,9 +19,6 @@ use crate::{
     quiet::Quiet,
     report::{Series, note},
 };
-
-/// Where Debian and Nomad have CNI plugins.
-const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
 
 /// The networks that are compared: their name in the table, `network_mode`, and whether a port is published.
 const NETWORKS: [(&str, &str, bool); 4] = [
@@ -48,7 +45,7 @@ fn on_an_island(data: &Fresh, mut quiet: Quiet, rounds: usize) -> Quiet {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().must("an async runtime");
     runtime.block_on(async {
         let Some((_registry, image)) = images::small() else { return quiet };
-        let options = json!({"cni_path": CNI_PATH, "default_mode": "host"});
+        let options = json!({"cni_path": cni_path(), "default_mode": "host"});
         let mut ours = Ours::launch(&binary(), "oci-rs", data, options).await;
         let mut series = Series::default();
         // The first round makes the bridge and the chains, and is not counted.

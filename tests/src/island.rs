@@ -16,7 +16,7 @@ use std::{
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{
-    must::{Must, seconds},
+    must::{Must, patient, seconds},
     task::uuid,
 };
 
@@ -108,6 +108,11 @@ fn enter(namespace: &Path) {
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).must("enter a network namespace");
 }
 
+/// The folder with CNI plugins: `CNI_PATH`, or where Debian has them.
+pub fn cni_path() -> String {
+    std::env::var("CNI_PATH").unwrap_or_else(|_| "/usr/lib/cni".to_owned())
+}
+
 /// Does something in a network namespace. Sockets that are made there stay there.
 pub fn inside<T: Send>(namespace: &Path, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
@@ -126,8 +131,9 @@ pub fn network_of(pid: i32) -> PathBuf {
 
 /// Connects, says something, and returns what is said until the other side hangs up.
 pub fn talk(address: SocketAddr, words: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, seconds(5))?;
-    stream.set_read_timeout(Some(seconds(5)))?;
+    let limit = patient(seconds(5));
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
     stream.write_all(words.as_bytes())?;
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = String::new();

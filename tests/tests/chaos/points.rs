@@ -14,7 +14,7 @@ use std::{
 };
 
 use kit::{
-    island::Island,
+    island::{Island, cni_path},
     leak,
     must::{Must, all, eventually, seconds},
     node::Node,
@@ -110,7 +110,7 @@ impl Network {
         match self {
             Self::Host => json!({}),
             Self::Own(number) => json!({ "network": {
-                "cni_path": "/usr/lib/cni", "bridge": format!("bridge{number}"),
+                "cni_path": cni_path(), "bridge": format!("bridge{number}"),
                 "subnet": format!("10.{}.{}.0/24", 100 + number / 250, number % 250),
             }}),
         }

@@ -8,7 +8,7 @@ use std::{
 
 use kit::{
     image::{Compression, Entry, Image as Content, Layer},
-    island::Island,
+    island::{Island, cni_path},
     leak,
     must::Must,
     node::Node,
@@ -124,7 +124,7 @@ impl World {
 
 /// The plugin block's part about networks.
 fn options(own_networks: bool) -> Json {
-    if own_networks { json!({"network": {"cni_path": "/usr/lib/cni"}}) } else { json!({}) }
+    if own_networks { json!({"network": {"cni_path": cni_path()}}) } else { json!({}) }
 }
 
 /// A process's name.

@@ -8,8 +8,8 @@ use std::{
 
 use kit::{
     calls::recoverable,
-    island::{Island, inside, network_of, talk},
-    must::{Must, all, eventually, seconds},
+    island::{Island, cni_path, inside, network_of, talk},
+    must::{Must, all, eventually, patient, seconds},
     node::Node,
     plugin::Plugin,
     task::Task,
@@ -17,8 +17,6 @@ use kit::{
 };
 use serde_json::{Value as Json, json};
 
-/// Where Debian has CNI plugins.
-pub const CNI_PATH: &str = "/usr/lib/cni";
 /// Does nothing.
 pub const IDLE: &str = "while :; do sleep 1000; done";
 /// Says hello to whoever connects.
@@ -26,7 +24,7 @@ const SERVER: &str = "nc -ll -p 8080 -e echo hello";
 
 /// The plugin block's part.
 pub fn bridge(further: Json) -> Json {
-    let mut network = json!({"cni_path": CNI_PATH});
+    let mut network = json!({"cni_path": cni_path()});
     if let (Some(network), Json::Object(further)) = (network.as_object_mut(), further) {
         network.extend(further);
     }
@@ -70,7 +68,7 @@ fn echo_datagrams(plugin: &Plugin, task: &Task, address: &'static str) -> thread
 
 fn datagram(to: SocketAddr, words: &str) -> String {
     let socket = UdpSocket::bind(if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" }).must("a socket");
-    socket.set_read_timeout(Some(seconds(5))).must("a timeout");
+    socket.set_read_timeout(Some(patient(seconds(5)))).must("a timeout");
     socket.send_to(words.as_bytes(), to).must("a datagram");
     if words == "end" {
         return String::new();

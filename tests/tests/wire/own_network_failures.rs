@@ -9,7 +9,7 @@ use std::{
 
 use kit::{
     calls::recoverable,
-    island::Island,
+    island::{Island, cni_path},
     must::{Must, eventually, seconds},
     node::Node,
     plugin::Launch,
@@ -18,7 +18,7 @@ use kit::{
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 
-use super::own_network::{CNI_PATH, IDLE, bridge, finish};
+use super::own_network::{IDLE, bridge, finish};
 
 #[tokio::test]
 async fn what_a_killed_start_left_is_swept() {
@@ -73,7 +73,7 @@ async fn a_failing_plugin_leaves_nothing() {
     fs::write(folder.join("firewall"), script).must("a plugin");
     let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder.join("firewall"), mode).must("its mode");
-    let path = format!("{}:{CNI_PATH}", folder.display());
+    let path = format!("{}:{}", folder.display(), cni_path());
     let mut plugin = node.launch_with(bridge(json!({"cni_path": path}))).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
@@ -99,8 +99,8 @@ impl Gated {
         let (gate, begun) = (node.root().join("gate"), node.root().join("begun"));
         mkfifoat(CWD, &gate, Mode::from_raw_mode(0o600)).must("a FIFO");
         let wait = format!("[ $CNI_COMMAND = ADD ] && : >>{} && read go <{}", begun.display(), gate.display());
-        program(&folder.join("bridge"), &format!("{wait}\nexec {CNI_PATH}/bridge\n"));
-        Self { path: format!("{}:{CNI_PATH}", folder.display()), gate, begun }
+        program(&folder.join("bridge"), &format!("{wait}\nexec {}/bridge\n", cni_path()));
+        Self { path: format!("{}:{}", folder.display(), cni_path()), gate, begun }
     }
 
     /// Waits until the plugin has been called.
