@@ -81,11 +81,16 @@ make_root() {
     printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
     printf '%s\n' root:x:0: daemon:x:1: tty:x:5: nogroup:x:65534: >"$root/etc/group"
     echo '127.0.0.1 localhost' >"$root/etc/hosts"
+    mkdir -p "$root/etc/ssl/certs"
+    cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
     echo "nameserver 127.0.0.1" >"$root/etc/resolv.conf"
     while read -r name file; do
         # The plugin is copied into memory at each start: without what only a debugger reads.
         if [[ " $SUITES " = *" $name "* ]]; then strip --strip-debug -o "$root/tests/$name" "$file"; fi
     done < <(built_tests)
+    # Where tests look for what lies beside their sources.
+    mkdir -p "$root$ROOT/tests"
+    cp -r tests/fixtures "$root$ROOT/tests/"
     strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
     if suites "$@" | grep -Eq '^suite (wire|chaos|nomad) '; then add_networks; fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
