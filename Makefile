@@ -1,5 +1,5 @@
 # oci-rs: `make help` says what there is.
-.PHONY: help build setup demo demo-stop test test-v2 check chaos e2e conformance fuzz bench fmt clean
+.PHONY: help build setup demo demo-stop test test-v2 check upgrade chaos e2e conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -25,6 +25,9 @@ test-v2: ## The tests of containers under control groups v2, in a virtual machin
 
 check: ## Format, lints, licences, documentation: no root, no Nomad
 	@scripts/check.sh format lint licences docs
+
+upgrade: ## Tasks of an older commit's build taken over by this one's (root). COMMIT=… names it, the one before this otherwise
+	@scripts/upgrade.sh $(COMMIT)
 
 chaos: ## Random tasks with random deaths only (root). CHAOS_LIVES=10000 for long, CHAOS_SEED=… repeats a run
 	cargo build -p oci-rs

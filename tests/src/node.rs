@@ -91,6 +91,12 @@ impl Node {
             config.extend(options);
         }
         let mut plugin = launch.connect().await;
+        // A build from before it (`OCI_RS_PREVIOUS_BIN`) means the machine's network anyway.
+        if let Some(config) = config.as_object_mut()
+            && !plugin.config_options().await.contains("network")
+        {
+            config.remove("network");
+        }
         let packed = plugin.encode_config(&config).await;
         plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
         plugin.watch();

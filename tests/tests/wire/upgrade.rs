@@ -114,7 +114,8 @@ async fn recovered(folder: &Path, ended: bool) {
     node.finish(plugin).await;
 }
 
-/// The plugin's file is replaced while a task runs. `OCI_RS_PREVIOUS_BIN` names the older build; without it, the same build plays both.
+/// The plugin's file is replaced while a task runs. `OCI_RS_PREVIOUS_BIN` names the older build (`make upgrade` makes one); without it, the same
+/// build plays both.
 #[tokio::test]
 async fn a_task_of_an_older_build_is_taken_over() {
     let node = Node::new();
