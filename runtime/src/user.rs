@@ -5,6 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// An image's user and group files are not larger than this.
+pub(crate) const MAX_USER_FILE: u64 = 4 << 20;
+
 /// The ids that a user name stands for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ResolvedUser {

@@ -7,7 +7,7 @@ use proto::driver::{
     exec_task_streaming_request::{Setup, TerminalSize},
 };
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Status, Streaming};
 
 use crate::{
@@ -26,6 +26,15 @@ pub struct Outcome {
     pub code: i32,
     /// Signal.
     pub signal: i32,
+}
+
+/// The client's side of a session.
+pub type Requests = mpsc::Sender<ExecTaskStreamingRequest>;
+
+/// A message with input.
+pub fn stdin(data: &[u8], close: bool) -> ExecTaskStreamingRequest {
+    let stdin = Some(ExecTaskStreamingIoOperation { data: data.to_vec(), close });
+    ExecTaskStreamingRequest { stdin, ..Default::default() }
 }
 
 /// A session. Dropping it cancels the call, as a client that goes away does.
@@ -52,6 +61,17 @@ impl Plugin {
         Ok(Session { requests, answers, outcome: Outcome::default(), result: None })
     }
 
+    /// A session whose messages the test sends and takes itself, under the flow control of the connection.
+    pub async fn exec_raw(&self, id: &str, command: &[&str]) -> (Requests, Streaming<ExecTaskStreamingResponse>) {
+        let (requests, outgoing) = mpsc::channel(16);
+        let command = command.iter().map(|part| (*part).to_owned()).collect();
+        let setup = Setup { task_id: id.to_owned(), command, tty: false };
+        let setup = ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() };
+        requests.send(setup).await.must("the setup message");
+        let answers = self.driver().exec_task_streaming(ReceiverStream::new(outgoing)).await.must("a session");
+        (requests, answers.into_inner())
+    }
+
     /// A whole session without input.
     pub async fn exec_to_end(
         &self,
@@ -68,7 +88,8 @@ impl Plugin {
     }
 }
 
-fn size(height: i32, width: i32) -> ExecTaskStreamingRequest {
+/// A message with the terminal's size.
+pub fn size(height: i32, width: i32) -> ExecTaskStreamingRequest {
     ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height, width }), ..Default::default() }
 }
 
@@ -81,15 +102,13 @@ impl Session {
     /// Sends input.
     pub fn stdin(&self, data: &[u8]) {
         for chunk in data.chunks(2048) {
-            let stdin = Some(ExecTaskStreamingIoOperation { data: chunk.to_vec(), close: false });
-            self.send(ExecTaskStreamingRequest { stdin, ..Default::default() });
+            self.send(stdin(chunk, false));
         }
     }
 
     /// Closes the command's standard input.
     pub fn close_stdin(&self) {
-        let stdin = Some(ExecTaskStreamingIoOperation { data: Vec::new(), close: true });
-        self.send(ExecTaskStreamingRequest { stdin, ..Default::default() });
+        self.send(stdin(&[], true));
     }
 
     /// Changes the terminal's size.

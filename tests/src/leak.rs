@@ -92,6 +92,13 @@ pub fn status_field(pid: i32, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
+/// The memory that a process has for itself, in bytes: what nobody else maps and no file holds.
+pub fn anonymous_memory(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")?.strip_suffix("kB"));
+    line.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
 /// Children of a process, zombies among them.
 pub fn children(parent: i32) -> Vec<(i32, String)> {
     let is_child = |pid: &i32| status_field(*pid, "PPid").is_some_and(|ppid| ppid == parent.to_string());

@@ -123,6 +123,13 @@ impl Images {
         self.push(name, &layers.into_iter().fold(image, Image::layer).build())
     }
 
+    /// An image with one program, `/sleep`, and nothing else: no shell, no users, no folders.
+    pub fn without_shell(&self) -> String {
+        let program = Layer::of([Entry::file("sleep", busybox()).mode(0o755)]);
+        let run = json!({"Entrypoint": ["/sleep"], "Cmd": ["1000"]});
+        self.push("without-shell", &Image::new().layer(program).run(run).build())
+    }
+
     /// An image with neither entrypoint nor command.
     pub fn without_command(&self) -> String {
         self.with_config("no-command", json!({"Cmd": null}))

@@ -24,7 +24,7 @@ pub use json::msgpack;
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
 pub use networks::DefaultNetwork;
 pub use pattern::any_matches;
-pub use plugin::{Dangling, PluginConfig, decode_plugin};
+pub use plugin::{Dangling, ExecPolicy, PluginConfig, decode_plugin};
 pub use policy::{Policy, RootChoice};
 pub use schema::{plugin_schema, task_schema};
 pub use task::{IpcMode, MountRequest, MountSource, NetworkMode, SeccompChoice, TaskSpec, decode_task};

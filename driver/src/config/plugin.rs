@@ -41,6 +41,19 @@ pub struct PluginConfig {
     pub dangling: Option<Dangling>,
     /// Ceilings of images.
     pub limits: Limits,
+    /// What people may do beside running commands as tasks do.
+    pub exec: ExecPolicy,
+}
+
+/// What `nomad alloc exec` may ask for before the command.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExecPolicy {
+    /// Another user, as far as the task's own command could become that user.
+    pub user: bool,
+    /// Any user of the task's.
+    pub any_user: bool,
+    /// Another working folder.
+    pub cwd: bool,
 }
 
 /// Containers of this node that no task knows: their start's answer or the call for their removal was lost.
@@ -87,6 +100,7 @@ impl Default for PluginConfig {
                 dry_run: false,
             }),
             limits: Limits::default(),
+            exec: ExecPolicy::default(),
         }
     }
 }
@@ -114,6 +128,7 @@ fn read(block: &Reader) -> PluginConfig {
         retention: retention(&block.block("gc"), default.retention),
         dangling: dangling(&block.block("gc").block("dangling_containers"), default.dangling),
         limits: limits(&block.block("image_limits"), default.limits),
+        exec: exec(&block.block("exec")),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
         block.mistake("state_dir", "lies within data_dir, or the other way round", "give each a folder of its own");
@@ -208,6 +223,14 @@ fn credentials(auth: &Reader) -> CredentialSources {
         );
     }
     CredentialSources { config_file: absolute(auth, "config"), helper }
+}
+
+fn exec(block: &Reader) -> ExecPolicy {
+    let policy = ExecPolicy { user: block.bool("user"), any_user: block.bool("any_user"), cwd: block.bool("cwd") };
+    if policy.any_user && !policy.user {
+        block.mistake("any_user", "does nothing without user", "set user = true beside it, or remove it");
+    }
+    policy
 }
 
 fn registry(host: &str, block: &Reader) -> RegistryConfig {

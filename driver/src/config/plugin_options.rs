@@ -111,6 +111,12 @@ pub const PLUGIN: &[Opt] = &[
         Words("see below"),
         "networks of single tasks, see [networking.md](networking.md)",
     ),
+    honoured(
+        "exec",
+        Block(EXEC),
+        Words("nothing is allowed"),
+        "what `nomad alloc exec` may ask for before the command, see [exec](exec.md)",
+    ),
     honoured("pids_limit", Number, Words("no limit"), "default and highest `pids_limit` of tasks"),
     honoured(
         "extra_labels",
@@ -118,6 +124,17 @@ pub const PLUGIN: &[Opt] = &[
         Words("none"),
         "further labels of Nomad's on every container, as names or patterns with `*`: `job_name`, `job_id`, `parent_job_id`, `task_group_name`, `task_name`, `namespace`, `node_name`, `node_id`",
     ),
+];
+
+const EXEC: &[Opt] = &[
+    honoured("user", Bool, Words("false"), "`user=`: as another user that the task's own command could become"),
+    honoured(
+        "any_user",
+        Bool,
+        Words("false"),
+        "`user=` is not limited to what the task's own command could become: root in a task that runs as a user gets the capabilities that the task may have at most",
+    ),
+    honoured("cwd", Bool, Words("false"), "`cwd=`: in another working folder"),
 ];
 
 const AUTH: &[Opt] = &[

@@ -4,10 +4,10 @@ use std::pin::Pin;
 
 use proto::driver::{
     ExecTaskRequest, ExecTaskResponse, ExecTaskStreamingIoOperation, ExecTaskStreamingRequest,
-    ExecTaskStreamingResponse,
+    ExecTaskStreamingResponse, exec_task_streaming_request::Setup,
 };
 use runtime::TerminalSize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Status, Streaming};
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::task::{
     TaskError,
-    exec::{self, Input, Output},
+    exec::{self, Client, Input, Output, Wanted, prefix},
 };
 
 /// What goes back to a person's client.
@@ -30,6 +30,7 @@ const UNDER_WAY: usize = 8;
 /// Runs a command to its end.
 pub async fn collect(plugin: &Plugin, request: ExecTaskRequest) -> Result<ExecTaskResponse, TaskError> {
     let container = container_of(plugin, &request.task_id)?;
+    prefix::refuse(&request.command)?;
     let engine = plugin.engine().await?;
     let timeout = Some(duration(request.timeout)).filter(|timeout| !timeout.is_zero());
     let collected = exec::collect(engine, container, request.command, timeout).await?;
@@ -39,17 +40,22 @@ pub async fn collect(plugin: &Plugin, request: ExecTaskRequest) -> Result<ExecTa
 /// Runs a command for a person. Its first message says which; the rest of the messages are its input.
 pub async fn stream(plugin: &Plugin, mut requests: Streaming<ExecTaskStreamingRequest>) -> Result<Outputs, TaskError> {
     let first = requests.message().await.ok().flatten();
-    let setup = first.and_then(|message| message.setup);
-    let setup = setup.ok_or_else(|| TaskError::Invalid("exec: the first message has no setup".to_owned()))?;
+    let (conversation, setup, said) = Conversation::begin(first)?;
     let container = container_of(plugin, &setup.task_id)?;
     let engine = plugin.engine().await?;
+    let (args, options) = prefix::split(setup.command, &engine.config.exec)?;
+    if options.user.is_some() || options.cwd.is_some() {
+        tracing::info!(task = setup.task_id, user = ?options.user, cwd = ?options.cwd, "command with a prefix");
+    }
 
     let (input_sender, input) = mpsc::channel(UNDER_WAY);
+    let (size_sender, size) = watch::channel(None);
     let (output, output_receiver) = mpsc::channel(UNDER_WAY);
     let (replies, outputs) = mpsc::channel(UNDER_WAY);
-    tokio::spawn(read_requests(requests, input_sender));
+    tokio::spawn(read_requests(requests, conversation, said, (input_sender, size_sender)));
     tokio::spawn(async move {
-        let run = exec::stream(engine, container, setup.command, setup.tty, input, output);
+        let wanted = Wanted { args, options, terminal: setup.tty };
+        let run = exec::stream(engine, container, wanted, Client { input, size, output });
         let (result, ()) = tokio::join!(run, send_replies(output_receiver, replies.clone()));
         if let Err(error) = result {
             // A client that went away misses nothing.
@@ -59,28 +65,69 @@ pub async fn stream(plugin: &Plugin, mut requests: Streaming<ExecTaskStreamingRe
     Ok(Box::pin(ReceiverStream::new(outputs)))
 }
 
-async fn read_requests(mut requests: Streaming<ExecTaskStreamingRequest>, input: mpsc::Sender<Input>) {
-    while let Some(Ok(message)) = requests.next().await {
-        for message in inputs(message) {
-            if input.send(message).await.is_err() {
+/// What a client has said so far decides what its next message means: any order is fine, but for the first message.
+#[derive(Debug)]
+struct Conversation {
+    stdin_closed: bool,
+}
+
+/// What one message says; a heartbeat says nothing.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    size: Option<TerminalSize>,
+    input: Vec<Input>,
+}
+
+impl Conversation {
+    /// Begins with the message that must come first. What it says beside the set-up counts as well.
+    fn begin(first: Option<ExecTaskStreamingRequest>) -> Result<(Self, Setup, Said), TaskError> {
+        let mut message = first.unwrap_or_default();
+        let setup = message.setup.take();
+        let setup = setup.ok_or_else(|| TaskError::Invalid("exec: the first message has no setup".to_owned()))?;
+        let mut conversation = Self { stdin_closed: false };
+        let said = conversation.hear(message);
+        Ok((conversation, setup, said))
+    }
+
+    /// A second set-up changes nothing, and nothing comes after the end of the input.
+    fn hear(&mut self, message: ExecTaskStreamingRequest) -> Said {
+        let size = message.tty_size.map(|size| {
+            let cells = |count: i32| u16::try_from(count.max(0)).unwrap_or(u16::MAX);
+            TerminalSize { rows: cells(size.height), cols: cells(size.width) }
+        });
+        let mut input = Vec::new();
+        if let Some(stdin) = message.stdin.filter(|_| !self.stdin_closed) {
+            if !stdin.data.is_empty() {
+                input.push(Input::Stdin(stdin.data));
+            }
+            if stdin.close {
+                self.stdin_closed = true;
+                input.push(Input::CloseStdin);
+            }
+        }
+        Said { size, input }
+    }
+}
+
+async fn read_requests(
+    mut requests: Streaming<ExecTaskStreamingRequest>,
+    mut conversation: Conversation,
+    mut said: Said,
+    (input, size): (mpsc::Sender<Input>, watch::Sender<Option<TerminalSize>>),
+) {
+    loop {
+        if said.size.is_some() {
+            size.send_replace(said.size);
+        }
+        for part in said.input {
+            if input.send(part).await.is_err() {
                 return;
             }
         }
+        // The client never closes its side: what ends here is the connection, and the replies' end notices that too.
+        let Some(Ok(message)) = requests.next().await else { return };
+        said = conversation.hear(message);
     }
-    // The client never closes its side: what ends here is the connection, and the replies' end notices that too.
-}
-
-/// What one message asks for; a heartbeat asks for nothing.
-fn inputs(message: ExecTaskStreamingRequest) -> Vec<Input> {
-    let size = message.tty_size.map(|size| {
-        let cells = |count: i32| u16::try_from(count).unwrap_or(0);
-        Input::Resize(TerminalSize { rows: cells(size.height), cols: cells(size.width) })
-    });
-    let stdin = message.stdin.into_iter().flat_map(|stdin| {
-        let bytes = (!stdin.data.is_empty()).then_some(Input::Stdin(stdin.data));
-        bytes.into_iter().chain(stdin.close.then_some(Input::CloseStdin))
-    });
-    size.into_iter().chain(stdin).collect()
 }
 
 async fn send_replies(
@@ -114,25 +161,62 @@ fn reply(output: Output) -> ExecTaskStreamingResponse {
 
 #[cfg(test)]
 mod tests {
-    use proto::driver::{
-        ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, exec_task_streaming_request::TerminalSize,
-    };
+    use proptest::{option, prelude::*};
+    use proto::driver::exec_task_streaming_request::TerminalSize as WireSize;
 
-    use super::{Input, Output, inputs, reply};
+    use super::*;
 
-    #[test]
-    fn heartbeats_ask_for_nothing() {
-        assert!(inputs(ExecTaskStreamingRequest::default()).is_empty());
+    fn message(stdin: Option<(Vec<u8>, bool)>, size: Option<(i32, i32)>, setup: bool) -> ExecTaskStreamingRequest {
+        ExecTaskStreamingRequest {
+            setup: setup.then(Setup::default),
+            tty_size: size.map(|(height, width)| WireSize { height, width }),
+            stdin: stdin.map(|(data, close)| ExecTaskStreamingIoOperation { data, close }),
+        }
+    }
+
+    /// Heartbeats, input, its end, sizes and set-ups, each alone or with others.
+    fn any_message() -> impl Strategy<Value = ExecTaskStreamingRequest> {
+        let stdin = option::of((proptest::collection::vec(any::<u8>(), 0..4), proptest::bool::weighted(0.2)));
+        (stdin, option::weighted(0.3, any::<(i32, i32)>()), proptest::bool::weighted(0.1))
+            .prop_map(|(stdin, size, setup)| message(stdin, size, setup))
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_of_messages_is_understood(messages in proptest::collection::vec(any_message(), 0..20)) {
+            let begun = Conversation::begin(messages.first().cloned());
+            if messages.first().is_none_or(|first| first.setup.is_none()) {
+                // Also a size, input or a heartbeat that comes before the set-up.
+                prop_assert!(matches!(begun, Err(TaskError::Invalid(_))));
+                return Ok(());
+            }
+            let (mut conversation, _, first) = begun.unwrap();
+            let said: Vec<Said> =
+                std::iter::once(first).chain(messages[1..].iter().cloned().map(|next| conversation.hear(next))).collect();
+
+            let close = messages.iter().position(|message| message.stdin.as_ref().is_some_and(|stdin| stdin.close));
+            let until_close = &messages[..close.map_or(messages.len(), |at| at + 1)];
+            let sent: Vec<u8> = until_close.iter().filter_map(|message| message.stdin.clone()).flat_map(|stdin| stdin.data).collect();
+            let inputs: Vec<&Input> = said.iter().flat_map(|said| &said.input).collect();
+            let bytes = |input: &&Input| match input { Input::Stdin(data) => data.clone(), Input::CloseStdin => Vec::new() };
+            prop_assert_eq!(inputs.iter().flat_map(bytes).collect::<Vec<u8>>(), sent, "every byte once, in order");
+            prop_assert!(!inputs.iter().any(|input| matches!(input, Input::Stdin(data) if data.is_empty())));
+            let closes = inputs.iter().filter(|input| matches!(input, Input::CloseStdin)).count();
+            prop_assert_eq!(closes, usize::from(close.is_some()));
+            prop_assert!(close.is_none() || matches!(inputs.last(), Some(Input::CloseStdin)), "after all that was sent");
+            let sizes = messages.iter().filter(|message| message.tty_size.is_some()).count();
+            prop_assert_eq!(said.iter().filter(|said| said.size.is_some()).count(), sizes);
+        }
     }
 
     #[test]
-    fn the_last_bytes_come_before_the_close() {
-        let stdin = Some(ExecTaskStreamingIoOperation { data: b"x".to_vec(), close: true });
-        let size = Some(TerminalSize { height: 50, width: -1 });
-        let inputs = inputs(ExecTaskStreamingRequest { stdin, tty_size: size, setup: None });
-        assert!(matches!(&inputs[0], Input::Resize(size) if (size.rows, size.cols) == (50, 0)));
-        assert!(matches!(&inputs[1], Input::Stdin(data) if data == b"x"));
-        assert!(matches!(&inputs[2], Input::CloseStdin));
+    fn sizes_are_what_a_terminal_can_have() {
+        let size = |height, width| {
+            let said = Conversation { stdin_closed: false }.hear(message(None, Some((height, width)), false));
+            said.size.map(|size| (size.rows, size.cols))
+        };
+        assert_eq!(size(50, 132), Some((50, 132)));
+        assert_eq!(size(-1, 70_000), Some((0, u16::MAX)));
     }
 
     #[test]

@@ -34,6 +34,7 @@ fn code(error: &TaskError) -> Code {
         | TaskError::Plan(_)
         | TaskError::Confinement(_)
         | TaskError::Signal(_)
+        | TaskError::Prefix(_)
         | TaskError::Invalid(_) => Code::InvalidArgument,
         TaskError::Pull { .. }
         | TaskError::Start(_)

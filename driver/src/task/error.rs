@@ -4,7 +4,7 @@ use image_store::PullError;
 use network::NetworkError;
 use runtime::{ExecError, StartError};
 
-use super::lifecycle::Refusal;
+use super::{exec::prefix::PrefixError, lifecycle::Refusal};
 use crate::{config::ConfigErrors, plan::PlanErrors, signal::UnknownSignal};
 
 /// A call that failed. Texts are complete: the RPC layer adds a code, nothing else.
@@ -36,6 +36,9 @@ pub enum TaskError {
     /// A command could not be run in the container.
     #[error("{0}")]
     Exec(#[from] ExecError),
+    /// What was asked for before a command cannot be had.
+    #[error("exec: {0}")]
+    Prefix(#[from] PrefixError),
     /// The task's phase does not allow it.
     #[error("{0}")]
     Refused(#[from] Refusal),

@@ -120,7 +120,12 @@ impl Launch {
         if let Some(filter) = &self.filter {
             sys::install_filter(filter).map_err(step("loading the seccomp filter"))?;
         }
-        drop_capabilities(self.bounding, self.uid).map_err(step("dropping capabilities"))
+        drop_capabilities(self.bounding, self.kept_capabilities()).map_err(step("dropping capabilities"))
+    }
+
+    /// The capabilities that the command holds: those of the bounding set, which a user other than root does not hold either.
+    pub(crate) fn kept_capabilities(&self) -> CapabilityMask {
+        if self.uid == 0 { self.bounding } else { CapabilityMask(0) }
     }
 
     /// Executes the command; returns only with the reason why it could not.
@@ -180,8 +185,8 @@ fn not_executable(program: &str, file: &str, error: &io::Error) -> StartError {
     )
 }
 
-/// Gives up all capabilities but those of the bounding set, which a user other than root does not hold either.
-fn drop_capabilities(bounding: CapabilityMask, uid: u32) -> io::Result<()> {
+/// Gives up all capabilities but these.
+fn drop_capabilities(bounding: CapabilityMask, kept: CapabilityMask) -> io::Result<()> {
     const LAST: u32 = 63;
     clear_ambient_capability_set()?;
     for bit in (0..=LAST).filter(|bit| bounding.0 & (1 << bit) == 0) {
@@ -192,7 +197,7 @@ fn drop_capabilities(bounding: CapabilityMask, uid: u32) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    let kept = CapabilitySet::from_bits_retain(if uid == 0 { bounding.0 } else { 0 });
+    let kept = CapabilitySet::from_bits_retain(kept.0);
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })?;
     Ok(())
 }

@@ -39,6 +39,32 @@ pub struct ExecRequest {
     pub stdout: OwnedFd,
     /// Its standard error.
     pub stderr: OwnedFd,
+    /// What is to be different from the container's own command.
+    pub options: ExecOptions,
+}
+
+/// What is to be different from the container's own command.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecOptions {
+    /// Descendants that lose their parent stay below the command until it ends, so that [`ExecProcess::kill`] finds all of them, those
+    /// that made a session of their own too. The command then is told of the ends of processes that it did not make.
+    #[serde(default)]
+    pub whole_tree: bool,
+    /// Runs as another user.
+    #[serde(default)]
+    pub user: Option<OtherUser>,
+    /// Absolute path of another working folder, which the command's user must be able to enter.
+    #[serde(default)]
+    pub cwd: Option<String>,
+}
+
+/// Another user than the container's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherUser {
+    /// As in a plan: `user`, `user:group`, numeric or not, resolved in the running container.
+    pub name: String,
+    /// Also where the container's command could not become that user by itself.
+    pub beyond_the_container: bool,
 }
 
 /// How a command ended.
@@ -76,9 +102,9 @@ pub(crate) fn start(
     if request.args.iter().any(|arg| arg.contains('\0')) {
         return Err(ExecError::Invalid("exec: the command contains a NUL byte".to_owned()));
     }
-    let ExecRequest { args, terminal, stdin, stdout, stderr } = request;
+    let ExecRequest { args, terminal, stdin, stdout, stderr, options } = request;
     let (control, theirs) = connection().context(|| "making a connection".to_owned())?;
-    let sent = request_file(&Request { args, terminal }).and_then(|file| {
+    let sent = request_file(&Request { args, terminal, options }).and_then(|file| {
         let all = [file.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         send(&control, &Order::Run, if terminal.is_some() { &all[..1] } else { &all })
     });
@@ -119,9 +145,14 @@ impl ExecProcess {
         exit
     }
 
-    /// Ends the command and everything of its session: SIGHUP, a moment later SIGKILL.
+    /// Kills the command and everything of its session at once.
     pub fn kill(&self) {
         self.order(&Order::Kill);
+    }
+
+    /// Ends the command and everything of its session: SIGHUP, a moment later SIGKILL.
+    pub fn end(&self) {
+        self.order(&Order::End);
     }
 
     /// Sends SIGHUP to the command's session, as a terminal does that goes away.

@@ -13,7 +13,9 @@ use std::{
 
 use rustix::{
     fs::{FileType, fchown, fstat},
-    process::{Gid, Signal, Uid, getcwd, ioctl_tiocsctty, set_parent_process_death_signal, setsid},
+    process::{
+        Gid, Signal, Uid, getcwd, getpid, ioctl_tiocsctty, set_child_subreaper, set_parent_process_death_signal, setsid,
+    },
     thread::{
         CapabilitySet, CapabilitySets, ThreadNameSpaceType, capabilities, move_into_thread_name_spaces,
         set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
@@ -29,6 +31,7 @@ use crate::{
     engine::Launch,
     error::StartErrorKind,
     process::ProcessRef,
+    spec::CapabilityMask,
     sys::{self, Fork},
     user::ResolvedUser,
 };
@@ -44,6 +47,10 @@ pub(super) struct Entry {
     pub apparmor: Option<String>,
     pub user: ResolvedUser,
     pub cwd: String,
+    /// Another folder, to be entered with the user's own rights.
+    pub other_cwd: Option<String>,
+    /// The command collects orphans among its descendants.
+    pub whole_tree: bool,
     pub terminal: Option<TerminalSize>,
     /// The command's descriptors, unless it gets a terminal.
     pub stdio: Option<[OwnedFd; 3]>,
@@ -77,8 +84,14 @@ impl Entry {
             .transpose()
             .map_err(step("opening a terminal of the container"))?;
         self.take_stdio(terminal.as_ref()).map_err(step("passing on standard input and output"))?;
-        enter_folder(&self.cwd).map_err(|error| format!("working folder {}: {error}", self.cwd))?;
+        if self.other_cwd.is_none() {
+            enter_folder(&self.cwd).map_err(|error| format!("working folder {}: {error}", self.cwd))?;
+        }
         become_user(&self.user).map_err(step("becoming the container's user"))?;
+        if let Some(folder) = &self.other_cwd {
+            as_the_command(self.launch.kept_capabilities(), || enter_folder(folder))
+                .map_err(|error| format!("working folder {folder}: {error}"))?;
+        }
         self.launch.restrict().map_err(|error| error.to_string())?;
         let (mut ready, unready) = io::pipe().map_err(step("making a pipe"))?;
         match sys::fork_sibling().map_err(too_many)? {
@@ -114,6 +127,9 @@ impl Entry {
             // The helper is our parent. Should it be killed, nobody else could end the command.
             set_parent_process_death_signal(Some(Signal::KILL))?;
             setsid()?;
+            if self.whole_tree {
+                set_child_subreaper(Some(getpid()))?;
+            }
             if terminal {
                 ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
@@ -148,6 +164,16 @@ fn enter_folder(cwd: &str) -> io::Result<()> {
     // A link of procfs can lead to a folder that is not in the container.
     let reached = getcwd(Vec::new())?;
     if reached.to_bytes().starts_with(b"/") { Ok(()) } else { Err(io::Error::other("it is outside of the container")) }
+}
+
+/// Does something with no more rights than the command will have.
+fn as_the_command<T>(kept: CapabilityMask, action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let permitted = capabilities(None)?.permitted;
+    let with = |effective| CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, with(CapabilitySet::from_bits_retain(kept.0) & permitted))?;
+    let result = action();
+    set_capabilities(None, with(permitted))?;
+    result
 }
 
 /// Changes ids and keeps the capabilities, for what is still to be done.

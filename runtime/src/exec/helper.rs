@@ -23,6 +23,7 @@ use rustix::{
 
 use super::{
     entrant::{self, Entry, foreign_namespaces, null},
+    identity,
     protocol::{Entered, Order, Reply, Request, clip, connection, read_request, receive, send},
     session::Session,
 };
@@ -37,6 +38,8 @@ use crate::{
 
 /// How long a session may take to end by itself when it is hung up.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a container whose first process is ending may take to do so: the kernel ends all others before it.
+const END_OF_CONTAINER: Duration = Duration::from_millis(200);
 
 /// The role `exec`: the argument is the task's folder. Called before the process has any other thread.
 pub fn exec_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -123,16 +126,20 @@ fn begin(task: &TaskDir, request: Request, stdio: Option<[OwnedFd; 3]>) -> Resul
         }
         Fork::Parent(pid) => pid,
     };
-    drop((theirs, entry));
+    drop(theirs);
     let entered = receive(&ours);
     wait_for(entrant)?;
-    match entered? {
-        Some((Entered::Running { pid }, mut descriptors)) => Ok((Command::adopt(pid, groups)?, descriptors.pop())),
-        Some((Entered::Failed(reason), _)) => Err(Refusal::Failed(reason)),
-        None => Err(Refusal::Failed(
-            "the process that entered the container was killed; the container may be at its memory limit".to_owned(),
-        )),
-    }
+    let reason = match entered? {
+        Some((Entered::Running { pid }, mut descriptors)) => {
+            return Ok((Command::adopt(pid, groups)?, descriptors.pop()));
+        }
+        Some((Entered::Failed(reason), _)) => reason,
+        None => {
+            "the process that entered the container was killed; the container may be at its memory limit".to_owned()
+        }
+    };
+    // In a container that is about to end, everything fails in some way: nothing can be made in its pid namespace, files are gone.
+    Err(if entry.init.wait_for(Some(END_OF_CONTAINER))? { Refusal::ContainerGone } else { Refusal::Failed(reason) })
 }
 
 /// Everything that is to be known of the container, from its records and from the host's kernel.
@@ -153,8 +160,15 @@ fn entry(
         io::ErrorKind::NotFound => Refusal::ContainerGone,
         _ => error.into(),
     })?;
+    let options = request.options;
     let command = ContainerPlan { args: request.args, init: false, terminal: false, ..plan };
-    let mut launch = monitor::launch(&command, &container.user, monitor::held_capabilities(), -1)?;
+    let held = monitor::held_capabilities();
+    let mut launch = monitor::launch(&command, &container.user, held, -1)?;
+    let mut user = container.user;
+    if let Some(other) = options.user {
+        user = identity::become_other(&init, &user, launch.bounding, &other)?;
+        launch = monitor::launch(&command, &user, held, -1)?;
+    }
     launch.loopback = false;
     if request.terminal.is_some() && !launch.env.iter().any(|(name, _)| name == "TERM") {
         launch.env.push(("TERM".to_owned(), "xterm".to_owned()));
@@ -165,8 +179,10 @@ fn entry(
         groups,
         oom_score_adj: command.oom_score_adj,
         apparmor: command.security.apparmor.clone(),
-        user: container.user,
+        user,
         cwd: command.cwd,
+        other_cwd: options.cwd,
+        whole_tree: options.whole_tree,
         terminal: request.terminal,
         stdio,
         launch,
@@ -227,7 +243,11 @@ impl Command {
                         Ending::NotYet
                     }
                     Ok(Some((Order::Run, _))) => Ending::NotYet,
-                    Ok(Some((Order::Kill, _)) | None) | Err(_) => {
+                    Ok(Some((Order::Kill, _))) => {
+                        self.session.kill()?;
+                        Ending::Killed
+                    }
+                    Ok(Some((Order::End, _)) | None) | Err(_) => {
                         self.session.hang_up()?;
                         Ending::HungUp { until: Instant::now() + PATIENCE }
                     }

@@ -14,10 +14,11 @@
 mod client;
 mod entrant;
 mod helper;
+mod identity;
 mod protocol;
 mod session;
 mod terminal;
 
 pub(crate) use client::start;
-pub use client::{ExecExit, ExecProcess, ExecRequest, TerminalSize};
+pub use client::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize};
 pub use helper::exec_main;

@@ -17,7 +17,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::TerminalSize;
+use super::{ExecOptions, TerminalSize};
 
 /// The most descriptors that go with a message: a request's file and three for standard input, output and error.
 const DESCRIPTORS: usize = 4;
@@ -30,6 +30,7 @@ const PACKET: usize = 16 * 1024;
 pub(super) struct Request {
     pub args: Vec<String>,
     pub terminal: Option<TerminalSize>,
+    pub options: ExecOptions,
 }
 
 /// What the plugin says to a helper.
@@ -38,7 +39,11 @@ pub(super) struct Request {
 pub(super) enum Order {
     /// The request is in the descriptors.
     Run,
+    /// SIGHUP, and nothing else.
     Hangup,
+    /// SIGHUP, and SIGKILL when that did not do.
+    End,
+    /// SIGKILL at once.
     Kill,
 }
 
@@ -148,7 +153,7 @@ mod tests {
     #[test]
     fn packets_stay_apart_and_carry_descriptors() {
         let (ours, theirs) = connection().expect("a connection");
-        let request = Request { args: vec!["x".repeat(3_000_000)], terminal: Some(TerminalSize { rows: 1, cols: 2 }) };
+        let request = Request { args: vec!["x".repeat(3_000_000)], terminal: None, options: ExecOptions::default() };
         let file = request_file(&request).expect("a file");
         send(&ours, &Order::Run, &[file.as_fd()]).expect("sent");
         send(&ours, &Order::Kill, &[]).expect("sent");

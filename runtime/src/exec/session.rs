@@ -1,10 +1,13 @@
 //! All processes of a command.
 //!
 //! The command leads a session; its descendants are in it unless they left it, and then they are still found as long as
-//! their parents live. They are looked for among the processes of the container's control group, from outside, where no
+//! their parents live, or as long as the command does if it collects orphans (`ExecOptions::whole_tree`). They are looked for among the processes of the container's control group, from outside, where no
 //! process can hide.
 
-use std::{fs, io};
+use std::{
+    fs, io,
+    time::{Duration, Instant},
+};
 
 use crate::{
     cgroup::{Groups, processes_below},
@@ -25,8 +28,8 @@ struct Relatives {
     session: i32,
 }
 
-/// How often the search is repeated for processes that were made while it ran.
-const ROUNDS: usize = 100;
+/// How long killed processes are waited for before the next step is taken all the same.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Session {
     /// The leader must stay unreaped as long as this is used: its pid names the session.
@@ -43,21 +46,33 @@ impl Session {
         Ok(())
     }
 
-    /// SIGKILL until nobody is left.
+    /// SIGKILL until nobody is left, the leader last: stopped, it makes no more processes, and as long as it is there, those whose
+    /// parents die are found below it, if it collects them.
     pub fn kill(&self) -> io::Result<()> {
-        for _ in 0..ROUNDS {
-            let members = self.members()?;
-            if members.is_empty() {
-                break;
-            }
+        let deadline = Instant::now() + PATIENCE;
+        for process in self.members()?.iter().filter(|process| process.pid == self.leader) {
+            process.signal(libc::SIGSTOP)?;
+        }
+        self.kill_members(deadline, |process| process.pid != self.leader)?;
+        self.kill_members(deadline, |_| true)
+    }
+
+    /// SIGKILL to those members, again and again until a look finds none, or the time is over: one that the kernel holds must not
+    /// keep the others alive.
+    fn kill_members(&self, deadline: Instant, wanted: impl Fn(&ProcessRef) -> bool) -> io::Result<()> {
+        loop {
+            let mut members = self.members()?;
+            members.retain(&wanted);
             for member in &members {
                 member.signal(libc::SIGKILL)?;
             }
             for member in &members {
-                member.wait_for(Some(std::time::Duration::from_secs(1)))?;
+                member.wait_for(Some(deadline.saturating_duration_since(Instant::now())))?;
+            }
+            if members.is_empty() || Instant::now() >= deadline {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     fn members(&self) -> io::Result<Vec<ProcessRef>> {

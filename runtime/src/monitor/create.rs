@@ -31,11 +31,8 @@ use crate::{
     },
     state::{CGROUP, PLAN, TaskDir, private_dir, private_file},
     sys,
-    user::{self, ResolvedUser, UserError},
+    user::{self, MAX_USER_FILE, ResolvedUser, UserError},
 };
-
-/// An image's user and group files are not larger than this.
-const MAX_USER_FILE: u64 = 4 << 20;
 
 /// The creator's whole life.
 pub(super) fn main(

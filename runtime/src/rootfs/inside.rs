@@ -1,6 +1,6 @@
 //! Paths inside an image: every one is resolved as the container would, and none leads out of it.
 //!
-//! Nothing of the container runs yet while this is used, so what was checked stays so.
+//! Nothing of the container runs yet while something is made here, so what was checked stays so.
 
 use std::{
     io,
@@ -12,9 +12,11 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2, readlinkat, statat},
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, open, openat2, readlinkat, statat},
     io::Errno,
 };
+
+use crate::process::ProcessRef;
 
 /// The root folder of a container's file system.
 #[derive(Debug)]
@@ -27,6 +29,14 @@ impl Root {
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?))
+    }
+
+    /// The root of a running process, as that sees it. What it opens there can change under it, so only what is open counts.
+    pub fn of_process(process: &ProcessRef) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(format!("/proc/{}/root", process.pid), flags, Mode::empty())?;
+        // What was opened by the pid was the process's if that still runs.
+        if process.ended() { Err(io::ErrorKind::NotFound.into()) } else { Ok(Self(root)) }
     }
 
     /// Opens a path as the container would see it.

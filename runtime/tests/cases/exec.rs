@@ -8,7 +8,7 @@ use std::{
 };
 
 use runtime::{
-    ExecError, ExecExit, ExecProcess, ExecRequest, TerminalSize,
+    ExecError, ExecExit, ExecOptions, ExecProcess, ExecRequest, TerminalSize,
     plan::{Rlimit, Seccomp},
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -69,6 +69,7 @@ impl Piped {
             stdin,
             stdout: theirs.into(),
             stderr: their_errors.into(),
+            options: ExecOptions::default(),
         };
         let process = node.runtime.exec(container.id(), request)?;
         Ok(Self { process, stdout, stderr })
@@ -385,6 +386,7 @@ fn on_terminal(node: &Node, container: &Container<'_>, script: &str, input: &str
         stdin: null(),
         stdout: null(),
         stderr: null(),
+        options: ExecOptions::default(),
     };
     let mut process = node.runtime.exec(container.id(), request).expect("a command");
     let mut master = File::from(process.terminal.take().expect("a terminal"));
@@ -433,6 +435,7 @@ fn terminal_that_is_none() {
         stdin: null(),
         stdout: null(),
         stderr: null(),
+        options: ExecOptions::default(),
     };
     eventually("refused", || {
         node.runtime

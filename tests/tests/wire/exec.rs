@@ -9,6 +9,7 @@ use kit::{
     task::Task,
     tools::Images,
 };
+use tonic::Code;
 
 async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
     let task =
@@ -50,30 +51,113 @@ async fn a_long_output_is_cut_to_its_end() {
     node.finish(plugin).await;
 }
 
-/// The agent stops waiting but sends no deadline: the driver enforces the time, and the whole tree goes.
+#[tokio::test]
+async fn both_outputs_are_merged_as_they_were_written() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    let script = "for n in $(seq 1 200); do echo out $n; echo err $n >&2; done";
+    let answer = plugin.exec(task.id(), &["/bin/sh", "-c", script], seconds(20)).await.must("ExecTask");
+    let written: String = (1..=200).map(|n| format!("out {n}\nerr {n}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), written);
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// The agent stops waiting but sends no deadline: the driver enforces the time, and the whole tree goes, whoever made a session
+/// of its own or lost its parent.
 #[tokio::test]
 async fn the_timeout_kills_the_tree() {
+    const LIMIT: Duration = Duration::from_millis(400);
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     let before = task.groups.members().len();
-    let begun = Instant::now();
-    let script = "trap '' TERM HUP INT; sleep 777 & (sleep 778; sleep 779) & while :; do sleep 776; done";
-    let outcome = plugin.exec(task.id(), &["/bin/sh", "-c", script], Duration::from_millis(500)).await;
-    let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(450) && took < seconds(5), "{took:?}");
-    if let Ok(answer) = outcome {
-        assert_ne!(answer.result.must("a result").exit_code, 0, "a command that was killed did not succeed");
+    let script = "trap 'echo asked' TERM HUP INT; sleep 771 & setsid sleep 772 & (setsid sleep 773 &)
+        (setsid sh -c 'sleep 774 & sleep 775' &); echo begun; while :; do sleep 776; done";
+    let mut late = Vec::new();
+    for _ in 0..4 {
+        let begun = Instant::now();
+        let answer = plugin.exec(task.id(), &["/bin/sh", "-c", script], LIMIT).await.must("ExecTask");
+        late.push(begun.elapsed().checked_sub(LIMIT).must("no answer before the time is over"));
+        let result = answer.result.must("a result");
+        assert_eq!((result.exit_code, result.signal), (137, 9));
+        let output = String::from_utf8_lossy(&answer.stdout).into_owned();
+        assert!(output.starts_with("begun\n") && output.contains("its timeout of 0.4 s"), "{output:?}");
+        let left = node.traces().processes;
+        assert!(!left.iter().any(|(_, line)| line.contains("sleep 77")), "left of the command: {left:?}");
+        assert!(task.groups.members().len() <= before, "{:?}", task.groups.members());
     }
-    let gone = kit::must::eventually(seconds(3), || {
-        !node.traces().processes.iter().any(|(_, line)| line.contains("sleep 77"))
-    })
-    .await;
-    assert!(gone, "left of the command:\n{}", node.traces());
-    assert!(task.groups.members().len() <= before, "{:?}", task.groups.members());
+    // Others may keep the machine busy; of four, one is not disturbed.
+    let best = late.iter().min().must("four times");
+    assert!(*best < Duration::from_millis(100), "later than its limit by {late:?}");
     assert_eq!(plugin.sh(&task, "echo alive").await, "alive");
     plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// What a check leaves in the background may write for ever.
+#[tokio::test]
+async fn a_background_writer_does_not_hold_the_answer() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    let answer = plugin.exec(task.id(), &["/bin/sh", "-c", "yes & sleep 0.1; exit 3"], seconds(10)).await;
+    assert_eq!(answer.must("ExecTask").result.must("a result").exit_code, 3);
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_task_without_a_shell() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.without_shell()).build(&mut plugin).await;
+    plugin.started(&task).await;
+    let answer = plugin.exec(task.id(), &["/bin/sh", "-c", "true"], seconds(10)).await.must("ExecTask");
+    assert_eq!(answer.result.must("a result").exit_code, 127);
+    let output = String::from_utf8_lossy(&answer.stdout).into_owned();
+    assert!(output.contains("\"/bin/sh\" not found in the image"), "{output:?}");
+    let answer = plugin.exec(task.id(), &["/sleep", "0"], seconds(10)).await.must("ExecTask");
+    assert_eq!(answer.result.must("a result").exit_code, 0, "what is there runs");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// Whatever the moment, the answer is a result or says that the task does not run.
+#[tokio::test]
+async fn a_task_that_is_just_ending() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for round in 0..8 {
+        let task = sleeper(&node, &mut plugin, &images).await;
+        let commands = async {
+            for _ in 0..40 {
+                match plugin.exec(task.id(), &["true"], seconds(10)).await {
+                    Ok(answer) => {
+                        let code = answer.result.must("a result").exit_code;
+                        assert!([0, 137].contains(&code), "round {round}: exit code {code}");
+                    }
+                    Err(status) => {
+                        let clear = status.message().contains("not running") || status.message().contains("ended");
+                        assert!(clear && status.code() == Code::FailedPrecondition, "round {round}: {status}");
+                        return;
+                    }
+                }
+            }
+        };
+        let stop = async {
+            tokio::time::sleep(Duration::from_millis(3 * round)).await;
+            plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
+        };
+        tokio::join!(commands, stop);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
     node.finish(plugin).await;
 }
 

@@ -3,36 +3,61 @@
 //! A command ends when its lead process ends; what that wrote is then read to the last byte, but nobody waits for background
 //! processes that still hold the pipes. A caller that goes away takes its command with it.
 
+mod channel;
+pub mod prefix;
+
 use std::{
     io::{self, PipeReader, PipeWriter},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::Arc,
     time::Duration,
 };
 
-use runtime::{ExecExit, ExecProcess, ExecRequest, TerminalSize, plan::ContainerId};
+use runtime::{ExecExit, ExecOptions, ExecProcess, ExecRequest, TerminalSize, plan::ContainerId};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
+    time::Instant,
 };
 
+use self::channel::{Channel, Tail};
 use super::{TaskError, blocking};
 use crate::{engine::Engine, sys};
 
-/// What a script check keeps of a command's output: its end (as Nomad's own drivers).
-const KEPT_OUTPUT: usize = 4096;
-/// One read from a pipe.
-const CHUNK: usize = 32 * 1024;
+/// How long the size of a terminal is waited for, which a client sends right after the set-up.
+const SIZE_WAIT: Duration = Duration::from_millis(200);
+/// What a terminal measures when nobody says.
+const USUAL_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+
+/// A command for a person.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Program and arguments.
+    pub args: Vec<String>,
+    /// What is different from the task's own command.
+    pub options: ExecOptions,
+    /// On a terminal.
+    pub terminal: bool,
+}
+
+/// A person's client.
+#[derive(Debug)]
+pub struct Client {
+    /// What is typed.
+    pub input: mpsc::Receiver<Input>,
+    /// The terminal's size, once it is known. Beside the input: a command that does not read must not keep its old size.
+    pub size: watch::Receiver<Option<TerminalSize>>,
+    /// Where the answers go.
+    pub output: mpsc::Sender<Output>,
+}
 
 /// What a person's client sends.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// Bytes for standard input.
     Stdin(Vec<u8>),
     /// End of standard input.
     CloseStdin,
-    /// The terminal's new size.
-    Resize(TerminalSize),
 }
 
 /// What goes back.
@@ -59,13 +84,16 @@ pub struct Collected {
     pub exit: ExecExit,
 }
 
-/// Runs a command to its end. One that runs longer than `timeout` is killed with its process tree and reported as killed.
+/// Runs a command to its end. One that runs longer than `timeout`, which begins now, is killed with all its descendants and
+/// reported as killed.
 pub async fn collect(
     engine: Arc<Engine>,
     container: ContainerId,
     args: Vec<String>,
     timeout: Option<Duration>,
 ) -> Result<Collected, TaskError> {
+    // A time that no clock shows never comes.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let (reader, writer) = io::pipe().map_err(pipe_failed)?;
     let request = ExecRequest {
         args,
@@ -73,26 +101,29 @@ pub async fn collect(
         stdin: null()?,
         stdout: writer.try_clone().map_err(pipe_failed)?.into(),
         stderr: writer.into(),
+        options: ExecOptions { whole_tree: deadline.is_some(), ..ExecOptions::default() },
     };
     let process = spawn(engine, container, request).await?;
     let channel = Channel::new(reader.into())?;
     let mut tail = Tail::default();
     let expired = async {
-        match timeout {
-            Some(timeout) => tokio::time::sleep(timeout).await,
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
             None => std::future::pending().await,
         }
     };
-    let ended = channel.collect_until(&mut tail, ended(&process));
     let in_time = tokio::select! {
-        result = ended => result.map(|()| true),
+        result = read_until(&channel, &mut tail, ended(&process)) => result.map(|()| true),
         () = expired => Ok(false),
     }?;
     if !in_time {
         process.kill();
         self::ended(&process).await?;
     }
-    channel.drain(|bytes| tail.push(bytes));
+    let mut left = channel.left();
+    while let Some(bytes) = channel.take(&mut left) {
+        tail.push(&bytes);
+    }
     let exit = blocking(move || Ok(process.wait())).await?;
     if let (false, Some(timeout)) = (in_time, timeout) {
         tail.push(
@@ -102,19 +133,39 @@ pub async fn collect(
     Ok(Collected { output: tail.0, exit })
 }
 
+async fn read_until(
+    channel: &Channel,
+    tail: &mut Tail,
+    end: impl Future<Output = Result<(), TaskError>>,
+) -> Result<(), TaskError> {
+    tokio::pin!(end);
+    let mut open = true;
+    loop {
+        tokio::select! {
+            result = &mut end => return result,
+            chunk = channel.read(), if open => {
+                open = !chunk.is_empty();
+                tail.push(&chunk);
+            }
+        }
+    }
+}
+
 /// Runs a command for a person. Returns when it ended and everything was sent, or when the client went away.
 pub async fn stream(
     engine: Arc<Engine>,
     container: ContainerId,
-    args: Vec<String>,
-    terminal: bool,
-    input: mpsc::Receiver<Input>,
-    output: mpsc::Sender<Output>,
+    wanted: Wanted,
+    client: Client,
 ) -> Result<(), TaskError> {
-    let mut session = if terminal {
-        Session::on_terminal(engine, container, args).await?
+    let Client { input, mut size, output } = client;
+    let mut session = if wanted.terminal {
+        let known = tokio::time::timeout(SIZE_WAIT, size.wait_for(Option::is_some)).await;
+        // Without one, the usual size does until one comes.
+        let known = known.ok().and_then(Result::ok).and_then(|size| *size);
+        Session::on_terminal(engine, container, wanted, known.unwrap_or(USUAL_SIZE)).await?
     } else {
-        Session::on_pipes(engine, container, args).await?
+        Session::on_pipes(engine, container, wanted).await?
     };
     let process = session.process;
     let (finish, finished) = watch::channel(false);
@@ -122,18 +173,22 @@ pub async fn stream(
     for (channel, wrap, close) in session.sources.drain(..) {
         pumps.spawn(pump(channel, output.clone(), wrap, close, finished.clone()));
     }
-    let feeding = tokio::spawn(feed(session.sink, input));
+    let mut listening = tokio::task::JoinSet::new();
+    if session.sink.is_terminal {
+        listening.spawn(resize(session.sink.clone(), size));
+    }
+    listening.spawn(feed(session.sink, input));
     let gone = tokio::select! {
         result = ended(&process) => { result?; false }
         () = output.closed() => true,
     };
     if gone {
-        process.kill();
+        process.end();
         ended(&process).await?;
     }
     finish.send_replace(true);
     while pumps.join_next().await.is_some() {}
-    feeding.abort();
+    listening.shutdown().await;
     let exit = blocking(move || Ok(process.wait())).await?;
     // A client that is gone does not want the result.
     drop(output.send(Output::Exited(exit)).await);
@@ -150,11 +205,17 @@ struct Session {
 }
 
 impl Session {
-    async fn on_pipes(engine: Arc<Engine>, container: ContainerId, args: Vec<String>) -> Result<Self, TaskError> {
+    async fn on_pipes(engine: Arc<Engine>, container: ContainerId, wanted: Wanted) -> Result<Self, TaskError> {
         let ((stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr)) =
             (io::pipe().map_err(pipe_failed)?, io::pipe().map_err(pipe_failed)?, io::pipe().map_err(pipe_failed)?);
-        let request =
-            ExecRequest { args, terminal: None, stdin: stdin.into(), stdout: stdout.into(), stderr: stderr.into() };
+        let request = ExecRequest {
+            args: wanted.args,
+            terminal: None,
+            stdin: stdin.into(),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            options: wanted.options,
+        };
         let process = spawn(engine, container, request).await?;
         let source = |reader: PipeReader| Channel::new(reader.into()).map(Arc::new);
         let sink = |writer: PipeWriter| Channel::new(writer.into()).map(Arc::new);
@@ -168,14 +229,19 @@ impl Session {
         })
     }
 
-    async fn on_terminal(engine: Arc<Engine>, container: ContainerId, args: Vec<String>) -> Result<Self, TaskError> {
+    async fn on_terminal(
+        engine: Arc<Engine>,
+        container: ContainerId,
+        wanted: Wanted,
+        size: TerminalSize,
+    ) -> Result<Self, TaskError> {
         let request = ExecRequest {
-            args,
-            // The client sends the real size right after the set-up.
-            terminal: Some(TerminalSize { rows: 24, cols: 80 }),
+            args: wanted.args,
+            terminal: Some(size),
             stdin: null()?,
             stdout: null()?,
             stderr: null()?,
+            options: wanted.options,
         };
         let mut process = spawn(engine, container, request).await?;
         let master = process.terminal.take();
@@ -216,7 +282,8 @@ async fn pump(
             break;
         }
     }
-    while let Some(chunk) = channel.try_read() {
+    let mut left = channel.left();
+    while let Some(chunk) = channel.take(&mut left) {
         if output.send(wrap(chunk)).await.is_err() {
             return;
         }
@@ -239,95 +306,19 @@ async fn feed(sink: Arc<Channel>, mut input: mpsc::Receiver<Input>) {
             // A terminal has one descriptor for both ways: it stays open, and the client sends ^D itself.
             Input::CloseStdin if channel.is_terminal => {}
             Input::CloseStdin => sink = None,
-            Input::Resize(size) => channel.resize(size),
         }
     }
 }
 
-/// The last bytes of what was pushed.
-#[derive(Default)]
-struct Tail(Vec<u8>);
-
-impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-        let surplus = self.0.len().saturating_sub(KEPT_OUTPUT);
-        self.0.drain(..surplus);
-    }
-}
-
-/// Our end of a pipe or a terminal, non-blocking.
-struct Channel {
-    descriptor: AsyncFd<OwnedFd>,
-    is_terminal: bool,
-}
-
-impl Channel {
-    fn new(descriptor: OwnedFd) -> Result<Self, TaskError> {
-        let prepare = || -> io::Result<Self> {
-            rustix::io::ioctl_fionbio(&descriptor, true)?;
-            let is_terminal = rustix::termios::isatty(&descriptor);
-            Ok(Self { is_terminal, descriptor: sys::watch(descriptor, Interest::READABLE | Interest::WRITABLE)? })
-        };
-        prepare().map_err(pipe_failed)
-    }
-
-    /// The next bytes; empty at the end. A terminal whose last user is gone answers EIO, which is its end.
-    async fn read(&self) -> Vec<u8> {
-        let mut buffer = vec![0; CHUNK];
-        let length = self
-            .descriptor
-            .async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut buffer)?))
-            .await
-            .unwrap_or(0);
-        buffer.truncate(length);
-        buffer
-    }
-
-    /// What is there now, if anything.
-    fn try_read(&self) -> Option<Vec<u8>> {
-        let mut buffer = vec![0; CHUNK];
-        let length = rustix::io::read(&self.descriptor, &mut buffer).ok().filter(|length| *length > 0)?;
-        buffer.truncate(length);
-        Some(buffer)
-    }
-
-    fn drain(&self, mut take: impl FnMut(&[u8])) {
-        while let Some(chunk) = self.try_read() {
-            take(&chunk);
+/// Gives the terminal each new size. The kernel tells the command.
+async fn resize(terminal: Arc<Channel>, mut size: watch::Receiver<Option<TerminalSize>>) {
+    loop {
+        if let Some(size) = *size.borrow_and_update() {
+            terminal.resize(size);
         }
-    }
-
-    async fn collect_until(
-        &self,
-        tail: &mut Tail,
-        end: impl Future<Output = Result<(), TaskError>>,
-    ) -> Result<(), TaskError> {
-        tokio::pin!(end);
-        let mut open = true;
-        loop {
-            tokio::select! {
-                result = &mut end => return result,
-                chunk = self.read(), if open => {
-                    open = !chunk.is_empty();
-                    tail.push(&chunk);
-                }
-            }
-        }
-    }
-
-    async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let written = self.descriptor.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?)).await?;
-            bytes = &bytes[written..];
-        }
-        Ok(())
-    }
-
-    fn resize(&self, size: TerminalSize) {
-        let size = rustix::termios::Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
-        if let Err(error) = rustix::termios::tcsetwinsize(self.descriptor.as_fd(), size) {
-            tracing::debug!(%error, "terminal not resized");
+        // Without a client there are no more sizes.
+        if size.changed().await.is_err() {
+            return;
         }
     }
 }
@@ -339,18 +330,4 @@ fn null() -> Result<OwnedFd, TaskError> {
 
 fn pipe_failed(error: io::Error) -> TaskError {
     TaskError::Internal(format!("exec: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{KEPT_OUTPUT, Tail};
-
-    #[test]
-    fn the_end_of_the_output_is_kept() {
-        let mut tail = Tail::default();
-        tail.push(&vec![b'a'; KEPT_OUTPUT]);
-        tail.push(b"end");
-        assert_eq!(tail.0.len(), KEPT_OUTPUT);
-        assert!(tail.0.ends_with(b"aend"));
-    }
 }

@@ -1,0 +1,97 @@
+//! Who a command may be, other than the container's own user.
+//!
+//! Without leave from outside, a command becomes nobody that the container's own command could not become by itself: that
+//! would give it files that the container cannot touch, and as root the capabilities that its user does without.
+
+use std::io;
+
+use super::OtherUser;
+use crate::{
+    process::ProcessRef,
+    rootfs::Root,
+    spec::CapabilityMask,
+    user::{self, MAX_USER_FILE, ResolvedUser, UserError},
+};
+
+/// What lets a process become any user (capabilities(7)).
+const SWITCH: [&str; 2] = ["CAP_SETUID", "CAP_SETGID"];
+
+/// Why a command does not run as another user.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum IdentityError {
+    #[error("user {0:?}: name a user, as in \"app\", \"1000\" or \"1000:1000\"")]
+    NoUser(String),
+    #[error(transparent)]
+    Unknown(#[from] UserError),
+    #[error("the container's {0}: {1}")]
+    File(&'static str, io::Error),
+    #[error(
+        "user {0:?}: the task runs as uid {1} and could not become that user itself: \
+         it would have to be root with the capabilities SETUID and SETGID"
+    )]
+    Beyond(String, u32),
+}
+
+/// The user that the name stands for in the running container, if the command may be that user.
+pub(super) fn become_other(
+    init: &ProcessRef,
+    own: &ResolvedUser,
+    bounding: CapabilityMask,
+    other: &OtherUser,
+) -> Result<ResolvedUser, IdentityError> {
+    if other.name.is_empty() || other.name.starts_with(':') {
+        return Err(IdentityError::NoUser(other.name.clone()));
+    }
+    let root = Root::of_process(init).map_err(|error| IdentityError::File("root folder", error))?;
+    let read = |path: &'static str| {
+        root.read(path, MAX_USER_FILE).map(Option::unwrap_or_default).map_err(|error| IdentityError::File(path, error))
+    };
+    let wanted = user::resolve(&other.name, &[], &read("/etc/passwd")?, &read("/etc/group")?)?;
+    if other.beyond_the_container || could_become(own, bounding, &wanted) {
+        return Ok(wanted);
+    }
+    Err(IdentityError::Beyond(other.name.clone(), own.uid))
+}
+
+/// Whether the container's own command could become this user by its own system calls.
+fn could_become(own: &ResolvedUser, bounding: CapabilityMask, wanted: &ResolvedUser) -> bool {
+    let switches = CapabilityMask::from_names(&SWITCH).is_ok_and(|needed| bounding.and(needed) == needed);
+    let has = |gid: &u32| own.gid == *gid || own.groups.contains(gid);
+    (own.uid == 0 && switches) || (own.uid == wanted.uid && has(&wanted.gid) && wanted.groups.iter().all(has))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(uid: u32, groups: &[u32]) -> ResolvedUser {
+        ResolvedUser { uid, gid: groups[0], groups: groups.to_vec(), home: "/".to_owned() }
+    }
+
+    #[test]
+    fn a_command_becomes_nobody_that_its_container_could_not_become() {
+        let mask = |names: &[&str]| CapabilityMask::from_names(names).expect("names");
+        let (both, one) = (mask(&["CAP_SETUID", "CAP_SETGID", "CAP_CHOWN"]), mask(&["CAP_SETUID"]));
+        let (root, app) = (user(0, &[0]), user(1000, &[1000, 29]));
+        let cases = [
+            // Root that may switch, to anybody.
+            (&root, both, user(1000, &[1000]), true),
+            (&root, both, user(0, &[5]), true),
+            // Root that may not.
+            (&root, one, user(1000, &[1000]), false),
+            (&root, CapabilityMask::default(), user(1000, &[0]), false),
+            (&root, CapabilityMask::default(), user(0, &[0]), true),
+            // A user, whatever the bounding set holds: it has none of it.
+            (&app, both, user(0, &[0]), false),
+            (&app, both, user(1001, &[1000]), false),
+            // Itself, with no group that it has not.
+            (&app, one, user(1000, &[1000]), true),
+            (&app, one, user(1000, &[29]), true),
+            (&app, one, user(1000, &[0]), false),
+            (&app, both, user(1000, &[1000, 0]), false),
+        ];
+        for (own, bounding, wanted, may) in cases {
+            assert_eq!(could_become(own, bounding, &wanted), may, "{own:?} {bounding:?} -> {wanted:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Much data through `nomad alloc exec`: every byte, in order, and never more than a little of it in the plugin's memory.
+
+use std::time::Duration;
+
+use kit::{
+    exec::{Requests, stdin},
+    leak,
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+    tools::Images,
+};
+use proto::driver::ExecTaskStreamingResponse;
+use tonic::Streaming;
+
+const MIB: usize = 1 << 20;
+const MUCH: usize = 100 * MIB;
+/// What may be under way in the plugin and in the connection; `MUCH` would not fit.
+const LITTLE: usize = 16 * MIB;
+
+async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
+    plugin.started(&task).await;
+    task
+}
+
+/// Bytes of all values that never repeat in step with any buffer: the same ones each time.
+struct Noise(u64);
+
+impl Noise {
+    fn new() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn next(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(length + 8);
+        while bytes.len() < length {
+            // xorshift64
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            bytes.extend(self.0.to_le_bytes());
+        }
+        bytes.truncate(length);
+        bytes
+    }
+}
+
+/// As the command line does: 2 KiB each.
+async fn send_noise(requests: &Requests, total: usize) {
+    let mut noise = Noise::new();
+    for _ in 0..total / 2048 {
+        requests.send(stdin(&noise.next(2048), false)).await.must("a session that takes input");
+    }
+    requests.send(stdin(&[], true)).await.must("a session that takes input");
+}
+
+/// Takes answers to the end; how many bytes of standard output there were, the first that is not the noise's, and the exit code.
+async fn take_noise(answers: &mut Streaming<ExecTaskStreamingResponse>) -> (usize, Option<usize>, i32) {
+    let (mut noise, mut pending) = (Noise::new(), Vec::new());
+    let (mut count, mut wrong, mut code) = (0, None, -1);
+    while let Some(message) = answers.message().await.must("the session") {
+        let data = message.stdout.map(|stdout| stdout.data).unwrap_or_default();
+        for byte in data {
+            if pending.is_empty() {
+                pending = noise.next(2048);
+                pending.reverse();
+            }
+            if pending.pop() != Some(byte) && wrong.is_none() {
+                wrong = Some(count);
+            }
+            count += 1;
+        }
+        code = message.result.map_or(code, |result| result.exit_code);
+    }
+    (count, wrong, code)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_mebibytes_there_and_back_are_the_same() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    plugin.sh(&task, "true").await;
+    let before = leak::anonymous_memory(plugin.process.pid());
+    let (requests, mut answers) = plugin.exec_raw(task.id(), &["cat"]).await;
+    let (taken, ()) = tokio::join!(take_noise(&mut answers), send_noise(&requests, MUCH));
+    assert_eq!(taken, (MUCH, None, 0), "bytes, the first wrong one, exit code");
+    let grown = leak::anonymous_memory(plugin.process.pid()).saturating_sub(before) as usize;
+    assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// A command that does not read stops its client, and nothing gets lost by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_does_not_read_stops_the_client() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    plugin.sh(&task, "mkfifo /tmp/go 2>/dev/null || mknod /tmp/go p").await;
+    let before = leak::anonymous_memory(plugin.process.pid());
+    let (requests, mut answers) = plugin.exec_raw(task.id(), &["/bin/sh", "-c", "read x </tmp/go; exec cat"]).await;
+    let mut noise = Noise::new();
+    let mut sent = 0;
+    // Until nothing moves any more.
+    while sent < MUCH {
+        let message = stdin(&noise.next(2048), false);
+        match tokio::time::timeout(Duration::from_millis(500), requests.reserve()).await {
+            Ok(permit) => permit.must("a session that takes input").send(message),
+            Err(_) => break,
+        }
+        sent += 2048;
+    }
+    assert!(sent < LITTLE, "{sent} bytes were taken for a command that reads nothing");
+    let grown = leak::anonymous_memory(plugin.process.pid()).saturating_sub(before) as usize;
+    assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
+    // The last chunk that was made above was not sent.
+    let rest = async {
+        plugin.sh(&task, "echo >/tmp/go").await;
+        requests.send(stdin(&[], true)).await.must("a session that takes input");
+    };
+    let ((count, wrong, code), ()) = tokio::join!(take_noise(&mut answers), rest);
+    assert_eq!((count, wrong, code), (sent, None, 0), "bytes, the first wrong one, exit code");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// A client that does not read stops its command, and gets everything later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_stops_the_command() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    plugin.sh(&task, "true").await;
+    let before = leak::anonymous_memory(plugin.process.pid());
+    let size = MUCH.to_string();
+    let (requests, mut answers) = plugin.exec_raw(task.id(), &["head", "-c", &size, "/dev/zero"]).await;
+    let written = || {
+        let head = task.groups.members().into_iter().find(|pid| leak::command_line(*pid).starts_with("head"))?;
+        let io = std::fs::read_to_string(format!("/proc/{head}/io")).ok()?;
+        io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<usize>().ok())
+    };
+    let mut last = None;
+    let mut still = 0;
+    let stopped = eventually(seconds(20), || {
+        let now = written();
+        still = if now.is_some() && now == last { still + 1 } else { 0 };
+        last = now;
+        still > 40
+    });
+    assert!(stopped.await, "the command goes on writing: {last:?}");
+    assert!(last.must("a count") < LITTLE, "{last:?} bytes were taken from the command");
+    let grown = leak::anonymous_memory(plugin.process.pid()).saturating_sub(before) as usize;
+    assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
+    let (mut count, mut code) = (0, -1);
+    while let Some(message) = answers.message().await.must("the session") {
+        count += message.stdout.map_or(0, |stdout| stdout.data.len());
+        code = message.result.map_or(code, |result| result.exit_code);
+    }
+    assert_eq!((count, code), (MUCH, 0));
+    drop(requests);
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// What nobody reads any more is not an error of the session.
+#[tokio::test]
+async fn a_command_that_closes_its_input() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    let mut session = plugin
+        .exec_streaming(task.id(), &["/bin/sh", "-c", "head -c 3; exec <&-; echo closed; read x; exit 6"], None)
+        .await
+        .must("a session");
+    session.stdin(&vec![b'a'; 4 * MIB]);
+    session.until("closed", seconds(10)).await;
+    let outcome = session.finish(seconds(10)).await.must("a session");
+    assert_eq!((outcome.stdout.as_str(), outcome.code), ("aaaclosed\n", 6));
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// No interpretation on the way: a raw terminal passes every value, too.
+#[tokio::test]
+async fn a_terminal_is_clean_for_all_values() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    let all: Vec<u8> = (0..=u8::MAX).cycle().take(2048).collect();
+    let script = "stty raw -echo; echo ready; head -c 2048 >/tmp/all; sed -n l /tmp/all | wc -c; cat /tmp/all >/tmp/copy; \
+                  stty -raw; echo done";
+    let mut session =
+        plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((24, 80))).await.must("a session");
+    session.until("ready", seconds(5)).await;
+    session.stdin(&all);
+    session.until("done", seconds(10)).await;
+    session.finish(seconds(5)).await.must("a session");
+    // Back through a pipe, byte by byte.
+    let (_requests, mut answers) = plugin.exec_raw(task.id(), &["cat", "/tmp/all"]).await;
+    let mut back = Vec::new();
+    while let Some(message) = answers.message().await.must("the session") {
+        back.extend(message.stdout.map(|stdout| stdout.data).unwrap_or_default());
+    }
+    assert!(back == all, "{} bytes came through", back.len());
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}

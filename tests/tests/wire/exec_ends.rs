@@ -1,0 +1,156 @@
+//! How `nomad alloc exec` ends: by its command, its client, its task, its plugin.
+
+use std::time::Duration;
+
+use kit::{
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+    tools::Images,
+};
+
+async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
+    plugin.started(&task).await;
+    task
+}
+
+fn runs(node: &Node, part: &str) -> bool {
+    node.traces().processes.iter().any(|(_, line)| line.contains(part))
+}
+
+#[tokio::test]
+async fn exit_codes_and_signals() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    for (script, code, signal) in [
+        ("exit 0", 0, 0),
+        ("exit 255", 255, 0),
+        ("kill -TERM $$", 143, 15),
+        ("kill -KILL $$", 137, 9),
+        ("kill -SEGV $$", 139, 11),
+    ] {
+        for tty in [None, Some((24, 80))] {
+            let command = ["/bin/sh", "-c", script];
+            let outcome = plugin.exec_to_end(task.id(), &command, tty, seconds(10)).await.must("a session");
+            assert_eq!((outcome.code, outcome.signal), (code, signal), "{script} with terminal {tty:?}");
+        }
+    }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// The last words of a command are there, however short its life: the kernel passes on a terminal's output in the background.
+#[tokio::test]
+async fn the_last_words_are_never_cut_off() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    let words: String = (1..=700).map(|n| format!("{n}\n")).collect();
+    for round in 0..40 {
+        let tty = (round % 2 == 0).then_some((24, 80));
+        let outcome = plugin.exec_to_end(task.id(), &["seq", "1", "700"], tty, seconds(10)).await.must("a session");
+        assert!(outcome.stdout.replace('\r', "") == words, "round {round}: {} bytes", outcome.stdout.len());
+    }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// The session is its command's, also when what that left in the background writes for ever.
+#[tokio::test]
+async fn a_background_writer_does_not_hold_the_session() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    // On a terminal, the end of the command hangs its session up; who ignores that goes on.
+    for (tty, script) in [(None, "yes & sleep 0.1; exit 3"), (Some((24, 80)), "trap '' HUP; yes & sleep 0.1; exit 3")] {
+        let command = ["/bin/sh", "-c", script];
+        let outcome = plugin.exec_to_end(task.id(), &command, tty, seconds(20)).await.must("a session");
+        assert_eq!(outcome.code, 3);
+    }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// A client that goes away is a terminal that goes away: SIGHUP, and SIGKILL for those who do not heed it.
+#[tokio::test]
+async fn a_client_that_vanishes_hangs_up_and_then_kills() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    for (number, tty) in [None, Some((24, 80))].into_iter().enumerate() {
+        // One that takes its leave, and one that stays.
+        let polite =
+            format!("trap 'echo bye >/tmp/polite-{number}; exit' HUP; echo ready; while :; do sleep 0.05; done");
+        let stubborn = format!(
+            "trap 'echo no >>/tmp/stubborn-{number}' HUP; echo ready; while :; do sleep 0.05 || sleep 0.06; done"
+        );
+        let mut sessions = Vec::new();
+        for script in [&polite, &stubborn] {
+            let mut session = plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], tty).await.must("a session");
+            session.until("ready", seconds(5)).await;
+            sessions.push(session);
+        }
+        drop(sessions);
+        let gone = eventually(seconds(10), || !runs(&node, "echo ready")).await;
+        assert!(gone, "terminal {tty:?}:\n{}", node.traces());
+        assert_eq!(plugin.sh(&task, &format!("cat /tmp/polite-{number}")).await, "bye");
+        assert!(plugin.sh(&task, &format!("cat /tmp/stubborn-{number}")).await.starts_with("no"));
+    }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// No command without somebody who can end it. The task itself does not notice.
+#[tokio::test]
+async fn a_killed_plugin_takes_its_commands_along() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    let mut sessions = Vec::new();
+    for tty in [None, Some((24, 80))] {
+        let script = "trap '' HUP; echo ready; while :; do sleep 0.1 || sleep 0.2; done";
+        let mut session = plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], tty).await.must("a session");
+        session.until("ready", seconds(5)).await;
+        sessions.push(session);
+    }
+    plugin.process.kill().await;
+    let gone = eventually(seconds(10), || !runs(&node, "echo ready") && !runs(&node, "oci-rs exec")).await;
+    assert!(gone, "{}", node.traces());
+    assert!(runs(&node, "sleep 1000"), "the task goes on");
+    drop(sessions);
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_task_that_stops_ends_its_sessions() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    let mut sessions = Vec::new();
+    for tty in [None, Some((24, 80))] {
+        let script = "trap '' HUP TERM; echo ready; while :; do sleep 0.1; done";
+        let mut session = plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], tty).await.must("a session");
+        session.until("ready", seconds(5)).await;
+        sessions.push(session);
+    }
+    plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
+    for session in sessions {
+        let outcome = session.finish(seconds(5)).await.must("the session's end");
+        assert_eq!((outcome.code, outcome.signal), (137, 9), "{outcome:?}");
+    }
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}

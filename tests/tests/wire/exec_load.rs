@@ -1,0 +1,108 @@
+//! Many commands, at once and one after the other, leave nothing behind.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use kit::{
+    leak,
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Plugin,
+    task::Task,
+    tools::Images,
+};
+
+async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
+    plugin.started(&task).await;
+    task
+}
+
+/// How long checks are run; a minute is what the driver is measured by (`OCI_RS_CHECK_SECONDS=60`).
+fn check_seconds() -> u64 {
+    std::env::var("OCI_RS_CHECK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+/// Runs twenty checks a second, each at its time, and waits for the last one.
+async fn checks(plugin: &Arc<Plugin>, task: &Task, count: u64) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(50));
+    let mut running = tokio::task::JoinSet::new();
+    for number in 0..count {
+        ticks.tick().await;
+        let (plugin, id) = (Arc::clone(plugin), task.id().to_owned());
+        running.spawn(async move {
+            let script = format!("echo {number}; sleep 0.02; exit {}", number % 3);
+            let answer = plugin.exec(&id, &["/bin/sh", "-c", &script], seconds(20)).await.must("ExecTask");
+            assert_eq!(answer.result.must("a result").exit_code, (number % 3) as i32);
+            assert_eq!(String::from_utf8_lossy(&answer.stdout), format!("{number}\n"));
+        });
+    }
+    while let Some(check) = running.join_next().await {
+        check.must("a check");
+    }
+}
+
+#[tokio::test]
+async fn twenty_checks_a_second_leave_nothing_behind() {
+    const GROWTH: u64 = 2 << 20;
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    let plugin = Arc::new(plugin);
+    // Threads and caches that come with the first ones stay.
+    checks(&plugin, &task, 40).await;
+    let pid = plugin.process.pid();
+    let look = || (plugin.descriptors().len(), leak::children(pid).len(), task.groups.members().len());
+    let (before, memory) = (look(), leak::anonymous_memory(pid));
+    let count = check_seconds() * 20;
+    checks(&plugin, &task, count).await;
+    let steady = eventually(seconds(3), || look() <= before).await;
+    let now = leak::anonymous_memory(pid);
+    // The figures are what a long run is for.
+    #[allow(clippy::print_stdout)]
+    {
+        println!(
+            "{count} checks: descriptors, children, members {before:?} -> {:?}; anonymous {memory} -> {now}",
+            look()
+        );
+    }
+    assert!(steady, "descriptors, children, members: {before:?} before, {:?} after {count} checks", look());
+    assert!(now < memory + GROWTH, "the plugin's memory grew from {memory} to {now} bytes in {count} checks");
+    let plugin = Arc::into_inner(plugin).must("the plugin");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn fifty_sessions_at_once() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images).await;
+    plugin.sh(&task, "true").await;
+    let before = plugin.descriptors().len();
+    let mut sessions = Vec::new();
+    for number in 0..50 {
+        let tty = (number % 2 == 0).then_some((24, 80));
+        let session = plugin.exec_streaming(task.id(), &["/bin/sh", "-c", "read x; echo got $x; exit 4"], tty).await;
+        sessions.push(session.must("a session"));
+    }
+    // All of them run before the first one gets its line.
+    let shells = || {
+        let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
+        members.into_iter().filter(|pid| leak::command_line(*pid).contains("echo got")).count()
+    };
+    assert!(eventually(seconds(20), || shells() == 50).await, "{} of 50 run", shells());
+    for (number, session) in sessions.iter().enumerate() {
+        session.stdin(format!("{number}\n").as_bytes());
+    }
+    for (number, session) in sessions.into_iter().enumerate() {
+        let outcome = session.finish(seconds(20)).await.must("a session");
+        assert!(outcome.stdout.replace('\r', "").ends_with(&format!("got {number}\n")), "{outcome:?}");
+        assert_eq!(outcome.code, 4);
+    }
+    let steady = eventually(seconds(3), || plugin.descriptors().len() <= before + 1).await;
+    assert!(steady, "{before} descriptors before, now {:#?}", plugin.descriptors());
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
