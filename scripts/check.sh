@@ -8,7 +8,7 @@ ALL="format lint licences docs build test v2 fuzz e2e conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # What e2e and conformance run: the dev build, which `build` makes together with the tests, so that nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
-export OCI_RS_NOMAD=$NOMAD
+export OCI_RS_NOMAD=$NOMAD OCI_RS_CONSUL=$CONSUL
 
 step_format() {
     cargo fmt --all --check

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need and what is not there yet: Debian packages, the Rust target, Nomad (built
-# from the Go module proxy), cargo-deny, and a kernel for a virtual machine. Needs nothing but package registries; does nothing when all is there.
+# Installs what building, testing and the demo need and what is not there yet: Debian packages, the Rust target, Nomad and Consul
+# (built from the Go module proxy), cargo-deny, and a kernel for a virtual machine. Needs nothing but package registries; does nothing when all is there.
 #   setup.sh            everything
 #   setup.sh demo       without what only the tests use
 . "$(dirname "$0")/lib.sh"
@@ -38,14 +38,15 @@ rust() {
     rustup target add "$TARGET" >/dev/null
 }
 
-nomad() {
-    [ -x "$NOMAD" ] && return 0
+# go_tool NAME FILE MODULE: built in e2e/tools/NAME, which pins its version.
+go_tool() {
+    local name=$1 file=$2 module=$3
+    [ -x "$file" ] && return 0
     command -v go >/dev/null || die "go is missing: install Go 1.21 or later (https://go.dev/dl) first"
-    say "Building Nomad $NOMAD_VERSION from its Go module (some minutes, once)"
+    say "Building $(basename "$file") from its Go module (some minutes, once)"
     mkdir -p "$TOOLS"
-    (cd "$ROOT/e2e/tools/nomad" &&
-        go build -trimpath -ldflags='-s -w' -o "$TOOLS/.nomad-$$" github.com/hashicorp/nomad)
-    mv "$TOOLS/.nomad-$$" "$NOMAD"
+    (cd "$ROOT/e2e/tools/$name" && go build -trimpath -ldflags='-s -w' -o "$TOOLS/.$name-$$" "$module")
+    mv "$TOOLS/.$name-$$" "$file"
 }
 
 cargo_deny() {
@@ -87,8 +88,9 @@ linux_package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n
 
 packages
 rust
-nomad
+go_tool nomad "$NOMAD" github.com/hashicorp/nomad
 if [ "${1:-}" != demo ]; then
+    go_tool consul "$CONSUL" github.com/hashicorp/consul
     cargo_deny
     linux
 fi

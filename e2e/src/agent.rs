@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Alloc, Context, Failure, Outcome, Tools, api::Api, leaks, network, nomad::Nomad, process, registry::free_port,
-    watch::patient,
+    Alloc, Consul, Context, Failure, Outcome, Tools, api::Api, leaks, network, nomad::Nomad, process,
+    registry::free_port, watch::patient,
 };
 
 const START: Duration = Duration::from_secs(60);
@@ -52,6 +52,14 @@ impl Agent {
     /// # Errors
     /// With the end of the agent's log.
     pub fn start(tools: &Tools) -> Outcome<Self> {
+        Self::start_with(tools, None)
+    }
+
+    /// The same, with a Consul that services and templates use.
+    ///
+    /// # Errors
+    /// With the end of the agent's log.
+    pub fn start_with(tools: &Tools, consul: Option<&Consul>) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("oci-rs-e2e.").tempdir()?;
         let path = folder.path().to_owned();
         let (http, client_http) = (free_port()?, free_port()?);
@@ -75,7 +83,7 @@ impl Agent {
             fs::create_dir(agent.path.join(inside))?;
         }
         fs::copy(&tools.driver, agent.driver())?;
-        agent.configure(http, client_http)?;
+        agent.configure(http, client_http, consul)?;
         agent.server.start()?;
         agent.wait_leader()?;
         agent.launch()?;
@@ -194,6 +202,12 @@ impl Agent {
         let mut command = self.command("timeout");
         command.arg("60").arg(&self.tools.nomad).args(args).stdin(Stdio::null());
         command.output().context("nomad")
+    }
+
+    /// The `nomad` executable.
+    #[must_use]
+    pub fn nomad_program(&self) -> &Path {
+        &self.tools.nomad
     }
 
     /// A program with the environment that makes `nomad` talk to this agent.
@@ -336,7 +350,7 @@ impl Agent {
         (format!("oci-own-{number}"), format!("172.28.{number}.0/24"), subnet6)
     }
 
-    fn configure(&self, http: u16, client_http: u16) -> Outcome {
+    fn configure(&self, http: u16, client_http: u16, consul: Option<&Consul>) -> Outcome {
         let (own_bridge, own_subnet, own_subnet6) = self.own_network();
         let low = 20_000 + (http % 100) * 100;
         let server_port = free_port()?;
@@ -355,6 +369,9 @@ impl Agent {
             ("OWN_BRIDGE", own_bridge),
             ("OWN_SUBNET", own_subnet),
             ("OWN_SUBNET6", own_subnet6),
+            // Without one, nobody listens there, and nobody looks for one.
+            ("CONSUL", consul.map_or("127.0.0.1:1", |consul| consul.api().host()).to_owned()),
+            ("NO_CONSUL", if consul.is_some() { "" } else { ",consul" }.to_owned()),
         ];
         let server =
             [("NAME", "server".to_owned()), ("HTTP_PORT", http.to_string()), ("RPC_PORT", server_port.to_string())];

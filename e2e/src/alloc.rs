@@ -67,6 +67,12 @@ impl<'a> Alloc<'a> {
         self.task.as_deref().unwrap_or_default()
     }
 
+    /// The agent that runs it.
+    #[must_use]
+    pub const fn agent(&self) -> &Agent {
+        self.agent
+    }
+
     /// The allocation as the API shows it.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Nomad's HTTP API: requests, and waiting by its blocking queries instead of asking again and again.
+//! The HTTP APIs of Nomad and Consul: requests, and waiting by their blocking queries instead of asking again and again.
 
 use std::{
     thread,
@@ -36,6 +36,12 @@ impl Api {
         &self.base
     }
 
+    /// Its `host:port`.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        self.base.trim_start_matches("http://")
+    }
+
     /// The answer to a GET.
     ///
     /// # Errors
@@ -49,7 +55,15 @@ impl Api {
     /// # Errors
     /// No answer, or another status than 2xx.
     pub fn put(&self, path: &str, body: &Value) -> Outcome<Value> {
-        let response = self.http.put(format!("{}{path}", self.base)).send(body.to_string());
+        self.put_text(path, &body.to_string())
+    }
+
+    /// The answer to a PUT of a text that is no JSON.
+    ///
+    /// # Errors
+    /// No answer, or another status than 2xx.
+    pub fn put_text(&self, path: &str, body: &str) -> Outcome<Value> {
+        let response = self.http.put(format!("{}{path}", self.base)).send(body);
         read(response, path).map(|(value, _)| value)
     }
 
@@ -117,8 +131,8 @@ pub fn fetch(url: &str) -> Outcome<String> {
 
 fn read(response: Result<Response<Body>, ureq::Error>, path: &str) -> Outcome<(Value, u64)> {
     let mut response = response.context(path)?;
-    let index = response.headers().get("x-nomad-index").and_then(|value| value.to_str().ok());
-    let index = index.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let header = |name: &str| response.headers().get(name)?.to_str().ok()?.parse().ok();
+    let index = header("x-nomad-index").or_else(|| header("x-consul-index")).unwrap_or(0);
     let text = response.body_mut().read_to_string().context(path)?;
     if !response.status().is_success() {
         return Err(Failure(format!("{path}: {}: {}", response.status(), text.trim())));

@@ -8,11 +8,13 @@
 pub mod agent;
 pub mod alloc;
 pub mod api;
+pub mod consul;
 mod failure;
 pub mod job;
 pub mod leaks;
 pub mod network;
 mod nomad;
+pub mod person;
 mod placing;
 pub mod process;
 pub mod registry;
@@ -21,6 +23,7 @@ pub mod watch;
 
 pub use agent::Agent;
 pub use alloc::{Alloc, Exit};
+pub use consul::Consul;
 pub use failure::{Context, Failure, Outcome};
 pub use job::Job;
 pub use registry::Registry;

@@ -7,15 +7,18 @@ use std::{
 
 use crate::{Failure, Outcome};
 
-const NOMAD_VERSION: &str = "1.11.2";
+const NOMAD: &str = "nomad-1.11.2";
+const CONSUL: &str = "consul-1.22.2";
 const FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-const PROGRAMS: [&str; 7] = ["docker-registry", "skopeo", "iptables", "ip", "busybox", "script", "timeout"];
+const PROGRAMS: [&str; 8] = ["docker-registry", "skopeo", "iptables", "ip", "busybox", "script", "setsid", "timeout"];
 
 /// Where everything is.
 #[derive(Debug, Clone)]
 pub struct Tools {
     /// The `nomad` executable.
     pub nomad: PathBuf,
+    /// The `consul` executable.
+    pub consul: PathBuf,
     /// The driver under test.
     pub driver: PathBuf,
     /// The folder with the CNI plugins.
@@ -32,7 +35,8 @@ impl Tools {
     pub fn find() -> Outcome<Self> {
         let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let tools = Self {
-            nomad: env::var_os("OCI_RS_NOMAD").map_or_else(cached_nomad, PathBuf::from),
+            nomad: env::var_os("OCI_RS_NOMAD").map_or_else(|| cached(NOMAD), PathBuf::from),
+            consul: env::var_os("OCI_RS_CONSUL").map_or_else(|| cached(CONSUL), PathBuf::from),
             driver: env::var_os("OCI_RS_BIN").map_or_else(built_driver, PathBuf::from),
             cni: env::var_os("CNI_PATH").map_or_else(|| PathBuf::from("/usr/lib/cni"), PathBuf::from),
             home,
@@ -46,7 +50,7 @@ impl Tools {
                 missing.push(program.to_owned());
             }
         }
-        for path in [&tools.nomad, &tools.driver, &tools.cni.join("bridge")] {
+        for path in [&tools.nomad, &tools.consul, &tools.driver, &tools.cni.join("bridge")] {
             if !path.exists() {
                 missing.push(path.display().to_string());
             }
@@ -67,11 +71,12 @@ pub fn required() -> bool {
     env::var_os("OCI_RS_E2E").is_some_and(|value| value == "1")
 }
 
-fn cached_nomad() -> PathBuf {
+/// A file of the tools' cache, where scripts/setup.sh puts what it builds.
+fn cached(name: &str) -> PathBuf {
     let cache = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache"));
-    cache.join("oci-rs/tools").join(format!("nomad-{NOMAD_VERSION}"))
+    cache.join("oci-rs/tools").join(name)
 }
 
 /// The driver of the same build as this test: `target/…/debug/deps/nomad-xyz` → `target/…/debug/oci-rs`.

@@ -10,6 +10,7 @@ pub const CASES: &[Case] = &[
     ("exec_passes_input", SharedAgent, exec_passes_input),
     ("exec_of_a_missing_command", SharedAgent, exec_of_a_missing_command),
     ("exec_ends_with_its_client", SharedAgent, exec_ends_with_its_client),
+    ("exec_with_a_prefix", SharedAgent, exec_with_a_prefix),
 ];
 
 fn exec_without_terminal(env: &Env) -> Outcome {
@@ -37,9 +38,9 @@ fn exec_in_a_terminal(env: &Env) -> Outcome {
 
 fn exec_passes_input(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    // Some hundred KiB there and back, through a pipe: what `nomad alloc exec … tar -x` does.
+    // There and back, through a pipe: what `nomad alloc exec … tar -x` does.
     let line = format!(
-        "head -c 300000 /dev/urandom > in; \"$NOMAD\" alloc exec -i -t=false {} cat < in > out; cmp in out",
+        "head -c 100M /dev/urandom > in; \"$NOMAD\" alloc exec -i -t=false {} cat < in > out; cmp in out",
         alloc.id
     );
     let folder = tempfile::tempdir()?;
@@ -68,5 +69,38 @@ fn exec_ends_with_its_client(env: &Env) -> Outcome {
         running.filter(|process| process.command.contains("still here")).map(|process| process.command).collect()
     });
     assert!(left.is_empty(), "the command outlived its client: {left:?}");
+    Ok(())
+}
+
+/// Nomad's command line passes all of it on as it is.
+fn exec_with_a_prefix(env: &Env) -> Outcome {
+    let alloc = web(env)?;
+    let output = alloc.exec(&[
+        "oci-rs://",
+        "user=app",
+        "cwd=/data",
+        "--",
+        "sh",
+        "-c",
+        "id -un; pwd; echo \"$@\"",
+        "sh",
+        "--",
+        "-t",
+    ])?;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "app\n/data\n-- -t\n", "{output:?}");
+    let image = format!("image={}", env.registry.image());
+    let output = alloc.exec(&[
+        "oci-rs://",
+        &image,
+        "--",
+        "sh",
+        "-c",
+        "cat /task/www/index.html; tr '\\0' ' ' </proc/1/cmdline",
+    ])?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.starts_with("<h1>Hello from oci-rs</h1>\n") && text.contains("/bin/serve"), "{output:?}");
+    let output = alloc.exec(&["oci-rs://", "image=elsewhere.example/tools:1", "--", "true"])?;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("exec.debug_images"), "{output:?}");
     Ok(())
 }

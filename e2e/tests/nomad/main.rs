@@ -5,6 +5,7 @@
 //! the tools the cases are skipped with the reason, unless `OCI_RS_E2E=1` says that they must run.
 
 mod batch;
+mod checks;
 mod devices;
 mod exec;
 mod lives;
@@ -15,6 +16,7 @@ mod recovery;
 mod rollout;
 mod service;
 mod survival;
+mod terminal;
 mod volumes;
 
 use std::{
@@ -24,7 +26,7 @@ use std::{
 };
 
 use e2e::{
-    Agent, Failure, Outcome, Registry, Tools,
+    Agent, Consul, Failure, Outcome, Registry, Tools,
     network::{self as networks, Namespace},
     tools,
 };
@@ -40,6 +42,14 @@ struct Env<'a> {
     registry: &'a Registry,
     /// The network of a stranger, who knows the node and nothing behind it.
     outside: &'a Namespace,
+    consul: Option<&'a Consul>,
+}
+
+impl Env<'_> {
+    /// The Consul of an agent that has one.
+    fn consul(&self) -> Outcome<&Consul> {
+        self.consul.ok_or_else(|| Failure("the case needs an agent with Consul".to_owned()))
+    }
 }
 
 /// A case: its name, whether it needs an agent of its own, and what it does.
@@ -49,6 +59,8 @@ type Case = (&'static str, Needs, fn(&Env) -> Outcome);
 enum Needs {
     SharedAgent,
     OwnAgent,
+    /// One that they share, too, with a Consul.
+    WithConsul,
 }
 
 /// What outlives a case. Started by the first case that needs it.
@@ -57,6 +69,8 @@ struct World {
     outside: Namespace,
     registry: Mutex<Option<Arc<Registry>>>,
     agent: Mutex<Option<Arc<Agent>>>,
+    consul: Mutex<Option<Arc<Consul>>>,
+    consul_agent: Mutex<Option<Arc<Agent>>>,
     /// The running case's own agent.
     own_agent: Mutex<Option<Arc<Agent>>>,
 }
@@ -71,18 +85,18 @@ fn main() -> ExitCode {
         network::CASES,
         own_network::CASES,
         exec::CASES,
+        terminal::CASES,
         mistakes::CASES,
         devices::CASES,
         volumes::CASES,
         recovery::CASES,
         rollout::CASES,
         survival::CASES,
+        checks::CASES,
     ]
     .concat();
     let world = match Tools::find().and_then(|tools| Ok((tools, networks::enter()?))) {
-        Ok((tools, outside)) => {
-            World { tools, outside, registry: Mutex::default(), agent: Mutex::default(), own_agent: Mutex::default() }
-        }
+        Ok((tools, outside)) => World::new(tools, outside),
         Err(Failure(reason)) => return skip(&arguments, &cases, &reason),
     };
     let world = Arc::new(world);
@@ -125,29 +139,53 @@ fn skip(arguments: &Arguments, cases: &[Case], reason: &str) -> ExitCode {
 }
 
 impl World {
+    fn new(tools: Tools, outside: Namespace) -> Self {
+        Self {
+            tools,
+            outside,
+            registry: Mutex::default(),
+            agent: Mutex::default(),
+            consul: Mutex::default(),
+            consul_agent: Mutex::default(),
+            own_agent: Mutex::default(),
+        }
+    }
+
     fn run(&self, needs: Needs, case: fn(&Env) -> Outcome) -> Outcome {
         let registry = get_or(&self.registry, || Registry::start(&self.tools))?;
         if needs == Needs::OwnAgent {
             let agent = get_or(&self.own_agent, || Agent::start(&self.tools))?;
-            let outcome = self.run_on(&agent, &registry, case);
+            let outcome = self.run_on(&agent, &registry, None, case);
             drop(agent);
             let agent = lock(&self.own_agent).take();
             outcome?;
             return close(agent);
         }
-        let agent = get_or(&self.agent, || Agent::start(&self.tools))?;
+        let consul = match needs {
+            Needs::WithConsul => Some(get_or(&self.consul, || Consul::start(&self.tools))?),
+            _ => None,
+        };
+        let slot = if consul.is_some() { &self.consul_agent } else { &self.agent };
+        let agent = get_or(slot, || Agent::start_with(&self.tools, consul.as_deref()))?;
         agent.mark_log();
-        let outcome = self.run_on(&agent, &registry, case);
+        let outcome = self.run_on(&agent, &registry, consul.as_deref(), case);
         if outcome.is_err() {
             // The next case is not to suffer from what broke this one.
             drop(agent);
-            drop(lock(&self.agent).take());
+            drop(lock(slot).take());
         }
         outcome
     }
 
-    fn run_on(&self, agent: &Agent, registry: &Registry, case: fn(&Env) -> Outcome) -> Outcome {
-        let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry, outside: &self.outside })));
+    fn run_on(
+        &self,
+        agent: &Agent,
+        registry: &Registry,
+        consul: Option<&Consul>,
+        case: fn(&Env) -> Outcome,
+    ) -> Outcome {
+        let outside = &self.outside;
+        let outcome = catch_unwind(AssertUnwindSafe(|| case(&Env { agent, registry, outside, consul })));
         let outcome = outcome.unwrap_or_else(|panic| Err(Failure(panic_text(&*panic))));
         let after = agent.purge().and_then(|()| none_left(agent.leaks()));
         let troubles: Vec<String> = [outcome, after].into_iter().filter_map(|outcome| Some(outcome.err()?.0)).collect();
@@ -159,16 +197,22 @@ impl World {
 
     fn close(&self) -> Outcome {
         drop(lock(&self.registry).take());
-        close(lock(&self.agent).take())
+        // Both, whatever becomes of the first.
+        let closed = [&self.agent, &self.consul_agent].map(|slot| close(lock(slot).take()));
+        drop(lock(&self.consul).take());
+        closed.into_iter().collect()
     }
 
     /// Ctrl-C must not leave agents, tasks and a registry behind: they are in process groups of their own.
     fn take_down(&self) {
-        for slot in [&self.own_agent, &self.agent] {
+        for slot in [&self.own_agent, &self.agent, &self.consul_agent] {
             let agent = lock(slot).clone();
             if let Some(agent) = agent {
                 agent.take_down();
             }
+        }
+        if let Some(consul) = &*lock(&self.consul) {
+            consul.take_down();
         }
         let registry = lock(&self.registry).clone();
         if let Some(registry) = registry {

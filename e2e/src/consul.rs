@@ -1,0 +1,98 @@
+//! A real Consul agent on loopback ports of its own.
+
+use std::{
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{Context, Failure, Outcome, Tools, api::Api, registry::free_port};
+
+const START: Duration = Duration::from_secs(60);
+
+/// The agent's process; it keeps nothing.
+#[derive(Debug)]
+pub struct Consul {
+    folder: TempDir,
+    api: Api,
+    child: Mutex<Option<Child>>,
+}
+
+impl Consul {
+    /// Starts an agent that is its own server and waits until it has elected itself.
+    ///
+    /// # Errors
+    /// With the end of its log.
+    pub fn start(tools: &Tools) -> Outcome<Self> {
+        let folder = tempfile::Builder::new().prefix("oci-rs-e2e-consul.").tempdir()?;
+        let http = free_port()?;
+        let log = std::fs::File::create(folder.path().join("consul.log"))?;
+        let mut command = Command::new(&tools.consul);
+        command.args(["agent", "-dev", "-node=e2e", "-bind=127.0.0.1", "-client=127.0.0.1", "-log-level=warn"]);
+        command.args(["-dns-port=-1", "-grpc-port=-1", "-grpc-tls-port=-1", "-serf-wan-port=-1"]);
+        command.arg(format!("-http-port={http}"));
+        for option in ["server-port", "serf-lan-port"] {
+            command.arg(format!("-{option}={}", free_port()?));
+        }
+        // It must not ask anybody whether there is a newer one.
+        command.args(["-hcl", "disable_update_check = true"]);
+        // A check's new output counts at once, not only after five minutes when its status stays the same.
+        command.args(["-hcl", "check_update_interval = \"0s\""]);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        let child = command.spawn().context("consul agent")?;
+        let consul = Self { folder, api: Api::new(http), child: Mutex::new(Some(child)) };
+        let leads = |services: &Value| services["consul"].is_array().then_some(());
+        consul.api.wait("/v1/catalog/services", "Consul", START, leads).map_err(|Failure(text)| {
+            let log = std::fs::read_to_string(consul.folder.path().join("consul.log")).unwrap_or_default();
+            Failure(format!("{text}\n{log}"))
+        })?;
+        Ok(consul)
+    }
+
+    /// Its HTTP API.
+    #[must_use]
+    pub const fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Sets a key's value.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn put(&self, key: &str, value: &str) -> Outcome {
+        self.api.put_text(&format!("/v1/kv/{key}"), value).map(drop)
+    }
+
+    /// Waits until a check of a service has a status and an output as wanted; its output.
+    ///
+    /// # Errors
+    /// After a while, with what the check last showed.
+    pub fn wait_check(&self, service: &str, name: &str, status: &str, output: &str) -> Outcome<String> {
+        let path = format!("/v1/health/checks/{service}");
+        let what = format!("check {name:?} to be {status} with {output:?}");
+        self.api.wait(&path, &what, START, |checks| {
+            let check = checks.as_array()?.iter().find(|check| check["Name"] == name)?;
+            let said = check["Output"].as_str().unwrap_or_default();
+            (check["Status"] == status && said.contains(output)).then(|| said.to_owned())
+        })
+    }
+
+    /// Ends it.
+    pub fn take_down(&self) {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut child) = child {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+impl Drop for Consul {
+    fn drop(&mut self) {
+        self.take_down();
+    }
+}
