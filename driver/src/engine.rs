@@ -24,7 +24,7 @@ use crate::{
     fingerprint,
     logs::Logs,
     plan::NodeFacts,
-    task::{Compute, Facts, TaskError, Tasks, blocking},
+    task::{Compute, Facts, TaskError, Tasks, blocking, exec::tools},
 };
 
 /// See the module's head.
@@ -207,7 +207,8 @@ impl Engine {
         let leases = self.store.leases().map_err(TaskError::internal)?;
         let containers = self.runtime.list().map_err(TaskError::internal)?;
         let is_orphan = |lease: &&String| {
-            !containers.iter().any(|container| container.as_str() == **lease) && !cli::is_running(lease)
+            let is_used = containers.iter().any(|container| container.as_str() == **lease) || tools::is_ours(lease);
+            !is_used && !cli::is_running(lease)
         };
         for lease in leases.iter().filter(is_orphan) {
             // A start that is retried under the same id takes the lease over: it cannot claim the id meanwhile.

@@ -38,4 +38,4 @@ pub use runtime::{Running, Runtime, StatsReader, Status, containers};
 pub use state::ExitRecord;
 pub use terminal::TerminalHold;
 
-pub use exec::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, exec_main};
+pub use exec::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, ToolsImage, exec_main};

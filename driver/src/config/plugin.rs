@@ -54,6 +54,8 @@ pub struct ExecPolicy {
     pub any_user: bool,
     /// Another working folder.
     pub cwd: bool,
+    /// Images whose programs may be run beside a task, as references or patterns with `*`.
+    pub debug_images: Vec<String>,
 }
 
 /// Containers of this node that no task knows: their start's answer or the call for their removal was lost.
@@ -226,7 +228,12 @@ fn credentials(auth: &Reader) -> CredentialSources {
 }
 
 fn exec(block: &Reader) -> ExecPolicy {
-    let policy = ExecPolicy { user: block.bool("user"), any_user: block.bool("any_user"), cwd: block.bool("cwd") };
+    let policy = ExecPolicy {
+        user: block.bool("user"),
+        any_user: block.bool("any_user"),
+        cwd: block.bool("cwd"),
+        debug_images: block.strings("debug_images"),
+    };
     if policy.any_user && !policy.user {
         block.mistake("any_user", "does nothing without user", "set user = true beside it, or remove it");
     }

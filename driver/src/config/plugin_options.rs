@@ -135,6 +135,12 @@ const EXEC: &[Opt] = &[
         "`user=` is not limited to what the task's own command could become: root in a task that runs as a user gets the capabilities that the task may have at most",
     ),
     honoured("cwd", Bool, Words("false"), "`cwd=`: in another working folder"),
+    honoured(
+        "debug_images",
+        Strings,
+        Words("none"),
+        "`image=`: with programs of one of these images, as references or patterns with `*` (`registry.example/tools/*`); they are pulled with the node's own credentials",
+    ),
 ];
 
 const AUTH: &[Opt] = &[

@@ -18,7 +18,10 @@ use super::{
 };
 use crate::task::{
     TaskError,
-    exec::{self, Client, Input, Output, Wanted, prefix},
+    exec::{
+        self, Client, Input, Output, Wanted,
+        prefix::{self, Prefix},
+    },
 };
 
 /// What goes back to a person's client.
@@ -43,10 +46,11 @@ pub async fn stream(plugin: &Plugin, mut requests: Streaming<ExecTaskStreamingRe
     let (conversation, setup, said) = Conversation::begin(first)?;
     let container = container_of(plugin, &setup.task_id)?;
     let engine = plugin.engine().await?;
-    let (args, options) = prefix::split(setup.command, &engine.config.exec)?;
-    if options.user.is_some() || options.cwd.is_some() {
-        tracing::info!(task = setup.task_id, user = ?options.user, cwd = ?options.cwd, "command with a prefix");
+    let (args, asked) = prefix::split(setup.command, &engine.config.exec)?;
+    if asked != Prefix::default() {
+        tracing::info!(task = setup.task_id, prefix = ?asked, "command with a prefix");
     }
+    let Prefix { options, image } = asked;
 
     let (input_sender, input) = mpsc::channel(UNDER_WAY);
     let (size_sender, size) = watch::channel(None);
@@ -54,7 +58,7 @@ pub async fn stream(plugin: &Plugin, mut requests: Streaming<ExecTaskStreamingRe
     let (replies, outputs) = mpsc::channel(UNDER_WAY);
     tokio::spawn(read_requests(requests, conversation, said, (input_sender, size_sender)));
     tokio::spawn(async move {
-        let wanted = Wanted { args, options, terminal: setup.tty };
+        let wanted = Wanted { args, options, image, terminal: setup.tty };
         let run = exec::stream(engine, container, wanted, Client { input, size, output });
         let (result, ()) = tokio::join!(run, send_replies(output_receiver, replies.clone()));
         if let Err(error) = result {

@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
     process::{Child, Stdio},
     thread,
 };
@@ -56,6 +57,18 @@ pub struct ExecOptions {
     /// Absolute path of another working folder, which the command's user must be able to enter.
     #[serde(default)]
     pub cwd: Option<String>,
+    /// Runs a program of another image, in the container's namespaces, with the container's root at `/task`.
+    #[serde(default)]
+    pub tools: Option<ToolsImage>,
+}
+
+/// An image with programs for a container that has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolsImage {
+    /// Its unpacked layers, top-most first. They must stay until the command has ended.
+    pub layers: Vec<PathBuf>,
+    /// Its `PATH`.
+    pub path: Option<String>,
 }
 
 /// Another user than the container's.

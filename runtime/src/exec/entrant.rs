@@ -31,6 +31,7 @@ use crate::{
     engine::Launch,
     error::StartErrorKind,
     process::ProcessRef,
+    rootfs::Tools,
     spec::CapabilityMask,
     sys::{self, Fork},
     user::ResolvedUser,
@@ -49,12 +50,23 @@ pub(super) struct Entry {
     pub cwd: String,
     /// Another folder, to be entered with the user's own rights.
     pub other_cwd: Option<String>,
+    /// Another root, with programs.
+    pub tools: Option<ToolsRoot>,
     /// The command collects orphans among its descendants.
     pub whole_tree: bool,
     pub terminal: Option<TerminalSize>,
     /// The command's descriptors, unless it gets a terminal.
     pub stdio: Option<[OwnedFd; 3]>,
     pub launch: Launch,
+}
+
+/// What a root of tools is made of.
+pub(super) struct ToolsRoot {
+    pub layers: Vec<PathBuf>,
+    /// For the places where the container's parts go.
+    pub folder: PathBuf,
+    /// An empty folder to mount it on.
+    pub target: PathBuf,
 }
 
 /// Enters, makes the command as a child of our parent, tells it and ends.
@@ -76,6 +88,8 @@ impl Entry {
         let apparmor = self.apparmor.as_deref().map_or(Ok(()), crate::apparmor::confine_at_exec);
         apparmor.map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.groups).map_err(step("joining the container's control groups"))?;
+        let tools = self.tools.as_ref().map(|tools| Tools::mount(&tools.layers, &tools.folder, &tools.target));
+        let tools = tools.transpose().map_err(|error| format!("the image of the tools: {error}"))?;
         move_into_thread_name_spaces(self.init.pidfd.as_fd(), self.namespaces)
             .map_err(|error| step("joining the container's namespaces")(error.into()))?;
         let terminal = self
@@ -84,7 +98,9 @@ impl Entry {
             .transpose()
             .map_err(step("opening a terminal of the container"))?;
         self.take_stdio(terminal.as_ref()).map_err(step("passing on standard input and output"))?;
-        if self.other_cwd.is_none() {
+        if let Some(tools) = tools {
+            tools.enter().map_err(step("going to the tools"))?;
+        } else if self.other_cwd.is_none() {
             enter_folder(&self.cwd).map_err(|error| format!("working folder {}: {error}", self.cwd))?;
         }
         become_user(&self.user).map_err(step("becoming the container's user"))?;

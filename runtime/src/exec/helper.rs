@@ -22,7 +22,7 @@ use rustix::{
 };
 
 use super::{
-    entrant::{self, Entry, foreign_namespaces, null},
+    entrant::{self, Entry, ToolsRoot, foreign_namespaces, null},
     identity,
     protocol::{Entered, Order, Reply, Request, clip, connection, read_request, receive, send},
     session::Session,
@@ -117,7 +117,7 @@ fn begin(task: &TaskDir, request: Request, stdio: Option<[OwnedFd; 3]>) -> Resul
     };
     let init = ProcessRef::find(&container.init)?.ok_or(Refusal::ContainerGone)?;
     let groups = task.read::<Groups>(CGROUP)?;
-    let entry = entry(plan, container, init, request, stdio)?;
+    let entry = entry(task, plan, container, init, request, stdio)?;
     let (ours, theirs) = connection()?;
     let entrant = match sys::fork()? {
         Fork::Child => {
@@ -144,6 +144,7 @@ fn begin(task: &TaskDir, request: Request, stdio: Option<[OwnedFd; 3]>) -> Resul
 
 /// Everything that is to be known of the container, from its records and from the host's kernel.
 fn entry(
+    task: &TaskDir,
     plan: ContainerPlan,
     container: ContainerRecord,
     init: ProcessRef,
@@ -170,6 +171,13 @@ fn entry(
         launch = monitor::launch(&command, &user, held, -1)?;
     }
     launch.loopback = false;
+    let tools = options.tools.map(|image| {
+        // Its set-user-id programs must not give what the container's own image does not give.
+        launch.no_new_privileges = true;
+        launch.env.retain(|(name, _)| name != "PATH");
+        launch.env.extend(image.path.map(|path| ("PATH".to_owned(), path)));
+        ToolsRoot { layers: image.layers, folder: task.file("tools"), target: task.file("rootfs") }
+    });
     if request.terminal.is_some() && !launch.env.iter().any(|(name, _)| name == "TERM") {
         launch.env.push(("TERM".to_owned(), "xterm".to_owned()));
     }
@@ -182,6 +190,7 @@ fn entry(
         user,
         cwd: command.cwd,
         other_cwd: options.cwd,
+        tools,
         whole_tree: options.whole_tree,
         terminal: request.terminal,
         stdio,

@@ -20,5 +20,5 @@ mod session;
 mod terminal;
 
 pub(crate) use client::start;
-pub use client::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize};
+pub use client::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, ToolsImage};
 pub use helper::exec_main;

@@ -8,11 +8,13 @@ mod inside;
 mod overlay;
 mod probe;
 mod propagation;
+mod tools;
 mod volume;
 mod writable;
 
 pub(crate) use inside::Root;
 pub(crate) use probe::overlay_problem;
 pub(crate) use propagation::HostMounts;
+pub(crate) use tools::Tools;
 pub(crate) use volume::make_volume;
 pub(crate) use writable::Writable;

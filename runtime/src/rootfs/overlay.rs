@@ -29,19 +29,25 @@ const OPTIONS: [(&str, &str); 5] =
 /// An overlay's folders, open.
 pub(super) struct Stack {
     lower: Vec<OwnedFd>,
-    upper: OwnedFd,
-    work: OwnedFd,
+    /// Where changes go, and the kernel's own folder beside that; without them nothing can be changed.
+    changes: Option<(OwnedFd, OwnedFd)>,
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd, RuntimeError> {
+    open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .context(|| format!("image layer {}", path.display()))
 }
 
 impl Stack {
     /// Opens the folders; `layers` top-most first.
     pub fn open(layers: &[impl AsRef<Path>], upper: &Path, work: &Path) -> Result<Self, RuntimeError> {
-        let open_dir = |path: &Path| -> Result<OwnedFd, RuntimeError> {
-            open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .context(|| format!("image layer {}", path.display()))
-        };
+        Ok(Self { changes: Some((open_dir(upper)?, open_dir(work)?)), ..Self::read_only(layers)? })
+    }
+
+    /// Opens at least two folders, top-most first, that are shown as they are.
+    pub fn read_only(layers: &[impl AsRef<Path>]) -> Result<Self, RuntimeError> {
         let lower = layers.iter().map(|layer| open_dir(layer.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { lower, upper: open_dir(upper)?, work: open_dir(work)? })
+        Ok(Self { lower, changes: None })
     }
 
     /// Mounts it on `target`. What the container writes goes with it, so nothing of it is ever written out for its own sake.
@@ -68,12 +74,14 @@ impl Stack {
         for layer in &self.lower {
             fsconfig_set_string(&context, lower, by_descriptor(layer).as_str())?;
         }
-        fsconfig_set_string(&context, "upperdir", by_descriptor(&self.upper).as_str())?;
-        fsconfig_set_string(&context, "workdir", by_descriptor(&self.work).as_str())?;
+        if let Some((upper, work)) = &self.changes {
+            fsconfig_set_string(&context, "upperdir", by_descriptor(upper).as_str())?;
+            fsconfig_set_string(&context, "workdir", by_descriptor(work).as_str())?;
+        }
         for (key, value) in OPTIONS {
             fsconfig_set_string(&context, key, value)?;
         }
-        if volatile {
+        if volatile && self.changes.is_some() {
             fsconfig_set_flag(&context, "volatile")?;
         }
         fsconfig_create(&context)?;
@@ -84,12 +92,14 @@ impl Stack {
     fn by_mount(&self, target: &Path, volatile: bool) -> Result<(), Errno> {
         let number = |folder: &OwnedFd| folder.as_raw_fd().to_string();
         let lower: Vec<String> = self.lower.iter().map(number).collect();
-        let mut data =
-            format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), number(&self.upper), number(&self.work));
+        let mut data = format!("lowerdir={}", lower.join(":"));
+        if let Some((upper, work)) = &self.changes {
+            write!(data, ",upperdir={},workdir={}", number(upper), number(work)).map_err(|_| Errno::INVAL)?;
+        }
         for (key, value) in OPTIONS {
             write!(data, ",{key}={value}").map_err(|_| Errno::INVAL)?;
         }
-        if volatile {
+        if volatile && self.changes.is_some() {
             data.push_str(",volatile");
         }
         let data = std::ffi::CString::new(data).map_err(|_| Errno::INVAL)?;

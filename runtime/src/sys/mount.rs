@@ -40,6 +40,17 @@ pub(crate) fn without_restrictions(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, 0, &attributes)
 }
 
+/// Keeps a mount from honouring set-user-id bits, opening devices and being written to.
+pub(crate) fn restrict_mount(mount: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    set_attributes(mount, 0, &attributes)
+}
+
 fn set_attributes(mount: BorrowedFd<'_>, flags: libc::c_int, attributes: &libc::mount_attr) -> io::Result<()> {
     // SAFETY: the path is an empty C string, the attributes outlive the call and their size is passed with them.
     let result = unsafe {

@@ -11,6 +11,7 @@ mod exec_load;
 mod exec_order;
 mod exec_prefix;
 mod exec_streaming;
+mod exec_tools;
 mod handshake;
 mod lifecycle;
 mod limits;

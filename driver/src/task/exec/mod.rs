@@ -5,6 +5,7 @@
 
 mod channel;
 pub mod prefix;
+pub mod tools;
 
 use std::{
     io::{self, PipeReader, PipeWriter},
@@ -36,6 +37,8 @@ pub struct Wanted {
     pub args: Vec<String>,
     /// What is different from the task's own command.
     pub options: ExecOptions,
+    /// The image whose programs are to be there.
+    pub image: Option<String>,
     /// On a terminal.
     pub terminal: bool,
 }
@@ -155,10 +158,18 @@ async fn read_until(
 pub async fn stream(
     engine: Arc<Engine>,
     container: ContainerId,
-    wanted: Wanted,
+    mut wanted: Wanted,
     client: Client,
 ) -> Result<(), TaskError> {
     let Client { input, mut size, output } = client;
+    let lease = match &wanted.image {
+        Some(image) => tokio::select! {
+            lease = tools::Lease::acquire(engine.clone(), &container, image) => Some(lease?),
+            () = output.closed() => return Ok(()),
+        },
+        None => None,
+    };
+    wanted.options.tools = lease.as_ref().map(tools::Lease::tools);
     let mut session = if wanted.terminal {
         let known = tokio::time::timeout(SIZE_WAIT, size.wait_for(Option::is_some)).await;
         // Without one, the usual size does until one comes.
@@ -189,7 +200,11 @@ pub async fn stream(
     finish.send_replace(true);
     while pumps.join_next().await.is_some() {}
     listening.shutdown().await;
-    let exit = blocking(move || Ok(process.wait())).await?;
+    let exit = blocking(move || {
+        drop(lease);
+        Ok(process.wait())
+    });
+    let exit = exit.await?;
     // A client that is gone does not want the result.
     drop(output.send(Output::Exited(exit)).await);
     Ok(())
