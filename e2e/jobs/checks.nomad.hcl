@@ -81,8 +81,8 @@ job "checks" {
           name     = "slow"
           type     = "script"
           command  = "/bin/sh"
-          args     = ["-c", "echo begun; sleep 3331 & setsid sleep 3332 & (setsid sleep 3333 &) sleep 3334"]
-          interval = "60s"
+          args     = ["-c", "echo begun; sleep 3331 & setsid sleep 3332 & (setsid sleep 3333 &); sleep 3334"]
+          interval = "3s"
           timeout  = "1s"
         }
 

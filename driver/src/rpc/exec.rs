@@ -6,7 +6,7 @@ use proto::driver::{
     ExecTaskRequest, ExecTaskResponse, ExecTaskStreamingIoOperation, ExecTaskStreamingRequest,
     ExecTaskStreamingResponse, exec_task_streaming_request::Setup,
 };
-use runtime::TerminalSize;
+use runtime::{ExecExit, TerminalSize};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Status, Streaming};
@@ -14,7 +14,6 @@ use tonic::{Status, Streaming};
 use super::{
     Plugin,
     driver::{container_of, duration, exec_result},
-    status,
 };
 use crate::task::{
     TaskError,
@@ -27,8 +26,12 @@ use crate::task::{
 /// What goes back to a person's client.
 pub type Outputs = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingResponse, Status>> + Send>>;
 
-/// Chunks under way in each direction: enough to keep a pipe busy, little enough that a slow reader slows the command.
+/// Chunks of output under way: enough to keep a pipe busy, little enough that a slow reader slows the command.
 const UNDER_WAY: usize = 8;
+/// The exit code of a command that was not run, as with docker; 126 and 127 are about its program.
+const NOT_RUN: i32 = 125;
+/// Messages with input under way: 64 KiB as the command line cuts them. What comes behind more than that, a new size too, waits.
+const INPUT_UNDER_WAY: usize = 32;
 
 /// Runs a command to its end.
 pub async fn collect(plugin: &Plugin, request: ExecTaskRequest) -> Result<ExecTaskResponse, TaskError> {
@@ -46,13 +49,16 @@ pub async fn stream(plugin: &Plugin, mut requests: Streaming<ExecTaskStreamingRe
     let (conversation, setup, said) = Conversation::begin(first)?;
     let container = container_of(plugin, &setup.task_id)?;
     let engine = plugin.engine().await?;
-    let (args, asked) = prefix::split(setup.command, &engine.config.exec)?;
+    let (args, asked) = match prefix::split(setup.command, &engine.config.exec) {
+        Ok(split) => split,
+        Err(error) => return Ok(Box::pin(tokio_stream::iter(in_words(&error.into(), setup.tty).map(Ok)))),
+    };
     if asked != Prefix::default() {
         tracing::info!(task = setup.task_id, prefix = ?asked, "command with a prefix");
     }
     let Prefix { options, image } = asked;
 
-    let (input_sender, input) = mpsc::channel(UNDER_WAY);
+    let (input_sender, input) = mpsc::channel(INPUT_UNDER_WAY);
     let (size_sender, size) = watch::channel(None);
     let (output, output_receiver) = mpsc::channel(UNDER_WAY);
     let (replies, outputs) = mpsc::channel(UNDER_WAY);
@@ -62,11 +68,23 @@ pub async fn stream(plugin: &Plugin, mut requests: Streaming<ExecTaskStreamingRe
         let run = exec::stream(engine, container, wanted, Client { input, size, output });
         let (result, ()) = tokio::join!(run, send_replies(output_receiver, replies.clone()));
         if let Err(error) = result {
-            // A client that went away misses nothing.
-            drop(replies.send(Err(status::of(&error))).await);
+            for reply in in_words(&error, setup.tty) {
+                // A client that went away misses nothing.
+                drop(replies.send(Ok(reply)).await);
+            }
         }
     });
     Ok(Box::pin(ReceiverStream::new(outputs)))
+}
+
+/// A command that could not be run, as a person sees it. Nomad's command line shows nothing of an error's text.
+fn in_words(error: &TaskError, terminal: bool) -> [ExecTaskStreamingResponse; 2] {
+    let words = if terminal {
+        Output::Stdout(format!("oci-rs: {error}\r\n").into_bytes())
+    } else {
+        Output::Stderr(format!("oci-rs: {error}\n").into_bytes())
+    };
+    [words, Output::Exited(ExecExit { exit_code: NOT_RUN, signal: 0 })].map(reply)
 }
 
 /// What a client has said so far decides what its next message means: any order is fine, but for the first message.
@@ -225,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_result_travels_alone() {
-        let reply = reply(Output::Exited(runtime::ExecExit { exit_code: 3, signal: 0 }));
+        let reply = reply(Output::Exited(ExecExit { exit_code: 3, signal: 0 }));
         assert!(reply.exited && reply.stdout.is_none() && reply.stderr.is_none());
         assert_eq!(reply.result.unwrap().exit_code, 3);
     }

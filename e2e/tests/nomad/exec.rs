@@ -100,7 +100,7 @@ fn exec_with_a_prefix(env: &Env) -> Outcome {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.starts_with("<h1>Hello from oci-rs</h1>\n") && text.contains("/bin/serve"), "{output:?}");
     let output = alloc.exec(&["oci-rs://", "image=elsewhere.example/tools:1", "--", "true"])?;
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&output.stderr).contains("exec.debug_images"), "{output:?}");
     Ok(())
 }

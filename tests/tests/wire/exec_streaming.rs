@@ -180,7 +180,10 @@ async fn a_client_that_says_nothing_or_nonsense() {
         Err(status) => Some(status),
     };
     refused.must("a refusal");
-    plugin.exec_to_end(task.id(), &[], None, seconds(5)).await.err().must("a refusal of an empty command");
+    for tty in [None, Some((24, 80))] {
+        let outcome = plugin.exec_to_end(task.id(), &[], tty, seconds(5)).await.must("an answer in words");
+        assert!(outcome.code == 125 && (outcome.stdout + &outcome.stderr).contains("the command is empty"));
+    }
     for (command, code) in [("no-such-command", 127), ("/etc/passwd", 126)] {
         for tty in [None, Some((24, 80))] {
             let outcome = plugin.exec_to_end(task.id(), &[command], tty, seconds(5)).await.must("an answer in words");
