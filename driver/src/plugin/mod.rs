@@ -18,6 +18,11 @@ pub use handshake::launched_by_nomad;
 
 use crate::{rpc, sys};
 
+/// What a call may have sent that nobody has read yet (RFC 9113, 6.9): input for a command that does not read.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// The same for all calls of an agent together, which has one connection: so large that commands that do not read never keep it
+/// from other calls. It is a limit; memory goes to what a stream's window lets in.
+const CONNECTION_WINDOW: u32 = 1 << 30;
 /// How long calls in flight get after the agent asked us to end. The agent itself waits two seconds before it kills.
 const SHUTDOWN_GRACE: std::time::Duration = std::time::Duration::from_millis(300);
 
@@ -51,6 +56,8 @@ async fn serve(log: hclog::LogFile) -> Result<(), String> {
 
     let plugin = rpc::Plugin::new(log);
     let server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .add_service(health_service)
         .add_service(controller::controller(stop))
         .add_service(controller::stdio())

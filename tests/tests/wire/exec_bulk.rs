@@ -94,7 +94,7 @@ async fn a_hundred_mebibytes_there_and_back_are_the_same() {
     node.finish(plugin).await;
 }
 
-/// A command that does not read stops its client, and nothing gets lost by that.
+/// A command that does not read stops its client, but no other call on the same connection, and nothing gets lost by that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_does_not_read_stops_the_client() {
     let node = Node::new();

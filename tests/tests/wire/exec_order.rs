@@ -135,6 +135,7 @@ async fn sizes_do_not_wait() {
     session.stdin(&[b'x'; 40_000]);
     session.resize(50, 60);
     session.until("50 60", Duration::from_secs(10)).await;
+    // The rest of the input is for nobody any more, which does not keep the session from ending.
     assert_eq!(session.finish(seconds(5)).await.must("a session").code, 4);
     plugin.end(&task).await;
     node.finish(plugin).await;

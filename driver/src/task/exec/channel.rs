@@ -49,13 +49,28 @@ impl Channel {
     /// The next bytes; empty at the end. A terminal whose last user is gone answers EIO, which is its end.
     pub async fn read(&self) -> Vec<u8> {
         let mut buffer = vec![0; CHUNK];
-        let length = self
-            .descriptor
-            .async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut buffer)?))
-            .await
-            .unwrap_or(0);
+        let length =
+            self.when_ready(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut buffer)?)).await.unwrap_or(0);
         buffer.truncate(length);
         buffer
+    }
+
+    /// Does something as soon as that does not block. A terminal whose other side is closed counts as ready for ever, and yet may
+    /// take nothing: that is its end, not a reason to try again and again.
+    async fn when_ready<T>(
+        &self,
+        interest: Interest,
+        mut action: impl FnMut(&OwnedFd) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            let mut guard = self.descriptor.ready(interest).await?;
+            let closed = guard.ready().is_write_closed() || guard.ready().is_read_closed();
+            match guard.try_io(|descriptor| action(descriptor.get_ref())) {
+                Ok(result) => return result,
+                Err(_) if closed => return Err(io::ErrorKind::BrokenPipe.into()),
+                Err(_) => {}
+            }
+        }
     }
 
     /// How many bytes may still be what an ended command wrote. Others who hold the pipe may go on writing for ever.
@@ -78,7 +93,7 @@ impl Channel {
 
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written = self.descriptor.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?)).await?;
+            let written = self.when_ready(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?)).await?;
             bytes = &bytes[written..];
         }
         Ok(())
