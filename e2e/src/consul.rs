@@ -28,6 +28,9 @@ impl Consul {
     /// # Errors
     /// With the end of its log.
     pub fn start(tools: &Tools) -> Outcome<Self> {
+        if !tools.consul.exists() {
+            return Err(Failure(format!("missing: {} (scripts/setup.sh installs it)", tools.consul.display())));
+        }
         let folder = tempfile::Builder::new().prefix("oci-rs-e2e-consul.").tempdir()?;
         let http = free_port()?;
         let log = std::fs::File::create(folder.path().join("consul.log"))?;

@@ -16,7 +16,7 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-use crate::{Alloc, Context, Failure, Outcome, process};
+use crate::{Alloc, Context, Failure, Outcome, process, watch::patient};
 
 /// A person waits that long for something to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ impl Person {
         let stdio = || -> Outcome<Stdio> { Ok(Stdio::from(OwnedFd::from(File::from(side.try_clone()?)))) };
         // A session of its own, whose terminal this is: the kernel tells it of new sizes.
         let mut line = alloc.agent().command("setsid");
-        line.arg("--ctty").arg(alloc.agent().nomad_program());
+        line.arg("-c").arg(alloc.agent().nomad_program());
         line.args(["alloc", "exec", "-i", "-t", &alloc.id]).args(command).env("TERM", "xterm");
         let client = line.stdin(stdio()?).stdout(stdio()?).stderr(stdio()?).spawn().context("setsid")?;
         rustix::fs::fcntl_setfl(&terminal, OFlags::RDWR | OFlags::NONBLOCK)?;
@@ -64,7 +64,7 @@ impl Person {
     /// # Errors
     /// When it does not appear.
     pub fn sees(&mut self, text: &str) -> Outcome<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patient(PATIENCE);
         loop {
             if let Some(at) = self.screen.windows(text.len()).position(|part| part == text.as_bytes()) {
                 let seen: Vec<u8> = self.screen.drain(..at + text.len()).collect();
@@ -91,7 +91,7 @@ impl Person {
     /// When it does not end.
     pub fn sees_the_end(mut self) -> Outcome<(String, ExitStatus)> {
         let pid = self.client.id().cast_signed();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patient(PATIENCE);
         let end = loop {
             if let Some(status) = self.client.try_wait()? {
                 break status;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kit::{
     exec::{Requests, stdin},
     leak,
-    must::{Must, eventually, seconds},
+    must::{Must, eventually, patient, seconds},
     node::Node,
     plugin::Plugin,
     task::Task,
@@ -109,7 +109,7 @@ async fn a_command_that_does_not_read_stops_the_client() {
     // Until nothing moves any more.
     while sent < MUCH {
         let message = stdin(&noise.next(2048), false);
-        match tokio::time::timeout(Duration::from_millis(500), requests.reserve()).await {
+        match tokio::time::timeout(patient(Duration::from_millis(500)), requests.reserve()).await {
             Ok(permit) => permit.must("a session that takes input").send(message),
             Err(_) => break,
         }

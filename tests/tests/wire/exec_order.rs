@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kit::{
     exec::{size, stdin},
-    must::{Must, seconds},
+    must::{Must, patient, seconds},
     node::Node,
     plugin::Plugin,
     task::Task,
@@ -88,7 +88,8 @@ async fn any_order_of_messages() {
             (output, closes, result.must("a result").exit_code)
         };
         let both = async { tokio::join!(take, send).0 };
-        let (output, closes, code) = tokio::time::timeout(seconds(10), both).await.must("the end of the session");
+        let (output, closes, code) =
+            tokio::time::timeout(patient(seconds(10)), both).await.must("the end of the session");
         assert!(output == input, "seed {seed}: {} of {} bytes came back", output.len(), input.len());
         assert_eq!((closes, code), (2, 0), "seed {seed}");
     }
