@@ -129,7 +129,10 @@ pub(crate) fn find_in_system(program: &str) -> Option<PathBuf> {
 
 /// The agent's PATH, and behind it what it may lack.
 fn search_path() -> String {
-    let inherited = std::env::var("PATH").unwrap_or_default();
+    completed(&std::env::var("PATH").unwrap_or_default())
+}
+
+fn completed(inherited: &str) -> String {
     let own = SYSTEM_FOLDERS.into_iter().filter(|folder| !inherited.split(':').any(|known| known == *folder));
     inherited.split(':').filter(|folder| !folder.is_empty()).chain(own).collect::<Vec<_>>().join(":")
 }
@@ -187,7 +190,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::{Call, LONGEST_PROBLEM, Verb, search_path, told};
+    use super::{Call, LONGEST_PROBLEM, SYSTEM_FOLDERS, Verb, completed, told};
 
     /// A plugin that is a shell script.
     fn call(script: &str) -> (Result<Value, String>, String) {
@@ -238,8 +241,15 @@ mod tests {
 
     #[test]
     fn programs_of_the_system_are_found_whatever_the_agents_path_is() {
-        for folder in ["/usr/sbin", "/bin"] {
-            assert_eq!(search_path().split(':').filter(|known| *known == folder).count(), 1, "{}", search_path());
+        let all = SYSTEM_FOLDERS.join(":");
+        assert_eq!(completed(""), all);
+        assert_eq!(completed(&all), all);
+        assert_eq!(completed("/opt/bin::/usr/bin").split(':').take(2).collect::<Vec<_>>(), ["/opt/bin", "/usr/bin"]);
+        for path in ["", "/opt/bin::/usr/bin", "/sbin"] {
+            let found = completed(path);
+            for folder in SYSTEM_FOLDERS {
+                assert_eq!(found.split(':').filter(|known| *known == folder).count(), 1, "{path}: {found}");
+            }
         }
     }
 }
