@@ -7,23 +7,17 @@ use kit::{
     leak,
     must::{Must, eventually, patient, seconds},
     node::Node,
-    plugin::Plugin,
-    task::Task,
     tools::Images,
 };
 use proto::driver::ExecTaskStreamingResponse;
 use tonic::Streaming;
 
+use crate::exec_streaming::sleeper;
+
 const MIB: usize = 1 << 20;
 const MUCH: usize = 100 * MIB;
 /// What may be under way in the plugin and in the connection; `MUCH` would not fit.
 const LITTLE: usize = 16 * MIB;
-
-async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
-    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
-    plugin.started(&task).await;
-    task
-}
 
 /// Bytes of all values that never repeat in step with any buffer: the same ones each time.
 struct Noise(u64);

@@ -5,16 +5,10 @@ use std::time::Duration;
 use kit::{
     must::{Must, eventually, seconds},
     node::Node,
-    plugin::Plugin,
-    task::Task,
     tools::Images,
 };
 
-async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
-    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
-    plugin.started(&task).await;
-    task
-}
+use crate::exec_streaming::sleeper;
 
 fn runs(node: &Node, part: &str) -> bool {
     node.traces().processes.iter().any(|(_, line)| line.contains(part))

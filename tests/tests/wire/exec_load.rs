@@ -11,11 +11,7 @@ use kit::{
     tools::Images,
 };
 
-async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
-    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
-    plugin.started(&task).await;
-    task
-}
+use crate::exec_streaming::sleeper;
 
 /// How long checks are run; a minute is what the driver is measured by (`OCI_RS_CHECK_SECONDS=60`).
 fn check_seconds() -> u64 {

@@ -6,17 +6,11 @@ use kit::{
     exec::{size, stdin},
     must::{Must, patient, seconds},
     node::Node,
-    plugin::Plugin,
-    task::Task,
     tools::Images,
 };
 use proto::driver::{ExecTaskStreamingRequest, exec_task_streaming_request::Setup};
 
-async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
-    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
-    plugin.started(&task).await;
-    task
-}
+use crate::exec_streaming::sleeper;
 
 /// A random number generator whose seed a failure names.
 struct Dice(u64);

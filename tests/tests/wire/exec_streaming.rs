@@ -11,7 +11,8 @@ use kit::{
 };
 use proto::driver::ExecTaskStreamingRequest;
 
-async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
+/// A running task in which commands are run.
+pub async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
     let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
     plugin.started(&task).await;
     task
