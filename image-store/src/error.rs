@@ -152,6 +152,9 @@ pub enum PullError {
         /// The caller's limit.
         limit: Duration,
     },
+    /// Whoever asked for it wants it no more.
+    #[error("the pull was given up")]
+    GivenUp,
     /// Nothing arrived for too long.
     #[error("{host}: {what}: nothing arrived for {limit:?}")]
     Inactive {
@@ -247,6 +250,7 @@ impl PullError {
             | PullError::Malformed { .. }
             | PullError::Unsupported { .. }
             | PullError::NoPlatform { .. }
+            | PullError::GivenUp
             | PullError::Layer { .. } => false,
         }
     }

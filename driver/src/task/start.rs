@@ -59,7 +59,7 @@ pub async fn run(
     engine: Arc<Engine>,
     tasks: Tasks,
     task: NomadTask,
-    mut cancelled: watch::Receiver<bool>,
+    cancelled: watch::Receiver<bool>,
 ) -> Result<(Started, Alive), TaskError> {
     let began = std::time::Instant::now();
     let container = plan::container_id(&task.id);
@@ -70,11 +70,7 @@ pub async fn run(
     let profile = seccomp_profile(&spec).await?;
 
     failpoint::at("start-before-lease");
-    let acquire = lease_image(&engine, &spec, &task, &container, events.clone());
-    let lease = tokio::select! {
-        lease = acquire => lease?,
-        _ = cancelled.wait_for(|cancelled| *cancelled) => return Err(TaskError::Cancelled),
-    };
+    let lease = lease_image(&engine, &spec, &task, &container, (events.clone(), cancelled.clone())).await?;
     let pulled = began.elapsed();
 
     let node = node_facts(&engine).await?;
@@ -177,8 +173,12 @@ async fn lease_image(
     spec: &TaskSpec,
     task: &NomadTask,
     container: &ContainerId,
-    events: TaskEvents,
+    (events, mut cancelled): (TaskEvents, watch::Receiver<bool>),
 ) -> Result<ImageLease, TaskError> {
+    let given_up = async move {
+        // Nobody could cancel it any more: nobody wants it either.
+        drop(cancelled.wait_for(|cancelled| *cancelled).await);
+    };
     let reference = spec.image.parse().map_err(|error| TaskError::Invalid(format!("option image: {error}")))?;
     let timeout = Some(spec.image_pull_timeout.unwrap_or(engine.config.image_pull_timeout));
     let ready = match &spec.load {
@@ -187,31 +187,30 @@ async fn lease_image(
             let (task, below) = (task.clone(), path.clone());
             let source = blocking(move || super::load::open(&task, &below)).await?;
             let request = LoadRequest { source, name: format!("archive {path:?}"), reference, timeout };
-            engine.store.load(request, container.as_str()).await
+            engine.store.load_unless(request, container.as_str(), given_up).await
         }
-        None => pull(engine, spec, container, events, (reference, timeout)).await,
+        None => {
+            let progress = Arc::new(super::progress::PullEvents::new(events));
+            let request = pull_request(engine, spec, reference, timeout);
+            engine.store.acquire_unless(request, container.as_str(), progress, given_up).await
+        }
     };
-    let image = ready.map_err(|error| TaskError::Pull { image: spec.image.clone(), error })?;
+    let image = ready.map_err(|error| match error {
+        PullError::GivenUp => TaskError::Cancelled,
+        error => TaskError::Pull { image: spec.image.clone(), error },
+    })?;
     Ok(ImageLease { engine: engine.clone(), container: container.clone(), image, kept: false })
 }
 
-async fn pull(
-    engine: &Engine,
-    spec: &TaskSpec,
-    container: &ContainerId,
-    events: TaskEvents,
-    (reference, timeout): (Reference, Option<Duration>),
-) -> Result<Image, PullError> {
-    let request = PullRequest {
+fn pull_request(engine: &Engine, spec: &TaskSpec, reference: Reference, timeout: Option<Duration>) -> PullRequest {
+    PullRequest {
         reference,
         credentials: spec.auth.clone(),
         soft_fail: spec.auth_soft_fail,
         force: spec.force_pull,
         timeout,
         inactivity: engine.config.pull_activity_timeout,
-    };
-    let progress = Arc::new(super::progress::PullEvents::new(events));
-    engine.store.acquire(request, container.as_str(), progress).await
+    }
 }
 
 async fn node_facts(engine: &Arc<Engine>) -> Result<NodeFacts, TaskError> {

@@ -37,6 +37,7 @@ pub(super) async fn fetch_missing(
     record: &ImageRecord,
     layers: &[LayerRecord],
     progress: Arc<dyn Progress>,
+    whole: &Work,
 ) -> Result<Option<u64>, PullError> {
     let (keeper, wanted) = (Arc::clone(inner), layers.to_vec());
     let mut missing = blocking(move || {
@@ -62,7 +63,7 @@ pub(super) async fn fetch_missing(
     let meter = Arc::new(Meter::new(progress, bytes_total, missing.len()));
     let slots = Arc::new(Semaphore::new(inner.limits.parallel_per_pull.max(1)));
     let mut tasks = JoinSet::new();
-    let outstanding = Outstanding::new();
+    let outstanding = Outstanding::within(whole);
     for layer in missing {
         let (inner, sessions) = (Arc::clone(inner), Arc::clone(&sessions));
         let (meter, slots, work) = (Arc::clone(&meter), Arc::clone(&slots), outstanding.work());

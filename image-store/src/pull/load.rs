@@ -5,6 +5,7 @@
 //! and no other task ever takes for what a registry means by that name.
 
 use std::{
+    future::{self, Future},
     os::fd::OwnedFd,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
@@ -12,7 +13,7 @@ use std::{
 
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use super::{Image, Pin, blocking, fetch, interrupted};
+use super::{Image, Pin, blocking, fetch, interrupted, unless};
 use crate::{
     archive::{self, Found, FoundLayer, GivenUp, Source},
     digest::Hasher,
@@ -38,15 +39,18 @@ impl Store {
     /// Makes an image of an archive ready and leases it, as [`Store::acquire`] does for a registry's. Reads what `docker save`
     /// writes and OCI layouts, plain or compressed.
     pub async fn load(&self, request: LoadRequest, lease: &str) -> Result<Image, PullError> {
-        let (reference, limit) = (request.reference.to_string(), request.timeout);
-        let work = load(&self.inner, request, lease);
-        match limit {
-            None => work.await,
-            Some(limit) => {
-                let late = PullError::Timeout { reference, limit };
-                tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
-            }
-        }
+        self.load_unless(request, lease, future::pending()).await
+    }
+
+    /// The same until `given_up` is ready, as [`Store::acquire_unless`].
+    pub async fn load_unless(
+        &self,
+        request: LoadRequest,
+        lease: &str,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Image, PullError> {
+        let (reference, limit) = (request.reference.clone(), request.timeout);
+        unless(given_up, (&reference, limit), |work| load(&self.inner, request, lease, work)).await
     }
 }
 
@@ -59,7 +63,7 @@ impl Drop for GiveUp {
     }
 }
 
-async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str) -> Result<Image, PullError> {
+async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str, whole: Work) -> Result<Image, PullError> {
     let reference = request.reference.clone();
     let guard = GiveUp(GivenUp::default());
     let (keeper, given_up) = (Arc::clone(inner), Arc::clone(&guard.0));
@@ -72,9 +76,9 @@ async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str) -> Result<I
         fixups: Vec::new(),
         ready: false,
     };
-    let pin = Pin::with_room(inner, &lease).await?;
+    let pin = Pin::with_room(inner, &lease, &whole).await?;
     let source = Arc::new(source);
-    let work = || make_ready(inner, &source, &found, lease.clone(), Arc::clone(&pin.given_up));
+    let work = || make_ready(inner, &source, &found, (lease.clone(), pin.given_up()), &whole);
     let ready = match work().await {
         Err(error) if inner.makes_room(&error).await => work().await,
         ready => ready,
@@ -116,10 +120,10 @@ async fn make_ready(
     inner: &Arc<Inner>,
     source: &Arc<Source>,
     found: &Found,
-    mut lease: Lease,
-    given_up: Arc<Mutex<bool>>,
+    (mut lease, given_up): (Lease, Arc<Mutex<bool>>),
+    whole: &Work,
 ) -> Result<Stack, PullError> {
-    let layers = load_layers(inner, source, unique(&found.layers)).await?;
+    let layers = load_layers(inner, source, unique(&found.layers), whole).await?;
     let record = ImageRecord {
         reference: lease.reference.clone(),
         resolved: found.id.clone(),
@@ -147,10 +151,11 @@ async fn load_layers(
     inner: &Arc<Inner>,
     source: &Arc<Source>,
     layers: Vec<FoundLayer>,
+    whole: &Work,
 ) -> Result<Vec<LayerRecord>, PullError> {
     let slots = Arc::new(Semaphore::new(inner.limits.parallel_per_pull.max(1)));
     let mut tasks = JoinSet::new();
-    let outstanding = Outstanding::new();
+    let outstanding = Outstanding::within(whole);
     for (at, layer) in layers.into_iter().enumerate() {
         let (inner, source, slots) = (Arc::clone(inner), Arc::clone(source), Arc::clone(&slots));
         let work = outstanding.work();

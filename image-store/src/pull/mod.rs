@@ -2,8 +2,8 @@
 //!
 //! The registry is asked what a name means now (or not, if that is known and may not have changed), the lease is written, missing
 //! layers stream through the unpacker side by side, and only then is the image recorded. Whoever asks for the same content at the
-//! same time shares the work; nobody shares another's failure. Dropping the future gives the pull up and leaves nothing behind
-//! but finished layers.
+//! same time shares the work; nobody shares another's failure. A pull that is given up leaves nothing behind but finished layers:
+//! when that is told, or, if its future is dropped, soon after.
 
 mod access;
 mod fetch;
@@ -12,9 +12,10 @@ mod resolve;
 
 use std::{
     collections::HashSet,
+    future::{self, Future},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 pub use load::LoadRequest;
@@ -27,7 +28,7 @@ use crate::{
     manifest::ImageConfig,
     progress::{Progress, PullEvent},
     reference::Reference,
-    store::{Inner, LayerRecord, Lease, Source, Stack, Store},
+    store::{Inner, LayerRecord, Lease, Outstanding, Source, Stack, Store, Work},
 };
 
 /// An image that is ready to be mounted.
@@ -54,14 +55,47 @@ impl Store {
         lease: &str,
         progress: Arc<dyn Progress>,
     ) -> Result<Image, PullError> {
-        let work = acquire(&self.inner, &request, lease, progress);
-        match request.timeout {
-            None => work.await,
-            Some(limit) => tokio::time::timeout(limit, work)
-                .await
-                .unwrap_or_else(|_| Err(PullError::Timeout { reference: request.reference.to_string(), limit })),
-        }
+        self.acquire_unless(request, lease, progress, future::pending()).await
     }
+
+    /// The same until `given_up` is ready: [`PullError::GivenUp`], and nothing is under way any more.
+    pub async fn acquire_unless(
+        &self,
+        request: PullRequest,
+        lease: &str,
+        progress: Arc<dyn Progress>,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Image, PullError> {
+        let work = |work| acquire(&self.inner, &request, lease, progress, work);
+        unless(given_up, (&request.reference, request.timeout), work).await
+    }
+}
+
+/// Does the work until its limit, or until its caller gives it up. What it still has to undo on other threads is undone then.
+async fn unless<T, F: Future<Output = Result<T, PullError>>>(
+    given_up: impl Future<Output = ()>,
+    (reference, limit): (&Reference, Option<Duration>),
+    work: impl FnOnce(Work) -> F,
+) -> Result<T, PullError> {
+    let outstanding = Outstanding::new();
+    let late = async {
+        match limit {
+            Some(limit) => tokio::time::sleep(limit).await,
+            None => future::pending().await,
+        }
+        PullError::Timeout { reference: reference.to_string(), limit: limit.unwrap_or_default() }
+    };
+    // Not pinned here: it has to go before its end is waited for.
+    let mut work = Box::pin(work(outstanding.work()));
+    let error = tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = given_up => PullError::GivenUp,
+        late = late => late,
+    };
+    drop(work);
+    outstanding.settled().await;
+    Err(error)
 }
 
 async fn acquire(
@@ -69,6 +103,7 @@ async fn acquire(
     request: &PullRequest,
     lease: &str,
     progress: Arc<dyn Progress>,
+    whole: Work,
 ) -> Result<Image, PullError> {
     let started = Instant::now();
     let reference = request.reference.clone();
@@ -85,10 +120,10 @@ async fn acquire(
         fixups: Vec::new(),
         ready: false,
     };
-    let pin = Pin::with_room(inner, &lease).await?;
+    let pin = Pin::with_room(inner, &lease, &whole).await?;
     let work = || {
-        let lease = (lease.clone(), Arc::clone(&pin.given_up));
-        make_ready(inner, &request, (&resolved, news), lease, Arc::clone(&progress))
+        let lease = (lease.clone(), pin.given_up());
+        make_ready(inner, &request, (&resolved, news), lease, Arc::clone(&progress), &whole)
     };
     let ready = match work().await {
         Err(error) if inner.makes_room(&error).await => work().await,
@@ -113,9 +148,10 @@ async fn make_ready(
     (resolved, news): (&Arc<Resolved>, News),
     (mut lease, given_up): (Lease, Arc<Mutex<bool>>),
     progress: Arc<dyn Progress>,
+    whole: &Work,
 ) -> Result<(Option<u64>, Stack), PullError> {
     let layers = without_duplicates(&resolved.record.layers);
-    let fetched = fetch::fetch_missing(inner, request, &resolved.record, &layers, progress).await?;
+    let fetched = fetch::fetch_missing(inner, request, &resolved.record, &layers, progress, whole).await?;
     let (keeper, resolved) = (Arc::clone(inner), Arc::clone(resolved));
     let stack = blocking(move || {
         failpoint::at("pull-before-save");
@@ -132,30 +168,26 @@ async fn make_ready(
 
 /// A lease that is undone unless the pull succeeds, also when the pull is given up.
 struct Pin {
-    inner: Arc<Inner>,
-    name: String,
-    before: Option<Lease>,
-    armed: bool,
-    /// File work goes on when its future is dropped: nothing may write the lease after it was undone.
-    given_up: Arc<Mutex<bool>>,
+    undo: Option<Undo>,
 }
 
 impl Pin {
-    async fn new(inner: &Arc<Inner>, lease: &Lease) -> Result<Pin, PullError> {
-        let (keeper, lease) = (Arc::clone(inner), lease.clone());
+    async fn new(inner: &Arc<Inner>, lease: &Lease, whole: &Work) -> Result<Pin, PullError> {
+        let (inner, lease, whole) = (Arc::clone(inner), lease.clone(), whole.clone());
         let pinned = blocking(move || {
             failpoint::at("pull-before-lease");
-            let before = keeper.pin(&lease)?;
+            let before = inner.pin(&lease)?;
             failpoint::at("pull-before-layers");
-            Ok(Pin { inner: keeper, name: lease.name, before, armed: true, given_up: Arc::default() })
+            let undo = Undo { inner, name: lease.name, before, done: false, given_up: Arc::default(), _whole: whole };
+            Ok(Pin { undo: Some(undo) })
         });
         Ok(pinned.await?)
     }
 
     /// The same on a disk so full that it may take removing an image.
-    async fn with_room(inner: &Arc<Inner>, lease: &Lease) -> Result<Pin, PullError> {
-        let pinned = match Pin::new(inner, lease).await {
-            Err(error) if inner.makes_room(&error).await => Pin::new(inner, lease).await,
+    async fn with_room(inner: &Arc<Inner>, lease: &Lease, whole: &Work) -> Result<Pin, PullError> {
+        let pinned = match Pin::new(inner, lease, whole).await {
+            Err(error) if inner.makes_room(&error).await => Pin::new(inner, lease, whole).await,
             pinned => pinned,
         };
         match pinned {
@@ -164,45 +196,62 @@ impl Pin {
         }
     }
 
-    /// Keeps the lease of a success. After a failure the lease is undone, and what takes up a full disk is given back.
-    async fn end<T>(mut self, ready: Result<T, PullError>, layers: &[LayerRecord]) -> Result<T, PullError> {
-        self.armed = false;
-        let failure = match ready {
-            Ok(ready) => return Ok(ready),
-            Err(failure) => failure,
-        };
-        let (name, inner) = (self.name.clone(), Arc::clone(&self.inner));
-        if let Err(error) = blocking(self.undo()).await {
-            // What the pull failed of says more, and is often the same.
-            tracing::warn!(lease = name, %error, "the lease of a failed pull stays");
-        }
-        Err(inner.out_of_space(failure, layers).await)
+    fn given_up(&self) -> Arc<Mutex<bool>> {
+        self.undo.as_ref().map(|undo| Arc::clone(&undo.given_up)).unwrap_or_default()
     }
 
-    fn undo(&mut self) -> impl FnOnce() -> Result<(), StoreError> + Send + use<> {
-        let (inner, name, before) = (Arc::clone(&self.inner), std::mem::take(&mut self.name), self.before.take());
-        let given_up = Arc::clone(&self.given_up);
-        move || {
-            *given_up.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            inner.unpin(&name, before.as_ref())
-        }
+    /// Keeps the lease of a success. After a failure the lease is undone, and what takes up a full disk is given back.
+    async fn end<T>(mut self, ready: Result<T, PullError>, layers: &[LayerRecord]) -> Result<T, PullError> {
+        let Some(mut undo) = self.undo.take() else { return ready };
+        let failure = match ready {
+            Ok(ready) => {
+                undo.done = true;
+                return Ok(ready);
+            }
+            Err(failure) => failure,
+        };
+        let inner = Arc::clone(&undo.inner);
+        blocking(move || {
+            drop(undo);
+            Ok(())
+        })
+        .await?;
+        Err(inner.out_of_space(failure, layers).await)
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if !self.armed {
+        let Some(undo) = self.undo.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            // A runtime that shuts down drops what it does not run, and that undoes it as well.
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(undo))),
+            Err(_) => drop(undo),
+        }
+    }
+}
+
+/// Puts back, when it is dropped, what a lease replaced.
+struct Undo {
+    inner: Arc<Inner>,
+    name: String,
+    before: Option<Lease>,
+    /// There is nothing to put back: the pull succeeded.
+    done: bool,
+    /// File work goes on when its future is dropped: nothing may write the lease after it was undone.
+    given_up: Arc<Mutex<bool>>,
+    _whole: Work,
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if self.done {
             return;
         }
-        let (name, undo) = (self.name.clone(), self.undo());
-        let undo = move || {
-            if let Err(error) = undo() {
-                tracing::warn!(lease = name, %error, "the lease of a failed pull stays");
-            }
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(undo)),
-            Err(_) => undo(),
+        *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        if let Err(error) = self.inner.unpin(&self.name, self.before.as_ref()) {
+            // What the pull failed of says more, and is often the same.
+            tracing::warn!(lease = self.name, %error, "the lease of a failed pull stays");
         }
     }
 }

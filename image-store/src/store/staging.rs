@@ -74,9 +74,14 @@ pub(crate) struct Staged {
 }
 
 /// Held by whatever a pull has under way on other threads.
-pub(crate) type Work = mpsc::Sender<()>;
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    _part: mpsc::Sender<()>,
+    /// Of what it is a part.
+    _whole: Option<Box<Work>>,
+}
 
-/// Waits for everything that a pull has staged to be committed or removed.
+/// Waits for everything that a pull has under way on other threads: staged layers to be committed or removed, leases to be undone.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     work: Work,
@@ -85,8 +90,17 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     pub(crate) fn new() -> Self {
-        let (work, ended) = mpsc::channel(1);
-        Self { work, ended }
+        Self::of(None)
+    }
+
+    /// A part of other work, which is not done before this is.
+    pub(crate) fn within(whole: &Work) -> Self {
+        Self::of(Some(Box::new(whole.clone())))
+    }
+
+    fn of(whole: Option<Box<Work>>) -> Self {
+        let (part, ended) = mpsc::channel(1);
+        Self { work: Work { _part: part, _whole: whole }, ended }
     }
 
     pub(crate) fn work(&self) -> Work {

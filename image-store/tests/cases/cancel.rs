@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use image_store::Silent;
+use image_store::{PullError, Silent};
 
 use crate::{
     child::open,
@@ -33,6 +33,20 @@ async fn cut_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
         }
     })
     .await
+}
+
+/// Ready when it was polled so many times.
+fn ready_after(polls: usize) -> impl Future<Output = ()> {
+    let mut left = polls;
+    std::future::poll_fn(move |context| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        // Whoever waits for it polls it beside its work: again, at once.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
 }
 
 /// A runtime that does one thing after the other, so that it can be told when it has done everything.
@@ -98,5 +112,47 @@ async fn drop_at_any_time() {
             Err(_) => settles(folder.path()).await,
         }
         world.assert_recovers(folder.path()).await;
+    }
+}
+
+#[test]
+fn a_pull_given_up_has_nothing_left_when_that_is_told() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (given_up, done) = runtime().block_on(async {
+        let (mut given_up, mut done) = (0, 0);
+        let world = World::new().await;
+        // An odd step, so that the ends of a pull's parts are met as well as their middles.
+        for polls in (0..4000).step_by(97) {
+            let folder = tempfile::tempdir().unwrap();
+            let store = open(folder.path());
+            let request = request(&world.images[0].0);
+            match store.acquire_unless(request, "task", Arc::new(Silent), ready_after(polls)).await {
+                Ok(_) => done += 1,
+                Err(PullError::GivenUp) => {
+                    given_up += 1;
+                    assert_nothing_left(folder.path());
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        (given_up, done)
+    });
+    assert!(given_up > 5, "{given_up} pulls were given up, {done} done");
+}
+
+#[test]
+fn a_pull_dropped_with_its_runtime_is_undone() {
+    let serving = tokio::runtime::Runtime::new().unwrap();
+    let world = serving.block_on(World::new());
+    for polls in 1..12 {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let runtime = one_by_one();
+        let pull = store.acquire(request(&world.images[0].0), "task", Arc::new(Silent));
+        let done = runtime.block_on(cut_after(polls, pull));
+        // What was to be undone on its threads has not begun.
+        drop(runtime);
+        assert!(done.is_none(), "only {polls} polls");
+        assert_eq!(listing(&folder.path().join("leases")), Vec::<std::path::PathBuf>::new(), "after {polls} polls");
     }
 }
