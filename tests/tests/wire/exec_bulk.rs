@@ -7,6 +7,7 @@ use kit::{
     leak,
     must::{Must, eventually, patient, seconds},
     node::Node,
+    plugin::Plugin,
     tools::Images,
 };
 use proto::driver::ExecTaskStreamingResponse;
@@ -71,6 +72,24 @@ async fn take_noise(answers: &mut Streaming<ExecTaskStreamingResponse>) -> (usiz
     (count, wrong, code)
 }
 
+/// The plugin's memory as it was before.
+struct Memory {
+    plugin: i32,
+    before: u64,
+}
+
+impl Memory {
+    fn of(plugin: &Plugin) -> Self {
+        let plugin = plugin.process.pid();
+        Self { plugin, before: leak::anonymous_memory(plugin) }
+    }
+
+    fn assert_has_not_grown(&self) {
+        let grown = leak::anonymous_memory(self.plugin).saturating_sub(self.before) as usize;
+        assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_mebibytes_there_and_back_are_the_same() {
     let node = Node::new();
@@ -78,12 +97,11 @@ async fn a_hundred_mebibytes_there_and_back_are_the_same() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     plugin.sh(&task, "true").await;
-    let before = leak::anonymous_memory(plugin.process.pid());
+    let memory = Memory::of(&plugin);
     let (requests, mut answers) = plugin.exec_raw(task.id(), &["cat"]).await;
     let (taken, ()) = tokio::join!(take_noise(&mut answers), send_noise(&requests, MUCH));
     assert_eq!(taken, (MUCH, None, 0), "bytes, the first wrong one, exit code");
-    let grown = leak::anonymous_memory(plugin.process.pid()).saturating_sub(before) as usize;
-    assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
+    memory.assert_has_not_grown();
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -96,7 +114,7 @@ async fn a_command_that_does_not_read_stops_the_client() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     plugin.sh(&task, "mkfifo /tmp/go 2>/dev/null || mknod /tmp/go p").await;
-    let before = leak::anonymous_memory(plugin.process.pid());
+    let memory = Memory::of(&plugin);
     let (requests, mut answers) = plugin.exec_raw(task.id(), &["/bin/sh", "-c", "read x </tmp/go; exec cat"]).await;
     let mut noise = Noise::new();
     let mut sent = 0;
@@ -110,8 +128,7 @@ async fn a_command_that_does_not_read_stops_the_client() {
         sent += 2048;
     }
     assert!(sent < LITTLE, "{sent} bytes were taken for a command that reads nothing");
-    let grown = leak::anonymous_memory(plugin.process.pid()).saturating_sub(before) as usize;
-    assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
+    memory.assert_has_not_grown();
     // The last chunk that was made above was not sent.
     let rest = async {
         plugin.sh(&task, "echo >/tmp/go").await;
@@ -131,7 +148,7 @@ async fn a_client_that_does_not_read_stops_the_command() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     plugin.sh(&task, "true").await;
-    let before = leak::anonymous_memory(plugin.process.pid());
+    let memory = Memory::of(&plugin);
     let size = MUCH.to_string();
     let (requests, mut answers) = plugin.exec_raw(task.id(), &["head", "-c", &size, "/dev/zero"]).await;
     let written = || {
@@ -149,8 +166,7 @@ async fn a_client_that_does_not_read_stops_the_command() {
     });
     assert!(stopped.await, "the command goes on writing: {last:?}");
     assert!(last.must("a count") < LITTLE, "{last:?} bytes were taken from the command");
-    let grown = leak::anonymous_memory(plugin.process.pid()).saturating_sub(before) as usize;
-    assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
+    memory.assert_has_not_grown();
     let (mut count, mut code) = (0, -1);
     while let Some(message) = answers.message().await.must("the session") {
         count += message.stdout.map_or(0, |stdout| stdout.data.len());
