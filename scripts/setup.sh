@@ -100,6 +100,21 @@ linux() {
     rm -rf "$work"
 }
 
+# What loads an AppArmor profile into that kernel; installed, it would bring its policies with it.
+apparmor_parser() {
+    [ -e "$TOOLS/linux/apparmor_parser" ] && return 0
+    local work
+    say "Unpacking AppArmor's parser for the same machine"
+    work=$(mktemp -d "$TOOLS/.apparmor.XXXXXX")
+    (
+        cd "$work"
+        apt-get download -q -o APT::Sandbox::User=root apparmor >/dev/null
+        dpkg-deb -x ./*.deb tree
+    )
+    mv "$(find "$work/tree" -name apparmor_parser -type f)" "$TOOLS/linux/"
+    rm -rf "$work"
+}
+
 linux_package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1; }
 
 packages
@@ -110,4 +125,5 @@ if [ "${1:-}" != demo ]; then
     envoy
     cargo_deny
     linux
+    apparmor_parser
 fi

@@ -7,11 +7,13 @@
 #   test-v2.sh containers groups   one suite; with words, the cases whose names contain one
 . "$(dirname "$0")/lib.sh"
 
-SUITES="runtime containers wire chaos nomad"
+SUITES="runtime containers wire chaos nomad conformance"
 # Programs of this machine that the tests call; everything else is busybox.
 PROGRAMS="bash cp install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch"
 # Those that tasks with a network of their own, a group's or the driver's, need besides.
 NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save"
+# Those with which Nomad's own driver tests are prepared.
+CONFORMANCE_PROGRAMS="curl docker-registry skopeo sort"
 # Those that a Nomad agent and its cases call.
 NOMAD_PROGRAMS="docker-registry script skopeo sort"
 
@@ -31,6 +33,7 @@ suite() {
         containers) echo "suite containers /tests/containers $words" ;;
         wire) echo "suite wire /tests/wire --test-threads=2 $words" ;;
         chaos) echo "suite chaos env CHAOS_LIVES=${CHAOS_LIVES:-40} /tests/chaos --test-threads=1 $words" ;;
+        conformance) echo "suite conformance env OCI_RS_CONFORMANCE_TESTS=/tests/conformance bash $ROOT/scripts/conformance.sh $words" ;;
         nomad) echo "suite nomad env OCI_RS_E2E=1 OCI_RS_NOMAD=/tests/nomad-agent /tests/nomad ${words:-batch_}" ;;
         *) die "no suite $name; there are: $SUITES" ;;
     esac
@@ -42,7 +45,7 @@ suites() {
         all) for name in $SUITES; do suite "$name"; done ;;
         quick)
             suite containers groups_ exec_same exec_rights exec_process_limit exec_kill exec_shows life_runs files_devices \
-                files_hidden files_propagation process_rights roots_of_many
+                files_hidden files_propagation files_dev process_rights process_apparmor roots_of_many
             suite wire limits:: stats:: security:: ends::
             suite nomad batch_out_of_memory
             ;;
@@ -91,9 +94,15 @@ make_root() {
     # Where tests look for what lies beside their sources.
     mkdir -p "$root$ROOT/tests"
     cp -r tests/fixtures "$root$ROOT/tests/"
+    mkdir -p "$root$ROOT/runtime/tests" "$root$ROOT/runtime/src/spec/tests"
+    cp -r runtime/tests/oci-schema "$root$ROOT/runtime/tests/"
+    cp -r runtime/src/spec/tests/golden "$root$ROOT/runtime/src/spec/tests/"
+    program "$TOOLS/linux/apparmor_parser"
+    mv "$root$TOOLS/linux/apparmor_parser" "$root/usr/sbin/"
     strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
-    if suites "$@" | grep -Eq '^suite (wire|chaos|nomad) '; then add_networks; fi
+    if suites "$@" | grep -Eq '^suite (wire|chaos|nomad|conformance) '; then add_networks; fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
+    if suites "$@" | grep -q '^suite conformance '; then add_conformance; fi
     install -m755 "$ROOT/scripts/vm/init" "$root/init"
     # Emulated, everything takes ten times as long.
     { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=10"; suites "$@"; } >"$root/suites"
@@ -117,6 +126,16 @@ add_nomad() {
     mkdir -p "$root$ROOT/e2e" "$root$ROOT/scripts"
     cp -r e2e/{cni,image,jobs} e2e/*.hcl* "$root$ROOT/e2e/"
     cp scripts/{image,lib}.sh "$root$ROOT/scripts/"
+}
+
+# Nomad's own driver tests, built here, where there is Go.
+add_conformance() {
+    local name
+    for name in $CONFORMANCE_PROGRAMS; do program "$(command -v "$name")"; done
+    (cd e2e/conformance && go test -c -trimpath -o "$root/tests/conformance" .)
+    mkdir -p "$root$ROOT/e2e" "$root$ROOT/scripts"
+    cp -r e2e/image "$root$ROOT/e2e/"
+    cp scripts/{conformance,image,lib}.sh "$root$ROOT/scripts/"
 }
 
 machine() {
@@ -167,7 +186,7 @@ cleanup() {
     exit "$status"
 }
 
-command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux/vmlinuz" ] || die "qemu or its kernel is missing: run scripts/setup.sh"
+command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux/vmlinuz" ] && [ -e "$TOOLS/linux/apparmor_parser" ] || die "qemu, its kernel or what goes with it is missing: run scripts/setup.sh"
 suites "$@" >/dev/null
 folder=$(mktemp -d -t oci-rs-v2.XXXXXX)
 root=$folder/root
