@@ -204,7 +204,9 @@ fn shortcomings(context: &TaskContext, container: &ContainerPlan) -> Vec<String>
     let mut texts = Vec::new();
     if context.node.swap_uncounted && container.resources.memory_limit.is_some() {
         texts.push(
-            "This node's kernel does not count swap (it needs swapaccount=1): the task can use swap beyond its memory limit".to_owned(),
+            "This node's kernel does not count swap (it needs swapaccount=1): what of the task's memory it swaps out when the node has \
+             no other left comes on top of the memory limit"
+                .to_owned(),
         );
     }
     let labelled = context.task.mounts.iter().filter(|mount| !mount.selinux_label.is_empty());

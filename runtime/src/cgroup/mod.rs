@@ -99,6 +99,14 @@ impl Groups {
         Ok(Self { mode, members })
     }
 
+    /// Makes the groups above on v2, where the engine fails if somebody else makes one of them at the same moment.
+    pub fn make_parents(&self) -> Result<(), RuntimeError> {
+        for parent in self.members.iter().filter(|_| self.mode == Mode::V2).filter_map(|group| group.path.parent()) {
+            fs::create_dir_all(parent).context(|| format!("making the control group {}", parent.display()))?;
+        }
+        Ok(())
+    }
+
     /// The group that a controller's files are in.
     pub fn of(&self, controller: &str) -> Option<&Path> {
         self.members

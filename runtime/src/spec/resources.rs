@@ -16,6 +16,10 @@ pub(super) fn resources(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(-1);
     memory.set_limit(limits.memory_limit.map(bytes)).set_reservation(limits.memory_reservation.map(bytes));
     let mut resources = LinuxResources::default();
+    if facts.cgroup_mode == Mode::V1 {
+        // The one way to say it for a task without a limit, or where the kernel does not count swap. Version 2 has no such file.
+        memory.set_swappiness(Some(0));
+    }
     if facts.swap_accounting {
         // Memory and swap together: no swap beyond the limit.
         memory.set_swap(limits.memory_limit.map(bytes));
