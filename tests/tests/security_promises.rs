@@ -39,7 +39,8 @@ fn is_test(source: &str, test: &str) -> bool {
     let Some(at) = lines.iter().position(head) else { return false };
     let above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
     let attribute = above.into_iter().any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"));
-    attribute || lines.iter().any(|line| line.starts_with("(\"") && line.ends_with(&format!(", {test}),")))
+    let listed = format!(", {test})");
+    attribute || lines.iter().any(|line| line.contains("(\"") && line.contains(&listed))
 }
 
 #[test]

@@ -12,7 +12,8 @@ use std::{
 };
 
 use rustix::{
-    fs::{Mode, fchown},
+    fs::{CWD, Mode, fchown},
+    mount::{MoveMountFlags, move_mount},
     process::{Resource, Rlimit, Uid, setrlimit, umask},
     termios::{Winsize, tcsetwinsize},
     thread::{
@@ -42,6 +43,8 @@ pub(crate) struct Launch {
     pub uid: u32,
     /// Standard input is the terminal, to be owned by the user.
     pub terminal: bool,
+    /// A copy of mounts, by its descriptor, that is attached over the container's /dev.
+    pub dev: Option<RawFd>,
     /// The network namespace is new.
     pub loopback: bool,
     /// Stay as process 1 and let a child be the command.
@@ -104,6 +107,10 @@ impl Launch {
             fchown(stdin, Some(Uid::from_raw(self.uid)), None)
                 .and_then(|()| tcsetwinsize(stdin, TERMINAL_SIZE))
                 .map_err(|error| step("preparing the terminal")(error.into()))?;
+        }
+        if let Some(dev) = self.dev {
+            move_mount(&*sys::file_of(dev), "", CWD, "/dev", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                .map_err(|error| step("mounting the host's /dev")(error.into()))?;
         }
         if self.loopback {
             sys::loopback_up().map_err(step("switching the loopback device on"))?;

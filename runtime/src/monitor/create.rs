@@ -11,16 +11,16 @@ use std::{
 };
 
 use rustix::{
-    fs::{OFlags, statfs},
+    fs::{Mode, OFlags, statfs},
     mount::{MountPropagationFlags, mount_change},
-    process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal},
+    process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, umask},
     thread::{CapabilitySet, capability_is_in_bounding_set},
 };
 
 use super::{Created, output::Outputs, terminal::Console};
 use crate::{
     apparmor,
-    cgroup::{self, Access, DeviceRule, Groups, Mode},
+    cgroup::{self, Access, DeviceRule, Groups},
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
@@ -69,10 +69,12 @@ fn create(
     let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_oom_score(plan.oom_score_adj)?;
     check_network(&plan.namespaces.network)?;
+    // Places in the root and groups are for the container's users to enter. What is ours alone is made with modes that say so.
+    umask(Mode::from_raw_mode(0o022));
     // Inherited by all that becomes of this process.
     sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
     plan.security.apparmor.as_deref().map_or(Ok(()), apparmor::confine_at_exec)?;
-    let host_mounts = HostMounts::open(&plan)?;
+    let mut host_mounts = HostMounts::open(&plan)?;
     leave_host_mounts()?;
     failpoint::at("creator-before-root");
     let root = make_root(task, data_dir, &plan)?;
@@ -80,6 +82,7 @@ fn create(
         make_volume(volume, &root)?;
     }
     failpoint::at("creator-before-paths");
+    let dev = host_mounts.take_dev(&plan)?;
     let sources = host_mounts.prepare(&plan, &task.mounts())?;
     let user = resolve_user(&plan, &root)?;
     prepare_paths(task, &plan, &root, &sources)?;
@@ -88,19 +91,20 @@ fn create(
     let groups = Groups::plan(&plan.cgroup)?;
     failpoint::at("creator-before-groups");
     task.commit(CGROUP, &groups)?;
+    groups.make_parents()?;
     cgroup::reset_limits(&groups)?;
     let devices = find_devices(&plan)?;
     let held = held_capabilities();
-    let complete = complete_spec(task, &plan, &root, &user, &groups, &devices)?;
+    let spec = engine_spec(task, &plan, &root, &user, &groups, &devices, &sources)?;
     let stdio = stdio(outputs).context(|| "opening the container's standard streams".to_owned())?;
     let parts = Parts {
         id: &plan.id,
         state: &task.engine_state(),
         bundle: &task.engine_bundle(),
-        spec: &spec::for_engine(&complete, &user.home, &sources),
+        spec: &spec,
         stdio,
         console_socket: console.as_ref().map(Console::path),
-        launch: launch(&plan, &user, held, report.as_raw_fd())?,
+        launch: Launch { dev: dev.as_ref().map(AsRawFd::as_raw_fd), ..launch(&plan, &user, held, report.as_raw_fd())? },
     };
     failpoint::at("creator-before-build");
     let mut built = match engine::build(parts) {
@@ -130,36 +134,40 @@ fn create(
     }
 }
 
-/// The OCI spec of the container, which is written to its bundle too.
-fn complete_spec(
+/// The engine's OCI spec. The complete one is written to the container's bundle.
+fn engine_spec(
     task: &TaskDir,
     plan: &ContainerPlan,
     root: &Root,
     user: &ResolvedUser,
     groups: &Groups,
     devices: &[HostDevice],
+    sources: &Sources,
 ) -> Result<Spec, StartError> {
-    let spec = spec::oci_spec(
-        plan,
-        &Facts {
-            user,
-            cgroup_mode: groups.mode,
-            swap_accounting: groups.count_swap(),
-            held: held_capabilities(),
-            kernel: kernel_version(),
-            devices,
-            rootfs: &task.rootfs(),
-            files: &task.files(),
-            visible_groups: &visible_groups(plan, groups),
-            writable_paths: &writable_paths(plan, root)?,
-        },
-    )?;
+    let facts = Facts {
+        user,
+        cgroup_mode: groups.mode,
+        swap_accounting: groups.count_swap(),
+        held: held_capabilities(),
+        kernel: kernel_version(),
+        devices,
+        rootfs: &task.rootfs(),
+        files: &task.files(),
+        visible_groups: &visible_groups(plan, groups),
+        writable_paths: &writable_paths(plan, root)?,
+    };
+    let mut spec = spec::oci_spec(plan, &facts)?;
     let write = || -> io::Result<()> {
         private_dir(&task.bundle())?;
         private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec_pretty(&spec)?)
     };
     write().context(|| format!("writing {}", task.bundle().display()))?;
-    Ok(spec)
+    if let Some(dev) = spec::host_dev(plan) {
+        let mut without = plan.clone();
+        without.mounts.remove(dev);
+        spec = spec::oci_spec(&without, &facts)?;
+    }
+    Ok(spec::for_engine(&spec, &user.home, sources))
 }
 
 impl From<SpecError> for StartError {
@@ -322,11 +330,13 @@ pub(crate) fn held_capabilities() -> CapabilityMask {
     CapabilityMask((0..64).filter(held).fold(0, |mask, bit| mask | 1 << bit))
 }
 
-/// The v1 groups that programs in the container look at to size themselves.
+/// The groups that programs in the container look at to size themselves. On v2 a namespace of the container's own shows them, and
+/// who is privileged sees all there are.
 fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf)> {
     const LOOKED_AT: [&str; 6] = ["memory", "cpu", "cpuacct", "cpuset", "pids", "blkio"];
-    if groups.mode == Mode::V2 {
-        return Vec::new();
+    if groups.mode == cgroup::Mode::V2 {
+        let bound = !plan.namespaces.private_cgroup && !plan.security.privileged;
+        return groups.members.iter().filter(|_| bound).map(|group| (String::new(), group.path.clone())).collect();
     }
     let path = |name: &&str| match (&plan.cgroup.cpuset_v1, *name) {
         (Some(cpuset), "cpuset") => Some(cpuset.clone()),
@@ -352,6 +362,7 @@ pub(crate) fn launch(
         env: spec::environment(plan, user),
         uid: user.uid,
         terminal: plan.terminal,
+        dev: None,
         loopback: plan.namespaces.network == Network::Private,
         init: plan.init,
         rlimits: rlimits(plan, held)?,
@@ -424,8 +435,8 @@ fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Re
 /// Does to the container's groups what libcontainer does not: the caller's own cores (v1), devices (v2).
 fn place(plan: &ContainerPlan, groups: &Groups, devices: &[HostDevice], init: i32) -> Result<(), StartError> {
     match (groups.mode, &plan.cgroup.cpuset_v1) {
-        (Mode::V1, Some(group)) => Ok(cgroup::join_cpuset(group, &plan.resources, init)?),
-        (Mode::V2, _) if !plan.security.privileged => {
+        (cgroup::Mode::V1, Some(group)) => Ok(cgroup::join_cpuset(group, &plan.resources, init)?),
+        (cgroup::Mode::V2, _) if !plan.security.privileged => {
             let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
             let group = groups.of("devices").ok_or_else(|| StartError::internal("the container has no group"))?;
             Ok(cgroup::restrict_devices(group, &rules)?)

@@ -25,8 +25,8 @@ use rustix::{
 use crate::{
     error::{StartError, StartErrorKind},
     plan::{Confined, ContainerPlan, MountKind, Propagation},
-    spec::{Source, Sources},
-    sys::{PropagationType, set_propagation},
+    spec::{Source, Sources, host_dev},
+    sys::{PropagationType, make_readonly, set_propagation},
 };
 
 /// Copies of the host's mounts: index in the plan's mounts, the copy.
@@ -44,11 +44,22 @@ impl HostMounts {
                 (Some(confined), Some(folder)) => Some(resolve(confined, folder, source)?),
                 _ => None,
             };
-            if found.is_some() || propagation == Propagation::Bidirectional {
+            if found.is_some() || propagation == Propagation::Bidirectional || host_dev(plan) == Some(index) {
                 copies.push((index, copy(found.as_ref(), source, propagation)?));
             }
         }
         Ok(Self(copies))
+    }
+
+    /// The copy that is mounted over the container's /dev when all else is done.
+    pub fn take_dev(&mut self, plan: &ContainerPlan) -> Result<Option<OwnedFd>, StartError> {
+        let Some(index) = host_dev(plan) else { return Ok(None) };
+        let Some(at) = self.0.iter().position(|(taken, _)| *taken == index) else { return Ok(None) };
+        let (_, copy) = self.0.swap_remove(at);
+        if plan.mounts[index].readonly {
+            make_readonly(copy.as_fd()).map_err(|error| failed(Path::new("/dev"), error))?;
+        }
+        Ok(Some(copy))
     }
 
     /// Prepares what needs preparing in `folder`, in the mount namespace that the container is made from.
@@ -58,7 +69,7 @@ impl HostMounts {
         if mixed {
             for (index, source) in binds(plan) {
                 let private = plan.mounts[index].propagation == Propagation::Private;
-                if private && copies.iter().all(|(taken, _)| *taken != index) {
+                if private && host_dev(plan) != Some(index) && copies.iter().all(|(taken, _)| *taken != index) {
                     copies.push((index, copy(None, source, Propagation::Private)?));
                 }
             }

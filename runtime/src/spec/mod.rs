@@ -9,7 +9,7 @@ mod mounts;
 mod resources;
 mod seccomp;
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use libcontainer_spec::{
     Linux, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, PosixRlimit, PosixRlimitBuilder, PosixRlimitType,
@@ -18,7 +18,7 @@ use libcontainer_spec::{
 
 pub(crate) use capability::{CapabilityError, CapabilityMask};
 pub(crate) use device::{HostDevice, host_devices};
-pub(crate) use mounts::{Source, Sources, file_source, may_be_covered};
+pub(crate) use mounts::{Source, Sources, file_source, host_dev, may_be_covered};
 
 use crate::{
     cgroup::Mode,
@@ -48,7 +48,8 @@ pub(crate) struct Facts<'a> {
     pub rootfs: &'a Path,
     /// Where the plan's small files are.
     pub files: &'a Path,
-    /// v1: the groups that the container may look at, by their name below /sys/fs/cgroup.
+    /// The groups that the container may look at where it has no view of its own, by their name below /sys/fs/cgroup; on v2 a
+    /// single one without a name.
     pub visible_groups: &'a [(String, PathBuf)],
     /// Folders of the root file system that stay writable: path in the container, path on the host.
     pub writable_paths: &'a [(String, PathBuf)],
@@ -71,6 +72,18 @@ pub(crate) enum SpecError {
     MountDestination(String),
     #[error("mount destination {0:?}: /proc cannot be covered, which confines the container")]
     MountOverProc(String),
+    #[error(
+        "mount destination {0:?}: the host's /dev is mounted over the container's, so nothing of the container's can be mounted below it"
+    )]
+    MountBelowHostDev(String),
+    #[error(
+        "mount destination {0:?}: {1} is an empty read-only tmpfs, in which there is no place for it; make that one writable"
+    )]
+    MountInReadonlyTmpfs(String, String),
+    #[error("mount destination \"/dev\": only a folder of the host can be mounted there")]
+    MountOverDev,
+    #[error("device {0:?}: devices appear below /dev; choose another path in the container")]
+    DevicePlace(PathBuf),
     #[error("device permissions {0:?}: any of r, w and m are allowed")]
     DevicePermissions(String),
     #[error("OCI spec: {0}")]
@@ -156,6 +169,11 @@ pub(crate) fn oci_spec(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Spec, 
     if let Some(wrong) = plan.mounts.iter().find(|mount| !may_be_covered(Path::new(&mount.destination))) {
         return Err(SpecError::MountOverProc(wrong.destination.clone()));
     }
+    mounts::check_dev(plan)?;
+    mounts::check_tmpfs(plan, facts)?;
+    if let Some(wrong) = facts.devices.iter().find(|device| !below_dev(&device.container_path)) {
+        return Err(SpecError::DevicePlace(wrong.container_path.clone()));
+    }
     let root = RootBuilder::default().path(facts.rootfs).readonly(plan.root.readonly).build()?;
     let mut spec = SpecBuilder::default()
         .version("1.2.0")
@@ -214,20 +232,31 @@ fn rlimits(plan: &ContainerPlan) -> Result<Vec<PosixRlimit>, SpecError> {
         .collect()
 }
 
+fn below_dev(path: &Path) -> bool {
+    path != Path::new("/dev") && path.starts_with("/dev") && path.components().all(|part| part != Component::ParentDir)
+}
+
+/// The device nodes that are made: none in what a mount of the plan shows, which has its own and may be others' to change.
+fn nodes<'a>(plan: &ContainerPlan, facts: &Facts<'a>) -> impl Iterator<Item = &'a HostDevice> {
+    let shown =
+        |device: &&HostDevice| !plan.mounts.iter().any(|mount| device.container_path.starts_with(&mount.destination));
+    facts.devices.iter().filter(shown)
+}
+
 fn linux(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux, SpecError> {
     let mut linux = Linux::default();
     let paths = |list: &[&str]| Some(list.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>());
     let (masked, readonly) = match (plan.security.privileged, facts.visible_groups) {
         (true, _) => (Some(Vec::new()), Some(Vec::new())),
         (false, []) => (paths(&MASKED_PATHS), paths(&READONLY_PATHS)),
-        // The folder over the single groups, which are read-only themselves.
+        // On v1 the folder over the single groups, which are read-only themselves.
         (false, _) => (paths(&MASKED_PATHS), paths(&[&READONLY_PATHS[..], &["/sys/fs/cgroup"]].concat())),
     };
     linux
         .set_namespaces(Some(namespaces(plan)?))
         .set_cgroups_path(Some(PathBuf::from(&plan.cgroup.path)))
         .set_resources(Some(resources::resources(plan, facts)?))
-        .set_devices(Some(facts.devices.iter().map(HostDevice::node).collect::<Result<_, _>>()?))
+        .set_devices(Some(nodes(plan, facts).map(HostDevice::node).collect::<Result<_, _>>()?))
         .set_masked_paths(masked)
         .set_readonly_paths(readonly)
         .set_rootfs_propagation(Some(mounts::root_propagation(plan).to_owned()));

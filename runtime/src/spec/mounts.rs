@@ -60,6 +60,42 @@ pub(crate) fn may_be_covered(destination: &Path) -> bool {
     !destination.starts_with("/proc") || COVERABLE.iter().any(|file| destination == Path::new(file))
 }
 
+/// The mount of a folder of the host, its /dev most likely, over the whole of the container's /dev: what Nomad gives to CSI plugins.
+///
+/// libcontainer would make its nodes and links in that folder, on the host. It is given a /dev of the container's own, and this is
+/// mounted over it at the very end.
+pub(crate) fn host_dev(plan: &ContainerPlan) -> Option<usize> {
+    plan.mounts.iter().position(|mount| Path::new(&mount.destination) == Path::new("/dev"))
+}
+
+/// What can be done about mounts over /dev and below it.
+pub(super) fn check_dev(plan: &ContainerPlan) -> Result<(), SpecError> {
+    let Some(index) = host_dev(plan) else { return Ok(()) };
+    if matches!(plan.mounts[index].kind, MountKind::Tmpfs { .. }) {
+        return Err(SpecError::MountOverDev);
+    }
+    let mut others = plan.mounts.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, mount)| mount);
+    match others.find(|mount| Path::new(&mount.destination).starts_with("/dev")) {
+        Some(below) => Err(SpecError::MountBelowHostDev(below.destination.clone())),
+        None => Ok(()),
+    }
+}
+
+/// A read-only tmpfs is read-only from its first moment, so no place for another mount can be made in it.
+pub(super) fn check_tmpfs(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<(), SpecError> {
+    let destinations = || {
+        let mounts = plan.mounts.iter().map(|mount| &mount.destination);
+        mounts.chain(plan.files.iter().map(|(path, _)| path)).chain(facts.writable_paths.iter().map(|(path, _)| path))
+    };
+    let readonly = |mount: &&Mount| mount.readonly && matches!(mount.kind, MountKind::Tmpfs { .. });
+    for outer in plan.mounts.iter().filter(readonly).map(|mount| &mount.destination) {
+        if let Some(inner) = destinations().find(|inner| *inner != outer && Path::new(inner).starts_with(outer)) {
+            return Err(SpecError::MountInReadonlyTmpfs(inner.clone(), outer.clone()));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn mounts(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, SpecError> {
     let mut list = standard(plan)?;
     list.extend(cgroups(plan, facts)?);
@@ -108,7 +144,12 @@ fn standard(plan: &ContainerPlan) -> Result<Vec<OciMount>, SpecError> {
     } else {
         list.push(bind(Path::new("/dev/shm"), "/dev/shm", false, Propagation::Private)?);
     }
-    list.retain(|standard| !plan.mounts.iter().any(|own| Path::new(&own.destination) == standard.destination()));
+    let host_dev = host_dev(plan).is_some();
+    list.retain(|standard| {
+        let replaced = plan.mounts.iter().any(|own| Path::new(&own.destination) == standard.destination());
+        let hidden = host_dev && standard.destination().starts_with("/dev");
+        !replaced && !hidden
+    });
     Ok(list)
 }
 
@@ -116,13 +157,15 @@ fn standard(plan: &ContainerPlan) -> Result<Vec<OciMount>, SpecError> {
 fn cgroups(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, SpecError> {
     const FLAGS: [&str; 3] = ["nosuid", "noexec", "nodev"];
     let access = if plan.security.privileged { "rw" } else { "ro" };
-    match facts.cgroup_mode {
-        Mode::V2 => Ok(vec![mount("cgroup", "cgroup", "/sys/fs/cgroup", &[&FLAGS[..], &[access]].concat())?]),
-        Mode::V1 if facts.visible_groups.is_empty() => Ok(Vec::new()),
-        Mode::V1 => {
+    match (facts.cgroup_mode, facts.visible_groups) {
+        // Without a namespace for them, mounting them would show those of all tasks.
+        (Mode::V2, [(_, group)]) => Ok(vec![bind(group, "/sys/fs/cgroup", true, Propagation::Private)?]),
+        (Mode::V2, _) => Ok(vec![mount("cgroup", "cgroup", "/sys/fs/cgroup", &[&FLAGS[..], &[access]].concat())?]),
+        (Mode::V1, []) => Ok(Vec::new()),
+        (Mode::V1, groups) => {
             let folder = mount("tmpfs", "tmpfs", "/sys/fs/cgroup", &[&FLAGS[..], &["mode=755"]].concat())?;
             let mut list = vec![folder];
-            for (name, group) in facts.visible_groups {
+            for (name, group) in groups {
                 list.push(bind(group, &format!("/sys/fs/cgroup/{name}"), access == "ro", Propagation::Private)?);
             }
             Ok(list)

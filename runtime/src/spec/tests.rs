@@ -158,10 +158,14 @@ fn swap_is_off_whatever_the_kernel() {
         let unified = resources.unified().as_ref().and_then(|files| files.get("memory.swap.max").cloned());
         (resources.memory().as_ref().and_then(|memory| memory.swap()), unified)
     };
+    // Version 1 can only ask the kernel to take from others first; that works without a limit too.
+    let swappiness = |plan: &ContainerPlan, mode| resources(plan, mode, false).memory().as_ref()?.swappiness();
+    for plan in [&plan(), &limited] {
+        assert_eq!((swappiness(plan, Mode::V1), swappiness(plan, Mode::V2)), (Some(0), None));
+    }
     assert_eq!(swap(&limited, Mode::V1, true), (Some(1 << 20), None));
     assert_eq!(swap(&limited, Mode::V2, true), (Some(1 << 20), Some("0".to_owned())));
     assert_eq!(swap(&limited, Mode::V1, false), (None, None));
-    // Without a limit on memory, version 1 has no way to say it.
     assert_eq!(swap(&plan(), Mode::V1, true), (None, None));
     assert_eq!(swap(&plan(), Mode::V2, true), (None, Some("0".to_owned())));
     assert_eq!(swap(&limited, Mode::V2, false), (None, None));
@@ -234,6 +238,19 @@ fn a_mount_of_the_plan_replaces_a_standard_one_or_a_small_file() {
 }
 
 #[test]
+fn without_a_view_of_its_own_a_container_is_shown_its_own_groups() {
+    let group = &*vec![(String::new(), PathBuf::from("/sys/fs/cgroup/nomad.slice/task.scope"))].leak();
+    let shown = |groups| {
+        let spec = spec_with(&plan(), |facts| (facts.cgroup_mode, facts.visible_groups) = (Mode::V2, groups));
+        let mounts = spec.expect("a spec").mounts().clone().expect("mounts");
+        let mount = mounts.into_iter().find(|mount| mount.destination() == Path::new("/sys/fs/cgroup"));
+        mount.map(|mount| (mount.typ().clone(), mount.source().clone())).expect("a mount")
+    };
+    assert_eq!(shown(group), (Some("bind".to_owned()), Some(group[0].1.clone())));
+    assert_eq!(shown(&[]).0.as_deref(), Some("cgroup"));
+}
+
+#[test]
 fn mistakes_are_named() {
     let limit = |name: &str, soft, hard| {
         let rlimits = BTreeMap::from([(name.to_owned(), Rlimit { soft, hard })]);
@@ -291,8 +308,13 @@ fn any_mount() -> impl Strategy<Value = Mount> {
         (any::<Option<u64>>(), proptest::option::of(0u32..0o7777), any::<Option<u32>>())
             .prop_map(|(size, mode, id)| MountKind::Tmpfs { size, mode, uid: id, gid: id })
     ];
-    ("/[a-z][a-z/]{0,12}", kind, any::<bool>(), propagation)
-        .prop_map(|(destination, kind, readonly, propagation)| Mount { destination, kind, readonly, propagation })
+    // Neither over /dev nor in a read-only tmpfs, which are refused.
+    ("/[a-ce-z][a-z/]{0,12}", kind, any::<bool>(), propagation).prop_map(
+        |(destination, kind, readonly, propagation)| {
+            let readonly = readonly && matches!(kind, MountKind::Bind { .. });
+            Mount { destination, kind, readonly, propagation }
+        },
+    )
 }
 
 fn any_plan() -> impl Strategy<Value = ContainerPlan> {

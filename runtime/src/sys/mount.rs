@@ -40,6 +40,12 @@ pub(crate) fn without_restrictions(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, 0, &attributes)
 }
 
+/// Keeps a mount and all below it from being written to.
+pub(crate) fn make_readonly(mount: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    set_attributes(mount, libc::AT_RECURSIVE, &attributes)
+}
+
 /// Keeps a mount from honouring set-user-id bits, opening devices and being written to.
 pub(crate) fn restrict_mount(mount: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr {

@@ -15,6 +15,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("files_root_has_the_image_s_mode", root_has_the_image_s_mode),
     ("files_readonly_root_and_volumes", readonly_root_and_volumes),
     ("files_bind_mounts", bind_mounts),
+    ("files_places_that_the_image_lacks", places_that_the_image_lacks),
     ("files_missing_mount_source", missing_mount_source),
     ("files_confined_sources", confined_sources),
     ("files_confined_sources_that_are_exchanged", confined_sources_that_are_exchanged),
@@ -25,6 +26,9 @@ pub const CASES: &[(&str, fn())] = &[
     ("files_propagation_both_ways", propagation_both_ways),
     ("files_hidden_and_readonly_paths", hidden_and_readonly_paths),
     ("files_devices", devices),
+    ("files_devices_and_mounts", devices_and_mounts),
+    ("files_dev_of_the_host", dev_of_the_host),
+    ("files_mounts_without_a_place", mounts_without_a_place),
     ("files_shm", shm),
     ("files_hostile_links", hostile_links),
 ];
@@ -119,6 +123,29 @@ impl Drop for Unmount {
     fn drop(&mut self) {
         let _gone_already = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).is_err();
     }
+}
+
+/// Whatever is made in the root to mount or to work on, the command's user can go there.
+fn places_that_the_image_lacks() {
+    use std::os::unix::fs::PermissionsExt;
+    let node = Node::new();
+    let (folder, file) = (node.folder.path().join("given"), node.folder.path().join("given-file"));
+    fs::create_dir(&folder).expect("a folder");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("set");
+    fs::write(folder.join("a"), "a").expect("written");
+    fs::write(&file, "file").expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("set");
+    let mut plan = node.plan(
+        "pwd; cat /deep/below/given/a /far/off/file; stat -c %a /deep /deep/below /far /far/off /place /place/here",
+    );
+    plan.user = "web".to_owned();
+    plan.cwd = "/place/here".to_owned();
+    plan.mounts = vec![
+        bind(&folder, "/deep/below/given", false, Propagation::Private),
+        bind(&file, "/far/off/file", true, Propagation::Private),
+    ];
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, format!("/place/here\nafile{}", "755\n".repeat(6)), "{err}");
 }
 
 fn missing_mount_source() {
@@ -388,6 +415,92 @@ fn devices() {
     let error = node.refuse(&plan);
     assert_eq!(error.kind, StartErrorKind::MountSource);
     assert!(error.message.contains("/dev/no-such-device"), "{error}");
+}
+
+fn device(container_path: &str) -> Device {
+    Device { host_path: "/dev/zero".into(), container_path: container_path.to_owned(), permissions: "rw".to_owned() }
+}
+
+/// What a mount shows brings its own nodes: none is made in it, where others could lead it astray.
+fn devices_and_mounts() {
+    let node = Node::new();
+    let folder = node.folder.path().join("shared");
+    fs::create_dir(&folder).expect("a folder");
+    symlink("/etc", folder.join("link")).expect("a link");
+    let mut plan = node.plan("ls /dev/given; head -c 3 /dev/plain | wc -c");
+    plan.mounts = vec![bind(&folder, "/dev/given", false, Propagation::Private)];
+    plan.devices = vec![device("/dev/given/zero"), device("/dev/given/link/zero"), device("/dev/plain")];
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "link\n3\n", "{err}");
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1);
+    // All devices of the host, some of them in a folder that is bound.
+    let mut plan = node.plan("ls /dev/net | wc -l");
+    plan.security.privileged = true;
+    plan.mounts = vec![bind(&folder, "/dev/net", true, Propagation::Private)];
+    assert_eq!(node.run(plan).1, "1\n");
+    for place in ["/data/zero", "/dev/../etc/zero", "/device"] {
+        let mut plan = node.plan("true");
+        plan.devices = vec![device(place)];
+        let error = node.refuse(&plan);
+        assert_eq!(error.kind, StartErrorKind::Invalid);
+        assert!(error.message.contains(place) && error.message.contains("below /dev"), "{error}");
+    }
+}
+
+/// Nomad gives the host's /dev to CSI plugins. It is shown as it is, and nothing is made or replaced in it.
+fn dev_of_the_host() {
+    use std::os::unix::fs::MetadataExt;
+    let node = Node::new();
+    let known = ["core", "fd", "null", "ptmx", "pts", "shm", "stdin", "tty", "zero"];
+    let inodes = || known.map(|name| fs::symlink_metadata(format!("/dev/{name}")).map(|it| (it.ino(), it.mode())).ok());
+    let before = inodes();
+    for (privileged, readonly) in [(false, false), (true, true), (true, false)] {
+        let script = "test -c /dev/kmsg && echo shown; echo x > /dev/null && echo written; (: < /dev/kmsg) && echo opened; \
+                      test -w /dev && touch /dev/oci-rs-test && rm /dev/oci-rs-test && echo made";
+        let mut plan = node.plan(script);
+        plan.security.privileged = privileged;
+        plan.user = if privileged { String::new() } else { "web".to_owned() };
+        plan.devices = vec![device("/dev/another-name")];
+        plan.mounts = vec![bind("/dev", "/dev", readonly, Propagation::Private)];
+        let (_, out, err) = node.run(plan);
+        let expected = match (privileged, readonly) {
+            (false, _) => "shown\nwritten\n",
+            (true, true) => "shown\nwritten\nopened\n",
+            (true, false) => "shown\nwritten\nopened\nmade\n",
+        };
+        assert_eq!(out, expected, "{err}");
+    }
+    assert_eq!(inodes(), before);
+    // A folder that is no /dev at all stays as it is too.
+    let folder = node.folder.path().join("other");
+    fs::create_dir(&folder).expect("a folder");
+    let mut plan = node.plan("ls -a /dev | wc -l");
+    plan.mounts = vec![bind(&folder, "/dev", false, Propagation::Bidirectional)];
+    assert_eq!(node.run(plan).1, "2\n");
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 0);
+}
+
+/// Mounts for which there is no place are refused in words.
+fn mounts_without_a_place() {
+    let node = Node::new();
+    let folder = node.folder.path().join("other");
+    fs::create_dir(&folder).expect("a folder");
+    let mut plan = node.plan("true");
+    plan.mounts =
+        vec![bind("/dev", "/dev", false, Propagation::Private), bind(&folder, "/dev/x", false, Propagation::Private)];
+    assert!(node.refuse(&plan).message.contains("\"/dev/x\""));
+    plan.mounts = vec![bind("/no/such/folder", "/dev", false, Propagation::Private)];
+    assert_eq!(node.refuse(&plan).kind, StartErrorKind::MountSource);
+    let tmpfs = |destination: &str, readonly| Mount {
+        kind: MountKind::Tmpfs { size: None, mode: None, uid: None, gid: None },
+        ..bind("", destination, readonly, Propagation::Private)
+    };
+    plan.mounts = vec![tmpfs("/dev", false)];
+    assert!(node.refuse(&plan).message.contains("\"/dev\""));
+    // An empty file system that nobody can write to has no place for another mount.
+    plan.mounts = vec![tmpfs("/empty", true), bind(&folder, "/empty/inner", false, Propagation::Private)];
+    let error = node.refuse(&plan).message;
+    assert!(error.contains("\"/empty/inner\"") && error.contains("read-only tmpfs"), "{error}");
 }
 
 fn shm() {

@@ -27,6 +27,8 @@ pub const CASES: &[(&str, fn())] = &[
     ("groups_frozen_ones_end", frozen_ones_end),
     ("groups_forks_do_not_escape_the_end", forks_do_not_escape_the_end),
     ("groups_swap_is_off", swap_is_off),
+    ("groups_limits_of_the_caller_stay", limits_of_the_caller_stay),
+    ("groups_of_others_are_hidden", groups_of_others_are_hidden),
     ("groups_process_limit", process_limit),
 ];
 
@@ -313,18 +315,85 @@ fn forks_do_not_escape_the_end() {
     });
 }
 
-/// Nothing of a container is ever moved out to disk, limited or not.
+/// Nothing of a container is ever moved out to disk, limited or not. On version 1, that is: not while the node has other memory to take.
 fn swap_is_off() {
-    if mode().expect("a mode") == Mode::V1 {
-        // Shown by `limits`: memory and swap together are limited.
-        return;
-    }
+    let file = match mode().expect("a mode") {
+        Mode::V1 => "memory.swappiness",
+        Mode::V2 => "memory.swap.max",
+    };
     let node = Node::new();
     for limit in [None, Some(64 << 20)] {
         let mut plan = node.plan("sleep 100");
         plan.resources.memory_limit = limit;
         let container = node.start(plan);
-        assert_eq!(read(&container.plan.cgroup.path, "memory.swap.max"), "0");
+        assert_eq!(read(&container.plan.cgroup.path, file), "0");
+    }
+}
+
+/// A disk of this machine, as `8:0`.
+fn disk() -> Option<String> {
+    let disks = fs::read_dir("/sys/block").expect("disks").flatten();
+    let real = disks.filter(|disk| disk.path().join("device").exists()).find(|disk| !disk.file_name().is_empty())?;
+    Some(fs::read_to_string(real.path().join("dev")).expect("its number").trim().to_owned())
+}
+
+/// Limits that no job asks for are the caller's or the operator's to set on the group around the task, which is where it runs.
+fn limits_of_the_caller_stay() {
+    if mode().expect("a mode") == Mode::V1 {
+        println!("skipped: Nomad makes no group with such limits on version 1");
+        return;
+    }
+    let node = Node::new();
+    let path = format!("{}-scope", node.cgroup);
+    let group = PathBuf::from(format!("/sys/fs/cgroup{path}"));
+    fs::create_dir_all(&group).expect("a group");
+    for folder in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"] {
+        for controller in ["memory", "io", "cpu"] {
+            fs::write(PathBuf::from(folder).join("cgroup.subtree_control"), format!("+{controller}")).expect("enabled");
+        }
+    }
+    fs::write(group.join("memory.high"), "8388608").expect("set");
+    let disk = disk();
+    if let Some(disk) = &disk {
+        fs::write(group.join("io.max"), format!("{disk} rbps=104857600 wiops=5000")).expect("set");
+    }
+    // More memory than it should have, which can be taken back: what is written to a file.
+    let mut plan = node.plan("head -c 16000000 /dev/zero > /file; sync; exec sleep 100");
+    plan.cgroup.path.clone_from(&path);
+    plan.resources.memory_limit = Some(64 << 20);
+    for _run in 1..=2 {
+        in_a_group_that_stays(&node, &plan, |running| {
+            let members = fs::read_to_string(group.join("cgroup.procs")).expect("members");
+            assert!(members.lines().any(|pid| pid == running.init.pid.to_string()), "{members}");
+            assert_eq!(
+                (read(&path, "memory.high").as_str(), read(&path, "memory.max").as_str()),
+                ("8388608", "67108864")
+            );
+            if let Some(disk) = &disk {
+                assert_eq!(read(&path, "io.max"), format!("{disk} rbps=104857600 wbps=max riops=max wiops=5000"));
+            }
+            eventually("the limit is felt", || {
+                let events = read(&path, "memory.events");
+                events.lines().any(|line| line.strip_prefix("high ").is_some_and(|count| count != "0"))
+            });
+        });
+    }
+    fs::remove_dir(&group).expect("the caller's group stays, empty");
+}
+
+/// A container sees its own limits where programs look for them, and nobody else's, in whichever namespace.
+fn groups_of_others_are_hidden() {
+    let node = Node::new();
+    let _other = node.start(node.plan("sleep 100"));
+    let script = "cd /sys/fs/cgroup && cat memory.max memory/memory.limit_in_bytes 2>/dev/null; ls -d oci-rs-test */oci-rs-test *.slice \
+                  2>/dev/null; mkdir x || mkdir memory/x || echo refused";
+    for private_cgroup in [true, false] {
+        let mut plan = node.plan(script);
+        plan.user = "web".to_owned();
+        plan.namespaces.private_cgroup = private_cgroup;
+        plan.resources.memory_limit = Some(64 << 20);
+        let (_, out, err) = node.run(plan);
+        assert_eq!(out, "67108864\nrefused\n", "{private_cgroup}: {err}");
     }
 }
 

@@ -22,10 +22,12 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_filter_of_system_calls", filter_of_system_calls),
     ("process_filter_of_a_profile", filter_of_a_profile),
     ("process_apparmor_that_is_not_there", apparmor_that_is_not_there),
+    ("process_apparmor_profile", apparmor_profile),
     ("process_signals_and_umask_are_fresh", signals_and_umask_are_fresh),
     ("process_no_descriptor_leaks", no_descriptor_leaks),
     ("process_limits", limits),
     ("process_limit_that_cannot_be_set", limit_that_cannot_be_set),
+    ("process_limits_beyond_our_own", limits_beyond_our_own),
     ("process_oom_score", oom_score),
     ("process_init_reaps_and_forwards", init_reaps_and_forwards),
     ("process_init_reports_a_missing_command", init_reports_a_missing_command),
@@ -232,6 +234,89 @@ fn apparmor_that_is_not_there() {
     assert!(error.message.contains("AppArmor profile \"web\""), "{error}");
 }
 
+/// A profile in the kernel until it goes.
+struct Loaded(String);
+
+impl Loaded {
+    /// Everything but two things, which the container's root could otherwise do.
+    fn new(name: &str) -> Option<Self> {
+        let text = format!(
+            "profile {name} flags=(attach_disconnected, mediate_deleted) {{\n file,\n capability,\n network,\n signal,\n ptrace,\n \
+             deny /etc/secret r,\n deny /tmp/** w,\n}}\n"
+        );
+        parse_profile("--replace", &text).then_some(Self(text))
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if !parse_profile("--remove", &self.0) {
+            println!("a profile stays in the kernel: {}", self.0);
+        }
+    }
+}
+
+fn parse_profile(action: &str, text: &str) -> bool {
+    use std::{io::Write, process::Stdio};
+    let mut parser = std::process::Command::new("apparmor_parser");
+    let started = parser.args([action, "--skip-cache"]).stdin(Stdio::piped()).spawn();
+    started.is_ok_and(|mut parser| {
+        let mut stdin = parser.stdin.take().expect("its input");
+        stdin.write_all(text.as_bytes()).expect("a profile");
+        drop(stdin);
+        parser.wait().expect("its end").success()
+    })
+}
+
+/// A profile confines the command, root with all capabilities included, and whatever is run in the container later.
+fn apparmor_profile() {
+    if !fs::exists("/sys/kernel/security/apparmor").unwrap_or(false) {
+        println!("skipped: this kernel does not use AppArmor, or does not show it in /sys/kernel/security");
+        return;
+    }
+    let name = format!("oci-rs-test-{}", std::process::id());
+    let Some(_loaded) = Loaded::new(&name) else {
+        println!("skipped: there is no apparmor_parser here that could load a profile");
+        return;
+    };
+    let node = Node::new();
+    fs::write(node.folder.path().join("layer/etc/secret"), "secret\n").expect("written");
+    let script =
+        "cat /etc/secret; echo x > /tmp/x; cat /proc/self/attr/current; echo x > /etc/x && echo wrote; exec sleep 100";
+    for (user, no_new_privileges, init) in
+        [("", true, false), ("web", true, false), ("", false, false), ("", true, true)]
+    {
+        let mut plan = node.plan(script);
+        plan.user = user.to_owned();
+        plan.init = init;
+        plan.security.no_new_privileges = no_new_privileges;
+        plan.security.capabilities = vec!["CAP_DAC_OVERRIDE".to_owned(), "CAP_DAC_READ_SEARCH".to_owned()];
+        plan.security.apparmor = Some(name.clone());
+        let mut container = node.start(plan);
+        let pid = container.running.init.pid;
+        let command =
+            if init { container.proc(&format!("task/{pid}/children")).trim().to_owned() } else { pid.to_string() };
+        let confined = format!("{name} (enforce)\n");
+        assert_eq!(fs::read_to_string(format!("/proc/{command}/attr/current")).expect("a profile"), confined);
+        let later = "cat /proc/self/attr/current; cat /etc/secret || echo refused";
+        let (_, out, err) = super::exec::Piped::shell(&node, &container, later).finish();
+        assert_eq!(out, format!("{confined}refused\n"), "{err}");
+        eventually("its last command", || {
+            fs::read_to_string(format!("/proc/{command}/cmdline")).is_ok_and(|text| text.starts_with("sleep"))
+        });
+        container.running.signal(libc::SIGKILL).expect("killed");
+        container.wait();
+        let (out, err) = container.output();
+        assert_eq!(out, if user.is_empty() { format!("{confined}wrote\n") } else { confined }, "{err}");
+        assert!(err.matches("Permission denied").count() >= 2, "{err}");
+    }
+    let mut plan = node.plan("true");
+    plan.security.apparmor = Some("oci-rs-test-nobody-loaded".to_owned());
+    let error = node.refuse(&plan);
+    assert_eq!(error.kind, StartErrorKind::Invalid);
+    assert_eq!(error.message, "AppArmor profile \"oci-rs-test-nobody-loaded\" is not loaded on this node");
+}
+
 fn signals_and_umask_are_fresh() {
     let node = Node::new();
     let mut plan = node.plan("");
@@ -272,6 +357,41 @@ fn limits() {
     plan.rlimits.insert("core".to_owned(), Rlimit { soft: 0, hard: 0 });
     let (_, out, err) = node.run(plan);
     assert_eq!(out, "20\n40\n0\n", "{err}");
+    // So small that no container could be made under them: they come last.
+    let mut plan = node.plan("ulimit -n; ulimit -f; ulimit -v");
+    for (name, value) in [("nofile", 3), ("fsize", 0), ("as", 16 << 20), ("nice", 0), ("locks", 0), ("memlock", 0)] {
+        plan.rlimits.insert(name.to_owned(), Rlimit { soft: value, hard: value });
+    }
+    let (_, out, err) = node.run(plan);
+    assert_eq!(out, "3\n0\n16384\n", "{err}");
+}
+
+/// Whether we may raise our own limits, as root of a whole machine may.
+fn may_raise() -> bool {
+    const SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status").expect("our status");
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a field");
+    u64::from_str_radix(held.trim(), 16).expect("a mask") & (1 << SYS_RESOURCE) != 0
+}
+
+/// What takes a capability works where we hold it, and is an error that names it where not.
+fn limits_beyond_our_own() {
+    let node = Node::new();
+    let own = rustix::process::getrlimit(rustix::process::Resource::Msgqueue).maximum.expect("Linux has a limit");
+    let mut higher = node.plan("grep msgqueue /proc/self/limits | tr -s ' ' | cut -d ' ' -f 5");
+    higher.rlimits.insert("msgqueue".to_owned(), Rlimit { soft: 1, hard: own + 1 });
+    let mut protected = node.plan("cat /proc/self/oom_score_adj");
+    protected.oom_score_adj = -500;
+    if may_raise() {
+        assert_eq!(node.run(higher).1, format!("{}\n", own + 1));
+        assert_eq!(node.run(protected).1, "-500\n");
+        return;
+    }
+    for (plan, option) in [(higher, "ulimit msgqueue"), (protected, "oom_score_adj -500")] {
+        let error = node.refuse(&plan);
+        assert_eq!(error.kind, StartErrorKind::Invalid);
+        assert!(error.message.starts_with(option) && error.message.contains("CAP_SYS_RESOURCE"), "{error}");
+    }
 }
 
 fn limit_that_cannot_be_set() {

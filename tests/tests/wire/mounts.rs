@@ -291,6 +291,33 @@ async fn named_volumes_outlive_their_tasks() {
     node.finish(plugin).await;
 }
 
+/// What Nomad gives to a task with a `csi_plugin` block besides: the host's /dev, and a folder for the plugin's socket.
+#[tokio::test]
+async fn a_csi_plugin_has_the_hosts_devices() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
+    let images = Images::start().await;
+    let folder = node.root().join("csi");
+    fs::create_dir(&folder).must("a folder");
+    let task = node
+        .task(&images.busybox())
+        .sh("while :; do sleep 1000; done")
+        .option("privileged", json!(true))
+        .mount(&folder, "/csi", false, "bidirectional")
+        .mount(std::path::Path::new("/dev"), "/dev", false, "")
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    plugin.sh(&task, "test -c /dev/kmsg && : < /dev/kmsg && echo x > /dev/null && touch /csi/csi.sock").await;
+    let shown = plugin.sh(&task, "stat -c %d:%i /dev/null").await;
+    let metadata = fs::metadata("/dev/null").must("a device");
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(shown, format!("{}:{}", metadata.dev(), metadata.ino()), "the host's own file");
+    assert!(folder.join("csi.sock").exists());
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
 /// A volume whose mounts travel both ways, as CSI node plugins need it.
 #[tokio::test]
 async fn mounts_travel_both_ways() {

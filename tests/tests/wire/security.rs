@@ -258,6 +258,26 @@ async fn filters_that_the_operator_allows() {
     node.finish(plugin).await;
 }
 
+/// A profile that cannot confine the task ends its start, whatever is missing for it.
+#[tokio::test]
+async fn an_apparmor_profile_that_is_not_there() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"allow_security_opts": ["apparmor=*"]})).await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("security_opt", json!(["apparmor=oci-rs-nobody-loaded-it"]))
+        .without_logs()
+        .build(&mut plugin)
+        .await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    let used = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y");
+    let problem = if used { "\"oci-rs-nobody-loaded-it\" is not loaded on this node" } else { "does not use AppArmor" };
+    assert!(status.message().contains(problem), "{status}");
+    node.finish(plugin).await;
+}
+
 /// A container must not reach the binary that runs it (CVE-2019-5736).
 #[tokio::test]
 async fn the_hosts_binary_is_out_of_reach() {

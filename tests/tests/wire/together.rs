@@ -142,8 +142,8 @@ async fn many_tasks_keep_their_limits_and_mounts_to_themselves() {
     }
     // And from inside: the host name, the parameter of its IPC namespace, its processes and what it wrote are its own.
     for (wish, task) in tasks.iter().step_by(7) {
-        let script =
-            "hostname; cat /proc/sys/kernel/msgmax; echo $NUMBER; ls -d /volume-*; ls /proc | grep -c '^[0-9]*$'";
+        let script = "hostname; cat /proc/sys/kernel/msgmax; echo $NUMBER; ls -d /volume-*; ls /proc | grep -c '^[0-9]*$'; cd /sys/fs/cgroup; \
+                      cat memory.max memory/memory.limit_in_bytes 2>/dev/null; find . -name '*.main*' | wc -l";
         let text = plugin.sh(task, script).await;
         let mut lines = text.lines();
         let number = wish.number;
@@ -153,6 +153,12 @@ async fn many_tasks_keep_their_limits_and_mounts_to_themselves() {
         assert_eq!(lines.next(), Some(format!("/volume-{number}").as_str()));
         let processes: usize = lines.next().must("a count").parse().must("a number");
         assert!(processes < 10, "{processes} processes in task {number}");
+        let limit = (wish.memory_mib() * MIB).to_string();
+        assert_eq!(
+            (lines.next(), lines.next()),
+            (Some(limit.as_str()), Some("0")),
+            "groups of others in task {number}"
+        );
     }
     let distinct = |name: &str| {
         let links = tasks.iter().map(|(_, task)| fs::read_link(format!("/proc/{}/ns/{name}", plugin.init_pid(task))));
