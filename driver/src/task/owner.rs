@@ -197,11 +197,15 @@ impl Owner {
         match result {
             Ok((started, alive)) => {
                 self.facts.set_state(started.state.clone());
-                let cancelled = self.phase == (Phase::Starting { cancelled: true });
-                self.orphaned = cancelled;
-                self.adopt_with(alive, Event::Started).await;
-                let answer = if cancelled { Err(TaskError::Cancelled) } else { Ok(started) };
-                drop(starting.report.send(answer));
+                if self.phase == (Phase::Starting { cancelled: true }) {
+                    // Answered when the container is gone: after an answer nobody but us would ask for its removal, and we may die.
+                    self.orphaned = true;
+                    self.failed = Some((starting.report, TaskError::Cancelled));
+                    self.adopt_with(alive, Event::Started).await;
+                } else {
+                    self.adopt_with(alive, Event::Started).await;
+                    drop(starting.report.send(Ok(started)));
+                }
             }
             Err(error) => {
                 self.failed = Some((starting.report, error));
@@ -272,11 +276,16 @@ impl Owner {
 
     /// What was to happen did not. A removal is tried again by ourselves; who waits for the end of a task hears that it does not come.
     fn failed_to(&mut self, event: Event, error: &TaskError) {
+        if let Some((report, cancelled)) = self.failed.take() {
+            drop(report.send(Err(cancelled)));
+        }
         match event {
             Event::Destroy { .. } => {
                 self.orphaned = true;
                 self.retry = Some(Instant::now() + RETRY);
             }
+            // A container whose start was given up, and that does not end.
+            Event::Started => self.phase = Phase::Stopping { killed: false },
             Event::GraceOver => self.view.send_modify(|view| view.unkillable = Some(error.to_string())),
             _ => {}
         }

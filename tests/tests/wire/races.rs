@@ -7,9 +7,12 @@ use std::{
 
 use kit::{
     calls::recoverable,
-    cgroup, leak,
-    must::{Must, patient, seconds},
+    cgroup,
+    image::{Entry, Layer},
+    leak,
+    must::{Must, eventually, patient, seconds},
     node::Node,
+    plugin::Launch,
     registry::{Action, Fault},
     tools::Images,
 };
@@ -63,6 +66,36 @@ async fn a_stop_cuts_a_start_short() {
         assert!(begun.elapsed() < patient(seconds(5)), "{:?}", begun.elapsed());
         plugin.inspect(task.id()).await.err().must("an unknown task");
     }
+    assert!(node.traces().files.is_empty(), "{}", node.traces());
+    node.finish(plugin).await;
+}
+
+/// Nobody asks for the removal of a task whose start has failed. So a start that is given up when its container runs already is answered
+/// after the removal: a plugin that dies in between has not answered.
+#[tokio::test]
+async fn a_start_that_was_given_up_is_answered_when_nothing_is_left() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let trace = node.root().join("trace");
+    let launch = Launch::new(&node)
+        .env("OCI_RS_FAILPOINT", "owner-before-remove:1")
+        .env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
+    let mut plugin = node.launch_as(launch, json!({"rootfs": "copy"})).await;
+    // To copy it takes longer than to ask for a stop.
+    let files = Layer::of((0..3000).map(|number| Entry::file(format!("many/{number}"), "x")));
+    let task = node.task(&images.with_layers("many", [files])).sh("sleep 1000").build(&mut plugin).await;
+    let stop = async {
+        let copying = || fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("root-before-copy"));
+        assert!(eventually(seconds(20), copying).await, "the container is not being made");
+        // The plugin may have died before it could answer.
+        plugin.stop(task.id(), Duration::ZERO, "").await.ok();
+    };
+    let (started, ()) = tokio::join!(plugin.start(&task), stop);
+    let status = started.err().must("a start that was given up");
+    assert!(!status.message().contains("stopped while"), "{status}");
+    plugin.process.kill().await;
+    let plugin = node.launch().await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
     assert!(node.traces().files.is_empty(), "{}", node.traces());
     node.finish(plugin).await;
 }
