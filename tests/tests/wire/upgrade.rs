@@ -114,35 +114,49 @@ async fn recovered(folder: &Path, ended: bool) {
     node.finish(plugin).await;
 }
 
-/// The plugin's file is replaced while a task runs. `OCI_RS_PREVIOUS_BIN` names the older build (`make upgrade` makes one); without it, the same
+/// The plugin's file is replaced while tasks run. `OCI_RS_PREVIOUS_BIN` names the older build (`make upgrade` makes one); without it, the same
 /// build plays both.
 #[tokio::test]
-async fn a_task_of_an_older_build_is_taken_over() {
+async fn tasks_of_an_older_build_are_taken_over() {
     let node = Node::new();
     let installed = node.root().join("oci-rs");
     let previous = std::env::var_os("OCI_RS_PREVIOUS_BIN").map_or_else(binary, PathBuf::from);
     install(&previous, &installed);
     let mut plugin = node.launch_as(Launch::new(&node).binary(&installed), json!({})).await;
     let images = Images::start().await;
-    let script = "trap 'exit 35' TERM; echo up; while :; do sleep 0.05; done";
-    let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
-    let handle = plugin.started(&task).await;
-    task.stdout().contains("up", seconds(10)).await;
-    let init = plugin.init_pid(&task);
+    let script = "trap 'exit 35' TERM; echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 36";
+    let mut tasks = Vec::new();
+    for terminal in [false, true, false] {
+        let task = node.task(&images.busybox()).sh(script).option("tty", json!(terminal)).build(&mut plugin).await;
+        let handle = plugin.started(&task).await;
+        task.stdout().contains("up", seconds(10)).await;
+        let init = plugin.init_pid(&task);
+        tasks.push((task, handle, init));
+    }
 
     install(&binary(), &installed);
     plugin.shutdown().await;
+    // One ends while there is neither plugin.
+    let (ended, ended_handle, _) = tasks.pop().must("three tasks");
+    fs::write(ended.dir().join("local/go"), "").must("tell the task to end");
+    let gone = || ended.groups.members().is_empty();
+    assert!(eventually(seconds(10), gone).await, "it runs on: {:?}", ended.groups.members());
     let plugin = node.launch_as(Launch::new(&node).binary(&installed), json!({})).await;
-    plugin.recover(&handle).await.must("RecoverTask");
-    assert_eq!(plugin.init_pid(&task), init, "the same process");
-    assert_eq!(plugin.sh(&task, "echo exec works").await, "exec works");
-    let mut stats = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats");
-    stats.message().await.must("a sample").must("a sample");
-    drop(stats);
-    plugin.stop(task.id(), seconds(10), "").await.must("StopTask");
-    assert_eq!(plugin.wait(task.id()).await.code, 35);
-    plugin.destroy(task.id(), true).await.must("DestroyTask");
-    assert_eq!(task.stdout().all(seconds(5)).await, "up\n");
+    plugin.recover(&ended_handle).await.must("RecoverTask of a task that has ended");
+    assert_eq!(plugin.wait(ended.id()).await.code, 36);
+    plugin.destroy(ended.id(), true).await.must("DestroyTask");
+    for (task, handle, init) in tasks {
+        plugin.recover(&handle).await.must("RecoverTask");
+        assert_eq!(plugin.init_pid(&task), init, "the same process");
+        assert_eq!(plugin.sh(&task, "echo exec works").await, "exec works");
+        let mut stats = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats");
+        stats.message().await.must("a sample").must("a sample");
+        drop(stats);
+        plugin.stop(task.id(), seconds(10), "").await.must("StopTask");
+        assert_eq!(plugin.wait(task.id()).await.code, 35);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await.trim_end(), "up");
+    }
     node.finish(plugin).await;
 }
 
