@@ -1,6 +1,6 @@
 //! Named volumes: folders of the node that jobs share by name, made by the first container that wants one.
 //!
-//! A volume is absent or complete: it is filled under another name beside it, `.new.<container>.<name>`, and then renamed. What a maker that was
+//! A volume is absent or complete: it is filled under another name beside it, `.new.<name>`, and then renamed. What a maker that was
 //! killed left under such a name is removed by the next one of the same volume, which holds a lock meanwhile.
 
 use std::{

@@ -3,7 +3,7 @@
 //! A traced life tells which points there are, so a new one is visited without being named here. Afterwards the agent does what
 //! Nomad does: it starts a new plugin and asks again, starts the task under a new id because it died as well, or never asks again.
 //! Whichever it is, a start that was cut is finished or undone, and nothing is left at the end. Lives with a network of the task's
-//! own pass further points; they are lived on an island, each with a bridge of its own.
+//! own, or with a copied root, pass further points; the former are lived on an island, each with a bridge of its own.
 
 use std::{
     cell::RefCell,
@@ -92,24 +92,27 @@ struct Visit {
     after: After,
     /// The plugin that dies is not the one that started the task.
     recovered: bool,
-    network: Network,
+    setting: Setting,
 }
 
-/// The network of a visit's task.
+/// What a visit's task gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Network {
-    /// The host's.
-    Host,
-    /// One of its own, on the bridge of this number.
-    Own(u16),
+enum Setting {
+    /// The host's network, and its root mounted where the machine can.
+    Plain,
+    /// A network of its own, on the bridge of this number.
+    OwnNetwork(u16),
+    /// A copied root, and a named volume that is made for it.
+    Copied,
 }
 
-impl Network {
+impl Setting {
     /// The plugin block's part.
     fn options(self) -> Json {
         match self {
-            Self::Host => json!({}),
-            Self::Own(number) => json!({ "network": {
+            Self::Plain => json!({}),
+            Self::Copied => json!({"rootfs": "copy", "volumes": {"enabled": true}}),
+            Self::OwnNetwork(number) => json!({ "network": {
                 "cni_path": cni_path(), "bridge": format!("bridge{number}"),
                 "subnet": format!("10.{}.{}.0/24", 100 + number / 250, number % 250),
             }}),
@@ -120,8 +123,9 @@ impl Network {
     async fn task(self, node: &Node, images: &Images, plugin: &mut Plugin) -> Task {
         let task = node.task(&images.busybox()).sh(SCRIPT);
         let task = match self {
-            Self::Host => task,
-            Self::Own(number) => task.port("http", &Island::NODE.to_string(), 20_000 + number, 80),
+            Self::Plain => task,
+            Self::Copied => task.option("mount", json!([{"type": "volume", "source": "filled", "target": "/etc"}])),
+            Self::OwnNetwork(number) => task.port("http", &Island::NODE.to_string(), 20_000 + number, 80),
         };
         task.build(plugin).await
     }
@@ -163,12 +167,12 @@ impl Drop for Named<'_> {
 }
 
 /// A plugin that writes a trace and dies at the point.
-async fn armed(node: &Node, point: Option<&Point>, network: Network) -> Plugin {
+async fn armed(node: &Node, point: Option<&Point>, setting: Setting) -> Plugin {
     let mut launch = Launch::new(node).env(TRACE, &trace(node).to_string_lossy());
     if let Some(Point { name, arrival }) = point {
         launch = launch.env(POINT, &format!("{name}:{arrival}"));
     }
-    node.launch_as(launch, network.options()).await
+    node.launch_as(launch, setting.options()).await
 }
 
 fn trace(node: &Node) -> PathBuf {
@@ -187,7 +191,7 @@ fn arrivals(node: &Node) -> BTreeMap<String, usize> {
 /// A new plugin that lives, in place of the one that is dead or is killed now.
 async fn replace(plugin: &mut Plugin, node: &Node, visit: &Visit) {
     plugin.process.kill().await;
-    let mut options = visit.network.options();
+    let mut options = visit.setting.options();
     if visit.leaves_no_mark() {
         options["gc"] = json!({"dangling_containers": {"period": "300ms", "creation_grace": "300ms"}});
     }
@@ -209,14 +213,14 @@ async fn is_up(task: &Task) {
 }
 
 /// A life without a death, which tells the points that it passes; with `recovered` those of a plugin that found the task running.
-async fn traced(images: &Images, ending: Ending, recovered: bool, network: Network) -> Vec<Point> {
+async fn traced(images: &Images, ending: Ending, recovered: bool, setting: Setting) -> Vec<Point> {
     let node = Node::new();
-    let mut plugin = if recovered { node.launch().await } else { armed(&node, None, network).await };
-    let task = network.task(&node, images, &mut plugin).await;
+    let mut plugin = if recovered { node.launch().await } else { armed(&node, None, setting).await };
+    let task = setting.task(&node, images, &mut plugin).await;
     let handle = plugin.started(&task).await;
     if recovered {
         plugin.process.kill().await;
-        plugin = armed(&node, None, network).await;
+        plugin = armed(&node, None, setting).await;
         plugin.recover(&handle).await.must("RecoverTask");
     }
     is_up(&task).await;
@@ -235,17 +239,17 @@ async fn traced(images: &Images, ending: Ending, recovered: bool, network: Netwo
 async fn make(images: &Images, visit: Visit) {
     let _named = Named(&visit);
     let node = Node::new();
-    let network = visit.network;
+    let setting = visit.setting;
     let mut plugin = if visit.recovered {
-        node.launch_with(network.options()).await
+        node.launch_with(setting.options()).await
     } else {
-        armed(&node, Some(&visit.point), network).await
+        armed(&node, Some(&visit.point), setting).await
     };
-    let task = network.task(&node, images, &mut plugin).await;
+    let task = setting.task(&node, images, &mut plugin).await;
     if let Some((task, handle)) = start(&node, &mut plugin, task, &visit).await {
         if visit.recovered {
             plugin.process.kill().await;
-            plugin = armed(&node, Some(&visit.point), network).await;
+            plugin = armed(&node, Some(&visit.point), setting).await;
             if plugin.recover(&handle).await.is_err() {
                 replace(&mut plugin, &node, &visit).await;
                 plugin.recover(&handle).await.must("RecoverTask after a plugin that died in it");
@@ -337,8 +341,8 @@ async fn make_all(visits: Vec<Visit>, images: &Images) {
 #[tokio::test]
 async fn a_death_at_any_point_of_a_life() {
     let images = Images::start().await;
-    let told = traced(&images, Ending::Told, false, Network::Host).await;
-    let killed = traced(&images, Ending::Killed, false, Network::Host).await;
+    let told = traced(&images, Ending::Told, false, Setting::Plain).await;
+    let killed = traced(&images, Ending::Killed, false, Setting::Plain).await;
     let names: BTreeSet<&str> = told.iter().map(|point| point.name.as_str()).collect();
     for operation in OF_THE_PLUGIN[..3].iter().chain(&OF_A_MONITOR) {
         assert!(names.iter().any(|name| name.starts_with(operation)), "no point of {operation} in {names:?}");
@@ -347,7 +351,7 @@ async fn a_death_at_any_point_of_a_life() {
     let mut visits = Vec::new();
     for (point, ending) in told.iter().map(|point| (point, Ending::Told)).chain(only_killed) {
         for after in [After::AskAgain, After::NewId, After::Forget] {
-            let visit = Visit { point: point.clone(), ending, after, recovered: false, network: Network::Host };
+            let visit = Visit { point: point.clone(), ending, after, recovered: false, setting: Setting::Plain };
             if !visit.is_needless() {
                 visits.push(visit);
             }
@@ -361,9 +365,9 @@ async fn a_death_at_any_point_of_a_recovery() {
     let images = Images::start().await;
     let mut visits = Vec::new();
     for ending in [Ending::Told, Ending::Killed] {
-        for point in traced(&images, ending, true, Network::Host).await {
+        for point in traced(&images, ending, true, Setting::Plain).await {
             for after in [After::AskAgain, After::Forget] {
-                visits.push(Visit { point: point.clone(), ending, after, recovered: true, network: Network::Host });
+                visits.push(Visit { point: point.clone(), ending, after, recovered: true, setting: Setting::Plain });
             }
         }
     }
@@ -375,8 +379,8 @@ async fn a_death_at_any_point_of_a_recovery() {
 async fn a_death_at_any_point_of_a_network_of_its_own() {
     let island = Island::enter();
     let images = Images::start().await;
-    let plain = traced(&images, Ending::Told, false, Network::Host).await;
-    let own = traced(&images, Ending::Told, false, Network::Own(0)).await;
+    let plain = traced(&images, Ending::Told, false, Setting::Plain).await;
+    let own = traced(&images, Ending::Told, false, Setting::OwnNetwork(0)).await;
     let further: Vec<&Point> = own.iter().filter(|point| !plain.contains(point)).collect();
     for operation in ["start-", "destroy-"] {
         let count = further.iter().filter(|point| point.name.starts_with(operation)).count();
@@ -385,8 +389,8 @@ async fn a_death_at_any_point_of_a_network_of_its_own() {
     let mut visits = Vec::new();
     for point in further {
         for after in [After::AskAgain, After::NewId, After::Forget] {
-            let network = Network::Own(visits.len() as u16 + 1);
-            let visit = Visit { point: point.clone(), ending: Ending::Told, after, recovered: false, network };
+            let setting = Setting::OwnNetwork(visits.len() as u16 + 1);
+            let visit = Visit { point: point.clone(), ending: Ending::Told, after, recovered: false, setting };
             if !visit.is_needless() {
                 visits.push(visit);
             }
@@ -394,4 +398,25 @@ async fn a_death_at_any_point_of_a_network_of_its_own() {
     }
     make_all(visits, &images).await;
     assert_eq!(island.left(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_death_at_any_point_of_a_copied_root() {
+    let images = Images::start().await;
+    let plain = traced(&images, Ending::Told, false, Setting::Plain).await;
+    let copied = traced(&images, Ending::Told, false, Setting::Copied).await;
+    let mut visits = Vec::new();
+    for point in copied.iter().filter(|point| point.name.starts_with("root-") || !plain.contains(point)) {
+        for after in [After::AskAgain, After::NewId, After::Forget] {
+            let (ending, recovered, setting) = (Ending::Told, false, Setting::Copied);
+            let visit = Visit { point: point.clone(), ending, after, recovered, setting };
+            if !visit.is_needless() {
+                visits.push(visit);
+            }
+        }
+    }
+    for point in ["root-before-copy", "root-before-rename", "root-before-volume-copy", "root-before-volume-rename"] {
+        assert!(visits.iter().any(|visit| visit.point.name == point), "{point} is not passed: {visits:?}");
+    }
+    make_all(visits, &images).await;
 }
