@@ -10,6 +10,7 @@ mod end;
 mod engine;
 mod error;
 mod exec;
+pub mod fifo;
 mod launcher;
 mod listen;
 mod losses;

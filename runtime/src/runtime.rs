@@ -30,7 +30,7 @@ use crate::{
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
     rootfs::overlay_problem,
-    state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
+    state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, KEEPER, MONITOR, PLAN, TaskDir},
     terminal::TerminalHold,
 };
 
@@ -296,6 +296,12 @@ impl Runtime {
             terminal: bool,
         }
         Ok(self.task(id).read::<Essentials>(PLAN)?.map(|plan| (plan.output, plan.terminal)))
+    }
+
+    /// Tells the container's monitor that this process keeps the log FIFOs from staying full from now on, for as long as it lives.
+    pub fn keep_output(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let own = || ProcessRef::open(std::process::id() as i32)?.record();
+        self.task(id).note(KEEPER, &own().context(|| "looking at our own process".to_owned())?)
     }
 
     /// The count of bytes that were dropped of one of the container's streams, by the stream's name.

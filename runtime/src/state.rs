@@ -36,6 +36,8 @@ pub(crate) const MONITOR: &str = "monitor.json";
 pub(crate) const CONTAINER: &str = "container.json";
 /// How it ended.
 pub(crate) const EXIT: &str = "exit.json";
+/// Whoever keeps the log FIFOs from staying full while nobody reads them.
+pub(crate) const KEEPER: &str = "keeper.json";
 /// The groups that the container's processes live in, and which of them are ours to remove.
 pub(crate) const CGROUP: &str = "cgroup.json";
 
@@ -161,15 +163,26 @@ impl TaskDir {
     /// Writes a record so that it is there completely or not at all.
     pub fn commit<T: Serialize>(&self, name: &str, record: &T) -> Result<(), RuntimeError> {
         let write = || -> io::Result<()> {
-            let temporary = self.file(&format!("{name}.tmp"));
-            let mut file = private_file(&temporary)?;
-            file.write_all(&serde_json::to_vec(&Versioned { version: VERSION, record })?)?;
+            let (temporary, file) = self.temporary(name, record)?;
             file.sync_all()?;
             failpoint::at(before_rename(name));
             fs::rename(&temporary, self.file(name))?;
             File::open(&self.path)?.sync_all()
         };
         write().context(|| format!("writing {}", self.file(name).display()))
+    }
+
+    /// Like [`TaskDir::commit`], for a record that is worth nothing after a reboot: nothing is waited for.
+    pub fn note<T: Serialize>(&self, name: &str, record: &T) -> Result<(), RuntimeError> {
+        let write = || fs::rename(self.temporary(name, record)?.0, self.file(name));
+        write().context(|| format!("writing {}", self.file(name).display()))
+    }
+
+    fn temporary<T: Serialize>(&self, name: &str, record: &T) -> io::Result<(PathBuf, File)> {
+        let path = self.file(&format!("{name}.tmp"));
+        let mut file = private_file(&path)?;
+        file.write_all(&serde_json::to_vec(&Versioned { version: VERSION, record })?)?;
+        Ok((path, file))
     }
 }
 

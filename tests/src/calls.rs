@@ -12,6 +12,7 @@ use proto::{
     },
     structs::RecoverableError,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use tonic::{Code, Status, Streaming};
 
 use crate::{
@@ -158,6 +159,18 @@ impl Plugin {
             carries(*pid) && !carries(parent)
         });
         lead.must(&format!("the task's first process among {members:?}"))
+    }
+
+    /// The monitor of a running task.
+    pub fn monitor_pid(&self, task: &Task) -> i32 {
+        let monitor = crate::leak::status_field(self.init_pid(task), "PPid").and_then(|pid| pid.parse().ok());
+        monitor.filter(|pid| *pid != self.process.pid()).must("the monitor")
+    }
+
+    /// Kills it.
+    pub fn kill_monitor(&self, task: &Task) {
+        let monitor = Pid::from_raw(self.monitor_pid(task)).must("a pid");
+        kill_process(monitor, Signal::KILL).must("kill the monitor");
     }
 }
 

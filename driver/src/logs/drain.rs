@@ -2,13 +2,8 @@
 
 use std::{fs::File, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use runtime::LostBytes;
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    io::{Errno, ioctl_fionread},
-    pipe::{SpliceFlags, splice},
-    time::Timespec,
-};
+use runtime::{LostBytes, fifo};
+use rustix::io::ioctl_fionread;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
@@ -20,8 +15,6 @@ use crate::sys;
 /// The kernel wakes nobody when a FIFO becomes full. Until it was full for the first time, that is how often it is looked at,
 /// while something waits in it: the longest time for which the death of a reader holds a task up.
 const LOOK: Duration = Duration::from_millis(500);
-/// More than a FIFO holds.
-const AT_ONCE: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -106,17 +99,17 @@ impl Worker {
                 },
                 ready = self.fifo.readable() => {
                     let mut ready = ready?;
-                    let fifo = ready.get_inner();
-                    if ioctl_fionread(fifo)? == 0 {
+                    let held = ready.get_inner();
+                    if ioctl_fionread(held)? == 0 {
                         ready.clear_ready();
                         continue;
                     }
-                    if was_full || is_full(fifo)? {
+                    if was_full || fifo::is_full(held)? {
                         if !was_full {
                             begins();
                         }
                         was_full = true;
-                        self.lost.add(drop_all(fifo, &self.null)?)?;
+                        self.lost.add(fifo::drop_all(held, &self.null)?)?;
                         continue;
                     }
                 }
@@ -128,21 +121,6 @@ impl Worker {
                 () = tokio::time::sleep(LOOK) => {}
             }
         }
-    }
-}
-
-/// Whether the next byte would have to wait. Not told by the number of bytes: a page of the FIFO may hold few.
-fn is_full(fifo: &OwnedFd) -> io::Result<bool> {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    Ok(poll(&mut [PollFd::new(fifo, PollFlags::OUT)], Some(&now))? == 0)
-}
-
-/// Drops what is in the FIFO without looking at it; the number of bytes.
-fn drop_all(fifo: &OwnedFd, null: &File) -> io::Result<u64> {
-    match splice(fifo, None, null, None, AT_ONCE, SpliceFlags::NONBLOCK) {
-        Ok(count) => Ok(count as u64),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -7,20 +7,23 @@
 //! it keeps the FIFO from staying full until there is one: what fits into the FIFO waits for the reader, what comes after
 //! that is dropped, counted, and told in a task event.
 //!
-//! It belongs to the plugin, not to the monitor, because inotify instances are few (128 for all of root's processes) and
-//! because the agent that runs the plugin is who starts readers: an agent that is gone comes back with both.
+//! It belongs to the plugin, not to the monitor, because inotify instances are few (128 for all of root's processes). Monitors do
+//! the same in a simpler way for as long as no plugin lives that looks after their FIFOs (`runtime/src/monitor/relief.rs`).
 //!
 //! Always true: nothing is taken out of a FIFO unless a look at all processes, begun after the last opening or closing of it
 //! that we know of, found no reader.
 
 mod drain;
-mod readers;
 mod stream;
 pub mod terminal;
 
 use std::{collections::HashSet, io, mem::MaybeUninit, os::fd::OwnedFd, sync::OnceLock, time::Duration};
 
-use runtime::{Runtime, plan::ContainerId};
+use runtime::{
+    Runtime,
+    fifo::{self, Fifo, FileId},
+    plan::ContainerId,
+};
 use rustix::{
     fs::inotify::{self, CreateFlags, ReadFlags},
     io::Errno,
@@ -32,16 +35,20 @@ use tokio::{
     time::Instant,
 };
 
-use self::{
-    readers::{Fifo, FileId},
-    stream::{Care, Kind, Step, Stream},
-};
+use self::stream::{Care, Kind, Step, Stream};
 use crate::{events::TaskEvents, sys};
 
 /// A reader opens its FIFO beside the task's start, so the first look comes later.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 /// Looking may take this share of one processor at most, however often a task opens and closes its streams.
 const SHARE: u32 = 20;
+
+/// Tells what of the output of a container that has ended was dropped while no plugin was there to tell.
+pub fn tell_losses(runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
+    for kind in [Kind::Stdout, Kind::Stderr] {
+        kind.tell_old_losses(runtime, container, events);
+    }
+}
 
 /// A way to the keeper, which is started with the first task.
 pub struct Logs {
@@ -201,6 +208,13 @@ impl Keeper {
                 Err(error) => tracing::warn!(%container, path = %path.display(), %error, "log FIFO is not watched"),
             }
         }
+        if self.streams.iter().any(|stream| stream.container == container) {
+            let (runtime, id) = (self.runtime.clone(), container.clone());
+            let told = tokio::task::spawn_blocking(move || runtime.keep_output(&id)).await;
+            if let Ok(Err(error)) = told {
+                tracing::warn!(%container, %error, "the monitor does not know that its log FIFOs are looked after");
+            }
+        }
     }
 
     /// The last look at a container's streams: what still waits in a FIFO that nobody reads is lost.
@@ -212,7 +226,7 @@ impl Keeper {
         let attended = if wanted.is_empty() {
             HashSet::new()
         } else {
-            let look = tokio::task::spawn_blocking(move || readers::attended(&wanted));
+            let look = tokio::task::spawn_blocking(move || fifo::attended(&wanted));
             look.await.ok().and_then(Result::ok).unwrap_or_default()
         };
         for mut stream in gone {
@@ -252,7 +266,7 @@ impl Keeper {
         }
         self.looking = Some(tokio::task::spawn_blocking(move || {
             let begun = Instant::now();
-            let attended = readers::attended(&wanted);
+            let attended = fifo::attended(&wanted);
             Looked { attended, took: begun.elapsed() }
         }));
     }

@@ -1,16 +1,12 @@
 //! One stream of a task: what is believed of its reader, and what follows.
 
 use std::{
-    ffi::OsString,
     io,
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsRawFd, OwnedFd},
     path::Path,
 };
 
-use runtime::{Runtime, plan::ContainerId};
+use runtime::{Runtime, fifo::Fifo, plan::ContainerId};
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, fstat,
     inotify::{self, WatchFlags},
@@ -18,10 +14,7 @@ use rustix::fs::{
 };
 use tokio::time::Instant;
 
-use super::{
-    drain::Drain,
-    readers::{Fifo, FileId},
-};
+use super::drain::Drain;
 use crate::events::TaskEvents;
 
 /// What is believed of a FIFO's reader.
@@ -117,9 +110,7 @@ impl Stream {
         if FileType::from_raw_mode(fstat(&handle)?.st_mode) != FileType::Fifo {
             return Ok(None);
         }
-        let metadata = std::fs::metadata(magic_link(&handle))?;
-        let id = FileId { device: metadata.dev(), inode: metadata.ino() };
-        let fifo = Fifo { id, name: path.file_name().map(OsString::from).unwrap_or_default() };
+        let fifo = Fifo::of(&handle, path)?;
         let watch = inotify::add_watch(inotify, magic_link(&handle), WatchFlags::CLOSE_NOWRITE)?;
         Ok(Some(Self {
             container,
@@ -184,41 +175,44 @@ impl Stream {
 
     /// Lets it go, to its reader or, `abandoned`, to nobody. Tells what was lost.
     pub async fn release(&mut self, abandoned: bool) {
-        let Some(drain) = self.drain.take() else {
-            if std::mem::take(&mut self.is_new) {
-                self.tell_old_losses();
-            }
-            return;
-        };
+        let Some(drain) = self.drain.take() else { return self.tell_old_losses() };
         match drain.stop(abandoned).await {
             Ok(lost) => self.tell_lost(lost),
             Err(error) => tracing::warn!(container = %self.container, %error, "lost output was not counted"),
         }
     }
 
-    /// Tells what a plugin before this one dropped and could not tell any more.
+    /// Tells what others dropped before this plugin looked after the stream: a plugin before it, or the monitor.
     pub fn tell_old_losses(&self) {
-        let taken = || -> io::Result<u64> {
-            let stream = self.kind.name();
-            match self.runtime.lost_so_far(&self.container, stream).map_err(io::Error::other)? {
-                0 => Ok(0),
-                _ => self.runtime.lost_bytes(&self.container, stream).map_err(io::Error::other)?.take(),
-            }
-        };
-        match taken() {
-            Ok(lost) => self.tell_lost(lost),
-            Err(error) => tracing::warn!(container = %self.container, %error, "lost output was not counted"),
-        }
+        self.kind.tell_old_losses(&self.runtime, &self.container, &self.events);
     }
 
     fn tell_lost(&self, lost: u64) {
+        self.kind.tell_lost(lost, &self.container, &self.events);
+    }
+}
+
+impl Kind {
+    /// Tells what was dropped of a container's stream and was not told yet.
+    pub fn tell_old_losses(self, runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
+        let taken = || match runtime.lost_so_far(container, self.name()).map_err(io::Error::other)? {
+            0 => Ok(0),
+            _ => runtime.lost_bytes(container, self.name()).map_err(io::Error::other)?.take(),
+        };
+        match taken() {
+            Ok(lost) => self.tell_lost(lost, container, events),
+            Err(error) => tracing::warn!(%container, %error, "lost output was not counted"),
+        }
+    }
+
+    fn tell_lost(self, lost: u64, container: &ContainerId, events: &TaskEvents) {
         if lost == 0 {
             return;
         }
-        let stream = self.kind.text();
-        tracing::warn!(container = %self.container, stream, lost, "output was lost while nobody read the log");
+        let stream = self.text();
+        tracing::warn!(%container, stream, lost, "output was lost while nobody read the log");
         let text = format!("{lost} bytes of {stream} were lost while nobody read the task's log");
-        self.events.emit(text, [("stream", self.kind.name().to_owned()), ("lost_bytes", lost.to_string())]);
+        events.emit(text, [("stream", self.name().to_owned()), ("lost_bytes", lost.to_string())]);
     }
 }
 

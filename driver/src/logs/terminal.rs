@@ -14,27 +14,52 @@ use std::{
     sync::Arc,
 };
 
-use runtime::{Running, Runtime, plan::ContainerId};
+use runtime::{Running, Runtime, TerminalHold, plan::ContainerId};
 use rustix::{
     fs::{FileType, OFlags, fstat},
     io::{Errno, read, write},
 };
 use tokio::io::Interest;
 
-use crate::sys;
+use crate::{events::TaskEvents, sys};
+
+/// What there is to hold.
+enum Found {
+    NoTerminal,
+    /// The monitor was dead already, and so was whoever else held the terminal.
+    HungUp,
+    Held {
+        log: OwnedFd,
+        hold: TerminalHold,
+    },
+}
 
 /// Holds the terminal of a container that has one until the container has ended.
-pub async fn keep(runtime: Runtime, container: ContainerId, running: Arc<impl AsRef<Running> + Send + Sync + 'static>) {
+pub async fn keep(
+    runtime: Runtime,
+    container: ContainerId,
+    running: Arc<impl AsRef<Running> + Send + Sync + 'static>,
+    events: TaskEvents,
+) {
     let (id, worker) = (container.clone(), running.clone());
-    let taken = tokio::task::spawn_blocking(move || -> io::Result<_> {
+    let found = tokio::task::spawn_blocking(move || -> io::Result<Found> {
         let output = runtime.output(&id).map_err(io::Error::other)?;
-        let Some((output, true)) = output else { return Ok(None) };
-        let hold = (*worker).as_ref().hold_terminal()?;
-        hold.map(|hold| Ok((open_log(&output.stdout)?, hold))).transpose()
+        let Some((output, true)) = output else { return Ok(Found::NoTerminal) };
+        let Some(hold) = (*worker).as_ref().hold_terminal()? else { return Ok(Found::HungUp) };
+        Ok(Found::Held { log: open_log(&output.stdout)?, hold })
     });
     let kept = async {
-        let taken = taken.await.map_err(io::Error::other)?;
-        let Some((log, hold)) = taken? else { return Ok(()) };
+        let (log, hold) = match found.await.map_err(io::Error::other)?? {
+            Found::NoTerminal => return Ok(()),
+            Found::HungUp => {
+                tracing::warn!(%container, "the terminal was hung up: plugin and monitor were dead at once");
+                let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were both killed: \
+                            what it writes there fails. Restart the task";
+                events.emit(text.to_owned(), []);
+                return Ok(());
+            }
+            Found::Held { log, hold } => (log, hold),
+        };
         let running = (*running).as_ref();
         ended(running.monitor.pidfd.as_fd()).await?;
         // A monitor that was not killed ends after its container.

@@ -118,6 +118,10 @@ impl Owner {
             Recovered::Running(alive) => owner.adopt(alive),
             Recovered::Ended { exit, started_at } => {
                 owner.phase = Phase::Exited;
+                owner.tell_remarks(&exit);
+                if let Some(state) = owner.facts.state() {
+                    logs::tell_losses(&owner.engine.runtime, &state.container, &owner.events());
+                }
                 owner.view.send_replace(TaskView { started_at, exit: Some(exit), ..TaskView::new(Phase::Exited) });
             }
         }
@@ -227,7 +231,7 @@ impl Owner {
         self.phase = Phase::Running;
         self.logs = self.engine.logs.watch(alive.container(), self.events());
         let runtime = self.engine.runtime.clone();
-        let terminal = logs::terminal::keep(runtime, alive.container().clone(), alive.clone());
+        let terminal = logs::terminal::keep(runtime, alive.container().clone(), alive.clone(), self.events());
         self.terminal = Some(AbortOnDrop::of(terminal));
         self.hits = Some(AbortOnDrop::of(hits::watch(self.engine.clone(), alive.container().clone(), self.events())));
         self.ended = Some(Box::pin(alive.clone().end(self.engine.clone())));
@@ -238,14 +242,18 @@ impl Owner {
         self.alive = Some(alive);
     }
 
+    fn tell_remarks(&self, exit: &Exit) {
+        for remark in &exit.remarks {
+            self.events().emit(remark.clone(), []);
+        }
+    }
+
     async fn container_ended(&mut self, exit: Exit) {
         self.ended = None;
         self.grace = None;
         self.let_go_of_logs();
         self.hits = None;
-        for remark in &exit.remarks {
-            self.events().emit(remark.clone(), []);
-        }
+        self.tell_remarks(&exit);
         self.view.send_modify(|view| view.exit = Some(exit));
         self.step(Event::Ended).await;
         if self.orphaned || !self.destroys.is_empty() {

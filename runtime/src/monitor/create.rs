@@ -347,7 +347,7 @@ fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf
 
 fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {
     let stdin = OwnedFd::from(File::open("/dev/null")?);
-    Ok([stdin, outputs.stdout.writer(OFlags::empty())?, outputs.stderr.writer(OFlags::empty())?])
+    Ok([stdin, outputs.stdout.open_anew(OFlags::empty())?, outputs.stderr.open_anew(OFlags::empty())?])
 }
 
 pub(crate) fn launch(

@@ -8,6 +8,7 @@
 
 mod create;
 mod output;
+mod relief;
 mod terminal;
 mod watch;
 

@@ -1,8 +1,8 @@
 //! Where a container's output goes.
 //!
-//! A FIFO is opened without following a link and held open for reading and writing: as long as the monitor lives, the death
-//! of the FIFO's reader does not kill the container with SIGPIPE, and its successor finds the FIFO in order. The container
-//! itself gets an end for writing only. When the monitor ends, the reader sees the end of the output.
+//! A FIFO is opened without following a link, for reading and writing, by the monitor and for the container: as long as either lives,
+//! the death of the FIFO's reader does not kill the container with SIGPIPE, whoever else is dead, and its successor finds the FIFO
+//! in order. When both have ended, the reader sees the end of the output.
 
 use std::{
     io,
@@ -14,6 +14,7 @@ use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchown, fstat, open, ope
 
 use crate::{
     error::{StartError, StartErrorKind},
+    fifo::Fifo,
     plan::Output,
 };
 
@@ -29,8 +30,8 @@ pub(super) struct Outputs {
 pub(super) struct Stream {
     /// An O_PATH handle on what was checked.
     handle: OwnedFd,
-    /// Both ends of a FIFO.
-    held: Option<OwnedFd>,
+    /// Both ends of a FIFO, which do not block.
+    pub held: Option<(Fifo, OwnedFd)>,
 }
 
 impl Outputs {
@@ -42,7 +43,7 @@ impl Outputs {
     pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         for stream in [&self.stdout, &self.stderr] {
             if stream.held.is_some() && uid != 0 {
-                fchown(stream.writer(OFlags::empty())?, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+                fchown(stream.open_anew(OFlags::empty())?, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
             }
         }
         Ok(())
@@ -59,7 +60,7 @@ impl Stream {
             let handle = openat(CWD, path, flags, Mode::empty())?;
             let stat = fstat(&handle)?;
             let held = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Fifo => Some(reopen(&handle, OFlags::RDWR)?),
+                FileType::Fifo => Some((Fifo::of(&handle, path)?, reopen(&handle, OFlags::RDWR | OFlags::NONBLOCK)?)),
                 FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => None,
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a FIFO nor /dev/null")),
             };
@@ -68,9 +69,9 @@ impl Stream {
         open_checked().map_err(|error| failed(error.to_string()))
     }
 
-    /// An end for writing.
-    pub fn writer(&self, flags: OFlags) -> io::Result<OwnedFd> {
-        reopen(&self.handle, OFlags::WRONLY | flags)
+    /// Open for reading and writing.
+    pub fn open_anew(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        reopen(&self.handle, OFlags::RDWR | flags)
     }
 }
 

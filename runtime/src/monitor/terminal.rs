@@ -12,15 +12,17 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags},
     fs::{OFlags, fcntl_setfl},
     io::{Errno, read, write},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
     pty::{OpenptFlags, ioctl_tiocgptpeer},
-    time::Timespec,
 };
 
-use super::output::Stream;
+use super::{
+    output::Stream,
+    relief::{Relief, wait},
+};
 use crate::{
     error::{Context, RuntimeError},
     process::ProcessRef,
@@ -94,8 +96,8 @@ impl Terminal {
     }
 
     /// Copies output to the log until the process has ended, and then what is left.
-    pub fn copy_until_end(&self, log: &Stream, process: &ProcessRef) -> io::Result<()> {
-        let log = log.writer(OFlags::NONBLOCK)?;
+    pub fn copy_until_end(&self, log: &Stream, process: &ProcessRef, relief: &mut Relief) -> io::Result<()> {
+        let log = log.open_anew(OFlags::NONBLOCK)?;
         let mut buffer = [0; 4096];
         let mut pending = 0..0;
         loop {
@@ -114,28 +116,14 @@ impl Terminal {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            let waits_for_log = !pending.is_empty();
-            if !wait(&self.master, &log, process, waits_for_log, ended)? && ended && waits_for_log {
-                return Ok(());
+            let end = PollFd::new(&process.pidfd, PollFlags::IN);
+            match (pending.is_empty(), ended) {
+                (true, true) => {}
+                (true, false) => drop(wait(&mut [PollFd::new(&self.master, PollFlags::IN), end], None)?),
+                (false, false) => relief.until_room(&log)?,
+                (false, true) if wait(&mut [PollFd::new(&log, PollFlags::OUT)], Some(PATIENCE))? => {}
+                (false, true) => return Ok(()),
             }
         }
-    }
-}
-
-/// Waits until there is something to do; false when the log's reader tried our patience.
-fn wait(master: &OwnedFd, log: &OwnedFd, process: &ProcessRef, for_log: bool, ended: bool) -> io::Result<bool> {
-    let data = if for_log { PollFd::new(log, PollFlags::OUT) } else { PollFd::new(master, PollFlags::IN) };
-    let limit = match (ended, for_log) {
-        (false, _) => None,
-        (true, true) => Some(PATIENCE),
-        (true, false) => Some(Duration::ZERO),
-    };
-    let limit = limit.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
-    let end = PollFd::new(&process.pidfd, PollFlags::IN);
-    let result = if ended { poll(&mut [data], limit.as_ref()) } else { poll(&mut [data, end], limit.as_ref()) };
-    match result {
-        Ok(count) => Ok(count > 0),
-        Err(Errno::INTR) => Ok(true),
-        Err(error) => Err(error.into()),
     }
 }

@@ -1,8 +1,10 @@
 //! Waiting for a container's end, and writing down how it came.
 
+use std::io::{self, Write};
+
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::Started;
+use super::{Started, relief::Relief};
 use crate::{
     cgroup::Groups,
     error::{Context, RuntimeError},
@@ -14,10 +16,9 @@ use crate::{
 /// Sees a container to its end. The record is written before the process is reaped: whoever finds the process gone finds
 /// the record.
 pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
-    if let Some(terminal) = &started.terminal {
-        terminal
-            .copy_until_end(&started.outputs.stdout, &started.init)
-            .context(|| format!("copying the output of {}", started.id))?;
+    // The end matters more than the output: it is waited for and told in any case.
+    if let Err(error) = look_after_output(&started) {
+        drop(writeln!(io::stderr(), "looking after the output of {}: {error}", started.id));
     }
     failpoint::at("monitor-before-wait");
     let ended = wait_for(started.init.pid).context(|| format!("waiting for the end of {}", started.id))?;
@@ -29,8 +30,20 @@ pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
     reap(started.init.pid).context(|| format!("reaping {}", started.id))
 }
 
-/// Waits for one child's end without reaping it; others (libcontainer's intermediate process) are reaped on the way.
-fn wait_for(pid: i32) -> std::io::Result<EndedChild> {
+fn look_after_output(started: &Started) -> io::Result<()> {
+    // libcontainer's intermediate process, which has ended long before the command was executed.
+    while let Some(other) = peek_ended_child(false)?.filter(|child| child.pid != started.init.pid) {
+        reap(other.pid)?;
+    }
+    let mut relief = Relief::new(&started.task, &started.init, &started.outputs);
+    if let Some(terminal) = &started.terminal {
+        terminal.copy_until_end(&started.outputs.stdout, &started.init, &mut relief)?;
+    }
+    relief.until_end()
+}
+
+/// Waits for one child's end without reaping it; others are reaped on the way.
+fn wait_for(pid: i32) -> io::Result<EndedChild> {
     loop {
         match peek_ended_child(true)? {
             Some(child) if child.pid == pid => return Ok(child),
@@ -40,7 +53,7 @@ fn wait_for(pid: i32) -> std::io::Result<EndedChild> {
     }
 }
 
-fn reap(pid: i32) -> std::io::Result<()> {
+fn reap(pid: i32) -> io::Result<()> {
     waitpid(Pid::from_raw(pid), WaitOptions::empty())?;
     Ok(())
 }

@@ -238,6 +238,23 @@ async fn an_init_reaps_and_forwards() {
     node.finish(plugin).await;
 }
 
+/// What helped to make the container is not only gone, but forgotten: a zombie would count against the task's limit on processes.
+#[tokio::test]
+async fn the_monitor_has_no_child_but_the_task() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for terminal in [false, true] {
+        let task = node.task(&images.busybox()).sh(IDLE).option("tty", json!(terminal)).build(&mut plugin).await;
+        plugin.started(&task).await;
+        let (monitor, init) = (plugin.monitor_pid(&task), plugin.init_pid(&task));
+        let alone = || leak::children(monitor).iter().all(|(pid, _)| *pid == init);
+        assert!(eventually(seconds(5), alone).await, "{:?}", leak::children(monitor));
+        plugin.end(&task).await;
+    }
+    node.finish(plugin).await;
+}
+
 /// Every task has one, so it must be next to nothing.
 #[tokio::test]
 async fn the_monitor_is_small() {
@@ -246,8 +263,7 @@ async fn the_monitor_is_small() {
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.started(&task).await;
-    let monitor: i32 =
-        leak::status_field(plugin.init_pid(&task), "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
+    let monitor = plugin.monitor_pid(&task);
     assert_eq!(leak::status_field(monitor, "Threads").as_deref(), Some("1"));
     let rollup = fs::read_to_string(format!("/proc/{monitor}/smaps_rollup")).must("the monitor's memory");
     // The pages of the sealed file are everybody's. What remains is mostly the binary's relocated tables, larger in a dev build.

@@ -208,9 +208,7 @@ async fn a_task_survives_its_monitor() {
     plugin.started(&task).await;
     task.stdout().contains("up", seconds(10)).await;
     let init = plugin.init_pid(&task);
-    let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
-    assert_ne!(monitor, plugin.process.pid());
-    kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+    plugin.kill_monitor(&task);
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(leak::status_field(init, "State").map(|state| state.starts_with('Z')), Some(false), "the task runs");
     assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").task.must("a task").state(), TaskState::Running);
@@ -237,9 +235,7 @@ async fn a_terminal_survives_its_monitor() {
     task.stdout().contains("up", seconds(10)).await;
     let held = || plugin.descriptors().iter().any(|file| file.ends_with("ptmx"));
     assert!(eventually(seconds(10), held).await, "the plugin does not hold the terminal: {:#?}", plugin.descriptors());
-    let init = plugin.init_pid(&task);
-    let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
-    kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+    plugin.kill_monitor(&task);
     let wait = plugin.wait(task.id());
     tell(&task);
     let exit = wait.await;
@@ -263,9 +259,7 @@ async fn a_task_without_its_monitor_is_stopped() {
         let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
         plugin.started(&task).await;
         task.stdout().contains("up", seconds(10)).await;
-        let init = plugin.init_pid(&task);
-        let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
-        kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+        plugin.kill_monitor(&task);
         let wait = plugin.wait(task.id());
         plugin.stop(task.id(), grace, "").await.must("StopTask");
         let exit = wait.await;
@@ -306,6 +300,36 @@ async fn an_exec_helper_that_dies() {
     node.finish(plugin).await;
 }
 
+/// A plugin that takes the task over holds the terminal too. With neither plugin nor monitor it is hung up, which is told; the task may
+/// live on, and its end is told truly or as lost.
+#[tokio::test]
+async fn a_terminal_needs_its_monitor_or_a_plugin() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(&until_told(43)).option("tty", serde_json::json!(true));
+    let task = task.build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    plugin.process.kill().await;
+    let mut plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    let held = || plugin.descriptors().iter().any(|file| file.ends_with("ptmx"));
+    assert!(eventually(seconds(10), held).await, "the plugin does not hold the terminal: {:#?}", plugin.descriptors());
+    plugin.kill_monitor(&task);
+    assert_eq!(plugin.sh(&task, "echo still").await, "still");
+    plugin.process.kill().await;
+
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask of a task that was hung up");
+    plugin.told.event("the hang-up", |event| event.message.contains("terminal was hung up")).await;
+    tell(&task);
+    let exit = plugin.wait(task.id()).await;
+    assert!(exit.code == 43 || exit.err.contains("lost"), "{exit:?}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn a_monitor_that_dies_unwatched() {
     let node = Node::new();
@@ -314,10 +338,8 @@ async fn a_monitor_that_dies_unwatched() {
     let task = node.task(&images.busybox()).sh(&until_told(31)).build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     task.stdout().contains("up", seconds(10)).await;
-    let init = plugin.init_pid(&task);
-    let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
     plugin.process.kill().await;
-    kill_process(Pid::from_raw(monitor).must("a pid"), Signal::KILL).must("kill the monitor");
+    plugin.kill_monitor(&task);
 
     let plugin = node.launch().await;
     plugin.recover(&handle).await.must("RecoverTask of a running task without its monitor");

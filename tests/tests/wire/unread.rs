@@ -224,3 +224,92 @@ async fn a_new_plugin_finds_a_fifo_that_nobody_reads() {
     plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
+
+/// The agent and all that it started is gone, for long: the monitor is left, and sees to it that the task is not held up.
+#[tokio::test]
+async fn without_plugin_and_reader_the_task_goes_on_and_losses_are_counted() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for terminal in [false, true] {
+        let script = format!(
+            "{WAIT}; echo start; wait_for go; head -c 400000 /dev/zero | tr '\\0' x; touch /local/written; \
+             wait_for end; echo resumed; exit 4"
+        );
+        let scene = Scene::new(&node, &mut plugin, &images, &script, terminal).await;
+        let mut first = scene.reader(&node, "first");
+        let handle = plugin.started(&scene.task).await;
+        first.contains("start").await;
+        plugin.process.kill().await;
+        first.kill();
+        scene.tell("go");
+        scene.told("written").await;
+        let mut second = scene.reader(&node, "second");
+        plugin = node.launch().await;
+        plugin.recover(&handle).await.must("RecoverTask");
+        let lost = scene.lost(&plugin).await;
+        scene.tell("end");
+        assert_eq!(plugin.wait(scene.task.id()).await.code, 4);
+        plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+        let after = second.all().await;
+        let resumed: &[u8] = if terminal { b"resumed\r\n" } else { b"resumed\n" };
+        assert!(after.ends_with(resumed), "{:?}", String::from_utf8_lossy(&after));
+        assert_eq!(lost + after.len(), 400_000 + resumed.len(), "every byte is read or counted");
+    }
+    node.finish(plugin).await;
+}
+
+/// The same, and the task ends before anybody comes back.
+#[tokio::test]
+async fn losses_of_a_task_that_ended_alone_are_told() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = format!("{WAIT}; wait_for go; head -c 300000 /dev/zero; touch /local/written; exit 6");
+    let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
+    let handle = plugin.started(&scene.task).await;
+    let init = plugin.init_pid(&scene.task);
+    plugin.process.kill().await;
+    scene.tell("go");
+    scene.told("written").await;
+    assert!(eventually(seconds(20), || !Path::new(&format!("/proc/{init}")).exists()).await, "it has not ended");
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(plugin.wait(scene.task.id()).await.code, 6);
+    assert_eq!(scene.lost(&plugin).await, 300_000);
+    plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+/// Plugin, monitor and reader are dead: the task holds its own FIFO, so nothing kills it when it writes, and what it wrote is there
+/// for the next reader.
+#[tokio::test]
+async fn a_task_outlives_all_that_stands_around_it() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = format!(
+        "{WAIT}; echo start; wait_for go; seq 1 1000; touch /local/written; seq 10001 50000; wait_for end; echo last; exit 5"
+    );
+    let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
+    let mut first = scene.reader(&node, "first");
+    let handle = plugin.started(&scene.task).await;
+    first.contains("start\n").await;
+    plugin.process.kill().await;
+    plugin.kill_monitor(&scene.task);
+    first.kill();
+    scene.tell("go");
+    scene.told("written").await;
+    let mut second = scene.reader(&node, "second");
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    second.contains("50000\n").await;
+    scene.tell("end");
+    let exit = plugin.wait(scene.task.id()).await;
+    assert!(exit.code == 5 || exit.err.contains("lost"), "{exit:?}");
+    plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    let numbers = (1..=1000).chain(10_001..=50_000).map(|n| format!("{n}\n"));
+    let expected: String = numbers.collect::<String>() + "last\n";
+    assert!(second.all().await == expected.as_bytes(), "all of it, in order");
+    node.finish(plugin).await;
+}

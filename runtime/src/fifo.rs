@@ -1,33 +1,74 @@
-//! Who reads a FIFO: the kernel counts readers but tells nobody, so one looks at the open files of all processes.
+//! A log FIFO that may have lost its reader: who reads it, whether it is full, and making room in it.
 //!
-//! Only descriptors that are open for reading alone count: a monitor holds its FIFOs for reading and writing and never reads.
+//! The kernel counts readers but tells nobody, so one looks at the open files of all processes. Only descriptors that are open for
+//! reading alone count: monitors and containers hold both ends and never read.
 
 use std::{
     collections::HashSet,
     ffi::{OsStr, OsString},
-    fs,
+    fs::{self, File},
     io::{self, ErrorKind},
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    os::{
+        fd::AsFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
     path::Path,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    pipe::{SpliceFlags, splice},
+    time::Timespec,
 };
 
 /// `O_ACCMODE | O_PATH` of open(2); reading alone is none of these.
 const NOT_READING_ALONE: u32 = 0o3 | 0o10_000_000;
 
+/// More than a FIFO holds.
+const AT_ONCE: usize = 1 << 20;
+
 /// A file, whatever it is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
+    /// The device that it is on.
     pub device: u64,
+    /// Its number there.
     pub inode: u64,
 }
 
 /// A FIFO to look for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fifo {
+    /// Which file it is.
     pub id: FileId,
     /// The last part of its path, the same in every mount namespace. Asking for more about a file that is called differently
     /// could wait for a dead network file system.
     pub name: OsString,
+}
+
+impl Fifo {
+    /// The one that `handle` stands for, which was opened by this path.
+    pub fn of(handle: impl AsFd, path: &Path) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(handle)?;
+        let id = FileId { device: stat.st_dev, inode: stat.st_ino };
+        Ok(Self { id, name: path.file_name().map(OsString::from).unwrap_or_default() })
+    }
+}
+
+/// Whether the next byte would have to wait. Not told by the number of bytes: a page of the FIFO may hold few.
+pub fn is_full(fifo: impl AsFd) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(&fifo, PollFlags::OUT)], Some(&now))? == 0)
+}
+
+/// Drops what is in the FIFO into `null` without looking at it; the number of bytes.
+pub fn drop_all(fifo: impl AsFd, null: &File) -> io::Result<u64> {
+    match splice(fifo, None, null, None, AT_ONCE, SpliceFlags::NONBLOCK) {
+        Ok(count) => Ok(count as u64),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Those of the FIFOs that another process than this one has open for reading.
@@ -111,12 +152,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".main.stdout.fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
-        let metadata = fs::metadata(&path).unwrap();
-        let fifo = Fifo {
-            id: FileId { device: metadata.dev(), inode: metadata.ino() },
-            name: path.file_name().unwrap().to_owned(),
-        };
         let held = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let fifo = Fifo::of(&held, &path).unwrap();
         // As a monitor holds it, and as a task does.
         let open = |read, write| fs::OpenOptions::new().read(read).write(write).open(&path).unwrap();
         let mut holder =
