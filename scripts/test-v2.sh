@@ -13,7 +13,7 @@ PROGRAMS="bash cp install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch"
 # Those that tasks with a network of their own, a group's or the driver's, need besides.
 NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save"
 # Those with which Nomad's own driver tests are prepared.
-CONFORMANCE_PROGRAMS="curl docker-registry skopeo sort"
+CONFORMANCE_PROGRAMS="curl docker-registry rm skopeo sort"
 # Those that a Nomad agent and its cases call.
 NOMAD_PROGRAMS="docker-registry script skopeo sort"
 
