@@ -195,10 +195,16 @@ impl Session {
             if next > descriptor.size {
                 return Err(wrong_size(what, descriptor.size, next).into());
             }
+            // Copied whole before anything is waited for: the connection reads what comes next into the memory that this was in,
+            // and takes new memory for it while a part of this is still held.
+            let mut filled = Vec::new();
             while !chunk.is_empty() {
-                // Copied, so that the connection's own buffer is free again for what comes next.
                 let mut buffer = sink.buffers.take();
                 chunk.advance(buffer.copy(&chunk));
+                filled.push(buffer);
+            }
+            drop(chunk);
+            for buffer in filled {
                 let length = buffer.as_ref().len() as u64;
                 if sink.pieces.send(Piece::Data(Bytes::from_owner(buffer))).await.is_err() {
                     let problem = "the unpacker stopped reading".to_owned();
