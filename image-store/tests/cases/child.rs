@@ -15,6 +15,8 @@ use crate::common::{limits, request};
 
 const SCENE: &str = "IMAGE_STORE_SCENE";
 const ROOT: &str = "IMAGE_STORE_ROOT";
+/// Names a file for the most memory that the process ever had.
+pub const PEAK: &str = "IMAGE_STORE_PEAK";
 
 /// What a process does before it ends.
 #[derive(Debug, Clone)]
@@ -133,5 +135,9 @@ async fn play() {
         ["remove", reference] => drop(store.remove(&reference.parse().unwrap()).unwrap()),
         ["sweep"] => drop(store.sweep().unwrap()),
         ref other => panic!("no such scene: {other:?}"),
+    }
+    if let Some(file) = std::env::var_os(PEAK) {
+        let own = std::process::id().cast_signed();
+        std::fs::write(file, kit::leak::status_field(own, "VmHWM").unwrap()).unwrap();
     }
 }

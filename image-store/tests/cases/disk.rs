@@ -169,7 +169,8 @@ async fn bytes_run_out_in_the_middle_of_a_layer() {
         let before = disk.free();
         let error = pull(&store, &reference, "task").await.unwrap_err();
         assert_full(&disk, &error, before);
-        assert!(error.to_string().contains("(os error 28)") && error.to_string().contains("/fs/"), "{error}");
+        // The large file, or the other layer's record when that came to be written late.
+        assert!(error.to_string().contains("(os error 28)") && error.to_string().contains("/staging/"), "{error}");
         fs::remove_file(disk.path().join("filler")).unwrap();
         let image = pull(&store, &reference, "task").await.unwrap();
         assert_eq!(fs::metadata(image.layers[0].join("large")).unwrap().len(), 20 << 20);

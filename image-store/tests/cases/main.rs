@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod budget;
 mod cancel;
 mod ceilings;
 mod child;

@@ -1,0 +1,52 @@
+//! What a pull takes at once: downloads and memory.
+
+use std::{sync::Arc, time::Duration};
+
+use image_store::{Limits, Silent};
+use kit::{
+    image::{Entry, Image, Layer},
+    registry::{Action, Fault},
+};
+
+use crate::{
+    child::{PEAK, Scene},
+    common::{Bench, limits, noise, request, small},
+};
+
+/// Of one pull, and of all pulls together.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_layers_are_asked_for_than_may_be_fetched_at_once() {
+    for limits in [Limits { parallel_per_pull: 2, ..limits() }, Limits { parallel: 2, ..limits() }] {
+        let bench = Bench::full(Vec::new(), limits);
+        let layers = (0..6u8).map(|number| Layer::of([Entry::file("number", [number])]));
+        let built = layers.fold(Image::new(), Image::layer).build();
+        let blobs: Vec<_> = built.blobs.iter().take(6).map(|(digest, _)| digest.clone()).collect();
+        for blob in &blobs {
+            bench.registry.fault(Fault::on(blob, Action::Stall(0)));
+        }
+        let (store, request) = (bench.store.clone(), request(&bench.push("app:1", &built)));
+        let pull = tokio::spawn(async move { store.acquire(request, "task", Arc::new(Silent)).await });
+        let asked = || blobs.iter().map(|blob| bench.registry.count(blob)).sum::<usize>();
+        assert!(kit::must::eventually(Duration::from_secs(30), || asked() == 2).await, "{} layers", asked());
+        // By the time a whole other pull is done, a third one would have come.
+        let other = Bench::new();
+        other.pull(&other.push("other:1", &small("other"))).await.unwrap();
+        assert_eq!(asked(), 2);
+        pull.abort();
+    }
+}
+
+/// Layers that come as fast as they can, each unpacked by two threads, and larger in all than what a pull may take.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_does_not_depend_on_the_size_of_the_layers() {
+    let bench = Bench::new();
+    let data = noise(17 << 20);
+    let layers = (0..5).map(|at| Layer::of([Entry::file("noise", data[at..].to_vec())]));
+    let reference = bench.push("app:1", &layers.fold(Image::new(), Image::layer).build());
+    let peak = bench.folder.path().join("peak");
+    let status = Scene::Pull(reference).run(&bench.root(), PEAK, &peak);
+    assert!(status.success(), "{status}");
+    let peak = std::fs::read_to_string(peak).unwrap();
+    let kib: u64 = peak.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(kib < 64 << 10, "{peak}");
+}
