@@ -171,6 +171,8 @@ pub struct Limits {
     pub xattr_total_bytes: usize,
     /// Memory for what is kept until a layer's end: names and attributes of folders, names of whiteouts.
     pub kept_bytes: usize,
+    /// Memory that a zstd layer may ask for to be unpacked: its window, rounded down to a power of two, 2 GiB at most.
+    pub zstd_window: u64,
     /// Bytes that must stay free on the store's file system.
     pub free_bytes: u64,
     /// Layers that one pull fetches at once.
@@ -197,6 +199,7 @@ impl Default for Limits {
             xattr_bytes: 64 << 10,
             xattr_total_bytes: 1 << 20,
             kept_bytes: 256 << 20,
+            zstd_window: 128 << 20,
             free_bytes: 64 << 20,
             parallel_per_pull: 6,
             parallel: 12,

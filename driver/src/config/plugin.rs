@@ -207,6 +207,7 @@ fn limits(block: &Reader, default: Limits) -> Limits {
         xattr_bytes: size("xattr_kib", default.xattr_bytes),
         xattr_total_bytes: size("xattrs_kib", default.xattr_total_bytes),
         kept_bytes: size("layer_memory_kib", default.kept_bytes),
+        zstd_window: bytes("zstd_window_mib", MIB, default.zstd_window),
         free_bytes: bytes("free_mib", MIB, default.free_bytes),
         parallel_per_pull: count("parallel_layers", default.parallel_per_pull).min(MOST_AT_ONCE),
         parallel: count("parallel_downloads", default.parallel).min(MOST_AT_ONCE),
@@ -384,8 +385,8 @@ mod tests {
     fn every_limit_of_images_has_its_option() {
         let changed = decode(json!({ "image_limits": {
             "document_kib": 1, "token_kib": 2, "layers": 3, "layer_mib": 4, "layer_entries": 5, "ratio": 6, "ratio_after_mib": 7,
-            "xattr_kib": 8, "xattrs_kib": 9, "layer_memory_kib": 14, "free_mib": 10, "parallel_layers": 11, "parallel_downloads": 13,
-            "attempts": 12, "retry_pause": "1s",
+            "xattr_kib": 8, "xattrs_kib": 9, "layer_memory_kib": 14, "zstd_window_mib": 15, "free_mib": 10,
+            "parallel_layers": 11, "parallel_downloads": 13, "attempts": 12, "retry_pause": "1s",
         }}));
         let expected = Limits {
             document_bytes: 1 << 10,
@@ -398,6 +399,7 @@ mod tests {
             xattr_bytes: 8 << 10,
             xattr_total_bytes: 9 << 10,
             kept_bytes: 14 << 10,
+            zstd_window: 15 << 20,
             free_bytes: 10 << 20,
             parallel_per_pull: 11,
             attempts: 12,
@@ -408,8 +410,8 @@ mod tests {
         // The defaults that the table of options shows are those that hold without the block.
         let shown = json!({ "image_limits": [{
             "document_kib": 4096, "token_kib": 1024, "layers": 500, "layer_mib": 65536, "layer_entries": 2_000_000,
-            "ratio": 200, "ratio_after_mib": 64, "xattr_kib": 64, "xattrs_kib": 1024, "layer_memory_kib": 262_144, "free_mib": 64,
-            "parallel_layers": 6, "parallel_downloads": 12, "attempts": 5, "retry_pause": "500ms",
+            "ratio": 200, "ratio_after_mib": 64, "xattr_kib": 64, "xattrs_kib": 1024, "layer_memory_kib": 262_144,
+            "zstd_window_mib": 128, "free_mib": 64, "parallel_layers": 6, "parallel_downloads": 12, "attempts": 5, "retry_pause": "500ms",
         }]});
         assert_eq!(format!("{:?}", decode(shown).limits), format!("{:?}", Limits::default()));
     }

@@ -235,6 +235,12 @@ const IMAGE_LIMITS: &[Opt] = &[
         Literal("262144"),
         "memory for what the unpacking of a layer keeps until its end: names and attributes of folders, names of whiteouts",
     ),
+    honoured(
+        "zstd_window_mib",
+        Number,
+        Literal("128"),
+        "memory that a zstd layer may ask for to be unpacked (its window)",
+    ),
     honoured("free_mib", Number, Literal("64"), "room that a pull must leave on the file system of `data_dir`"),
     honoured("parallel_layers", Number, Literal("6"), "layers that one pull fetches at once"),
     honoured("parallel_downloads", Number, Literal("12"), "layers that all pulls together fetch at once"),

@@ -227,7 +227,7 @@ fn inflate(name: &str, file: &File, limits: &Limits, scratch: &Path, given_up: &
         scope.spawn(move || part.send(&pieces).ok());
         let feed = Feed::new(receiver, Algorithm::Sha256);
         let seen = feed.seen();
-        let decoder = Decoder::new(feed).map_err(broken)?;
+        let decoder = Decoder::new(feed, limits).map_err(broken)?;
         let mut inflated =
             Hashed::new(BufReader::with_capacity(buffers::SIZE, decoder), Algorithm::Sha256, seen, limits.clone());
         loop {

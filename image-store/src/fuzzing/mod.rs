@@ -154,7 +154,7 @@ fn stream(blob: Vec<u8>, layer: OwnedFd) -> Result<(), UnpackError> {
     pieces.try_send(Piece::End).expect("room");
     let feed = Feed::new(receiver, Algorithm::Sha256);
     let seen = feed.seen();
-    let mut decoder = Decoder::new(feed)?;
+    let mut decoder = Decoder::new(feed, &limits())?;
     let hashed = Hashed::new(BufReader::new(&mut decoder), Algorithm::Sha256, seen, limits());
     let (applied, hashed) = unpack::write(hashed, layer, &limits())?;
     assert!(applied.entries <= limits().entries);

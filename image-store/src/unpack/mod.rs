@@ -121,7 +121,7 @@ pub(crate) fn unpack(
     limits: &Limits,
 ) -> Result<Unpacked, UnpackError> {
     let seen = feed.seen();
-    let mut decoder = Decoder::new(feed)?;
+    let mut decoder = Decoder::new(feed, limits)?;
     let confined = |reader: Box<dyn io::BufRead + Send + '_>| {
         sys::confine_thread(root.as_fd())
             .map_err(|error| UnpackError::disk(b"", "confining the unpacking thread", error))?;

@@ -123,21 +123,29 @@ impl Read for Feed {
 pub(crate) enum Decoder {
     Plain(Box<Feed>),
     Gzip(Box<Gzip<Feed>>),
-    Zstd(Box<zstd::stream::read::Decoder<'static, Feed>>),
+    Zstd(Box<Zstd>),
 }
 
-/// What the zstd format's window may be at most: 128 MiB.
-const ZSTD_WINDOW_LOG: u32 = 27;
+/// A zstd stream and what its window may take.
+pub(crate) struct Zstd {
+    decoder: zstd::stream::read::Decoder<'static, Feed>,
+    window_log: u32,
+}
+
+/// The windows that the zstd library knows: 1 KiB to 2 GiB.
+const ZSTD_WINDOW_LOGS: (u32, u32) = (10, 31);
 
 impl Decoder {
-    pub(crate) fn new(mut feed: Feed) -> io::Result<Decoder> {
+    pub(crate) fn new(mut feed: Feed, limits: &Limits) -> io::Result<Decoder> {
         let magic = feed.peek(4)?;
         if is_gzip(magic) {
             Ok(Decoder::Gzip(Box::new(Gzip::new(feed))))
         } else if is_zstd(magic) {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(feed)?;
-            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-            Ok(Decoder::Zstd(Box::new(decoder)))
+            let (least, most) = ZSTD_WINDOW_LOGS;
+            let window_log = limits.zstd_window.max(1).ilog2().clamp(least, most);
+            decoder.window_log_max(window_log)?;
+            Ok(Decoder::Zstd(Box::new(Zstd { decoder, window_log })))
         } else {
             Ok(Decoder::Plain(Box::new(feed)))
         }
@@ -148,7 +156,7 @@ impl Decoder {
         match self {
             Decoder::Plain(feed) => *feed,
             Decoder::Gzip(gzip) => gzip.input,
-            Decoder::Zstd(decoder) => decoder.finish(),
+            Decoder::Zstd(zstd) => zstd.decoder.finish(),
         }
     }
 }
@@ -172,8 +180,21 @@ impl Read for Decoder {
         match self {
             Decoder::Plain(feed) => feed.read(buffer),
             Decoder::Gzip(gzip) => gzip.read(buffer),
-            Decoder::Zstd(decoder) => decoder.read(buffer),
+            Decoder::Zstd(zstd) => zstd.read(buffer),
         }
+    }
+}
+
+impl Read for Zstd {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).map_err(|error| match error.to_string().as_str() {
+            // The library tells its errors apart by text only.
+            "Frame requires too much memory for decoding" => corrupt(&format!(
+                "its zstd window is larger than {} bytes (image_limits.zstd_window_mib)",
+                1u64 << self.window_log
+            )),
+            _ => error,
+        })
     }
 }
 
@@ -337,7 +358,7 @@ mod tests {
     }
 
     fn decode(blob: &[u8], chunk: usize) -> io::Result<Vec<u8>> {
-        let mut decoder = Decoder::new(feed(blob, chunk))?;
+        let mut decoder = Decoder::new(feed(blob, chunk), &Limits::default())?;
         let mut out = Vec::new();
         decoder.read_to_end(&mut out)?;
         let (digest, size) = decoder.into_feed().finish()?;
@@ -401,7 +422,7 @@ mod tests {
         let blob = gzip(&vec![0; 10 << 20]);
         let feed = feed(&blob, 1 << 20);
         let seen = feed.seen();
-        let decoder = Decoder::new(feed).unwrap();
+        let decoder = Decoder::new(feed, &limits).unwrap();
         let mut hashed = Hashed::new(io::BufReader::new(decoder), Algorithm::Sha256, seen, limits);
         let error = io::copy(&mut hashed, &mut io::sink()).unwrap_err().to_string();
         assert!(error.contains("10 times"), "{error}");

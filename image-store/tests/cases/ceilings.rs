@@ -31,6 +31,16 @@ async fn bombs() {
     refused_layer(&bench, Layer::of([sparse]), "sparse files of more").await;
 }
 
+/// The usual level writes a window of 2 MiB, whatever it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zstd_window_takes_no_more_memory_than_it_may() {
+    let layer = || Layer::of([Entry::file("noise", noise(4 << 20))]).compression(Compression::Zstd);
+    let bench = Bench::full(Vec::new(), Limits { zstd_window: (2 << 20) - 1, ..limits() });
+    refused_layer(&bench, layer(), "its zstd window is larger than 1048576 bytes (image_limits.zstd_window_mib)").await;
+    let bench = Bench::full(Vec::new(), Limits { zstd_window: 2 << 20, ..limits() });
+    bench.unpack_layers([layer()]).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_sparse_maps() {
     for (map, data) in [("0,10,5,10", 20), ("0,5", 4), ("90,20", 20), ("0,5,10", 5)] {
