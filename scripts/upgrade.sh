@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tasks that the build of an older commit has started are taken over by this tree's: upgrade.sh [COMMIT], else the commit before
-# this tree's. The older sources stay in the build folder, beside dependencies that both use, so only crates of ours are compiled,
-# and the next time only what has changed in them.
+# this tree's. The older one has a build folder of its own, because cargo tells the crates of two checkouts apart only by their place
+# below the workspace: in one folder it takes the one's for the other's. So the first time all dependencies are compiled too.
 . "$(dirname "$0")/lib.sh"
 need_root "the upgrade test"
 cd "$ROOT"
@@ -20,13 +20,10 @@ if ! { [ -f "$tree/.git" ] && git -C "$tree" checkout --quiet --force --detach "
     git worktree prune
     git worktree add --quiet --detach "$tree" "$commit"
 fi
-# From here, so that cargo sees one configuration, and of the whole workspace, so that it chooses the same features.
-build() { CARGO_TARGET_DIR=$BUILD cargo build --quiet --workspace --bin oci-rs "$@"; }
-build --manifest-path "$tree/Cargo.toml"
-cp "$TARGET_DIR/debug/oci-rs" "$BUILD/previous-oci-rs"
+# From here, so that cargo sees one configuration.
+CARGO_TARGET_DIR=$BUILD/previous-build cargo build --quiet --workspace --bin oci-rs --manifest-path "$tree/Cargo.toml"
 
 say "taking its tasks over"
-# After the older one, which has put its own file there.
-build
-OCI_RS_PREVIOUS_BIN=$BUILD/previous-oci-rs OCI_RS_BIN=$TARGET_DIR/debug/oci-rs \
+cargo build --quiet --workspace --bin oci-rs
+OCI_RS_PREVIOUS_BIN=$BUILD/previous-build/$TARGET/debug/oci-rs OCI_RS_BIN=$TARGET_DIR/debug/oci-rs \
     cargo test --quiet --workspace --test wire -- tasks_of_an_older_build
