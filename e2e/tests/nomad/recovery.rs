@@ -2,13 +2,14 @@
 
 use std::{fs, time::Duration};
 
-use e2e::{Alloc, Failure, Outcome, process};
+use e2e::{Alloc, Failure, Outcome, process, watch};
 use rustix::process::Signal;
 
 use crate::{
     Case, Env,
     Needs::OwnAgent,
     batch::script,
+    lives,
     service::{page, web},
 };
 
@@ -22,7 +23,8 @@ pub const CASES: &[Case] = &[
         ends_unwatched(env, || kill_agent_and_plugin(env))
     }),
     ("recovery_monitor_killed", OwnAgent, monitor_killed),
-    ("recovery_logmon_killed", OwnAgent, logmon_killed),
+    ("recovery_logmon_killed", OwnAgent, |env| logmon_killed(env, false)),
+    ("recovery_agent_plugin_and_logmon_killed", OwnAgent, |env| logmon_killed(env, true)),
     ("recovery_stop_after_restart", OwnAgent, stop_after_restart),
 ];
 
@@ -123,8 +125,8 @@ fn monitor_killed(env: &Env) -> Outcome {
 }
 
 /// Nomad starts another log collector only with the task or the agent: until then the task goes on, and what it wrote too much of
-/// is counted.
-fn logmon_killed(env: &Env) -> Outcome {
+/// is counted. With agent and plugin dead too, the monitor is who sees to that.
+fn logmon_killed(env: &Env, and_all_above: bool) -> Outcome {
     let wait = |file: &str| format!("while [ ! -e /alloc/data/{file} ]; do sleep 0.1; done");
     let job = script(
         env,
@@ -142,10 +144,15 @@ fn logmon_killed(env: &Env) -> Outcome {
         return Err(Failure(format!("expected one logmon: {logmons:?}")));
     };
     kill(logmon.pid)?;
+    if and_all_above {
+        kill_agent_and_plugin(env)?;
+    }
     let data = env.agent.path().join("client/alloc").join(&alloc.id).join("alloc/data");
     fs::write(data.join("go"), "")?;
-    alloc.wait("the task to write on", |_| data.join("written").exists().then_some(()))?;
-    env.agent.stop()?;
+    watch::until(&data, "the task to write on", lives::LIMIT, || data.join("written").exists().then_some(()))?;
+    if !and_all_above {
+        env.agent.stop()?;
+    }
     assert_eq!(alloc.init()?, init, "the task runs");
     env.agent.launch()?;
     alloc.wait_running()?;

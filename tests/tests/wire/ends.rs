@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use kit::{
     leak,
-    must::{Must, seconds},
+    must::{Must, eventually, seconds},
     node::Node,
     plugin::Plugin,
     task::Task,
@@ -44,6 +44,29 @@ async fn out_of_memory_is_told_with_limit_peak_and_victim() {
         assert!(text.contains("most used 2") || kit::cgroup::mode() == kit::cgroup::Mode::V2, "{text}");
         plugin.destroy(task.id(), true).await.must("DestroyTask");
     }
+    node.finish(plugin).await;
+}
+
+/// The next plugin tells what happened while there was none.
+#[tokio::test]
+async fn an_end_out_of_memory_that_nobody_watched_is_told() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = "while [ ! -e /local/go ]; do sleep 0.05; done; exec tail /dev/zero";
+    let task = node.task(&images.busybox()).sh(script).resources(100, 24, 0).build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    plugin.process.kill().await;
+    fs::write(task.dir().join("local/go"), "").must("tell the task to go on");
+    let ended = eventually(seconds(20), || task.groups.members().is_empty()).await;
+    assert!(ended, "it runs on: {:?}", task.groups.members());
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    let exit = plugin.wait(task.id()).await;
+    assert_eq!((exit.code, exit.oom), (137, true), "{exit:?}");
+    let text = told(&plugin, &task, "Out of memory: the kernel killed 1 process").await;
+    assert!(text.contains("limit 24.0 MiB"), "{text}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
 
