@@ -4,6 +4,7 @@
 //! atomically or finds its owner, then only sends to it and watches what it publishes. What may happen is decided in
 //! [`lifecycle`], a pure function; the owner carries it out.
 
+mod alive;
 mod error;
 pub mod exec;
 mod handle;

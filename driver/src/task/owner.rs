@@ -9,10 +9,11 @@ use tokio::{
 
 use super::{
     Exit, Phase, TaskError, TaskView,
+    alive::{Alive, Recovered},
     hits::{self, AbortOnDrop},
     lifecycle::{Action, Event, decide},
     registry::Facts,
-    start::{Alive, Recovered, Started},
+    start::Started,
 };
 use crate::{
     engine::Engine,

@@ -9,7 +9,7 @@ use runtime::plan::ContainerId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    DriverState, Event, Exit, Phase, TaskError, TaskView,
+    DriverState, Event, Exit, Phase, TaskError, TaskView, alive,
     owner::{Command, Owner},
     start::{self, Started},
 };
@@ -89,7 +89,7 @@ impl Tasks {
         let (reference, link) = claimed?;
         engine.node.is(&task.node_id);
         failpoint::at("recover-before-status");
-        let recovered = start::recover(&engine, &state).await;
+        let recovered = alive::recover(&engine, &state).await;
         failpoint::at("recover-before-owner");
         match recovered {
             Ok(recovered) => {

@@ -1,29 +1,25 @@
-//! From a task's configuration to a running command, and back from a state folder to a task that is known again.
+//! From a task's configuration to a running command.
 //!
 //! A start goes through phases: image leased → plan made → own network made, if there is to be one → container started. Each phase holds its own undo, so that a
 //! failure or a cancellation anywhere leaves nothing behind: the lease is released unless the container took it over, and
 //! the runtime undoes a half-made container itself.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
 use network::{Attachment, Choice, Wish};
 use runtime::{
-    ExitRecord, Running, StartErrorKind, Status,
+    Running, StartErrorKind,
     plan::{ContainerId, SeccompProfile},
 };
-use tokio::{io::Interest, sync::watch};
+use tokio::sync::watch;
 
-use super::{DriverNetwork, DriverState, Exit, TaskError, Tasks};
+use super::{DriverNetwork, DriverState, TaskError, Tasks, alive::Alive};
 use crate::{
     config::{self, SeccompChoice, TaskSpec},
     engine::Engine,
     events::TaskEvents,
     plan::{self, Attached, NodeFacts, NomadTask, OwnNetwork, TaskContext, TaskPlan},
-    sys,
 };
 
 /// What a start reports.
@@ -31,27 +27,6 @@ use crate::{
 pub struct Started {
     /// The driver's part of the handle.
     pub state: DriverState,
-}
-
-/// A container whose command runs.
-pub struct Alive {
-    /// Its processes.
-    pub running: Running,
-    container: ContainerId,
-    memory_limit: Option<u64>,
-}
-
-/// What recovery found.
-pub enum Recovered {
-    /// It runs.
-    Running(Alive),
-    /// It ended while nobody watched.
-    Ended {
-        /// How.
-        exit: Exit,
-        /// When it had started, if that is known.
-        started_at: Option<SystemTime>,
-    },
 }
 
 /// Starts a task's container. Gives up with [`TaskError::Cancelled`] when `cancelled` turns true before the container is made.
@@ -135,7 +110,7 @@ pub async fn run(
         start_ms = (began.elapsed() - prepared).as_millis() as u64,
         "task started"
     );
-    let alive = Alive { running, container: state.container.clone(), memory_limit };
+    let alive = Alive::new(running, state.container.clone(), memory_limit);
     Ok((Started { state }, alive))
 }
 
@@ -323,150 +298,4 @@ pub async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(TaskError::Internal(format!("a worker thread ended early: {error}"))))
-}
-
-/// Finds a task's container again by what its state folder says.
-pub async fn recover(engine: &Arc<Engine>, state: &DriverState) -> Result<Recovered, TaskError> {
-    let (worker, container) = (engine.clone(), state.container.clone());
-    let status = blocking(move || worker.status(&container)).await?;
-    match status {
-        Status::Running(running) => {
-            Ok(Recovered::Running(Alive { running, container: state.container.clone(), memory_limit: None }))
-        }
-        Status::Exited(record) => {
-            Ok(Recovered::Ended { started_at: Some(record.started_at), exit: exit_of(&record, None) })
-        }
-        Status::Lost => Ok(Recovered::Ended { started_at: None, exit: lost() }),
-        Status::Unknown => Err(TaskError::Unknown(state.container.to_string())),
-    }
-}
-
-impl AsRef<Running> for Alive {
-    fn as_ref(&self) -> &Running {
-        &self.running
-    }
-}
-
-impl Alive {
-    /// Its name in the runtime.
-    pub fn container(&self) -> &ContainerId {
-        &self.container
-    }
-
-    /// Waits for the container's end and tells how it ended.
-    pub async fn end(self: Arc<Self>, engine: Arc<Engine>) -> Exit {
-        // The monitor ends last, after it wrote the exit record; when it was killed, the command itself is what is left to watch.
-        for process in [&self.running.monitor, &self.running.init] {
-            if let Err(error) = ended(process).await {
-                tracing::error!(container = %self.container, pid = process.pid, %error, "cannot watch a process");
-            }
-            let (worker, container) = (engine.clone(), self.container.clone());
-            match blocking(move || worker.status(&container)).await {
-                Ok(Status::Exited(record)) => return exit_of(&record, self.memory_limit),
-                Ok(Status::Running(_)) => {
-                    tracing::warn!(container = %self.container, "monitor ended before its task; the exit status may be lost");
-                }
-                Ok(Status::Lost) => break,
-                Ok(Status::Unknown) => return lost(),
-                Err(error) => tracing::error!(container = %self.container, %error, "cannot read a task's state"),
-            }
-        }
-        self.end_without_monitor(engine).await
-    }
-
-    /// The end of a container whose monitor was killed, as far as the kernel tells it to others than a parent.
-    async fn end_without_monitor(self: Arc<Self>, engine: Arc<Engine>) -> Exit {
-        let alive = self.clone();
-        let told = blocking(move || {
-            let told = engine.runtime.end_without_monitor(&alive.container, &alive.running);
-            told.map_err(TaskError::internal)
-        });
-        match told.await {
-            Ok(Some(record)) => exit_of(&record, self.memory_limit),
-            Ok(None) => lost(),
-            Err(error) => {
-                tracing::error!(container = %self.container, %error, "cannot ask how a task ended");
-                lost()
-            }
-        }
-    }
-}
-
-async fn ended(process: &runtime::ProcessRef) -> std::io::Result<()> {
-    let descriptor = sys::watch(process.pidfd.try_clone()?, Interest::READABLE)?;
-    descriptor.readable().await.map(drop)
-}
-
-fn exit_of(record: &ExitRecord, memory_limit: Option<u64>) -> Exit {
-    Exit {
-        code: record.exit_code,
-        signal: record.signal,
-        oom_killed: record.oom_killed,
-        finished_at: record.finished_at,
-        message: message(record, memory_limit),
-        remarks: super::hits::remarks(record),
-    }
-}
-
-/// The end in words. Nomad takes any text for a failure: a task that ended well although the kernel killed a child of it keeps
-/// its success.
-fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
-    match (record.exit_code, record.signal) {
-        (0, 0) => None,
-        _ if record.oom_killed => {
-            let memory = record.out_of_memory.clone().unwrap_or_default();
-            let limit = memory.limit.or(memory_limit).map(|limit| limit >> 20);
-            let limit = limit.map(|limit| format!(": the task reached its memory limit of {limit} MiB"));
-            let victim = memory.victim.map(|victim| format!(" (killed: {}, process {})", victim.name, victim.pid));
-            Some(format!("OOM Killed{}{}", limit.unwrap_or_default(), victim.unwrap_or_default()))
-        }
-        (code, 0) => Some(format!("Container exited with non-zero exit code: {code}")),
-        (_, signal) => Some(format!("Container was killed by signal {signal}")),
-    }
-}
-
-/// The end of a task whose monitor was killed before it could write down how it ended, and that nobody else saw.
-fn lost() -> Exit {
-    Exit {
-        code: 255,
-        signal: 0,
-        oom_killed: false,
-        finished_at: SystemTime::now(),
-        message: Some(
-            "the task ended, but its exit status was lost because its monitor process had been killed".to_owned(),
-        ),
-        remarks: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::UNIX_EPOCH;
-
-    use runtime::ExitRecord;
-
-    use super::message;
-
-    #[test]
-    fn only_failures_have_a_message() {
-        let record = |exit_code, signal, oom_killed| ExitRecord {
-            exit_code,
-            signal,
-            oom_killed,
-            out_of_memory: None,
-            forks_refused: 0,
-            started_at: UNIX_EPOCH,
-            finished_at: UNIX_EPOCH,
-        };
-        for (record, limit, expected) in [
-            (record(0, 0, false), None, None),
-            (record(0, 0, true), Some(64 << 20), None),
-            (record(3, 0, false), None, Some("Container exited with non-zero exit code: 3")),
-            (record(143, 15, false), None, Some("Container was killed by signal 15")),
-            (record(137, 9, true), Some(64 << 20), Some("OOM Killed: the task reached its memory limit of 64 MiB")),
-            (record(137, 9, true), None, Some("OOM Killed")),
-        ] {
-            assert_eq!(message(&record, limit).as_deref(), expected);
-        }
-    }
 }

@@ -1,8 +1,43 @@
-//! Namespaces, filters, volumes and memory: what a task may take, and what is told when it cannot be had.
+//! Rights, namespaces, filters, volumes and memory: what a task may take, and what is told when it cannot be had.
 
 use runtime::plan::{NamedVolume, SeccompProfile};
 
 use super::*;
+
+#[test]
+fn rights_are_few_unless_asked_for() {
+    let plain = Case::new(json!({})).container().security;
+    assert!(!plain.privileged && plain.no_new_privileges && plain.seccomp == Seccomp::Default);
+    assert_eq!(plain.capabilities.len(), 13);
+    let open =
+        Case::new(json!({ "security_opt": ["no-new-privileges=false"], "cap_drop": ["all"] })).container().security;
+    assert!(!open.no_new_privileges && open.capabilities.is_empty());
+
+    let mut case = Case::under(json!({ "allow_privileged": true }), json!({ "privileged": true }));
+    case.node.held_capabilities = ["CAP_CHOWN".to_owned(), "CAP_SYS_ADMIN".to_owned()].into();
+    let all = case.container().security;
+    assert!(all.privileged && !all.no_new_privileges && all.seccomp == Seccomp::Unconfined);
+    assert_eq!(all.capabilities, ["CAP_CHOWN", "CAP_SYS_ADMIN"]);
+}
+
+#[test]
+fn a_container_gets_no_more_than_the_agent_holds() {
+    let mut case = Case::under(json!({ "allow_caps": ["all"] }), json!({ "cap_add": ["all"] }));
+    case.node.held_capabilities = ["CAP_CHOWN".to_owned()].into();
+    assert_eq!(case.container().security.capabilities, ["CAP_CHOWN"]);
+    let mut case = Case::under(json!({ "allow_caps": ["all"] }), json!({ "cap_add": ["bpf"] }));
+    case.node.held_capabilities.remove("CAP_BPF");
+    assert!(case.error().starts_with("cap_add: the agent itself lacks CAP_BPF"));
+}
+
+#[test]
+fn the_cgroup_namespace_is_the_hosts_unless_asked_for() {
+    for (block, expected) in
+        [(json!({}), false), (json!({ "cgroupns": "host" }), false), (json!({ "cgroupns": "private" }), true)]
+    {
+        assert_eq!(Case::new(block).container().namespaces.private_cgroup, expected);
+    }
+}
 
 #[test]
 fn the_filter_is_the_tasks_choice() {

@@ -1,0 +1,125 @@
+//! Volumes, folders of the allocation, devices and small files: what appears where.
+
+use super::*;
+
+#[test]
+fn volumes_are_bound_where_docker_binds_them() {
+    let mut case = Case::new(json!({
+        "volumes": ["local/a:/srv/a/", "../alloc/data:/data:ro"],
+        "mount": [{ "type": "bind", "source": "secrets/x", "target": "/run/x" },
+                  { "type": "tmpfs", "target": "/tmp/t", "tmpfs_options": { "size": 9 } }],
+    }));
+    case.task.mounts = vec![NomadMount {
+        task_path: "/vol".into(),
+        host_path: "/host/vol".into(),
+        readonly: true,
+        propagation: Propagation::HostToContainer,
+        selinux_label: String::new(),
+    }];
+    let plan = case.plan().unwrap();
+    let container = &plan.container;
+    let private = Propagation::Private;
+    assert_eq!(*mount_at(container, "/srv/a"), bind(in_alloc("web/local/a"), "/srv/a", false, private));
+    assert_eq!(*mount_at(container, "/data"), bind(in_alloc("alloc/data"), "/data", true, private));
+    assert_eq!(*mount_at(container, "/run/x"), bind(in_alloc("web/secrets/x"), "/run/x", false, private));
+    assert_eq!(*mount_at(container, "/vol"), bind("/host/vol", "/vol", true, Propagation::HostToContainer));
+    assert_eq!(
+        mount_at(container, "/tmp/t").kind,
+        MountKind::Tmpfs { size: Some(9), mode: None, uid: None, gid: None }
+    );
+    assert_eq!(plan.confined[4..], [in_alloc("web/local/a"), in_alloc("alloc/data"), in_alloc("web/secrets/x")]);
+    assert_eq!(plan.create, [in_alloc("web/local/a"), in_alloc("alloc/data")]);
+    assert!(container.root.volumes.is_empty(), "the task's mount takes the place of the image's volume");
+}
+
+#[test]
+fn host_paths_need_permission() {
+    for block in [
+        json!({ "volumes": ["/etc:/x"] }),
+        json!({ "volumes": ["../../other:/x"] }),
+        json!({ "mount": [{ "type": "bind", "source": "local/../../../../etc", "target": "/x" }] }),
+    ] {
+        let case = Case::new(block.clone());
+        assert!(case.error().contains("lies outside the allocation's folder"), "{}", case.error());
+        let allowed = Case::under(json!({ "volumes": { "enabled": true } }), block);
+        let plan = allowed.plan().unwrap();
+        assert_eq!(plan.confined.len(), 4, "only Nomad's own folders");
+        mount_at(&plan.container, "/x");
+    }
+    // A neighbour whose name begins like the allocation's.
+    let neighbour = format!("{}-2/x:/x", task().alloc_dir.display());
+    assert!(Case::new(json!({ "volumes": [neighbour] })).plan().is_err());
+    let absolute = format!("{}/alloc/data:/x", task().alloc_dir.display());
+    assert!(Case::new(json!({ "volumes": [absolute] })).plan().is_ok());
+}
+
+#[test]
+fn the_logs_stay_read_only_by_every_way() {
+    for (source, logs) in [("../alloc", "/x/logs"), ("..", "/x/alloc/logs"), ("../alloc/logs", "/x")] {
+        let container = Case::new(json!({ "volumes": [format!("{source}:/x")] })).container();
+        assert_eq!(
+            *mount_at(&container, logs),
+            bind(in_alloc("alloc/logs"), logs, true, Propagation::Private),
+            "{source}"
+        );
+    }
+    let container = Case::new(json!({ "volumes": ["../alloc/logs/old:/x"] })).container();
+    assert!(mount_at(&container, "/x").readonly);
+}
+
+#[test]
+fn one_destination_holds_one_mount() {
+    for (target, earlier) in
+        [("/local", "the task's local folder"), ("/a", "volumes[0]"), ("/alloc/logs/", "the task's logs folder")]
+    {
+        let case = Case::new(json!({
+            "volumes": ["local/a:/a"],
+            "mount": [{ "type": "tmpfs", "target": target }],
+        }));
+        assert!(case.error().contains(&format!("is already the destination of {earlier}")), "{}", case.error());
+    }
+    let mut case = Case::new(json!({}));
+    case.task.mounts = vec![NomadMount {
+        task_path: "/".into(),
+        host_path: "/x".into(),
+        readonly: false,
+        propagation: Propagation::Private,
+        selinux_label: String::new(),
+    }];
+    assert!(case.error().contains("would cover the container's root"));
+}
+
+#[test]
+fn folders_move_with_nomads_variables() {
+    let mut case = Case::new(json!({}));
+    case.task.env.insert("NOMAD_ALLOC_DIR".into(), "/shared/".into());
+    case.task.env.insert("NOMAD_TASK_DIR".into(), "relative".into());
+    let container = case.container();
+    assert!(mount_at(&container, "/shared/logs").readonly);
+    mount_at(&container, "/local");
+}
+
+#[test]
+fn devices_come_from_the_task_and_from_plugins() {
+    let mut case = Case::new(
+        json!({ "devices": [{ "host_path": "/dev/a" }, { "host_path": "/dev/b", "container_path": "/dev/x" }] }),
+    );
+    case.task.devices =
+        vec![NomadDevice { task_path: "/dev/x".into(), host_path: "/dev/c".into(), permissions: "r".into() }];
+    let device = |host: &str, container: &str, permissions: &str| Device {
+        host_path: host.into(),
+        container_path: container.into(),
+        permissions: permissions.into(),
+    };
+    assert_eq!(case.container().devices, [device("/dev/a", "/dev/a", "rwm"), device("/dev/c", "/dev/x", "r")]);
+    case.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "0".into());
+    assert!(case.error().starts_with("device: NVIDIA devices are not supported"));
+}
+
+#[test]
+fn files_give_way_to_the_tasks_own() {
+    let container =
+        Case::new(json!({ "volumes": ["local/hosts:/etc/hosts", "local/r:/etc//resolv.conf"] })).container();
+    let paths: Vec<&str> = container.files.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(paths, ["/etc/hostname"]);
+}
