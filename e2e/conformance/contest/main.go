@@ -221,12 +221,15 @@ func contest(all []*contender) error {
 	return nil
 }
 
-// life takes the times of two tasks: one that is told to end, and one that ends by itself.
+// life takes the times of three tasks: two that are told to end, and one that ends by itself.
 func (c *contender) life(counts bool) error {
 	tell := func(what string, value float64) {
 		if counts {
 			say(what, c.name, value)
 		}
+	}
+	if err := c.first(tell); err != nil {
+		return err
 	}
 	task, err := c.prepare("trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
 	if err != nil {
@@ -276,6 +279,37 @@ func (c *contender) life(counts bool) error {
 	}
 	tell("start of a task that ends at once, until its end is told", milliseconds(begun))
 	return c.driver.DestroyTask(brief.config.ID, true)
+}
+
+// first takes the time until a task's first line can be read where the driver's part ends and Nomad's begins: in the FIFO.
+func (c *contender) first(tell func(what string, value float64)) error {
+	task, err := c.prepareBare("trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
+	if err != nil {
+		return err
+	}
+	defer task.remove()
+	type moment struct {
+		time time.Time
+		err  error
+	}
+	came := make(chan moment, 1)
+	begun := time.Now()
+	go func() {
+		at, err := task.firstByte(30 * time.Second)
+		came <- moment{at, err}
+	}()
+	if err := task.start(); err != nil {
+		return err
+	}
+	line := <-came
+	if line.err != nil {
+		return line.err
+	}
+	tell("start, until the first line is in the FIFO that Nomad reads", float64(line.time.Sub(begun).Microseconds())/1000)
+	if err := c.driver.StopTask(task.config.ID, 10*time.Second, "SIGTERM"); err != nil {
+		return err
+	}
+	return c.driver.DestroyTask(task.config.ID, true)
 }
 
 // logs takes the time from the start of a task that writes much to the last byte in Nomad's log files.

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// task is one that the client has prepared: folders, cgroup, logmon.
+// task is one that the client has prepared: folders, cgroup, and somebody who reads its logs: logmon or, where only the driver's part counts, we.
 type task struct {
 	driver  drivers.DriverPlugin
 	config  *drivers.TaskConfig
@@ -33,10 +33,50 @@ type task struct {
 	collect logmon.LogMon
 	// changes tells of every write into a log file.
 	changes *os.File
+	// fifos are the ends that we read, standard output's first.
+	fifos []int
 }
 
 // prepare does what a client does before StartTask.
 func (c *contender) prepare(script string) (*task, error) {
+	t, err := c.outline(script)
+	if err != nil {
+		return nil, err
+	}
+	if t.collect, t.logmon, err = logmon.LaunchLogMon(hclog.NewNullLogger(), nil); err != nil {
+		return nil, err
+	}
+	err = t.collect.Start(&logmon.LogConfig{
+		LogDir: t.logDir, StdoutLogFile: t.config.Name + ".stdout", StderrLogFile: t.config.Name + ".stderr",
+		StdoutFifo: t.config.StdoutPath, StderrFifo: t.config.StderrPath, MaxFiles: 10, MaxFileSizeMB: 10,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, t.watch()
+}
+
+// prepareBare does the same without a logmon: the log FIFOs are there, and we read them.
+func (c *contender) prepareBare(script string) (*task, error) {
+	t, err := c.outline(script)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range []string{t.config.StdoutPath, t.config.StderrPath} {
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		fifo, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		t.fifos = append(t.fifos, fifo)
+	}
+	return t, nil
+}
+
+// outline makes everything but who reads the logs.
+func (c *contender) outline(script string) (*task, error) {
 	logger, allocID, name := hclog.NewNullLogger(), uuid.Generate(), "task"
 	alloc := allocdir.NewAllocDir(logger, filepath.Join(*folder, "alloc"), filepath.Join(*folder, "mounts"), allocID)
 	if err := alloc.Build(); err != nil {
@@ -82,18 +122,7 @@ func (c *contender) prepare(script string) (*task, error) {
 	if err := t.config.EncodeDriverConfig(value); err != nil {
 		return nil, err
 	}
-	var err error
-	if t.collect, t.logmon, err = logmon.LaunchLogMon(logger, nil); err != nil {
-		return nil, err
-	}
-	err = t.collect.Start(&logmon.LogConfig{
-		LogDir: dir.LogDir, StdoutLogFile: name + ".stdout", StderrLogFile: name + ".stderr",
-		StdoutFifo: t.config.StdoutPath, StderrFifo: t.config.StderrPath, MaxFiles: 10, MaxFileSizeMB: 10,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return t, t.watch()
+	return t, nil
 }
 
 // watch lets us be told of changes in the log files.
@@ -140,6 +169,25 @@ func (t *task) written(bytes int, patience time.Duration) (time.Time, error) {
 	return last, nil
 }
 
+// firstByte waits until something can be read of standard output; when that was.
+func (t *task) firstByte(patience time.Duration) (time.Time, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		left := time.Until(deadline).Milliseconds()
+		events := []unix.PollFd{{Fd: int32(t.fifos[0]), Events: unix.POLLIN}}
+		ready, err := unix.Poll(events, int(max(left, 0)))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return time.Time{}, err
+		case ready == 0 || events[0].Revents&unix.POLLIN == 0:
+			return time.Time{}, fmt.Errorf("nothing came through the log FIFO (%#x)", events[0].Revents)
+		default:
+			return time.Now(), nil
+		}
+	}
+}
+
 // success waits for the task's end, which must be a good one.
 func (t *task) success() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -161,9 +209,14 @@ func (t *task) success() error {
 // remove takes away what prepare made, after DestroyTask.
 func (t *task) remove() {
 	// What resists is found by who started us.
-	_ = t.changes.Close()
-	_ = t.collect.Stop()
-	t.logmon.Kill()
+	if t.logmon != nil {
+		_ = t.changes.Close()
+		_ = t.collect.Stop()
+		t.logmon.Kill()
+	}
+	for _, fifo := range t.fifos {
+		_ = unix.Close(fifo)
+	}
 	_ = t.group.Kill()
 	_ = t.group.Teardown()
 	_ = t.alloc.Destroy()
