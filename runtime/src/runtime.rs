@@ -50,11 +50,17 @@ struct Inner {
 
 /// The containers that have a folder in a state folder, for those who only look: nothing is made.
 pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
+    containers_named(state_dir, |_| true)
+}
+
+/// Those of them whose name is wanted.
+fn containers_named(state_dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<ContainerId>, RuntimeError> {
     let folder = state::tasks(state_dir);
     let read = || -> io::Result<Vec<ContainerId>> {
         let mut ids = Vec::new();
         for entry in fs::read_dir(&folder)? {
-            ids.extend(entry?.file_name().to_str().and_then(|name| name.parse().ok()));
+            let name = entry?.file_name();
+            ids.extend(name.to_str().filter(|name| wanted(name)).and_then(|name| name.parse().ok()));
         }
         ids.sort();
         Ok(ids)
@@ -180,7 +186,7 @@ impl Runtime {
 
     fn launch(&self, task: &TaskDir, plan: &ContainerPlan, claim: &Claim) -> Result<Running, StartError> {
         // Beside everything up to the engine, which would wait for it otherwise.
-        std::thread::spawn(cgroup::warm_up);
+        cgroup::warm_up();
         failpoint::at("start-before-plan");
         task.commit(PLAN, plan)?;
         let (outcome, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
@@ -272,7 +278,8 @@ impl Runtime {
 
     /// Other containers that were placed in the same control group, among those whose id begins with `prefix`.
     pub fn sharing_group(&self, plan: &ContainerPlan, prefix: &str) -> Result<Vec<ContainerId>, RuntimeError> {
-        let others = self.list()?.into_iter().filter(|id| *id != plan.id && id.as_str().starts_with(prefix));
+        let named = containers_named(&self.inner.state_dir, |name| name.starts_with(prefix))?;
+        let others = named.into_iter().filter(|id| *id != plan.id);
         let mut sharing = Vec::new();
         for id in others {
             let placed = self.task(&id).read::<Placed>(PLAN)?;

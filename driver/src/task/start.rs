@@ -39,8 +39,8 @@ pub async fn run(
     let began = std::time::Instant::now();
     let container = plan::container_id(&task.id);
     let events = engine.events.of_task(&task.id, &task.alloc_id, &task.name);
-    // The kernel's slow first migration happens while the image is looked up.
-    tokio::task::spawn_blocking(runtime::cgroup::warm_up);
+    // On version 2 the kernel's slow first migration happens while the image is looked up.
+    runtime::cgroup::warm_up();
     let spec = config::decode_task(&task.driver_config, engine.policy())?;
     let profile = seccomp_profile(&spec).await?;
 

@@ -1,10 +1,11 @@
-//! Which devices a container may use on v2, where no file of the group says so but a BPF program does.
+//! Which devices a container may use: lines for a file of the group on v1, a BPF program in the group on v2.
 //!
-//! libcontainer leaves this out. The program is put into the group before the container's command runs and covers all that
+//! libcontainer leaves the program out. It is put into the group before the container's command runs and covers all that
 //! ever runs in it.
 
 use std::{fs::File, io, os::fd::AsFd, path::Path};
 
+use super::{Groups, Mode};
 use crate::{
     error::{Context, RuntimeError},
     sys,
@@ -58,8 +59,21 @@ fn standard_rules() -> impl Iterator<Item = DeviceRule> {
         .chain([character(136, None), make(false), make(true)])
 }
 
-/// Restricts a group to the standard devices and these, in place of what an earlier container left in it.
-pub(crate) fn restrict_devices(group: &Path, rules: &[DeviceRule]) -> Result<(), RuntimeError> {
+/// Lines for `devices.allow` of a group of version 1 that allows nothing: the standard devices and these.
+pub(super) fn allow_lines(rules: &[DeviceRule]) -> impl Iterator<Item = String> {
+    standard_rules().chain(rules.iter().copied()).map(|rule| {
+        let number = |number: Option<u32>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());
+        let kind = if rule.block { 'b' } else { 'c' };
+        let letters = [(Access::READ, 'r'), (Access::WRITE, 'w'), (Access::MAKE, 'm')];
+        let access: String =
+            letters.iter().filter(|(bit, _)| rule.access.0 & bit != 0).map(|(_, letter)| letter).collect();
+        format!("{kind} {}:{} {access}", number(rule.major), number(rule.minor))
+    })
+}
+
+/// Restricts a group of version 2 to the standard devices and these, in place of what an earlier container left in it.
+pub(crate) fn restrict_devices(groups: &Groups, rules: &[DeviceRule]) -> Result<(), RuntimeError> {
+    let Some(group) = groups.of("devices").filter(|_| groups.mode == Mode::V2) else { return Ok(()) };
     let rules: Vec<DeviceRule> = standard_rules().chain(rules.iter().copied()).collect();
     let apply = || -> io::Result<()> {
         let group = File::open(group)?;
@@ -206,6 +220,14 @@ mod tests {
         assert!(run(&program, true, make, 8, 0) && !run(&program, true, read_write, 8, 0), "a disk");
         assert!(!run(&program, false, Access::READ, 1, 11), "the kernel's log");
         assert!(!run(&program, false, read_write, 4, 64), "a serial line");
+    }
+
+    #[test]
+    fn the_same_in_lines() {
+        let kmsg = DeviceRule { block: false, major: Some(1), minor: Some(11), access: Access::from_letters("wr") };
+        let lines: Vec<String> = allow_lines(&[kmsg]).collect();
+        assert_eq!(lines.first().map(String::as_str), Some("c 1:3 rwm"));
+        assert_eq!(&lines[7..], ["c 136:* rwm", "c *:* m", "b *:* m", "c 1:11 rw"]);
     }
 
     #[test]

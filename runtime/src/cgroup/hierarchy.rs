@@ -38,27 +38,28 @@ pub(crate) struct Hierarchy {
 pub(crate) fn hierarchies(mode: Mode) -> io::Result<Vec<Hierarchy>> {
     match mode {
         Mode::V2 => Ok(vec![Hierarchy { mount_point: PathBuf::from(ROOT), controllers: Vec::new() }]),
-        Mode::V1 => Ok(parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)),
+        Mode::V1 => Ok(mounted(&fs::read_to_string("/proc/self/cgroup")?, is_v1)),
     }
 }
 
-/// The v1 hierarchies in a mountinfo text, each once.
-fn parse_mounts(mountinfo: &str) -> Vec<Hierarchy> {
-    let mut found: Vec<Hierarchy> = Vec::new();
-    for line in mountinfo.lines() {
-        let Some((mount, file_system)) = line.split_once(" - ") else { continue };
-        let mut file_system = file_system.split(' ');
-        let (kind, options) = (file_system.next(), file_system.nth(1));
-        let (Some("cgroup"), Some(options)) = (kind, options) else { continue };
-        let Some(mount_point) = mount.split(' ').nth(4) else { continue };
+fn is_v1(folder: &Path) -> bool {
+    const CGROUP_SUPER_MAGIC: u64 = 0x0027_e0eb;
+    rustix::fs::statfs(folder).is_ok_and(|found| found.f_type as u64 == CGROUP_SUPER_MAGIC)
+}
+
+/// The v1 hierarchies of a membership text (`/proc/self/cgroup`) that are mounted where everybody looks for them: in a folder with the names of
+/// all their controllers, or of one of them. The table of mounts would say it too, but grows with what runs on the machine.
+fn mounted(membership: &str, is_v1: impl Fn(&Path) -> bool) -> Vec<Hierarchy> {
+    let hierarchy = |line: &str| {
+        let all = line.split(':').nth(1)?;
         let controllers: Vec<String> =
-            options.split(',').filter(|name| CONTROLLERS.contains(name)).map(str::to_owned).collect();
-        let known = found.iter().any(|other| other.controllers == controllers);
-        if !controllers.is_empty() && !known {
-            found.push(Hierarchy { mount_point: PathBuf::from(mount_point), controllers });
-        }
-    }
-    found
+            all.split(',').filter(|name| CONTROLLERS.contains(name)).map(str::to_owned).collect();
+        let names = [all].into_iter().chain(controllers.iter().map(String::as_str));
+        let mount_point =
+            names.filter(|name| !name.is_empty()).map(|name| Path::new(ROOT).join(name)).find(|path| is_v1(path))?;
+        (!controllers.is_empty()).then_some(Hierarchy { mount_point, controllers })
+    };
+    membership.lines().filter_map(hierarchy).collect()
 }
 
 /// Our own group in the hierarchy of a controller (`""`: the unified one), by `/proc/self/cgroup`.
@@ -75,11 +76,14 @@ pub(super) fn below(mount_point: &Path, path: &str) -> PathBuf {
     mount_point.join(path.trim_start_matches('/'))
 }
 
-/// Gives a new cpuset group the cores and memory nodes of its parent, without which it takes no process.
+/// Gives a cpuset group that has none the cores and memory nodes of its parent, without which it takes no process.
 pub(super) fn inherit_cpuset(group: &Path) -> io::Result<()> {
-    let Some(parent) = group.parent() else { return Ok(()) };
     for file in ["cpuset.cpus", "cpuset.mems"] {
-        if fs::read_to_string(group.join(file))?.trim().is_empty() {
+        if fs::read_to_string(group.join(file))?.trim().is_empty()
+            && let Some(parent) = group.parent()
+        {
+            // The hierarchy's root has all of them.
+            inherit_cpuset(parent)?;
             fs::write(group.join(file), fs::read_to_string(parent.join(file))?.trim())?;
         }
     }
@@ -91,18 +95,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v1_hierarchies_are_found_once_and_named_ones_are_not() {
-        let text = "\
-25 1 0:1 / / rw - ext4 /dev/vda rw\n\
-26 25 0:2 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
-27 25 0:3 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n\
-28 25 0:4 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-29 25 0:4 / /elsewhere/memory rw - cgroup cgroup rw,memory\n\
-30 25 0:5 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let found = parse_mounts(text);
+    fn v1_hierarchies_are_found_where_they_are_mounted() {
+        let text = "5:net_cls,net_prio:/\n4:memory:/a:b\n3:cpu,cpuacct:/\n2:pids:/x\n1:name=systemd:/init\n0::/u\n";
+        let there = ["cpu,cpuacct", "memory", "net_prio", "name=systemd"].map(|name| Path::new(ROOT).join(name));
+        let found = mounted(text, |path| there.iter().any(|one| one == path));
         let points: Vec<_> = found.iter().map(|one| one.mount_point.to_str().expect("text")).collect();
-        assert_eq!(points, ["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory"]);
-        assert_eq!(found[0].controllers, ["cpu", "cpuacct"]);
+        assert_eq!(points, ["net_prio", "memory", "cpu,cpuacct"].map(|name| format!("{ROOT}/{name}")));
+        assert_eq!(found[2].controllers, ["cpu", "cpuacct"]);
     }
 
     #[test]

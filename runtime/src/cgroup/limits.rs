@@ -36,9 +36,8 @@ pub(crate) fn reset_limits(groups: &Groups) -> Result<(), RuntimeError> {
         Mode::V2 => &V2_DEFAULTS,
     };
     for (controller, file, value) in defaults {
-        let group = groups.members.iter().find(|group| {
-            !group.ours && (groups.mode == Mode::V2 || group.controllers.iter().any(|name| name == controller))
-        });
+        let group =
+            groups.members.iter().find(|group| !group.ours && (groups.mode == Mode::V2 || group.holds(controller)));
         let Some(path) = group.map(|group| group.path.join(file)) else { continue };
         match fs::OpenOptions::new().write(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

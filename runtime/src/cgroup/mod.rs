@@ -10,6 +10,7 @@ mod join;
 mod kill;
 mod limits;
 pub mod stats;
+mod stay;
 
 use std::{
     fs, io,
@@ -24,10 +25,11 @@ pub use hits::{LimitHits, OutOfMemory, Victim};
 pub(crate) use join::{groups_of, join};
 pub(crate) use kill::{kill_group, processes_below, remove_group};
 pub(crate) use limits::reset_limits;
+pub(crate) use stay::Stay;
 
 use crate::{
     error::{Context, RuntimeError},
-    plan::{CgroupPlacement, Resources},
+    plan::CgroupPlacement,
 };
 
 /// Which generation of control groups enforces limits on this machine.
@@ -47,23 +49,20 @@ pub fn mode() -> io::Result<Mode> {
     Ok(if file_system.f_type as u64 == CGROUP2_SUPER_MAGIC { Mode::V2 } else { Mode::V1 })
 }
 
-/// Moves this process from its control group to the same one.
+/// Moves this process from its control group to the same one, on version 2, beside what the caller does next.
 ///
-/// The first migration after a pause waits milliseconds for the kernel, later ones do not: calling this early, beside
-/// other work, takes the wait out of a container's start. Nothing else changes, so failing is harmless.
+/// The first migration after a pause waits milliseconds for the kernel, later ones do not: calling this early takes the wait out
+/// of a container's start. Nothing else changes, so failing is harmless. On version 1 nobody waits ([`Stay`]).
 pub fn warm_up() {
-    let migrate = || -> io::Result<()> {
-        let own = fs::read_to_string("/proc/self/cgroup")?;
-        let path = match mode()? {
-            Mode::V1 => {
-                hierarchy::own_path(&own, "pids").map(|own| hierarchy::below(Path::new("/sys/fs/cgroup/pids"), &own))
-            }
-            Mode::V2 => hierarchy::own_path(&own, "").map(|own| hierarchy::below(Path::new(hierarchy::ROOT), &own)),
-        };
-        path.map_or(Ok(()), |path| fs::write(path.join("cgroup.procs"), std::process::id().to_string()))
-    };
-    if let Err(error) = migrate() {
-        tracing::debug!(%error, "no early control group migration");
+    fn migrate() -> io::Result<()> {
+        let own = hierarchy::own_path(&fs::read_to_string("/proc/self/cgroup")?, "");
+        let procs = own.map(|own| hierarchy::below(Path::new(hierarchy::ROOT), &own).join("cgroup.procs"));
+        procs.map_or(Ok(()), |procs| fs::write(procs, std::process::id().to_string()))
+    }
+    let tell = |error: io::Error| tracing::debug!(%error, "no early control group migration");
+    if mode().is_ok_and(|mode| mode == Mode::V2) {
+        let thread = std::thread::Builder::new().spawn(move || migrate().unwrap_or_else(tell));
+        thread.map(drop).unwrap_or_else(tell);
     }
 }
 
@@ -83,6 +82,13 @@ pub(crate) struct Group {
     pub path: PathBuf,
     /// It was not there before.
     pub ours: bool,
+}
+
+impl Group {
+    /// Whether it is a controller's group.
+    fn holds(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|name| name == controller)
+    }
 }
 
 impl Groups {
@@ -111,7 +117,7 @@ impl Groups {
     pub fn of(&self, controller: &str) -> Option<&Path> {
         self.members
             .iter()
-            .find(|group| self.mode == Mode::V2 || group.controllers.iter().any(|name| name == controller))
+            .find(|group| self.mode == Mode::V2 || group.holds(controller))
             .map(|group| group.path.as_path())
     }
 
@@ -141,9 +147,9 @@ impl Groups {
             .unwrap_or(0)
     }
 
-    /// Makes the groups again that were there before. libcontainer removes all groups of a container that it could not make.
+    /// Makes the groups again that were there before. On version 2 libcontainer removes the group of a container that it could not make.
     pub fn restore(&self) -> Result<(), RuntimeError> {
-        for group in self.members.iter().filter(|group| !group.ours) {
+        for group in self.members.iter().filter(|group| self.mode == Mode::V2 && !group.ours) {
             fs::create_dir_all(&group.path).context(|| format!("making {} again", group.path.display()))?;
         }
         Ok(())
@@ -176,23 +182,6 @@ impl Groups {
 /// The number in the line `name number`.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-}
-
-/// Moves a process into the cpuset group that the caller manages, with the cores and the memory that are reserved for it.
-pub(crate) fn join_cpuset(group: &Path, limits: &Resources, pid: i32) -> Result<(), RuntimeError> {
-    let join = || -> io::Result<()> {
-        if !group.is_dir() {
-            fs::create_dir_all(group)?;
-            hierarchy::inherit_cpuset(group)?;
-        }
-        for (file, value) in [("cpuset.cpus", &limits.cpuset_cpus), ("cpuset.mems", &limits.cpuset_mems)] {
-            if let Some(value) = value {
-                fs::write(group.join(file), value)?;
-            }
-        }
-        fs::write(group.join("cgroup.procs"), pid.to_string())
-    };
-    join().context(|| format!("joining the cpuset group {}", group.display()))
 }
 
 #[cfg(test)]

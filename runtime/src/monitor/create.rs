@@ -20,11 +20,11 @@ use rustix::{
 use super::{Created, output::Outputs, terminal::Console};
 use crate::{
     apparmor,
-    cgroup::{self, Access, DeviceRule, Groups},
+    cgroup::{self, Access, DeviceRule, Groups, Stay},
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
-    rootfs::{HostMounts, Root, Writable, make_volume},
+    rootfs::{HostMounts, Root, Writable, make_volume, narrow},
     seccomp,
     spec::{
         self, CapabilityMask, Facts, HostDevice, Sources, SpecError, file_source, host_devices, libcontainer_spec::Spec,
@@ -95,8 +95,15 @@ fn create(
     cgroup::reset_limits(&groups)?;
     let devices = find_devices(&plan)?;
     let held = held_capabilities();
-    let spec = engine_spec(task, &plan, &root, &user, &groups, &devices, &sources)?;
+    let mut spec = engine_spec(task, &plan, &root, &user, &groups, &devices, &sources)?;
     let stdio = stdio(outputs).context(|| "opening the container's standard streams".to_owned())?;
+    let launch = launch(&plan, &user, held, report.as_raw_fd())?;
+    let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
+    let rules = (!plan.security.privileged).then_some(rules.as_slice());
+    failpoint::at("creator-before-stay");
+    let stay = Stay::begin(&groups, &plan.cgroup, &plan.resources, rules)?;
+    let hits = groups.hits();
+    let _narrow = narrow(task, groups.mode, &mut spec)?;
     let parts = Parts {
         id: &plan.id,
         state: &task.engine_state(),
@@ -104,7 +111,7 @@ fn create(
         spec: &spec,
         stdio,
         console_socket: console.as_ref().map(Console::path),
-        launch: Launch { dev: dev.as_ref().map(AsRawFd::as_raw_fd), ..launch(&plan, &user, held, report.as_raw_fd())? },
+        launch: Launch { dev: dev.as_ref().map(AsRawFd::as_raw_fd), ..launch },
     };
     failpoint::at("creator-before-build");
     let mut built = match engine::build(parts) {
@@ -115,15 +122,18 @@ fn create(
         }
     };
     let init = built.pid()?;
-    let started = place(&plan, &groups, &devices, init).and_then(|()| {
-        let hits = groups.hits();
+    let restrict = || match rules {
+        Some(rules) => cgroup::restrict_devices(&groups, rules),
+        None => Ok(()),
+    };
+    let started = restrict().and_then(|()| stay.end()).map_err(StartError::from).and_then(|()| {
         failpoint::at("creator-before-start");
         built.start()?;
         failpoint::at("creator-before-answer");
-        Ok(hits)
+        Ok(())
     });
     match started {
-        Ok(hits) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, hits }),
+        Ok(()) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, hits }),
         Err(error) => {
             // It waits to be started: without a start it must not stay.
             if let Ok(process) = crate::ProcessRef::open(init) {
@@ -167,7 +177,7 @@ fn engine_spec(
         without.mounts.remove(dev);
         spec = spec::oci_spec(&without, &facts)?;
     }
-    Ok(spec::for_engine(&spec, &user.home, sources))
+    Ok(spec::for_engine(&spec, &user.home, sources, groups.mode))
 }
 
 impl From<SpecError> for StartError {
@@ -326,8 +336,10 @@ fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
 }
 
 pub(crate) fn held_capabilities() -> CapabilityMask {
-    let held = |bit: &u32| capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << bit)).unwrap_or(false);
-    CapabilityMask((0..64).filter(held).fold(0, |mask, bit| mask | 1 << bit))
+    let held = |bit: u32| capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << bit)).ok();
+    // The first one that the kernel does not know is the end.
+    let known = (0..64).map_while(|bit| held(bit).map(|held| (bit, held)));
+    CapabilityMask(known.filter(|(_, held)| *held).fold(0, |mask, (bit, _)| mask | 1 << bit))
 }
 
 /// The groups that programs in the container look at to size themselves. On v2 a namespace of the container's own shows them, and
@@ -430,19 +442,6 @@ fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Re
             Ok((name.clone(), resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) }))
         })
         .collect()
-}
-
-/// Does to the container's groups what libcontainer does not: the caller's own cores (v1), devices (v2).
-fn place(plan: &ContainerPlan, groups: &Groups, devices: &[HostDevice], init: i32) -> Result<(), StartError> {
-    match (groups.mode, &plan.cgroup.cpuset_v1) {
-        (cgroup::Mode::V1, Some(group)) => Ok(cgroup::join_cpuset(group, &plan.resources, init)?),
-        (cgroup::Mode::V2, _) if !plan.security.privileged => {
-            let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
-            let group = groups.of("devices").ok_or_else(|| StartError::internal("the container has no group"))?;
-            Ok(cgroup::restrict_devices(group, &rules)?)
-        }
-        _ => Ok(()),
-    }
 }
 
 fn device_rule(device: &HostDevice) -> DeviceRule {

@@ -5,6 +5,7 @@
 
 mod copy;
 mod inside;
+mod narrow;
 mod overlay;
 mod probe;
 mod propagation;
@@ -13,6 +14,7 @@ mod volume;
 mod writable;
 
 pub(crate) use inside::Root;
+pub(crate) use narrow::narrow;
 pub(crate) use probe::overlay_problem;
 pub(crate) use propagation::HostMounts;
 pub(crate) use tools::Tools;

@@ -294,8 +294,8 @@ fn namespaces(plan: &ContainerPlan) -> Result<Vec<LinuxNamespace>, SpecError> {
 }
 
 /// The spec that libcontainer is given: without what our executor does last, in the one order that is right, and with the
-/// mount sources that stand in for the plan's.
-pub(crate) fn for_engine(complete: &Spec, home: &str, sources: &Sources) -> Spec {
+/// mount sources that stand in for the plan's. On version 1 the limits are ours to set, too ([`Stay`](crate::cgroup::Stay)).
+pub(crate) fn for_engine(complete: &Spec, home: &str, sources: &Sources, mode: Mode) -> Spec {
     let mut spec = complete.clone();
     if let Some(process) = spec.process_mut() {
         let no_new_privileges = process.no_new_privileges().filter(|wanted| *wanted);
@@ -309,6 +309,9 @@ pub(crate) fn for_engine(complete: &Spec, home: &str, sources: &Sources) -> Spec
     }
     if let Some(linux) = spec.linux_mut() {
         linux.set_seccomp(None);
+        if mode == Mode::V1 {
+            linux.set_resources(None);
+        }
     }
     if let Some(list) = spec.mounts_mut() {
         sources.replace(list);

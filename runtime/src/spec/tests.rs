@@ -288,7 +288,7 @@ fn prepared_sources_stand_in_for_their_mount_alone() {
         original: "/source".into(),
         prepared: "/prepared".into(),
     }]);
-    let engine = for_engine(&spec(&plan), "/root", &sources);
+    let engine = for_engine(&spec(&plan), "/root", &sources, Mode::V2);
     let source = |destination: &str| {
         let mounts = engine.mounts().as_ref().expect("mounts");
         mounts
@@ -381,12 +381,12 @@ proptest! {
     /// libcontainer is never given what our executor must do itself.
     #[test]
     fn the_engine_leaves_the_last_steps_to_us(plan in any_plan()) {
-        let engine = for_engine(&spec(&plan), "/root", &Sources::default());
+        let engine = for_engine(&spec(&plan), "/root", &Sources::default(), Mode::V1);
         let process = engine.process().as_ref().expect("a process");
         prop_assert!(process.capabilities().is_none() && process.rlimits().is_none());
         prop_assert!(process.oom_score_adj().is_none());
         prop_assert_ne!(process.no_new_privileges(), Some(false), "libcontainer takes it for true in places");
-        prop_assert!(engine.linux().as_ref().is_some_and(|linux| linux.seccomp().is_none()));
+        prop_assert!(engine.linux().as_ref().is_some_and(|linux| linux.seccomp().is_none() && linux.resources().is_none()));
         prop_assert_eq!(process.user().umask(), Some(0o022));
     }
 }

@@ -30,6 +30,9 @@ pub const CASES: &[(&str, fn())] = &[
     ("groups_limits_of_the_caller_stay", limits_of_the_caller_stay),
     ("groups_of_others_are_hidden", groups_of_others_are_hidden),
     ("groups_process_limit", process_limit),
+    ("groups_hold_the_container_alone", hold_the_container_alone),
+    ("groups_limits_do_not_count_who_builds", limits_do_not_count_who_builds),
+    ("groups_are_shown_to_be_read", shown_to_be_read),
 ];
 
 /// The container's group that holds a file.
@@ -414,4 +417,49 @@ fn process_limit() {
     let (exit, _, err) = node.run(plan);
     assert_ne!(exit.exit_code, 0);
     assert!(err.contains("fork"), "{err}");
+}
+
+/// Neither who watches the container nor who built it is in its groups.
+fn hold_the_container_alone() {
+    let node = Node::new();
+    let container = node.start(node.plan("exec sleep 100"));
+    let groups = control_groups(&container.plan.cgroup.path);
+    assert!(!groups.is_empty());
+    for group in groups {
+        let members = fs::read_to_string(group.join("cgroup.procs")).expect("members");
+        assert_eq!(members.trim(), container.running.init.pid.to_string(), "{}", group.display());
+    }
+}
+
+/// A command may use its limits up to the last: what makes a container on version 1 leaves before they are set.
+fn limits_do_not_count_who_builds() {
+    if mode().expect("a mode") == Mode::V2 {
+        println!("  skipped: libcontainer's own processes are counted on version 2");
+        return;
+    }
+    let node = Node::new();
+    let mut plan = node.plan("exec true");
+    plan.resources.pids_limit = Some(1);
+    plan.resources.cpu_quota = Some(1_000);
+    plan.resources.cpu_period = Some(100_000);
+    let (exit, _, _) = node.run(plan);
+    assert_eq!((exit.exit_code, exit.forks_refused), (0, 0));
+}
+
+/// On version 1 a container finds its own groups where programs look for them, and can change none.
+fn shown_to_be_read() {
+    if mode().expect("a mode") == Mode::V2 {
+        println!("  skipped: version 2 has one folder for everything");
+        return;
+    }
+    let node = Node::new();
+    let container = node.start(node.plan("exec sleep 100"));
+    let (mounts, own) = (container.proc("mountinfo"), container.plan.cgroup.path.as_str());
+    for (place, kind, root) in [("", "tmpfs", "/"), ("/memory", "cgroup", own), ("/pids", "cgroup", own)] {
+        let place = format!("/sys/fs/cgroup{place}");
+        let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(&place)).expect(&place);
+        let fields: Vec<&str> = line.split(' ').collect();
+        assert!(fields[3] == root && line.contains(&format!(" - {kind} ")), "{line}");
+        assert!(fields[5].split(',').any(|option| option == "ro"), "{line}");
+    }
 }
