@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL="format lint licences docs build test v2 fuzz e2e conformance"
+ALL="format lint licences docs build test upgrade v2 fuzz e2e conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # What e2e and conformance run: the dev build, which `build` makes together with the tests, so that nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
@@ -41,6 +41,17 @@ step_build() { cargo build --quiet --workspace --all-targets; }
 
 # e2e has a step of its own.
 step_test() { cargo test --workspace --exclude oci-rs-e2e --no-fail-fast; }
+
+# Tasks of the build before this one are taken over by this one's. A shallow clone may lack its commit.
+step_upgrade() {
+    need_root "upgrade"
+    local git="git -c safe.directory=*"
+    if $git rev-parse --quiet --verify 'HEAD~1^{commit}' >/dev/null || timeout 60 $git fetch --quiet --deepen 1; then
+        scripts/upgrade.sh
+    else
+        echo "SKIPPED upgrade: the commit before this one is not here and cannot be fetched"
+    fi
+}
 
 # What the kernel does otherwise there; `make test-v2` runs the rest too.
 step_v2() { scripts/test-v2.sh quick; }
@@ -80,7 +91,7 @@ for step in "$@"; do
     [[ " $ALL " = *" $step "* ]] || die "unknown step $step; there are: $ALL"
 done
 # What they run must be there and up to date, also when only they are asked for.
-if [[ " $* " =~ \ (v2|e2e|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
+if [[ " $* " =~ \ (upgrade|v2|e2e|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
 for step in "$@"; do run_step "$step"; done
 
 [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (all in $SECONDS s)"

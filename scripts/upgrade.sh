@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tasks that the build of an older commit has started are taken over by this tree's: upgrade.sh [COMMIT], else the commit before
 # this tree's. The older one has a build folder of its own, because cargo tells the crates of two checkouts apart only by their place
-# below the workspace: in one folder it takes the one's for the other's. So the first time all dependencies are compiled too.
+# below the workspace: in one folder it takes the one's for the other's. It begins as a copy of this tree's without our own crates, so
+# that no dependency is compiled twice.
 . "$(dirname "$0")/lib.sh"
 need_root "the upgrade test"
 cd "$ROOT"
@@ -20,10 +21,20 @@ if ! { [ -f "$tree/.git" ] && git -C "$tree" checkout --quiet --force --detach "
     git worktree prune
     git worktree add --quiet --detach "$tree" "$commit"
 fi
+cargo build --quiet --workspace --bin oci-rs
+if [ ! -d "$BUILD/previous-build" ]; then
+    seed=$BUILD/previous-build.tmp
+    rm -rf "$seed"
+    for part in debug "$TARGET/debug"; do
+        mkdir -p "$seed/$part"
+        cp -a "$BUILD/$part"/{deps,build,.fingerprint} "$seed/$part"
+        rm -rf "$seed/$part/.fingerprint"/oci-rs*
+    done
+    mv "$seed" "$BUILD/previous-build"
+fi
 # From here, so that cargo sees one configuration.
 CARGO_TARGET_DIR=$BUILD/previous-build cargo build --quiet --workspace --bin oci-rs --manifest-path "$tree/Cargo.toml"
 
 say "taking its tasks over"
-cargo build --quiet --workspace --bin oci-rs
 OCI_RS_PREVIOUS_BIN=$BUILD/previous-build/$TARGET/debug/oci-rs OCI_RS_BIN=$TARGET_DIR/debug/oci-rs \
     cargo test --quiet --workspace --test wire -- tasks_of_an_older_build
