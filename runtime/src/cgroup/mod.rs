@@ -52,7 +52,7 @@ pub fn mode() -> io::Result<Mode> {
 /// Moves this process from its control group to the same one, on version 2, beside what the caller does next.
 ///
 /// The first migration after a pause waits milliseconds for the kernel, later ones do not: calling this early takes the wait out
-/// of a container's start. Nothing else changes, so failing is harmless. On version 1 nobody waits ([`Stay`]).
+/// of a container's start. Nothing else changes, so failing is harmless. On version 1 nobody waits: a container is born in its groups.
 pub fn warm_up() {
     fn migrate() -> io::Result<()> {
         let own = hierarchy::own_path(&fs::read_to_string("/proc/self/cgroup")?, "");
