@@ -87,6 +87,7 @@ pub(crate) struct Inner {
     retention: Option<Retention>,
     pub(crate) downloads: Semaphore,
     staging: OnceLock<Staging>,
+    making_staging: Mutex<()>,
     layers: Flights<Digest, turn::Waiting>,
     names: Flights<Asker>,
     resolved: Mutex<HashMap<Asker, (Instant, Arc<Resolved>)>>,
@@ -120,6 +121,7 @@ impl Store {
             downloads: Semaphore::new(config.limits.parallel.max(1)),
             limits: config.limits,
             staging: OnceLock::new(),
+            making_staging: Mutex::default(),
             layers: Flights::default(),
             names: Flights::default(),
             resolved: Mutex::default(),
@@ -292,8 +294,15 @@ impl Inner {
         if let Some(staging) = self.staging.get() {
             return Ok(staging);
         }
-        let staging = Staging::create(&self.layout)?;
-        Ok(self.staging.get_or_init(|| staging))
+        // Layers begin side by side, and a second folder would be made for nothing.
+        let _turn = self.making_staging.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.staging.get() {
+            Some(staging) => Ok(staging),
+            None => {
+                let staging = Staging::create(&self.layout)?;
+                Ok(self.staging.get_or_init(|| staging))
+            }
+        }
     }
 
     /// Gives a verified layer its place.
