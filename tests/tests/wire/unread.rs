@@ -102,17 +102,21 @@ impl Scene {
 
 const WAIT: &str = "wait_for() { while [ ! -e /local/$1 ]; do sleep 0.02; done; }";
 
+/// A task that writes so many bytes when it is told to, and a word and its end when it is told again.
+fn much(bytes: usize) -> String {
+    format!(
+        "{WAIT}; echo start; wait_for go; head -c {bytes} /dev/zero | tr '\\0' x; touch /local/written; \
+         wait_for end; echo resumed; exit 4"
+    )
+}
+
 #[tokio::test]
 async fn the_task_goes_on_and_the_next_reader_gets_the_rest() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     for terminal in [false, true] {
-        let script = format!(
-            "{WAIT}; echo start; wait_for go; head -c 3000000 /dev/zero | tr '\\0' x; touch /local/written; \
-             wait_for end; echo resumed; exit 4"
-        );
-        let scene = Scene::new(&node, &mut plugin, &images, &script, terminal).await;
+        let scene = Scene::new(&node, &mut plugin, &images, &much(3_000_000), terminal).await;
         let mut first = scene.reader(&node, "first");
         plugin.started(&scene.task).await;
         first.contains("start").await;
@@ -232,11 +236,7 @@ async fn without_plugin_and_reader_the_task_goes_on_and_losses_are_counted() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     for terminal in [false, true] {
-        let script = format!(
-            "{WAIT}; echo start; wait_for go; head -c 400000 /dev/zero | tr '\\0' x; touch /local/written; \
-             wait_for end; echo resumed; exit 4"
-        );
-        let scene = Scene::new(&node, &mut plugin, &images, &script, terminal).await;
+        let scene = Scene::new(&node, &mut plugin, &images, &much(400_000), terminal).await;
         let mut first = scene.reader(&node, "first");
         let handle = plugin.started(&scene.task).await;
         first.contains("start").await;
