@@ -9,7 +9,7 @@ use std::{
     fs::File,
     io::{self, Read},
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsRawFd, OwnedFd},
         unix::{fs::FileExt, process::CommandExt},
     },
     process::{Child, Command, Stdio},
@@ -33,10 +33,10 @@ impl Launcher {
         if let Some(copy) = &*sealed {
             return Ok(Arc::clone(copy));
         }
-        Ok(Arc::clone(sealed.insert(Arc::new(Self::seal()?))))
+        Ok(Arc::clone(sealed.insert(Arc::new(Self::copy()?))))
     }
 
-    fn seal() -> io::Result<OwnedFd> {
+    fn copy() -> io::Result<OwnedFd> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not know MFD_EXEC, later ones can be set up to refuse a file without it.
         let copy = memfd_create("oci-rs", flags | MemfdFlags::EXEC).or_else(|_| memfd_create("oci-rs", flags))?;
@@ -49,7 +49,7 @@ impl Launcher {
             Some(patches) => patches.iter().try_for_each(|patch| copy.write_all_at(&patch.bytes, patch.offset))?,
             None => tracing::debug!("the executable relocates itself: monitors take more memory"),
         }
-        fcntl_add_seals(copy.as_fd(), SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+        seal(&copy)?;
         Ok(copy.into())
     }
 
@@ -73,6 +73,14 @@ impl Launcher {
     }
 }
 
+/// Nobody writes to a memory file from now on (memfd_create(2), fcntl(2)).
+///
+/// `FUTURE_WRITE` and not `WRITE`: they differ in mappings made before, of which there are none, and `WRITE` is refused with EBUSY while
+/// the kernel has a page in hand, as it may at any moment when it looks for memory to reclaim.
+fn seal(file: &File) -> io::Result<()> {
+    Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
+}
+
 impl Parts for File {
     fn part(&self, offset: u64, length: usize) -> Option<Vec<u8>> {
         // A length that a broken file claims must not become memory.
@@ -83,5 +91,42 @@ impl Parts for File {
         let mut bytes = vec![0; length];
         self.read_exact_at(&mut bytes, offset).ok()?;
         Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use rustix::{
+        fs::fcntl_get_seals,
+        io::Errno,
+        pipe::{SpliceFlags, pipe, splice},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_sealed_while_the_kernel_holds_a_page_of_it() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(memfd_create("test", flags).expect("a file"));
+        file.write_all(&[7; 8192]).expect("written");
+        let (_reader, writer) = pipe().expect("a pipe");
+        // What was spliced is the file's page itself.
+        let spliced = splice(&file, Some(&mut 0), &writer, None, 4096, SpliceFlags::empty()).expect("spliced");
+        assert_eq!(spliced, 4096);
+        assert_eq!(fcntl_add_seals(&file, SealFlags::WRITE), Err(Errno::BUSY), "the page is held");
+
+        seal(&file).expect("sealed");
+        let again = File::options().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        for file in [&file, &again.expect("opened")] {
+            let refused = |result: io::Result<()>| {
+                assert_eq!(result.map_err(|error| error.kind()), Err(io::ErrorKind::PermissionDenied))
+            };
+            refused(file.write_all_at(b"x", 0));
+            refused(file.set_len(0));
+            refused(file.set_len(1 << 20));
+            assert!(fcntl_get_seals(file).expect("seals").contains(SealFlags::SEAL));
+        }
     }
 }
