@@ -43,8 +43,8 @@ pub(crate) struct Launch {
     pub uid: u32,
     /// Standard input is the terminal, to be owned by the user.
     pub terminal: bool,
-    /// A copy of mounts, by its descriptor, that is attached over the container's /dev.
-    pub dev: Option<RawFd>,
+    /// Trees of mounts, by their descriptors, and where in the container each is attached.
+    pub trees: Vec<(RawFd, &'static str)>,
     /// The network namespace is new.
     pub loopback: bool,
     /// Stay as process 1 and let a child be the command.
@@ -108,9 +108,9 @@ impl Launch {
                 .and_then(|()| tcsetwinsize(stdin, TERMINAL_SIZE))
                 .map_err(|error| step("preparing the terminal")(error.into()))?;
         }
-        if let Some(dev) = self.dev {
-            move_mount(&*sys::file_of(dev), "", CWD, "/dev", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-                .map_err(|error| step("mounting the host's /dev")(error.into()))?;
+        for (tree, place) in &self.trees {
+            move_mount(&*sys::file_of(*tree), "", CWD, *place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                .map_err(|error| StartError::internal(format!("mounting {place}: {}", io::Error::from(error))))?;
         }
         if self.loopback {
             sys::loopback_up().map_err(step("switching the loopback device on"))?;

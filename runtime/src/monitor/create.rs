@@ -24,10 +24,11 @@ use crate::{
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
-    rootfs::{HostMounts, Root, Writable, make_volume, narrow},
+    rootfs::{HostMounts, Root, Writable, make_binds, make_volume, narrow, tree_of_groups},
     seccomp,
     spec::{
-        self, CapabilityMask, Facts, HostDevice, Sources, SpecError, file_source, host_devices, libcontainer_spec::Spec,
+        self, CapabilityMask, Facts, GROUPS, GroupsView, HostDevice, Sources, SpecError, below_virtual, file_source,
+        host_devices, libcontainer_spec::Spec,
     },
     state::{CGROUP, PLAN, TaskDir, private_dir, private_file},
     sys,
@@ -95,7 +96,22 @@ fn create(
     cgroup::reset_limits(&groups)?;
     let devices = find_devices(&plan)?;
     let held = held_capabilities();
-    let mut spec = engine_spec(task, &plan, &root, &user, &groups, &devices, &sources)?;
+    let visible = visible_groups(&plan, &groups);
+    let facts = Facts {
+        user: &user,
+        cgroup_mode: groups.mode,
+        swap_accounting: groups.count_swap(),
+        held,
+        kernel: kernel_version(),
+        devices: &devices,
+        rootfs: &task.rootfs(),
+        files: &task.files(),
+        visible_groups: &visible,
+        writable_paths: &writable_paths(&plan, &root)?,
+    };
+    let view = spec::groups_view(&plan, groups.mode, &visible);
+    let mut spec = engine_spec(task, &plan, &facts, &sources, view.as_ref())?;
+    make_binds(&root, &task.mounts(), &mut spec)?;
     let stdio = stdio(outputs).context(|| "opening the container's standard streams".to_owned())?;
     let launch = launch(&plan, &user, held, report.as_raw_fd())?;
     let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
@@ -103,7 +119,10 @@ fn create(
     failpoint::at("creator-before-stay");
     let stay = Stay::begin(&groups, &plan.cgroup, &plan.resources, rules)?;
     let hits = groups.hits();
+    let view = view.map(|view| tree_of_groups(&view, &task.mounts().join("groups"))).transpose()?;
     let _narrow = narrow(task, groups.mode, &mut spec)?;
+    let dev = dev.iter().map(|tree| (tree.as_raw_fd(), "/dev"));
+    let trees = view.iter().map(|tree| (tree.as_raw_fd(), GROUPS)).chain(dev).collect();
     let parts = Parts {
         id: &plan.id,
         state: &task.engine_state(),
@@ -111,7 +130,7 @@ fn create(
         spec: &spec,
         stdio,
         console_socket: console.as_ref().map(Console::path),
-        launch: Launch { dev: dev.as_ref().map(AsRawFd::as_raw_fd), ..launch },
+        launch: Launch { trees, ..launch },
     };
     failpoint::at("creator-before-build");
     let mut built = match engine::build(parts) {
@@ -148,36 +167,22 @@ fn create(
 fn engine_spec(
     task: &TaskDir,
     plan: &ContainerPlan,
-    root: &Root,
-    user: &ResolvedUser,
-    groups: &Groups,
-    devices: &[HostDevice],
+    facts: &Facts<'_>,
     sources: &Sources,
+    view: Option<&GroupsView<'_>>,
 ) -> Result<Spec, StartError> {
-    let facts = Facts {
-        user,
-        cgroup_mode: groups.mode,
-        swap_accounting: groups.count_swap(),
-        held: held_capabilities(),
-        kernel: kernel_version(),
-        devices,
-        rootfs: &task.rootfs(),
-        files: &task.files(),
-        visible_groups: &visible_groups(plan, groups),
-        writable_paths: &writable_paths(plan, root)?,
-    };
-    let mut spec = spec::oci_spec(plan, &facts)?;
+    let mut spec = spec::oci_spec(plan, facts)?;
     let write = || -> io::Result<()> {
         private_dir(&task.bundle())?;
-        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec_pretty(&spec)?)
+        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec(&spec)?)
     };
     write().context(|| format!("writing {}", task.bundle().display()))?;
     if let Some(dev) = spec::host_dev(plan) {
         let mut without = plan.clone();
         without.mounts.remove(dev);
-        spec = spec::oci_spec(&without, &facts)?;
+        spec = spec::oci_spec(&without, facts)?;
     }
-    Ok(spec::for_engine(&spec, &user.home, sources, groups.mode))
+    Ok(spec::for_engine(spec, &facts.user.home, sources, facts.cgroup_mode, view))
 }
 
 impl From<SpecError> for StartError {
@@ -264,7 +269,7 @@ fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root, sources: &So
     for (destination, _) in &plan.files {
         root.make_file(Path::new(destination)).map_err(in_image(destination))?;
     }
-    for mount in plan.mounts.iter().filter(|mount| !below_virtual(&mount.destination)) {
+    for mount in plan.mounts.iter().filter(|mount| !below_virtual(Path::new(&mount.destination))) {
         let path = Path::new(&mount.destination);
         match &mount.kind {
             MountKind::Bind { source } => {
@@ -287,15 +292,11 @@ fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root, sources: &So
 /// A link of the image must not lead a mount to where the plan may not mount.
 fn check_place(root: &Root, path: &Path) -> io::Result<()> {
     let real = root.real_path(path)?;
-    if spec::may_be_covered(&real) {
+    let over_groups = real != path && real.starts_with(GROUPS);
+    if spec::may_be_covered(&real) && !over_groups {
         return Ok(());
     }
     Err(io::Error::other(format!("the image's links lead it to {}, which cannot be covered", real.display())))
-}
-
-/// Whether a path is on one of the file systems that are mounted before the plan's mounts.
-fn below_virtual(destination: &str) -> bool {
-    ["/dev", "/proc", "/sys"].iter().any(|folder| Path::new(destination).starts_with(folder))
 }
 
 /// The image's volumes, which stay writable on a read-only root.
@@ -374,7 +375,7 @@ pub(crate) fn launch(
         env: spec::environment(plan, user),
         uid: user.uid,
         terminal: plan.terminal,
-        dev: None,
+        trees: Vec::new(),
         loopback: plan.namespaces.network == Network::Private,
         init: plan.init,
         rlimits: rlimits(plan, held)?,

@@ -87,8 +87,13 @@ impl Root {
 
     /// Where a path that exists leads, from the root and without links.
     pub fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
+        self.path_of(&self.resolve(path, OFlags::PATH)?)
+    }
+
+    /// Where an open file lies, from the root and without links.
+    pub fn path_of(&self, found: &OwnedFd) -> io::Result<PathBuf> {
         let by_descriptor = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        let (root, found) = (by_descriptor(&self.0)?, by_descriptor(&self.resolve(path, OFlags::PATH)?)?);
+        let (root, found) = (by_descriptor(&self.0)?, by_descriptor(found)?);
         let below = found.strip_prefix(&root).map_err(|_| io::Error::other("it leads out of the root"))?;
         Ok(Path::new("/").join(below))
     }

@@ -3,7 +3,9 @@
 //! It is mounted in the creator's mount namespace only, so it never shows on the host and goes with the last process that
 //! uses it, whatever happens to us.
 
+mod binds;
 mod copy;
+mod groups;
 mod inside;
 mod narrow;
 mod overlay;
@@ -13,6 +15,8 @@ mod tools;
 mod volume;
 mod writable;
 
+pub(crate) use binds::make_binds;
+pub(crate) use groups::tree_of_groups;
 pub(crate) use inside::Root;
 pub(crate) use narrow::narrow;
 pub(crate) use probe::overlay_problem;

@@ -23,14 +23,12 @@ use rustix::{
 use crate::{
     cgroup,
     error::{Context, StartError, StartErrorKind},
-    spec::libcontainer_spec::Spec,
+    spec::{GROUPS, libcontainer_spec::Spec},
     state::TaskDir,
 };
 
 /// Where sources of mounts are, by number: the engine takes a mount of version 1's control groups for a hierarchy if it is named like one.
 const SOURCES: &str = "/sources";
-/// Where everybody looks for control groups.
-const GROUPS: &str = "/sys/fs/cgroup";
 
 /// Copies of mounts that are attached nowhere yet, with the places that they are meant for.
 type Trees = Vec<(PathBuf, OwnedFd)>;
@@ -49,9 +47,13 @@ pub(crate) fn narrow(task: &TaskDir, mode: cgroup::Mode, spec: &mut Spec) -> Res
         whole.push(Path::new(GROUPS));
     }
     let mut trees = sources(&whole, spec)?;
-    for path in whole.into_iter().chain(["/proc", "/dev"].map(Path::new)) {
-        let tree = hold(path).context(|| format!("taking hold of {}", path.display()))?;
-        trees.push((path.to_owned(), tree));
+    // What is mounted below the last two is nothing to the engine, or a source of its own.
+    let places = whole
+        .into_iter()
+        .map(|path| (path, hold(path)))
+        .chain(["/proc", "/dev"].map(|path| (Path::new(path), hold_one(path))));
+    for (path, tree) in places {
+        trees.push((path.to_owned(), tree.context(|| format!("taking hold of {}", path.display()))?));
     }
     enter(task.path(), &trees).context(|| "making the root that the container is built in".to_owned())?;
     Ok(Narrow { _namespaces: namespaces })
@@ -61,6 +63,11 @@ pub(crate) fn narrow(task: &TaskDir, mode: cgroup::Mode, spec: &mut Spec) -> Res
 fn hold(path: &Path) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     Ok(open_tree(CWD, path, flags)?)
+}
+
+/// The same without the mounts below it.
+fn hold_one(path: &str) -> io::Result<OwnedFd> {
+    Ok(open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?)
 }
 
 /// Takes hold of the sources that do not lie in folders that will be there, each with the place that the spec has for it from now on.

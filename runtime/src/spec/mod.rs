@@ -18,7 +18,9 @@ use libcontainer_spec::{
 
 pub(crate) use capability::{CapabilityError, CapabilityMask};
 pub(crate) use device::{HostDevice, host_devices};
-pub(crate) use mounts::{Source, Sources, file_source, host_dev, may_be_covered};
+pub(crate) use mounts::{
+    GROUPS, GroupsView, Source, Sources, below_virtual, file_source, groups_view, host_dev, may_be_covered,
+};
 
 use crate::{
     cgroup::Mode,
@@ -250,7 +252,7 @@ fn linux(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux, SpecError> {
         (true, _) => (Some(Vec::new()), Some(Vec::new())),
         (false, []) => (paths(&MASKED_PATHS), paths(&READONLY_PATHS)),
         // On v1 the folder over the single groups, which are read-only themselves.
-        (false, _) => (paths(&MASKED_PATHS), paths(&[&READONLY_PATHS[..], &["/sys/fs/cgroup"]].concat())),
+        (false, _) => (paths(&MASKED_PATHS), paths(&[&READONLY_PATHS[..], &[GROUPS]].concat())),
     };
     linux
         .set_namespaces(Some(namespaces(plan)?))
@@ -294,9 +296,15 @@ fn namespaces(plan: &ContainerPlan) -> Result<Vec<LinuxNamespace>, SpecError> {
 }
 
 /// The spec that libcontainer is given: without what our executor does last, in the one order that is right, and with the
-/// mount sources that stand in for the plan's. On version 1 the limits are ours to set, too ([`Stay`](crate::cgroup::Stay)).
-pub(crate) fn for_engine(complete: &Spec, home: &str, sources: &Sources, mode: Mode) -> Spec {
-    let mut spec = complete.clone();
+/// mount sources that stand in for the plan's. On version 1 the limits are ours to set, too ([`Stay`](crate::cgroup::Stay)), and the view
+/// of the groups is ours to make where there is one.
+pub(crate) fn for_engine(
+    mut spec: Spec,
+    home: &str,
+    sources: &Sources,
+    mode: Mode,
+    view: Option<&GroupsView<'_>>,
+) -> Spec {
     if let Some(process) = spec.process_mut() {
         let no_new_privileges = process.no_new_privileges().filter(|wanted| *wanted);
         process
@@ -312,9 +320,13 @@ pub(crate) fn for_engine(complete: &Spec, home: &str, sources: &Sources, mode: M
         if mode == Mode::V1 {
             linux.set_resources(None);
         }
+        if let (Some(_), Some(paths)) = (view, linux.readonly_paths_mut()) {
+            paths.retain(|path| path != GROUPS);
+        }
     }
     if let Some(list) = spec.mounts_mut() {
         sources.replace(list);
+        list.retain(|mount| view.is_none() || !mount.destination().starts_with(GROUPS));
     }
     spec
 }

@@ -68,6 +68,36 @@ pub(crate) fn host_dev(plan: &ContainerPlan) -> Option<usize> {
     plan.mounts.iter().position(|mount| Path::new(&mount.destination) == Path::new("/dev"))
 }
 
+/// Whether a path is on one of the file systems that are mounted before the plan's mounts.
+pub(crate) fn below_virtual(path: &Path) -> bool {
+    ["/dev", "/proc", "/sys"].iter().any(|folder| path.starts_with(folder))
+}
+
+/// Where a container finds control groups.
+pub(crate) const GROUPS: &str = "/sys/fs/cgroup";
+
+/// What a container sees of version 1's groups.
+#[derive(Debug)]
+pub(crate) struct GroupsView<'a> {
+    /// Names below [`GROUPS`], and the groups on the host.
+    pub groups: &'a [(String, PathBuf)],
+    pub readonly: bool,
+}
+
+/// The view that is attached when the engine is done; `None` where there is none, or where mounts of the plan stand there.
+pub(crate) fn groups_view<'a>(
+    plan: &ContainerPlan,
+    mode: Mode,
+    groups: &'a [(String, PathBuf)],
+) -> Option<GroupsView<'a>> {
+    let covered = plan.mounts.iter().any(|mount| {
+        let place = Path::new(&mount.destination);
+        place.starts_with(GROUPS) || Path::new(GROUPS).starts_with(place)
+    });
+    let shown = mode == Mode::V1 && !groups.is_empty() && !covered;
+    shown.then_some(GroupsView { groups, readonly: !plan.security.privileged })
+}
+
 /// What can be done about mounts over /dev and below it.
 pub(super) fn check_dev(plan: &ContainerPlan) -> Result<(), SpecError> {
     let Some(index) = host_dev(plan) else { return Ok(()) };
@@ -159,14 +189,14 @@ fn cgroups(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, Spe
     let access = if plan.security.privileged { "rw" } else { "ro" };
     match (facts.cgroup_mode, facts.visible_groups) {
         // Without a namespace for them, mounting them would show those of all tasks.
-        (Mode::V2, [(_, group)]) => Ok(vec![bind(group, "/sys/fs/cgroup", true, Propagation::Private)?]),
-        (Mode::V2, _) => Ok(vec![mount("cgroup", "cgroup", "/sys/fs/cgroup", &[&FLAGS[..], &[access]].concat())?]),
+        (Mode::V2, [(_, group)]) => Ok(vec![bind(group, GROUPS, true, Propagation::Private)?]),
+        (Mode::V2, _) => Ok(vec![mount("cgroup", "cgroup", GROUPS, &[&FLAGS[..], &[access]].concat())?]),
         (Mode::V1, []) => Ok(Vec::new()),
         (Mode::V1, groups) => {
-            let folder = mount("tmpfs", "tmpfs", "/sys/fs/cgroup", &[&FLAGS[..], &["mode=755"]].concat())?;
+            let folder = mount("tmpfs", "tmpfs", GROUPS, &[&FLAGS[..], &["mode=755"]].concat())?;
             let mut list = vec![folder];
             for (name, group) in groups {
-                list.push(bind(group, &format!("/sys/fs/cgroup/{name}"), access == "ro", Propagation::Private)?);
+                list.push(bind(group, &format!("{GROUPS}/{name}"), access == "ro", Propagation::Private)?);
             }
             Ok(list)
         }

@@ -251,6 +251,48 @@ fn without_a_view_of_its_own_a_container_is_shown_its_own_groups() {
 }
 
 #[test]
+fn the_view_of_groups_is_ours_where_nothing_else_stands() {
+    let groups = &*vec![("memory".to_owned(), PathBuf::from("/sys/fs/cgroup/memory/nomad/task"))].leak();
+    let readonly = |change: fn(&mut ContainerPlan), mode| {
+        let mut plan = plan();
+        change(&mut plan);
+        groups_view(&plan, mode, groups).map(|view| view.readonly)
+    };
+    let mounted = |destination: &str| {
+        let mut plan = plan();
+        plan.mounts.push(Mount {
+            destination: destination.to_owned(),
+            kind: MountKind::Bind { source: "/source".into() },
+            readonly: true,
+            propagation: Propagation::Private,
+        });
+        groups_view(&plan, Mode::V1, groups).is_none()
+    };
+    assert_eq!(readonly(|_| (), Mode::V1), Some(true));
+    assert_eq!(readonly(|plan| plan.security.privileged = true, Mode::V1), Some(false));
+    assert_eq!(readonly(|_| (), Mode::V2), None, "a file system of its own");
+    assert!(["/sys", "/sys/fs/cgroup", "/sys/fs/cgroup/memory"].into_iter().all(mounted));
+    assert!(!mounted("/sys/fs/bpf"));
+    assert!(groups_view(&plan(), Mode::V1, &[]).is_none());
+
+    let plan = plan();
+    let complete = spec_with(&plan, |facts| facts.visible_groups = groups).expect("a spec");
+    let places = |spec: &Spec| {
+        let paths = spec.linux().as_ref().and_then(|linux| linux.readonly_paths().clone()).expect("paths");
+        destinations(spec).into_iter().map(str::to_owned).chain(paths).collect::<Vec<_>>()
+    };
+    let view = groups_view(&plan, Mode::V1, groups);
+    let engine = for_engine(complete.clone(), "/root", &Sources::default(), Mode::V1, view.as_ref());
+    let (all, engine) = (places(&complete), places(&engine));
+    assert_eq!(
+        all.iter().filter(|place| place.starts_with(GROUPS)).count(),
+        3,
+        "a folder, a group, a path to be read: {all:?}"
+    );
+    assert_eq!(engine, all.into_iter().filter(|place| !place.starts_with(GROUPS)).collect::<Vec<_>>());
+}
+
+#[test]
 fn mistakes_are_named() {
     let limit = |name: &str, soft, hard| {
         let rlimits = BTreeMap::from([(name.to_owned(), Rlimit { soft, hard })]);
@@ -288,7 +330,7 @@ fn prepared_sources_stand_in_for_their_mount_alone() {
         original: "/source".into(),
         prepared: "/prepared".into(),
     }]);
-    let engine = for_engine(&spec(&plan), "/root", &sources, Mode::V2);
+    let engine = for_engine(spec(&plan), "/root", &sources, Mode::V2, None);
     let source = |destination: &str| {
         let mounts = engine.mounts().as_ref().expect("mounts");
         mounts
@@ -381,7 +423,7 @@ proptest! {
     /// libcontainer is never given what our executor must do itself.
     #[test]
     fn the_engine_leaves_the_last_steps_to_us(plan in any_plan()) {
-        let engine = for_engine(&spec(&plan), "/root", &Sources::default(), Mode::V1);
+        let engine = for_engine(spec(&plan), "/root", &Sources::default(), Mode::V1, None);
         let process = engine.process().as_ref().expect("a process");
         prop_assert!(process.capabilities().is_none() && process.rlimits().is_none());
         prop_assert!(process.oom_score_adj().is_none());

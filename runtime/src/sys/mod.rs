@@ -11,7 +11,9 @@ mod seccomp;
 
 pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_program};
 pub(crate) use clone::fork_sibling;
-pub(crate) use mount::{PropagationType, make_readonly, restrict_mount, set_propagation, without_restrictions};
+pub(crate) use mount::{
+    PropagationType, make_private, make_readonly, restrict_mount, set_propagation, without_restrictions,
+};
 pub(crate) use net::loopback_up;
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{

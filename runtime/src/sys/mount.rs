@@ -46,6 +46,13 @@ pub(crate) fn make_readonly(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, libc::AT_RECURSIVE, &attributes)
 }
 
+/// Makes a mount and all below it private, and keeps them from being written to if that is asked for.
+pub(crate) fn make_private(mount: BorrowedFd<'_>, readonly: bool) -> io::Result<()> {
+    let attr_set = if readonly { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    set_attributes(mount, libc::AT_RECURSIVE, &attributes)
+}
+
 /// Keeps a mount from honouring set-user-id bits, opening devices and being written to.
 pub(crate) fn restrict_mount(mount: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr {

@@ -1,6 +1,10 @@
 //! What the command finds of the file system: root, mounts, devices, small files, hidden paths.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
 
 use runtime::{
     StartErrorKind,
@@ -29,6 +33,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("files_devices_and_mounts", devices_and_mounts),
     ("files_dev_of_the_host", dev_of_the_host),
     ("files_mounts_without_a_place", mounts_without_a_place),
+    ("files_mounts_in_mounts", mounts_in_mounts),
     ("files_shm", shm),
     ("files_hostile_links", hostile_links),
 ];
@@ -501,6 +506,48 @@ fn mounts_without_a_place() {
     plan.mounts = vec![tmpfs("/empty", true), bind(&folder, "/empty/inner", false, Propagation::Private)];
     let error = node.refuse(&plan).message;
     assert!(error.contains("\"/empty/inner\"") && error.contains("read-only tmpfs"), "{error}");
+}
+
+/// Mounts stand in each other in the order in which they are asked for, whoever makes them.
+fn mounts_in_mounts() {
+    let node = Node::new();
+    let folder = |name: &str| {
+        let path = node.folder.path().join(name);
+        fs::create_dir(&path).expect("a folder");
+        fs::write(path.join(name), "").expect("written");
+        path
+    };
+    let (one, two, outer, other) = (folder("one"), folder("two"), folder("outer"), folder("other"));
+    let tmpfs = |destination: &str| Mount {
+        kind: MountKind::Tmpfs { size: None, mode: None, uid: None, gid: None },
+        ..bind("", destination, false, Propagation::Private)
+    };
+    let bind = |source: &Path, destination: &str| bind(source, destination, false, Propagation::Private);
+    // By a link of the image into a file system that is the engine's.
+    symlink("/dev/shm", node.folder.path().join("layer/shared")).expect("a link");
+    let mut plan = node
+        .plan("for i in /a /a/b /c /c/d /c/d/e /f /g /g/h /i /dev/shm/j /k /sys/fs/cgroup; do echo $i $(ls $i); done");
+    plan.mounts = vec![
+        tmpfs("/a"),
+        bind(&one, "/a/b"),
+        bind(&outer, "/c"),
+        tmpfs("/c/d"),
+        bind(&two, "/c/d/e"),
+        tmpfs("/f/below"),
+        bind(&one, "/f"),
+        bind(&other, "/g"),
+        bind(&two, "/g/h"),
+        bind(&one, "/i"),
+        bind(&two, "/i"),
+        bind(&two, "/shared/j"),
+        bind(&one, "/k"),
+        bind(&two, "/sys/fs/cgroup"),
+    ];
+    let (exit, out, err) = node.run(plan);
+    assert_eq!(exit.exit_code, 0, "{err}");
+    let expected = "/a b\n/a/b one\n/c d outer\n/c/d e\n/c/d/e two\n/f one\n/g h other\n/g/h two\n/i two\n\
+                    /dev/shm/j two\n/k one\n/sys/fs/cgroup two\n";
+    assert_eq!(out, expected);
 }
 
 fn shm() {
