@@ -27,7 +27,7 @@ use crate::{
 
 /// The kernel tells nobody that a FIFO has become full: so long after something was put into one, it is looked at.
 const REST: Duration = Duration::from_secs(1);
-/// Looks at all processes may take this share of one processor.
+/// Looks at all processes may take one part in so many of a processor.
 const SHARE: u32 = 20;
 
 /// See the module's head.
@@ -96,18 +96,21 @@ impl<'a> Relief<'a> {
             self.streams.iter_mut().for_each(|stream| stream.unread = false);
             return Ok(());
         }
+        let (mut looked, mut made_room) = (Duration::ZERO, false);
         for stream in &mut self.streams {
             if !fifo::is_full(stream.held)? {
                 continue;
             }
             let begun = Instant::now();
             stream.unread = stream.has_no_reader()?;
+            looked += begun.elapsed();
             if stream.unread {
-                self.rest = self.rest.min(begun.elapsed() * SHARE);
+                made_room = true;
                 let dropped = fifo::drop_all(stream.held, &File::options().write(true).open("/dev/null")?)?;
                 LostBytes::open(&self.task.lost(stream.name))?.add(dropped)?;
             }
         }
+        self.rest = rest_after(looked, made_room);
         Ok(())
     }
 
@@ -134,6 +137,12 @@ impl Held<'_> {
     }
 }
 
+/// How long to rest after looks that took so long. Where room was made the task goes on writing, and waits for the next look.
+fn rest_after(looked: Duration, made_room: bool) -> Duration {
+    let within_share = looked * SHARE;
+    if made_room { within_share } else { within_share.max(REST) }
+}
+
 /// Waits for one of them; whether that came before the limit.
 pub(super) fn wait(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
     let limit = limit.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -141,5 +150,24 @@ pub(super) fn wait(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::R
         Ok(count) => Ok(count > 0),
         Err(Errno::INTR) => Ok(true),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_take_their_share_and_no_more() {
+        let millis = Duration::from_millis;
+        for (looked, made_room, expected) in [
+            (millis(1), true, millis(20)),
+            (millis(200), true, millis(4000)),
+            (millis(1), false, REST),
+            (millis(200), false, millis(4000)),
+            (Duration::ZERO, false, REST),
+        ] {
+            assert_eq!(rest_after(looked, made_room), expected, "{looked:?} {made_room}");
+        }
     }
 }
