@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -15,7 +15,8 @@ use rustix::process::{Signal, getpid, kill_process};
 /// What the environment asked for when the process passed its first point.
 struct Orders {
     point: Option<(String, u32)>,
-    trace: Option<PathBuf>,
+    /// Kept open: a process may leave the place where its path leads there.
+    trace: Option<File>,
 }
 
 static ORDERS: OnceLock<Orders> = OnceLock::new();
@@ -24,10 +25,11 @@ static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn at(name: &str) {
     let orders = ORDERS.get_or_init(|| Orders {
         point: std::env::var(crate::VARIABLE).ok().map(|text| parse(&text)),
-        trace: std::env::var_os(crate::TRACE).map(PathBuf::from),
+        trace: std::env::var_os(crate::TRACE).map(|path| open(&PathBuf::from(path))),
     });
-    if let Some(file) = &orders.trace {
-        append(file, name);
+    // One write, so that processes and threads do not mix their lines.
+    if let Some(Err(error)) = orders.trace.as_ref().map(|mut file| file.write_all(format!("{name}\n").as_bytes())) {
+        panic!("failpoint {name}: {error}");
     }
     if let Some((wanted, arrival)) = &orders.point
         && wanted == name
@@ -47,14 +49,10 @@ fn parse(text: &str) -> (String, u32) {
     }
 }
 
-/// One write, so that processes and threads do not mix their lines. A trace that cannot be written is a broken test.
-fn append(file: &std::path::Path, name: &str) {
-    let line = format!("{name}\n");
-    let written =
-        File::options().append(true).create(true).open(file).and_then(|mut file| file.write_all(line.as_bytes()));
-    if let Err(error) = written {
-        panic!("failpoint {name}: {}: {error}", file.display());
-    }
+/// A trace that cannot be written is a broken test.
+fn open(path: &Path) -> File {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.unwrap_or_else(|error| panic!("trace {}: {error}", path.display()))
 }
 
 #[cfg(test)]

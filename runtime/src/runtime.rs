@@ -29,7 +29,7 @@ use crate::{
     monitor::Outcome,
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
-    rootfs::overlay_problem,
+    rootfs::{EmptyMounts, overlay_problem},
     state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, KEEPER, MONITOR, PLAN, TaskDir},
     terminal::TerminalHold,
 };
@@ -45,6 +45,7 @@ struct Inner {
     state_dir: PathBuf,
     data_dir: PathBuf,
     launcher: Launcher,
+    empty: Mutex<Option<Arc<EmptyMounts>>>,
     overlay_problem: Mutex<Option<Option<String>>>,
 }
 
@@ -136,12 +137,36 @@ impl Runtime {
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
-        Ok(Self { inner: Arc::new(Inner { state_dir, data_dir, launcher, overlay_problem: Mutex::default() }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                state_dir,
+                data_dir,
+                launcher,
+                empty: Mutex::default(),
+                overlay_problem: Mutex::default(),
+            }),
+        })
     }
 
-    /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory.
+    /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory, and empties a mount namespace.
     pub fn prepare(&self) -> Result<(), RuntimeError> {
-        self.inner.launcher.sealed().map(drop).context(|| "sealing a copy of the plugin's binary".to_owned())
+        self.inner.launcher.sealed().context(|| "sealing a copy of the plugin's binary".to_owned())?;
+        self.empty_mounts().map(drop).context(|| "making an empty mount namespace".to_owned())
+    }
+
+    /// What a monitor is told that makes this container: its folder, the data folder, and where an empty mount namespace is.
+    pub fn monitor_args(&self, id: &ContainerId) -> Result<[PathBuf; 3], RuntimeError> {
+        let empty = self.empty_mounts().and_then(|empty| empty.address());
+        let empty = empty.context(|| "making an empty mount namespace".to_owned())?;
+        Ok([self.task(id).path().to_owned(), self.inner.data_dir.clone(), empty.into()])
+    }
+
+    fn empty_mounts(&self) -> io::Result<Arc<EmptyMounts>> {
+        let mut empty = self.inner.empty.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(empty) = &*empty {
+            return Ok(Arc::clone(empty));
+        }
+        Ok(Arc::clone(empty.insert(Arc::new(EmptyMounts::make(&self.inner.state_dir)?))))
     }
 
     /// Why roots cannot be mounted as overlays with the data folder as storage; `None` when they can. Tried out once.
@@ -199,7 +224,7 @@ impl Runtime {
         // Should we be killed, whoever removes the folder waits until the monitor has recorded itself, and so finds it.
         let lock = claim.as_fd().try_clone_to_owned().context(|| "sharing the lock".to_owned())?;
         let stdio = [Stdio::from(lock), Stdio::from(writer), Stdio::from(log)];
-        let args = [task.path(), &self.inner.data_dir];
+        let args = self.monitor_args(&plan.id)?;
         failpoint::at("start-before-monitor");
         let monitor =
             self.inner.launcher.spawn("monitor", args, stdio).context(|| "executing the monitor".to_owned())?;

@@ -1,7 +1,7 @@
 //! How a container's first process comes into its groups of version 1: it is born there.
 //!
 //! libcontainer would move it, through `cgroup.procs` and its lock (see [`join`]). It is shown no hierarchies instead
-//! (`rootfs::narrow`), and the creator, of whose kind everything in the container is, stays in the groups while it builds.
+//! (`rootfs::view`), and the creator, of whose kind everything in the container is, stays in the groups while it builds.
 
 use std::{
     fs::{self, File},

@@ -12,19 +12,21 @@ use std::{
 
 use rustix::{
     fs::{Mode, OFlags, statfs},
-    mount::{MountPropagationFlags, mount_change},
     process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, umask},
     thread::{CapabilitySet, capability_is_in_bounding_set},
 };
 
-use super::{Created, output::Outputs, terminal::Console};
+use super::{Args, Created, output::Outputs, terminal::Console};
 use crate::{
     apparmor,
     cgroup::{self, Access, DeviceRule, Groups, Stay},
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
-    rootfs::{HostMounts, Root, Writable, make_binds, make_volume, narrow, tree_of_groups},
+    rootfs::{
+        EmptyMounts, HeldNetwork, HostMounts, Root, View, Writable, hide_from_engine, make_binds, make_volume,
+        tree_of_groups,
+    },
     seccomp,
     spec::{
         self, CapabilityMask, Facts, GROUPS, GroupsView, HostDevice, Sources, SpecError, below_virtual, file_source,
@@ -37,8 +39,7 @@ use crate::{
 
 /// The creator's whole life.
 pub(super) fn main(
-    task: &TaskDir,
-    data_dir: &Path,
+    args: &Args,
     outputs: &Outputs,
     console: Option<Console>,
     report: OwnedFd,
@@ -53,20 +54,15 @@ pub(super) fn main(
             true => Ok(()),
             false => Err(StartError::internal("the monitor was killed")),
         })
-        .and_then(|()| create(task, data_dir, outputs, console, &report));
+        .and_then(|()| create(args, outputs, console, &report));
     let text = serde_json::to_vec(&outcome).unwrap_or_default();
     // An untold outcome is noticed by the monitor, which is the only one to tell.
     drop(File::from(told).write_all(&text));
     sys::exit_now(0)
 }
 
-fn create(
-    task: &TaskDir,
-    data_dir: &Path,
-    outputs: &Outputs,
-    console: Option<Console>,
-    report: &OwnedFd,
-) -> Result<Created, StartError> {
+fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &OwnedFd) -> Result<Created, StartError> {
+    let Args { task, data_dir, empty } = args;
     let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_oom_score(plan.oom_score_adj)?;
     check_network(&plan.namespaces.network)?;
@@ -76,7 +72,9 @@ fn create(
     sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
     plan.security.apparmor.as_deref().map_or(Ok(()), apparmor::confine_at_exec)?;
     let mut host_mounts = HostMounts::open(&plan)?;
-    leave_host_mounts()?;
+    let network = HeldNetwork::open(&plan.namespaces.network)?;
+    let view = View::open(task, data_dir, &plan)?;
+    view.enter(&EmptyMounts::at(empty).context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
     failpoint::at("creator-before-root");
     let root = make_root(task, data_dir, &plan)?;
     for volume in &plan.volumes {
@@ -120,7 +118,8 @@ fn create(
     let stay = Stay::begin(&groups, &plan.cgroup, &plan.resources, rules)?;
     let hits = groups.hits();
     let view = view.map(|view| tree_of_groups(&view, &task.mounts().join("groups"))).transpose()?;
-    let _narrow = narrow(task, groups.mode, &mut spec)?;
+    network.name_in(&mut spec);
+    hide_from_engine(groups.mode, &mut spec, &task.mounts())?;
     let dev = dev.iter().map(|tree| (tree.as_raw_fd(), "/dev"));
     let trees = view.iter().map(|tree| (tree.as_raw_fd(), GROUPS)).chain(dev).collect();
     let parts = Parts {
@@ -208,14 +207,6 @@ pub(crate) fn set_oom_score(score: i32) -> Result<(), StartError> {
         ))),
         Ok(()) => Ok(()),
     }
-}
-
-/// A mount namespace of our own, into which the host's later changes still come, and out of which nothing goes.
-fn leave_host_mounts() -> Result<(), StartError> {
-    sys::unshare_mounts().context(|| "making a mount namespace".to_owned())?;
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .context(|| "leaving the host's mounts".to_owned())?;
-    Ok(())
 }
 
 fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan) -> Result<Root, StartError> {

@@ -67,13 +67,27 @@ struct Created {
     hits: LimitHits,
 }
 
-/// The role `monitor`: `args` are the task's folder and the data folder. Called before the process has any other thread.
+/// What the monitor is told by whoever starts it.
+struct Args {
+    task: TaskDir,
+    data_dir: PathBuf,
+    /// Where the empty mount namespace is.
+    empty: String,
+}
+
+impl Args {
+    fn of(args: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let mut args = args.into_iter();
+        let task = TaskDir::at(args.next()?.into());
+        Some(Self { task, data_dir: args.next()?.into(), empty: args.next()?.into_string().ok()? })
+    }
+}
+
+/// The role `monitor`: `args` are the task's folder, the data folder and the address of an empty mount namespace. Called before the process
+/// has any other thread.
 pub fn monitor_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut args = args.into_iter().map(PathBuf::from);
-    let (Some(task), Some(data_dir)) = (args.next(), args.next()) else {
-        return ExitCode::from(2);
-    };
-    match settle().map(|plugin| (plugin, serve(TaskDir::at(task), data_dir))) {
+    let Some(args) = Args::of(args) else { return ExitCode::from(2) };
+    match settle().map(|plugin| (plugin, serve(args))) {
         Ok((plugin, Ok(started))) => finish(plugin, started),
         Ok((plugin, Err(error))) => {
             // Nobody listening means that the plugin died: its successor finds a container that never ran.
@@ -115,7 +129,8 @@ struct Started {
     terminal: Option<terminal::Terminal>,
 }
 
-fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
+fn serve(args: Args) -> Result<Started, StartError> {
+    let task = &args.task;
     let record = |_: ()| -> io::Result<_> { ProcessRef::open(std::process::id() as i32)?.record() };
     let own = record(()).context(|| "looking at our own process".to_owned())?;
     failpoint::at("monitor-before-record");
@@ -124,7 +139,7 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
     let plan: Essentials =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
     let outputs = output::Outputs::open(&plan.output)?;
-    let console = plan.terminal.then(|| terminal::Console::listen(&task)).transpose()?;
+    let console = plan.terminal.then(|| terminal::Console::listen(task)).transpose()?;
     let (report, report_writer) = pipe()?;
     let (created, created_writer) = pipe()?;
     failpoint::at("monitor-before-creator");
@@ -132,12 +147,12 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
     let creator = match sys::fork().context(|| "forking the creator".to_owned())? {
         Fork::Child => {
             drop((report, created));
-            create::main(&task, &data_dir, &outputs, console, report_writer, created_writer, monitor)
+            create::main(&args, &outputs, console, report_writer, created_writer, monitor)
         }
         Fork::Parent(pid) => pid,
     };
     drop((report_writer, created_writer));
-    let created = await_creator(&task, creator, created)?;
+    let created = await_creator(task, creator, created)?;
     let init = ProcessRef::open(created.init).context(|| "opening the container's first process".to_owned())?;
     let run = || -> Result<_, StartError> {
         let terminal = console.map(|console| console.accept()).transpose()?;
@@ -157,7 +172,7 @@ fn serve(task: TaskDir, data_dir: PathBuf) -> Result<Started, StartError> {
     match run() {
         Ok((terminal, started_at)) => {
             let hits_before = created.hits;
-            Ok(Started { task, id: plan.id, init, started_at, hits_before, outputs, terminal })
+            Ok(Started { task: args.task, id: plan.id, init, started_at, hits_before, outputs, terminal })
         }
         Err(error) => {
             watch::kill_and_reap(&init);

@@ -5,22 +5,24 @@
 
 mod binds;
 mod copy;
+mod empty;
 mod groups;
 mod inside;
-mod narrow;
 mod overlay;
 mod probe;
 mod propagation;
 mod tools;
+mod view;
 mod volume;
 mod writable;
 
 pub(crate) use binds::make_binds;
+pub(crate) use empty::EmptyMounts;
 pub(crate) use groups::tree_of_groups;
 pub(crate) use inside::Root;
-pub(crate) use narrow::narrow;
 pub(crate) use probe::overlay_problem;
 pub(crate) use propagation::HostMounts;
 pub(crate) use tools::Tools;
+pub(crate) use view::{HeldNetwork, View, hide_from_engine};
 pub(crate) use volume::make_volume;
 pub(crate) use writable::Writable;

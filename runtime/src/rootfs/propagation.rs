@@ -1,12 +1,8 @@
-//! Sources of bind mounts that must be taken hold of before libcontainer mounts them by name.
+//! Sources of bind mounts, taken hold of while we are still in the host's mount namespace; afterwards their paths lead nowhere.
 //!
 //! Confined sources lie in a folder that other tasks write to: what was resolved inside it is kept open, and that is what is mounted, so
-//! a link that is exchanged meanwhile changes nothing. The others are there because a bind mount inherits its propagation from its
-//! source, and libcontainer leaves that at what the whole root has:
-//! - all private: the root is private, nothing to prepare;
-//! - some follow the host: the root is a slave, private ones are prepared;
-//! - some go both ways: the root is shared, private ones are prepared, and so are these, from a copy of the mount that was
-//!   taken before we left the host's mount namespace, because only that copy is still a peer of the host's mount.
+//! a link that is exchanged meanwhile changes nothing. A copy of a mount travels as the plan says: what goes both ways can only be a peer of
+//! the host's mount if it was copied there. A named volume is not there yet, and is mounted from the data folder by its path.
 //!
 //! Each is bound to a folder of the task, and the container is given that folder.
 
@@ -39,14 +35,16 @@ impl HostMounts {
         let mut copies = Vec::new();
         for (index, source) in binds(plan) {
             let propagation = plan.mounts[index].propagation;
+            // What the container itself is to make, or another one is making, is not there yet.
+            if plan.volumes.iter().any(|volume| source.starts_with(&volume.folder)) {
+                continue;
+            }
             let confined = plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|one| one == source));
             let found = match (confined, &folder) {
                 (Some(confined), Some(folder)) => Some(resolve(confined, folder, source)?),
                 _ => None,
             };
-            if found.is_some() || propagation == Propagation::Bidirectional || host_dev(plan) == Some(index) {
-                copies.push((index, copy(found.as_ref(), source, propagation)?));
-            }
+            copies.push((index, copy(found.as_ref(), source, propagation)?));
         }
         Ok(Self(copies))
     }
@@ -65,6 +63,7 @@ impl HostMounts {
     /// Prepares what needs preparing in `folder`, in the mount namespace that the container is made from.
     pub fn prepare(self, plan: &ContainerPlan, folder: &Path) -> Result<Sources, StartError> {
         let mut copies = self.0;
+        // A bind mount inherits its propagation from its source, and libcontainer leaves that at what the whole root has.
         let mixed = plan.mounts.iter().any(|mount| mount.propagation != Propagation::Private);
         if mixed {
             for (index, source) in binds(plan) {

@@ -243,7 +243,8 @@ fn nobody_waits_for_the_start() {
     fs::create_dir(&task).expect("made");
     fs::write(task.join("plan.json"), serde_json::to_vec(&plan).expect("JSON")).expect("written");
     let mut monitor = Command::new("/proc/self/exe")
-        .args(["monitor".as_ref(), task.as_os_str(), node.folder.path().join("data").as_os_str()])
+        .arg("monitor")
+        .args(node.runtime.monitor_args(&plan.id).expect("arguments"))
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,0 +1,71 @@
+//! A mount namespace in which nothing of the host is mounted, from which each container is begun.
+//!
+//! A namespace is made as a copy of another, and a copy of the host's costs time for each of its mounts, of which every task of the node brings
+//! some. So one is emptied once for all, and creators copy that. It holds on to no file system of the host.
+
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::Path,
+    process, thread,
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, fstat, open},
+    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount},
+    process::{chdir, pivot_root},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+
+use crate::sys;
+
+/// The one folder in the empty file system, for somebody's own root.
+pub(super) const PLACE: &str = "/root";
+
+/// An empty mount namespace, for as long as this is kept or a process is in it.
+#[derive(Debug)]
+pub(crate) struct EmptyMounts(OwnedFd);
+
+impl EmptyMounts {
+    /// Makes one. `folder` is any folder; it is as before afterwards.
+    pub fn make(folder: &Path) -> io::Result<Self> {
+        thread::scope(|scope| scope.spawn(|| empty(folder)).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map(Self)
+    }
+
+    /// How a process that is started from this one finds it.
+    pub fn address(&self) -> io::Result<String> {
+        Ok(format!("/proc/{}/fd/{}:{}", process::id(), self.0.as_raw_fd(), fstat(&self.0)?.st_ino))
+    }
+
+    /// The namespace at an address, unless who gave it is gone.
+    pub fn at(address: &str) -> io::Result<Self> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        let (path, number) = address.rsplit_once(':').ok_or_else(invalid)?;
+        let found = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // Its process may have ended, and another one may have its number.
+        if fstat(&found)?.st_ino.to_string() == number { Ok(Self(found)) } else { Err(invalid()) }
+    }
+
+    /// Moves this process, which must have one thread only, into a copy of it.
+    pub fn enter(&self) -> io::Result<()> {
+        move_into_link_name_space(std::os::fd::AsFd::as_fd(&self.0), Some(LinkNameSpaceType::Mount))?;
+        sys::unshare_mounts()
+    }
+}
+
+/// Empties a mount namespace of the calling thread's own.
+fn empty(folder: &Path) -> io::Result<OwnedFd> {
+    sys::unshare_mounts()?;
+    // What is unmounted here must stay on the host.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let namespace =
+        rustix::fs::openat(CWD, "/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    mount("tmpfs", folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, Some(c"mode=755"))?;
+    fs::create_dir(folder.join(PLACE.trim_start_matches('/')))?;
+    chdir(folder)?;
+    pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    Ok(namespace)
+}
