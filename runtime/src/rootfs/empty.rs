@@ -5,13 +5,13 @@
 
 use std::{
     fs, io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
     process, thread,
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, fstat, open},
+    fs::{Mode, OFlags, fstat, open},
     mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount},
     process::{chdir, pivot_root},
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -50,7 +50,7 @@ impl EmptyMounts {
 
     /// Moves this process, which must have one thread only, into a copy of it.
     pub fn enter(&self) -> io::Result<()> {
-        move_into_link_name_space(std::os::fd::AsFd::as_fd(&self.0), Some(LinkNameSpaceType::Mount))?;
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Mount))?;
         sys::unshare_mounts()
     }
 }
@@ -60,12 +60,42 @@ fn empty(folder: &Path) -> io::Result<OwnedFd> {
     sys::unshare_mounts()?;
     // What is unmounted here must stay on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    let namespace =
-        rustix::fs::openat(CWD, "/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let namespace = open("/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     mount("tmpfs", folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, Some(c"mode=755"))?;
     fs::create_dir(folder.join(PLACE.trim_start_matches('/')))?;
     chdir(folder)?;
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     Ok(namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_host_is_mounted_in_it_and_nothing_else_is_taken_for_it() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: a mount namespace needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let empty = EmptyMounts::make(folder.path()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the folder is as before");
+        let address = empty.address().unwrap();
+        thread::scope(|scope| {
+            let inside = || {
+                // A namespace can be left by a thread that shares its root and working folder with no other.
+                sys::unshare_mounts().unwrap();
+                EmptyMounts::at(&address).unwrap().enter().unwrap();
+                let names = fs::read_dir("/").unwrap().map(|entry| entry.unwrap().file_name());
+                names.collect::<Vec<_>>()
+            };
+            assert_eq!(scope.spawn(inside).join().unwrap(), [PLACE.trim_start_matches('/')]);
+        });
+        let (path, number) = address.rsplit_once(':').unwrap();
+        for wrong in [format!("{path}:{number}0"), path.to_owned(), "/dev/null:1".to_owned(), String::new()] {
+            assert!(EmptyMounts::at(&wrong).is_err(), "{wrong}");
+        }
+    }
 }
