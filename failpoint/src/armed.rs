@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::Write,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -25,7 +25,7 @@ static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn at(name: &str) {
     let orders = ORDERS.get_or_init(|| Orders {
         point: std::env::var(crate::VARIABLE).ok().map(|text| parse(&text)),
-        trace: std::env::var_os(crate::TRACE).map(|path| open(&PathBuf::from(path))),
+        trace: std::env::var_os(crate::TRACE).map(|path| open(Path::new(&path))),
     });
     // One write, so that processes and threads do not mix their lines.
     if let Some(Err(error)) = orders.trace.as_ref().map(|mut file| file.write_all(format!("{name}\n").as_bytes())) {

@@ -45,7 +45,7 @@ struct Inner {
     state_dir: PathBuf,
     data_dir: PathBuf,
     launcher: Launcher,
-    empty: Mutex<Option<Arc<EmptyMounts>>>,
+    empty: Mutex<Option<EmptyMounts>>,
     overlay_problem: Mutex<Option<Option<String>>>,
 }
 
@@ -151,22 +151,22 @@ impl Runtime {
     /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory, and empties a mount namespace.
     pub fn prepare(&self) -> Result<(), RuntimeError> {
         self.inner.launcher.sealed().context(|| "sealing a copy of the plugin's binary".to_owned())?;
-        self.empty_mounts().map(drop).context(|| "making an empty mount namespace".to_owned())
+        self.empty_mounts().map(drop)
     }
 
     /// What a monitor is told that makes this container: its folder, the data folder, and where an empty mount namespace is.
     pub fn monitor_args(&self, id: &ContainerId) -> Result<[PathBuf; 3], RuntimeError> {
-        let empty = self.empty_mounts().and_then(|empty| empty.address());
-        let empty = empty.context(|| "making an empty mount namespace".to_owned())?;
-        Ok([self.task(id).path().to_owned(), self.inner.data_dir.clone(), empty.into()])
+        Ok([self.task(id).path().to_owned(), self.inner.data_dir.clone(), self.empty_mounts()?.into()])
     }
 
-    fn empty_mounts(&self) -> io::Result<Arc<EmptyMounts>> {
-        let mut empty = self.inner.empty.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(empty) = &*empty {
-            return Ok(Arc::clone(empty));
-        }
-        Ok(Arc::clone(empty.insert(Arc::new(EmptyMounts::make(&self.inner.state_dir)?))))
+    /// The address of an empty mount namespace, made now if it was not yet.
+    fn empty_mounts(&self) -> Result<String, RuntimeError> {
+        let mut known = self.inner.empty.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = match &*known {
+            Some(empty) => empty.address(),
+            None => EmptyMounts::make(&self.inner.state_dir).and_then(|empty| known.insert(empty).address()),
+        };
+        address.context(|| "making an empty mount namespace".to_owned())
     }
 
     /// Why roots cannot be mounted as overlays with the data folder as storage; `None` when they can. Tried out once.

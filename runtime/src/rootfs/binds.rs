@@ -15,7 +15,7 @@ use rustix::{
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
 
-use super::Root;
+use super::{Root, tree};
 use crate::{
     error::{StartError, StartErrorKind},
     spec::{
@@ -98,9 +98,11 @@ impl<'a> Bind<'a> {
 
     /// The mounts to put there: our own mount itself, or a copy.
     fn tree(&self, own: &Path) -> io::Result<OwnedFd> {
-        let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE;
-        let flags = if self.source.starts_with(own) { OpenTreeFlags::empty() } else { copy };
-        open_tree(CWD, self.source, flags | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        if self.source.starts_with(own) {
+            open_tree(CWD, self.source, OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        } else {
+            tree::copy(self.source)
+        }
     }
 
     fn failed(&self, error: &std::io::Error) -> StartError {

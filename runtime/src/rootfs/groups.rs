@@ -8,11 +8,9 @@ use std::{
     path::Path,
 };
 
-use rustix::{
-    fs::CWD,
-    mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, move_mount, open_tree, unmount},
-};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use super::tree;
 use crate::{
     error::{Context, RuntimeError},
     spec::GroupsView,
@@ -26,13 +24,9 @@ pub(crate) fn tree_of_groups(view: &GroupsView<'_>, folder: &Path) -> Result<Own
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("tmpfs", folder, "tmpfs", flags, Some(c"mode=755"))?;
         for (name, group) in view.groups {
-            let place = folder.join(name);
-            fs::create_dir(&place)?;
-            let group = open_tree(CWD, group, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-            move_mount(&group, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+            tree::attach(&tree::copy(group)?, &folder.join(name))?;
         }
-        let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let tree = open_tree(CWD, folder, copy)?;
+        let tree = tree::copy(folder)?;
         unmount(folder, UnmountFlags::DETACH)?;
         make_private(tree.as_fd(), view.readonly)?;
         Ok(tree)

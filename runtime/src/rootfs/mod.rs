@@ -12,6 +12,7 @@ mod overlay;
 mod probe;
 mod propagation;
 mod tools;
+mod tree;
 mod view;
 mod volume;
 mod writable;

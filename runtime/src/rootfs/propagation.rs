@@ -7,17 +7,17 @@
 //! Each is bound to a folder of the task, and the container is given that folder.
 
 use std::{
-    fs,
     os::fd::{AsFd, OwnedFd},
     path::Path,
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2},
+    fs::{Mode, OFlags, ResolveFlags, open, openat2},
     io::Errno,
-    mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
+    mount::{OpenTreeFlags, open_tree},
 };
 
+use super::tree;
 use crate::{
     error::{StartError, StartErrorKind},
     plan::{Confined, ContainerPlan, MountKind, Propagation},
@@ -114,10 +114,12 @@ fn resolve(confined: &Confined, folder: &OwnedFd, source: &Path) -> Result<Owned
 
 /// A copy of the mounts at an open file or a path that is attached nowhere yet.
 fn copy(found: Option<&OwnedFd>, source: &Path, propagation: Propagation) -> Result<OwnedFd, StartError> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let copy = match found {
-        Some(found) => open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH),
-        None => open_tree(CWD, source, flags),
+        Some(found) => {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+            open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH)
+        }
+        None => tree::copy(source),
     };
     let copy = copy.map_err(|error| failed(source, error))?;
     let propagation = match propagation {
@@ -135,14 +137,7 @@ fn attach(plan: &ContainerPlan, index: usize, copy: &OwnedFd, folder: &Path) -> 
         return Err(StartError::internal("only bind mounts are prepared"));
     };
     let prepared = folder.join(index.to_string());
-    let make = || {
-        fs::create_dir_all(folder)?;
-        let is_folder = FileType::from_raw_mode(fstat(copy)?.st_mode) == FileType::Directory;
-        if is_folder { fs::create_dir(&prepared) } else { fs::write(&prepared, "") }
-    };
-    make().map_err(|error| failed(original, error))?;
-    move_mount(copy, "", CWD, &prepared, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(|error| failed(original, error))?;
+    tree::attach(copy, &prepared).map_err(|error| failed(original, error))?;
     Ok(Source { destination: mount.destination.clone(), original: original.clone(), prepared })
 }
 

@@ -16,12 +16,15 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, fstat, open},
-    mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, move_mount, open_tree, unmount},
+    fs::{Mode, OFlags, open},
+    mount::{MountFlags, UnmountFlags, mount, unmount},
     process::{chdir, pivot_root},
 };
 
-use super::empty::{EmptyMounts, PLACE};
+use super::{
+    empty::{EmptyMounts, PLACE},
+    tree,
+};
 use crate::{
     cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
@@ -63,9 +66,8 @@ impl View {
     }
 
     fn take(&mut self, path: &Path) -> Result<(), RuntimeError> {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
         let take = || -> io::Result<OwnedFd> {
-            let tree = open_tree(CWD, path, flags)?;
+            let tree = tree::copy(path)?;
             set_propagation(tree.as_fd(), PropagationType::Slave)?;
             Ok(tree)
         };
@@ -94,14 +96,7 @@ impl View {
             // What is there when `/sys` is taken away: a file system in memory is also how a host with version 1 looks here.
             fs::create_dir_all(place(Path::new(GROUPS)))?;
             for (path, tree) in &self.0 {
-                let place = place(path);
-                if FileType::from_raw_mode(fstat(tree)?.st_mode) == FileType::Directory {
-                    fs::create_dir_all(&place)?;
-                } else {
-                    place.parent().map_or(Ok(()), fs::create_dir_all)?;
-                    fs::write(&place, "")?;
-                }
-                move_mount(tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+                tree::attach(tree, &place(path))?;
             }
             chdir(root)?;
             pivot_root(".", ".")?;
@@ -124,9 +119,7 @@ pub(crate) fn hide_from_engine(mode: cgroup::Mode, spec: &mut Spec, folder: &Pat
             let Some(source) = bind.source().as_deref().filter(|source| source.starts_with("/sys")) else { continue };
             // By number: the engine takes a mount of groups for a hierarchy if it is named like one.
             let place = folder.join(format!("sys-{index}"));
-            fs::create_dir_all(&place)?;
-            let tree = open_tree(CWD, source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-            move_mount(&tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+            tree::attach(&tree::copy(source)?, &place)?;
             bind.set_source(Some(place));
         }
         Ok(unmount("/sys", UnmountFlags::DETACH)?)
