@@ -178,10 +178,8 @@ impl<'a> Lived<'a> {
     /// Waits until the task can be told things.
     async fn is_up(&self) {
         if !self.may_be_over.get() {
-            let up = |pid: &i32| Path::new(&format!("/proc/{pid}/root/up")).exists();
-            let ready = eventually(seconds(20), || self.leads().iter().any(up)).await;
-            assert!(ready, "{}: the task is not up: {:?}", self.life.number, self.task.groups.members());
-            assert_eq!(self.leads().len(), 1, "{}: one container: {:?}", self.life.number, self.task.groups.members());
+            let ready = eventually(seconds(20), || is_one_and_up(&self.task)).await;
+            assert!(ready, "{}: not one container that is up: {:?}", self.life.number, self.task.groups.members());
         }
     }
 
@@ -391,8 +389,15 @@ impl<'a> Lived<'a> {
     }
 }
 
+/// Whether a task has one container, whose command is at work. To be waited for: the process that forked the first one of the
+/// container ends beside it, and is in the groups for a moment more.
+pub fn is_one_and_up(task: &Task) -> bool {
+    let leads = leads(task);
+    leads.len() == 1 && Path::new(&format!("/proc/{}/root/up", leads[0])).exists()
+}
+
 /// First processes of containers in a task's groups.
-pub fn leads(task: &Task) -> Vec<i32> {
+fn leads(task: &Task) -> Vec<i32> {
     let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
     // One that has ended meanwhile has no parent any more.
     members.iter().copied().filter(|pid| parent(*pid).is_some_and(|parent| !members.contains(&parent))).collect()

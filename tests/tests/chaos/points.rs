@@ -9,7 +9,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ use kit::{
 use proto::driver::TaskHandle;
 use serde_json::{Value as Json, json};
 
-use crate::life::leads;
+use crate::life::is_one_and_up;
 
 /// Variables of the crate `failpoint`, which only dev builds look at.
 const POINT: &str = "OCI_RS_FAILPOINT";
@@ -207,9 +207,8 @@ async fn another_task(plugin: &mut Plugin, node: &Node, images: &Images) {
 
 /// Waits until the task can be told to end.
 async fn is_up(task: &Task) {
-    let up = |pid: &i32| Path::new(&format!("/proc/{pid}/root/up")).exists();
-    let ready = eventually(seconds(10), || leads(task).iter().any(up)).await;
-    assert!(ready, "{:?}", task.groups.members());
+    let ready = eventually(seconds(10), || is_one_and_up(task)).await;
+    assert!(ready, "not one container that is up: {:?}", task.groups.members());
 }
 
 /// A life without a death, which tells the points that it passes; with `recovered` those of a plugin that found the task running.
@@ -293,7 +292,6 @@ async fn start(node: &Node, plugin: &mut Plugin, mut task: Task, visit: &Visit) 
         }
     };
     is_up(&task).await;
-    assert_eq!(leads(&task).len(), 1, "one container of the task: {:?}", task.groups.members());
     Some((task, handle))
 }
 
