@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,7 @@ use crate::{
     arena::Arena,
     images,
     ours::{Lineup, Ours},
-    report::{milliseconds, note, range, say},
+    report::{median, milliseconds, note, range, say},
 };
 
 const IDLE: [&str; 2] = ["sleep", "100000"];
@@ -20,6 +21,8 @@ const MANY: usize = 500;
 const STEP: usize = 100;
 /// So many do nothing while the plugin is watched.
 const WATCHED: usize = 200;
+/// Starts from one look at the floor to the next.
+const SPARSE: usize = 5;
 const WATCH: Duration = Duration::from_secs(10);
 /// Clock ticks of `/proc/<pid>/stat` in a second, everywhere (`USER_HZ`).
 const TICKS: f64 = 100.0;
@@ -30,18 +33,19 @@ pub async fn measure(arena: &Arena, lineup: &Lineup) {
     let Some((_registry, image)) = images::small() else { return };
     for mut ours in lineup.launch(&data).await {
         note(&format!("{MANY} tasks of {}", ours.name));
-        let (mut tasks, mut starts, mut watched) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tasks, mut starts, mut floors, mut watched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         while tasks.len() < MANY {
             let task = ours.task(&image, &IDLE).await;
             let begun = Instant::now();
             ours.plugin.started(&task).await;
             starts.push(begun.elapsed());
             tasks.push(task);
+            floors.extend(tasks.len().is_multiple_of(SPARSE).then(floor));
             if tasks.len() == WATCHED {
                 watched = watch(&ours, &tasks).await;
             }
         }
-        table(&ours, &starts);
+        table(&ours, &starts, &floors);
         say(&format!(
             "\n### {}, the plugin with {WATCHED} idle tasks\n\n| | % of one processor |\n|---|---:|",
             ours.name
@@ -54,19 +58,29 @@ pub async fn measure(arena: &Arena, lineup: &Lineup) {
     }
 }
 
-fn table(ours: &Ours, starts: &[Duration]) {
-    let (title, head) =
-        ("StartTask of one more task", "| tasks | median ms | lowest | highest |\n|---|---:|---:|---:|");
+/// What the kernel alone takes for a process in namespaces of its own: work that does not depend on how many there are.
+fn floor() -> Duration {
+    let begun = Instant::now();
+    let made = Command::new("unshare").args(["--pid", "--ipc", "--uts", "--fork", "true"]).status();
+    assert!(made.must("unshare").success());
+    begun.elapsed()
+}
+
+fn table(ours: &Ours, starts: &[Duration], floors: &[Duration]) {
+    let title = "StartTask of one more task, ms; beside it unshare --pid --ipc --uts --fork true";
+    let head = "| tasks | median | lowest | highest | unshare: median |\n|---|---:|---:|---:|---:|";
     say(&format!("\n### {}, {title}\n\n{head}", ours.name));
-    for (number, step) in starts.chunks(STEP).enumerate() {
-        let mut times: Vec<f64> = step.iter().map(milliseconds).collect();
-        times.sort_by(f64::total_cmp);
+    for (number, (step, floor)) in starts.chunks(STEP).zip(floors.chunks(STEP / SPARSE)).enumerate() {
+        let times: Vec<f64> = step.iter().map(milliseconds).collect();
+        let floor: Vec<f64> = floor.iter().map(milliseconds).collect();
         let (low, high) = range(times.iter().copied());
-        let middle = crate::report::median(&times).unwrap_or_default();
+        let middle = |values: &[f64]| median(values).unwrap_or_default();
         say(&format!(
-            "| {} to {} | {middle:.1} | {low:.1} | {high:.1} |",
+            "| {} to {} | {:.1} | {low:.1} | {high:.1} | {:.1} |",
             number * STEP + 1,
-            number * STEP + step.len()
+            number * STEP + step.len(),
+            middle(&times),
+            middle(&floor)
         ));
     }
 }

@@ -38,9 +38,9 @@ struct Order {
     lineup: Lineup,
 }
 
-const CASES: [&str; 8] = ["start", "network", "exec", "memory", "tasks", "pull", "pull-link", "pull-layer"];
+const CASES: [&str; 9] = ["start", "network", "exec", "memory", "tasks", "crowd", "pull", "pull-link", "pull-layer"];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers FOLDER] [--against OTHER-OCI-RS] [--no-peers] \
-                     [start] [network] [exec] [memory] [tasks] [pull] [pull-link] [pull-layer]";
+                     [start] [network] [exec] [memory] [tasks] [crowd] [pull] [pull-link] [pull-layer]";
 
 impl Order {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -77,10 +77,8 @@ async fn run(order: Order) {
             "network" => network::measure(&arena, &mut quiet, order.rounds).await,
             "exec" => exec::measure(&arena, lineup, &mut quiet, order.rounds).await,
             "memory" => memory::measure(&arena, lineup).await,
-            "tasks" => {
-                nomad::measure(&arena, lineup, order.rounds);
-                crowd::measure(&arena, lineup).await;
-            }
+            "tasks" => nomad::measure(&arena, lineup, order.rounds),
+            "crowd" => crowd::measure(&arena, lineup).await,
             "pull" => pull::ordinary(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
             "pull-link" => pull::through_link(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
             _ => pull::one_layer(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
