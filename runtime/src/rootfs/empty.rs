@@ -2,9 +2,11 @@
 //!
 //! A namespace is made as a copy of another, and a copy of the host's costs time for each of its mounts, of which every task of the node brings
 //! some. So one is emptied once for all, and creators copy that. It holds on to no file system of the host.
+//!
+//! Its root stays the root of every copy, below whatever is mounted there, also below the container's own. So nothing can be written to it.
 
 use std::{
-    fs, io,
+    io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
     process, thread,
@@ -18,9 +20,6 @@ use rustix::{
 };
 
 use crate::sys;
-
-/// The one folder in the empty file system, for somebody's own root.
-pub(super) const PLACE: &str = "/root";
 
 /// An empty mount namespace, for as long as this is kept or a process is in it.
 #[derive(Debug)]
@@ -61,8 +60,9 @@ fn empty(folder: &Path) -> io::Result<OwnedFd> {
     // What is unmounted here must stay on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let namespace = open("/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    mount("tmpfs", folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, Some(c"mode=755"))?;
-    fs::create_dir(folder.join(PLACE.trim_start_matches('/')))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    // The file system itself has room for its root alone and is read-only, not only the way to it.
+    mount("tmpfs", folder, "tmpfs", flags, Some(c"mode=555,nr_inodes=1"))?;
     chdir(folder)?;
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
@@ -71,6 +71,10 @@ fn empty(folder: &Path) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use rustix::mount::mount_remount;
+
     use super::*;
 
     #[test]
@@ -88,10 +92,12 @@ mod tests {
                 // A namespace can be left by a thread that shares its root and working folder with no other.
                 sys::unshare_mounts().unwrap();
                 EmptyMounts::at(&address).unwrap().enter().unwrap();
-                let names = fs::read_dir("/").unwrap().map(|entry| entry.unwrap().file_name());
-                names.collect::<Vec<_>>()
+                mount_remount("/", MountFlags::BIND, c"").unwrap();
+                let made = fs::create_dir("/x").map_err(|error| error.kind());
+                assert_eq!(made, Err(io::ErrorKind::ReadOnlyFilesystem), "whatever the mount says");
+                fs::read_dir("/").unwrap().count()
             };
-            assert_eq!(scope.spawn(inside).join().unwrap(), [PLACE.trim_start_matches('/')]);
+            assert_eq!(scope.spawn(inside).join().unwrap(), 0);
         });
         let (path, number) = address.rsplit_once(':').unwrap();
         for wrong in [format!("{path}:{number}0"), path.to_owned(), "/dev/null:1".to_owned(), String::new()] {

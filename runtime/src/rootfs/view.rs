@@ -16,15 +16,15 @@ use std::{
 };
 
 use rustix::{
-    fs::{Mode, OFlags, open},
-    mount::{MountFlags, UnmountFlags, mount, unmount},
-    process::{chdir, pivot_root},
+    fs::{CWD, Mode, OFlags, open},
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
+        fsmount, fsopen, move_mount, unmount,
+    },
+    process::{chroot, fchdir},
 };
 
-use super::{
-    empty::{EmptyMounts, PLACE},
-    tree,
-};
+use super::{empty::EmptyMounts, tree};
 use crate::{
     cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
@@ -84,27 +84,27 @@ impl View {
     pub fn enter(self, empty: &EmptyMounts) -> Result<(), StartError> {
         let enter = || -> io::Result<()> {
             empty.enter()?;
-            let root = Path::new(PLACE);
-            mount(
-                "tmpfs",
-                root,
-                "tmpfs",
-                MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
-                Some(c"mode=755"),
-            )?;
-            let place = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+            let root = memory_file_system()?;
+            move_mount(&root, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+            // Not pivot_root(2), which looks at every thread of the host, to do what is nothing for one that has just come here.
+            fchdir(&root)?;
+            chroot(".")?;
             // What is there when `/sys` is taken away: a file system in memory is also how a host with version 1 looks here.
-            fs::create_dir_all(place(Path::new(GROUPS)))?;
-            for (path, tree) in &self.0 {
-                tree::attach(tree, &place(path))?;
-            }
-            chdir(root)?;
-            pivot_root(".", ".")?;
-            unmount(".", UnmountFlags::DETACH)?;
-            Ok(chdir("/")?)
+            fs::create_dir_all(GROUPS)?;
+            self.0.iter().try_for_each(|(path, tree)| tree::attach(tree, path))
         };
         Ok(enter().context(|| "making the root that the container is built in".to_owned())?)
     }
+}
+
+/// An empty file system, attached nowhere.
+fn memory_file_system() -> rustix::io::Result<OwnedFd> {
+    let system = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(system.as_fd(), "mode", "755")?;
+    fsconfig_create(system.as_fd())?;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(system.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// Takes away what the engine must not see. Sources of the spec's mounts that go with it are bound in `folder` and named there.
