@@ -3,37 +3,90 @@
 //! It is copied into a sealed memory file once, before the first use: a container that finds our executable through /proc
 //! finds a file that nobody can write. The copy has its start-up relocation behind it (`prelink`). Until then the kernel keeps the file that runs from being written, and an upgrade of
 //! the plugin puts another file in its place, so it does not matter when the copy is made.
+//!
+//! Processes are started by a thread that has no descriptors in common with the rest of us. A new process begins with a copy of its
+//! starter's table of descriptors and closes all but three of them; ours has several for each task, which would cost a start more with every task.
 
 use std::{
-    ffi::OsStr,
+    ffi::OsString,
     fs::File,
     io::{self, Read},
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
         unix::{fs::FileExt, process::CommandExt},
     },
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    path::Path,
+    process::{Command, Stdio},
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use serde::{Deserialize, Serialize};
 
-use crate::prelink::{self, Parts, prelink};
+use crate::{
+    packets::{connection, receive, send},
+    prelink::{self, Parts, prelink},
+    process::ProcessRef,
+    sys,
+};
+
+/// The starter's name.
+const STARTER: &str = "starter";
 
 /// Starts this program's sealed copy.
 #[derive(Debug, Default)]
 pub(crate) struct Launcher {
-    sealed: Mutex<Option<Arc<OwnedFd>>>,
+    /// The connection to the starter. When it is closed, the starter ends.
+    starter: Mutex<Option<OwnedFd>>,
+}
+
+/// What the starter is told: what to start, with its standard input, output and error.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    role: String,
+    args: Vec<String>,
+}
+
+/// What the starter answers.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Started { pid: i32 },
+    Failed { errno: Option<i32>, text: String },
 }
 
 impl Launcher {
-    /// The copy, made now if it was not yet.
-    pub fn sealed(&self) -> io::Result<Arc<OwnedFd>> {
-        let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(copy) = &*sealed {
-            return Ok(Arc::clone(copy));
+    /// Makes the copy and the starter now, if they were not yet.
+    pub fn prepare(&self) -> io::Result<()> {
+        prepared(&mut self.starter.lock().unwrap_or_else(PoisonError::into_inner)).map(drop)
+    }
+
+    /// Starts the copy in a role, with an empty environment (but for what a dev build's failpoints were told) and these as
+    /// standard input, output and error, and nothing else.
+    pub fn spawn(&self, role: &str, args: &[impl AsRef<Path>], stdio: [BorrowedFd<'_>; 3]) -> io::Result<ProcessRef> {
+        let text = |arg: &Path| {
+            let text = arg.to_str().map(str::to_owned);
+            text.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not UTF-8", arg.display())))
+        };
+        let args = args.iter().map(|arg| text(arg.as_ref())).collect::<io::Result<_>>()?;
+        let mut starter = self.starter.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = prepared(&mut starter)?;
+        let order = Order { role: role.to_owned(), args };
+        let answer = send(connection, &order, &stdio).and_then(|()| receive(connection));
+        match answer {
+            Ok(Some((Answer::Started { pid }, _))) => ProcessRef::open(pid),
+            Ok(Some((Answer::Failed { errno: Some(errno), .. }, _))) => Err(io::Error::from_raw_os_error(errno)),
+            Ok(Some((Answer::Failed { text, .. }, _))) => Err(io::Error::other(text)),
+            // The next call makes another one.
+            Ok(None) => {
+                *starter = None;
+                Err(io::Error::other("the thread that starts processes has ended"))
+            }
+            Err(error) => {
+                *starter = None;
+                Err(error)
+            }
         }
-        Ok(Arc::clone(sealed.insert(Arc::new(Self::copy()?))))
     }
 
     fn copy() -> io::Result<OwnedFd> {
@@ -52,25 +105,56 @@ impl Launcher {
         seal(&copy)?;
         Ok(copy.into())
     }
+}
 
-    /// Starts the copy in a role, with an empty environment (but for what a dev build's failpoints were told) and these as
-    /// standard input, output and error, and nothing else.
-    pub fn spawn<S: AsRef<OsStr>>(
-        &self,
-        role: &str,
-        args: impl IntoIterator<Item = S>,
-        stdio: [Stdio; 3],
-    ) -> io::Result<Child> {
-        let [stdin, stdout, stderr] = stdio;
-        let program = self.sealed()?;
-        let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
-        command.arg0("oci-rs").arg(role).args(args).env_clear();
-        if cfg!(debug_assertions) {
-            let told = |name| std::env::var_os(name).map(|value| (name, value));
-            command.envs([failpoint::VARIABLE, failpoint::TRACE].into_iter().filter_map(told));
-        }
-        command.stdin(stdin).stdout(stdout).stderr(stderr).spawn()
+/// The connection to a starter, which is made if there is none.
+fn prepared(starter: &mut Option<OwnedFd>) -> io::Result<BorrowedFd<'_>> {
+    if starter.is_none() {
+        let program = Launcher::copy()?;
+        let (ours, theirs) = connection()?;
+        let (tell, told) = mpsc::channel();
+        let number = theirs.as_raw_fd();
+        thread::Builder::new().name(STARTER.to_owned()).spawn(move || {
+            let taken = sys::leave_descriptors(number);
+            let failed = tell.send(taken.as_ref().map(drop).map_err(|error| error.to_string())).is_err();
+            if let (Ok(connection), false) = (taken, failed) {
+                serve(&connection);
+            }
+        })?;
+        // Ours is open until it has made its own of it.
+        told.recv().map_err(io::Error::other)?.map_err(io::Error::other)?;
+        drop(theirs);
+        send(&ours, &(), &[program.as_fd()])?;
+        *starter = Some(ours);
     }
+    starter.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// The starter's life: nothing here may use a descriptor that came another way, also not to log.
+fn serve(connection: &OwnedFd) {
+    let Ok(Some(((), mut program))) = receive(connection) else { return };
+    let Some(program) = program.pop() else { return };
+    while let Ok(Some((order, stdio))) = receive(connection) {
+        let answer = match start(program.as_raw_fd(), order, stdio) {
+            Ok(pid) => Answer::Started { pid },
+            Err(error) => Answer::Failed { errno: error.raw_os_error(), text: error.to_string() },
+        };
+        if send(connection, &answer, &[]).is_err() {
+            return;
+        }
+    }
+}
+
+fn start(program: RawFd, order: Order, stdio: Vec<OwnedFd>) -> io::Result<i32> {
+    let [stdin, stdout, stderr] = <[OwnedFd; 3]>::try_from(stdio).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(format!("/proc/self/fd/{program}"));
+    command.arg0("oci-rs").arg(order.role).args(order.args).env_clear();
+    if cfg!(debug_assertions) {
+        let told = |name| std::env::var_os(name).map(|value: OsString| (name, value));
+        command.envs([failpoint::VARIABLE, failpoint::TRACE].into_iter().filter_map(told));
+    }
+    let child = command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr)).spawn()?;
+    Ok(child.id() as i32)
 }
 
 /// Nobody writes to a memory file from now on (memfd_create(2), fcntl(2)).
@@ -96,7 +180,7 @@ impl Parts for File {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{collections::BTreeSet, ffi::OsStr, fs, io::Write, os::unix::ffi::OsStrExt};
 
     use rustix::{
         fs::fcntl_get_seals,
@@ -128,5 +212,51 @@ mod tests {
             refused(file.set_len(1 << 20));
             assert!(fcntl_get_seals(file).expect("seals").contains(SealFlags::SEAL));
         }
+    }
+
+    /// The descriptors of the thread of that name.
+    fn descriptors(name: &str) -> BTreeSet<i32> {
+        let threads = fs::read_dir("/proc/self/task").expect("threads").map(|entry| entry.expect("a thread").path());
+        let is_it = |thread: &std::path::PathBuf| {
+            fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+        };
+        let mut found = threads.filter(is_it);
+        let thread = found.next().expect("the thread");
+        assert_eq!(found.next(), None, "one such thread");
+        let names = fs::read_dir(thread.join("fd")).expect("descriptors").map(|entry| entry.expect("one").file_name());
+        names.map(|name| name.to_string_lossy().parse().expect("a number")).collect()
+    }
+
+    #[test]
+    fn processes_are_started_by_a_thread_without_descriptors_of_ours() {
+        let many: Vec<File> = (0..100).map(|_| File::open("/dev/null").expect("a file")).collect();
+        let launcher = Launcher::default();
+        let null = File::options().read(true).write(true).open("/dev/null").expect("a file");
+        for _ in 0..2 {
+            let (reader, writer) = pipe().expect("a pipe");
+            // The copy is this test program: it says which tests it has.
+            let stdio = [null.as_fd(), writer.as_fd(), null.as_fd()];
+            let process = launcher.spawn("--list", &["--format=terse"], stdio).expect("a process");
+            drop(writer);
+            let said = io::read_to_string(File::from(reader)).expect("its output");
+            assert!(said.contains("processes_are_started_by_a_thread_without_descriptors_of_ours"), "{said}");
+            assert!(process.wait_for(None).expect("its end"));
+            process.reap().expect("it is our child");
+            // Standard input, output and error, the connection, and the program.
+            let own = descriptors(STARTER);
+            assert_eq!(own.len(), 5, "{own:?}");
+        }
+        drop(many);
+
+        // Whoever asks for the impossible harms nobody else.
+        let stdio = || [null.as_fd(), null.as_fd(), null.as_fd()];
+        let strange = OsStr::from_bytes(b"/\xff");
+        let refused = launcher.spawn("--list", &[strange], stdio()).expect_err("no text");
+        assert!(refused.to_string().contains("not UTF-8"), "{refused}");
+        let long = "x".repeat(100_000);
+        launcher.spawn("--list", &[long.as_str()], stdio()).expect_err("too long");
+        let process = launcher.spawn("--list", &["--format=terse"], stdio()).expect("a process");
+        assert!(process.wait_for(None).expect("its end"));
+        process.reap().expect("it is our child");
     }
 }

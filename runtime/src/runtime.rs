@@ -8,9 +8,9 @@ mod removal;
 use std::{
     fs::{self, File},
     io,
+    os::fd::AsFd,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::SystemTime,
 };
@@ -150,7 +150,7 @@ impl Runtime {
 
     /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory, and empties a mount namespace.
     pub fn prepare(&self) -> Result<(), RuntimeError> {
-        self.inner.launcher.sealed().context(|| "sealing a copy of the plugin's binary".to_owned())?;
+        self.inner.launcher.prepare().context(|| "sealing a copy of the plugin's binary".to_owned())?;
         self.empty_mounts().map(drop)
     }
 
@@ -222,13 +222,12 @@ impl Runtime {
             .open(task.file("monitor.log"))
             .context(|| "opening the monitor's log".to_owned())?;
         // Should we be killed, whoever removes the folder waits until the monitor has recorded itself, and so finds it.
-        let lock = claim.as_fd().try_clone_to_owned().context(|| "sharing the lock".to_owned())?;
-        let stdio = [Stdio::from(lock), Stdio::from(writer), Stdio::from(log)];
+        let stdio = [claim.as_fd(), writer.as_fd(), log.as_fd()];
         let args = self.monitor_args(&plan.id)?;
         failpoint::at("start-before-monitor");
         let monitor =
-            self.inner.launcher.spawn("monitor", args, stdio).context(|| "executing the monitor".to_owned())?;
-        let monitor = ProcessRef::open(monitor.id() as i32).context(|| "opening the monitor".to_owned())?;
+            self.inner.launcher.spawn("monitor", &args, stdio).context(|| "executing the monitor".to_owned())?;
+        drop(writer);
         failpoint::at("start-before-outcome");
         let mut outcome = File::from(outcome);
         if let Err(error) = await_outcome(task, &mut outcome, &monitor) {

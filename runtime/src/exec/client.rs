@@ -3,16 +3,19 @@
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    process::{Child, Stdio},
     thread,
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::protocol::{Order, Reply, Request, connection, receive, request_file, send};
+use super::{
+    entrant::null,
+    protocol::{Order, Reply, Request, request_file},
+};
 use crate::{
     error::{Context, ExecError},
     launcher::Launcher,
+    packets::{connection, receive, send},
     plan::ContainerId,
     process::ProcessRef,
     state::TaskDir,
@@ -98,7 +101,6 @@ pub struct ExecProcess {
     pub terminal: Option<OwnedFd>,
     /// `None` once it has been closed.
     control: Option<OwnedFd>,
-    child: Child,
 }
 
 /// Starts a command; returns when it is about to be executed. Whether it could be is told by its exit code and its
@@ -122,10 +124,11 @@ pub(crate) fn start(
         send(&control, &Order::Run, if terminal.is_some() { &all[..1] } else { &all })
     });
     sent.context(|| "passing on the command".to_owned())?;
-    let stdio = [Stdio::from(theirs), Stdio::null(), Stdio::null()];
-    let child = launcher.spawn("exec", [task.path()], stdio).context(|| "executing the exec helper".to_owned())?;
-    let helper = ProcessRef::open(child.id() as i32).context(|| "opening the exec helper".to_owned())?;
-    let mut process = ExecProcess { helper, terminal: None, control: Some(control), child };
+    let nothing = null().context(|| "opening /dev/null".to_owned())?;
+    let stdio = [theirs.as_fd(), nothing.as_fd(), nothing.as_fd()];
+    let helper = launcher.spawn("exec", &[task.path()], stdio).context(|| "executing the exec helper".to_owned())?;
+    drop(theirs);
+    let mut process = ExecProcess { helper, terminal: None, control: Some(control) };
     match process.reply().context(|| "listening to the exec helper".to_owned())? {
         Some((Reply::Running, mut descriptors)) => {
             process.terminal = descriptors.pop();
@@ -147,14 +150,14 @@ impl ExecProcess {
     }
 
     /// Waits for the command's end. A command whose helper was killed was killed with it.
-    pub fn wait(mut self) -> ExecExit {
+    pub fn wait(self) -> ExecExit {
         const KILLED: ExecExit = ExecExit { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL };
         let exit = match self.reply() {
             Ok(Some((Reply::Exited { exit_code, signal }, _))) => ExecExit { exit_code, signal },
             _ => KILLED,
         };
         // It has said its last word, or is dead. Failing means that somebody else has waited for it.
-        drop(self.child.wait());
+        drop(self.helper.wait_for(None).and_then(|_| self.helper.reap()));
         exit
     }
 
@@ -190,7 +193,9 @@ impl Drop for ExecProcess {
     /// long as the command needs to die.
     fn drop(&mut self) {
         self.control = None;
-        if !matches!(self.child.try_wait(), Ok(None)) {
+        if self.helper.ended() {
+            // Failing means that it has been waited for.
+            drop(self.helper.reap());
             return;
         }
         let Ok(pidfd) = self.helper.pidfd.try_clone() else { return };

@@ -24,12 +24,13 @@ use rustix::{
 
 use super::{
     TerminalSize,
-    protocol::{Entered, clip, send},
+    protocol::Entered,
     terminal::{Terminal, open_terminal},
 };
 use crate::{
     engine::Launch,
     error::StartErrorKind,
+    packets::{clip, send},
     process::ProcessRef,
     rootfs::Tools,
     spec::CapabilityMask,

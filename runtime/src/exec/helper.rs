@@ -24,12 +24,13 @@ use rustix::{
 use super::{
     entrant::{self, Entry, ToolsRoot, foreign_namespaces, null},
     identity,
-    protocol::{Entered, Order, Reply, Request, clip, connection, read_request, receive, send},
+    protocol::{Entered, Order, Reply, Request, read_request},
     session::Session,
 };
 use crate::{
     cgroup::{Groups, groups_of},
     monitor,
+    packets::{clip, connection, receive, send},
     plan::ContainerPlan,
     process::ProcessRef,
     state::{CGROUP, CONTAINER, ContainerRecord, PLAN, TaskDir},

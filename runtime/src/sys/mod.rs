@@ -18,6 +18,7 @@ pub(crate) use net::loopback_up;
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{
     EndedChild, Fork, block_signals, close_all_fds, close_fds_from, default_signals, execve, exit_now, file_of, fork,
-    ignore_signal, join_new_session_keyring, peek_ended_child, realtime_signal, unshare_mounts, wait_for_any_signal,
+    ignore_signal, join_new_session_keyring, leave_descriptors, peek_ended_child, realtime_signal, unshare_mounts,
+    wait_for_any_signal,
 };
 pub(crate) use seccomp::install_filter;

@@ -5,11 +5,12 @@ use std::{
     fs::File,
     io,
     mem::{ManuallyDrop, MaybeUninit},
-    os::fd::{FromRawFd, RawFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr,
 };
 
 use rustix::{
+    io::fcntl_dupfd_cloexec,
     process::{Pid, Signal},
     thread::UnshareFlags,
 };
@@ -176,6 +177,23 @@ pub(crate) fn file_of(fd: RawFd) -> ManuallyDrop<File> {
 pub(crate) fn close_fds_from(first: u32) -> io::Result<()> {
     // SAFETY: called first thing in a role, before anything is opened, or last thing before nothing else is.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) as i32 })
+}
+
+/// Gives this thread, which must own none of its process's descriptors and use none from now on, a table of its own with standard input,
+/// output and error, and a copy of one descriptor, which is returned.
+pub(crate) fn leave_descriptors(but: RawFd) -> io::Result<OwnedFd> {
+    const FIRST: RawFd = 3;
+    // SAFETY: the caller sees to it that nothing in this thread refers to descriptors of the old table, which stays with all others.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }?;
+    let kept = fcntl_dupfd_cloexec(&*file_of(but), FIRST)?;
+    let number = kept.as_raw_fd();
+    for (first, last) in [(FIRST, number - 1), (number + 1, RawFd::MAX)] {
+        if first <= last {
+            // SAFETY: nobody else has this table, and nobody here owns anything in it but the copy, which is left out.
+            check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) as i32 })?;
+        }
+    }
+    Ok(kept)
 }
 
 /// Closes every descriptor.
