@@ -15,6 +15,7 @@ mod launcher;
 mod listen;
 mod losses;
 mod monitor;
+mod names;
 mod packets;
 pub mod plan;
 mod prelink;

@@ -1,7 +1,7 @@
 //! What the driver calls: containers of one state folder.
 //!
-//! Nothing is remembered here: every call looks at the state folder and at the kernel, so any number of processes can use
-//! the same folders, and a driver that starts anew knows what its predecessor knew.
+//! Nothing is remembered here that the kernel does not keep current: every call looks at the state folder and at the kernel, so any number of
+//! processes can use the same folders, and a driver that starts anew knows what its predecessor knew.
 
 mod removal;
 
@@ -27,6 +27,7 @@ use crate::{
     listen,
     losses::LostBytes,
     monitor::Outcome,
+    names::Names,
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
     rootfs::{EmptyMounts, overlay_problem},
@@ -46,22 +47,18 @@ struct Inner {
     data_dir: PathBuf,
     launcher: Launcher,
     empty: Mutex<Option<EmptyMounts>>,
+    names: Names,
     overlay_problem: Mutex<Option<Option<String>>>,
 }
 
 /// The containers that have a folder in a state folder, for those who only look: nothing is made.
 pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
-    containers_named(state_dir, |_| true)
-}
-
-/// Those of them whose name is wanted.
-fn containers_named(state_dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<ContainerId>, RuntimeError> {
     let folder = state::tasks(state_dir);
     let read = || -> io::Result<Vec<ContainerId>> {
         let mut ids = Vec::new();
         for entry in fs::read_dir(&folder)? {
             let name = entry?.file_name();
-            ids.extend(name.to_str().filter(|name| wanted(name)).and_then(|name| name.parse().ok()));
+            ids.extend(name.to_str().and_then(|name| name.parse().ok()));
         }
         ids.sort();
         Ok(ids)
@@ -137,8 +134,10 @@ impl Runtime {
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
+        let names = Names::of(state::tasks(&state_dir));
         Ok(Self {
             inner: Arc::new(Inner {
+                names,
                 state_dir,
                 data_dir,
                 launcher,
@@ -302,8 +301,9 @@ impl Runtime {
 
     /// Other containers that were placed in the same control group, among those whose id begins with `prefix`.
     pub fn sharing_group(&self, plan: &ContainerPlan, prefix: &str) -> Result<Vec<ContainerId>, RuntimeError> {
-        let named = containers_named(&self.inner.state_dir, |name| name.starts_with(prefix))?;
-        let others = named.into_iter().filter(|id| *id != plan.id);
+        let listing = || format!("listing {}", state::tasks(&self.inner.state_dir).display());
+        let named = self.inner.names.beginning_with(prefix).context(listing)?;
+        let others = named.iter().filter_map(|name| name.parse().ok()).filter(|id| *id != plan.id);
         let mut sharing = Vec::new();
         for id in others {
             let placed = self.task(&id).read::<Placed>(PLAN)?;
