@@ -39,6 +39,10 @@ pub(crate) fn reset_limits(groups: &Groups) -> Result<(), RuntimeError> {
         let group =
             groups.members.iter().find(|group| !group.ours && (groups.mode == Mode::V2 || group.holds(controller)));
         let Some(path) = group.map(|group| group.path.join(file)) else { continue };
+        // To write a quota, even the same, the kernel walks through all groups of the machine.
+        if fs::read_to_string(&path).is_ok_and(|now| now.trim() == value.trim()) {
+            continue;
+        }
         match fs::OpenOptions::new().write(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => opened
