@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Mode, OFlags, statfs},
+    fs::{Mode, OFlags},
     process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, umask},
     thread::{CapabilitySet, capability_is_in_bounding_set},
 };
@@ -65,7 +65,6 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
     let Args { task, data_dir, empty } = args;
     let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_oom_score(plan.oom_score_adj)?;
-    check_network(&plan.namespaces.network)?;
     // Places in the root and groups are for the container's users to enter. What is ours alone is made with modes that say so.
     umask(Mode::from_raw_mode(0o022));
     // Inherited by all that becomes of this process.
@@ -375,22 +374,6 @@ pub(crate) fn launch(
         bounding,
         report,
     })
-}
-
-/// A namespace by path must be there. When it is taken away its name may stay behind, as an empty file, of which the engine would
-/// only say that an argument is invalid.
-fn check_network(network: &Network) -> Result<(), StartError> {
-    /// `NSFS_MAGIC` of linux/magic.h.
-    const NSFS: u64 = 0x6e73_6673;
-    let Network::Path(path) = network else { return Ok(()) };
-    let problem = match statfs(path) {
-        Ok(found) if found.f_type as u64 == NSFS => return Ok(()),
-        Ok(_) => "the file that is there is no namespace".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    Err(StartError::invalid(format!(
-        "the network namespace {path:?} is gone: {problem}. Starting again does not help until whoever made it makes it anew"
-    )))
 }
 
 /// The compiled system call filter for what the container may do.

@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, open},
+    fs::{CWD, Mode, OFlags, fstatfs, open},
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
         fsmount, fsopen, move_mount, unmount,
@@ -131,11 +131,21 @@ pub(crate) fn hide_from_engine(mode: cgroup::Mode, spec: &mut Spec, folder: &Pat
 pub(crate) struct HeldNetwork(Option<OwnedFd>);
 
 impl HeldNetwork {
-    /// To be called in the host's mount namespace.
-    pub fn open(network: &Network) -> Result<Self, RuntimeError> {
+    /// To be called in the host's mount namespace. When a namespace is taken away its name may stay behind, as an empty file, of which the
+    /// engine would only say that an argument is invalid.
+    pub fn open(network: &Network) -> Result<Self, StartError> {
+        /// `NSFS_MAGIC` of linux/magic.h.
+        const NSFS: u64 = 0x6e73_6673;
         let Network::Path(path) = network else { return Ok(Self(None)) };
-        let opened = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        Ok(Self(Some(opened.context(|| format!("opening the namespace {}", path.display()))?)))
+        let opened = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+        let problem = match opened.and_then(|held| Ok((fstatfs(&held)?, held))) {
+            Ok((system, held)) if system.f_type as u64 == NSFS => return Ok(Self(Some(held))),
+            Ok(_) => "the file that is there is no namespace".to_owned(),
+            Err(error) => io::Error::from(error).to_string(),
+        };
+        Err(StartError::invalid(format!(
+            "the network namespace {path:?} is gone: {problem}. Starting again does not help until whoever made it makes it anew"
+        )))
     }
 
     /// Lets the spec name the descriptor, which the engine's processes inherit.

@@ -504,9 +504,11 @@ fn private_network_has_loopback() {
 fn missing_network_namespace() {
     let node = Node::new();
     let mut plan = node.plan("true");
-    plan.namespaces.network = Network::Path("/run/netns/no-such-namespace".into());
-    let error = node.refuse(&plan);
-    assert!(error.message.contains("no-such-namespace"), "{error}");
+    for (path, problem) in [("/run/netns/no-such-namespace", "No such file"), ("/etc/passwd", "no namespace")] {
+        plan.namespaces.network = Network::Path(path.into());
+        let error = node.refuse(&plan);
+        assert!(error.message.contains(path) && error.message.contains(problem), "{error}");
+    }
 }
 
 fn namespaces_of_the_host() {
