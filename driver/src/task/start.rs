@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
 use network::{Attachment, Choice, Wish};
 use runtime::{
-    Running, StartErrorKind,
+    Running, StartErrorKind, Status,
     plan::{ContainerId, SeccompProfile},
 };
 use tokio::sync::watch;
@@ -36,6 +36,35 @@ pub async fn run(
     task: NomadTask,
     cancelled: watch::Receiver<bool>,
 ) -> Result<(Started, Alive), TaskError> {
+    let container = plan::container_id(&task.id);
+    let started = attempt(&engine, tasks, task, cancelled).await;
+    if started.is_err() {
+        remove_interrupted(&engine, container).await;
+    }
+    started
+}
+
+/// Removes what an interrupted start of the same id left, if this one failed before it came to that: nobody asks for it from now on.
+async fn remove_interrupted(engine: &Arc<Engine>, container: ContainerId) {
+    let engine = engine.clone();
+    let removed = blocking(move || match engine.runtime.status(&container).map_err(TaskError::internal)? {
+        Status::Unknown => Ok(()),
+        _ => {
+            tracing::warn!(%container, "removing what an interrupted start left");
+            engine.remove_now(&container)
+        }
+    });
+    if let Err(error) = removed.await {
+        tracing::warn!(%error, "what an interrupted start left was not removed");
+    }
+}
+
+async fn attempt(
+    engine: &Arc<Engine>,
+    tasks: Tasks,
+    task: NomadTask,
+    cancelled: watch::Receiver<bool>,
+) -> Result<(Started, Alive), TaskError> {
     let began = std::time::Instant::now();
     let container = plan::container_id(&task.id);
     let events = engine.events.of_task(&task.id, &task.alloc_id, &task.name);
@@ -45,10 +74,10 @@ pub async fn run(
     let profile = seccomp_profile(&spec).await?;
 
     failpoint::at("start-before-lease");
-    let lease = lease_image(&engine, &spec, &task, &container, (events.clone(), cancelled.clone())).await?;
+    let lease = lease_image(engine, &spec, &task, &container, (events.clone(), cancelled.clone())).await?;
     let pulled = began.elapsed();
 
-    let node = node_facts(&engine).await?;
+    let node = node_facts(engine).await?;
     let context = TaskContext {
         spec: &spec,
         task: &task,
@@ -77,9 +106,9 @@ pub async fn run(
     failpoint::at("start-before-folder");
     let mut network_ms = None;
     let running = match planned.own_network.clone() {
-        None => start_container(&engine, tasks, planned, &task.alloc_id).await?,
+        None => start_container(engine, tasks, planned, &task.alloc_id).await?,
         Some(own) => {
-            let (network, took, running) = start_connected(&engine, tasks, &context, planned, own, &cancelled).await?;
+            let (network, took, running) = start_connected(engine, tasks, &context, planned, own, &cancelled).await?;
             state.network = Some(network);
             network_ms = Some(took.as_millis().to_string());
             running

@@ -6,7 +6,7 @@ use kit::{
     cgroup, leak,
     must::{Must, eventually, seconds},
     node::Node,
-    plugin::Plugin,
+    plugin::{Launch, Plugin},
     stuck::{self, Stuck},
     task::Task,
     tools::Images,
@@ -95,6 +95,25 @@ async fn a_task_that_hangs_in_the_kernel() {
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
 fn skipped(why: &str) {
     println!("skipped: {why}");
+}
+
+/// The first answer was lost with the plugin; the start that is asked for again does not come as far as the container.
+#[tokio::test]
+async fn a_start_that_fails_leaves_nothing_of_an_interrupted_one() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let armed = Launch::new(&node).env("OCI_RS_FAILPOINT", "start-before-answer:1");
+    let mut plugin = node.launch_as(armed, json!({})).await;
+    let mut task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    plugin.start(&task).await.err().must("the plugin's death");
+    assert!(!task.groups.members().is_empty(), "its container runs on");
+    plugin.process.kill().await;
+
+    let plugin = node.launch().await;
+    task.config.msgpack_driver_config = b"no msgpack".to_vec();
+    plugin.start(&task).await.err().must("a refusal");
+    nothing_is_left(&node, &task);
+    node.finish(plugin).await;
 }
 
 /// Go's longest duration, and more than any clock can count.
