@@ -98,7 +98,8 @@ impl Known {
     }
 }
 
-fn list(folder: &Path) -> io::Result<BTreeSet<String>> {
+/// The names that are in a folder now.
+pub(crate) fn list(folder: &Path) -> io::Result<BTreeSet<String>> {
     let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
     names.filter_map(Result::transpose).collect()
 }

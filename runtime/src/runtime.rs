@@ -27,7 +27,7 @@ use crate::{
     listen,
     losses::LostBytes,
     monitor::Outcome,
-    names::Names,
+    names::{self, Names},
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
     rootfs::{EmptyMounts, overlay_problem},
@@ -54,16 +54,8 @@ struct Inner {
 /// The containers that have a folder in a state folder, for those who only look: nothing is made.
 pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
     let folder = state::tasks(state_dir);
-    let read = || -> io::Result<Vec<ContainerId>> {
-        let mut ids = Vec::new();
-        for entry in fs::read_dir(&folder)? {
-            let name = entry?.file_name();
-            ids.extend(name.to_str().and_then(|name| name.parse().ok()));
-        }
-        ids.sort();
-        Ok(ids)
-    };
-    read().context(|| format!("listing {}", folder.display()))
+    let names = names::list(&folder).context(|| format!("listing {}", folder.display()))?;
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// What is known of a container.

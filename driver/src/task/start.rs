@@ -37,7 +37,7 @@ pub async fn run(
     cancelled: watch::Receiver<bool>,
 ) -> Result<(Started, Alive), TaskError> {
     let container = plan::container_id(&task.id);
-    let started = attempt(&engine, tasks, task, cancelled).await;
+    let started = attempt(&engine, tasks, task, container.clone(), cancelled).await;
     if started.is_err() {
         remove_interrupted(&engine, container).await;
     }
@@ -63,10 +63,10 @@ async fn attempt(
     engine: &Arc<Engine>,
     tasks: Tasks,
     task: NomadTask,
+    container: ContainerId,
     cancelled: watch::Receiver<bool>,
 ) -> Result<(Started, Alive), TaskError> {
     let began = std::time::Instant::now();
-    let container = plan::container_id(&task.id);
     let events = engine.events.of_task(&task.id, &task.alloc_id, &task.name);
     // On version 2 the kernel's slow first migration happens while the image is looked up.
     runtime::cgroup::warm_up();

@@ -156,8 +156,8 @@ impl ExecProcess {
             Ok(Some((Reply::Exited { exit_code, signal }, _))) => ExecExit { exit_code, signal },
             _ => KILLED,
         };
-        // It has said its last word, or is dead. Failing means that somebody else has waited for it.
-        drop(self.helper.wait_for(None).and_then(|_| self.helper.reap()));
+        // It has said its last word, or is dead; dropping us takes it out of the process table.
+        drop(self.helper.wait_for(None));
         exit
     }
 

@@ -175,8 +175,13 @@ pub(crate) fn file_of(fd: RawFd) -> ManuallyDrop<File> {
 
 /// Closes every descriptor from `first` on. Only for a process whose owned descriptors above are never used again.
 pub(crate) fn close_fds_from(first: u32) -> io::Result<()> {
-    // SAFETY: called first thing in a role, before anything is opened, or last thing before nothing else is.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) as i32 })
+    close_fds(first, u32::MAX)
+}
+
+fn close_fds(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: called first thing in a role, before anything is opened, or last thing before nothing else is, or by a thread that owns
+    // nothing in a table that nobody else has.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) as i32 })
 }
 
 /// Gives this thread, which must own none of its process's descriptors and use none from now on, a table of its own with standard input,
@@ -187,12 +192,10 @@ pub(crate) fn leave_descriptors(but: RawFd) -> io::Result<OwnedFd> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }?;
     let kept = fcntl_dupfd_cloexec(&*file_of(but), FIRST)?;
     let number = kept.as_raw_fd();
-    for (first, last) in [(FIRST, number - 1), (number + 1, RawFd::MAX)] {
-        if first <= last {
-            // SAFETY: nobody else has this table, and nobody here owns anything in it but the copy, which is left out.
-            check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) as i32 })?;
-        }
+    if number > FIRST {
+        close_fds(FIRST as u32, number as u32 - 1)?;
     }
+    close_fds_from(number as u32 + 1)?;
     Ok(kept)
 }
 

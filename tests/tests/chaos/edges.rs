@@ -15,6 +15,8 @@ use proto::driver::TaskState;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use crate::points::POINT;
+
 const IDLE: &str = "trap 'exit 7' TERM; >/up; sleep 1000 & wait";
 
 async fn is_up(plugin: &Plugin, task: &Task) -> i32 {
@@ -102,7 +104,7 @@ fn skipped(why: &str) {
 async fn a_start_that_fails_leaves_nothing_of_an_interrupted_one() {
     let node = Node::new();
     let images = Images::start().await;
-    let armed = Launch::new(&node).env("OCI_RS_FAILPOINT", "start-before-answer:1");
+    let armed = Launch::new(&node).env(POINT, "start-before-answer:1");
     let mut plugin = node.launch_as(armed, json!({})).await;
     let mut task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.start(&task).await.err().must("the plugin's death");

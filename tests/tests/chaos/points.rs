@@ -28,7 +28,7 @@ use serde_json::{Value as Json, json};
 use crate::life::is_one_and_up;
 
 /// Variables of the crate `failpoint`, which only dev builds look at.
-const POINT: &str = "OCI_RS_FAILPOINT";
+pub const POINT: &str = "OCI_RS_FAILPOINT";
 const TRACE: &str = "OCI_RS_FAILPOINT_TRACE";
 
 /// Tells what it is about to end with. `/up`, in its own root, says that it is ready to be told to end.
