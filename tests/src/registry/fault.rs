@@ -9,7 +9,7 @@ pub enum Action {
     Status(u16, Vec<(String, String)>),
     /// Close the connection after so many bytes of the body.
     Cut(usize),
-    /// Say nothing more after so many bytes of the body.
+    /// Say nothing more after so many bytes of a body that has more.
     Stall(usize),
     /// Serve this body instead.
     Body(Vec<u8>),

@@ -81,6 +81,8 @@ fn disturb(
             send_part(writer, request, answer, *length);
             return false;
         }
+        // Whoever got all of it takes the connection for one that can be used again.
+        Some(Action::Stall(length)) if answer.body.len() <= *length => {}
         Some(Action::Stall(length)) => {
             send_part(writer, request, answer, *length);
             while !shared.stopped.load(Ordering::Acquire) && is_open(writer) {
