@@ -4,9 +4,13 @@
 //! a link that is exchanged meanwhile changes nothing. A copy of a mount travels as the plan says: what goes both ways can only be a peer of
 //! the host's mount if it was copied there. A named volume is not there yet, and is mounted from the data folder by its path.
 //!
+//! To copy what lies at a path, the kernel looks at every mount that stands on the same one (`copy_tree`), and each of Nomad's tasks adds two.
+//! So the folder of confined sources is copied once, and what goes nowhere is copied from that copy, on which little stands.
+//!
 //! Each is bound to a folder of the task, and the container is given that folder.
 
 use std::{
+    io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
 };
@@ -14,7 +18,7 @@ use std::{
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
     io::Errno,
-    mount::{OpenTreeFlags, open_tree},
+    mount::{OpenTreeFlags, UnmountFlags, open_tree, unmount},
 };
 
 use super::tree;
@@ -25,35 +29,46 @@ use crate::{
     sys::{PropagationType, make_readonly, set_propagation},
 };
 
-/// Copies of the host's mounts: index in the plan's mounts, the copy.
-pub(crate) struct HostMounts(Vec<(usize, OwnedFd)>);
+/// Copies of the host's mounts.
+pub(crate) struct HostMounts {
+    /// Index in the plan's mounts, the copy.
+    copies: Vec<(usize, OwnedFd)>,
+    /// The folder of confined sources, from which those that are private are still to be copied.
+    confined: Option<OwnedFd>,
+}
 
 impl HostMounts {
     /// To be called in the host's mount namespace.
     pub fn open(plan: &ContainerPlan) -> Result<Self, StartError> {
         let folder = plan.confined.as_ref().map(|confined| open_folder(&confined.folder)).transpose()?;
         let mut copies = Vec::new();
+        let mut wanted = false;
         for (index, source) in binds(plan) {
             let propagation = plan.mounts[index].propagation;
             // What the container itself is to make, or another one is making, is not there yet.
             if plan.volumes.iter().any(|volume| source.starts_with(&volume.folder)) {
                 continue;
             }
-            let confined = plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|one| one == source));
-            let found = match (confined, &folder) {
+            let found = match (confined(plan, source), &folder) {
+                (Some(_), _) if propagation == Propagation::Private => {
+                    wanted = true;
+                    continue;
+                }
                 (Some(confined), Some(folder)) => Some(resolve(confined, folder, source)?),
                 _ => None,
             };
             copies.push((index, copy(found.as_ref(), source, propagation)?));
         }
-        Ok(Self(copies))
+        let folder = folder.as_ref().zip(plan.confined.as_ref()).filter(|_| wanted);
+        let confined = folder.map(|(folder, confined)| copy(Some(folder), &confined.folder, Propagation::Private));
+        Ok(Self { copies, confined: confined.transpose()? })
     }
 
     /// The copy that is mounted over the container's /dev when all else is done.
     pub fn take_dev(&mut self, plan: &ContainerPlan) -> Result<Option<OwnedFd>, StartError> {
         let Some(index) = host_dev(plan) else { return Ok(None) };
-        let Some(at) = self.0.iter().position(|(taken, _)| *taken == index) else { return Ok(None) };
-        let (_, copy) = self.0.swap_remove(at);
+        let Some(at) = self.copies.iter().position(|(taken, _)| *taken == index) else { return Ok(None) };
+        let (_, copy) = self.copies.swap_remove(at);
         if plan.mounts[index].readonly {
             make_readonly(copy.as_fd()).map_err(|error| failed(Path::new("/dev"), error))?;
         }
@@ -62,7 +77,10 @@ impl HostMounts {
 
     /// Prepares what needs preparing in `folder`, in the mount namespace that the container is made from.
     pub fn prepare(self, plan: &ContainerPlan, folder: &Path) -> Result<Sources, StartError> {
-        let mut copies = self.0;
+        let mut copies = self.copies;
+        if let Some((tree, confined)) = self.confined.as_ref().zip(plan.confined.as_ref()) {
+            copies.extend(copy_confined(plan, confined, tree, &folder.join("confined"))?);
+        }
         // A bind mount inherits its propagation from its source, and libcontainer leaves that at what the whole root has.
         let mixed = plan.mounts.iter().any(|mount| mount.propagation != Propagation::Private);
         if mixed {
@@ -86,6 +104,33 @@ fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
         MountKind::Bind { source } => Some((index, source.as_path())),
         MountKind::Tmpfs { .. } => None,
     })
+}
+
+/// The folder that a source is confined to.
+fn confined<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a Confined> {
+    plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|one| one == source))
+}
+
+/// Copies private confined sources from a copy of their folder, which stands at `place` for the time that this takes.
+fn copy_confined(
+    plan: &ContainerPlan,
+    confined: &Confined,
+    tree: &OwnedFd,
+    place: &Path,
+) -> Result<Vec<(usize, OwnedFd)>, StartError> {
+    let failed = |error: io::Error| failed(&confined.folder, error);
+    tree::attach(tree, place).map_err(failed)?;
+    let copies = binds(plan)
+        .filter(|(index, source)| {
+            plan.mounts[*index].propagation == Propagation::Private && confined.sources.iter().any(|one| one == source)
+        })
+        .map(|(index, source)| {
+            let found = resolve(confined, tree, source)?;
+            Ok((index, copy(Some(&found), source, Propagation::Private)?))
+        })
+        .collect();
+    unmount(place, UnmountFlags::DETACH).map_err(|error| failed(error.into()))?;
+    copies
 }
 
 fn open_folder(folder: &Path) -> Result<OwnedFd, StartError> {
@@ -141,7 +186,7 @@ fn attach(plan: &ContainerPlan, index: usize, copy: &OwnedFd, folder: &Path) -> 
     Ok(Source { destination: mount.destination.clone(), original: original.clone(), prepared })
 }
 
-fn failed(source: &Path, error: impl Into<std::io::Error>) -> StartError {
-    let error: std::io::Error = error.into();
+fn failed(source: &Path, error: impl Into<io::Error>) -> StartError {
+    let error: io::Error = error.into();
     StartError::new(StartErrorKind::MountSource, format!("mount source {}: {error}", source.display()))
 }
