@@ -21,7 +21,7 @@ use crate::{
     config::{PluginConfig, Policy, RootChoice},
     dangling,
     events::Events,
-    fingerprint,
+    fingerprint, layers,
     logs::Logs,
     plan::NodeFacts,
     task::{Compute, Facts, TaskError, Tasks, blocking, exec::tools},
@@ -55,7 +55,9 @@ impl Engine {
         let runtime = Runtime::open(&config.state_dir, &config.data_dir)
             .map_err(|error| TaskError::Internal(format!("runtime: {error}")))?;
         let store =
-            Store::open(config.store()).map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
+            layers::open_store(&config).map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
+        let mounting = runtime.clone();
+        store.on_removal(move || mounting.forget_removed_images());
         let logs = Logs::new(runtime.clone());
         let networks = Networks::new(config.policy.network.clone(), &config.state_dir);
         Ok(Self {

@@ -9,6 +9,7 @@ mod dangling;
 mod engine;
 mod events;
 mod fingerprint;
+mod layers;
 mod logs;
 mod plan;
 mod plugin;

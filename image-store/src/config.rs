@@ -22,6 +22,19 @@ pub struct StoreConfig {
     /// What a pull that has no room may remove before it tries once more: images that no lease holds, by the same policy that
     /// [`crate::Store::retain`] is given. `None`: nothing.
     pub retention: Option<Retention>,
+    /// What new layers become.
+    pub layers: LayerFormat,
+}
+
+/// How a layer's files lie on disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LayerFormat {
+    /// As files in a folder, on any kernel. Images are not used: this kernel may not be able to mount them.
+    #[default]
+    Folder,
+    /// As one file with an EROFS file system in it, but for layers of very many files. For kernels that mount such a file, and an overlay
+    /// over a mount that is attached nowhere (Linux 6.15); the store does not look.
+    Erofs,
 }
 
 impl Default for StoreConfig {
@@ -33,6 +46,7 @@ impl Default for StoreConfig {
             credentials: CredentialSources::default(),
             verify_access: true,
             retention: None,
+            layers: LayerFormat::default(),
         }
     }
 }

@@ -22,7 +22,9 @@ mod store;
 mod sys;
 mod unpack;
 
-pub use config::{CredentialSources, Credentials, Limits, PullRequest, RegistryConfig, Secret, StoreConfig};
+pub use config::{
+    CredentialSources, Credentials, LayerFormat, Limits, PullRequest, RegistryConfig, Secret, StoreConfig,
+};
 pub use digest::{Digest, InvalidDigest};
 pub use error::{PullError, SharedIo, StoreError};
 pub use manifest::ImageConfig;
@@ -34,3 +36,4 @@ pub use store::{
     Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerRecord, Outcome, Pressure,
     PruneReport, Removed, Retention, RetentionReport, Severity, Store, SweepReport, fsck,
 };
+pub use unpack::SampleImage;

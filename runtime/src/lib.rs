@@ -37,7 +37,7 @@ pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use losses::LostBytes;
 pub use monitor::monitor_main;
 pub use process::ProcessRef;
-pub use runtime::{Running, Runtime, StatsReader, Status, containers};
+pub use runtime::{Running, Runtime, StatsReader, Status, containers, layer_image_problem};
 pub use state::ExitRecord;
 pub use terminal::TerminalHold;
 

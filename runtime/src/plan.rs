@@ -124,7 +124,7 @@ pub struct ContainerPlan {
 /// The image's layers and what lies over them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootFs {
-    /// The image's unpacked layers, top-most first; at least one.
+    /// The image's layers, top-most first; at least one. Each is a folder, or a file that holds an EROFS file system.
     pub layers: Vec<PathBuf>,
     /// How they become one root.
     #[serde(default)]

@@ -30,7 +30,7 @@ use crate::{
     names::{self, Names},
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
-    rootfs::{EmptyMounts, overlay_problem},
+    rootfs::{EmptyMounts, MountedImages, image_problem, overlay_problem},
     state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, KEEPER, MONITOR, PLAN, TaskDir},
     terminal::TerminalHold,
 };
@@ -47,6 +47,7 @@ struct Inner {
     data_dir: PathBuf,
     launcher: Launcher,
     empty: Mutex<Option<EmptyMounts>>,
+    images: MountedImages,
     names: Names,
     overlay_problem: Mutex<Option<Option<String>>>,
 }
@@ -56,6 +57,15 @@ pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
     let folder = state::tasks(state_dir);
     let names = names::list(&folder).context(|| format!("listing {}", folder.display()))?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
+/// Why layers cannot be images in the data folder; `None` when they can. Tries it out with `image`, whose root has these extended attributes.
+pub fn layer_image_problem(
+    data_dir: &Path,
+    image: &[u8],
+    attributes: &[(Vec<u8>, Vec<u8>)],
+) -> Result<Option<String>, RuntimeError> {
+    image_problem(data_dir, image, attributes)
 }
 
 /// What is known of a container.
@@ -134,6 +144,7 @@ impl Runtime {
                 data_dir,
                 launcher,
                 empty: Mutex::default(),
+                images: MountedImages::default(),
                 overlay_problem: Mutex::default(),
             }),
         })
@@ -146,8 +157,16 @@ impl Runtime {
     }
 
     /// What a monitor is told that makes this container: its folder, the data folder, and where an empty mount namespace is.
-    pub fn monitor_args(&self, id: &ContainerId) -> Result<[PathBuf; 3], RuntimeError> {
-        Ok([self.task(id).path().to_owned(), self.inner.data_dir.clone(), self.empty_mounts()?.into()])
+    pub fn monitor_args(&self, plan: &ContainerPlan) -> Result<Vec<PathBuf>, RuntimeError> {
+        let mut args =
+            vec![self.task(&plan.id).path().to_owned(), self.inner.data_dir.clone(), self.empty_mounts()?.into()];
+        args.extend(self.inner.images.address(&plan.root.layers).map(PathBuf::from));
+        Ok(args)
+    }
+
+    /// Lets go of images of layers that are removed. Until then they take their space.
+    pub fn forget_removed_images(&self) {
+        self.inner.images.forget_removed();
     }
 
     /// The address of an empty mount namespace, made now if it was not yet.
@@ -214,7 +233,7 @@ impl Runtime {
             .context(|| "opening the monitor's log".to_owned())?;
         // Should we be killed, whoever removes the folder waits until the monitor has recorded itself, and so finds it.
         let stdio = [claim.as_fd(), writer.as_fd(), log.as_fd()];
-        let args = self.monitor_args(&plan.id)?;
+        let args = self.monitor_args(plan)?;
         failpoint::at("start-before-monitor");
         let monitor =
             self.inner.launcher.spawn("monitor", &args, stdio).context(|| "executing the monitor".to_owned())?;

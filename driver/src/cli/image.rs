@@ -23,6 +23,7 @@ use super::{
     settings::Settings,
     show::{self, Output},
 };
+use crate::layers;
 
 /// Carries a command out.
 pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
@@ -49,7 +50,7 @@ fn parse(text: &str) -> Result<Reference, Failure> {
 /// The store that is there. A mistyped folder must not become a store.
 fn open(settings: &Settings) -> Result<Store, Failure> {
     expect_store(settings)?;
-    make(settings)
+    Store::open(settings.config.store()).map_err(Failure::of)
 }
 
 fn expect_store(settings: &Settings) -> Result<(), Failure> {
@@ -62,14 +63,14 @@ fn expect_store(settings: &Settings) -> Result<(), Failure> {
     Err(Failure::Failed(format!("no images in {folder}: {problem}; if the plugin has run on this node, {hint}")))
 }
 
-/// The store, made if there is none.
+/// The store for those who add to it, made if there is none.
 fn make(settings: &Settings) -> Result<Store, Failure> {
-    let mut config = settings.config.store();
+    let mut config = settings.config.clone();
     if !settings.known {
         // Whether a pull may remove other images to make room only the operator's own block can say.
         config.retention = None;
     }
-    Store::open(config).map_err(Failure::of)
+    layers::open_store(&config).map_err(Failure::of)
 }
 
 /// The image of a name; one from an archive and a pulled one may stand side by side.

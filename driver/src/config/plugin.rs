@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use image_store::{CredentialSources, Limits, RegistryConfig, Retention, Secret, StoreConfig};
+use image_store::{CredentialSources, LayerFormat, Limits, RegistryConfig, Retention, Secret, StoreConfig};
 
 use super::{
     mistake::{ConfigErrors, Mistakes},
@@ -29,6 +29,8 @@ pub struct PluginConfig {
     pub credentials: CredentialSources,
     /// Tasks get an image that is here only if they may pull it.
     pub verify_access: bool,
+    /// Layers may be images of file systems where the node can mount them.
+    pub layer_images: bool,
     /// What tasks may do.
     pub policy: Policy,
     /// How long a pull may take in all, unless the task says.
@@ -70,7 +72,7 @@ pub struct Dangling {
 }
 
 impl PluginConfig {
-    /// What the image store is opened with.
+    /// What the image store is opened with, on a node that can mount images of file systems.
     pub fn store(&self) -> StoreConfig {
         StoreConfig {
             root: self.data_dir.join("images"),
@@ -79,6 +81,7 @@ impl PluginConfig {
             credentials: self.credentials.clone(),
             verify_access: self.verify_access,
             retention: self.retention,
+            layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Folder },
         }
     }
 }
@@ -92,6 +95,7 @@ impl Default for PluginConfig {
             registries: Vec::new(),
             credentials: CredentialSources::default(),
             verify_access: true,
+            layer_images: true,
             policy: Policy::default(),
             image_pull_timeout: Duration::from_secs(5 * 60),
             pull_activity_timeout: Duration::from_secs(2 * 60),
@@ -124,6 +128,7 @@ fn read(block: &Reader) -> PluginConfig {
         registries: block.labelled("registry").iter().map(|(host, block)| registry(host, block)).collect(),
         credentials: credentials(&block.block("auth")),
         verify_access: block.bool_or("verify_access", default.verify_access),
+        layer_images: layer_images(block),
         policy: policy::read(block),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
@@ -178,6 +183,17 @@ fn dangling(block: &Reader, default: Option<Dangling>) -> Option<Dangling> {
         dry_run: block.bool_or("dry_run", default.dry_run),
     };
     block.bool_or("enabled", true).then_some(dangling)
+}
+
+fn layer_images(block: &Reader) -> bool {
+    match block.string("layer_format").as_deref() {
+        None | Some("auto") => true,
+        Some("folder") => false,
+        Some(other) => {
+            block.mistake("layer_format", format!("{other:?} is no form of a layer"), "write auto or folder");
+            true
+        }
+    }
 }
 
 fn limits(block: &Reader, default: Limits) -> Limits {
@@ -332,7 +348,7 @@ mod tests {
                     "auth": [{ "username": "u", "password": "p" }],
                 }],
             },
-            "verify_access": false, "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
+            "verify_access": false, "layer_format": "folder", "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
             "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
             "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
             "rootfs": "copy", "allow_security_opts": ["seccomp=*"], "allowed_modes": { "pid": ["host"], "cgroupns": ["private"] },
@@ -349,6 +365,7 @@ mod tests {
         assert_eq!(own.ca_file.as_deref(), Some(Path::new("/ca.pem")));
         assert_eq!(config.credentials.config_file.as_deref(), Some(Path::new("/etc/docker/config.json")));
         assert!(!config.verify_access && PluginConfig::default().verify_access);
+        assert!(!config.layer_images && PluginConfig::default().layer_images);
         assert_eq!(config.credentials.helper.as_deref(), Some("ecr-login"));
         let policy = &config.policy;
         assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);
@@ -466,6 +483,7 @@ mod tests {
             (json!({ "network": { "subnet_ipv6": "10.0.0.0/8" } }), "network.subnet_ipv6: \"10.0.0.0/8\" is no IPv6"),
             (json!({ "network": { "cni_path": "/a:b" } }), "network.cni_path: \"b\" is not an absolute path"),
             (json!({ "network": { "cni_config_dir": "x" } }), "network.cni_config_dir: \"x\" is not an absolute path"),
+            (json!({ "layer_format": "zip" }), "layer_format: \"zip\" is no form of a layer (write auto or folder)"),
             (json!({ "rootfs": "vfs" }), "rootfs: \"vfs\" is no way to make a root (write auto, overlay or copy)"),
             (
                 json!({ "registry": { "https://r.example": {} } }),

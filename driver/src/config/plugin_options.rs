@@ -47,6 +47,12 @@ pub const PLUGIN: &[Opt] = &[
         "how an image becomes a container's root: `overlay` mounts its layers, `copy` copies them for each task, which is slow and takes their space once more, `auto` copies only where overlayfs does not work with `data_dir` (on another overlay, on NFS) and tells the task so",
     ),
     honoured(
+        "layer_format",
+        String,
+        Literal(r#""auto""#),
+        "how a layer's files are kept: `auto` as one file with a file system in it (EROFS), which is written faster than the files one by one, where the kernel and the file system of `data_dir` allow it (Linux 6.15; not in memory, not on another overlay); `folder` always as files in a folder. Layers in the other form that are there already are used by `auto`, and fetched anew by `folder`",
+    ),
+    honoured(
         "log_file",
         String,
         Words("`oci-rs.log` in `data_dir`"),

@@ -21,7 +21,6 @@ use crate::{
     unpack::{
         self, UnpackError, Unpacked,
         stream::{Feed, Piece},
-        tree,
     },
 };
 
@@ -217,7 +216,7 @@ fn spawn_unpacker(
     pieces: mpsc::Receiver<Piece>,
 ) -> Result<oneshot::Receiver<ThreadResult>, StoreError> {
     let fs = staged.fs();
-    let root = tree::open_root(&fs).map_err(StoreError::io("opening", &fs))?;
+    let output = staged.output(inner.layout.layers, &inner.memory)?;
     let feed = Feed::new(pieces, layer.blob.algorithm());
     let (algorithm, side_by_side) = (layer.diff_id.algorithm(), layer.size >= SIDE_BY_SIDE);
     let limits = inner.limits.clone();
@@ -226,7 +225,7 @@ fn spawn_unpacker(
         .name("unpack".into())
         .spawn(move || {
             // Whatever fails, and also when nobody waits any more, `staged` removes itself here.
-            let result = unpack::unpack(feed, root, algorithm, side_by_side, &limits);
+            let result = unpack::unpack(feed, output, algorithm, side_by_side, &limits);
             drop(report.send(result.map(|unpacked| (unpacked, staged))));
         })
         .map_err(StoreError::io("starting a thread for", fs))?;

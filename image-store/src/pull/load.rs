@@ -83,7 +83,7 @@ async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str, whole: Work
         Err(error) if inner.makes_room(&error).await => work().await,
         ready => ready,
     };
-    let Stack { folders: layers, copy_only } = pin.end(ready, &unproven(&found.layers)).await?;
+    let Stack { layers, copy_only } = pin.end(ready, &unproven(&found.layers)).await?;
     Ok(Image { reference, digest: found.id.to_string(), layers, copy_only, config: found.run })
 }
 

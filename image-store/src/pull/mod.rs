@@ -38,7 +38,7 @@ pub struct Image {
     pub reference: Reference,
     /// Digest of the manifest for this machine.
     pub digest: String,
-    /// Overlay lower directories, topmost first; at least one.
+    /// What to make an overlay of, topmost first; at least one. Folders, and files that hold an EROFS file system ([`LayerFormat`](crate::LayerFormat)).
     pub layers: Vec<PathBuf>,
     /// Overlayfs cannot read what these layers hide of one another, because the store's file system refused its marks. They can be copied.
     pub copy_only: bool,
@@ -136,7 +136,7 @@ async fn acquire(
         elapsed: started.elapsed(),
         cached: fetched.is_none(),
     });
-    let Stack { folders: layers, copy_only } = stack;
+    let Stack { layers, copy_only } = stack;
     let digest = record.manifest.to_string();
     Ok(Image { reference, digest, layers, copy_only, config: resolved.run.clone() })
 }

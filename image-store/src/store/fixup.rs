@@ -5,7 +5,13 @@
 //! the answer. Instead a tiny layer of folders only, made once per chain of layers, is stacked right above it. It is made only
 //! where it changes something, which is rare.
 
-use std::{collections::BTreeMap, os::fd::OwnedFd, path::Path};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, HashMap},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
 
 use rustix::{
     fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
@@ -46,44 +52,93 @@ enum Found {
     Hidden,
 }
 
+/// Which chains of layers need a fix-up, as far as it was found out. Layers never change, so neither does this.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<HashMap<Digest, bool>>);
+
+impl Known {
+    fn get(&self, key: &Digest) -> Option<bool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()
+    }
+
+    fn learn(&self, key: &Digest, needed: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), needed);
+    }
+}
+
+/// A layer of a chain. Its files are opened when they are looked at, and once.
+struct Link<'a> {
+    path: PathBuf,
+    meta: &'a LayerMeta,
+    files: OnceCell<OwnedFd>,
+}
+
+impl<'a> Link<'a> {
+    fn of(layout: &Layout, meta: &'a LayerMeta) -> Self {
+        Self { path: layout.layer(&meta.diff_id), meta, files: OnceCell::new() }
+    }
+
+    fn files(&self) -> Result<&OwnedFd, StoreError> {
+        if let Some(files) = self.files.get() {
+            return Ok(files);
+        }
+        let files = layer::open(&self.path)?;
+        Ok(self.files.get_or_init(|| files))
+    }
+
+    fn find(&self, path: &[u8]) -> Result<Found, StoreError> {
+        find(self.files()?, path).map_err(StoreError::io("examining", &self.path))
+    }
+
+    fn attributes(&self, fd: &OwnedFd, stat: &Stat) -> Result<Attributes, StoreError> {
+        attributes(fd, stat).map_err(StoreError::io("examining", &self.path))
+    }
+}
+
 /// Makes the fix-up for the topmost layer of `chain` (bottom first) if it needs one. `Ok(None)`: it does not.
-pub(crate) fn make(layout: &Layout, staging: &Staging, chain: &[LayerMeta]) -> Result<Option<Digest>, StoreError> {
+pub(crate) fn make(
+    layout: &Layout,
+    staging: &Staging,
+    chain: &[LayerMeta],
+    known: &Known,
+) -> Result<Option<Digest>, StoreError> {
     let Some((top, below)) = chain.split_last() else { return Ok(None) };
     if top.implicit_dirs.is_empty() || below.is_empty() {
-        return Ok(None);
-    }
-    let wrong = wrong_dirs(layout, top, below)?;
-    if wrong.is_empty() {
         return Ok(None);
     }
     let ids: Vec<&str> = chain.iter().map(|meta| meta.diff_id.as_str()).collect();
     // Nothing says whether it survived a power cut, so one of another boot is never used: nobody leases it, and the sweep gets it.
     let key = Digest::sha256(format!("fixup 1\n{}\n{}", boot_id()?, ids.join("\n")).as_bytes());
     let target = layout.fixup(&key);
-    if !target.join("fs").is_dir() {
+    let is_there = || target.join(layer::FOLDER).is_dir();
+    match known.get(&key) {
+        Some(false) => return Ok(None),
+        Some(true) if is_there() => return Ok(Some(key)),
+        _ => {}
+    }
+    let top = Link::of(layout, top);
+    let below: Vec<Link<'_>> = below.iter().map(|meta| Link::of(layout, meta)).collect();
+    let wrong = wrong_dirs(&top, &below)?;
+    if !wrong.is_empty() && !is_there() {
         let staged = staging.layer()?;
-        build(&staged.fs(), &layer::fs(layout, &top.diff_id), &wrong)?;
+        build(&staged.fs(), &top, &wrong)?;
         // Already there means done: the same chain makes the same folders.
         commit::rename_folder(staged.path(), &target)?;
     }
-    Ok(Some(key))
+    known.learn(&key, !wrong.is_empty());
+    Ok((!wrong.is_empty()).then_some(key))
 }
 
 /// The made-up folders of `top` whose true attributes differ, with these.
-fn wrong_dirs(
-    layout: &Layout,
-    top: &LayerMeta,
-    below: &[LayerMeta],
-) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
-    let own = layer::fs(layout, &top.diff_id);
+fn wrong_dirs(top: &Link<'_>, below: &[Link<'_>]) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
     let mut wrong = BTreeMap::new();
-    for implicit in &top.implicit_dirs {
+    for implicit in &top.meta.implicit_dirs {
         let path = &implicit.0;
-        match find(&own, path).map_err(StoreError::io("examining", &own))? {
+        match top.find(path)? {
             Found::Dir { cut: false, .. } => {}
             _ => continue,
         }
-        if let Some(attributes) = inherited(layout, below, path)?
+        if let Some(attributes) = inherited(below, path)?
             && !attributes.is_default()
         {
             wrong.insert(path.clone(), attributes);
@@ -93,16 +148,16 @@ fn wrong_dirs(
 }
 
 /// The attributes that a folder has in the stack of `below` (bottom first).
-fn inherited(layout: &Layout, below: &[LayerMeta], path: &[u8]) -> Result<Option<Attributes>, StoreError> {
-    for meta in below.iter().rev() {
-        let fs = layer::fs(layout, &meta.diff_id);
-        match find(&fs, path).map_err(StoreError::io("examining", &fs))? {
+fn inherited(below: &[Link<'_>], path: &[u8]) -> Result<Option<Attributes>, StoreError> {
+    for layer in below.iter().rev() {
+        let meta = layer.meta;
+        match layer.find(path)? {
             Found::Nothing => {}
             Found::Hidden => return Ok(None),
             Found::Dir { fd, stat, cut } => {
                 // They are written down in order.
                 if meta.implicit_dirs.binary_search_by(|implicit| implicit.0.as_slice().cmp(path)).is_err() {
-                    return attributes(&fd, &stat).map(Some).map_err(StoreError::io("examining", &fs));
+                    return layer.attributes(&fd, &stat).map(Some);
                 }
                 if cut || meta.opaque_root {
                     return Ok(None);
@@ -117,8 +172,8 @@ fn inherited(layout: &Layout, below: &[LayerMeta], path: &[u8]) -> Result<Option
 }
 
 /// Looks a path up in one layer as overlay does: link by link is not followed, marks on the way are noted.
-fn find(fs: &Path, path: &[u8]) -> Result<Found, Errno> {
-    let mut fd = open_dir(rustix::fs::CWD, fs.as_os_str().as_encoded_bytes())?;
+fn find(files: &OwnedFd, path: &[u8]) -> Result<Found, Errno> {
+    let mut fd = open_dir(files, b".")?;
     let mut cut = false;
     for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
         cut |= marks::hides_all(&fd)?;
@@ -168,7 +223,7 @@ fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
 }
 
 /// Makes the folders in `fixup`. Those on the way that are right as they are get the attributes of the layer's own ones.
-fn build(fixup: &Path, own: &Path, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
+fn build(fixup: &Path, own: &Link<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
     let mut all: BTreeMap<Vec<u8>, Attributes> = wrong.clone();
     for path in wrong.keys() {
         for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
@@ -194,14 +249,12 @@ fn build(fixup: &Path, own: &Path, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Res
     Ok(())
 }
 
-fn add_own(all: &mut BTreeMap<Vec<u8>, Attributes>, own: &Path, path: &[u8]) -> Result<(), StoreError> {
+fn add_own(all: &mut BTreeMap<Vec<u8>, Attributes>, own: &Link<'_>, path: &[u8]) -> Result<(), StoreError> {
     if all.contains_key(path) {
         return Ok(());
     }
-    let found = find(own, path).map_err(StoreError::io("examining", own))?;
-    if let Found::Dir { fd, stat, .. } = found {
-        let attributes = attributes(&fd, &stat).map_err(StoreError::io("examining", own))?;
-        all.insert(path.to_vec(), attributes);
+    if let Found::Dir { fd, stat, .. } = own.find(path)? {
+        all.insert(path.to_vec(), own.attributes(&fd, &stat)?);
     }
     Ok(())
 }

@@ -2,24 +2,35 @@
 //!
 //! Whoever changes a layer's record holds the store's lock alone: two changes at once would lose one of them.
 //!
-//! A layer's folder holds `fs/`, ready to be an overlay lower directory, and `meta.json`. It appears by one rename, under the digest
-//! of what was unpacked into it. A layer that another boot left unsynced is never used.
+//! A layer's folder holds `fs/`, ready to be an overlay lower directory, or `fs.erofs`, which is ready when it is mounted; and `meta.json`. It
+//! appears by one rename, under the digest of what was unpacked into it. A layer that another boot left unsynced is never used.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    layout::{Layout, boot_id},
+    erofs,
+    layout::{Layout, boot_id, open_folder},
     record::{self, Lease},
     tree::{self, TreeSummary},
 };
 use crate::{
     commit::{self, Durability},
+    config::LayerFormat,
     digest::Digest,
     error::StoreError,
     unpack::Unpacked,
 };
+
+/// A layer's files in a folder.
+pub(super) const FOLDER: &str = "fs";
+/// A layer's files in a file system image.
+pub(super) const IMAGE: &str = "fs.erofs";
 
 /// What is known about a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,16 +110,27 @@ fn meta_path(layer: &Path) -> PathBuf {
 
 /// The layer's record, if the layer may be used.
 pub(crate) fn usable(layout: &Layout, diff_id: &Digest) -> Result<Option<LayerMeta>, StoreError> {
-    let meta: Option<LayerMeta> = commit::read_json(&meta_path(&layout.layer(diff_id)))?;
-    match meta {
-        Some(meta) if meta.diff_id == *diff_id && meta.is_intact(&boot_id()?) => Ok(Some(meta)),
-        _ => Ok(None),
-    }
+    let layer = layout.layer(diff_id);
+    let meta: Option<LayerMeta> = commit::read_json(&meta_path(&layer))?;
+    let Some(meta) = meta else { return Ok(None) };
+    let mountable = || layout.layers == LayerFormat::Erofs || !layer.join(IMAGE).exists();
+    let usable = meta.diff_id == *diff_id && meta.is_intact(&boot_id()?) && mountable();
+    Ok(usable.then_some(meta))
 }
 
-/// Where the layer's files are.
-pub(crate) fn fs(layout: &Layout, diff_id: &Digest) -> PathBuf {
-    layout.layer(diff_id).join("fs")
+/// Where the layer's files are: a folder, or an image of a file system.
+pub(crate) fn files(layer: &Path) -> PathBuf {
+    let image = layer.join(IMAGE);
+    if image.exists() { image } else { layer.join(FOLDER) }
+}
+
+/// The layer's files, open as a folder.
+pub(super) fn open(layer: &Path) -> Result<OwnedFd, StoreError> {
+    let image = layer.join(IMAGE);
+    match erofs::mount(&image) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open_folder(&layer.join(FOLDER)),
+        mounted => mounted.map_err(StoreError::io("mounting", image)),
+    }
 }
 
 /// Moves a staged layer to its place. If another one got there first, ours is dropped by its owner and the other one learns
@@ -189,7 +211,8 @@ pub(crate) fn all(layout: &Layout) -> Result<Vec<(PathBuf, Option<LayerMeta>)>, 
 
 /// What a layer's files look like; nobody's pull waits for it.
 fn look(layout: &Layout, diff_id: &Digest) -> Option<TreeSummary> {
-    let looked = tree::summarize(&fs(layout, diff_id));
+    let path = layout.layer(diff_id);
+    let looked = open(&path).and_then(|files| tree::summarize(&files, &path));
     looked.inspect_err(|error| tracing::debug!(%error, "a layer vanished while it was looked at")).ok()
 }
 

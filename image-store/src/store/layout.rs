@@ -14,13 +14,16 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::{
     commit::{self, Durability},
+    config::LayerFormat,
     digest::Digest,
     error::StoreError,
     reference::Reference,
 };
 
 /// The format of everything below the root. A change that older code would misread needs a new one.
-const FORMAT: &str = "oci-rs image store 1\n";
+const FORMAT: &str = "oci-rs image store 2\n";
+/// The one before, which had no layers in images and is read as it is.
+const EARLIER: &str = "oci-rs image store 1\n";
 
 /// The folders of a store.
 pub(super) const FOLDERS: [&str; 9] =
@@ -34,21 +37,23 @@ pub(crate) struct Layout {
     root: PathBuf,
     /// Open from before the first write, so that the kernel tells it of every write that fails.
     root_fd: Arc<OwnedFd>,
+    /// What new layers become.
+    pub(crate) layers: LayerFormat,
 }
 
 impl Layout {
     /// Makes the folders of a new store, or checks the format of an old one.
-    pub(crate) fn open(root: &Path) -> Result<Layout, StoreError> {
+    pub(crate) fn open(root: &Path, layers: LayerFormat) -> Result<Layout, StoreError> {
         // Images hold setuid programs: nobody but us may even look (CVE-2021-41091).
         make_folder(root)?;
-        let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?) };
+        let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?), layers };
         for folder in FOLDERS {
             make_folder(&root.join(folder))?;
         }
         let _adding = layout.lock(false)?;
         match layout.version()? {
             Version::Ours => {}
-            Version::Missing => layout.write_version()?,
+            Version::Missing | Version::Earlier => layout.write_version()?,
             Version::Other(found) => {
                 return Err(StoreError::Version { path: root.to_owned(), found, expected: FORMAT.trim_ascii_end() });
             }
@@ -58,7 +63,8 @@ impl Layout {
 
     /// Paths of a store as it is: nothing is made and nothing is checked.
     pub(super) fn of(root: &Path) -> Result<Layout, StoreError> {
-        Ok(Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?) })
+        let layers = LayerFormat::default();
+        Ok(Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?), layers })
     }
 
     /// The format on disk.
@@ -66,6 +72,7 @@ impl Layout {
         let path = self.root.join("VERSION");
         match std::fs::read(&path) {
             Ok(found) if found == FORMAT.as_bytes() => Ok(Version::Ours),
+            Ok(found) if found == EARLIER.as_bytes() => Ok(Version::Earlier),
             Ok(found) => Ok(Version::Other(String::from_utf8_lossy(&found).trim().chars().take(100).collect())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Version::Missing),
             Err(error) => Err(StoreError::io("reading", path)(error)),
@@ -152,6 +159,8 @@ impl Layout {
 pub(super) enum Version {
     /// What this build writes.
     Ours,
+    /// What an earlier build wrote and this one reads.
+    Earlier,
     /// There is no such file.
     Missing,
     /// Something else.
@@ -198,24 +207,33 @@ mod tests {
     fn opens_twice_and_stays_private() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("images");
-        Layout::open(&root).unwrap();
+        Layout::open(&root, LayerFormat::Folder).unwrap();
         std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).unwrap();
-        Layout::open(&root).unwrap();
+        Layout::open(&root, LayerFormat::Folder).unwrap();
         assert_eq!(std::fs::metadata(&root).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn takes_over_an_earlier_format() {
+        let folder = tempfile::tempdir().unwrap();
+        let version = folder.path().join("VERSION");
+        std::fs::write(&version, EARLIER).unwrap();
+        Layout::open(folder.path(), LayerFormat::Folder).unwrap();
+        assert_eq!(std::fs::read_to_string(&version).unwrap(), FORMAT);
     }
 
     #[test]
     fn refuses_another_format() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("VERSION"), "oci-rs image store 9\n").unwrap();
-        let error = Layout::open(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("store 9") && error.contains("store 1"), "{error}");
+        let error = Layout::open(folder.path(), LayerFormat::Folder).unwrap_err().to_string();
+        assert!(error.contains("store 9") && error.contains("store 2"), "{error}");
     }
 
     #[test]
     fn lease_names_cannot_leave_their_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let layout = Layout::open(folder.path()).unwrap();
+        let layout = Layout::open(folder.path(), LayerFormat::Folder).unwrap();
         let path = layout.lease("../../etc/passwd");
         assert_eq!(path.parent().unwrap(), folder.path().join("leases"));
     }

@@ -3,6 +3,7 @@
 //! Several processes use one store at once. Everything appears by rename, leases are files, and one lock orders those who add
 //! (shared) against those who take away (alone).
 
+mod erofs;
 mod fixup;
 mod flight;
 mod fsck;
@@ -30,9 +31,13 @@ use std::{
 use flight::Flights;
 use tokio::sync::{Notify, Semaphore};
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use erofs::mount as mount_image;
 pub use fsck::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity, fsck};
 pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use layout::open_folder;
 pub use record::{Access, ImageRecord, LayerRecord};
 pub(crate) use record::{Lease, Source, now};
 use retention::Wish;
@@ -51,7 +56,7 @@ use crate::{
     pull::Resolved,
     reference::Reference,
     registry::{Endpoints, auth},
-    unpack::Unpacked,
+    unpack::{Memory, Unpacked},
 };
 
 /// How long commits are gathered before one sync makes them last.
@@ -68,8 +73,8 @@ pub struct Store {
 /// What an image's root is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stack {
-    /// Topmost first.
-    pub(crate) folders: Vec<PathBuf>,
+    /// Topmost first: folders, and images of file systems.
+    pub(crate) layers: Vec<PathBuf>,
     /// Some of them have marks that overlayfs does not read.
     pub(crate) copy_only: bool,
 }
@@ -86,8 +91,11 @@ pub(crate) struct Inner {
     pub(crate) verify_access: bool,
     retention: Option<Retention>,
     pub(crate) downloads: Semaphore,
+    /// Of layers that become images.
+    pub(crate) memory: Memory,
     staging: OnceLock<Staging>,
     making_staging: Mutex<()>,
+    known_fixups: fixup::Known,
     layers: Flights<Digest, turn::Waiting>,
     names: Flights<Asker>,
     resolved: Mutex<HashMap<Asker, (Instant, Arc<Resolved>)>>,
@@ -96,6 +104,8 @@ pub(crate) struct Inner {
     sync_due: AtomicBool,
     /// Something may go now, or the disk is fuller than before.
     changed: Notify,
+    /// To be told when layers were removed.
+    on_removal: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -110,7 +120,7 @@ impl Store {
         if rustls::crypto::ring::default_provider().install_default().is_err() {
             tracing::trace!("a TLS provider is installed already");
         }
-        let layout = Layout::open(&config.root)?;
+        let layout = Layout::open(&config.root, config.layers)?;
         let inner = Inner {
             layout,
             platform: Platform::host(),
@@ -120,14 +130,17 @@ impl Store {
             retention: config.retention,
             downloads: Semaphore::new(config.limits.parallel.max(1)),
             limits: config.limits,
+            memory: Memory::default(),
             staging: OnceLock::new(),
             making_staging: Mutex::default(),
+            known_fixups: fixup::Known::default(),
             layers: Flights::default(),
             names: Flights::default(),
             resolved: Mutex::default(),
             consents: Mutex::default(),
             sync_due: AtomicBool::new(false),
             changed: Notify::new(),
+            on_removal: OnceLock::new(),
         };
         Ok(Store { inner: Arc::new(inner) })
     }
@@ -147,9 +160,17 @@ impl Store {
         Ok(())
     }
 
+    /// Has somebody told each time after this process removed layers, before their space is counted on: whoever holds files of them open,
+    /// a mount for instance, keeps it. The first caller is.
+    pub fn on_removal(&self, tell: impl Fn() + Send + Sync + 'static) {
+        if self.inner.on_removal.set(Box::new(tell)).is_err() {
+            tracing::debug!("somebody is told of removed layers already");
+        }
+    }
+
     /// Removes the images that the policy lets go, and layers without an image.
     pub fn retain(&self, policy: &Retention) -> Result<RetentionReport, StoreError> {
-        sweep::retain(&self.inner.layout, policy, Wish::Policy)
+        self.inner.retain(policy, Wish::Policy)
     }
 
     /// Waits until [`Store::retain`] may find more than last time. For one waiter.
@@ -207,6 +228,15 @@ impl Store {
 }
 
 impl Inner {
+    /// Removes images and layers that may go, and tells of it.
+    pub(super) fn retain(&self, policy: &Retention, wish: Wish) -> Result<RetentionReport, StoreError> {
+        let report = sweep::retain(&self.layout, policy, wish);
+        if let Some(tell) = self.on_removal.get() {
+            tell();
+        }
+        report
+    }
+
     /// What is known about an image.
     pub(crate) fn image(&self, reference: &Reference) -> Result<Option<ImageRecord>, StoreError> {
         let record: Option<ImageRecord> = commit::read_json(&self.layout.image(reference))?;
@@ -307,10 +337,11 @@ impl Inner {
 
     /// Gives a verified layer its place.
     pub(crate) fn commit_layer(&self, staged: &Staged, unpacked: &Unpacked) -> Result<(), StoreError> {
+        staged.settle(unpacked)?;
         layer::commit(&self.layout, staged.path(), &LayerMeta::new(unpacked)?)
     }
 
-    /// Completes a lease: the folders to mount, topmost first, and whether they can only be copied.
+    /// Completes a lease: the layers to mount, topmost first, and whether they can only be copied.
     pub(crate) fn mountable(&self, lease: &mut Lease) -> Result<Stack, StoreError> {
         let mut chain = Vec::new();
         for diff_id in &lease.layers {
@@ -321,33 +352,33 @@ impl Inner {
             chain.push(meta);
         }
         let _adding = self.layout.lock(false)?;
-        let mut folders = Vec::new();
+        let mut layers = Vec::new();
         lease.fixups.clear();
         for (at, meta) in chain.iter().enumerate() {
             if meta.opaque_root {
                 // The kernel ignores the mark on a layer's root, so what lies below is left out.
-                folders.clear();
+                layers.clear();
             }
-            folders.push(layer::fs(&self.layout, &meta.diff_id));
+            layers.push(layer::files(&self.layout.layer(&meta.diff_id)));
             if meta.implicit_dirs.is_empty() {
                 continue;
             }
             failpoint::at("mountable-before-fixup");
-            if let Some(key) = fixup::make(&self.layout, self.staging()?, &chain[..=at])? {
-                folders.push(self.layout.fixup(&key).join("fs"));
+            if let Some(key) = fixup::make(&self.layout, self.staging()?, &chain[..=at], &self.known_fixups)? {
+                layers.push(self.layout.fixup(&key).join(layer::FOLDER));
                 lease.fixups.push(key);
             }
         }
-        if folders.is_empty() {
-            folders.push(self.empty_layer()?);
+        if layers.is_empty() {
+            layers.push(self.empty_layer()?);
         }
         lease.ready = true;
         failpoint::at("mountable-before-lease");
         lease.write(&self.layout)?;
         failpoint::at("mountable-before-touch");
         lease.touch_image(&self.layout)?;
-        folders.reverse();
-        Ok(Stack { folders, copy_only: chain.iter().any(|meta| meta.copy_only) })
+        layers.reverse();
+        Ok(Stack { layers, copy_only: chain.iter().any(|meta| meta.copy_only) })
     }
 
     /// What an image without layers is made of.

@@ -24,7 +24,7 @@ impl Inner {
     pub(crate) async fn makes_room(self: &Arc<Self>, failure: &PullError) -> bool {
         let (PullError::DiskFull { missing, .. }, Some(policy)) = (failure, self.retention) else { return false };
         let (inner, wish) = (Arc::clone(self), missing.map_or(Wish::All, Wish::Bytes));
-        let removed = blocking(move || sweep::retain(&inner.layout, &policy, wish)).await;
+        let removed = blocking(move || inner.retain(&policy, wish)).await;
         match removed {
             Ok(report) => {
                 for image in &report.removed {

@@ -4,16 +4,25 @@
 //! live without guessing by process ids. A [`Staged`] layer removes itself unless it was committed.
 
 use std::{
-    fs, io,
-    os::fd::OwnedFd,
+    fs::{self, File},
+    io,
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use rustix::fs::FlockOperation;
 use tokio::sync::mpsc;
 
-use super::layout::{Layout, open_folder};
-use crate::{commit, error::StoreError};
+use super::{
+    layer,
+    layout::{Layout, open_folder},
+};
+use crate::{
+    commit,
+    config::LayerFormat,
+    error::StoreError,
+    unpack::{Memory, Output, Unpacked},
+};
 
 /// This process's staging folder.
 #[derive(Debug)]
@@ -122,7 +131,33 @@ impl Staged {
     }
 
     pub(crate) fn fs(&self) -> PathBuf {
-        self.path.join("fs")
+        self.path.join(layer::FOLDER)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.path.join(layer::IMAGE)
+    }
+
+    /// What a layer of this store is unpacked into.
+    pub(crate) fn output(&self, format: LayerFormat, memory: &Memory) -> Result<Output, StoreError> {
+        let (fs, image) = (self.fs(), self.image());
+        let folder = open_folder(&fs)?;
+        let make = || File::options().read(true).write(true).create_new(true).mode(0o600).open(&image);
+        let image = (format == LayerFormat::Erofs).then(make).transpose();
+        let image = image.map_err(StoreError::io("creating", self.image()))?;
+        Ok(Output { folder, image: image.map(|file| (file, memory.clone())) })
+    }
+
+    /// Removes what the layer's files did not go to.
+    pub(crate) fn settle(&self, unpacked: &Unpacked) -> Result<(), StoreError> {
+        let (path, removed) = match unpacked.image {
+            true => (self.fs(), fs::remove_dir(self.fs())),
+            false => (self.image(), fs::remove_file(self.image())),
+        };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::io("removing", path)(error)),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -15,7 +15,6 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::layout::open_folder;
 use crate::{
     digest::{Algorithm, Digest, Hasher},
     error::StoreError,
@@ -51,13 +50,12 @@ impl TreeSummary {
     }
 }
 
-/// Walks a layer's tree. Follows no link; needs one open folder at a time.
-pub(crate) fn summarize(root: &Path) -> Result<TreeSummary, StoreError> {
-    let top = open_folder(root)?;
+/// Walks a layer's tree, which errors call `root`. Follows no link; needs one open folder at a time.
+pub(crate) fn summarize(top: &OwnedFd, root: &Path) -> Result<TreeSummary, StoreError> {
     let mut walk = Walk { hasher: Hasher::new(Algorithm::Sha256), entries: 0, bytes: 0, buffer: vec![0; XATTR_BYTES] };
     let mut waiting = vec![Vec::new()];
     while let Some(path) = waiting.pop() {
-        walk.folder(&top, &path, &mut waiting)
+        walk.folder(top, &path, &mut waiting)
             .map_err(StoreError::io("examining", root.join(String::from_utf8_lossy(&path).as_ref())))?;
     }
     Ok(TreeSummary { entries: walk.entries, bytes: walk.bytes, digest: walk.hasher.finish() })
@@ -165,6 +163,11 @@ mod tests {
     };
 
     use super::*;
+    use crate::store::layout::open_folder;
+
+    fn summarize(root: &Path) -> Result<TreeSummary, StoreError> {
+        super::summarize(&open_folder(root)?, root)
+    }
 
     fn make(root: &Path) {
         fs::create_dir_all(root.join("b/c")).unwrap();

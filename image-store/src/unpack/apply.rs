@@ -22,7 +22,6 @@ use super::{
     attributes::{self, Attributes, NotSet},
     header::Kind,
     name::{self, Target},
-    pax::Xattrs,
     tree::{Dir, LookupError, Tree, is_within, take_within},
 };
 use crate::config::Limits;
@@ -30,7 +29,7 @@ use crate::config::Limits;
 /// Applies the entries of one layer.
 pub(crate) struct Applier {
     pub(super) tree: Tree,
-    limits: Limits,
+    pub(super) limits: Limits,
     owner: (u32, u32),
     /// By canonical path; the last entry for a folder counts.
     pub(super) dirs: BTreeMap<Vec<u8>, DirRecord>,
@@ -40,7 +39,7 @@ pub(crate) struct Applier {
     /// A mark is not one that overlayfs reads.
     pub(super) copy_only: bool,
     /// Sizes of sparse files as they appear.
-    apparent: u64,
+    pub(super) apparent: u64,
     /// Bytes that `dirs`, `whiteouts` and `opaque` hold, or held once.
     kept: usize,
     pub(super) not_set: NotSet,
@@ -56,6 +55,8 @@ pub(crate) struct Applied {
     pub(crate) not_set: NotSet,
     /// The file system refused overlayfs's marks, see [`super::marks`].
     pub(crate) copy_only: bool,
+    /// Its files are in an image, not in a folder.
+    pub(crate) image: bool,
 }
 
 /// What an entry said about a folder.
@@ -110,11 +111,7 @@ impl Applier {
 
     /// Folders that no entry describes take an inode and memory like any other.
     fn check_amount(&self) -> Result<(), UnpackError> {
-        let limit = self.limits.entries;
-        if self.entries.saturating_add(self.tree.made() as u64) > limit {
-            return Err(UnpackError::refused(b"", format!("the layer has more than {limit} entries")));
-        }
-        Ok(())
+        super::check_entries(self.entries.saturating_add(self.tree.made() as u64), &self.limits)
     }
 
     fn keep(&mut self, bytes: usize) -> Result<(), UnpackError> {
@@ -130,15 +127,9 @@ impl Applier {
         Ok(())
     }
 
-    fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Rc<Dir>, UnpackError> {
+    pub(super) fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Rc<Dir>, UnpackError> {
         let made = self.tree.made();
-        let parent = self.tree.dir(path, true).map_err(|error| match error {
-            LookupError::Missing | LookupError::NotADir => {
-                UnpackError::refused(entry, "its parent is no folder of this layer")
-            }
-            LookupError::TooDeep => UnpackError::refused(entry, "it lies too deep, or behind too many links"),
-            LookupError::Io(error) => UnpackError::disk(entry, "opening its parent", error),
-        })?;
+        let parent = self.tree.dir(path, true).map_err(|error| super::no_parent(entry, error))?;
         let new = self.tree.made() - made;
         if new > 0 {
             self.check_amount()?;
@@ -147,7 +138,7 @@ impl Applier {
         Ok(parent)
     }
 
-    fn root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
+    pub(super) fn root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
         self.tree.made_explicit(b"");
         let (_, stat) = self.tree.open_dir(b"").map_err(|error| lookup(&entry.name, error))?;
         self.remember(Vec::new(), stat.st_ino, entry)
@@ -159,7 +150,7 @@ impl Applier {
             uid: entry.uid,
             gid: entry.gid,
             mtime: entry.mtime,
-            xattrs: self.xattrs(entry)?,
+            xattrs: attributes::allowed(entry, &self.limits, &mut self.not_set)?,
         };
         self.keep(path.len() + attributes.size())?;
         self.dirs.insert(path, DirRecord { inode, attributes });
@@ -180,7 +171,7 @@ impl Applier {
         archive: &mut Archive<R>,
     ) -> Result<(), UnpackError> {
         match entry.kind {
-            Kind::File => self.file(entry, parent, name, archive),
+            Kind::File => self.file(entry, parent, name, |applier, fd| applier.write(entry, fd, archive)),
             Kind::Dir => self.dir(entry, parent, name),
             Kind::Symlink => self.symlink(entry, parent, name),
             Kind::HardLink => self.hard_link(entry, parent, name),
@@ -232,19 +223,20 @@ impl Applier {
         Ok(())
     }
 
-    fn file<R: BufRead>(
+    /// A regular file, whose data `fill` writes.
+    pub(super) fn file(
         &mut self,
         entry: &Entry,
         parent: &Rc<Dir>,
         name: &[u8],
-        archive: &mut Archive<R>,
+        fill: impl FnOnce(&mut Self, &OwnedFd) -> Result<(), UnpackError>,
     ) -> Result<(), UnpackError> {
-        let xattrs = self.xattrs(entry)?;
+        let xattrs = attributes::allowed(entry, &self.limits, &mut self.not_set)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         let fd = self.replacing(entry, parent, name, || rustix::fs::openat(&**parent, name, flags, mode))?;
         let disk = |action: &'static str| move |errno: Errno| UnpackError::disk(&entry.name, action, errno.into());
-        self.write(entry, &fd, archive)?;
+        fill(self, &fd)?;
         if (entry.uid, entry.gid) != self.owner {
             let (uid, gid) = attributes::owner(entry.uid, entry.gid);
             rustix::fs::fchown(&fd, uid, gid).map_err(disk("setting its owner"))?;
@@ -272,10 +264,7 @@ impl Applier {
             }
         };
         self.apparent = self.apparent.saturating_add(sparse.size);
-        if self.apparent > self.limits.layer_bytes {
-            let limit = self.limits.layer_bytes;
-            return Err(UnpackError::refused(&entry.name, format!("sparse files of more than {limit} bytes")));
-        }
+        super::check_apparent(entry, self.apparent, &self.limits)?;
         let disk = |errno: Errno| UnpackError::disk(&entry.name, "writing it", errno.into());
         rustix::fs::ftruncate(fd, sparse.size).map_err(disk)?;
         for (offset, length) in &sparse.segments {
@@ -294,7 +283,7 @@ impl Applier {
         Ok(())
     }
 
-    fn dir(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+    pub(super) fn dir(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
         let make = || rustix::fs::mkdirat(&**parent, name, Mode::from_raw_mode(0o755));
         let stat = || rustix::fs::statat(&**parent, name, AtFlags::SYMLINK_NOFOLLOW);
         let disk = |errno: Errno| UnpackError::disk(&entry.name, "creating it", errno.into());
@@ -315,20 +304,20 @@ impl Applier {
         self.remember(path, stat.st_ino, entry)
     }
 
-    fn symlink(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
-        if entry.link.is_empty() || entry.link.contains(&0) || entry.link.len() > 4095 {
-            return Err(UnpackError::refused(&entry.name, "a symbolic link with an impossible target"));
-        }
+    pub(super) fn symlink(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+        super::check_target(entry)?;
         self.replacing(entry, parent, name, || rustix::fs::symlinkat(&entry.link[..], &**parent, name))?;
         self.finish_node(entry, parent, name)
     }
 
-    fn node(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8], kind: FileType) -> Result<(), UnpackError> {
-        let (Ok(major @ ..=0xfff), Ok(minor @ ..=0xf_ffff)) =
-            (u32::try_from(entry.device.0), u32::try_from(entry.device.1))
-        else {
-            return Err(UnpackError::refused(&entry.name, "a device number out of range"));
-        };
+    pub(super) fn node(
+        &mut self,
+        entry: &Entry,
+        parent: &Rc<Dir>,
+        name: &[u8],
+        kind: FileType,
+    ) -> Result<(), UnpackError> {
+        let (major, minor) = super::device(entry)?;
         let device = rustix::fs::makedev(major, minor);
         let mode = Mode::from_raw_mode(entry.mode);
         self.replacing(entry, parent, name, || rustix::fs::mknodat(&**parent, name, kind, mode, device))?;
@@ -337,7 +326,7 @@ impl Applier {
 
     /// Owner, special mode bits, attributes and time of what has no descriptor to set them by. It was made just now and by us.
     fn finish_node(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
-        let xattrs = self.xattrs(entry)?;
+        let xattrs = attributes::allowed(entry, &self.limits, &mut self.not_set)?;
         let disk = |action: &'static str| move |errno: Errno| UnpackError::disk(&entry.name, action, errno.into());
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         if (entry.uid, entry.gid) != self.owner {
@@ -357,7 +346,7 @@ impl Applier {
     }
 
     /// A second name for something that this layer made before. Its attributes are those of the first name.
-    fn hard_link(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+    pub(super) fn hard_link(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
         let refuse = |problem: &str| UnpackError::refused(&entry.name, problem);
         let target = name::clean(&entry.link).map_err(|problem| refuse(&format!("hard link target: {problem}")))?;
         let (target_parent, target_name) = name::split(&target);
@@ -384,24 +373,6 @@ impl Applier {
         self.replacing(entry, parent, name, || {
             rustix::fs::linkat(&*target_parent, target_name, &**parent, name, AtFlags::empty())
         })
-    }
-
-    /// The extended attributes that images may set and that the kernel knows for this kind of file.
-    fn xattrs(&mut self, entry: &Entry) -> Result<Xattrs, UnpackError> {
-        let mut total = 0;
-        let mut kept = Vec::new();
-        for (key, value) in &entry.xattrs {
-            total += key.len() + value.len();
-            if value.len() > self.limits.xattr_bytes || total > self.limits.xattr_total_bytes || key.len() > 255 {
-                return Err(UnpackError::refused(&entry.name, "its extended attributes are too large"));
-            }
-            if attributes::is_set_on(entry.kind, key) {
-                kept.push((key.clone(), value.clone()));
-            } else {
-                self.not_set.note(key);
-            }
-        }
-        Ok(kept)
     }
 }
 

@@ -10,7 +10,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::{UnpackError, header::Kind, pax::Xattrs, tree::Dir};
+use super::{UnpackError, archive::Entry, header::Kind, pax::Xattrs, tree::Dir};
+use crate::config::Limits;
 
 /// Attributes of a folder, set when nothing is made in it any more.
 pub(super) struct Attributes {
@@ -117,7 +118,7 @@ fn each(xattrs: &Xattrs, not_set: &mut NotSet, set: impl Fn(&[u8], &[u8]) -> Res
 
 /// Whether an image may set this attribute, and the kernel knows it for this kind of file: `user.*` on files and folders, access
 /// lists on everything but links, default access lists on folders, capabilities on everything.
-pub(super) fn is_set_on(kind: Kind, key: &[u8]) -> bool {
+fn is_set_on(kind: Kind, key: &[u8]) -> bool {
     let holds_data = matches!(kind, Kind::File | Kind::Dir);
     match key {
         b"security.capability" => true,
@@ -125,6 +126,24 @@ pub(super) fn is_set_on(kind: Kind, key: &[u8]) -> bool {
         b"system.posix_acl_default" => kind == Kind::Dir,
         key => holds_data && key.starts_with(b"user.") && !key.starts_with(b"user.overlay."),
     }
+}
+
+/// The extended attributes of an entry that images may set and that the kernel knows for its kind of file.
+pub(super) fn allowed(entry: &Entry, limits: &Limits, not_set: &mut NotSet) -> Result<Xattrs, UnpackError> {
+    let mut total = 0;
+    let mut kept = Vec::new();
+    for (key, value) in &entry.xattrs {
+        total += key.len() + value.len();
+        if value.len() > limits.xattr_bytes || total > limits.xattr_total_bytes || key.len() > 255 {
+            return Err(UnpackError::refused(&entry.name, "its extended attributes are too large"));
+        }
+        if is_set_on(entry.kind, key) {
+            kept.push((key.clone(), value.clone()));
+        } else {
+            not_set.note(key);
+        }
+    }
+    Ok(kept)
 }
 
 /// Owner and group as the system calls want them.

@@ -33,7 +33,7 @@ impl Applier {
         self.finish_dirs()?;
         let implicit = self.tree.implicit().iter().cloned().collect();
         let (entries, copy_only, not_set) = (self.entries, self.copy_only, self.not_set);
-        Ok(Applied { entries, implicit, opaque_root, not_set, copy_only })
+        Ok(Applied { entries, implicit, opaque_root, not_set, copy_only, image: false })
     }
 
     fn whiteout(&mut self, parent: &[u8], name: &[u8]) -> Result<(), UnpackError> {

@@ -1,4 +1,4 @@
-//! A layer's blob, as it arrives → a folder in overlay form, both digests computed on the way.
+//! A layer's blob, as it arrives → its files in overlay form, both digests computed on the way.
 //!
 //! [`unpack`] runs on threads of its own, never on the runtime's: one that inflates, and one that writes and is confined to the
 //! folder. Small layers inflate on the writing thread too, which is cheaper on a busy machine. An image's bytes are hostile: what
@@ -10,6 +10,7 @@ mod attributes;
 mod finish;
 mod gzip;
 mod header;
+mod image;
 pub(crate) mod marks;
 mod name;
 pub(crate) mod pax;
@@ -18,17 +19,24 @@ pub(crate) mod stream;
 pub(crate) mod tree;
 
 use std::{
-    io::{self, BufReader},
+    fs::File,
+    io::{self, BufRead, BufReader},
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
     thread,
 };
 
 pub(crate) use apply::Applied;
 use apply::Applier;
 pub(crate) use archive::Archive;
+use archive::Entry;
 pub(crate) use header::Kind;
+use image::ImageApplier;
+pub(crate) use image::Memory;
+pub use image::SampleImage;
 use rustix::io::Errno;
 use stream::{Decoder, Feed, Hashed, Pipe};
+use tree::LookupError;
 
 use crate::{
     buffers,
@@ -110,12 +118,23 @@ pub(crate) struct Unpacked {
     pub(crate) implicit: Vec<Vec<u8>>,
     pub(crate) opaque_root: bool,
     pub(crate) copy_only: bool,
+    /// Its files are in an image, not in a folder.
+    pub(crate) image: bool,
 }
 
-/// Unpacks a blob into an empty folder. Blocks; for a thread of the caller's. `side_by_side` inflates on a thread of its own.
+/// Where a layer's files go.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// An empty folder.
+    pub(crate) folder: OwnedFd,
+    /// An empty file, to be read and written, which becomes an EROFS image, unless the layer has more files than are kept in memory.
+    pub(crate) image: Option<(File, Memory)>,
+}
+
+/// Unpacks a blob. Blocks; for a thread of the caller's. `side_by_side` inflates on a thread of its own.
 pub(crate) fn unpack(
     feed: Feed,
-    root: OwnedFd,
+    output: Output,
     diff_algorithm: Algorithm,
     side_by_side: bool,
     limits: &Limits,
@@ -123,13 +142,9 @@ pub(crate) fn unpack(
     let seen = feed.seen();
     let mut decoder = Decoder::new(feed, limits)?;
     let confined = |reader: Box<dyn io::BufRead + Send + '_>| {
-        sys::confine_thread(root.as_fd())
+        sys::confine_thread(output.folder.as_fd())
             .map_err(|error| UnpackError::disk(b"", "confining the unpacking thread", error))?;
-        let root = root.try_clone().map_err(|error| UnpackError::disk(b"", "opening the layer's folder", error))?;
-        let hashed = Hashed::new(reader, diff_algorithm, std::sync::Arc::clone(&seen), limits.clone());
-        let (applied, hashed) = write(hashed, root, limits)?;
-        let (_, diff_id, bytes) = hashed.finish();
-        Ok((applied, diff_id, bytes))
+        write(Hashed::new(reader, diff_algorithm, Arc::clone(&seen), limits.clone()), output, limits)
     };
     let result: Result<(Applied, Digest, u64), UnpackError> = thread::scope(|scope| {
         if side_by_side {
@@ -144,27 +159,101 @@ pub(crate) fn unpack(
         }
     })
     .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let (Applied { entries, implicit, opaque_root, not_set, copy_only }, diff_id, bytes) = result?;
+    let (Applied { entries, implicit, opaque_root, not_set, copy_only, image }, diff_id, bytes) = result?;
     let (blob, blob_bytes) = decoder.into_feed().finish()?;
     if not_set.count > 0 {
         let (count, first) = (not_set.count, not_set.first);
         tracing::warn!(layer = %blob, count, first, "extended attributes that an image may not set, or that nothing can hold here");
     }
-    Ok(Unpacked { blob, blob_bytes, diff_id, bytes, entries, implicit, opaque_root, copy_only })
+    Ok(Unpacked { blob, blob_bytes, diff_id, bytes, entries, implicit, opaque_root, copy_only, image })
 }
 
-pub(crate) fn write<R: io::BufRead>(
+/// Unpacks an archive; with what became of it, its digest and length.
+pub(crate) fn write<R: BufRead>(
     hashed: Hashed<R>,
-    root: OwnedFd,
+    output: Output,
     limits: &Limits,
-) -> Result<(Applied, Hashed<R>), UnpackError> {
+) -> Result<(Applied, Digest, u64), UnpackError> {
     let mut archive = Archive::new(hashed);
-    let mut applier = Applier::new(root, limits.clone());
     let mut last = Vec::new();
-    while let Some(entry) = archive.next().map_err(|error| error.after(&last))? {
-        applier.apply(&entry, &mut archive).map_err(|error| error.within(&entry.name))?;
-        last = entry.name;
-    }
+    let Output { folder, image } = output;
+    let mut applier = match image {
+        None => Applier::new(folder, limits.clone()),
+        Some((file, memory)) => {
+            let mut applier = ImageApplier::new(file, limits.clone(), memory)?;
+            let fits = each_entry(&mut archive, &mut last, |entry, archive| {
+                applier.apply(entry, archive)?;
+                Ok(!applier.is_full())
+            })?;
+            if fits {
+                let (_, diff_id, bytes) = archive.finish().map_err(|error| error.after(&last))?.finish();
+                return Ok((applier.finish(&diff_id)?, diff_id, bytes));
+            }
+            applier.into_folder(folder)?
+        }
+    };
+    each_entry(&mut archive, &mut last, |entry, archive| applier.apply(entry, archive).map(|()| true))?;
     let applied = applier.finish()?;
-    Ok((applied, archive.finish().map_err(|error| error.after(&last))?))
+    let (_, diff_id, bytes) = archive.finish().map_err(|error| error.after(&last))?.finish();
+    Ok((applied, diff_id, bytes))
+}
+
+/// Hands over one entry after the other, for as long as more are wanted. Whether the archive has ended.
+fn each_entry<R: BufRead>(
+    archive: &mut Archive<R>,
+    last: &mut Vec<u8>,
+    mut apply: impl FnMut(&Entry, &mut Archive<R>) -> Result<bool, UnpackError>,
+) -> Result<bool, UnpackError> {
+    while let Some(entry) = archive.next().map_err(|error| error.after(last))? {
+        let more = apply(&entry, archive).map_err(|error| error.within(&entry.name))?;
+        *last = entry.name;
+        if !more {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn check_entries(entries: u64, limits: &Limits) -> Result<(), UnpackError> {
+    let limit = limits.entries;
+    if entries > limit {
+        return Err(UnpackError::refused(b"", format!("the layer has more than {limit} entries")));
+    }
+    Ok(())
+}
+
+/// `bytes` are the sizes of sparse files as they appear.
+fn check_apparent(entry: &Entry, bytes: u64, limits: &Limits) -> Result<(), UnpackError> {
+    let limit = limits.layer_bytes;
+    if bytes > limit {
+        return Err(UnpackError::refused(&entry.name, format!("sparse files of more than {limit} bytes")));
+    }
+    Ok(())
+}
+
+/// A symbolic link's target is one that the kernel takes.
+fn check_target(entry: &Entry) -> Result<(), UnpackError> {
+    if entry.link.is_empty() || entry.link.contains(&0) || entry.link.len() > 4095 {
+        return Err(UnpackError::refused(&entry.name, "a symbolic link with an impossible target"));
+    }
+    Ok(())
+}
+
+/// A device's numbers, as far as Linux has them.
+fn device(entry: &Entry) -> Result<(u32, u32), UnpackError> {
+    match (u32::try_from(entry.device.0), u32::try_from(entry.device.1)) {
+        (Ok(major @ ..=0xfff), Ok(minor @ ..=0xf_ffff)) => Ok((major, minor)),
+        _ => Err(UnpackError::refused(&entry.name, "a device number out of range")),
+    }
+}
+
+/// Why an entry has no folder to stand in.
+fn no_parent(entry: &[u8], error: LookupError) -> UnpackError {
+    match error {
+        LookupError::Missing | LookupError::NotADir => {
+            UnpackError::refused(entry, "its parent is no folder of this layer")
+        }
+        LookupError::TooDeep => UnpackError::refused(entry, "it lies too deep, or behind too many links"),
+        LookupError::Io(error) => UnpackError::disk(entry, "opening its parent", error),
+    }
 }

@@ -13,19 +13,19 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat},
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat},
     io::Errno,
 };
 
 use super::name;
 
-const MAX_LINKS: usize = 40;
+pub(super) const MAX_LINKS: usize = 40;
 /// Folders inside each other: far more than anybody uses, few enough for one descriptor each.
 const MAX_DEPTH: usize = 512;
 /// As the kernel has it for one path (PATH_MAX with its NUL), but counted where links lead to.
 const MAX_PATH: usize = 4095;
 /// Steps of one lookup, those through links included.
-const MAX_STEPS: usize = 4096;
+pub(super) const MAX_STEPS: usize = 4096;
 const CACHED: usize = 256;
 
 /// An open folder of the layer.
@@ -218,11 +218,11 @@ impl Tree {
     }
 }
 
-fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
+pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
 }
 
-fn check_depth(path: &[u8]) -> Result<(), LookupError> {
+pub(super) fn check_depth(path: &[u8]) -> Result<(), LookupError> {
     let depth = path.iter().filter(|byte| **byte == b'/').count() + 1;
     if path.len() > MAX_PATH || depth > MAX_DEPTH { Err(LookupError::TooDeep) } else { Ok(()) }
 }
@@ -260,19 +260,14 @@ fn remove_all(parent: BorrowedFd<'_>, last: &[u8]) -> Result<(), Errno> {
     rustix::fs::unlinkat(parent, last, AtFlags::REMOVEDIR)
 }
 
-/// Opens the folder to unpack into.
-pub(crate) fn open_root(path: &std::path::Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::open_folder;
 
     fn tree() -> (tempfile::TempDir, Tree) {
         let folder = tempfile::tempdir().unwrap();
-        let tree = Tree::new(open_root(folder.path()).unwrap());
+        let tree = Tree::new(open_folder(folder.path()).unwrap());
         (folder, tree)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use image_store::{Limits, PullError};
+use image_store::{LayerFormat, Limits, PullError, StoreConfig};
 use kit::image::{Compression, Entry, Image, Layer, digest};
 
 use crate::{
@@ -81,7 +81,9 @@ async fn folders_that_nobody_describes_are_counted_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attributes_of_folders_do_not_pile_up_in_memory() {
-    let bench = Bench::full(Vec::new(), Limits { kept_bytes: 100_000, ..limits() });
+    let limits = Limits { kept_bytes: 100_000, ..limits() };
+    // An image of so many files becomes a folder before.
+    let bench = Bench::open(|config| StoreConfig { limits, layers: LayerFormat::Folder, ..config });
     let large = |at: usize| Entry::dir("d").xattr(&format!("user.{at}"), vec![b'x'; 3000]);
     refused_layer(&bench, Layer::of((0..40).map(large)), "names and attributes of folders").await;
     let names = (0..300).map(|at| Entry::whiteout(&format!("{:0>200}/{at:0>200}", at % 2)));

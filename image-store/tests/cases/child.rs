@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use image_store::{LoadRequest, Retention, Silent, Store, StoreConfig};
+use image_store::{LoadRequest, Retention, Silent, Store};
 
-use crate::common::{limits, request};
+use crate::common::{config, request};
 
 const SCENE: &str = "IMAGE_STORE_SCENE";
 const ROOT: &str = "IMAGE_STORE_ROOT";
@@ -109,7 +109,7 @@ pub fn was_killed(status: ExitStatus) -> bool {
 }
 
 pub fn open(root: &Path) -> Store {
-    Store::open(StoreConfig { root: root.to_owned(), limits: limits(), ..Default::default() }).unwrap()
+    Store::open(config(root)).unwrap()
 }
 
 /// No test of its own: this is what the other process does.

@@ -2,19 +2,24 @@
 
 use std::{
     collections::BTreeMap,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use image_store::{
-    Credentials, Image, Limits, Progress, PullError, PullEvent, PullRequest, RegistryConfig, Silent, Store, StoreConfig,
+    Credentials, Image, LayerFormat, Limits, Progress, PullError, PullEvent, PullRequest, RegistryConfig, Silent,
+    Store, StoreConfig,
 };
 use kit::{
     image::{self, Built, Entry, Layer},
     registry::Registry,
 };
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
 pub struct Bench {
     pub folder: tempfile::TempDir,
@@ -32,10 +37,30 @@ impl Bench {
     }
 
     pub fn full(registries: Vec<RegistryConfig>, limits: Limits) -> Self {
+        Self::open(|config| StoreConfig { limits, registries, ..config })
+    }
+
+    /// For what is only true of layers in folders.
+    pub fn in_folders() -> Self {
+        Self::open(|config| StoreConfig { layers: LayerFormat::Folder, ..config })
+    }
+
+    /// For what is only true of layers in images. `None`, said aloud, where the kernel cannot mount them.
+    #[allow(clippy::print_stdout, reason = "a skipped test says why")]
+    pub fn in_images() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let store =
-            Store::open(StoreConfig { root: folder.path().join("images"), limits, registries, ..Default::default() })
-                .unwrap();
+        let image = folder.path().join("image");
+        std::fs::write(&image, image_store::SampleImage::new().unwrap().bytes).unwrap();
+        if let Err(error) = mount(&image) {
+            println!("skipped: this kernel mounts no image from {}: {error}", folder.path().display());
+            return None;
+        }
+        Some(Self::open(|config| StoreConfig { layers: LayerFormat::Erofs, ..config }))
+    }
+
+    pub fn open(change: impl FnOnce(StoreConfig) -> StoreConfig) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(change(config(&folder.path().join("images")))).unwrap();
         Self { folder, registry: Registry::start(), store }
     }
 
@@ -45,14 +70,22 @@ impl Bench {
 
     /// The same folder as another process would open it.
     pub fn second_store(&self) -> Store {
-        Store::open(StoreConfig { root: self.root(), limits: limits(), ..Default::default() }).unwrap()
+        Store::open(config(&self.root())).unwrap()
     }
 
     pub fn push(&self, name: &str, image: &Built) -> String {
         self.registry.push(name, image)
     }
 
+    /// With layers as folders that can be looked into.
     pub async fn pull(&self, reference: &str) -> Result<Image, PullError> {
+        let mut image = self.lease(reference).await?;
+        image.layers = image.layers.iter().map(|layer| shown(layer)).collect();
+        Ok(image)
+    }
+
+    /// As [`Bench::pull`], with the layers where they are.
+    pub async fn lease(&self, reference: &str) -> Result<Image, PullError> {
         self.store.acquire(request(reference), "task", Arc::new(Silent)).await
     }
 
@@ -80,6 +113,72 @@ impl Bench {
     pub fn layer_count(&self) -> usize {
         std::fs::read_dir(self.root().join("layers")).unwrap().count()
     }
+}
+
+/// What a store in this folder is like. `OCI_RS_LAYERS=erofs` has all cases once more with layers in images.
+pub fn config(root: &Path) -> StoreConfig {
+    let layers = match std::env::var("OCI_RS_LAYERS").as_deref() {
+        Ok("erofs") => LayerFormat::Erofs,
+        Ok(other) => panic!("OCI_RS_LAYERS={other} is unknown"),
+        Err(_) => LayerFormat::Folder,
+    };
+    StoreConfig { root: root.to_owned(), limits: limits(), layers, ..Default::default() }
+}
+
+fn mount(image: &Path) -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", image)?;
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+/// A layer's files as a folder, for as long as this is kept: an image is mounted.
+pub struct Shown {
+    path: PathBuf,
+    _mount: Option<OwnedFd>,
+}
+
+impl Shown {
+    /// Of a folder or an image.
+    pub fn of(files: &Path) -> Self {
+        if files.is_dir() {
+            return Self { path: files.to_owned(), _mount: None };
+        }
+        let mount = mount(files).unwrap_or_else(|error| panic!("mounting {}: {error}", files.display()));
+        // Programs that are called see it too.
+        let path = PathBuf::from(format!("/proc/{}/fd/{}/.", std::process::id(), mount.as_raw_fd()));
+        Self { path, _mount: Some(mount) }
+    }
+
+    /// Of what stands in a layer's folder.
+    pub fn layer(layer: &Path) -> Self {
+        let image = layer.join("fs.erofs");
+        Self::of(&if image.exists() { image } else { layer.join("fs") })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Of one layer of an image, topmost first.
+    pub fn nth(image: &Image, number: usize) -> Self {
+        Self::of(&image.layers[number])
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path.join(name)).unwrap()
+    }
+}
+
+/// A layer's files as a folder, for as long as this process lives; the same layer has the same one each time.
+pub fn shown(layer: &Path) -> PathBuf {
+    if layer.is_dir() {
+        return layer.to_owned();
+    }
+    static SHOWN: Mutex<BTreeMap<(u64, u64), Shown>> = Mutex::new(BTreeMap::new());
+    let meta = std::fs::metadata(layer).unwrap();
+    let mut all = SHOWN.lock().unwrap();
+    all.entry((meta.dev(), meta.ino())).or_insert_with(|| Shown::of(layer)).path.clone()
 }
 
 /// Quick to retry, otherwise as in life.

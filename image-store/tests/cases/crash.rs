@@ -17,7 +17,7 @@ use kit::{
 
 use crate::{
     child::{Scene, open, was_killed},
-    common::{describe, noise, request},
+    common::{Shown, describe, noise, request},
 };
 
 /// Trees of folders in a store, by their path below it.
@@ -68,7 +68,7 @@ impl World {
             mounted.push(shapes(&image));
         }
         for path in listing(&folder.path().join("layers")) {
-            layers.insert(PathBuf::from(path.file_name().unwrap()), shape(&path.join("fs")));
+            layers.insert(PathBuf::from(path.file_name().unwrap()), shape(Shown::layer(&path).path()));
         }
         World { registry, images, layers, mounted }
     }
@@ -87,7 +87,7 @@ impl World {
             let name = PathBuf::from(layer.file_name().unwrap());
             let meta: serde_json::Value = serde_json::from_slice(&fs::read(layer.join("meta.json")).unwrap()).unwrap();
             assert!(meta["diff_id"].as_str().unwrap().ends_with(name.to_str().unwrap()));
-            assert_eq!(shape(&layer.join("fs")), self.layers[&name], "layer {}", name.display());
+            assert_eq!(shape(Shown::layer(&layer).path()), self.layers[&name], "layer {}", name.display());
         }
         for folder in ["manifests", "configs"] {
             for path in committed(&root.join(folder)) {
@@ -181,7 +181,7 @@ fn committed(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn shapes(image: &Image) -> Vec<BTreeMap<String, String>> {
-    image.layers.iter().map(|layer| shape(layer)).collect()
+    image.layers.iter().map(|layer| shape(Shown::of(layer).path())).collect()
 }
 
 /// A tree without the times of what no entry describes, which is when it was made: some folders, and whiteouts.

@@ -8,18 +8,23 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use image_store::{FsckOptions, Image, Limits, LoadRequest, PullError, Retention, Silent, Store, StoreConfig, fsck};
+use image_store::{
+    FsckOptions, Image, LayerFormat, Limits, LoadRequest, PullError, Retention, Silent, Store, StoreConfig, fsck,
+};
 use kit::{
     image::{self, Built, Compression, Entry, Layer},
     registry::Registry,
 };
 
 use crate::{
-    common::{limits, noise, request, small},
+    common::{Shown, config, limits, noise, request, small},
     crash::{assert_nothing_left, listing},
 };
 
@@ -28,6 +33,7 @@ struct Disk {
     folder: tempfile::TempDir,
     /// What an ext4 is made of.
     file: PathBuf,
+    layers: LayerFormat,
 }
 
 /// What it is made of.
@@ -56,7 +62,9 @@ impl Disk {
     }
 
     fn with_file(folder: tempfile::TempDir, file: PathBuf, kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
-        let disk = Disk { folder, file };
+        let disk = Disk { layers: config(folder.path()).layers, folder, file };
+        // No image can be mounted from memory.
+        let disk = if kind == Kind::Memory { disk.in_folders() } else { disk };
         fs::create_dir(disk.path()).unwrap();
         if kind != Kind::Memory {
             if !Path::new("/dev/loop-control").exists() {
@@ -74,6 +82,12 @@ impl Disk {
         }
         disk.mount(kind, megabytes, inodes);
         Some(disk)
+    }
+
+    /// An image takes no inode for each of its files.
+    fn in_folders(mut self) -> Disk {
+        self.layers = LayerFormat::Folder;
+        self
     }
 
     fn mount(&self, kind: Kind, megabytes: u64, inodes: u64) {
@@ -99,7 +113,8 @@ impl Disk {
 
     fn store(&self, retention: Option<Retention>) -> Store {
         let limits = Limits { free_bytes: 0, ..limits() };
-        Store::open(StoreConfig { root: self.root(), limits, retention, ..Default::default() }).unwrap()
+        let layers = self.layers;
+        Store::open(StoreConfig { limits, retention, layers, ..config(&self.root()) }).unwrap()
     }
 
     fn remount(&self, option: &str) {
@@ -173,7 +188,7 @@ async fn bytes_run_out_in_the_middle_of_a_layer() {
         assert!(error.to_string().contains("(os error 28)") && error.to_string().contains("/staging/"), "{error}");
         fs::remove_file(disk.path().join("filler")).unwrap();
         let image = pull(&store, &reference, "task").await.unwrap();
-        assert_eq!(fs::metadata(image.layers[0].join("large")).unwrap().len(), 20 << 20);
+        assert_eq!(fs::metadata(Shown::nth(&image, 0).path().join("large")).unwrap().len(), 20 << 20);
     }
 }
 
@@ -197,13 +212,13 @@ async fn a_quota_is_used_up() {
     assert_eq!(listing(&disk.root().join("layers")), Vec::<PathBuf>::new());
     limit("128M");
     let image = pull(&store, &reference, "task").await.unwrap();
-    assert_eq!(fs::metadata(image.layers[0].join("large")).unwrap().len(), 40 << 20);
+    assert_eq!(fs::metadata(Shown::nth(&image, 0).path().join("large")).unwrap().len(), 40 << 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inodes_run_out_in_the_middle_of_a_layer() {
     for kind in KINDS {
-        let Some(disk) = Disk::new(kind, 32, 1024) else { continue };
+        let Some(disk) = Disk::new(kind, 32, 1024).map(Disk::in_folders) else { continue };
         let (registry, store) = (Registry::start(), disk.store(None));
         let reference = registry.push("app:1", &many_files(700));
         fs::create_dir(disk.path().join("filler")).unwrap();
@@ -216,7 +231,7 @@ async fn inodes_run_out_in_the_middle_of_a_layer() {
         assert!(error.to_string().contains(" inodes free"), "{error}");
         fs::remove_dir_all(disk.path().join("filler")).unwrap();
         let image = pull(&store, &reference, "task").await.unwrap();
-        assert_eq!(listing(&image.layers[0]).len(), 700);
+        assert_eq!(listing(Shown::nth(&image, 0).path()).len(), 700);
     }
 }
 
@@ -266,6 +281,7 @@ async fn unused_images_make_room_for_a_pull_if_they_may() {
         ];
         for (megabytes, inodes, old, new) in cases {
             let Some(disk) = Disk::new(kind, megabytes, inodes) else { continue };
+            let disk = if inodes == 1024 { disk.in_folders() } else { disk };
             let registry = Registry::start();
             let held = registry.push("held:1", &dense("held", 1));
             let (old, new) = (registry.push("old:1", &old), registry.push("new:1", &new));
@@ -274,15 +290,26 @@ async fn unused_images_make_room_for_a_pull_if_they_may() {
             pull(&careful, &old, "old").await.unwrap();
             // Not while it is held, and not where nobody may.
             let generous = disk.store(Some(LATER));
+            let told = Arc::new(AtomicUsize::new(0));
+            let teller = Arc::clone(&told);
+            generous.on_removal(move || {
+                teller.fetch_add(1, Ordering::Relaxed);
+            });
             let error = pull(&generous, &new, "new").await.unwrap_err();
             assert!(matches!(error, PullError::DiskFull { .. }), "{error:?}");
             careful.release("old").unwrap();
             pull(&careful, &new, "new").await.unwrap_err();
             assert_eq!(careful.list().unwrap().len(), 2);
+            let before = told.load(Ordering::Relaxed);
             pull(&generous, &new, "new").await.unwrap();
+            assert_eq!(
+                told.load(Ordering::Relaxed),
+                before + 1,
+                "whoever has a removed layer mounted must let go of it"
+            );
             let names: Vec<_> = careful.list().unwrap().into_iter().map(|image| image.reference.to_string()).collect();
             assert!(names.len() == 2 && !names.contains(&old), "{names:?}");
-            assert!(held.layers[0].join("held").exists());
+            assert!(Shown::nth(&held, 0).path().join("held").exists());
             careful.release("held").unwrap();
             careful.release("new").unwrap();
             assert_nothing_left(&disk.root());
@@ -309,7 +336,7 @@ async fn a_disk_filled_by_others_is_an_error_and_nothing_worse() {
         {}
         let error = pull(&store, &reference, "another").await.unwrap_err();
         assert!(matches!(error, PullError::DiskFull { .. }) && error.recoverable(), "{error:?}");
-        assert!(running.layers[0].join("app").exists());
+        assert!(Shown::nth(&running, 0).path().join("app").exists());
         assert_eq!(store.leases().unwrap(), ["running"]);
         // Releasing needs no room, which is how there will be some.
         store.release("running").unwrap();
@@ -354,7 +381,7 @@ async fn a_read_only_disk() {
         ] {
             assert!(error.to_string().contains("Read-only file system"), "{error}");
         }
-        assert_eq!(fs::metadata(running.layers[0].join("old")).unwrap().len(), 1 << 20);
+        assert_eq!(fs::metadata(Shown::nth(&running, 0).path().join("old")).unwrap().len(), 1 << 20);
         disk.remount("rw");
         pull(&store, &new, "another").await.unwrap();
         store.release("running").unwrap();
@@ -413,7 +440,7 @@ async fn a_disk_that_loses_writes() {
     store.release("another").unwrap();
     store.sweep().unwrap();
     let image = pull(&store, &new, "another").await.unwrap();
-    assert!(fs::read(image.layers[0].join("new")).unwrap() == noise(24 << 20));
+    assert!(fs::read(Shown::nth(&image, 0).path().join("new")).unwrap() == noise(24 << 20));
 }
 
 /// A file that opens but cannot be read, as on a disk with a bad sector: memory of this process where nothing is lies over it.
@@ -478,7 +505,7 @@ async fn a_disk_that_cannot_be_read() {
         store.release("another").unwrap();
         let after: Vec<_> = records.iter().map(|record| fs::read(record).unwrap()).collect();
         assert!(after == content, "after {}", record.display());
-        assert_eq!(fs::metadata(running.layers[0].join("app")).unwrap().len(), 1 << 20);
+        assert_eq!(fs::metadata(Shown::nth(&running, 0).path().join("app")).unwrap().len(), 1 << 20);
     }
     store.release("running").unwrap();
     assert_eq!(store.prune().unwrap().layers, 1);

@@ -9,10 +9,10 @@ use kit::{
 };
 use serde_json::json;
 
-use crate::common::{Bench, Recorder, describe, limits, noise, request, small};
+use crate::common::{Bench, Recorder, Shown, describe, limits, noise, request, small};
 
 fn marker(image: &image_store::Image) -> String {
-    std::fs::read_to_string(image.layers[0].join("etc/marker")).unwrap()
+    Shown::nth(image, 0).read("etc/marker")
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -367,7 +367,7 @@ async fn errors_name_layer_and_entry_in_letters_that_a_terminal_can_bear() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_is_closed_to_others() {
-    let bench = Bench::new();
+    let bench = Bench::in_folders();
     let image = bench.unpack([Entry::file("su", "#!").mode(0o4755)]).await.unwrap();
     let su = image.layers[0].join("su");
     assert_eq!(fs::metadata(&su).unwrap().mode() & 0o7777, 0o4755);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use image_store::{Image, PullError, PullRequest, RegistryConfig, Silent};
 use kit::registry::{Action, Auth, DockerRegistry, Fault, Registry};
 
-use crate::common::{Bench, credentials, request, small};
+use crate::common::{Bench, config, credentials, request, small};
 
 async fn pull_as(bench: &Bench, reference: &str, user: &str, password: &str) -> Result<Image, PullError> {
     let request = PullRequest { credentials: credentials(user, password), ..request(reference) };
@@ -307,7 +307,7 @@ async fn what_is_everybodys_needs_no_registry() {
     // And where the operator wants no checks there are none.
     let private = bench.push("private:1", &small("private"));
     pull_as(&bench, &private, "joe", "secret").await.unwrap();
-    let store = image_store::StoreConfig { root: bench.root(), verify_access: false, ..Default::default() };
+    let store = image_store::StoreConfig { verify_access: false, ..config(&bench.root()) };
     let store = image_store::Store::open(store).unwrap();
     store.acquire(request(&private), "unchecked", Arc::new(Silent)).await.unwrap();
 }

@@ -7,11 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use image_store::{Image, Silent, Store, StoreConfig};
+use image_store::{Image, LayerFormat, Silent, Store, StoreConfig};
 use kit::image::{self, Entry, Layer};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::common::{Bench, limits, request, xattrs};
+use crate::common::{Bench, config, request, xattrs};
 
 /// An overlay in a temporary folder.
 struct Nested {
@@ -46,7 +46,8 @@ impl Drop for Nested {
 }
 
 async fn pull_into(root: &Path, bench: &Bench, layers: Vec<Layer>) -> Image {
-    let store = Store::open(StoreConfig { root: root.to_owned(), limits: limits(), ..Default::default() }).unwrap();
+    // No image can be mounted from an overlay.
+    let store = Store::open(StoreConfig { layers: LayerFormat::Folder, ..config(root) }).unwrap();
     let built = layers.into_iter().fold(image::Image::new(), image::Image::layer).build();
     store.acquire(request(&bench.push("nested:1", &built)), "task", Arc::new(Silent)).await.unwrap()
 }

@@ -39,7 +39,7 @@ fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
 
 /// Names of one file, for files that have several.
 fn groups(root: &Path) -> Vec<Vec<String>> {
-    let mut groups: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
     let mut open = vec![root.to_owned()];
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -48,7 +48,10 @@ fn groups(root: &Path) -> Vec<Vec<String>> {
             if meta.is_dir() {
                 open.push(path);
             } else {
-                groups.entry(meta.ino()).or_default().push(path.strip_prefix(root).unwrap().display().to_string());
+                groups
+                    .entry((meta.dev(), meta.ino()))
+                    .or_default()
+                    .push(path.strip_prefix(root).unwrap().display().to_string());
             }
         }
     }

@@ -7,7 +7,7 @@ use kit::registry::{Action, Auth, Fault};
 
 use crate::{
     child::{Scene, open},
-    common::{Bench, credentials, noise, request, small},
+    common::{Bench, Shown, credentials, noise, request, small},
     crash::{World, assert_nothing_left, layers_of},
 };
 
@@ -135,7 +135,7 @@ async fn an_access_check_does_not_undo_a_pull() {
     bench.push("app:1", &new);
     second.acquire(with("two", true), "pull", Arc::new(Silent)).await.unwrap();
     let old = check.await.unwrap();
-    assert_eq!(std::fs::read_to_string(old.layers[0].join("etc/marker")).unwrap(), "old");
+    assert_eq!(Shown::nth(&old, 0).read("etc/marker"), "old");
     let records = bench.store.list().unwrap();
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].manifest.to_string(), new.digest());

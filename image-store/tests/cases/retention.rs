@@ -5,13 +5,13 @@ use std::{fs, sync::Arc, time::Duration};
 use image_store::{Retention, Silent, StoreError};
 use kit::image::{Entry, Image, Layer};
 
-use crate::common::{Bench, request, small};
+use crate::common::{Bench, Shown, request, small};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_hold_layers_until_released() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("leased"));
-    let image = bench.pull(&reference).await.unwrap();
+    let image = bench.lease(&reference).await.unwrap();
     assert_eq!(bench.store.leases().unwrap(), ["task"]);
     let parsed = reference.parse().unwrap();
     assert!(matches!(bench.store.remove(&parsed), Err(StoreError::InUse { .. })));
@@ -28,7 +28,7 @@ async fn leases_hold_layers_until_released() {
     assert!(bench.store.remove(&parsed).unwrap());
     assert!(!bench.store.remove(&parsed).unwrap());
     assert_eq!((bench.layer_count(), bench.store.list().unwrap().len()), (0, 0));
-    bench.pull(&reference).await.unwrap();
+    bench.lease(&reference).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,8 +38,8 @@ async fn removing_one_image_keeps_what_another_needs() {
     let build = |name: &str| Image::new().layer(base()).layer(Layer::of([Entry::file(name, "")])).build();
     let one = bench.push("one:1", &build("one"));
     let two = bench.push("two:1", &build("two"));
-    bench.pull(&one).await.unwrap();
-    let image = bench.pull(&two).await.unwrap();
+    bench.lease(&one).await.unwrap();
+    let image = bench.lease(&two).await.unwrap();
     bench.store.release("task").unwrap();
     assert!(bench.store.remove(&one.parse().unwrap()).unwrap());
     assert_eq!(bench.layer_count(), 2);
@@ -56,9 +56,9 @@ async fn a_lease_keeps_the_layers_of_a_name_that_moved_on() {
     let reference = bench.push("app:latest", &small("old"));
     let old = bench.store.acquire(request(&reference), "old task", Arc::new(Silent)).await.unwrap();
     bench.push("app:latest", &small("new"));
-    bench.pull(&reference).await.unwrap();
+    bench.lease(&reference).await.unwrap();
     bench.store.prune().unwrap();
-    assert!(old.layers[0].join("etc/marker").exists());
+    assert!(Shown::nth(&old, 0).path().join("etc/marker").exists());
     bench.store.release("old task").unwrap();
     assert_eq!(bench.store.prune().unwrap().layers, 1);
     assert!(!old.layers[0].exists());
@@ -67,11 +67,11 @@ async fn a_lease_keeps_the_layers_of_a_name_that_moved_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_pull_keeps_the_lease_it_would_have_replaced() {
     let bench = Bench::new();
-    let image = bench.pull(&bench.push("app:1", &small("running"))).await.unwrap();
+    let image = bench.lease(&bench.push("app:1", &small("running"))).await.unwrap();
     let broken = small("broken");
     let reference = bench.push("app:2", &broken);
     bench.registry.fault(kit::registry::Fault::on(&broken.blobs[0].0, kit::registry::Action::Status(404, Vec::new())));
-    bench.pull(&reference).await.unwrap_err();
+    bench.lease(&reference).await.unwrap_err();
     bench.store.prune().unwrap();
     assert!(image.layers[0].exists());
 }
@@ -80,7 +80,7 @@ async fn a_failed_pull_keeps_the_lease_it_would_have_replaced() {
 async fn layers_of_another_boot_are_dropped_unless_synced() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("boot"));
-    let image = bench.pull(&reference).await.unwrap();
+    let image = bench.lease(&reference).await.unwrap();
     let meta_path = image.layers[0].parent().unwrap().join("meta.json");
     let another_boot = |synced: &str| {
         let text = fs::read_to_string(&meta_path).unwrap();
@@ -91,19 +91,19 @@ async fn layers_of_another_boot_are_dropped_unless_synced() {
     };
     another_boot("synced");
     bench.registry.forget_requests();
-    bench.pull(&reference).await.unwrap();
+    bench.lease(&reference).await.unwrap();
     assert_eq!(bench.registry.count("/blobs/"), 0);
     // Not usable without a sweep either: it is replaced.
     another_boot("unsynced");
-    bench.pull(&reference).await.unwrap();
+    bench.lease(&reference).await.unwrap();
     assert_eq!(bench.registry.count("/blobs/"), 1);
-    assert!(image.layers[0].join("etc/marker").exists());
+    assert!(Shown::nth(&image, 0).path().join("etc/marker").exists());
     another_boot("unsynced");
     assert_eq!(bench.second_store().sweep().unwrap().broken_layers, 1);
     assert_eq!(bench.layer_count(), 0);
-    bench.pull(&reference).await.unwrap();
+    bench.lease(&reference).await.unwrap();
     fs::write(&meta_path, "{ torn").unwrap();
-    bench.pull(&reference).await.unwrap();
+    bench.lease(&reference).await.unwrap();
     assert_eq!(bench.registry.count("/blobs/"), 3);
 }
 
@@ -112,7 +112,7 @@ async fn layers_of_another_boot_are_dropped_unless_synced() {
 async fn a_layer_that_may_not_have_reached_the_disk_is_for_nobody_else() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("suspect"));
-    let image = bench.pull(&reference).await.unwrap();
+    let image = bench.lease(&reference).await.unwrap();
     let meta_path = image.layers[0].parent().unwrap().join("meta.json");
     let mut meta: serde_json::Value = serde_json::from_str(&fs::read_to_string(&meta_path).unwrap()).unwrap();
     meta["suspect"] = true.into();
@@ -120,17 +120,17 @@ async fn a_layer_that_may_not_have_reached_the_disk_is_for_nobody_else() {
     assert_eq!(bench.second_store().sweep().unwrap(), Default::default());
     let error = bench.store.acquire(request(&reference), "other", Arc::new(Silent)).await.unwrap_err();
     assert!(error.recoverable() && error.to_string().contains("did not reach the disk"), "{error}");
-    assert!(image.layers[0].join("etc/marker").exists());
+    assert!(Shown::nth(&image, 0).path().join("etc/marker").exists());
     assert_eq!(bench.store.leases().unwrap(), ["task"]);
     bench.store.release("task").unwrap();
     assert_eq!(bench.second_store().sweep().unwrap().broken_layers, 1);
-    bench.pull(&reference).await.unwrap();
+    bench.lease(&reference).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn layers_are_marked_as_synced_soon() {
     let bench = Bench::new();
-    let image = bench.pull(&bench.push("app:1", &small("sync"))).await.unwrap();
+    let image = bench.lease(&bench.push("app:1", &small("sync"))).await.unwrap();
     let meta = image.layers[0].parent().unwrap().join("meta.json");
     let is_synced = || fs::read_to_string(&meta).unwrap().contains("\"synced\": true");
     assert!(!is_synced());
@@ -140,7 +140,7 @@ async fn layers_are_marked_as_synced_soon() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_takes_the_staging_of_the_dead_only() {
     let bench = Bench::new();
-    bench.pull(&bench.push("app:1", &small("alive"))).await.unwrap();
+    bench.lease(&bench.push("app:1", &small("alive"))).await.unwrap();
     let dead = bench.root().join("staging/1-dead-0/1-x-1/fs");
     fs::create_dir_all(&dead).unwrap();
     fs::write(dead.join("half"), "").unwrap();
@@ -151,7 +151,7 @@ async fn a_sweep_takes_the_staging_of_the_dead_only() {
     assert!(!dead.exists());
     assert_eq!(other.sweep().unwrap(), Default::default());
     // The living one still stages where it did.
-    bench.pull(&bench.push("app:2", &small("still alive"))).await.unwrap();
+    bench.lease(&bench.push("app:2", &small("still alive"))).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,7 +171,7 @@ async fn two_processes_may_pull_the_same_at_once() {
 async fn a_full_disk_is_told_before_and_can_be_tried_again() {
     let limits = image_store::Limits { free_bytes: u64::MAX / 2, ..crate::common::limits() };
     let bench = Bench::full(Vec::new(), limits);
-    let error = bench.pull(&bench.push("app:1", &small("full"))).await.unwrap_err();
+    let error = bench.lease(&bench.push("app:1", &small("full"))).await.unwrap_err();
     assert!(error.recoverable() && error.to_string().contains("no space"), "{error}");
 }
 
@@ -182,7 +182,7 @@ const NEVER: Retention = Retention { delay: Duration::from_secs(3600), high: 101
 #[tokio::test(flavor = "multi_thread")]
 async fn unleased_images_go_after_their_delay() {
     let bench = Bench::new();
-    let image = bench.pull(&bench.push("app:1", &small("kept"))).await.unwrap();
+    let image = bench.lease(&bench.push("app:1", &small("kept"))).await.unwrap();
     assert!(bench.store.retain(&AT_ONCE).unwrap().removed.is_empty());
     bench.store.release("task").unwrap();
     let kept = bench.store.retain(&NEVER).unwrap();
@@ -200,7 +200,7 @@ async fn unleased_images_go_after_their_delay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_a_use() {
     let bench = Bench::new();
-    bench.pull(&bench.push("app:1", &small("used"))).await.unwrap();
+    bench.lease(&bench.push("app:1", &small("used"))).await.unwrap();
     let record = fs::read_dir(bench.root().join("images")).unwrap().next().unwrap().unwrap().path();
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(10_000);
     fs::File::open(&record).unwrap().set_modified(long_ago).unwrap();
@@ -238,7 +238,7 @@ async fn nothing_that_a_pull_uses_goes() {
     let reference = bench.push("busy:1", &image.build());
     let remover = bench.second_store();
     for _ in 0..5 {
-        let pull = bench.pull(&reference);
+        let pull = bench.lease(&reference);
         tokio::pin!(pull);
         let image = loop {
             tokio::select! {
@@ -246,7 +246,7 @@ async fn nothing_that_a_pull_uses_goes() {
                 () = tokio::time::sleep(Duration::from_millis(1)) => drop(remover.retain(&AT_ONCE).unwrap()),
             }
         };
-        assert!(image.layers.iter().all(|layer| layer.is_dir()));
+        assert!(image.layers.iter().all(|layer| layer.exists()));
         bench.store.release("task").unwrap();
         assert_eq!(remover.retain(&AT_ONCE).unwrap().layers, 4);
     }

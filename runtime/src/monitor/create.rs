@@ -24,7 +24,7 @@ use crate::{
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
     rootfs::{
-        EmptyMounts, HeldNetwork, HostMounts, Root, View, Writable, hide_from_engine, make_binds, make_volume,
+        EmptyMounts, HeldNetwork, HostMounts, Layers, Root, View, Writable, hide_from_engine, make_binds, make_volume,
         tree_of_groups,
     },
     seccomp,
@@ -62,7 +62,7 @@ pub(super) fn main(
 }
 
 fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &OwnedFd) -> Result<Created, StartError> {
-    let Args { task, data_dir, empty } = args;
+    let Args { task, data_dir, empty, images } = args;
     let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_oom_score(plan.oom_score_adj)?;
     // Places in the root and groups are for the container's users to enter. What is ours alone is made with modes that say so.
@@ -72,10 +72,11 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
     plan.security.apparmor.as_deref().map_or(Ok(()), apparmor::confine_at_exec)?;
     let mut host_mounts = HostMounts::open(&plan)?;
     let network = HeldNetwork::open(&plan.namespaces.network)?;
+    let layers = Layers::open(&plan.root.layers, images.as_deref())?;
     let view = View::open(task, data_dir, &plan)?;
     view.enter(&EmptyMounts::at(empty).context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
     failpoint::at("creator-before-root");
-    let root = make_root(task, data_dir, &plan)?;
+    let root = make_root(task, data_dir, &plan, &layers)?;
     for volume in &plan.volumes {
         make_volume(volume, &root)?;
     }
@@ -208,12 +209,12 @@ pub(crate) fn set_oom_score(score: i32) -> Result<(), StartError> {
     }
 }
 
-fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan) -> Result<Root, StartError> {
+fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan, layers: &Layers) -> Result<Root, StartError> {
     if plan.root.layers.is_empty() {
         return Err(StartError::invalid("the image has no layers"));
     }
     let writable = Writable::of(data_dir, plan.id.as_str());
-    let (layers, state_dir, rootfs) = (&plan.root.layers, task.state_dir(), task.rootfs());
+    let (layers, state_dir, rootfs) = (layers.paths(), task.state_dir(), task.rootfs());
     private_dir(&rootfs).context(|| format!("making {}", rootfs.display()))?;
     match plan.root.storage {
         RootStorage::Overlay => writable.mount_over(layers, state_dir, &rootfs)?,

@@ -73,18 +73,22 @@ struct Args {
     data_dir: PathBuf,
     /// Where the empty mount namespace is.
     empty: String,
+    /// Where the plugin has mounted those of the layers that are images, if any is.
+    images: Option<String>,
 }
 
 impl Args {
     fn of(args: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut args = args.into_iter();
         let task = TaskDir::at(args.next()?.into());
-        Some(Self { task, data_dir: args.next()?.into(), empty: args.next()?.into_string().ok()? })
+        let (data_dir, empty) = (args.next()?.into(), args.next()?.into_string().ok()?);
+        let images = args.next().map(OsString::into_string).transpose().ok()?;
+        Some(Self { task, data_dir, empty, images })
     }
 }
 
-/// The role `monitor`: `args` are the task's folder, the data folder and the address of an empty mount namespace. Called before the process
-/// has any other thread.
+/// The role `monitor`: `args` are the task's folder, the data folder, and the addresses of an empty mount namespace and of the layers that
+/// are mounted images. Called before the process has any other thread.
 pub fn monitor_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let Some(args) = Args::of(args) else { return ExitCode::from(2) };
     match settle().map(|plugin| (plugin, serve(args))) {

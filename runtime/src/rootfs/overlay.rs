@@ -1,7 +1,8 @@
 //! Mounting an overlay: the new mount API where it takes layers one by one, mount(2) with names short enough where it does not.
 //!
 //! What decides what a layer's own extended attributes can do is given explicitly: a layer's content is not to be trusted, and
-//! the defaults are a choice of whoever built or loaded the kernel's module.
+//! the defaults are a choice of whoever built or loaded the kernel's module. `xino` has all files on one device with numbers of their own, also
+//! where layers are file systems of their own: programs that stay on one file system would leave them out.
 
 use std::{
     fmt::Write,
@@ -19,12 +20,13 @@ use rustix::{
     process::{chdir, fchdir},
 };
 
+use super::layers::open_layer;
 use crate::error::{Context, RuntimeError};
 
 /// What keeps an overlay from following instructions that a layer brings along, and from surprises between kernels. All of them
 /// are known since Linux 4.19 (Documentation/filesystems/overlayfs.rst).
 const OPTIONS: [(&str, &str); 5] =
-    [("metacopy", "off"), ("redirect_dir", "nofollow"), ("index", "off"), ("nfs_export", "off"), ("xino", "auto")];
+    [("metacopy", "off"), ("redirect_dir", "nofollow"), ("index", "off"), ("nfs_export", "off"), ("xino", "on")];
 
 /// An overlay's folders, open.
 pub(super) struct Stack {
@@ -34,17 +36,16 @@ pub(super) struct Stack {
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, RuntimeError> {
-    open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .context(|| format!("image layer {}", path.display()))
+    open_layer(path).context(|| format!("image layer {}", path.display()))
 }
 
 impl Stack {
-    /// Opens the folders; `layers` top-most first.
+    /// Opens the folders; `layers` top-most first, of which each may be an image.
     pub fn open(layers: &[impl AsRef<Path>], upper: &Path, work: &Path) -> Result<Self, RuntimeError> {
         Ok(Self { changes: Some((open_dir(upper)?, open_dir(work)?)), ..Self::read_only(layers)? })
     }
 
-    /// Opens at least two folders, top-most first, that are shown as they are.
+    /// Opens at least two folders or images, top-most first, that are shown as they are.
     pub fn read_only(layers: &[impl AsRef<Path>]) -> Result<Self, RuntimeError> {
         let lower = layers.iter().map(|layer| open_dir(layer.as_ref())).collect::<Result<_, _>>()?;
         Ok(Self { lower, changes: None })

@@ -1,34 +1,91 @@
-//! Whether overlayfs works with writable layers in a data folder: tried out, because file systems refuse it at different moments.
+//! Whether overlayfs works with writable layers in a data folder, and over images: tried out, because file systems and kernels refuse it at
+//! different moments.
 //!
 //! Another overlay and network file systems are refused when mounting; one without the extended attributes or the kind of rename
 //! that overlayfs needs lets itself be mounted, and then some programs fail in the container.
 
 use std::{
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::Path,
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, FlockOperation, Mode, flock, fstatfs, mkdirat, openat, renameat, unlinkat},
+    fs::{
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fgetxattr, flock, fstatfs, mkdirat, openat, renameat,
+        unlinkat,
+    },
     io::Errno,
 };
 
-use super::{overlay::Stack, writable};
+use super::{layers::open_layer, overlay::Stack, writable};
 use crate::error::{Context, RuntimeError};
 
 /// Tries it out; the reason when it does not work. An error says that it could not be found out (a full disk, for instance).
 /// Nothing stays, and no mount is ever attached.
 pub(crate) fn overlay_problem(data_dir: &Path) -> Result<Option<String>, RuntimeError> {
+    try_out(data_dir, "overlayfs", |folder| {
+        prepare(folder)?;
+        attempt(folder)
+    })
+}
+
+/// The same of an overlay over an image of a file system, whose root has these extended attributes.
+pub(crate) fn image_problem(
+    data_dir: &Path,
+    image: &[u8],
+    attributes: &[(Vec<u8>, Vec<u8>)],
+) -> Result<Option<String>, RuntimeError> {
+    try_out(data_dir, "images of file systems", |folder| {
+        for name in ["upper", "work"] {
+            fs::create_dir_all(folder.join(name))?;
+        }
+        let path = folder.join("image");
+        fs::write(&path, image)?;
+        let failed = |error: io::Error| match Errno::from_io_error(&error) {
+            Some(errno) if passing(errno) => Err(error),
+            _ => Ok(Some(format!("an image cannot be mounted: {error}"))),
+        };
+        let missing = open_layer(&path).and_then(|root| {
+            let root = openat(root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            Ok(attributes.iter().find(|(key, value)| !has(&root, key, value)))
+        });
+        match missing {
+            Ok(None) => {}
+            Ok(Some((key, _))) => {
+                return Ok(Some(format!("the kernel does not show {} of images", String::from_utf8_lossy(key))));
+            }
+            Err(error) => return failed(error),
+        }
+        let stack = Stack::open(&[path], &folder.join("upper"), &folder.join("work")).map_err(io::Error::other)?;
+        match stack.detached("lowerdir+", true) {
+            Ok(_) => Ok(None),
+            Err(error) => failed(error.into()),
+        }
+    })
+}
+
+/// Whether a folder has this extended attribute.
+fn has(folder: &OwnedFd, key: &[u8], value: &[u8]) -> bool {
+    let mut found = vec![0; value.len()];
+    fgetxattr(folder, key, &mut found[..]).is_ok_and(|length| found[..length] == *value)
+}
+
+fn try_out(
+    data_dir: &Path,
+    what: &str,
+    attempt: impl FnOnce(&Path) -> io::Result<Option<String>>,
+) -> Result<Option<String>, RuntimeError> {
     let all = writable::all(data_dir);
     let folder = all.join(".probe");
-    let context = || format!("trying out overlayfs in {}", all.display());
+    let context = || format!("trying out {what} in {}", all.display());
     // One at a time: another plugin may be at it, or may have died in the middle.
+    DirBuilder::new().recursive(true).mode(0o700).create(&all).context(context)?;
     let lock = File::open(&all).context(context)?;
     flock(&lock, FlockOperation::LockExclusive).context(context)?;
     writable::remove_tree(&folder)?;
-    let outcome = prepare(&folder).context(context).and_then(|()| attempt(&folder).context(context));
+    let outcome = attempt(&folder).context(context);
     writable::remove_tree(&folder)?;
     Ok(outcome?.map(|problem| format!("{problem} ({} is on {})", data_dir.display(), file_system(&lock))))
 }
@@ -71,7 +128,7 @@ fn exercise(root: &OwnedFd) -> Result<bool, Errno> {
     unlinkat(root, "folder/old", AtFlags::empty())?;
     unlinkat(root, "folder", AtFlags::REMOVEDIR)?;
     mkdirat(root, "folder", Mode::RWXU)?;
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let list = |name: &str| -> Result<Vec<Vec<u8>>, Errno> {
         let folder = openat(root, name, flags, Mode::empty())?;
         let mut names = Vec::new();

@@ -244,7 +244,7 @@ fn nobody_waits_for_the_start() {
     fs::write(task.join("plan.json"), serde_json::to_vec(&plan).expect("JSON")).expect("written");
     let mut monitor = Command::new("/proc/self/exe")
         .arg("monitor")
-        .args(node.runtime.monitor_args(&plan.id).expect("arguments"))
+        .args(node.runtime.monitor_args(&plan).expect("arguments"))
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -13,6 +13,7 @@ mod exec_prefix;
 mod exec_streaming;
 mod exec_tools;
 mod handshake;
+mod layers;
 mod lifecycle;
 mod limits;
 mod load;

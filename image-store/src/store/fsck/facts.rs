@@ -12,7 +12,7 @@ use std::{
 use serde::de::DeserializeOwned;
 
 use super::super::{
-    layer::LayerMeta,
+    layer::{self, LayerMeta},
     layout::{FILES, FOLDERS, Layout, Version, boot_id},
     record::{ImageRecord, Lease},
     staging, tree,
@@ -103,13 +103,13 @@ pub(super) type Trees = HashMap<(u64, u64), Files>;
 /// Compares every layer that can be compared. Takes as long as the layers are many; needs no lock.
 pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     let mut trees = Trees::new();
-    if layout.version()? != Version::Ours && layout.version()? != Version::Missing {
+    if matches!(layout.version()?, Version::Other(_)) {
         return Ok(trees);
     }
     for path in listing(&layout.folder("layers"))? {
         let Read::Is(LayerMeta { tree: Some(expected), .. }) = read(&path.join("meta.json"))? else { continue };
-        let Some(identity) = identity(&path.join("fs")) else { continue };
-        let files = match tree::summarize(&path.join("fs")) {
+        let Some(identity) = identity(&path) else { continue };
+        let files = match layer::open(&path).and_then(|files| tree::summarize(&files, &path)) {
             Ok(found) => expected.difference(&found).map_or(Files::AsUnpacked, Files::Changed),
             Err(error) => Files::Changed(format!("cannot be read: {error}")),
         };
@@ -118,8 +118,11 @@ pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     Ok(trees)
 }
 
-fn identity(fs: &Path) -> Option<(u64, u64)> {
-    let meta = fs.symlink_metadata().ok().filter(std::fs::Metadata::is_dir)?;
+/// What the folder or the image of a layer or fix-up is to the file system.
+fn identity(layer: &Path) -> Option<(u64, u64)> {
+    let meta = |name: &str| layer.join(name).symlink_metadata().ok();
+    let folder = || meta(layer::FOLDER).filter(std::fs::Metadata::is_dir);
+    let meta = meta(layer::IMAGE).filter(std::fs::Metadata::is_file).or_else(folder)?;
     Some((meta.dev(), meta.ino()))
 }
 
@@ -204,7 +207,7 @@ impl Lister<'_> {
         match (folder, digest) {
             ("layers", Some(diff_id)) if meta.is_dir() => self.layer(path, diff_id)?,
             ("fixups", Some(key)) if meta.is_dir() => {
-                self.facts.fixups.push((relative, key, identity(&path.join("fs")).is_some()));
+                self.facts.fixups.push((relative, key, identity(path).is_some()));
             }
             ("configs" | "manifests", Some(digest)) if meta.is_file() => {
                 let bytes = std::fs::read(path).map_err(StoreError::io("reading", path))?;
@@ -233,14 +236,14 @@ impl Lister<'_> {
 
     fn layer(&mut self, path: &Path, diff_id: Digest) -> Result<(), StoreError> {
         for inside in listing(path)? {
-            let known = ["fs", "meta.json"].iter().any(|name| inside.ends_with(name));
+            let known = [layer::FOLDER, layer::IMAGE, "meta.json"].iter().any(|name| inside.ends_with(name));
             if is_temporary(&inside) {
                 self.facts.temporaries.push(self.relative(&inside));
             } else if !known {
                 self.facts.foreign.push(self.relative(&inside));
             }
         }
-        let files = match identity(&path.join("fs")) {
+        let files = match identity(path) {
             None => Files::Absent,
             Some(identity) => self.trees.get(&identity).cloned().unwrap_or(Files::NotCompared),
         };

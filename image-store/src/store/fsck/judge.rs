@@ -48,7 +48,7 @@ pub(super) enum Mend {
 pub(super) fn judge(facts: &Facts, holders: Option<&BTreeSet<String>>) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     match &facts.version {
-        Version::Ours => {}
+        Version::Ours | Version::Earlier => {}
         Version::Missing => {
             verdicts.push(verdict(Kind::VersionMissing, "VERSION", "is missing", Mend::WriteVersion));
         }

@@ -9,7 +9,8 @@ use std::{
 use image_store::FindingKind;
 use kit::image::digest;
 
-use super::{base, broken, edit};
+use super::{base, broken, broken_on, edit};
+use crate::common::Bench;
 
 fn settled(path: &Path, change: impl FnOnce()) {
     let time = fs::symlink_metadata(path).unwrap().modified().unwrap();
@@ -145,4 +146,52 @@ async fn layer_with_another_mode_owner_or_attribute() {
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layer_image_with_another_name_in_it() {
+    let Some(bench) = Bench::in_images() else { return };
+    let finding = broken_on(bench, FindingKind::LayerChanged, |good| {
+        let layer = base(good);
+        let image = layer.join("fs.erofs");
+        let mut bytes = fs::read(&image).unwrap();
+        let name = bytes.windows(6).rposition(|part| part == b"marker").unwrap();
+        bytes[name] = b'n';
+        fs::write(image, bytes).unwrap();
+        layer
+    });
+    assert!(finding.await.problem.contains("names"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layer_image_cut_short() {
+    let Some(bench) = Bench::in_images() else { return };
+    broken_on(bench, FindingKind::LayerChanged, |good| {
+        let layer = base(good);
+        fs::File::options().write(true).open(layer.join("fs.erofs")).unwrap().set_len(4096).unwrap();
+        layer
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layer_image_of_another_kind() {
+    let Some(bench) = Bench::in_images() else { return };
+    broken_on(bench, FindingKind::LayerChanged, |good| {
+        let layer = base(good);
+        fs::write(layer.join("fs.erofs"), vec![b'x'; 8192]).unwrap();
+        layer
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layer_without_its_image() {
+    let Some(bench) = Bench::in_images() else { return };
+    broken_on(bench, FindingKind::LayerEmptied, |good| {
+        let layer = good.only("layers");
+        fs::remove_file(layer.join("fs.erofs")).unwrap();
+        layer
+    })
+    .await;
 }

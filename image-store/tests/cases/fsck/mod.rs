@@ -14,7 +14,7 @@ use std::{
 use image_store::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity, fsck};
 use kit::image::{Entry, Image, Layer, digest};
 
-use crate::common::{Bench, describe};
+use crate::common::{Bench, Shown, describe};
 
 const REPAIR: FsckOptions = FsckOptions { repair: true, holders: None };
 
@@ -53,7 +53,10 @@ struct Good {
 
 impl Good {
     async fn new() -> Self {
-        let bench = Bench::new();
+        Self::on(Bench::in_folders()).await
+    }
+
+    async fn on(bench: Bench) -> Self {
         let reference = bench.push("app:1", &app());
         let image = bench.pull(&reference).await.unwrap();
         let trees = image.layers.iter().map(|layer| describe(layer)).collect();
@@ -87,7 +90,11 @@ impl Good {
 
 /// Breaks one thing; returns the finding.
 async fn broken(expected: FindingKind, break_it: impl FnOnce(&Good) -> PathBuf) -> Finding {
-    let good = Good::new().await;
+    broken_on(Bench::in_folders(), expected, break_it).await
+}
+
+async fn broken_on(bench: Bench, expected: FindingKind, break_it: impl FnOnce(&Good) -> PathBuf) -> Finding {
+    let good = Good::on(bench).await;
     let path = break_it(&good);
     let report = check(&good.bench);
     assert_eq!(kinds(&report), [expected], "{report:?}");
@@ -114,7 +121,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut serde_json::Value)) {
 fn base(good: &Good) -> PathBuf {
     let folder = good.bench.root().join("layers");
     let layers = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    layers.into_iter().find(|layer| layer.join("fs/etc/marker").exists()).unwrap()
+    layers.into_iter().find(|layer| Shown::layer(layer).path().join("etc/marker").exists()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,336 @@
+//! A tree → an EROFS file system (Documentation/filesystems/erofs.rst and `erofs_fs.h` of Linux), uncompressed.
+//!
+//! Data comes first, each file at a block of its own, as it arrives. Behind it stands everything else: an inode of 64 bytes for each
+//! file, followed by its extended attributes and by what of a folder's or link's content fits the same block; then the whole blocks of
+//! folders and links. Where all of it goes is computed before the first byte is written.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Seek, SeekFrom, Write},
+    ops::Range,
+};
+
+use rustix::fs::FileType;
+
+use super::tree::{Content, Id, ROOT, Tree};
+use crate::unpack::pax::Xattrs;
+
+pub(super) const BLOCK: u64 = 4096;
+/// Where the super block begins, in the first block, which holds nothing else.
+const SUPER: usize = 1024;
+const MAGIC: u32 = 0xe0f5_e1e2;
+/// An inode's number is its place in the metadata, counted in slots.
+const SLOT: u64 = 32;
+const INODE: u64 = 64;
+/// Where the root's inode stands: no file has number 0, which readdir(3) takes for a name without a file.
+const FIRST: u64 = 2 * SLOT;
+const DIRENT: usize = 12;
+/// `i_format`: an inode of 64 bytes, its content in blocks …
+const PLAIN: u16 = 1;
+/// … or in blocks but for its end, which stands behind the inode.
+const INLINE: u16 = 1 | 2 << 1;
+/// The longest end that stands behind an inode: it must not reach into another block.
+const MAX_TAIL: u64 = BLOCK / 2;
+/// Times are those of modification (`EROFS_FEATURE_COMPAT_MTIME`).
+const HAS_MTIME: u32 = 2;
+const XATTR_HEADER: usize = 12;
+/// The most that extended attributes of one file take: their size is counted in words, with 16 bits.
+const MAX_XATTRS: usize = XATTR_HEADER + 4 * (u16::MAX as usize - 1);
+/// Prefixes of names that stand as a number (`EROFS_XATTR_INDEX_*`).
+const PREFIXES: [(&[u8], u8); 5] = [
+    (b"user.", 1),
+    (b"system.posix_acl_access", 2),
+    (b"system.posix_acl_default", 3),
+    (b"trusted.", 4),
+    (b"security.", 6),
+];
+
+/// The blocks that so many bytes take.
+pub(super) fn blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK)
+}
+
+/// Bytes that extended attributes take behind an inode; `None` if they have no room there.
+pub(super) fn xattr_bytes(xattrs: &Xattrs) -> Option<usize> {
+    let mut bytes = XATTR_HEADER;
+    for (key, value) in xattrs {
+        let (_, rest) = prefix(key)?;
+        let fits = rest.len() <= u8::MAX.into() && value.len() <= u16::MAX.into();
+        bytes += fits.then(|| xattr_entry(rest, value))?;
+    }
+    match xattrs.len() {
+        0 => Some(0),
+        _ => (bytes <= MAX_XATTRS).then_some(bytes),
+    }
+}
+
+fn xattr_entry(rest: &[u8], value: &[u8]) -> usize {
+    (4 + rest.len() + value.len()).next_multiple_of(4)
+}
+
+/// The number of a name's prefix, and what follows it.
+fn prefix(key: &[u8]) -> Option<(u8, &[u8])> {
+    PREFIXES.iter().find_map(|(prefix, index)| Some((*index, key.strip_prefix(*prefix)?)))
+}
+
+/// Writes everything but the data, which takes the blocks before `start`.
+pub(super) fn write(file: &mut (impl Write + Seek), tree: &Tree, start: u64, uuid: [u8; 16]) -> io::Result<()> {
+    let layout = Layout::of(tree, start)?;
+    file.seek(SeekFrom::Start(start * BLOCK))?;
+    let mut at = 0;
+    for place in &layout.order {
+        at += pad(file, place.offset - at)?;
+        at += layout.write_inode(file, place)?;
+    }
+    pad(file, (layout.bodies - start) * BLOCK - at)?;
+    for place in layout.order.iter().filter(|place| place.body.blocks > 0) {
+        let content = layout.content(place);
+        let whole = content.len().min(place.body.blocks as usize * BLOCK as usize);
+        file.write_all(&content[..whole])?;
+        pad(file, place.body.blocks * BLOCK - whole as u64)?;
+    }
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&layout.super_block(uuid))
+}
+
+fn pad(file: &mut impl Write, bytes: u64) -> io::Result<u64> {
+    io::copy(&mut io::Read::take(io::repeat(0), bytes), file)
+}
+
+/// Content that stands with the metadata.
+#[derive(Clone, Copy)]
+struct Body {
+    size: u64,
+    /// Blocks of its own.
+    blocks: u64,
+    /// Bytes behind the inode.
+    tail: u64,
+}
+
+impl Body {
+    fn of(size: u64) -> Self {
+        let tail = size % BLOCK;
+        if tail <= MAX_TAIL {
+            Self { size, blocks: size / BLOCK, tail }
+        } else {
+            Self { size, blocks: blocks(size), tail: 0 }
+        }
+    }
+}
+
+/// Where a file's inode and content go.
+struct Place {
+    id: Id,
+    parent: Id,
+    /// Of the inode, from the beginning of the metadata, in bytes.
+    offset: u64,
+    /// The first block of the body, if it has one.
+    block: u64,
+    body: Body,
+    /// Links to a folder: its own, its parent's, and one of each folder in it.
+    links: u32,
+}
+
+/// Where everything goes.
+struct Layout<'a> {
+    tree: &'a Tree,
+    /// In the order in which inodes are written; each once, however many names it has.
+    order: Vec<Place>,
+    /// By [`Id`].
+    numbers: Vec<u64>,
+    /// The first block of the metadata, and of the bodies in it.
+    start: u64,
+    bodies: u64,
+    end: u64,
+}
+
+impl<'a> Layout<'a> {
+    fn of(tree: &'a Tree, start: u64) -> io::Result<Self> {
+        let mut layout =
+            Layout { tree, order: Vec::new(), numbers: vec![0; tree.len()], start, bodies: start, end: start };
+        let (mut at, mut body_blocks) = (FIRST, 0);
+        let mut waiting = vec![(ROOT, ROOT)];
+        while let Some((id, parent)) = waiting.pop() {
+            let node = tree.node(id);
+            if layout.numbers[id as usize] != 0 {
+                continue;
+            }
+            let (size, mut links) = match &node.content {
+                Content::Dir(names) => {
+                    // Popped in the order of their names.
+                    waiting.extend(names.values().rev().map(|child| (*child, id)));
+                    (dir_size(names), 2)
+                }
+                Content::Symlink(target) => (target.len() as u64, node.names),
+                _ => (0, node.names),
+            };
+            if let Content::Dir(names) = &node.content {
+                links += names.values().filter(|child| tree.is_dir(**child)).count() as u32;
+            }
+            let body = Body::of(size);
+            let head = INODE + xattr_bytes(&node.xattrs).ok_or(io::ErrorKind::InvalidInput)? as u64;
+            while (at + head) % BLOCK + body.tail > BLOCK {
+                at += SLOT;
+            }
+            layout.numbers[id as usize] = at / SLOT;
+            layout.order.push(Place { id, parent, offset: at, block: body_blocks, body, links });
+            at = (at + head + body.tail).next_multiple_of(SLOT);
+            body_blocks += body.blocks;
+        }
+        layout.bodies = start + blocks(at);
+        layout.end = layout.bodies + body_blocks;
+        u32::try_from(layout.end).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        Ok(layout)
+    }
+
+    /// The content of a folder or link.
+    fn content(&self, place: &Place) -> Vec<u8> {
+        match &self.tree.node(place.id).content {
+            Content::Dir(names) => {
+                let number = |id: Id| self.numbers[id as usize];
+                let mut entries: Vec<(&[u8], u64, u8)> = vec![
+                    (b".", number(place.id), file_type(&self.tree.node(place.id).content)),
+                    (b"..", number(place.parent), file_type(&self.tree.node(place.parent).content)),
+                ];
+                let kind = |id: Id| file_type(&self.tree.node(id).content);
+                entries.extend(names.iter().map(|(name, id)| (&name[..], number(*id), kind(*id))));
+                entries.sort_unstable();
+                dir_content(&entries)
+            }
+            Content::Symlink(target) => target.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The inode with all that stands behind it; how many bytes that is.
+    fn write_inode(&self, file: &mut impl Write, place: &Place) -> io::Result<u64> {
+        let node = self.tree.node(place.id);
+        let body_block = (self.bodies + place.block) as u32;
+        let (kind, size, pointer) = match &node.content {
+            Content::Dir(_) => (FileType::Directory, place.body.size, body_block),
+            Content::Symlink(_) => (FileType::Symlink, place.body.size, body_block),
+            Content::File { block, size } => (FileType::RegularFile, *size, *block),
+            Content::CharDevice(number) => (FileType::CharacterDevice, 0, *number),
+            Content::BlockDevice(number) => (FileType::BlockDevice, 0, *number),
+            Content::Fifo => (FileType::Fifo, 0, 0),
+        };
+        let xattrs = xattrs(&node.xattrs);
+        let format = if place.body.tail > 0 { INLINE } else { PLAIN };
+        let mut bytes = Vec::with_capacity(INODE as usize + xattrs.len() + place.body.tail as usize);
+        bytes.extend(format.to_le_bytes());
+        bytes.extend(xattr_words(xattrs.len()).to_le_bytes());
+        bytes.extend(((kind.as_raw_mode() | node.mode & 0o7777) as u16).to_le_bytes());
+        bytes.extend([0; 2]);
+        bytes.extend(size.to_le_bytes());
+        bytes.extend(pointer.to_le_bytes());
+        // Only 32-bit programs see this one.
+        bytes.extend((place.id + 1).to_le_bytes());
+        bytes.extend(node.uid.to_le_bytes());
+        bytes.extend(node.gid.to_le_bytes());
+        bytes.extend(node.mtime.0.to_le_bytes());
+        bytes.extend(node.mtime.1.to_le_bytes());
+        bytes.extend(place.links.to_le_bytes());
+        bytes.extend([0; 16]);
+        bytes.extend(xattrs);
+        if place.body.tail > 0 {
+            let content = self.content(place);
+            bytes.extend_from_slice(&content[(place.body.blocks * BLOCK) as usize..]);
+        }
+        file.write_all(&bytes)?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// The first block.
+    fn super_block(&self, uuid: [u8; 16]) -> Vec<u8> {
+        let mut bytes = vec![0; SUPER];
+        bytes.extend(MAGIC.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(HAS_MTIME.to_le_bytes());
+        bytes.extend([BLOCK.trailing_zeros() as u8, 0]);
+        bytes.extend(((FIRST / SLOT) as u16).to_le_bytes());
+        bytes.extend((self.order.len() as u64).to_le_bytes());
+        bytes.extend([0; 12]);
+        bytes.extend((self.end as u32).to_le_bytes());
+        bytes.extend((self.start as u32).to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(uuid);
+        bytes.resize(BLOCK as usize, 0);
+        bytes
+    }
+}
+
+/// Extended attributes as they stand behind an inode; nothing if there are none.
+fn xattrs(xattrs: &Xattrs) -> Vec<u8> {
+    if xattrs.is_empty() {
+        return Vec::new();
+    }
+    let mut bytes = vec![0; XATTR_HEADER];
+    for (key, value) in xattrs {
+        // That they have a number and room was seen when places were given.
+        let Some((index, rest)) = prefix(key) else { continue };
+        bytes.extend([rest.len() as u8, index]);
+        bytes.extend((value.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(rest);
+        bytes.extend_from_slice(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    bytes
+}
+
+/// `i_xattr_icount`: words behind the header, and one for the header.
+fn xattr_words(bytes: usize) -> u16 {
+    if bytes == 0 { 0 } else { ((bytes - XATTR_HEADER) / 4 + 1) as u16 }
+}
+
+/// `FT_*` of linux/fs_types.h.
+fn file_type(content: &Content) -> u8 {
+    match content {
+        Content::File { .. } => 1,
+        Content::Dir(_) => 2,
+        Content::CharDevice(_) => 3,
+        Content::BlockDevice(_) => 4,
+        Content::Fifo => 5,
+        Content::Symlink(_) => 7,
+    }
+}
+
+/// Which of a folder's entries stand in one block together, by the lengths of their names.
+fn pack(lengths: impl Iterator<Item = usize>) -> (Vec<Range<usize>>, u64) {
+    let (mut ranges, mut from, mut used, mut count) = (Vec::new(), 0, 0, 0);
+    for (number, length) in lengths.enumerate() {
+        if used + DIRENT + length > BLOCK as usize {
+            ranges.push(from..number);
+            (from, used) = (number, 0);
+        }
+        used += DIRENT + length;
+        count = number + 1;
+    }
+    ranges.push(from..count);
+    let size = (ranges.len() as u64 - 1) * BLOCK + used as u64;
+    (ranges, size)
+}
+
+/// Bytes of a folder with these names, its own and its parent's among them.
+fn dir_size(names: &BTreeMap<Box<[u8]>, Id>) -> u64 {
+    let mut all: Vec<&[u8]> = names.keys().map(|name| &name[..]).chain([&b"."[..], b".."]).collect();
+    all.sort_unstable();
+    pack(all.iter().map(|name| name.len())).1
+}
+
+/// A folder's blocks, each with its entries and then their names; the last one ends with the last name.
+fn dir_content(entries: &[(&[u8], u64, u8)]) -> Vec<u8> {
+    let (ranges, size) = pack(entries.iter().map(|(name, ..)| name.len()));
+    let mut bytes = Vec::with_capacity(size as usize);
+    for range in ranges {
+        bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
+        let mut name_at = DIRENT * range.len();
+        for (name, number, kind) in &entries[range.clone()] {
+            bytes.extend(number.to_le_bytes());
+            bytes.extend((name_at as u16).to_le_bytes());
+            bytes.extend([*kind, 0]);
+            name_at += name.len();
+        }
+        entries[range].iter().for_each(|(name, ..)| bytes.extend_from_slice(name));
+    }
+    bytes
+}

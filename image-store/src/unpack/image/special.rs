@@ -1,0 +1,165 @@
+//! Extended attributes that the kernel looks into when they are set, with what it does then.
+//!
+//! Nobody sets them one by one in a file system that is written as a whole, so what the kernel would refuse or change is refused and changed
+//! here: access lists (acl(5); `posix_acl_valid` and `posix_acl_update_mode` of Linux) and capabilities (`cap_convert_nscap`).
+
+/// What becomes of an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is set.
+    Set,
+    /// It is set, and the file's permissions become these.
+    SetWithMode(u32),
+    /// It is not set: it says no more than these permissions, which the file gets, or nothing at all.
+    Only(Option<u32>),
+    /// The kernel does not know this version of it.
+    Unknown,
+    /// The kernel refuses it.
+    Invalid,
+}
+
+/// What the kernel would do.
+pub(super) fn outcome(key: &[u8], value: &[u8]) -> Outcome {
+    match key {
+        b"system.posix_acl_access" => access_list(value),
+        b"system.posix_acl_default" => match access_list(value) {
+            // It says what files made in the folder are like, nothing about the folder.
+            Outcome::SetWithMode(_) | Outcome::Only(Some(_)) => Outcome::Set,
+            outcome => outcome,
+        },
+        b"security.capability" => capability(value),
+        _ => Outcome::Set,
+    }
+}
+
+/// linux/capability.h: revision 2 has 20 bytes, revision 3 the root of a user namespace behind them.
+fn capability(value: &[u8]) -> Outcome {
+    let revision = value.first_chunk().map(|magic| u32::from_le_bytes(*magic) & 0xff00_0000);
+    match (revision, value.len()) {
+        (Some(0x0200_0000), 20) | (Some(0x0300_0000), 24) => Outcome::Set,
+        _ => Outcome::Invalid,
+    }
+}
+
+/// linux/posix_acl_xattr.h: a version, then tag, permissions and id of each entry, in the order of their tags.
+fn access_list(value: &[u8]) -> Outcome {
+    const VERSION: u32 = 2;
+    let Some((version, entries)) = value.split_first_chunk() else { return Outcome::Invalid };
+    if u32::from_le_bytes(*version) != VERSION {
+        return Outcome::Unknown;
+    }
+    let (entries, rest) = entries.as_chunks::<8>();
+    if !rest.is_empty() {
+        return Outcome::Invalid;
+    }
+    if entries.is_empty() {
+        return Outcome::Only(None);
+    }
+    permissions(entries).map_or(Outcome::Invalid, |(mode, more)| match more {
+        true => Outcome::SetWithMode(mode),
+        false => Outcome::Only(Some(mode)),
+    })
+}
+
+/// The permissions that a valid list stands for, and whether it says more than they do.
+fn permissions(entries: &[[u8; 8]]) -> Option<(u32, bool)> {
+    const USER_OBJ: u16 = 1;
+    const USER: u16 = 2;
+    const GROUP_OBJ: u16 = 4;
+    const GROUP: u16 = 8;
+    const MASK: u16 = 0x10;
+    const OTHER: u16 = 0x20;
+    let (mut last, mut mode, mut named, mut masked) = (0, 0, false, false);
+    for entry in entries {
+        let [tag, permission] = [[entry[0], entry[1]], [entry[2], entry[3]]].map(u16::from_le_bytes);
+        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+        let permission = u32::from(permission);
+        if permission > 7 {
+            return None;
+        }
+        let follows = match tag {
+            USER_OBJ => last == 0,
+            USER => last == USER_OBJ || last == USER,
+            GROUP_OBJ => last == USER_OBJ || last == USER,
+            GROUP => last == GROUP_OBJ || last == GROUP,
+            MASK => last == GROUP_OBJ || last == GROUP,
+            // Who is named needs a mask.
+            OTHER => last == MASK || !named && last == GROUP_OBJ,
+            _ => false,
+        };
+        if !follows {
+            return None;
+        }
+        match tag {
+            USER_OBJ => mode |= permission << 6,
+            GROUP_OBJ => mode |= permission << 3,
+            OTHER => mode |= permission,
+            MASK => {
+                mode = mode & !0o070 | permission << 3;
+                masked = true;
+            }
+            _ if id == u32::MAX => return None,
+            _ => named = true,
+        }
+        last = tag;
+    }
+    (last == OTHER).then_some((mode, named || masked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let entry = |(tag, permission, id): &(u16, u16, u32)| {
+            [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        [&2u32.to_le_bytes()[..], &entries.iter().flat_map(entry).collect::<Vec<_>>()].concat()
+    }
+
+    #[test]
+    fn lists_as_the_kernel_takes_them() {
+        const NONE: u32 = u32::MAX;
+        let minimal = [(1, 6, NONE), (4, 4, NONE), (0x20, 0, NONE)];
+        let named = [(1, 7, NONE), (2, 5, 33), (4, 7, NONE), (8, 1, 5), (0x10, 4, NONE), (0x20, 1, NONE)];
+        let masked = [(1, 6, NONE), (4, 4, NONE), (0x10, 6, NONE), (0x20, 0, NONE)];
+        for (entries, expected) in [
+            (&minimal[..], Outcome::Only(Some(0o640))),
+            (&named, Outcome::SetWithMode(0o741)),
+            (&masked, Outcome::SetWithMode(0o660)),
+            (&[], Outcome::Only(None)),
+            (&minimal[..2], Outcome::Invalid),
+            (&minimal[1..], Outcome::Invalid),
+            (&[minimal[0], minimal[0], minimal[1], minimal[2]], Outcome::Invalid),
+            (&[named[0], named[1], named[2], named[5]], Outcome::Invalid),
+            (&[named[0], (2, 5, NONE), named[2], named[4], named[5]], Outcome::Invalid),
+            (&[(1, 8, NONE), minimal[1], minimal[2]], Outcome::Invalid),
+            (&[(3, 0, NONE)], Outcome::Invalid),
+            (&[minimal[0], minimal[1], minimal[2], minimal[2]], Outcome::Invalid),
+        ] {
+            assert_eq!(outcome(b"system.posix_acl_access", &list(entries)), expected, "{entries:?}");
+        }
+        let default = |value: &[u8]| outcome(b"system.posix_acl_default", value);
+        assert_eq!(default(&list(&named)), Outcome::Set);
+        assert_eq!(default(&list(&minimal)), Outcome::Set);
+        assert_eq!(default(&list(&[])), Outcome::Only(None));
+        assert_eq!(default(&[1, 0, 0, 0]), Outcome::Unknown);
+        assert_eq!(default(&[2, 0, 0]), Outcome::Invalid);
+        assert_eq!(default(&[2, 0, 0, 0, 1]), Outcome::Invalid);
+    }
+
+    #[test]
+    fn capabilities_have_a_version_that_is_known() {
+        let value = |magic: u32, length: usize| [&magic.to_le_bytes()[..], &vec![0; length - 4]].concat();
+        for (value, expected) in [
+            (value(0x0200_0001, 20), Outcome::Set),
+            (value(0x0300_0001, 24), Outcome::Set),
+            (value(0x0100_0000, 12), Outcome::Invalid),
+            (value(0x0200_0000, 24), Outcome::Invalid),
+            (vec![], Outcome::Invalid),
+        ] {
+            assert_eq!(outcome(b"security.capability", &value), expected, "{value:?}");
+        }
+        assert_eq!(outcome(b"user.anything", b""), Outcome::Set);
+    }
+}

@@ -1,0 +1,159 @@
+//! The two forms in which a node keeps layers: files in a folder, and a file system in a file.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use kit::{
+    image::{Entry, Layer},
+    must::{Must, eventually, seconds},
+    node::Node,
+    plugin::Plugin,
+    tools::Images,
+};
+use rustix::mount::{FsOpenFlags, fsopen};
+use serde_json::json;
+
+/// Whether this node can mount an overlay over an image in its data folder. Says why a test is skipped.
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+fn mounts_images(node: &Node) -> bool {
+    /// `TMPFS_MAGIC` and `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
+    const UNFIT: [u32; 2] = [0x0102_1994, 0x794c_7630];
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    // The kernel loads its module if there is one.
+    let known = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok();
+    let fit = !UNFIT.contains(&(rustix::fs::statfs(node.root()).must("a file system").f_type as u32));
+    let works = version >= (6, 15) && known && fit;
+    if !works {
+        println!("skipped: Linux {release} (EROFS: {known}) mounts no image from {}", node.root().display());
+    }
+    works
+}
+
+/// How many layers are folders, and how many are images.
+fn forms(node: &Node) -> (usize, usize) {
+    let layers = fs::read_dir(node.data_dir().join("images/layers")).must("the layers");
+    let layers: Vec<PathBuf> = layers.map(|layer| layer.must("a layer").path()).collect();
+    let count = |name: &str| layers.iter().filter(|layer| layer.join(name).exists()).count();
+    (count("fs"), count("fs.erofs"))
+}
+
+/// Mounts that a process holds open and that are attached nowhere.
+fn held_mounts(pid: i32) -> usize {
+    let names = fs::read_dir(format!("/proc/{pid}/fd")).must("descriptors").map(|name| name.must("a name").path());
+    names.filter(|name| fs::read_link(name).is_ok_and(|target| target == Path::new("/"))).count()
+}
+
+/// busybox, and a layer that hides one of its files and adds others.
+fn two_layers(images: &Images) -> String {
+    let layer = Layer::of([
+        Entry::dir("etc"),
+        Entry::whiteout("etc/group"),
+        Entry::dir("srv").mode(0o2750).owner(7, 8),
+        Entry::file("srv/app", "app").owner(7, 8),
+        Entry::hard_link("srv/twin", "srv/app"),
+        Entry::file("srv/single", "one name"),
+    ]);
+    images.with_layers("two", [layer])
+}
+
+async fn output(node: &Node, plugin: &mut Plugin, image: &str, command: &str) -> String {
+    let task = node.task(image).sh(command).build(plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    task.stdout().all(seconds(5)).await
+}
+
+/// Programs that stay on one file system, or ask whether two names are one file, see no difference.
+#[tokio::test]
+async fn layers_in_images_look_like_one_file_system() {
+    let (node, images) = (Node::new(), Images::start().await);
+    if !mounts_images(&node) {
+        return;
+    }
+    let mut plugin = node.launch().await;
+    let look = "stat -c %d / /bin /bin/busybox /srv/app /etc/passwd | sort -u | wc -l; find / -xdev -name app; \
+                stat -c '%a %u:%g %h' /srv /srv/app; [ /srv/app -ef /srv/twin ] && echo one; ls /etc/group 2>&1 | wc -l";
+    let shown = output(&node, &mut plugin, &two_layers(&images), look).await;
+    assert_eq!(forms(&node), (0, 2));
+    assert_eq!(shown, "1\n/srv/app\n2750 7:8 2\n644 7:8 2\none\n1\n");
+    let change = "n=$(stat -c %i /srv/single); echo more >> /srv/single; cat /srv/single; [ $n = $(stat -c %i /srv/single) ] && echo same; \
+                  rm -r /srv && mkdir /srv && ls /srv | wc -l; mv /etc/passwd /etc/old && ls /etc";
+    let changed = output(&node, &mut plugin, &two_layers(&images), change).await;
+    assert!(changed.starts_with("one namemore\nsame\n0\n") && changed.contains("old"), "{changed}");
+    let again = output(&node, &mut plugin, &two_layers(&images), "cat /srv/single").await;
+    assert_eq!(again, "one name", "what a container changes is its own");
+    node.finish(plugin).await;
+}
+
+/// What one container has read, the next one finds in memory; a removed image takes no space.
+#[tokio::test]
+async fn containers_share_the_mounts_of_their_image_and_its_removal_ends_them() {
+    let (node, images) = (Node::new(), Images::start().await);
+    if !mounts_images(&node) {
+        return;
+    }
+    let mut plugin = node.launch_with(json!({"gc": {"image_delay": "1s"}})).await;
+    let pid = plugin.process.pid();
+    let name = two_layers(&images);
+    let none = held_mounts(pid);
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let task = node.task(&name).sh("sleep 1000").build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(held_mounts(pid) - none, 2);
+        tasks.push(task);
+    }
+    for task in &tasks {
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    assert!(eventually(seconds(20), || held_mounts(pid) == none).await, "{}", held_mounts(pid));
+    assert_eq!(forms(&node), (0, 0));
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_successor_mounts_for_itself() {
+    let (node, images) = (Node::new(), Images::start().await);
+    if !mounts_images(&node) {
+        return;
+    }
+    let mut plugin = node.launch().await;
+    let name = two_layers(&images);
+    let task = node.task(&name).sh("while [ ! -e /go ]; do sleep 0.1; done; cat /srv/app").build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    plugin.process.kill().await;
+    let mut plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(output(&node, &mut plugin, &name, "cat /srv/app").await, "app");
+    let done = plugin.exec(task.id(), &["touch", "/go"], seconds(10)).await.must("ExecTask");
+    assert_eq!(done.result.must("a result").exit_code, 0);
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_operator_may_want_folders() {
+    let (node, images) = (Node::new(), Images::start().await);
+    let folders = json!({"layer_format": "folder"});
+    let mut plugin = node.launch_with(folders.clone()).await;
+    assert_eq!(output(&node, &mut plugin, &two_layers(&images), "cat /srv/app").await, "app");
+    assert_eq!(forms(&node), (2, 0));
+    plugin.process.kill().await;
+    // Folders are used as they are, new layers become images, both stand in one container.
+    let mut plugin = node.launch().await;
+    let third = images.with_layers("three", [Layer::of([Entry::file("third", "3")])]);
+    assert_eq!(output(&node, &mut plugin, &third, "cat /third; ls /bin/busybox").await, "3/bin/busybox\n");
+    assert_eq!(forms(&node), if mounts_images(&node) { (2, 1) } else { (3, 0) });
+    plugin.process.kill().await;
+    // Another kernel might not mount the image.
+    let mut plugin = node.launch_with(folders).await;
+    assert_eq!(output(&node, &mut plugin, &third, "cat /third").await, "3");
+    assert_eq!(forms(&node), (3, 0));
+    node.finish(plugin).await;
+}
