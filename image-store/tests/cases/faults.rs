@@ -180,7 +180,7 @@ async fn silence_ends_a_pull() {
         let started = Instant::now();
         let error = bench.store.acquire(request, "task", Arc::new(Silent)).await.unwrap_err();
         assert!(matches!(error, PullError::Inactive { .. }) && error.recoverable(), "{error}");
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(60));
         bench.assert_clean();
     }
 }

