@@ -1,4 +1,7 @@
 //! Many tasks on one node: what one more start takes, and what the plugin computes while they do nothing.
+//!
+//! A machine may get slower while so many are started. So the same is measured once more while they are taken away: what comes from the
+//! number of tasks is gone then, what comes from the hour is not.
 
 use std::{
     fs,
@@ -24,6 +27,11 @@ const STEP: usize = 100;
 const WATCHED: usize = 200;
 /// Starts from one look at the floor to the next.
 const SPARSE: usize = 5;
+/// On the way back, so many tasks go, then come so many.
+const GO: usize = 25;
+const COME: usize = 5;
+/// The kernel is not through with those that go when they are gone.
+const SETTLE: Duration = Duration::from_millis(500);
 const WATCH: Duration = Duration::from_secs(10);
 /// Clock ticks of `/proc/<pid>/stat` in a second, everywhere (`USER_HZ`).
 const TICKS: f64 = 100.0;
@@ -34,31 +42,60 @@ pub async fn measure(arena: &Arena, lineup: &Lineup) {
     let Some((_registry, image)) = images::small() else { return };
     for mut ours in lineup.launch(&data).await {
         note(&format!("{MANY} tasks of {}", ours.name));
-        let (mut tasks, mut starts, mut floors, mut watched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut tasks, mut watched) = (Vec::new(), Vec::new());
+        let mut steps: Vec<Step> = (0..MANY / STEP).map(|_| Step::default()).collect();
         let mut floor = Floor::begin();
         while tasks.len() < MANY {
-            let task = ours.task(&image, &IDLE).await;
-            let begun = Instant::now();
-            ours.plugin.started(&task).await;
-            starts.push(begun.elapsed());
+            let step = &mut steps[tasks.len() / STEP];
+            let (task, took) = start(&mut ours, &image).await;
             tasks.push(task);
-            floors.extend(tasks.len().is_multiple_of(SPARSE).then(|| floor.measure()));
+            step.starts.push(took);
+            step.floors.extend(tasks.len().is_multiple_of(SPARSE).then(|| floor.measure()));
             if tasks.len() == WATCHED {
                 watched = watch(&ours, &tasks).await;
             }
         }
+        while tasks.len() >= GO {
+            for task in tasks.split_off(tasks.len() - GO) {
+                ours.remove(&task).await;
+            }
+            tokio::time::sleep(SETTLE).await;
+            for _ in 0..COME {
+                let step = &mut steps[tasks.len() / STEP];
+                let (task, took) = start(&mut ours, &image).await;
+                tasks.push(task);
+                step.starts_back.push(took);
+                step.floors.push(floor.measure());
+            }
+        }
+        for task in &tasks {
+            ours.remove(task).await;
+        }
         floor.end();
-        table(&ours, &starts, &floors);
+        table(&ours, &steps);
         say(&format!(
             "\n### {}, the plugin with {WATCHED} idle tasks\n\n| | % of one processor |\n|---|---:|",
             ours.name
         ));
         watched.iter().for_each(|(what, share)| say(&format!("| {what} | {share:.1} |")));
-        for task in &tasks {
-            ours.remove(task).await;
-        }
         ours.finish().await;
     }
+}
+
+/// What was measured while there were so many tasks.
+#[derive(Default)]
+struct Step {
+    starts: Vec<Duration>,
+    /// On the way back.
+    starts_back: Vec<Duration>,
+    floors: Vec<Duration>,
+}
+
+async fn start(ours: &mut Ours, image: &str) -> (Task, Duration) {
+    let task = ours.task(image, &IDLE).await;
+    let begun = Instant::now();
+    ours.plugin.started(&task).await;
+    (task, begun.elapsed())
 }
 
 /// What the kernel alone takes for a process in namespaces of its own: work that does not depend on how many there are. A shell of its own
@@ -93,21 +130,20 @@ impl Floor {
     }
 }
 
-fn table(ours: &Ours, starts: &[Duration], floors: &[Duration]) {
+fn table(ours: &Ours, steps: &[Step]) {
     let title = "StartTask of one more task, ms; beside it unshare --pid --ipc --uts --fork true";
-    let head = "| tasks | median | lowest | highest | unshare: median |\n|---|---:|---:|---:|---:|";
+    let head = "| tasks | median | lowest | highest | on the way back: median | unshare: median |\n|---|---:|---:|---:|---:|---:|";
     say(&format!("\n### {}, {title}\n\n{head}", ours.name));
-    for (number, (step, floor)) in starts.chunks(STEP).zip(floors.chunks(STEP / SPARSE)).enumerate() {
-        let times: Vec<f64> = step.iter().map(milliseconds).collect();
-        let floor: Vec<f64> = floor.iter().map(milliseconds).collect();
-        let (low, high) = range(times.iter().copied());
-        let middle = |values: &[f64]| median(values).unwrap_or_default();
+    let middle = |times: &[Duration]| median(&times.iter().map(milliseconds).collect::<Vec<_>>()).unwrap_or_default();
+    for (number, step) in steps.iter().enumerate() {
+        let (low, high) = range(step.starts.iter().map(milliseconds));
         say(&format!(
-            "| {} to {} | {:.1} | {low:.1} | {high:.1} | {:.1} |",
+            "| {} to {} | {:.1} | {low:.1} | {high:.1} | {:.1} | {:.1} |",
             number * STEP + 1,
-            number * STEP + step.len(),
-            middle(&times),
-            middle(&floor)
+            (number + 1) * STEP,
+            middle(&step.starts),
+            middle(&step.starts_back),
+            middle(&step.floors)
         ));
     }
 }
