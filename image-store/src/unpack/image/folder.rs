@@ -3,12 +3,12 @@
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, Write},
+    io::{self, Read, Seek, Write},
     os::fd::OwnedFd,
 };
 
 use rustix::{
-    fs::{SeekFrom, copy_file_range, ftruncate, seek},
+    fs::{SeekFrom, seek},
     io::Errno,
 };
 
@@ -84,14 +84,15 @@ fn make(applier: &mut Applier, entry: &Entry, node: &Node, data: &File) -> Resul
         (_, Content::Fifo) => applier.node(entry, &parent, name, rustix::fs::FileType::Fifo),
         (_, Content::File { block, size }) => applier.file(entry, &parent, name, |_, to| {
             copy(data, u64::from(*block) * disk::BLOCK, *size, to)
-                .map_err(|errno| UnpackError::disk(&entry.name, "copying it", errno.into()))
+                .map_err(|error| UnpackError::disk(&entry.name, "copying it", error))
         }),
     }
 }
 
-/// Copies a part of a file to the beginning of another, its holes left out.
-fn copy(from: &File, begin: u64, size: u64, to: &OwnedFd) -> Result<(), Errno> {
-    ftruncate(to, size)?;
+/// Copies a part of a file to the beginning of another, its holes left out. Moves the file's offset.
+fn copy(mut from: &File, begin: u64, size: u64, to: &OwnedFd) -> io::Result<()> {
+    let mut to = File::from(to.try_clone()?);
+    to.set_len(size)?;
     let end = begin + size;
     let mut at = begin;
     while at < end {
@@ -101,14 +102,44 @@ fn copy(from: &File, begin: u64, size: u64, to: &OwnedFd) -> Result<(), Errno> {
             found => found?,
         };
         let hole = if at < end { seek(from, SeekFrom::Hole(at))?.min(end) } else { end };
-        while at < hole {
-            let (mut source, mut target) = (at, at - begin);
-            let part = usize::try_from(hole - at).unwrap_or(usize::MAX).min(1 << 30);
-            match copy_file_range(from, Some(&mut source), to, Some(&mut target), part)? {
-                0 => return Err(Errno::IO),
-                copied => at += copied as u64,
+        if at < hole {
+            from.seek(io::SeekFrom::Start(at))?;
+            to.seek(io::SeekFrom::Start(at - begin))?;
+            // The kernel copies where it can, which is not everywhere.
+            match io::copy(&mut from.take(hole - at), &mut to)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                copied => at += copied,
             }
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::FileExt, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_file_is_copied_within_a_file_system_and_to_another() {
+        let far = Path::new("/dev/shm");
+        let folders = [std::env::temp_dir(), if far.is_dir() { far.to_owned() } else { std::env::temp_dir() }];
+        let from = tempfile::tempfile_in(&folders[0]).unwrap();
+        from.write_all_at(&[1; 5000], 8192).unwrap();
+        from.write_all_at(&[2; 100], 8192 + (1 << 20)).unwrap();
+        from.set_len(4 << 20).unwrap();
+        for (begin, size) in [(8192, (1 << 20) + 100), (8192, 10), (8192 + (1 << 20), 5000), (2 << 20, 1 << 20), (0, 0)]
+        {
+            let mut wanted = vec![0; size];
+            from.read_exact_at(&mut wanted, begin).unwrap();
+            for folder in &folders {
+                let to = OwnedFd::from(tempfile::tempfile_in(folder).unwrap());
+                copy(&from, begin, size as u64, &to).unwrap();
+                let (mut copied, to) = (vec![3; size], File::from(to));
+                to.read_exact_at(&mut copied, 0).unwrap();
+                assert!(copied == wanted && to.metadata().unwrap().len() == size as u64, "{begin} {size} {folder:?}");
+            }
+        }
+    }
 }
