@@ -186,7 +186,7 @@ fn wait(child: &mut Child) -> Result<ExitStatus, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+    use std::{fs, path::Path, process::Command};
 
     use serde_json::{Value, json};
 
@@ -196,8 +196,11 @@ mod tests {
     fn call(script: &str) -> (Result<Value, String>, String) {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("plug");
-        fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+        // By a process of its own: what another test starts at that moment could inherit a descriptor of ours that is open for writing, and
+        // a file that somebody may write cannot be executed (ETXTBSY).
+        let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#;
+        let status = Command::new("sh").args(["-c", write, "sh"]).arg(&program).arg(script).status();
+        assert!(status.expect("a shell").success());
         let path = folder.path().join("log");
         let log = fs::File::options().create(true).read(true).append(true).open(&path).expect("a log");
         let missing = folder.path().join("missing");

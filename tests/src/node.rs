@@ -142,7 +142,7 @@ impl Node {
     /// The same once the plugin has ended.
     pub async fn finish_without_plugin(self) {
         // The kernel tells a parent, not us, when the last processes are gone.
-        eventually(seconds(2), || self.traces().processes.is_empty()).await;
+        eventually(seconds(10), || self.traces().processes.is_empty()).await;
         let resistance: Vec<String> = self.allocs().iter().flat_map(|alloc| alloc.take_away()).collect();
         let traces = self.traces();
         assert!(traces.is_clean() && resistance.is_empty(), "left behind:\n{traces}{}", resistance.join("\n"));

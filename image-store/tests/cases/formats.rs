@@ -1,11 +1,11 @@
 //! What honest registries serve: tags, digests, indexes, both families of media types, every compression.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use image_store::{Limits, PullEvent, Silent};
 use kit::{
     image::{Built, Compression, Document, Entry, Format, Image, Layer},
-    registry::DockerRegistry,
+    registry::{Action, DockerRegistry, Fault},
 };
 use serde_json::json;
 
@@ -155,6 +155,8 @@ async fn latest_always_asks_and_other_tags_only_when_told() {
 async fn many_askers_share_one_pull() {
     let bench = Bench::new();
     let reference = bench.push("app:latest", &small("shared"));
+    // The last one asks before the first one has its answer.
+    bench.registry.fault(Fault::on("/manifests/", Action::Delay(Duration::from_millis(500))).times(1));
     let pulls = (0..8).map(|at| {
         let (store, request) = (bench.store.clone(), request(&reference));
         tokio::spawn(async move { store.acquire(request, &format!("task {at}"), Arc::new(Silent)).await })

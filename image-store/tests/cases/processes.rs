@@ -62,7 +62,7 @@ async fn whoever_gives_up_waiting_fails_nobody_else() {
     bench.registry.fault(Fault::on(&blob, Action::Stall(1000)).times(1));
     let mut other = Scene::Pull(reference.clone()).start(&bench.root());
     assert!(kit::must::eventually(Duration::from_secs(30), || bench.registry.count(&blob) == 1).await);
-    let hasty = PullRequest { timeout: Some(Duration::from_millis(200)), ..request(&reference) };
+    let hasty = PullRequest { timeout: Some(Duration::from_secs(1)), ..request(&reference) };
     let error = bench.store.acquire(hasty.clone(), "hasty", Arc::new(Silent)).await.unwrap_err();
     assert!(matches!(error, PullError::Timeout { .. }) && error.recoverable(), "{error}");
     let error = bench.store.acquire(hasty, "hasty", Arc::new(Silent)).await.unwrap_err();

@@ -148,8 +148,8 @@ fn same_place_as_the_container() {
     assert_eq!(lines[15..], init);
     let running = Piped::shell(&node, &container, "sleep 60");
     let group = runtime_groups(&container);
-    let members = fs::read_to_string(group.join("cgroup.procs")).expect("a group");
-    assert!(members.lines().count() >= 3, "{members}");
+    let members = || fs::read_to_string(group.join("cgroup.procs")).expect("a group").lines().count();
+    crate::common::eventually("the command among its members", || members() >= 3);
     drop(running);
 }
 
@@ -244,7 +244,8 @@ fn user_reopens_its_output() {
 
 fn commands_that_cannot_be_executed() {
     let node = Node::new();
-    let container = node.start(node.plan(&format!("echo x > /tmp/plain; {SLEEP}")));
+    let container = node.start(node.plan("echo x > /tmp/plain; exec sleep 100"));
+    crate::common::eventually("the file", || container.proc("cmdline").starts_with("sleep"));
     for (program, code, text) in [
         ("nosuch", 127, "not found"),
         ("/no/such", 127, "not found"),

@@ -12,8 +12,7 @@ use kit::{
 use tonic::Code;
 
 async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
-    let task =
-        node.task(&images.busybox()).sh("while :; do sleep 1000; done").env("FROM_JOB", "yes").build(plugin).await;
+    let task = node.task(&images.busybox()).sh("exec sleep 100000").env("FROM_JOB", "yes").build(plugin).await;
     plugin.started(&task).await;
     task
 }
@@ -69,7 +68,8 @@ async fn both_outputs_are_merged_as_they_were_written() {
 /// of its own or lost its parent.
 #[tokio::test]
 async fn the_timeout_kills_the_tree() {
-    let limit = patient(Duration::from_millis(1500));
+    // Long enough for the command to have made all its processes, on a busy machine too.
+    let limit = patient(seconds(3));
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -77,20 +77,18 @@ async fn the_timeout_kills_the_tree() {
     let before = task.groups.members().len();
     let script = "trap 'echo asked' TERM HUP INT; sleep 771 & setsid sleep 772 & (setsid sleep 773 &)
         (setsid sh -c 'sleep 774 & sleep 775' &); echo begun; while :; do sleep 776; done";
-    for _ in 0..2 {
-        let begun = Instant::now();
-        let answer = plugin.exec(task.id(), &["/bin/sh", "-c", script], limit).await.must("ExecTask");
-        assert!(begun.elapsed() >= limit, "no answer before the time is over");
-        let result = answer.result.must("a result");
-        assert_eq!((result.exit_code, result.signal), (137, 9));
-        let output = String::from_utf8_lossy(&answer.stdout).into_owned();
-        let told = format!("its timeout of {} s", limit.as_secs_f64());
-        assert!(output.starts_with("begun\n") && output.contains(&told), "{output:?}");
-        assert!(!output.contains("asked"), "it is killed at once: {output:?}");
-        let left = node.traces().processes;
-        assert!(!left.iter().any(|(_, line)| line.contains("sleep 77")), "left of the command: {left:?}");
-        assert!(task.groups.members().len() <= before, "{:?}", task.groups.members());
-    }
+    let begun = Instant::now();
+    let answer = plugin.exec(task.id(), &["/bin/sh", "-c", script], limit).await.must("ExecTask");
+    assert!(begun.elapsed() >= limit, "no answer before the time is over");
+    let result = answer.result.must("a result");
+    assert_eq!((result.exit_code, result.signal), (137, 9));
+    let output = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let told = format!("its timeout of {} s", limit.as_secs_f64());
+    assert!(output.starts_with("begun\n") && output.contains(&told), "{output:?}");
+    assert!(!output.contains("asked"), "it is killed at once: {output:?}");
+    let left = node.traces().processes;
+    assert!(!left.iter().any(|(_, line)| line.contains("sleep 77")), "left of the command: {left:?}");
+    assert!(task.groups.members().len() <= before, "{:?}", task.groups.members());
     assert_eq!(plugin.sh(&task, "echo alive").await, "alive");
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -239,7 +237,9 @@ async fn many_at_once() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     plugin.sh(&task, "true").await;
-    let before = plugin.descriptors().len();
+    // Those that come with the task, some of them a moment after its start, are of other kinds.
+    let held = |plugin: &Plugin| plugin.descriptors().iter().filter(|kind| kind.starts_with("pipe:")).count();
+    let before = held(&plugin);
     let plugin = std::sync::Arc::new(plugin);
     let id = task.id().to_owned();
     let mut runs = Vec::new();
@@ -255,7 +255,7 @@ async fn many_at_once() {
         run.await.must("an exec");
     }
     let plugin = std::sync::Arc::into_inner(plugin).must("the plugin");
-    let steady = kit::must::eventually(seconds(3), || plugin.descriptors().len() <= before + 1).await;
+    let steady = kit::must::eventually(seconds(10), || held(&plugin) <= before).await;
     assert!(steady, "{before} descriptors before, now {:#?}", plugin.descriptors());
     plugin.end(&task).await;
     node.finish(plugin).await;

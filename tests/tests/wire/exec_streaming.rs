@@ -92,17 +92,13 @@ async fn a_terminal_with_its_size() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    let script =
-        "test -t 0 && test -t 1 && test -t 2 && echo is-terminal; read a; stty size; read b; stty size; exit 3";
+    let script = "test -t 0 && test -t 1 && test -t 2 && echo is-terminal; read a; stty size; until [ \"$(stty size)\" = '40 50' ]; do sleep 0.05; done; stty size; exit 3";
     let mut session =
         plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((100, 120))).await.must("a session");
     session.until("is-terminal", seconds(5)).await;
     session.stdin(b"\n");
     session.until("100 120", seconds(5)).await;
     session.resize(40, 50);
-    // The size travels beside the input; the shell asks for it after the second line.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    session.stdin(b"\n");
     session.until("40 50", seconds(5)).await;
     let outcome = session.finish(seconds(5)).await.must("a session");
     assert_eq!((outcome.code, outcome.stderr.as_str()), (3, ""), "a terminal has one stream");

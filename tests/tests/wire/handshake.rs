@@ -42,7 +42,7 @@ async fn the_first_line_is_the_handshake_and_the_only_one() {
     plugin.capabilities().await;
     let status = plugin.shutdown().await;
     assert!(status.success(), "{status}");
-    assert_eq!(plugin.process.stdout.all(seconds(2)).await, [plugin.handshake.line.clone()]);
+    assert_eq!(plugin.process.stdout.all(seconds(20)).await, [plugin.handshake.line.clone()]);
     node.finish_without_plugin().await;
 }
 
@@ -88,7 +88,7 @@ async fn terminate_ends_the_process() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     plugin.process.signal(Signal::TERM);
-    plugin.process.ended(seconds(2)).await;
+    plugin.process.ended(seconds(20)).await;
     node.finish_without_plugin().await;
 }
 
@@ -129,7 +129,7 @@ async fn every_line_of_standard_error_is_a_log_entry() {
     plugin.stop("nobody", seconds(1), "").await.must("StopTask");
     plugin.inspect("nobody").await.err().must("an unknown task");
     plugin.shutdown().await;
-    let lines = plugin.process.stderr.all(seconds(2)).await;
+    let lines = plugin.process.stderr.all(seconds(20)).await;
     let faults: Vec<String> = lines.iter().filter_map(|line| hclog::fault(line)).collect();
     assert!(faults.is_empty(), "{faults:#?}");
     node.finish_without_plugin().await;

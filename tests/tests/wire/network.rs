@@ -63,7 +63,7 @@ async fn the_groups_network_is_joined() {
     }
     // They reach each other by loopback, and nobody else does.
     plugin
-        .exec(web.id(), &["/bin/sh", "-c", "(echo hello | nc -l -p 8123) >/dev/null 2>&1 &"], seconds(5))
+        .exec(web.id(), &["/bin/sh", "-c", "nc -l -p 8123 -e echo hello >/dev/null 2>&1 &"], seconds(5))
         .await
         .must("ExecTask");
     let answer = plugin

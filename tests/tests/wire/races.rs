@@ -36,7 +36,7 @@ async fn a_pull_has_its_time() {
     assert!(recoverable(&status), "{status}");
     assert!(status.message().contains("3s") || status.message().contains("3 s"), "{status}");
     images.with(|registry| registry.heal());
-    let again = task.restarted();
+    let again = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
     plugin.started(&again).await;
     plugin.wait(again.id()).await;
     plugin.destroy(again.id(), true).await.must("DestroyTask");
@@ -82,7 +82,7 @@ async fn a_start_that_was_given_up_is_answered_when_nothing_is_left() {
         .env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
     let mut plugin = node.launch_as(launch, json!({"rootfs": "copy"})).await;
     // To copy it takes longer than to ask for a stop.
-    let files = Layer::of((0..3000).map(|number| Entry::file(format!("many/{number}"), "x")));
+    let files = Layer::of((0..12_000).map(|number| Entry::file(format!("many/{number}"), "x")));
     let task = node.task(&images.with_layers("many", [files])).sh("sleep 1000").build(&mut plugin).await;
     let stop = async {
         let copying = || fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("root-before-copy"));
@@ -226,14 +226,20 @@ async fn an_init_reaps_and_forwards() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = "trap 'echo term; exit 12' TERM; (sleep 0.1 &) ; echo ready; while :; do sleep 0.05; done";
+    let script = "trap 'echo term; exit 12' TERM; sleep 100000 & (sh -c 'sleep 0.1; : >/tmp/gone' &) ; echo ready; while :; do wait; done";
     let task = node.task(&images.busybox()).sh(script).option("init", json!(true)).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(5)).await;
     // Process 1 is not the command, and no orphan stays a zombie.
     assert_ne!(plugin.sh(&task, "echo $(tr '\\0' ' ' < /proc/1/cmdline)").await.trim(), format!("/bin/sh -c {script}"));
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(plugin.sh(&task, "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l").await.trim(), "0");
+    let zombies = "until [ -e /tmp/gone ]; do sleep 0.1; done
+        for i in $(seq 100); do
+            n=$(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l)
+            [ $n = 0 ] && break
+            sleep 0.1
+        done
+        echo $n";
+    assert_eq!(plugin.sh(&task, zombies).await.trim(), "0");
     plugin.stop(task.id(), seconds(10), "").await.must("StopTask");
     assert_eq!(plugin.wait(task.id()).await.code, 12);
     plugin.destroy(task.id(), true).await.must("DestroyTask");

@@ -355,7 +355,7 @@ async fn a_monitor_that_dies_unwatched() {
 async fn tasks_do_not_need_the_plugins_file() {
     let node = Node::new();
     let copy = node.root().join("oci-rs");
-    fs::copy(binary(), &copy).must("copy the binary");
+    crate::upgrade::install(&binary(), &copy);
     let mut plugin = Launch::new(&node).binary(&copy).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
     plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");

@@ -285,7 +285,11 @@ async fn the_hosts_binary_is_out_of_reach() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let before = fs::read(kit::plugin::binary()).must("the binary");
-    let task = node.task(&images.busybox()).sh("for i in $(seq 300); do for exe in /proc/[0-9]*/exe; do (echo overwritten > $exe) 2>/dev/null; done; sleep 0.01; done").build(&mut plugin).await;
+    let task = node
+        .task(&images.busybox())
+        .sh("while :; do for exe in /proc/[0-9]*/exe; do (echo overwritten > $exe) 2>/dev/null; done; sleep 0.01; done")
+        .build(&mut plugin)
+        .await;
     plugin.started(&task).await;
     for _ in 0..5 {
         plugin.exec(task.id(), &["/proc/self/exe"], seconds(5)).await.must("ExecTask");

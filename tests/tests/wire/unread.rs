@@ -174,7 +174,9 @@ async fn readers_killed_in_the_middle_of_a_burst() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = format!("{WAIT}; wait_for go; seq 10000000 12000000; wait_for end; echo done");
+    let script = format!(
+        "{WAIT}; wait_for go; n=10000000; while [ ! -e /local/end ]; do seq $n $((n + 99999)); n=$((n + 100000)); done; echo done"
+    );
     let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
     let mut reader = scene.reader(&node, "0");
     plugin.started(&scene.task).await;

@@ -162,7 +162,7 @@ async fn tasks_of_an_older_build_are_taken_over() {
 
 /// As a package manager does: written beside, then renamed over. By another process, because a file that this one has open for
 /// writing while it starts another could not be executed.
-fn install(build: &Path, place: &Path) {
+pub fn install(build: &Path, place: &Path) {
     let status = std::process::Command::new("install").arg("-m755").arg(build).arg(place).status();
     assert!(status.must("install (coreutils)").success(), "cannot install {}", build.display());
 }
