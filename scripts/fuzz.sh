@@ -36,7 +36,10 @@ run() {
         tail -n 40 "$work/$target.log"
         touch "$work/failed"
     fi
-    rm -rf /dev/shm/oci-rs-fuzz-$(sed -n 's/.*== *\([0-9]*\) ==.*/\1/p' "$work/$target.log" | head -n 1)
+    # What a target that was fooled could not remove itself.
+    local pid
+    pid=$(sed -n 's/^==\([0-9]\{1,\}\)==.*/\1/p' "$work/$target.log" | head -n 1)
+    [ -z "$pid" ] || rm -rf "/dev/shm/oci-rs-fuzz-$pid" "${TMPDIR:-/tmp}/oci-rs-fuzz-$pid.erofs"
 }
 
 for ((at = 0; at < ${#targets[@]}; at += 2)); do
