@@ -20,6 +20,7 @@ use super::{
     UnpackError,
     archive::{Archive, Entry},
     attributes::{self, Attributes, NotSet},
+    classify,
     header::Kind,
     name::{self, Target},
     tree::{Dir, LookupError, Tree, is_within, take_within},
@@ -87,11 +88,9 @@ impl Applier {
     pub(crate) fn apply<R: BufRead>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         self.entries += 1;
         self.check_amount()?;
-        let refuse = |problem: String| UnpackError::refused(&entry.name, problem);
-        match name::classify(&entry.name).map_err(refuse)? {
+        match classify(entry)? {
             Target::Ignored => Ok(()),
-            Target::Root if entry.kind == Kind::Dir => self.root(entry),
-            Target::Root => Err(UnpackError::refused(&entry.name, "the layer's root must be a folder")),
+            Target::Root => self.root(entry),
             Target::Opaque { dir } => {
                 let dir = self.parent(&dir, &entry.name)?;
                 self.keep(dir.path.len())?;

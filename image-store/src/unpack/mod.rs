@@ -34,6 +34,7 @@ pub(crate) use header::Kind;
 use image::ImageApplier;
 pub(crate) use image::Memory;
 pub use image::SampleImage;
+use name::Target;
 use rustix::io::Errno;
 use stream::{Decoder, Feed, Hashed, Pipe};
 use tree::LookupError;
@@ -212,6 +213,15 @@ fn each_entry<R: BufRead>(
         }
     }
     Ok(true)
+}
+
+/// What an entry asks for, which of the layer's root is only that it be a folder.
+fn classify(entry: &Entry) -> Result<Target, UnpackError> {
+    let refuse = |problem| UnpackError::refused(&entry.name, problem);
+    match name::classify(&entry.name).map_err(refuse)? {
+        Target::Root if entry.kind != Kind::Dir => Err(refuse("the layer's root must be a folder".to_owned())),
+        target => Ok(target),
+    }
 }
 
 fn check_entries(entries: u64, limits: &Limits) -> Result<(), UnpackError> {

@@ -49,7 +49,7 @@ impl HostMounts {
             if plan.volumes.iter().any(|volume| source.starts_with(&volume.folder)) {
                 continue;
             }
-            let found = match (confined(plan, source), &folder) {
+            let found = match (confinement(plan, source), &folder) {
                 (Some(_), _) if propagation == Propagation::Private => {
                     wanted = true;
                     continue;
@@ -107,7 +107,7 @@ fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
 }
 
 /// The folder that a source is confined to.
-fn confined<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a Confined> {
+fn confinement<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a Confined> {
     plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|one| one == source))
 }
 
@@ -122,7 +122,7 @@ fn copy_confined(
     tree::attach(tree, place).map_err(failed)?;
     let copies = binds(plan)
         .filter(|(index, source)| {
-            plan.mounts[*index].propagation == Propagation::Private && confined.sources.iter().any(|one| one == source)
+            plan.mounts[*index].propagation == Propagation::Private && confinement(plan, source).is_some()
         })
         .map(|(index, source)| {
             let found = resolve(confined, tree, source)?;

@@ -29,6 +29,7 @@ use super::{
     Applied, UnpackError,
     archive::{Archive, Entry},
     attributes::{self, NotSet},
+    classify,
     header::Kind,
     marks,
     name::{self, Target},
@@ -104,14 +105,12 @@ impl ImageApplier {
     pub(super) fn apply<R: BufRead>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         self.entries += 1;
         self.check_amount()?;
-        let refuse = |problem: String| UnpackError::refused(&entry.name, problem);
-        match name::classify(&entry.name).map_err(refuse)? {
+        match classify(entry)? {
             Target::Ignored => Ok(()),
-            Target::Root if entry.kind == Kind::Dir => {
+            Target::Root => {
                 self.tree.made_explicit(b"");
                 self.describe(tree::ROOT, entry)
             }
-            Target::Root => Err(UnpackError::refused(&entry.name, "the layer's root must be a folder")),
             Target::Opaque { dir } => {
                 let dir = self.parent(&dir, &entry.name)?;
                 self.keep(dir.path.len());
