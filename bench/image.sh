@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# image.sh FOLDER: layers for the image of the pull benchmark, FOLDER/1.tar (bottom) to FOLDER/6.tar, from Debian packages.
+# image.sh DIRECTORY: layers for the image of the pull benchmark, DIRECTORY/1.tar (bottom) to DIRECTORY/6.tar, from Debian packages.
 # The shape is that of an ordinary service's image: a base system, an interpreter with tools, a compiler, one layer of very many
 # small files, one of a single large program, and on top the application with what real layers also hold (whiteouts, links).
-# Needs apt-get with fetched lists, dpkg-deb and GNU tar. Touches FOLDER only; a folder that is complete is left as it is.
+# Needs apt-get with fetched lists, dpkg-deb and GNU tar. Touches DIRECTORY only; a directory that is complete is left as it is.
 set -euo pipefail
-folder=$(realpath -m "${1:?usage: image.sh FOLDER}")
-[ ! -e "$folder/complete" ] || exit 0
-mkdir -p "$folder/debs/partial" "$folder/seen"
+directory=$(realpath -m "${1:?usage: image.sh DIRECTORY}")
+[ ! -e "$directory/complete" ] || exit 0
+mkdir -p "$directory/debs/partial" "$directory/seen"
 export LC_ALL=C
-: > "$folder/no-packages"
+: > "$directory/no-packages"
 
 # What each layer wants; apt-get adds what that needs. The host's own packages do not count.
 wants=(
@@ -19,8 +19,8 @@ wants=(
 )
 
 fetch() { # every package of the layers so far, into debs/
-    apt-get -q -y --no-install-recommends --download-only -o Dir::State::status="$folder/no-packages" \
-        -o Dir::Cache::archives="$folder/debs" -o APT::Sandbox::User=root -o Debug::NoLocking=1 install "$@" > /dev/null
+    apt-get -q -y --no-install-recommends --download-only -o Dir::State::status="$directory/no-packages" \
+        -o Dir::Cache::archives="$directory/debs" -o APT::Sandbox::User=root -o Debug::NoLocking=1 install "$@" > /dev/null
 }
 
 skeleton() { # a tree in which bin, lib … lead into usr, so that packages land where Debian has them
@@ -30,30 +30,30 @@ skeleton() { # a tree in which bin, lib … lead into usr, so that packages land
 }
 
 pack() { # pack NUMBER TREE
-    tar --create --file "$folder/$1.tar" --directory "$2" --format=pax --pax-option=delete=atime,delete=ctime \
+    tar --create --file "$directory/$1.tar" --directory "$2" --format=pax --pax-option=delete=atime,delete=ctime \
         --sort=name --numeric-owner --mtime=@1700000000 .
     rm -rf "$2"
 }
 
 all=()
 for index in "${!wants[@]}"; do
-    number=$((index + 1)) tree=$folder/tree
+    number=$((index + 1)) tree=$directory/tree
     read -ra more <<< "${wants[$index]}"
     all+=("${more[@]}")
     fetch "${all[@]}"
     rm -rf "$tree"
     skeleton "$tree"
-    for deb in "$folder"/debs/*.deb; do
+    for deb in "$directory"/debs/*.deb; do
         name=$(basename "$deb")
-        [ ! -e "$folder/seen/$name" ] || continue
-        : > "$folder/seen/$name"
+        [ ! -e "$directory/seen/$name" ] || continue
+        : > "$directory/seen/$name"
         dpkg-deb --fsys-tarfile "$deb" | tar --extract --directory "$tree" --keep-directory-symlink --numeric-owner --preserve-permissions
     done
     if [ "$number" = 1 ]; then
         # One large program: pieces of this layer, as a static binary is full of libraries.
-        mkdir -p "$folder/program/usr/local/bin"
-        find "$tree/usr" -type f -size +64k -print0 | sort -z | xargs -0 cat | head -c 64M > "$folder/program/usr/local/bin/server" || true
-        chmod 0755 "$folder/program/usr/local/bin/server"
+        mkdir -p "$directory/program/usr/local/bin"
+        find "$tree/usr" -type f -size +64k -print0 | sort -z | xargs -0 cat | head -c 64M > "$directory/program/usr/local/bin/server" || true
+        chmod 0755 "$directory/program/usr/local/bin/server"
         mkdir -p "$tree/var/cache/old"
         for file in a b c d e f; do echo "$file" > "$tree/var/cache/old/$file"; done
     else
@@ -61,9 +61,9 @@ for index in "${!wants[@]}"; do
     fi
     pack "$number" "$tree"
 done
-pack 5 "$folder/program"
+pack 5 "$directory/program"
 
-app=$folder/tree
+app=$directory/tree
 mkdir -p "$app/srv/app/assets" "$app/var/cache/old" "$app/etc"
 for number in $(seq 400); do echo "export const part = $number;" > "$app/srv/app/assets/part-$number.js"; done
 for number in $(seq 40); do
@@ -75,5 +75,5 @@ done
 echo "listen = 8080" > "$app/etc/app.conf"
 pack 6 "$app"
 
-rm -rf "$folder/debs" "$folder/seen" "$folder/no-packages"
-touch "$folder/complete"
+rm -rf "$directory/debs" "$directory/seen" "$directory/no-packages"
+touch "$directory/complete"

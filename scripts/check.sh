@@ -39,7 +39,7 @@ step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
 step_build() { cargo build --quiet --workspace --all-targets; }
 
-# The store's cases once more with layers in images, where they can be mounted from the temporary folder.
+# The store's cases once more with layers in images, where they can be mounted from the temporary directory.
 images_are_mounted() {
     modprobe -q erofs 2>/dev/null || true
     [ "$(printf '%s\n' 6.12 "$(uname -r)" | sort -V | head -n 1)" = 6.12 ] && grep -qw erofs /proc/filesystems &&

@@ -3,24 +3,24 @@
 # OCI_RS_CONFORMANCE_TESTS names them where they are built already, as in a machine without Go.
 . "$(dirname "$0")/lib.sh"
 
-folder=$(mktemp -d -t oci-rs-conformance.XXXXXX)
+directory=$(mktemp -d -t oci-rs-conformance.XXXXXX)
 REGISTRY_PID=''
 cleanup() {
     local status=$?
     [ -z "$REGISTRY_PID" ] || end_process "$REGISTRY_PID" 5
-    remove_folder "$folder"
+    remove_directory "$directory"
     exit "$status"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 port=$(free_port)
-start_registry "$folder/registry" "$port"
-"$ROOT/scripts/image.sh" "$folder/layout"
-push_image "$folder/layout" busybox conformance/busybox:1.0 "$port"
+start_registry "$directory/registry" "$port"
+"$ROOT/scripts/image.sh" "$directory/layout"
+push_image "$directory/layout" busybox conformance/busybox:1.0 "$port"
 
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
-export OCI_RS_IMAGE=127.0.0.1:$port/conformance/busybox:1.0 OCI_RS_CONFORMANCE_DIR=$folder
+export OCI_RS_IMAGE=127.0.0.1:$port/conformance/busybox:1.0 OCI_RS_CONFORMANCE_DIR=$directory
 run_tests() {
     if [ -n "${OCI_RS_CONFORMANCE_TESTS:-}" ]; then "$OCI_RS_CONFORMANCE_TESTS" -test.timeout 60m -test.v "$@"; return; fi
     cd "$ROOT/e2e/conformance"
@@ -28,10 +28,10 @@ run_tests() {
     go test -trimpath -count=1 -timeout 10m -v "$@" ./...
 }
 # The log of all that went well helps nobody.
-if ! (run_tests "$@") >"$folder/test.log" 2>&1; then
-    cat "$folder/test.log"
+if ! (run_tests "$@") >"$directory/test.log" 2>&1; then
+    cat "$directory/test.log"
     exit 1
 fi
-grep -E '^ *--- |^(ok|PASS|\?)' "$folder/test.log"
-left=$(leaks "$folder")
+grep -E '^ *--- |^(ok|PASS|\?)' "$directory/test.log"
+left=$(leaks "$directory")
 [ -z "$left" ] || { warn "left behind: $left"; exit 1; }

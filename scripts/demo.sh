@@ -14,15 +14,15 @@ cleanup() {
     trap - EXIT
     trap '' INT TERM
     [ $status = 0 ] || show_failure
-    [ ! -e "$folder/env" ] || stop_agent "$folder"
+    [ ! -e "$directory/env" ] || stop_agent "$directory"
     end_process "$REGISTRY_PID" 5
-    remove_folder "$folder"
+    remove_directory "$directory"
     exit "$status"
 }
 
 show_failure() {
     warn "The demo failed. The end of the agent's log:"
-    tail -n 30 "$folder/agent.log" >&2 2>/dev/null || true
+    tail -n 30 "$directory/agent.log" >&2 2>/dev/null || true
     [ -z "${alloc:-}" ] || "$NOMAD" alloc status "$alloc" >&2 || true
 }
 
@@ -31,12 +31,12 @@ if [ -e "$KEPT" ] && [ ! -d "$(cat "$KEPT")" ]; then rm -f "$KEPT"; fi
 
 if [ "${1:-}" = stop ]; then
     [ -e "$KEPT" ] || die "no demo is running"
-    folder=$(cat "$KEPT")
+    directory=$(cat "$KEPT")
     say "Stopping the demo"
-    REGISTRY_PID=$(cat "$folder/registry.pid")
-    stop_agent "$folder"
+    REGISTRY_PID=$(cat "$directory/registry.pid")
+    stop_agent "$directory"
     end_process "$REGISTRY_PID" 5
-    remove_folder "$folder"
+    remove_directory "$directory"
     rm -f "$KEPT"
     exit 0
 fi
@@ -50,23 +50,23 @@ if [ -z "${OCI_RS_BIN:-}" ]; then
 fi
 note "$binary, $(du -h "$binary" | cut -f1), $(file -b "$binary" 2>/dev/null | cut -d, -f1,4 || true)"
 
-folder=$(mktemp -d -t oci-rs-demo.XXXXXX)
+directory=$(mktemp -d -t oci-rs-demo.XXXXXX)
 REGISTRY_PID=''
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 say "Making an image of Debian's busybox and a web page, and pushing it to a registry of our own"
 registry_port=$(free_port)
-start_registry "$folder/registry" "$registry_port"
-echo "$REGISTRY_PID" >"$folder/registry.pid"
-"$ROOT/scripts/image.sh" "$folder/layout"
-push_image "$folder/layout" busybox demo/web:1.0 "$registry_port"
+start_registry "$directory/registry" "$registry_port"
+echo "$REGISTRY_PID" >"$directory/registry.pid"
+"$ROOT/scripts/image.sh" "$directory/layout"
+push_image "$directory/layout" busybox demo/web:1.0 "$registry_port"
 image=127.0.0.1:$registry_port/demo/web:1.0
 note "$image"
 
-say "Starting a Nomad agent with the driver in its plugin folder"
-start_agent "$folder" "$binary"
-. "$folder/env"
+say "Starting a Nomad agent with the driver in its plugin directory"
+start_agent "$directory" "$binary"
+. "$directory/env"
 "$NOMAD" node status -self -verbose | grep -E '^(Driver|oci-rs) |^driver\.oci-rs' | sed 's/^/    /'
 
 say "Running e2e/jobs/web.nomad.hcl: driver = \"oci-rs\", network mode = \"bridge\", a mapped port"
@@ -80,7 +80,7 @@ say "Fetching a page through the node: curl http://$address/"
 curl -fsS --max-time 10 --retry 5 --retry-connrefused "http://$address/" | sed 's/^/    /'
 
 if [ -n "${KEEP:-}" ]; then
-    echo "$folder" >"$KEPT"
+    echo "$directory" >"$KEPT"
     trap - EXIT
     say "Kept running. To play:"
     cat <<TEXT
@@ -89,7 +89,7 @@ if [ -n "${KEEP:-}" ]; then
     nomad alloc exec -task web ${alloc%%-*} /bin/sh
     nomad alloc logs -f ${alloc%%-*}
     nomad job run -var image=$image $ROOT/e2e/jobs/web.nomad.hcl
-    the agent's log: $folder/agent.log       web interface: $NOMAD_ADDR/ui/
+    the agent's log: $directory/agent.log       web interface: $NOMAD_ADDR/ui/
     make demo-stop     when you are done
 TEXT
     exit 0
@@ -106,9 +106,9 @@ say "Stopping it"
 "$NOMAD" job stop -detach web >/dev/null
 wait_for 60 "the job to stop" all_stopped
 "$NOMAD" alloc logs "$alloc" | tail -n 1 | sed 's/^/    its last words: /'
-stop_agent "$folder"
+stop_agent "$directory"
 
-say "Looking for anything left behind: processes, mounts, cgroups, network namespaces, firewall rules, folders"
-left=$(leaks "$folder" "$alloc")
+say "Looking for anything left behind: processes, mounts, cgroups, network namespaces, firewall rules, directories"
+left=$(leaks "$directory" "$alloc")
 [ -z "$left" ] || { warn "$left"; die "something was left behind"; }
 printf '%s    nothing.%s\n' "$GREEN" "$PLAIN"

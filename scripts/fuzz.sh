@@ -26,7 +26,7 @@ run() {
     local target=$1 status=0 words=()
     [ ! -e "fuzz/words/$target" ] || words=("-dict=fuzz/words/$target")
     mkdir "$work/$target"
-    # New inputs go to the first folder; the seeds stay as they are.
+    # New inputs go to the first directory; the seeds stay as they are.
     "$FUZZ_TARGET_DIR/$HOST/fuzz/$target" -seed="${FUZZ_SEED:-0}" -max_total_time="$duration" -timeout=20 -rss_limit_mb=2048 -max_len=65536 \
         -artifact_prefix="fuzz/found/$target-" "${words[@]}" "$work/$target" "fuzz/corpus/$target" >"$work/$target.log" 2>&1 || status=$?
     if [ $status = 0 ]; then

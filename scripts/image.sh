@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes an image that demo and tests run, without Docker: image.sh FOLDER [KIND] writes an OCI layout with the kind as its tag, to
-# be pushed with `skopeo copy oci:FOLDER:KIND …`. The kinds:
+# Makes an image that demo and tests run, without Docker: image.sh DIRECTORY [KIND] writes an OCI layout with the kind as its tag, to
+# be pushed with `skopeo copy oci:DIRECTORY:KIND …`. The kinds:
 #   busybox   Debian's static busybox with a link per applet, users, a web page, and the scripts in e2e/image/
 #   envoy     the proxy of Consul's service mesh, as scripts/setup.sh has fetched it, and the libraries that it needs
 . "$(dirname "$0")/lib.sh"
 
-layout=${1:?usage: image.sh FOLDER [busybox|envoy]} kind=${2:-busybox}
+layout=${1:?usage: image.sh DIRECTORY [busybox|envoy]} kind=${2:-busybox}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root

@@ -1,5 +1,5 @@
 # What the other scripts share. Source it: . "$(dirname "$0")/lib.sh"
-# Holds always: nothing outside the checkout, the tools' cache and mktemp folders is written, and every process started is
+# Holds always: nothing outside the checkout, the tools' cache and mktemp directories is written, and every process started is
 # ended by its own pid.
 # shellcheck shell=bash
 
@@ -18,7 +18,7 @@ TARGET=x86_64-unknown-linux-musl
 TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}/$TARGET
 CNI_PATH=${CNI_PATH:-/usr/lib/cni}
 
-# Debian keeps iptables and ip in folders that a plain user's PATH lacks.
+# Debian keeps iptables and ip in directories that a plain user's PATH lacks.
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 # No advertising of web pages after each command.
 export NOMAD_CLI_SHOW_HINTS=0
@@ -64,16 +64,16 @@ end_process() {
     done
 }
 
-# start_registry FOLDER PORT: a real registry on the loopback address; its pid is left in REGISTRY_PID.
+# start_registry DIRECTORY PORT: a real registry on the loopback address; its pid is left in REGISTRY_PID.
 start_registry() {
-    local folder=$1 port=$2
-    mkdir -p "$folder/blobs"
+    local directory=$1 port=$2
+    mkdir -p "$directory/blobs"
     printf 'version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "127.0.0.1:%s"}\n' \
-        "$folder/blobs" "$port" >"$folder/config.yml"
+        "$directory/blobs" "$port" >"$directory/config.yml"
     # Its telemetry must not reach out.
-    OTEL_TRACES_EXPORTER=none docker-registry serve "$folder/config.yml" >"$folder/registry.log" 2>&1 &
+    OTEL_TRACES_EXPORTER=none docker-registry serve "$directory/config.yml" >"$directory/registry.log" 2>&1 &
     REGISTRY_PID=$!
-    wait_for 20 "the registry" curl -fsS "http://127.0.0.1:$port/v2/" || { cat "$folder/registry.log" >&2; return 1; }
+    wait_for 20 "the registry" curl -fsS "http://127.0.0.1:$port/v2/" || { cat "$directory/registry.log" >&2; return 1; }
 }
 
 # push_image LAYOUT TAG NAME:TAG PORT
@@ -83,45 +83,45 @@ push_image() {
 
 # --- a Nomad agent -----------------------------------------------------------------------------------------------------
 
-# start_agent FOLDER DRIVER-BINARY: server and client with its own data, ports and bridge. Leaves the agent's pid, address and
-# network in FOLDER/env, for the caller to source.
+# start_agent DIRECTORY DRIVER-BINARY: server and client with its own data, ports and bridge. Leaves the agent's pid, address and
+# network in DIRECTORY/env, for the caller to source.
 start_agent() {
-    local folder=$1 binary=$2 number=$((RANDOM % 250)) http rpc serf low
+    local directory=$1 binary=$2 number=$((RANDOM % 250)) http rpc serf low
     http=$(free_port) rpc=$(free_port) serf=$(free_port) low=$((RANDOM % 1000 * 10 + 20000))
     while ip -br addr | grep -qF "172.27.$number."; do number=$((RANDOM % 250)); done
-    mkdir -p "$folder/plugins" "$folder/tmp"
-    cp "$binary" "$folder/plugins/oci-rs"
+    mkdir -p "$directory/plugins" "$directory/tmp"
+    cp "$binary" "$directory/plugins/oci-rs"
     cat "$ROOT/e2e/common.hcl.in" "$ROOT/e2e/server.hcl" "$ROOT/e2e/client.hcl.in" |
-        sed -e "s|@NAME@|nomad|; s|@DIR@|$folder|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
+        sed -e "s|@NAME@|nomad|; s|@DIR@|$directory|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|; s|@CNI_PATH@|$CNI_PATH|" \
             -e "s|@CONSUL@|127.0.0.1:8500|; s|@CONSUL_GRPC@|127.0.0.1:8502|; s|@NO_CONSUL@|,consul|" \
             -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERVER_PORT@|$rpc|; s|@SERF_PORT@|$serf|" \
             -e "s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|; s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
             -e "s|@OWN_BRIDGE@|oci-own-$number|; s|@OWN_SUBNET@|172.28.$number.0/24|; s|@OWN_SUBNET6@||" \
-            -e "/@NETWORKS@/d" >"$folder/agent.hcl"
-    # In a session of its own: Ctrl-C in the terminal must not reach it before its jobs are stopped. With a folder of its own for
+            -e "/@NETWORKS@/d" >"$directory/agent.hcl"
+    # In a session of its own: Ctrl-C in the terminal must not reach it before its jobs are stopped. With a directory of its own for
     # the sockets between agent and plugins, which a killed agent leaves.
-    TMPDIR=$folder/tmp setsid "$NOMAD" agent -config "$folder/agent.hcl" >"$folder/agent.log" 2>&1 </dev/null &
+    TMPDIR=$directory/tmp setsid "$NOMAD" agent -config "$directory/agent.hcl" >"$directory/agent.log" 2>&1 </dev/null &
     printf '%s\n' "AGENT_PID=$!" "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \
-        "export NOMAD_ADDR=http://127.0.0.1:$http" >"$folder/env"
-    wait_for 60 "the Nomad agent" node_ready "http://127.0.0.1:$http" || { tail -n 40 "$folder/agent.log" >&2; return 1; }
+        "export NOMAD_ADDR=http://127.0.0.1:$http" >"$directory/env"
+    wait_for 60 "the Nomad agent" node_ready "http://127.0.0.1:$http" || { tail -n 40 "$directory/agent.log" >&2; return 1; }
 }
 
 node_ready() {
     curl -fsS "$1/v1/nodes?resources=false" | jq -e '.[0].Status == "ready" and .[0].Drivers["oci-rs"].Healthy'
 }
 
-# stop_agent FOLDER: stops and forgets all jobs, then the agent, then removes the bridge that Nomad leaves.
+# stop_agent DIRECTORY: stops and forgets all jobs, then the agent, then removes the bridge that Nomad leaves.
 stop_agent() {
-    local folder=$1 job AGENT_PID BRIDGE SUBNET
-    . "$folder/env"
+    local directory=$1 job AGENT_PID BRIDGE SUBNET
+    . "$directory/env"
     if kill -0 "$AGENT_PID" 2>/dev/null; then
         for job in $(curl -fsS "$NOMAD_ADDR/v1/jobs" | jq -r '.[].ID'); do
             "$NOMAD" job stop -purge -detach "$job" >/dev/null || true
         done
         wait_for 60 "the jobs to stop" all_stopped || true
-        # Only collection makes the client remove an allocation's folder and unmount what is in it.
+        # Only collection makes the client remove an allocation's directory and unmount what is in it.
         curl -fsS -X PUT "$NOMAD_ADDR/v1/system/gc" || true
-        wait_for 30 "the allocations' mounts to go" no_mounts "$folder" || true
+        wait_for 30 "the allocations' mounts to go" no_mounts "$directory" || true
         end_process "$AGENT_PID"
     fi
     # The bridge of the driver's own too, if a job needed it.
@@ -137,31 +137,31 @@ all_stopped() {
 
 no_mounts() { ! grep -qF "$1/" /proc/self/mountinfo; }
 
-# leaks FOLDER ALLOCATION...: prints what is left of a run, nothing when all is clean.
+# leaks DIRECTORY ALLOCATION...: prints what is left of a run, nothing when all is clean.
 leaks() {
-    local folder=$1 proc command alloc
+    local directory=$1 proc command alloc
     shift
     for proc in /proc/[0-9]*; do
         command=$(tr '\0' ' ' <"$proc/cmdline" 2>/dev/null) || continue
         [ "${proc#/proc/}" != $$ ] && [ "${proc#/proc/}" != "$BASHPID" ] || continue
-        if [[ $command = *"$folder"* && $command != *registry* ]]; then echo "process ${proc#/proc/}: $command"; continue; fi
+        if [[ $command = *"$directory"* && $command != *registry* ]]; then echo "process ${proc#/proc/}: $command"; continue; fi
         for alloc in "$@"; do
             if tr '\0' '\n' 2>/dev/null <"$proc/environ" | grep -qx "NOMAD_ALLOC_ID=$alloc"; then echo "process ${proc#/proc/}: $command"; fi
         done
     done
-    grep -F "$folder/" /proc/self/mountinfo | sed 's/^/mount /' || true
+    grep -F "$directory/" /proc/self/mountinfo | sed 's/^/mount /' || true
     for alloc in "$@"; do
         find /sys/fs/cgroup -type d -name "$alloc*" 2>/dev/null | sed 's/^/cgroup /'
         [ ! -e "/run/netns/$alloc" ] || echo "network namespace /run/netns/$alloc"
         iptables-save 2>/dev/null | grep -F "$alloc" | sed 's/^/iptables /' || true
     done
-    find "$folder/state/tasks" "$folder/state/networks" "$folder/data/containers" -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/folder /' || true
+    find "$directory/state/tasks" "$directory/state/networks" "$directory/data/containers" -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/directory /' || true
 }
 
-# remove_folder FOLDER: with whatever a failed run left mounted in it, never through a mount into something else.
-remove_folder() {
+# remove_directory DIRECTORY: with whatever a failed run left mounted in it, never through a mount into something else.
+remove_directory() {
     local mount
-    awk -v folder="$1/" 'index($5, folder) == 1 { print $5 }' /proc/self/mountinfo | sort -r |
+    awk -v directory="$1/" 'index($5, directory) == 1 { print $5 }' /proc/self/mountinfo | sort -r |
         while read -r mount; do umount -l "$mount" || true; done
     rm -rf --one-file-system "$1"
 }

@@ -89,7 +89,7 @@ linux() {
         # Without its sandbox, whose user need not be able to write here.
         apt-get download -q -o APT::Sandbox::User=root "$package" >/dev/null
         dpkg-deb -x ./*.deb tree
-        # The folder of the modules' dependencies, which installing would make.
+        # The directory of the modules' dependencies, which installing would make.
         mkdir linux
         cp tree/boot/vmlinuz-* linux/vmlinuz
         busybox depmod -b "$work/tree" "$(ls tree/lib/modules)"

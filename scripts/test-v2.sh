@@ -143,8 +143,8 @@ machine() {
         -nodefaults -no-user-config -no-reboot -display none -nic none \
         -kernel "$TOOLS/linux/vmlinuz" \
         -append "root=/dev/nvme0n1 rootwait rw init=/init console=ttyS0 panic=-1 reboot=t $FASTER" \
-        -drive "file=$folder/disk,if=none,id=disk,format=raw,cache=unsafe" -device nvme,drive=disk,serial=disk \
-        -serial "file:$folder/kernel.log" -chardev stdio,id=results,signal=off -serial chardev:results </dev/null
+        -drive "file=$directory/disk,if=none,id=disk,format=raw,cache=unsafe" -device nvme,drive=disk,serial=disk \
+        -serial "file:$directory/kernel.log" -chardev stdio,id=results,signal=off -serial chardev:results </dev/null
 }
 
 # Starts the machine and waits for its first word; leaves its output in descriptor 3 and its pid in MACHINE.
@@ -159,7 +159,7 @@ boot() {
         done
         kill -KILL "$MACHINE" 2>/dev/null || true
         warn "the machine did not come up (try $try of $BOOTS); the kernel's last words:"
-        tail -n 30 "$folder/kernel.log" >&2 || true
+        tail -n 30 "$directory/kernel.log" >&2 || true
     done
     die "the machine does not come up"
 }
@@ -176,20 +176,20 @@ follow() {
             *) printf '%s\n' "$line" ;;
         esac
     done
-    [ -n "$ended" ] || { failed+=("the machine ended early"); tail -n 40 "$folder/kernel.log" >&2; }
+    [ -n "$ended" ] || { failed+=("the machine ended early"); tail -n 40 "$directory/kernel.log" >&2; }
 }
 
 cleanup() {
     local status=$?
     [ -z "$MACHINE" ] || kill -KILL "$MACHINE" 2>/dev/null || true
-    rm -rf "$folder"
+    rm -rf "$directory"
     exit "$status"
 }
 
 command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux/vmlinuz" ] && [ -e "$TOOLS/linux/apparmor_parser" ] || die "qemu, its kernel or what goes with it is missing: run scripts/setup.sh"
 suites "$@" >/dev/null
-folder=$(mktemp -d -t oci-rs-v2.XXXXXX)
-root=$folder/root
+directory=$(mktemp -d -t oci-rs-v2.XXXXXX)
+root=$directory/root
 MACHINE=
 failed=()
 trap cleanup EXIT
@@ -197,8 +197,8 @@ trap 'exit 130' INT TERM
 
 cd "$ROOT"
 make_root "$@"
-truncate -s 4G "$folder/disk"
-mkfs.ext4 -q -d "$root" "$folder/disk"
+truncate -s 4G "$directory/disk"
+mkfs.ext4 -q -d "$root" "$directory/disk"
 rm -rf "$root"
 boot
 follow

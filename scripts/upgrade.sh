@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tasks that the build of an older commit has started are taken over by this tree's: upgrade.sh [COMMIT], else the commit before
-# this tree's. The older one has a build folder of its own, because cargo tells the crates of two checkouts apart only by their place
-# below the workspace: in one folder it takes the one's for the other's. It begins as a copy of this tree's without our own crates, so
+# this tree's. The older one has a build directory of its own, because cargo tells the crates of two checkouts apart only by their place
+# below the workspace: in one directory it takes the one's for the other's. It begins as a copy of this tree's without our own crates, so
 # that no dependency is compiled twice.
 . "$(dirname "$0")/lib.sh"
 need_root "the upgrade test"

@@ -1,7 +1,7 @@
-//! Where everything of a run lies: one folder, and file systems that are made anew.
+//! Where everything of a run lies: one directory, and file systems that are made anew.
 //!
 //! Containers' roots lie on fresh ext4 on loop devices: a file system that has just lost thousands of files makes new ones much
-//! more slowly, and would favour whoever runs first. What lies in `/run` unless somebody says otherwise, our state folder and
+//! more slowly, and would favour whoever runs first. What lies in `/run` unless somebody says otherwise, our state directory and
 //! dockerd's, lies in memory here too.
 
 use std::{
@@ -19,10 +19,10 @@ const MEMORY: &str = "memory";
 /// Room of a file system. The file is sparse.
 const SIZE: u64 = 6 << 30;
 
-/// The folder of a run.
+/// The directory of a run.
 #[derive(Debug)]
 pub struct Arena {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Drop for Arena {
@@ -30,7 +30,7 @@ impl Drop for Arena {
         // Peers leave mounts behind: dockerd its network namespace, podman its store.
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-        let left: Vec<&str> = points.filter(|point| Path::new(point).starts_with(self.folder.path())).collect();
+        let left: Vec<&str> = points.filter(|point| Path::new(point).starts_with(self.directory.path())).collect();
         for point in left.iter().rev() {
             Command::new("umount").arg(point).status().ok();
         }
@@ -46,32 +46,32 @@ pub struct Fresh {
 }
 
 impl Arena {
-    /// A new folder.
+    /// A new directory.
     pub fn new() -> Self {
-        let arena = Self { folder: TempDir::with_prefix("oci-rs-bench-").must("a folder for the run") };
-        tool("mount", &["-t", "tmpfs", "-o", "mode=0700", "bench", &text(&arena.folder(MEMORY))]);
+        let arena = Self { directory: TempDir::with_prefix("oci-rs-bench-").must("a directory for the run") };
+        tool("mount", &["-t", "tmpfs", "-o", "mode=0700", "bench", &text(&arena.directory(MEMORY))]);
         arena
     }
 
-    /// A folder of this run in memory.
+    /// A directory of this run in memory.
     pub fn memory(&self, name: &str) -> PathBuf {
-        self.folder(&format!("{MEMORY}/{name}"))
+        self.directory(&format!("{MEMORY}/{name}"))
     }
 
-    /// A folder of this run.
-    pub fn folder(&self, name: &str) -> PathBuf {
-        let path = self.folder.path().join(name);
-        fs::create_dir_all(&path).must("a folder of the run");
+    /// A directory of this run.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::create_dir_all(&path).must("a directory of the run");
         path
     }
 
     /// A fresh file system.
     pub fn fresh(&self, name: &str) -> Fresh {
-        let image = self.folder.path().join(format!("{name}.ext4"));
+        let image = self.directory.path().join(format!("{name}.ext4"));
         let file = fs::File::create(&image).must("a file for a file system");
         file.set_len(SIZE).must("room for a file system");
         drop(file);
-        let point = self.folder(name);
+        let point = self.directory(name);
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         tool("mkfs.ext4", &["-q", "-F", "-N", "400000", "-E", options, &text(&image)]);
         tool("mount", &["-o", "loop", &text(&image), &text(&point)]);
@@ -85,7 +85,7 @@ impl Fresh {
         &self.point
     }
 
-    /// A folder in memory that goes with it.
+    /// A directory in memory that goes with it.
     pub fn memory(&self) -> &Path {
         &self.memory
     }

@@ -31,9 +31,9 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// Starts the daemon with its data in the folder, and waits until it answers.
+    /// Starts the daemon with its data in the directory, and waits until it answers.
     pub fn start(arena: &Arena, data: &Path) -> Result<Self, String> {
-        let run = arena.folder("docker-run");
+        let run = arena.directory("docker-run");
         let (socket, exec_root) = (run.join("socket"), arena.memory("docker"));
         let log = fs::File::create(run.join("log")).must("a log for dockerd");
         let mut command = Command::new(DAEMON);

@@ -54,31 +54,31 @@ pub struct LayerFiles {
     pub tar: PathBuf,
 }
 
-/// Hundreds of megabytes as an ordinary service has them; its tar files lie in the folder, or are made there.
-pub fn large(arena: &Arena, folder: &Path) -> Option<Large> {
-    make_layers(arena, folder);
-    packed(arena, (1..=LAYERS).map(|number| folder.join(format!("{number}.tar"))).collect())
+/// Hundreds of megabytes as an ordinary service has them; its tar files lie in the directory, or are made there.
+pub fn large(arena: &Arena, directory: &Path) -> Option<Large> {
+    make_layers(arena, directory);
+    packed(arena, (1..=LAYERS).map(|number| directory.join(format!("{number}.tar"))).collect())
 }
 
 /// One layer that is a single file of a gibibyte, made of programs.
-pub fn one_layer(arena: &Arena, folder: &Path) -> Option<Large> {
-    make_layers(arena, folder);
-    let program = fs::read(folder.join(format!("{PROGRAM}.tar"))).must("the layer of one program");
+pub fn one_layer(arena: &Arena, directory: &Path) -> Option<Large> {
+    make_layers(arena, directory);
+    let program = fs::read(directory.join(format!("{PROGRAM}.tar"))).must("the layer of one program");
     let mut data = Vec::with_capacity(1 << 30);
     while data.len() < 1 << 30 {
         data.extend(&program[..program.len().min((1 << 30) - data.len())]);
     }
-    let tar = arena.folder("one-layer").join("1.tar");
+    let tar = arena.directory("one-layer").join("1.tar");
     let command = Entry::file("bin/true", kit::tools::busybox()).mode(0o755);
     let layer = Layer::of([Entry::dir("bin"), command, Entry::dir("data"), Entry::file("data/blob", data)]);
     fs::write(&tar, layer.tar()).must("the layer's file");
     packed(arena, vec![tar])
 }
 
-fn make_layers(arena: &Arena, folder: &Path) {
-    let script = arena.folder("generator").join("image.sh");
+fn make_layers(arena: &Arena, directory: &Path) {
+    let script = arena.directory("generator").join("image.sh");
     fs::write(&script, GENERATOR).must("the generator");
-    tool("bash", &[&text(&script), &text(folder)]);
+    tool("bash", &[&text(&script), &text(directory)]);
 }
 
 /// Compresses the layers, which takes longer than any pull, and serves them.
@@ -87,10 +87,10 @@ fn packed(arena: &Arena, tars: Vec<PathBuf>) -> Option<Large> {
     let unpacked: u64 = tars.iter().filter_map(|tar| Some(fs::metadata(tar).ok()?.len())).sum();
     let image = tars.iter().map(read).fold(Image::new(), Image::layer).run(json!({"Cmd": ["/bin/true"]}));
     let built = image.build();
-    let folder = arena.folder("blobs");
+    let directory = arena.directory("blobs");
     // The config comes last.
     let blobs = built.blobs.iter().take(tars.len()).enumerate().map(|(number, (_, bytes))| {
-        let blob = folder.join(format!("{number}.gz"));
+        let blob = directory.join(format!("{number}.gz"));
         fs::write(&blob, bytes).must("a blob's file");
         blob
     });

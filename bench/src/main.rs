@@ -2,7 +2,7 @@
 //!
 //! An absolute time says more about the machine than about a program, so every measurement runs the peers beside us, in turns,
 //! and reports medians and their ratio to ours. A peer that is not installed or does not run here is named and left out.
-//! Needs root. Everything that is made lies in one folder and on loop devices that go with it, also after a failure.
+//! Needs root. Everything that is made lies in one directory and on loop devices that go with it, also after a failure.
 
 mod arena;
 mod crowd;
@@ -39,7 +39,7 @@ struct Order {
 }
 
 const CASES: [&str; 9] = ["start", "network", "exec", "memory", "tasks", "crowd", "pull", "pull-link", "pull-layer"];
-const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers FOLDER] [--against OTHER-OCI-RS] [--no-peers] \
+const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] [--no-peers] \
                      [start] [network] [exec] [memory] [tasks] [crowd] [pull] [pull-link] [pull-layer]";
 
 impl Order {

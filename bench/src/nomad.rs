@@ -38,7 +38,7 @@ pub fn measure(arena: &Arena, lineup: &Lineup, rounds: usize) {
         None
     };
     let mut command = Command::new(program);
-    command.args(["-plugin", &text(&kit::plugin::binary()), "-image", &image, "-folder", &text(data.path())]);
+    command.args(["-plugin", &text(&kit::plugin::binary()), "-image", &image, "-directory", &text(data.path())]);
     command.args(["-state", &text(data.memory()), "-rounds", &rounds.to_string()]);
     if let Some(docker) = &docker {
         command.args(["-docker", &docker.endpoint(), "-exec-root", &text(docker.exec_root())]);
@@ -49,7 +49,7 @@ pub fn measure(arena: &Arena, lineup: &Lineup, rounds: usize) {
 
 fn build(arena: &Arena) -> Result<PathBuf, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/conformance");
-    let program = arena.folder("nomad-contest").join("contest");
+    let program = arena.directory("nomad-contest").join("contest");
     // As the conformance tests are built, so that both share one cache.
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-buildvcs=false", "-o", &text(&program), "./contest"]).current_dir(module);

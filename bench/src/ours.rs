@@ -55,8 +55,8 @@ impl Ours {
     pub async fn launch(binary: &Path, name: &'static str, data: &Fresh, network: Json) -> Self {
         let node = Node::new();
         let mut plugin = Launch::new(&node).binary(binary).connect().await;
-        let folder = name.replace(' ', "-");
-        let mut config = json!({"data_dir": data.path().join(&folder), "state_dir": data.memory().join(&folder)});
+        let directory = name.replace(' ', "-");
+        let mut config = json!({"data_dir": data.path().join(&directory), "state_dir": data.memory().join(&directory)});
         // Another build may not know the block, and then means the host's network anyway.
         if plugin.config_options().await.contains("network") {
             config["network"] = network;

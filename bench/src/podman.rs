@@ -23,8 +23,8 @@ impl Podman {
             return Err("podman is not installed".to_owned());
         }
         let scratch = data.path().join("podman-scratch");
-        std::fs::create_dir_all(&scratch).map_err(|error| format!("a folder for podman: {error}"))?;
-        Ok(Self { root: data.path().join("podman"), run: arena.folder("podman-run"), scratch, runtime })
+        std::fs::create_dir_all(&scratch).map_err(|error| format!("a directory for podman: {error}"))?;
+        Ok(Self { root: data.path().join("podman"), run: arena.directory("podman-run"), scratch, runtime })
     }
 
     fn command(&self) -> Command {

@@ -31,7 +31,7 @@ impl Bare {
     /// The runtimes that run here, with bundles on the given file system.
     pub fn all(arena: &Arena, data: &Path) -> Vec<Self> {
         let make = |program: &'static str| {
-            let state = arena.folder("runtimes").join(program);
+            let state = arena.directory("runtimes").join(program);
             let at = data.join(program);
             let (bundle, idle) = (bundle(&at.join("say"), &SAY_READY), bundle(&at.join("idle"), &["sleep", "100000"]));
             Self { program, state, bundle, idle }

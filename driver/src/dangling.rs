@@ -2,7 +2,7 @@
 //! plugin that it had called.
 //!
 //! An agent tells a new plugin of all its tasks (RecoverTask) as soon as it has it. So a container that no task knows long after
-//! the plugin's start is nobody's, if it belongs to this agent at all: agents of several nodes may share a state folder, and only
+//! the plugin's start is nobody's, if it belongs to this agent at all: agents of several nodes may share a state directory, and only
 //! the tasks that come from an agent tell which node it is.
 
 use std::sync::{Arc, OnceLock};
@@ -47,7 +47,7 @@ fn remove_now(engine: &Engine, tasks: &Tasks, policy: Dangling) -> Result<(), Ta
             tracing::info!(%container, "no task knows this container: it would be removed");
             continue;
         }
-        // A start is known before it touches the container's folder.
+        // A start is known before it touches the container's directory.
         match engine.runtime.destroy_if(container, || !tasks.knows(container)) {
             Ok(true) => {
                 tracing::warn!(%container, "removed a container that no task knows");

@@ -50,7 +50,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the folders. Makes them when they are missing; starts nothing.
+    /// Opens the directories. Makes them when they are missing; starts nothing.
     pub fn open(config: PluginConfig, compute: Compute, events: Events) -> Result<Self, TaskError> {
         let runtime = Runtime::open(&config.state_dir, &config.data_dir)
             .map_err(|error| TaskError::Internal(format!("runtime: {error}")))?;
@@ -105,7 +105,7 @@ impl Engine {
         })
     }
 
-    /// What the state folder says of a container.
+    /// What the state directory says of a container.
     pub fn status(&self, container: &ContainerId) -> Result<Status, TaskError> {
         self.runtime.status(container).map_err(TaskError::internal)
     }
@@ -205,7 +205,7 @@ impl Engine {
         for container in self.runtime.sweep_abandoned(|id| tasks.knows(id)).map_err(TaskError::internal)? {
             tracing::info!(%container, "removed what was left of a task whose start or removal was cut short");
         }
-        // Leases are listed first: a task is known before it leases its image, and keeps its state folder until after.
+        // Leases are listed first: a task is known before it leases its image, and keeps its state directory until after.
         let leases = self.store.leases().map_err(TaskError::internal)?;
         let containers = self.runtime.list().map_err(TaskError::internal)?;
         let is_orphan = |lease: &&String| {

@@ -47,7 +47,7 @@ struct Host {
     missing: Vec<String>,
 }
 
-/// Looks at the node. `engine` tells whether the folders could be opened, and why images cannot be mounted there.
+/// Looks at the node. `engine` tells whether the directories could be opened, and why images cannot be mounted there.
 pub fn fingerprint(config: &PluginConfig, engine: Result<Option<String>, String>) -> Fingerprint {
     judge(config, look(config, engine))
 }

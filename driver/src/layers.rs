@@ -7,7 +7,7 @@ use crate::config::{PluginConfig, RootChoice};
 
 /// Opens the image store. Layers are images of file systems where they may be and can be mounted, which is tried out.
 pub fn open_store(config: &PluginConfig) -> Result<Store, StoreError> {
-    let layers = if can_mount_images(config) { LayerFormat::Erofs } else { LayerFormat::Folder };
+    let layers = if can_mount_images(config) { LayerFormat::Erofs } else { LayerFormat::Directory };
     Store::open(StoreConfig { layers, ..config.store() })
 }
 
@@ -22,12 +22,12 @@ fn can_mount_images(config: &PluginConfig) -> bool {
     match tried {
         Ok(None) => true,
         Ok(Some(problem)) => {
-            tracing::info!(problem, "layers are unpacked into folders");
+            tracing::info!(problem, "layers are unpacked into directories");
             false
         }
         Err(error) => {
             // What kept us from finding out will be a pull's trouble as well, with a better text.
-            tracing::warn!(error, "cannot tell whether layers can be images; they are unpacked into folders");
+            tracing::warn!(error, "cannot tell whether layers can be images; they are unpacked into directories");
             false
         }
     }

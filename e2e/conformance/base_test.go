@@ -58,7 +58,7 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// Nomad's loader: found in the plugin folder, launched three times, configured from the agent's configuration.
+// Nomad's loader: found in the plugin directory, launched three times, configured from the agent's configuration.
 func TestLoader(t *testing.T) {
 	pluginDir := t.TempDir()
 	content, err := os.ReadFile(binary)
@@ -74,7 +74,7 @@ func TestLoader(t *testing.T) {
 	}
 
 	plugins, err := load(map[string]any{
-		"state_dir": filepath.Join(folder, "state"), "data_dir": filepath.Join(folder, "data"),
+		"state_dir": filepath.Join(directory, "state"), "data_dir": filepath.Join(directory, "data"),
 	})
 	must.NoError(t, err)
 	instance, err := plugins.Dispense("oci-rs", base.PluginTypeDriver, &base.AgentConfig{}, hclog.NewNullLogger())

@@ -1,5 +1,5 @@
 // Package conformance drives the built plugin as Nomad does: with Nomad's own client code, and with the tests that Nomad's
-// drivers have to pass. scripts/conformance.sh runs it and says where plugin, image and folder are.
+// drivers have to pass. scripts/conformance.sh runs it and says where plugin, image and directory are.
 package conformance
 
 import (
@@ -32,18 +32,18 @@ import (
 var (
 	binary = os.Getenv("OCI_RS_BIN")
 	image  = os.Getenv("OCI_RS_IMAGE")
-	folder = os.Getenv("OCI_RS_CONFORMANCE_DIR")
+	directory = os.Getenv("OCI_RS_CONFORMANCE_DIR")
 )
 
 var topology = numalib.Scan(numalib.PlatformScanners(false))
 
 func TestMain(m *testing.M) {
-	if binary == "" || image == "" || folder == "" {
+	if binary == "" || image == "" || directory == "" {
 		fmt.Println("set OCI_RS_BIN, OCI_RS_IMAGE and OCI_RS_CONFORMANCE_DIR, or run scripts/conformance.sh")
 		os.Exit(1)
 	}
-	// Allocation folders and sockets belong to this run, so that what is left of them is seen.
-	os.Setenv("TMPDIR", folder)
+	// Allocation directories and sockets belong to this run, so that what is left of them is seen.
+	os.Setenv("TMPDIR", directory)
 	// What the client does once at its start.
 	if err := cgroupslib.Init(hclog.NewNullLogger(), topology.UsableCores().String()); err != nil {
 		fmt.Println("cgroups:", err)
@@ -100,8 +100,8 @@ func configured(t *testing.T) *instance {
 	schema, err := plugin.base.ConfigSchema()
 	must.NoError(t, err)
 	config := encode(t, schema, map[string]any{
-		"state_dir": filepath.Join(folder, "state"),
-		"data_dir":  filepath.Join(folder, "data"),
+		"state_dir": filepath.Join(directory, "state"),
+		"data_dir":  filepath.Join(directory, "data"),
 		"network":   []map[string]any{{"default_mode": "host"}},
 	})
 	must.NoError(t, plugin.base.SetConfig(&base.Config{
@@ -142,7 +142,7 @@ func convert(t *testing.T, schema *hclspec.Spec) hcldec.Spec {
 	return spec
 }
 
-// newTask makes a task with the folders, log pipes and cgroup that the client would have made for it.
+// newTask makes a task with the directories, log pipes and cgroup that the client would have made for it.
 func newTask(t *testing.T, plugin *instance, config map[string]any) (*testutils.DriverHarness, *drivers.TaskConfig) {
 	t.Helper()
 	allocID := uuid.Generate()

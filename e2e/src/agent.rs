@@ -28,11 +28,11 @@ use crate::{
 
 const START: Duration = Duration::from_secs(60);
 
-/// Server and client, their folder and their network. What it says of "the agent" means the client.
+/// Server and client, their directory and their network. What it says of "the agent" means the client.
 #[derive(Debug)]
 pub struct Agent {
     tools: Tools,
-    folder: Option<TempDir>,
+    directory: Option<TempDir>,
     path: PathBuf,
     server: Nomad,
     client: Nomad,
@@ -47,7 +47,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent with the driver in its plugin folder and waits until both are ready.
+    /// Starts an agent with the driver in its plugin directory and waits until both are ready.
     ///
     /// # Errors
     /// With the end of the agent's log.
@@ -60,8 +60,8 @@ impl Agent {
     /// # Errors
     /// With the end of the agent's log.
     pub fn start_with(tools: &Tools, consul: Option<&Consul>) -> Outcome<Self> {
-        let folder = tempfile::Builder::new().prefix("oci-rs-e2e.").tempdir()?;
-        let path = folder.path().to_owned();
+        let directory = tempfile::Builder::new().prefix("oci-rs-e2e.").tempdir()?;
+        let path = directory.path().to_owned();
         let (http, client_http) = (free_port()?, free_port()?);
         let number = free_subnet();
         let agent = Self {
@@ -73,7 +73,7 @@ impl Agent {
             bridge: format!("oci-rs-{number}"),
             subnet: format!("172.27.{number}.0/24"),
             number,
-            folder: Some(folder),
+            directory: Some(directory),
             path,
             allocs: Mutex::default(),
             jobs: AtomicUsize::new(0),
@@ -170,7 +170,7 @@ impl Agent {
         }
     }
 
-    /// The driver's file in the plugin folder.
+    /// The driver's file in the plugin directory.
     #[must_use]
     pub fn driver(&self) -> PathBuf {
         self.path.join("plugins/oci-rs")
@@ -229,7 +229,7 @@ impl Agent {
         &self.api
     }
 
-    /// Its folder: `client/` and `server/` with Nomad's data, `state/` and `data/` of the driver, `plugins/`.
+    /// Its directory: `client/` and `server/` with Nomad's data, `state/` and `data/` of the driver, `plugins/`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -253,7 +253,7 @@ impl Agent {
         self.api.wait("/v1/allocations?task_states=false", "all jobs to end", START, all_over)
     }
 
-    /// What is left of jobs that are over. Their allocations' folders stay until collection, and are not looked at.
+    /// What is left of jobs that are over. Their allocations' directories stay until collection, and are not looked at.
     #[must_use]
     pub fn leaks(&self) -> Vec<String> {
         let allocs = lock(&self.allocs).clone();
@@ -338,7 +338,7 @@ impl Agent {
     }
 
     fn collect(&self) -> Outcome {
-        // Only collection makes the client unmount and remove an allocation's folder.
+        // Only collection makes the client unmount and remove an allocation's directory.
         self.api.put("/v1/system/gc", &json!({}))?;
         let mounts = leaks::settle(|| leaks::mounts(&self.path));
         if mounts.is_empty() { Ok(()) } else { Err(Failure(format!("still mounted after collection: {mounts:?}"))) }
@@ -411,8 +411,8 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.take_down();
         // Removed by now, or kept on purpose.
-        if let Some(folder) = self.folder.take() {
-            drop(folder.keep());
+        if let Some(directory) = self.directory.take() {
+            drop(directory.keep());
         }
     }
 }

@@ -304,9 +304,9 @@ impl<'a> Alloc<'a> {
         }
     }
 
-    /// The folder on the machine that its tasks see as `/alloc`.
+    /// The directory on the machine that its tasks see as `/alloc`.
     #[must_use]
-    pub fn shared_folder(&self) -> PathBuf {
+    pub fn shared_directory(&self) -> PathBuf {
         self.agent.path().join("client/alloc").join(&self.id).join("alloc")
     }
 

@@ -17,7 +17,7 @@ const START: Duration = Duration::from_secs(60);
 /// The agent's process; it keeps nothing.
 #[derive(Debug)]
 pub struct Consul {
-    folder: TempDir,
+    directory: TempDir,
     api: Api,
     grpc: u16,
     child: Mutex<Option<Child>>,
@@ -32,9 +32,9 @@ impl Consul {
         if let Some(missing) = tools.missing_for_consul() {
             return Err(Failure(missing));
         }
-        let folder = tempfile::Builder::new().prefix("oci-rs-e2e-consul.").tempdir()?;
+        let directory = tempfile::Builder::new().prefix("oci-rs-e2e-consul.").tempdir()?;
         let (http, grpc) = (free_port()?, free_port()?);
-        let log = std::fs::File::create(folder.path().join("consul.log"))?;
+        let log = std::fs::File::create(directory.path().join("consul.log"))?;
         let mut command = Command::new(&tools.consul);
         command.args(["agent", "-dev", "-node=e2e", "-bind=127.0.0.1", "-client=127.0.0.1", "-log-level=warn"]);
         command.args(["-dns-port=-1", "-grpc-tls-port=-1", "-serf-wan-port=-1"]);
@@ -48,10 +48,10 @@ impl Consul {
         command.args(["-hcl", "check_update_interval = \"0s\""]);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         let child = command.spawn().context("consul agent")?;
-        let consul = Self { folder, api: Api::new(http), grpc, child: Mutex::new(Some(child)) };
+        let consul = Self { directory, api: Api::new(http), grpc, child: Mutex::new(Some(child)) };
         let leads = |services: &Value| services["consul"].is_array().then_some(());
         consul.api.wait("/v1/catalog/services", "Consul", START, leads).map_err(|Failure(text)| {
-            let log = std::fs::read_to_string(consul.folder.path().join("consul.log")).unwrap_or_default();
+            let log = std::fs::read_to_string(consul.directory.path().join("consul.log")).unwrap_or_default();
             Failure(format!("{text}\n{log}"))
         })?;
         Ok(consul)

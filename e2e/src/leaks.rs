@@ -1,6 +1,6 @@
-//! What is left behind: processes, mounts, cgroups, network namespaces, interfaces, addresses, firewall rules, folders.
+//! What is left behind: processes, mounts, cgroups, network namespaces, interfaces, addresses, firewall rules, directories.
 //!
-//! Only what carries the name of an agent's folder or of one of its allocations counts, so that others can use the machine. In the
+//! Only what carries the name of an agent's directory or of one of its allocations counts, so that others can use the machine. In the
 //! run's own network everything counts that belongs to a task.
 
 use std::{
@@ -37,46 +37,46 @@ pub fn settle(look: impl Fn() -> Vec<String>) -> Vec<String> {
 
 /// What is left of jobs that are over while their agent still runs.
 #[must_use]
-pub fn of_jobs(folder: &Path, allocs: &[String]) -> Vec<String> {
-    let mut found: Vec<String> = processes(folder, allocs)
+pub fn of_jobs(directory: &Path, allocs: &[String]) -> Vec<String> {
+    let mut found: Vec<String> = processes(directory, allocs)
         .into_iter()
-        .filter(|process| !is_agent(process, folder))
+        .filter(|process| !is_agent(process, directory))
         .map(|process| format!("process {}: {}", process.pid, process.command))
         .collect();
     found.extend(
-        mounts(folder)
+        mounts(directory)
             .into_iter()
             .filter(|mount| !mount.contains("/client/alloc/"))
             .map(|mount| format!("mount {mount}")),
     );
     found.extend(cgroups(allocs));
-    found.extend(of_networks(folder, allocs));
+    found.extend(of_networks(directory, allocs));
     for inside in ["state/tasks", "state/networks", "data/containers"] {
-        let entries = fs::read_dir(folder.join(inside)).into_iter().flatten().flatten();
-        found.extend(entries.map(|entry| format!("folder {}", entry.path().display())));
+        let entries = fs::read_dir(directory.join(inside)).into_iter().flatten().flatten();
+        found.extend(entries.map(|entry| format!("directory {}", entry.path().display())));
     }
     found
 }
 
 /// Namespaces, interfaces, firewall rules and addresses of tasks.
 #[must_use]
-pub fn of_networks(folder: &Path, allocs: &[String]) -> Vec<String> {
+pub fn of_networks(directory: &Path, allocs: &[String]) -> Vec<String> {
     let namespaces = allocs.iter().map(|alloc| format!("/run/netns/{alloc}")).filter(|path| Path::new(path).exists());
     let mut found: Vec<String> = namespaces.map(|path| format!("network namespace {path}")).collect();
     found.extend(interfaces());
     found.extend(firewall_rules(allocs));
-    found.extend(leases(folder, allocs).iter().map(|lease| format!("lease {}", lease.display())));
+    found.extend(leases(directory, allocs).iter().map(|lease| format!("lease {}", lease.display())));
     found
 }
 
 /// What is left when the agent is gone too.
 #[must_use]
-pub fn of_agent(folder: &Path, allocs: &[String]) -> Vec<String> {
-    let mut found = of_jobs(folder, allocs);
-    let left = processes(folder, allocs).into_iter().filter(|process| is_agent(process, folder));
+pub fn of_agent(directory: &Path, allocs: &[String]) -> Vec<String> {
+    let mut found = of_jobs(directory, allocs);
+    let left = processes(directory, allocs).into_iter().filter(|process| is_agent(process, directory));
     found.extend(left.map(|process| format!("process {}: {}", process.pid, process.command)));
     found.extend(
-        mounts(folder)
+        mounts(directory)
             .into_iter()
             .filter(|mount| mount.contains("/client/alloc/"))
             .map(|mount| format!("mount {mount}")),
@@ -84,26 +84,26 @@ pub fn of_agent(folder: &Path, allocs: &[String]) -> Vec<String> {
     found
 }
 
-/// Mount points below a folder.
+/// Mount points below a directory.
 #[must_use]
-pub fn mounts(folder: &Path) -> Vec<String> {
+pub fn mounts(directory: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let prefix = format!("{}/", folder.display());
+    let prefix = format!("{}/", directory.display());
     let points = table.lines().filter_map(|line| line.split(' ').nth(4));
     points.filter(|point| point.starts_with(&prefix)).map(str::to_owned).collect()
 }
 
 /// Ends and unmounts whatever is left; says what it could not undo.
-pub(crate) fn remove_by_force(folder: &Path, allocs: &[String]) -> Vec<String> {
+pub(crate) fn remove_by_force(directory: &Path, allocs: &[String]) -> Vec<String> {
     let mut trouble = Vec::new();
-    for process in processes(folder, allocs) {
+    for process in processes(directory, allocs) {
         process::signal(process.pid, Signal::KILL);
         if !process::wait_gone(process.pid, Duration::from_secs(5)).unwrap_or(false) {
             trouble.push(format!("process {} does not end: {}", process.pid, process.command));
         }
     }
     // Inner mounts come later in the table than what they are mounted on.
-    for mount in mounts(folder).into_iter().rev() {
+    for mount in mounts(directory).into_iter().rev() {
         if let Err(error) = unmount(&mount, UnmountFlags::DETACH) {
             trouble.push(format!("{mount}: {error}"));
         }
@@ -115,18 +115,18 @@ pub(crate) fn remove_by_force(folder: &Path, allocs: &[String]) -> Vec<String> {
             fs::remove_file(&netns).ok();
         }
     }
-    for lease in leases(folder, allocs) {
+    for lease in leases(directory, allocs) {
         fs::remove_file(lease).ok();
     }
     trouble
 }
 
-/// Everything that runs from the folder, names it, or is a task of one of the allocations.
-fn processes(folder: &Path, allocs: &[String]) -> Vec<Process> {
-    let folder = folder.display().to_string();
+/// Everything that runs from the directory, names it, or is a task of one of the allocations.
+fn processes(directory: &Path, allocs: &[String]) -> Vec<Process> {
+    let directory = directory.display().to_string();
     let mut found = process::find(|process| {
-        process.command.contains(&folder)
-            || process.exe.starts_with(&folder)
+        process.command.contains(&directory)
+            || process.exe.starts_with(&directory)
             || process::alloc_of(process.pid).is_some_and(|alloc| allocs.contains(&alloc))
     });
     found.retain(|process| process.pid != id().cast_signed());
@@ -134,16 +134,16 @@ fn processes(folder: &Path, allocs: &[String]) -> Vec<Process> {
 }
 
 /// Server, client and the plugins that serve it, which are to live longer than jobs.
-fn is_agent(process: &Process, folder: &Path) -> bool {
-    Path::new(&process.exe).parent() == Some(&folder.join("plugins"))
-        || process.command.contains(&format!("agent -config {}/", folder.display()))
+fn is_agent(process: &Process, directory: &Path) -> bool {
+    Path::new(&process.exe).parent() == Some(&directory.join("plugins"))
+        || process.command.contains(&format!("agent -config {}/", directory.display()))
 }
 
 fn cgroups(allocs: &[String]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut folders = vec![Path::new("/sys/fs/cgroup").to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    let mut directories = vec![Path::new("/sys/fs/cgroup").to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
@@ -151,7 +151,7 @@ fn cgroups(allocs: &[String]) -> Vec<String> {
             if allocs.iter().any(|alloc| name.contains(alloc)) {
                 found.push(format!("cgroup {}", entry.path().display()));
             } else {
-                folders.push(entry.path());
+                directories.push(entry.path());
             }
         }
     }
@@ -188,7 +188,7 @@ fn is_hash(text: &str) -> bool {
 }
 
 /// Addresses that host-local still holds for an allocation, and what plugins remember of one.
-fn leases(folder: &Path, allocs: &[String]) -> Vec<PathBuf> {
+fn leases(directory: &Path, allocs: &[String]) -> Vec<PathBuf> {
     let holds = |path: &Path| {
         let mut text = fs::read(path).unwrap_or_default();
         text.extend(path.as_os_str().as_encoded_bytes());
@@ -196,15 +196,15 @@ fn leases(folder: &Path, allocs: &[String]) -> Vec<PathBuf> {
         allocs.iter().any(|alloc| text.contains(alloc))
     };
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> = ["/run/cni", "/var/lib/cni"]
+    let mut directories: Vec<PathBuf> = ["/run/cni", "/var/lib/cni"]
         .into_iter()
         .map(PathBuf::from)
-        .chain([folder.join("leases"), folder.join("state/addresses")])
+        .chain([directory.join("leases"), directory.join("state/addresses")])
         .collect();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_dir() => directories.push(entry.path()),
                 Ok(kind) if kind.is_file() && holds(&entry.path()) => found.push(entry.path()),
                 // Somebody else's, gone meanwhile.
                 _ => {}

@@ -2,7 +2,7 @@
 //! look at what is left behind.
 //!
 //! Everything that the kit starts is ended by its drop guard, by pid, also when a case fails. It touches only what carries one
-//! of its names: its temporary folder, its bridge, the ids of its allocations. All of it happens in a network namespace of the
+//! of its names: its temporary directory, its bridge, the ids of its allocations. All of it happens in a network namespace of the
 //! run's own. So it can run beside other agents.
 
 pub mod agent;

@@ -38,7 +38,7 @@ pub fn free_port() -> Outcome<u16> {
 #[derive(Debug)]
 pub struct Registry {
     tools: Tools,
-    folder: TempDir,
+    directory: TempDir,
     port: u16,
     child: Mutex<Option<Child>>,
 }
@@ -49,8 +49,8 @@ impl Registry {
     /// # Errors
     /// With the registry's or skopeo's own words.
     pub fn start(tools: &Tools) -> Outcome<Self> {
-        let folder = tempfile::Builder::new().prefix("oci-rs-e2e-registry.").tempdir()?;
-        let registry = Self { tools: tools.clone(), port: free_port()?, folder, child: Mutex::default() };
+        let directory = tempfile::Builder::new().prefix("oci-rs-e2e-registry.").tempdir()?;
+        let registry = Self { tools: tools.clone(), port: free_port()?, directory, child: Mutex::default() };
         registry.up()?;
         registry.make("busybox")?;
         Ok(registry)
@@ -112,14 +112,14 @@ impl Registry {
     /// # Errors
     /// When it does not answer.
     pub fn up(&self) -> Outcome {
-        let config = self.folder.path().join("config.yml");
-        let log = self.folder.path().join("registry.log");
+        let config = self.directory.path().join("config.yml");
+        let log = self.directory.path().join("registry.log");
         fs::write(
             &config,
             format!(
                 "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\n\
                  storage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: \"127.0.0.1:{}\"}}\n",
-                self.folder.path().join("blobs").display(),
+                self.directory.path().join("blobs").display(),
                 self.port
             ),
         )?;
@@ -152,11 +152,11 @@ impl Registry {
     /// Ends it and removes its content, for interrupted runs.
     pub fn take_down(&self) {
         self.down();
-        fs::remove_dir_all(self.folder.path()).ok();
+        fs::remove_dir_all(self.directory.path()).ok();
     }
 
     fn layout(&self, kind: &str) -> PathBuf {
-        self.folder.path().join(kind)
+        self.directory.path().join(kind)
     }
 
     fn run(&self, command: &mut Command) -> Outcome {

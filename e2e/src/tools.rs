@@ -10,7 +10,7 @@ use crate::{Failure, Outcome};
 const NOMAD: &str = "nomad-1.11.2";
 const CONSUL: &str = "consul-1.22.2";
 const ENVOY: &str = "envoy-1.36.4";
-const FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const DIRECTORIES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PROGRAMS: [&str; 8] = ["docker-registry", "skopeo", "iptables", "ip", "busybox", "script", "setsid", "timeout"];
 
 /// Where everything is.
@@ -24,7 +24,7 @@ pub struct Tools {
     pub envoy: PathBuf,
     /// The driver under test.
     pub driver: PathBuf,
-    /// The folder with the CNI plugins.
+    /// The directory with the CNI plugins.
     pub cni: PathBuf,
     /// `e2e/` in the checkout.
     pub home: PathBuf,
@@ -50,7 +50,7 @@ impl Tools {
             missing.push("root: Nomad clients and containers need it".to_owned());
         }
         for program in PROGRAMS {
-            if !FOLDERS.iter().any(|folder| Path::new(folder).join(program).exists()) {
+            if !DIRECTORIES.iter().any(|directory| Path::new(directory).join(program).exists()) {
                 missing.push(program.to_owned());
             }
         }

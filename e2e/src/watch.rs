@@ -1,4 +1,4 @@
-//! Waiting for what happens in a folder, told by the kernel.
+//! Waiting for what happens in a directory, told by the kernel.
 
 use std::{
     fs,
@@ -22,22 +22,22 @@ pub fn patient(limit: Duration) -> Duration {
     limit.saturating_mul(factor.unwrap_or(1))
 }
 
-/// Looks now and after each change in `folder` and the folders directly in it, until `look` finds what it looks for.
+/// Looks now and after each change in `directory` and the directories directly in it, until `look` finds what it looks for.
 ///
 /// # Errors
-/// After `limit`, or when the folder cannot be watched.
-pub fn until<T>(folder: &Path, what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Outcome<T> {
+/// After `limit`, or when the directory cannot be watched.
+pub fn until<T>(directory: &Path, what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Outcome<T> {
     let changes =
         WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE | WatchFlags::DELETE;
     let limit = patient(limit);
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     let deadline = Instant::now() + limit;
-    inotify::add_watch(&inotify, folder, changes)?;
+    inotify::add_watch(&inotify, directory, changes)?;
     loop {
         // Watched before it is looked at, so nothing happens in between unseen. Again and again is fine, it stays one watch.
-        for inner in fs::read_dir(folder)?.flatten() {
+        for inner in fs::read_dir(directory)?.flatten() {
             match inotify::add_watch(&inotify, inner.path(), changes | WatchFlags::ONLYDIR) {
-                // No folder, or not any more.
+                // No directory, or not any more.
                 Ok(_) | Err(Errno::NOTDIR | Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -47,7 +47,7 @@ pub fn until<T>(folder: &Path, what: &str, limit: Duration, mut look: impl FnMut
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Failure(format!("waited {limit:?} in vain for {what} in {}", folder.display())));
+            return Err(Failure(format!("waited {limit:?} in vain for {what} in {}", directory.display())));
         }
         match poll(&mut [PollFd::new(&inotify, PollFlags::IN)], Some(&Timespec::try_from(left)?)) {
             Ok(_) | Err(Errno::INTR) => {}

@@ -1,4 +1,4 @@
-//! The blob of a layer, compressed or not: it comes out inside its folder or is refused.
+//! The blob of a layer, compressed or not: it comes out inside its directory or is refused.
 #![no_main]
 
 use std::{cell::OnceCell, path::Path};

@@ -18,8 +18,8 @@ async fn main() {
     let layer = |number| Layer::of([Entry::file(format!("file-{number}"), format!("layer {number}"))]);
     let image = (0..LAYERS).map(layer).fold(Image::new(), Image::layer).build();
     let name = registry.push("warm:1", &image);
-    let folder = tempfile::tempdir().must("a folder");
-    let config = StoreConfig { root: folder.path().join("images"), ..StoreConfig::default() };
+    let directory = tempfile::tempdir().must("a directory");
+    let config = StoreConfig { root: directory.path().join("images"), ..StoreConfig::default() };
     let store = Store::open(config).must("a store");
     let reference: Reference = name.parse().must("a reference");
     let mut times = Vec::new();

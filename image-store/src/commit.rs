@@ -1,4 +1,4 @@
-//! The one way in which anything of the store comes into being: a temporary name in the same folder, then a rename.
+//! The one way in which anything of the store comes into being: a temporary name in the same directory, then a rename.
 //!
 //! After a kill at any point a file is absent, complete, or a temporary that the next sweep removes. [`Durability`] says whether
 //! a power cut may undo it: records that can be made again are written without waiting for the disk, their readers treat a torn
@@ -22,7 +22,7 @@ pub(crate) const TEMPORARY: &str = ".tmp-";
 /// When a file must be able to survive a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// Before the call returns: file and folder are synced.
+    /// Before the call returns: file and directory are synced.
     Now,
     /// At the next background sync.
     Later,
@@ -38,8 +38,8 @@ pub(crate) fn unique() -> String {
 
 /// Writes a file whole or not at all, replacing an older one.
 pub(crate) fn write(path: &Path, bytes: &[u8], durability: Durability) -> Result<(), StoreError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let temporary = folder.join(format!("{TEMPORARY}{}", unique()));
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let temporary = directory.join(format!("{TEMPORARY}{}", unique()));
     let result = write_and_rename(&temporary, path, bytes, durability);
     if result.is_err()
         && let Err(error) = std::fs::remove_file(&temporary)
@@ -60,9 +60,11 @@ fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8], durability: Dur
     failpoint::at("commit-before-rename");
     std::fs::rename(temporary, path).map_err(StoreError::io("renaming to", path))?;
     match (durability, path.parent()) {
-        (Durability::Now, Some(folder)) => {
-            failpoint::at("commit-before-folder-sync");
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(StoreError::io("syncing", folder))
+        (Durability::Now, Some(directory)) => {
+            failpoint::at("commit-before-directory-sync");
+            File::open(directory)
+                .and_then(|directory| directory.sync_all())
+                .map_err(StoreError::io("syncing", directory))
         }
         _ => Ok(()),
     }
@@ -91,9 +93,9 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, S
     }
 }
 
-/// Moves a finished folder to its final name. `Ok(false)`: somebody else was first, ours is still where it was.
-pub(crate) fn rename_folder(from: &Path, to: &Path) -> Result<bool, StoreError> {
-    failpoint::at("commit-before-folder-rename");
+/// Moves a finished directory to its final name. `Ok(false)`: somebody else was first, ours is still where it was.
+pub(crate) fn rename_directory(from: &Path, to: &Path) -> Result<bool, StoreError> {
+    failpoint::at("commit-before-directory-rename");
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => Ok(false),
@@ -101,16 +103,16 @@ pub(crate) fn rename_folder(from: &Path, to: &Path) -> Result<bool, StoreError> 
     }
 }
 
-/// The files of a folder without temporaries; none if there is no folder.
-pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let listing = match std::fs::read_dir(folder) {
+/// The files of a directory without temporaries; none if there is no directory.
+pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let listing = match std::fs::read_dir(directory) {
         Ok(listing) => listing,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(StoreError::io("listing", folder)(error)),
+        Err(error) => return Err(StoreError::io("listing", directory)(error)),
     };
     let mut paths = Vec::new();
     for entry in listing {
-        let entry = entry.map_err(StoreError::io("listing", folder))?;
+        let entry = entry.map_err(StoreError::io("listing", directory))?;
         if !entry.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes()) {
             paths.push(entry.path());
         }
@@ -125,35 +127,35 @@ mod tests {
 
     #[test]
     fn replaces_whole_files_and_leaves_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
         for durability in [Durability::Now, Durability::Later] {
             write_json(&path, &vec![1, 2], durability).unwrap();
         }
         assert_eq!(read_json::<Vec<u8>>(&path).unwrap(), Some(vec![1, 2]));
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-        assert!(write(&folder.path().join("no/such"), b"", Durability::Later).is_err());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(write(&directory.path().join("no/such"), b"", Durability::Later).is_err());
     }
 
     #[test]
     fn torn_files_are_absent() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
         assert_eq!(read_json::<Vec<u8>>(&path).unwrap(), None);
         std::fs::write(&path, "[1, 2").unwrap();
         assert_eq!(read_json::<Vec<u8>>(&path).unwrap(), None);
     }
 
     #[test]
-    fn the_second_folder_loses() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+    fn the_second_directory_loses() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
         for name in ["one", "two"] {
             std::fs::create_dir(at(name)).unwrap();
             std::fs::write(at(name).join(name), "").unwrap();
         }
-        assert!(rename_folder(&at("one"), &at("final")).unwrap());
-        assert!(!rename_folder(&at("two"), &at("final")).unwrap());
+        assert!(rename_directory(&at("one"), &at("final")).unwrap());
+        assert!(!rename_directory(&at("two"), &at("final")).unwrap());
         assert!(at("final/one").exists() && at("two").exists());
     }
 }

@@ -1,4 +1,4 @@
-//! What the store and a pull are told: folders, limits, registries, credentials.
+//! What the store and a pull are told: directories, limits, registries, credentials.
 //!
 //! A [`Secret`] never shows in `Debug` output, and errors never carry one.
 
@@ -9,7 +9,7 @@ use crate::{reference::Reference, store::Retention};
 /// Where a store lives and what it may do.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// The store's folder; made with mode 0700.
+    /// The store's directory; made with mode 0700.
     pub root: PathBuf,
     /// Ceilings against hostile or broken registries and images.
     pub limits: Limits,
@@ -29,9 +29,9 @@ pub struct StoreConfig {
 /// How a layer's files lie on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LayerFormat {
-    /// As files in a folder, on any kernel. Images are not used: this kernel may not be able to mount them.
+    /// As files in a directory, on any kernel. Images are not used: this kernel may not be able to mount them.
     #[default]
-    Folder,
+    Directory,
     /// As one file with an EROFS file system in it, but for layers of very many files. For kernels that mount such a file, and an overlay
     /// over a mount that is attached nowhere (Linux 6.15); the store does not look.
     Erofs,
@@ -183,7 +183,7 @@ pub struct Limits {
     pub xattr_bytes: usize,
     /// Bytes of all extended attributes of one file.
     pub xattr_total_bytes: usize,
-    /// Memory for what is kept until a layer's end: names and attributes of folders, names of whiteouts.
+    /// Memory for what is kept until a layer's end: names and attributes of directories, names of whiteouts.
     pub kept_bytes: usize,
     /// Memory that a zstd layer may ask for to be unpacked: its window, rounded down to a power of two, 2 GiB at most.
     pub zstd_window: u64,

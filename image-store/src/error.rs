@@ -218,7 +218,7 @@ pub enum PullError {
         problem: String,
     },
     /// No space, no inodes, or no quota left.
-    #[error("no space left for the image: {problem}; free space in the data folder")]
+    #[error("no space left for the image: {problem}; free space in the data directory")]
     DiskFull {
         /// Where and what.
         problem: String,

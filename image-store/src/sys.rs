@@ -1,4 +1,4 @@
-//! The crate's unsafe code: confining a thread to a folder.
+//! The crate's unsafe code: confining a thread to a directory.
 #![allow(unsafe_code)]
 
 use std::{io, os::fd::BorrowedFd};

@@ -22,7 +22,7 @@ pub struct Conflist {
 }
 
 impl Conflist {
-    /// The network of our own bridge; `leases` is the folder in which its addresses are written down. The plugin that maps ports
+    /// The network of our own bridge; `leases` is the directory in which its addresses are written down. The plugin that maps ports
     /// takes part only for containers that have some.
     pub fn of_bridge(settings: &Settings, leases: &Path, publishes: bool) -> Self {
         let mut ranges = vec![json!([{ "subnet": settings.subnet.to_string() }])];
@@ -69,7 +69,7 @@ impl Conflist {
             Some(_) => return Err("has plugins that are no list".to_owned()),
         };
         let typed = |plugin: &Map<String, Value>| {
-            // The type becomes a file's name in the folders of plugins.
+            // The type becomes a file's name in the directories of plugins.
             text_of(plugin, "type").is_some_and(|kind| !kind.is_empty() && !kind.contains('/') && kind != "..")
         };
         if plugins.is_empty() || !plugins.iter().all(typed) {

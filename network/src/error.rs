@@ -23,8 +23,8 @@ pub enum NetworkError {
     },
     /// Programs that the network needs are not installed.
     #[error(
-        "this node cannot give tasks a network of their own: {} not found (CNI plugins are looked for in {folders}). Install \
-         the packages containernetworking-plugins and iptables, or name their folder in the plugin block (`network {{ cni_path = … \
+        "this node cannot give tasks a network of their own: {} not found (CNI plugins are looked for in {directories}). Install \
+         the packages containernetworking-plugins and iptables, or name their directory in the plugin block (`network {{ cni_path = … \
          }}`). Until then tasks can have `network_mode = \"host\"` or \"none\"; `network {{ default_mode = \"host\" }}` in the plugin \
          block makes the first the rule",
         programs.join(", ")
@@ -33,15 +33,15 @@ pub enum NetworkError {
         /// Their names.
         programs: Vec<String>,
         /// Where plugins were looked for.
-        folders: String,
+        directories: String,
     },
     /// The operator has no network of this name.
-    #[error("there is no CNI network {name:?} in {folder}: the operator must put its .conflist there{problems}")]
+    #[error("there is no CNI network {name:?} in {directory}: the operator must put its .conflist there{problems}")]
     UnknownNetwork {
         /// Its name.
         name: String,
         /// Where it was looked for.
-        folder: PathBuf,
+        directory: PathBuf,
         /// What was wrong with files that could not be read, or nothing.
         problems: String,
     },

@@ -1,7 +1,7 @@
 //! Networks of single containers: a namespace that a file pins, connected to the world by CNI plugins.
 //!
-//! Holds always: before anything of a container's network is made on the host, a record in the state folder says what it is
-//! going to be, and the record goes last. Whoever has a lock on the record's folder works on that network alone; a CNI plugin
+//! Holds always: before anything of a container's network is made on the host, a record in the state directory says what it is
+//! going to be, and the record goes last. Whoever has a lock on the record's directory works on that network alone; a CNI plugin
 //! that runs shares the lock, also when the process that started it has been killed. So whatever a killed process left is found
 //! and taken down by the next one, and nobody takes down what is still being made.
 //!

@@ -18,13 +18,13 @@ use crate::{
     gate::{Gate, Turn},
     namespace,
     plugin::{Call, Verb, find, find_in_system},
-    record::{Folder, NAMESPACE, Record},
+    record::{Directory, NAMESPACE, Record},
     result::Attachment,
     settings::Settings,
     wish::{Choice, Wish},
 };
 
-/// The networks of one state folder.
+/// The networks of one state directory.
 #[derive(Debug)]
 pub struct Networks {
     settings: Settings,
@@ -35,7 +35,7 @@ pub struct Networks {
     shared_is_there: AtomicBool,
 }
 
-/// The folder of all networks in a state folder.
+/// The directory of all networks in a state directory.
 fn root_in(state_dir: &Path) -> PathBuf {
     state_dir.join("networks")
 }
@@ -69,19 +69,22 @@ impl Networks {
         let network = self.network(wish)?;
         let programs = missing(&self.settings, &network, wish.network == Choice::Bridge);
         if !programs.is_empty() {
-            return Err(NetworkError::Missing { programs, folders: Settings::search_path(&self.settings.cni_path) });
+            return Err(NetworkError::Missing {
+                programs,
+                directories: Settings::search_path(&self.settings.cni_path),
+            });
         }
         let path = self.root.join(container);
-        let folder = Folder::make(&path).context(|| format!("making {}", path.display()))?;
-        self.take_down(&folder)?;
+        let directory = Directory::make(&path).context(|| format!("making {}", path.display()))?;
+        self.take_down(&directory)?;
         let record = Record::new(cni_id(container), network, wish.capabilities(), self.settings.cni_path.clone());
         let bridge = wish.network == Choice::Bridge;
-        let made = self.set_up(&folder, record.clone(), bridge, false);
+        let made = self.set_up(&directory, record.clone(), bridge, false);
         let made = match made {
             Err(error @ NetworkError::Plugin { .. }) => {
                 // Plugins that work at the same time get into each other's way now and then: once more, alone.
                 tracing::warn!(container, %error, "network not made, trying again");
-                self.take_down(&folder).and_then(|()| self.set_up(&folder, record, bridge, true))
+                self.take_down(&directory).and_then(|()| self.set_up(&directory, record, bridge, true))
             }
             made => made,
         };
@@ -91,7 +94,7 @@ impl Networks {
                 Ok(attachment)
             }
             Err(error) => {
-                let cleaned = self.take_down(&folder).and_then(|()| remove(folder, &path));
+                let cleaned = self.take_down(&directory).and_then(|()| remove(directory, &path));
                 if let Err(left) = cleaned {
                     tracing::warn!(container, error = %left, "a network that could not be made was not removed either");
                 }
@@ -103,8 +106,8 @@ impl Networks {
     /// Takes a container's network down, whatever there is of it. The container's processes should be gone.
     pub fn release(&self, container: &str) -> Result<(), NetworkError> {
         let path = self.root.join(container);
-        match Folder::take(&path).context(|| format!("locking {}", path.display()))? {
-            Some(folder) => self.take_down(&folder).and_then(|()| remove(folder, &path)),
+        match Directory::take(&path).context(|| format!("locking {}", path.display()))? {
+            Some(directory) => self.take_down(&directory).and_then(|()| remove(directory, &path)),
             None => Ok(()),
         }
     }
@@ -123,11 +126,11 @@ impl Networks {
                 if wanted(&name) {
                     return Ok(false);
                 }
-                let folder = Folder::take(&path).context(|| format!("locking {}", path.display()))?;
-                match folder {
+                let directory = Directory::take(&path).context(|| format!("locking {}", path.display()))?;
+                match directory {
                     // Whoever wants it now has claimed it before coming for the lock.
-                    Some(folder) if !wanted(&name) => {
-                        self.take_down(&folder).and_then(|()| remove(folder, &path)).map(|()| true)
+                    Some(directory) if !wanted(&name) => {
+                        self.take_down(&directory).and_then(|()| remove(directory, &path)).map(|()| true)
                     }
                     _ => Ok(false),
                 }
@@ -167,14 +170,14 @@ impl Networks {
     /// Makes the namespace and calls every plugin.
     fn set_up(
         &self,
-        folder: &Folder,
+        directory: &Directory,
         mut record: Record,
         bridge: bool,
         alone: bool,
     ) -> Result<Attachment, NetworkError> {
         failpoint::at("start-before-network-record");
-        folder.commit(&record)?;
-        let namespace = folder.namespace();
+        directory.commit(&record)?;
+        let namespace = directory.namespace();
         failpoint::at("start-before-namespace");
         namespace::pin(&namespace).context(|| format!("making the network namespace {}", namespace.display()))?;
         let _turn = self.turn(alone);
@@ -184,12 +187,12 @@ impl Networks {
         }
         for index in 0..record.network.len() {
             record.called = index + 1;
-            folder.commit(&record)?;
+            directory.commit(&record)?;
             failpoint::at("start-before-network-plugin");
-            record.result = Some(call(folder, &record, index, Verb::Add)?);
+            record.result = Some(call(directory, &record, index, Verb::Add)?);
         }
         failpoint::at("start-before-network-result");
-        folder.commit(&record)?;
+        directory.commit(&record)?;
         let result = record.result.unwrap_or_default();
         Attachment::read(namespace, &result).map_err(|problem| NetworkError::Plugin {
             network: record.network.name,
@@ -215,32 +218,32 @@ impl Networks {
     }
 
     /// Undoes whatever a record says, and lets the namespace go. Can be repeated until it has succeeded.
-    fn take_down(&self, folder: &Folder) -> Result<(), NetworkError> {
-        if let Some(record) = folder.read()? {
+    fn take_down(&self, directory: &Directory) -> Result<(), NetworkError> {
+        if let Some(record) = directory.read()? {
             for index in (0..record.called.min(record.network.len())).rev() {
                 failpoint::at("destroy-before-network-plugin");
                 let turn = self.gate.enter();
-                if let Err(error) = call(folder, &record, index, Verb::Del) {
+                if let Err(error) = call(directory, &record, index, Verb::Del) {
                     drop(turn);
                     tracing::warn!(container = record.container, %error, "network not taken down, trying again");
                     let _alone = self.gate.enter_alone();
-                    call(folder, &record, index, Verb::Del)?;
+                    call(directory, &record, index, Verb::Del)?;
                 }
             }
         }
         failpoint::at("destroy-before-namespace");
-        let namespace = folder.namespace();
+        let namespace = directory.namespace();
         namespace::unpin(&namespace).context(|| format!("removing the network namespace {}", namespace.display()))
     }
 }
 
-fn remove(folder: Folder, path: &Path) -> Result<(), NetworkError> {
+fn remove(directory: Directory, path: &Path) -> Result<(), NetworkError> {
     failpoint::at("destroy-before-network-record");
-    folder.remove().context(|| format!("removing {}", path.display()))
+    directory.remove().context(|| format!("removing {}", path.display()))
 }
 
-fn call(folder: &Folder, record: &Record, index: usize, verb: Verb) -> Result<Value, NetworkError> {
-    let namespace = folder.namespace();
+fn call(directory: &Directory, record: &Record, index: usize, verb: Verb) -> Result<Value, NetworkError> {
+    let namespace = directory.namespace();
     let program = record.network.program(index);
     let call = Call {
         program,
@@ -248,9 +251,9 @@ fn call(folder: &Folder, record: &Record, index: usize, verb: Verb) -> Result<Va
         container: &record.container,
         namespace: namespace::is_pinned(&namespace).then_some(&*namespace),
         interface: &record.interface,
-        folders: &record.folders,
+        directories: &record.directories,
         request: record.network.request(index, &record.asked, record.result.as_ref()),
-        log: folder.log(),
+        log: directory.log(),
     };
     call.run().map_err(|problem| {
         let network = record.network.name.clone();
@@ -272,9 +275,10 @@ fn missing(settings: &Settings, network: &Conflist, bridge: bool) -> Vec<String>
 }
 
 /// The operator's network of a name: the first file, in the order of their names, that holds it.
-fn find_network(folder: &Path, name: &str) -> Result<Conflist, NetworkError> {
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+fn find_network(directory: &Path, name: &str) -> Result<Conflist, NetworkError> {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default();
     files.retain(|file| {
         file.extension()
             .and_then(|extension| extension.to_str())
@@ -290,7 +294,7 @@ fn find_network(folder: &Path, name: &str) -> Result<Conflist, NetworkError> {
             Err(problem) => problems += &format!("; {} {problem}", file.display()),
         }
     }
-    Err(NetworkError::UnknownNetwork { name: name.to_owned(), folder: folder.to_owned(), problems })
+    Err(NetworkError::UnknownNetwork { name: name.to_owned(), directory: directory.to_owned(), problems })
 }
 
 /// A container's name as plugins may have it (specification 1.0, section 2): letters, digits, `_`, `.` and `-`.
@@ -315,14 +319,14 @@ mod tests {
 
     #[test]
     fn the_operators_networks_are_found_by_their_name() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let write = |file: &str, text: &str| fs::write(folder.path().join(file), text).expect("a file");
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).expect("a file");
         write("20-late.conflist", r#"{"name": "lan", "plugins": [{"type": "late"}]}"#);
         write("10-first.conf", r#"{"name": "lan", "type": "first"}"#);
         write("other.json", r#"{"name": "dmz", "type": "other"}"#);
         write("broken.conflist", "{}");
         write("lan.txt", r#"{"name": "hidden", "type": "x"}"#);
-        let find = |name: &str| find_network(folder.path(), name);
+        let find = |name: &str| find_network(directory.path(), name);
         assert_eq!(find("lan").expect("a network").program(0), "first");
         assert_eq!(find("dmz").expect("a network").program(0), "other");
         let error = find("hidden").expect_err("no network").to_string();
@@ -330,7 +334,7 @@ mod tests {
             error.contains("no CNI network \"hidden\"") && error.contains("broken.conflist has no name"),
             "{error}"
         );
-        assert!(find_network(&folder.path().join("none"), "lan").is_err());
+        assert!(find_network(&directory.path().join("none"), "lan").is_err());
     }
 
     proptest! {

@@ -23,7 +23,7 @@ use crate::settings::Settings;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where programs are that plugins use, whatever PATH the agent was started with.
-const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The most of a program's own words that goes into an error.
 const LONGEST_PROBLEM: usize = 1000;
@@ -55,19 +55,19 @@ pub(crate) struct Call<'a> {
     pub namespace: Option<&'a Path>,
     /// The interface in the container.
     pub interface: &'a str,
-    /// The folders with plugins.
-    pub folders: &'a [PathBuf],
+    /// The directories with plugins.
+    pub directories: &'a [PathBuf],
     /// What it gets on standard input.
     pub request: Value,
-    /// Where its standard error goes. It holds the lock on the network's folder for as long as it lives.
+    /// Where its standard error goes. It holds the lock on the network's directory for as long as it lives.
     pub log: &'a File,
 }
 
 impl Call<'_> {
     /// Calls the plugin; its answer, null if it has none. The error is in its own words.
     pub fn run(&self) -> Result<Value, String> {
-        let path = find(self.program, self.folders)
-            .ok_or_else(|| format!("it is not in {}", Settings::search_path(self.folders)))?;
+        let path = find(self.program, self.directories)
+            .ok_or_else(|| format!("it is not in {}", Settings::search_path(self.directories)))?;
         let mut command = Command::new(path);
         command
             .env_clear()
@@ -76,7 +76,7 @@ impl Call<'_> {
             .env("CNI_CONTAINERID", self.container)
             .env("CNI_NETNS", self.namespace.unwrap_or(Path::new("")))
             .env("CNI_IFNAME", self.interface)
-            .env("CNI_PATH", Settings::search_path(self.folders));
+            .env("CNI_PATH", Settings::search_path(self.directories));
         let begun = self.log.metadata().map_or(0, |metadata| metadata.len());
         let (status, output) = run(command, self.request.to_string().as_bytes(), Some(self.log))?;
         if status.success() {
@@ -117,9 +117,9 @@ fn tail(log: &File, from: u64) -> String {
     }
 }
 
-/// The first folder's program of this name.
-pub(crate) fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(program)).find(|path| path.is_file())
+/// The first directory's program of this name.
+pub(crate) fn find(program: &str, directories: &[PathBuf]) -> Option<PathBuf> {
+    directories.iter().map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
 /// A program of the system.
@@ -133,8 +133,8 @@ fn search_path() -> String {
 }
 
 fn completed(inherited: &str) -> String {
-    let own = SYSTEM_FOLDERS.into_iter().filter(|folder| !inherited.split(':').any(|known| known == *folder));
-    inherited.split(':').filter(|folder| !folder.is_empty()).chain(own).collect::<Vec<_>>().join(":")
+    let own = SYSTEM_DIRECTORIES.into_iter().filter(|directory| !inherited.split(':').any(|known| known == *directory));
+    inherited.split(':').filter(|directory| !directory.is_empty()).chain(own).collect::<Vec<_>>().join(":")
 }
 
 /// Runs a program to its end, which is forced after a while. Input and output are files in memory, so neither side ever waits for
@@ -190,28 +190,28 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::{Call, LONGEST_PROBLEM, SYSTEM_FOLDERS, Verb, completed, told};
+    use super::{Call, LONGEST_PROBLEM, SYSTEM_DIRECTORIES, Verb, completed, told};
 
     /// A plugin that is a shell script.
     fn call(script: &str) -> (Result<Value, String>, String) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = folder.path().join("plug");
+        let directory = tempfile::tempdir().expect("a directory");
+        let program = directory.path().join("plug");
         // By a process of its own: what another test starts at that moment could inherit a descriptor of ours that is open for writing, and
         // a file that somebody may write cannot be executed (ETXTBSY).
         let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#;
         let status = Command::new("sh").args(["-c", write, "sh"]).arg(&program).arg(script).status();
         assert!(status.expect("a shell").success());
-        let path = folder.path().join("log");
+        let path = directory.path().join("log");
         let log = fs::File::options().create(true).read(true).append(true).open(&path).expect("a log");
-        let missing = folder.path().join("missing");
-        let folders = [missing, folder.path().to_owned()];
+        let missing = directory.path().join("missing");
+        let directories = [missing, directory.path().to_owned()];
         let call = Call {
             program: "plug",
             verb: Verb::Add,
             container: "web",
             namespace: Some(Path::new("/run/ns")),
             interface: "eth0",
-            folders: &folders,
+            directories: &directories,
             request: json!({"name": "n"}),
             log: &log,
         };
@@ -244,14 +244,14 @@ mod tests {
 
     #[test]
     fn programs_of_the_system_are_found_whatever_the_agents_path_is() {
-        let all = SYSTEM_FOLDERS.join(":");
+        let all = SYSTEM_DIRECTORIES.join(":");
         assert_eq!(completed(""), all);
         assert_eq!(completed(&all), all);
         assert_eq!(completed("/opt/bin::/usr/bin").split(':').take(2).collect::<Vec<_>>(), ["/opt/bin", "/usr/bin"]);
         for path in ["", "/opt/bin::/usr/bin", "/sbin"] {
             let found = completed(path);
-            for folder in SYSTEM_FOLDERS {
-                assert_eq!(found.split(':').filter(|known| *known == folder).count(), 1, "{path}: {found}");
+            for directory in SYSTEM_DIRECTORIES {
+                assert_eq!(found.split(':').filter(|known| *known == directory).count(), 1, "{path}: {found}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A network's folder in the state folder: its record, its pinned namespace, its log, and the lock on all of it.
+//! A network's directory in the state directory: its record, its pinned namespace, its log, and the lock on all of it.
 //!
 //! The lock (flock) is on the log, which every plugin has as its standard error: a plugin that outlives the process that started it
 //! keeps others from its network until it has come to its end.
@@ -25,7 +25,7 @@ const VERSION: u32 = 1;
 const RECORD: &str = "network.json";
 const LOG: &str = "plugins.log";
 
-/// The namespace's file in a network's folder.
+/// The namespace's file in a network's directory.
 pub(crate) const NAMESPACE: &str = "netns";
 
 /// What a container's network is, and how far it got. Everything that taking it down needs, whatever the plugin block says by
@@ -42,7 +42,7 @@ pub(crate) struct Record {
     /// What was asked of its plugins.
     pub asked: Map<String, Value>,
     /// Where the plugins were found.
-    pub folders: Vec<PathBuf>,
+    pub directories: Vec<PathBuf>,
     /// How many plugins have been called, the one that is being called included.
     pub called: usize,
     /// The answer of the last one that has answered.
@@ -50,32 +50,32 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub fn new(container: String, network: Conflist, asked: Map<String, Value>, folders: Vec<PathBuf>) -> Self {
+    pub fn new(container: String, network: Conflist, asked: Map<String, Value>, directories: Vec<PathBuf>) -> Self {
         let interface = "eth0".to_owned();
-        Self { version: VERSION, container, interface, network, asked, folders, called: 0, result: None }
+        Self { version: VERSION, container, interface, network, asked, directories, called: 0, result: None }
     }
 }
 
-/// A network's folder under lock. Dropped, it lets go, unless a plugin still runs.
+/// A network's directory under lock. Dropped, it lets go, unless a plugin still runs.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct Directory {
     path: PathBuf,
     log: File,
 }
 
-impl Folder {
-    /// Makes the folder if there is none, and waits for its lock.
+impl Directory {
+    /// Makes the directory if there is none, and waits for its lock.
     pub fn make(path: &Path) -> io::Result<Self> {
         loop {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
             // Between the two the one who had the lock may have removed it.
-            if let Some(folder) = Self::lock(path)? {
-                return Ok(folder);
+            if let Some(directory) = Self::lock(path)? {
+                return Ok(directory);
             }
         }
     }
 
-    /// Waits for the lock of a folder; `None` when there is none, or no more.
+    /// Waits for the lock of a directory; `None` when there is none, or no more.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         if path.is_dir() { Self::lock(path) } else { Ok(None) }
     }
@@ -147,7 +147,7 @@ impl Folder {
         write().context(|| format!("writing {}", self.path.join(RECORD).display()))
     }
 
-    /// Removes the folder, the lock last. The namespace must be gone.
+    /// Removes the directory, the lock last. The namespace must be gone.
     pub fn remove(self) -> io::Result<()> {
         for name in [RECORD.to_owned(), format!("{RECORD}.tmp"), LOG.to_owned()] {
             match fs::remove_file(self.path.join(name)) {
@@ -169,7 +169,7 @@ mod tests {
 
     use serde_json::{Map, json};
 
-    use super::{Folder, RECORD, Record};
+    use super::{Directory, RECORD, Record};
     use crate::{Conflist, Settings};
 
     fn record() -> Record {
@@ -179,54 +179,54 @@ mod tests {
 
     #[test]
     fn a_record_replaces_the_one_before_and_survives() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("networks/web");
-        let folder = Folder::make(&path).expect("made");
-        assert_eq!(folder.read().expect("read"), None);
+        let directory = Directory::make(&path).expect("made");
+        assert_eq!(directory.read().expect("read"), None);
         fs::write(path.join("network.json.tmp"), "{").expect("half a record");
         let mut record = record();
-        folder.commit(&record).expect("written");
+        directory.commit(&record).expect("written");
         record.called = 1;
         record.result = Some(json!({"ips": []}));
-        folder.commit(&record).expect("written again");
-        drop(folder);
-        let folder = Folder::take(&path).expect("a look").expect("a folder");
-        assert_eq!(folder.read().expect("read"), Some(record));
-        folder.remove().expect("removed");
-        assert!(!path.exists() && Folder::take(&path).expect("a look").is_none());
+        directory.commit(&record).expect("written again");
+        drop(directory);
+        let directory = Directory::take(&path).expect("a look").expect("a directory");
+        assert_eq!(directory.read().expect("read"), Some(record));
+        directory.remove().expect("removed");
+        assert!(!path.exists() && Directory::take(&path).expect("a look").is_none());
     }
 
     #[test]
     fn damaged_and_newer_records_are_errors_that_name_the_file() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("web");
-        let folder = Folder::make(&path).expect("made");
-        folder.commit(&record()).expect("written");
+        let directory = Directory::make(&path).expect("made");
+        directory.commit(&record()).expect("written");
         let text = fs::read_to_string(path.join(RECORD)).expect("a record");
         for (text, expected) in
             [(text.replace("\"version\":1", "\"version\":7"), "newer oci-rs"), ("{".to_owned(), "not a record")]
         {
             fs::write(path.join(RECORD), text).expect("written");
-            let error = folder.read().expect_err("refused").to_string();
+            let error = directory.read().expect_err("refused").to_string();
             assert!(error.contains(RECORD) && error.contains(expected), "{error}");
         }
     }
 
     #[test]
-    fn whoever_waited_for_a_folder_that_was_removed_finds_none_or_a_new_one() {
-        let root = tempfile::tempdir().expect("a folder");
+    fn whoever_waited_for_a_directory_that_was_removed_finds_none_or_a_new_one() {
+        let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("web");
-        let folder = Folder::make(&path).expect("made");
+        let directory = Directory::make(&path).expect("made");
         let (told, listen) = mpsc::channel();
         let waiting = thread::spawn({
             let path = path.clone();
             move || {
                 told.send(()).expect("a listener");
-                Folder::make(&path).expect("made anew")
+                Directory::make(&path).expect("made anew")
             }
         });
         listen.recv().expect("the other one");
-        folder.remove().expect("removed");
+        directory.remove().expect("removed");
         let anew = waiting.join().expect("the other one");
         anew.commit(&record()).expect("written");
         anew.remove().expect("removed");

@@ -10,9 +10,9 @@ use ipnet::{Ipv4Net, Ipv6Net};
 /// Where CNI plugins and networks are found, and what the bridge of our own is like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Folders with CNI plugins; the first one that has a plugin provides it.
+    /// Directories with CNI plugins; the first one that has a plugin provides it.
     pub cni_path: Vec<PathBuf>,
-    /// Folder with the operator's network configurations.
+    /// Directory with the operator's network configurations.
     pub config_dir: PathBuf,
     /// Name of the bridge, at most 15 characters; it is the network's name as well.
     pub bridge: String,
@@ -36,9 +36,9 @@ impl Settings {
         self.subnet_ipv6.is_some_and(|subnet| subnet.contains(&address) && subnet.network() != address)
     }
 
-    /// The folders as `CNI_PATH` has them.
-    pub(crate) fn search_path(folders: &[PathBuf]) -> String {
-        folders.iter().map(|folder| folder.to_string_lossy()).collect::<Vec<_>>().join(":")
+    /// The directories as `CNI_PATH` has them.
+    pub(crate) fn search_path(directories: &[PathBuf]) -> String {
+        directories.iter().map(|directory| directory.to_string_lossy()).collect::<Vec<_>>().join(":")
     }
 }
 

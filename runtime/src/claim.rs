@@ -1,8 +1,8 @@
-//! Whose a task's folder is: the lock under which it is made and removed, and the mark on one that nobody asks for.
+//! Whose a task's directory is: the lock under which it is made and removed, and the mark on one that nobody asks for.
 //!
-//! The lock (flock on the folder) is held by whoever makes or removes the container, and by a new monitor until it has
-//! recorded itself: who gets the lock finds every process that may still work in the folder. The mark lies in the folder
-//! from its first moment until its container runs, and again from the first step of its removal to the last. So a folder
+//! The lock (flock on the directory) is held by whoever makes or removes the container, and by a new monitor until it has
+//! recorded itself: who gets the lock finds every process that may still work in the directory. The mark lies in the directory
+//! from its first moment until its container runs, and again from the first step of its removal to the last. So a directory
 //! that has the mark and whose lock is free was left by a process that was killed, and no handle that could bring its
 //! container back is of any use.
 
@@ -24,19 +24,19 @@ use crate::state::{TaskDir, private_file};
 /// The mark's name.
 const MARK: &str = "unclaimed";
 
-/// A task's folder under lock. Dropped, it lets go, unless a descriptor of it was given away.
+/// A task's directory under lock. Dropped, it lets go, unless a descriptor of it was given away.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    folder: OwnedFd,
+    directory: OwnedFd,
 }
 
 impl Claim {
-    /// Makes the folder, locked and marked; one that is there already is an error of the kind `AlreadyExists`.
+    /// Makes the directory, locked and marked; one that is there already is an error of the kind `AlreadyExists`.
     pub fn make(task: &TaskDir) -> io::Result<Self> {
         loop {
             task.create()?;
             failpoint::at("start-before-mark");
-            // A sweep can have taken the empty folder for a leftover before it was locked.
+            // A sweep can have taken the empty directory for a leftover before it was locked.
             if let Some(claim) = Self::take(task)? {
                 claim.mark(task)?;
                 return Ok(claim);
@@ -44,20 +44,20 @@ impl Claim {
         }
     }
 
-    /// Waits for the lock of the folder; `None` when there is no folder, or no more once the lock was free.
+    /// Waits for the lock of the directory; `None` when there is no directory, or no more once the lock was free.
     pub fn take(task: &TaskDir) -> io::Result<Option<Self>> {
         loop {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let folder = match open(task.path(), flags, Mode::empty()) {
+            let directory = match open(task.path(), flags, Mode::empty()) {
                 Err(Errno::NOENT) => return Ok(None),
-                folder => folder?,
+                directory => directory?,
             };
-            retry_on_intr(|| rustix::fs::flock(&folder, FlockOperation::LockExclusive))?;
-            // Whoever had the lock may have removed the folder, and another one may have come in its place.
-            let locked = fstat(&folder)?;
+            retry_on_intr(|| rustix::fs::flock(&directory, FlockOperation::LockExclusive))?;
+            // Whoever had the lock may have removed the directory, and another one may have come in its place.
+            let locked = fstat(&directory)?;
             match fs::symlink_metadata(task.path()) {
                 Ok(now) if (now.dev(), now.ino()) == (locked.st_dev, locked.st_ino) => {
-                    return Ok(Some(Self { folder }));
+                    return Ok(Some(Self { directory }));
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -68,10 +68,10 @@ impl Claim {
 
     /// The lock's descriptor: a process that has a copy of it shares the lock.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.folder.as_fd()
+        self.directory.as_fd()
     }
 
-    /// Marks the folder as one that nobody asks for: not yet, or no more.
+    /// Marks the directory as one that nobody asks for: not yet, or no more.
     pub fn mark(&self, task: &TaskDir) -> io::Result<()> {
         private_file(&task.file(MARK)).map(drop)
     }
@@ -81,17 +81,17 @@ impl Claim {
         fs::remove_file(task.file(MARK))
     }
 
-    /// Whether the folder has the mark.
+    /// Whether the directory has the mark.
     pub fn is_marked(&self, task: &TaskDir) -> bool {
         task.file(MARK).exists()
     }
 
-    /// Removes the folder; the mark goes last, so that what a killed process leaves half removed is known as such.
+    /// Removes the directory; the mark goes last, so that what a killed process leaves half removed is known as such.
     pub fn remove(self, task: &TaskDir) -> io::Result<()> {
         for entry in fs::read_dir(task.path())? {
             let entry = entry?;
-            let is_folder = entry.file_type()?.is_dir();
-            if is_folder {
+            let is_directory = entry.file_type()?.is_dir();
+            if is_directory {
                 fs::remove_dir_all(entry.path())?;
             } else if entry.file_name() != MARK {
                 fs::remove_file(entry.path())?;
@@ -108,15 +108,15 @@ mod tests {
 
     use super::*;
 
-    fn folder() -> (tempfile::TempDir, TaskDir) {
-        let root = tempfile::tempdir().expect("a folder");
+    fn directory() -> (tempfile::TempDir, TaskDir) {
+        let root = tempfile::tempdir().expect("a directory");
         let task = TaskDir::at(root.path().join("task"));
         (root, task)
     }
 
     #[test]
-    fn a_folder_is_made_once_and_marked() {
-        let (_root, task) = folder();
+    fn a_directory_is_made_once_and_marked() {
+        let (_root, task) = directory();
         let claim = Claim::make(&task).expect("made");
         assert!(claim.is_marked(&task));
         let again = Claim::make(&task).expect_err("it is there already");
@@ -126,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waited_for_a_folder_that_was_removed_finds_none() {
-        let (_root, task) = folder();
+    fn whoever_waited_for_a_directory_that_was_removed_finds_none() {
+        let (_root, task) = directory();
         let claim = Claim::make(&task).expect("made");
         fs::create_dir(task.file("bundle")).expect("something in it");
         let (told, listen) = mpsc::channel();

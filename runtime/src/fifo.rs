@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_reader_counts_and_nobody_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(".main.stdout.fifo");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(".main.stdout.fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         let held = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let fifo = Fifo::of(&held, &path).unwrap();

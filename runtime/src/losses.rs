@@ -10,7 +10,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 /// A count in a file: 20 digits and a newline, always written as a whole, under a lock because a monitor and a new driver may count
-/// at once. It is as lasting as the state folder, which goes with the machine's memory, so it is not synced.
+/// at once. It is as lasting as the state directory, which goes with the machine's memory, so it is not synced.
 #[derive(Debug)]
 pub struct LostBytes {
     file: File,
@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn a_count_is_shared_by_all_who_count() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("lost");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("lost");
         assert_eq!(LostBytes::look(&path).expect("nothing yet"), 0);
         let first = LostBytes::open(&path).expect("a file");
         first.add(7).expect("written");

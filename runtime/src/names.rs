@@ -1,4 +1,4 @@
-//! The names in a folder, read once: what comes and goes afterwards is told by the kernel, whoever's doing it is.
+//! The names in a directory, read once: what comes and goes afterwards is told by the kernel, whoever's doing it is.
 
 use std::{
     collections::BTreeSet,
@@ -17,10 +17,10 @@ use rustix::{
 /// Room for many events, each of which is a few bytes longer than a name.
 const BUFFER: usize = 16 * 1024;
 
-/// The names in a folder.
+/// The names in a directory.
 #[derive(Debug)]
 pub(crate) struct Names {
-    folder: PathBuf,
+    directory: PathBuf,
     known: Mutex<Option<Known>>,
 }
 
@@ -33,8 +33,8 @@ struct Known {
 
 impl Names {
     /// Nothing is read before the first question.
-    pub fn of(folder: PathBuf) -> Self {
-        Self { folder, known: Mutex::default() }
+    pub fn of(directory: PathBuf) -> Self {
+        Self { directory, known: Mutex::default() }
     }
 
     /// The names of now that begin with `prefix`. Those that are no text are left out.
@@ -42,9 +42,9 @@ impl Names {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.as_mut().is_none_or(|known| !known.catches_up()) {
             *known = None;
-            match Known::read(&self.folder) {
+            match Known::read(&self.directory) {
                 Ok(read) => *known = Some(read),
-                // Instances of inotify are few: then each question reads the folder.
+                // Instances of inotify are few: then each question reads the directory.
                 Err(Errno::MFILE | Errno::NOSPC | Errno::NOMEM) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -53,7 +53,7 @@ impl Names {
         let names = match &*known {
             Some(known) => &known.names,
             None => {
-                read = list(&self.folder)?;
+                read = list(&self.directory)?;
                 &read
             }
         };
@@ -62,16 +62,16 @@ impl Names {
 }
 
 impl Known {
-    fn read(folder: &Path) -> Result<Self, Errno> {
+    fn read(directory: &Path) -> Result<Self, Errno> {
         let changes = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE | WatchFlags::ONLYDIR;
-        add_watch(&changes, folder, flags)?;
+        add_watch(&changes, directory, flags)?;
         // Read afterwards: whatever happens meanwhile is told as well, and comes to the same.
-        let names = list(folder).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let names = list(directory).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         Ok(Self { names, changes })
     }
 
-    /// Takes in what has happened; false when that cannot be known any more: too much at once, or the folder itself is gone.
+    /// Takes in what has happened; false when that cannot be known any more: too much at once, or the directory itself is gone.
     fn catches_up(&mut self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut events = Reader::new(&self.changes, &mut buffer);
@@ -98,9 +98,9 @@ impl Known {
     }
 }
 
-/// The names that are in a folder now.
-pub(crate) fn list(folder: &Path) -> io::Result<BTreeSet<String>> {
-    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+/// The names that are in a directory now.
+pub(crate) fn list(directory: &Path) -> io::Result<BTreeSet<String>> {
+    let names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
     names.filter_map(Result::transpose).collect()
 }
 
@@ -110,16 +110,16 @@ mod tests {
 
     #[test]
     fn what_comes_and_goes_is_known_without_reading_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let make = |name: &str| fs::create_dir(folder.path().join(name)).unwrap();
-        let remove = |name: &str| fs::remove_dir(folder.path().join(name)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let make = |name: &str| fs::create_dir(directory.path().join(name)).unwrap();
+        let remove = |name: &str| fs::remove_dir(directory.path().join(name)).unwrap();
         make("a.1");
-        let names = Names::of(folder.path().to_owned());
+        let names = Names::of(directory.path().to_owned());
         assert_eq!(names.beginning_with("a.").unwrap(), ["a.1"]);
         assert!(names.known.lock().unwrap().as_mut().unwrap().catches_up(), "nothing has happened");
         make("a.2");
         make("b.1");
-        fs::rename(folder.path().join("b.1"), folder.path().join("a.0")).unwrap();
+        fs::rename(directory.path().join("b.1"), directory.path().join("a.0")).unwrap();
         assert_eq!(names.beginning_with("a.").unwrap(), ["a.0", "a.1", "a.2"]);
         assert_eq!(names.beginning_with("b.").unwrap(), Vec::<String>::new());
         remove("a.1");
@@ -131,11 +131,11 @@ mod tests {
 
     #[test]
     fn more_than_the_kernel_remembers_is_read_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let names = Names::of(folder.path().to_owned());
+        let directory = tempfile::tempdir().unwrap();
+        let names = Names::of(directory.path().to_owned());
         assert_eq!(names.beginning_with("").unwrap(), Vec::<String>::new());
         let most: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
-        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        let (one, other) = (directory.path().join("one"), directory.path().join("other"));
         fs::write(&one, "").unwrap();
         for _ in 0..most.min(100_000) {
             fs::rename(&one, &other).unwrap();
@@ -146,15 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_made_anew_is_read_anew() {
+    fn a_directory_that_is_made_anew_is_read_anew() {
         let outer = tempfile::tempdir().unwrap();
-        let folder = outer.path().join("tasks");
-        fs::create_dir_all(folder.join("a")).unwrap();
-        let names = Names::of(folder.clone());
+        let directory = outer.path().join("tasks");
+        fs::create_dir_all(directory.join("a")).unwrap();
+        let names = Names::of(directory.clone());
         assert_eq!(names.beginning_with("").unwrap(), ["a"]);
-        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
         assert!(names.beginning_with("").is_err(), "there is none");
-        fs::create_dir_all(folder.join("b")).unwrap();
+        fs::create_dir_all(directory.join("b")).unwrap();
         assert_eq!(names.beginning_with("").unwrap(), ["b"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The caller (the driver) fills a [`ContainerPlan`]; the monitor turns it into an OCI runtime spec once the image's root
 //! file system is mounted, because only then can user names be resolved inside it. Nothing here does I/O. The plan is written
-//! to the task's state folder as `plan.json`, so every field must survive a round trip through JSON, and a field that is
+//! to the task's state directory as `plan.json`, so every field must survive a round trip through JSON, and a field that is
 //! added later needs a serde default: a monitor of an older build never reads a newer plan, but recovery does read older ones.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::seccomp::{InvalidProfile, SeccompProfile};
 
-/// The name of a container: of its folders, and of the container in libcontainer.
+/// The name of a container: of its directories, and of the container in libcontainer.
 ///
 /// One to 200 characters out of `A-Z a-z 0-9 _ . + -`, neither `.` nor `..`: safe as a file name, never an option or a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub struct ContainerPlan {
     pub args: Vec<String>,
     /// `NAME=value` pairs in order; a name occurs once.
     pub env: Vec<(String, String)>,
-    /// Working folder in the container, absolute; made (as root, 0755) when the image lacks it.
+    /// Working directory in the container, absolute; made (as root, 0755) when the image lacks it.
     pub cwd: String,
     /// `user`, `user:group`, uid or `uid:gid`, resolved in the image; empty is root.
     pub user: String,
@@ -124,7 +124,7 @@ pub struct ContainerPlan {
 /// The image's layers and what lies over them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootFs {
-    /// The image's layers, top-most first; at least one. Each is a folder, or a file that holds an EROFS file system.
+    /// The image's layers, top-most first; at least one. Each is a directory, or a file that holds an EROFS file system.
     pub layers: Vec<PathBuf>,
     /// How they become one root.
     #[serde(default)]
@@ -166,7 +166,7 @@ pub struct Mount {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountKind {
-    /// A file or folder of the host, with everything mounted below it.
+    /// A file or directory of the host, with everything mounted below it.
     Bind {
         /// Absolute path on the host.
         source: PathBuf,
@@ -186,23 +186,23 @@ pub enum MountKind {
     },
 }
 
-/// A folder of the node that outlives its containers and has a name in jobs. Made by the first container that wants it.
+/// A directory of the node that outlives its containers and has a name in jobs. Made by the first container that wants it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedVolume {
     /// Where it is. Its parent is ours alone.
-    pub folder: PathBuf,
+    pub directory: PathBuf,
     /// Where it is mounted, and what of the image it is filled with when it is made.
     pub destination: String,
     /// Start with what the image has there, as docker does.
     pub copy: bool,
 }
 
-/// Sources of binds in a folder that others write to.
+/// Sources of binds in a directory that others write to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confined {
-    /// The folder. The way to it is trusted.
-    pub folder: PathBuf,
-    /// Sources, all of them below the folder, that must lie in it when every link is followed.
+    /// The directory. The way to it is trusted.
+    pub directory: PathBuf,
+    /// Sources, all of them below the directory, that must lie in it when every link is followed.
     pub sources: Vec<PathBuf>,
 }
 

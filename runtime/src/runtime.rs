@@ -1,7 +1,7 @@
-//! What the driver calls: containers of one state folder.
+//! What the driver calls: containers of one state directory.
 //!
-//! Nothing is remembered here that the kernel does not keep current: every call looks at the state folder and at the kernel, so any number of
-//! processes can use the same folders, and a driver that starts anew knows what its predecessor knew.
+//! Nothing is remembered here that the kernel does not keep current: every call looks at the state directory and at the kernel, so any number of
+//! processes can use the same directories, and a driver that starts anew knows what its predecessor knew.
 
 mod removal;
 
@@ -35,7 +35,7 @@ use crate::{
     terminal::TerminalHold,
 };
 
-/// Containers of one state folder. Cheap to clone, safe to share between threads.
+/// Containers of one state directory. Cheap to clone, safe to share between threads.
 #[derive(Debug, Clone)]
 pub struct Runtime {
     inner: Arc<Inner>,
@@ -52,14 +52,14 @@ struct Inner {
     overlay_problem: Mutex<Option<Option<String>>>,
 }
 
-/// The containers that have a folder in a state folder, for those who only look: nothing is made.
+/// The containers that have a directory in a state directory, for those who only look: nothing is made.
 pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
-    let folder = state::tasks(state_dir);
-    let names = names::list(&folder).context(|| format!("listing {}", folder.display()))?;
+    let directory = state::tasks(state_dir);
+    let names = names::list(&directory).context(|| format!("listing {}", directory.display()))?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Why layers cannot be images in the data folder; `None` when they can. Tries it out with `image`, whose root has these extended attributes.
+/// Why layers cannot be images in the data directory; `None` when they can. Tries it out with `image`, whose root has these extended attributes.
 pub fn layer_image_problem(
     data_dir: &Path,
     image: &[u8],
@@ -124,14 +124,14 @@ impl Running {
 }
 
 impl Runtime {
-    /// Opens the folders, making them when they are missing. No other effect.
+    /// Opens the directories, making them when they are missing. No other effect.
     pub fn open(state_dir: &Path, data_dir: &Path) -> Result<Self, RuntimeError> {
-        for folder in [state_dir, data_dir, &state::tasks(state_dir), &data_dir.join("containers")] {
+        for directory in [state_dir, data_dir, &state::tasks(state_dir), &data_dir.join("containers")] {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
-                .create(folder)
-                .context(|| format!("making the folder {}", folder.display()))?;
+                .create(directory)
+                .context(|| format!("making the directory {}", directory.display()))?;
         }
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
         let launcher = Launcher::default();
@@ -156,7 +156,7 @@ impl Runtime {
         self.empty_mounts().map(drop)
     }
 
-    /// What a monitor is told that makes this container: its folder, the data folder, and where an empty mount namespace is.
+    /// What a monitor is told that makes this container: its directory, the data directory, and where an empty mount namespace is.
     pub fn monitor_args(&self, plan: &ContainerPlan) -> Result<Vec<PathBuf>, RuntimeError> {
         let mut args =
             vec![self.task(&plan.id).path().to_owned(), self.inner.data_dir.clone(), self.empty_mounts()?.into()];
@@ -179,7 +179,7 @@ impl Runtime {
         address.context(|| "making an empty mount namespace".to_owned())
     }
 
-    /// Why roots cannot be mounted as overlays with the data folder as storage; `None` when they can. Tried out once.
+    /// Why roots cannot be mounted as overlays with the data directory as storage; `None` when they can. Tried out once.
     pub fn overlay_problem(&self) -> Result<Option<String>, RuntimeError> {
         let mut known = self.inner.overlay_problem.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(problem) = &*known {
@@ -231,7 +231,7 @@ impl Runtime {
             .mode(0o600)
             .open(task.file("monitor.log"))
             .context(|| "opening the monitor's log".to_owned())?;
-        // Should we be killed, whoever removes the folder waits until the monitor has recorded itself, and so finds it.
+        // Should we be killed, whoever removes the directory waits until the monitor has recorded itself, and so finds it.
         let stdio = [claim.as_fd(), writer.as_fd(), log.as_fd()];
         let args = self.monitor_args(plan)?;
         failpoint::at("start-before-monitor");
@@ -258,7 +258,7 @@ impl Runtime {
         Ok(Running { monitor, init, started_at: record.started_at })
     }
 
-    /// What the state folder says of a container.
+    /// What the state directory says of a container.
     pub fn status(&self, id: &ContainerId) -> Result<Status, RuntimeError> {
         let task = self.task(id);
         // The monitor first: whatever it writes, it writes before it ends.
@@ -305,7 +305,7 @@ impl Runtime {
         Ok(Some(exit))
     }
 
-    /// All containers of the state folder, whatever their state.
+    /// All containers of the state directory, whatever their state.
     pub fn list(&self) -> Result<Vec<ContainerId>, RuntimeError> {
         containers(&self.inner.state_dir)
     }

@@ -1,7 +1,7 @@
-//! The task's folder: where everything stands, and the one way in which records are written.
+//! The task's directory: where everything stands, and the one way in which records are written.
 //!
 //! A record is absent, complete, or a temporary file that the next writer replaces: it is written under another name in the
-//! same folder, synced, renamed, and the folder is synced.
+//! same directory, synced, renamed, and the directory is synced.
 //!
 //! Every record carries the version of its form. A build reads all versions up to its own, because a task may have been started by
 //! an older one, and refuses a newer one by name.
@@ -75,7 +75,7 @@ pub(crate) struct ContainerRecord {
     pub hits: Option<LimitHits>,
 }
 
-/// Folder and files of one container.
+/// Directory and files of one container.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskDir {
     path: PathBuf,
@@ -94,7 +94,7 @@ impl TaskDir {
         &self.path
     }
 
-    /// The state folder that it is in.
+    /// The state directory that it is in.
     pub fn state_dir(&self) -> &Path {
         self.path.parent().and_then(Path::parent).unwrap_or(&self.path)
     }
@@ -138,7 +138,7 @@ impl TaskDir {
         self.file(&format!("{stream}.lost"))
     }
 
-    /// Makes the folder; one that is there already is an error of the kind `AlreadyExists`.
+    /// Makes the directory; one that is there already is an error of the kind `AlreadyExists`.
     pub fn create(&self) -> io::Result<()> {
         private_dir(&self.path)
     }
@@ -223,12 +223,12 @@ fn before_rename(name: &str) -> &'static str {
     }
 }
 
-/// The folder of all containers' folders.
+/// The directory of all containers' directories.
 pub(crate) fn tasks(state_dir: &Path) -> PathBuf {
     state_dir.join("tasks")
 }
 
-/// Makes a folder that only we can enter.
+/// Makes a directory that only we can enter.
 pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn a_record_survives_and_replaces_what_a_killed_writer_left() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let task = TaskDir::at(folder.path().to_owned());
+        let directory = tempfile::tempdir().expect("a directory");
+        let task = TaskDir::at(directory.path().to_owned());
         assert_eq!(task.read::<ExitRecord>(EXIT).expect("read"), None);
         fs::write(task.file("exit.json.tmp"), "{\"exit_co").expect("half a record");
         let record = ExitRecord {
@@ -264,8 +264,8 @@ mod tests {
 
     #[test]
     fn versions_of_records() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let task = TaskDir::at(folder.path().to_owned());
+        let directory = tempfile::tempdir().expect("a directory");
+        let task = TaskDir::at(directory.path().to_owned());
         let record = ProcessRecord { pid: 1, start_time: 2, boot_id: "b".to_owned() };
         task.commit(MONITOR, &record).expect("written");
         let text = fs::read_to_string(task.file(MONITOR)).expect("a file");
@@ -280,8 +280,8 @@ mod tests {
 
     #[test]
     fn a_damaged_record_is_an_error_that_names_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let task = TaskDir::at(folder.path().to_owned());
+        let directory = tempfile::tempdir().expect("a directory");
+        let task = TaskDir::at(directory.path().to_owned());
         fs::write(task.file(EXIT), "{").expect("written");
         let error = task.read::<ExitRecord>(EXIT).expect_err("damaged");
         assert!(error.to_string().contains("exit.json"), "{error}");

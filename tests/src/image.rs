@@ -65,7 +65,7 @@ impl Entry {
         Self { data: data.into(), ..Self::new(b'0', name, 0o644) }
     }
 
-    /// A folder, mode 0755.
+    /// A directory, mode 0755.
     pub fn dir(name: impl Into<Vec<u8>>) -> Self {
         Self::new(b'5', name, 0o755)
     }
@@ -104,7 +104,7 @@ impl Entry {
         Self::file(name, "")
     }
 
-    /// The mark that hides what lower layers have in the folder `path` (empty: the root).
+    /// The mark that hides what lower layers have in the directory `path` (empty: the root).
     pub fn opaque(path: &str) -> Self {
         let name = if path.is_empty() { ".wh..wh..opq".to_owned() } else { format!("{path}/.wh..wh..opq") };
         Self::file(name, "")
@@ -493,8 +493,8 @@ impl Built {
         let mut entries = Vec::new();
         let mut layers = Vec::new();
         for (at, (_, blob)) in self.blobs.iter().take(self.diff_ids.len()).enumerate() {
-            let (folder, name) = (format!("layer{at}"), format!("layer{at}/layer.tar"));
-            entries.push(Entry::dir(folder.clone()));
+            let (directory, name) = (format!("layer{at}"), format!("layer{at}/layer.tar"));
+            entries.push(Entry::dir(directory.clone()));
             if at % 2 == 1 {
                 entries.push(Entry::file(format!("shared{at}/layer.tar"), blob.clone()));
                 entries.push(Entry::symlink(name.clone(), format!("../shared{at}/layer.tar")));
@@ -539,12 +539,12 @@ impl Built {
 }
 
 impl Entry {
-    /// Writes files and folders of an archive into a folder, as unpacking it would.
-    pub fn write_below(&self, folder: &std::path::Path) {
-        let path = folder.join(String::from_utf8_lossy(&self.name).as_ref());
-        std::fs::create_dir_all(path.parent().must("a parent")).must("make a folder");
+    /// Writes files and directories of an archive into a directory, as unpacking it would.
+    pub fn write_below(&self, directory: &std::path::Path) {
+        let path = directory.join(String::from_utf8_lossy(&self.name).as_ref());
+        std::fs::create_dir_all(path.parent().must("a parent")).must("make a directory");
         match self.kind {
-            b'5' => std::fs::create_dir_all(&path).must("make a folder"),
+            b'5' => std::fs::create_dir_all(&path).must("make a directory"),
             _ => std::fs::write(&path, &self.data).must("write a file"),
         }
     }

@@ -108,7 +108,7 @@ fn enter(namespace: &Path) {
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).must("enter a network namespace");
 }
 
-/// The folder with CNI plugins: `CNI_PATH`, or where Debian has them.
+/// The directory with CNI plugins: `CNI_PATH`, or where Debian has them.
 pub fn cni_path() -> String {
     std::env::var("CNI_PATH").unwrap_or_else(|_| "/usr/lib/cni".to_owned())
 }

@@ -1,7 +1,7 @@
 //! What a test left behind on the machine.
 //!
 //! Tests run beside each other, so nothing is compared with a state before: everything that belongs to a node can be told by
-//! its folders' path or by the ids of its allocations, and must be gone at the end.
+//! its directories' path or by the ids of its allocations, and must be gone at the end.
 
 use std::{
     collections::BTreeSet,
@@ -17,19 +17,19 @@ use crate::{cgroup, must::Must};
 pub struct Traces {
     /// Processes whose command line, environment or cgroup names the node: pid and command line.
     pub processes: Vec<(i32, String)>,
-    /// Mount points of the driver's folders in the host's mount table; never allowed, not even while a task runs, unless it has a
+    /// Mount points of the driver's directories in the host's mount table; never allowed, not even while a task runs, unless it has a
     /// network of its own.
     pub mounts: Vec<String>,
     /// Cgroups that carry an allocation's id.
     pub cgroups: Vec<PathBuf>,
     /// Network namespaces that carry an allocation's id.
     pub namespaces: Vec<PathBuf>,
-    /// Files of single tasks in the driver's folders.
+    /// Files of single tasks in the driver's directories.
     pub files: Vec<PathBuf>,
 }
 
 impl Traces {
-    /// Looks for traces of a node with these folders and allocations.
+    /// Looks for traces of a node with these directories and allocations.
     pub fn find(root: &Path, driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Self {
         Self {
             processes: processes(root, allocs),
@@ -141,8 +141,8 @@ fn namespaces(allocs: &BTreeSet<String>) -> Vec<PathBuf> {
 fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = driver_dirs.to_vec();
-    while let Some(folder) = open.pop() {
-        let Ok(entries) = fs::read_dir(&folder) else {
+    while let Some(directory) = open.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else {
             continue;
         };
         for entry in entries.flatten() {
@@ -151,10 +151,11 @@ fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
             if name == "layers" {
                 continue;
             }
-            // Folders of single tasks, also of those whose id does not name an allocation.
-            let of_a_task = ["tasks", "networks", "containers", "leases"].iter().any(|parent| folder.ends_with(parent));
-            // Addresses in use are files of that name, in a folder per network.
-            let lease = folder.parent().is_some_and(|parent| parent.ends_with("addresses"))
+            // Directories of single tasks, also of those whose id does not name an allocation.
+            let of_a_task =
+                ["tasks", "networks", "containers", "leases"].iter().any(|parent| directory.ends_with(parent));
+            // Addresses in use are files of that name, in a directory per network.
+            let lease = directory.parent().is_some_and(|parent| parent.ends_with("addresses"))
                 && name.to_str().is_some_and(|name| name.parse::<IpAddr>().is_ok());
             let named = |alloc: &String| name.to_string_lossy().contains(alloc.as_str());
             if of_a_task || lease || allocs.iter().any(named) {

@@ -1,4 +1,4 @@
-//! One machine under a Nomad client: folders, allocations, and the plugin launched as the agent launches it.
+//! One machine under a Nomad client: directories, allocations, and the plugin launched as the agent launches it.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use crate::{
     task::{Alloc, TaskBuilder},
 };
 
-/// A machine with folders of its own for the driver and for allocations.
+/// A machine with directories of its own for the driver and for allocations.
 #[derive(Debug)]
 pub struct Node {
     root: TempDir,
@@ -33,17 +33,17 @@ impl Default for Node {
 }
 
 impl Node {
-    /// Fresh folders.
+    /// Fresh directories.
     pub fn new() -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests make containers: run them as root");
-        let root = TempDir::with_prefix("oci-rs-kit-").must("a folder for the node");
+        let root = TempDir::with_prefix("oci-rs-kit-").must("a directory for the node");
         for name in ["tmp", "alloc"] {
-            std::fs::create_dir(root.path().join(name)).must("a folder of the node");
+            std::fs::create_dir(root.path().join(name)).must("a directory of the node");
         }
         Self { root, allocs: Mutex::default(), _groups: Hold::take() }
     }
 
-    /// The folder that holds everything of this node.
+    /// The directory that holds everything of this node.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
@@ -126,7 +126,7 @@ impl Node {
         Traces::find(self.root(), &[self.state_dir(), self.data_dir()], &allocs)
     }
 
-    /// Ends the node as a test wants it: the plugin shuts down as told, the client takes its folders and groups away
+    /// Ends the node as a test wants it: the plugin shuts down as told, the client takes its directories and groups away
     /// without resistance, and nothing is left of any task.
     pub async fn finish(self, mut plugin: Plugin) {
         let ended = plugin.told.ended();

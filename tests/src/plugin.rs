@@ -49,7 +49,7 @@ pub fn binary() -> PathBuf {
     }
     // target/<triple>/<profile>/deps/<test> → target/<triple>/<profile>/oci-rs
     let test = std::env::current_exe().must("the path of this test");
-    let profile = test.parent().and_then(Path::parent).must("the target folder of this test");
+    let profile = test.parent().and_then(Path::parent).must("the target directory of this test");
     let path = profile.join("oci-rs");
     assert!(
         path.is_file(),
@@ -458,9 +458,9 @@ impl Plugin {
 
     /// The process's open file descriptors, by what they point to.
     pub fn descriptors(&self) -> Vec<String> {
-        let folder =
+        let directory =
             std::fs::read_dir(format!("/proc/{}/fd", self.process.pid())).must("list the plugin's descriptors");
-        let targets = folder.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        let targets = directory.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
         targets.map(|target| target.to_string_lossy().into_owned()).collect()
     }
 }

@@ -40,7 +40,7 @@ pub struct Stuck {
 }
 
 impl Stuck {
-    /// Mounts it on a folder, which is made; `None` where the kernel has no FUSE.
+    /// Mounts it on a directory, which is made; `None` where the kernel has no FUSE.
     pub fn mount(point: &Path) -> Option<Self> {
         let device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
         fs::create_dir_all(point).must("a mount point");
@@ -115,7 +115,7 @@ fn init() -> Vec<u8> {
     body
 }
 
-/// `struct fuse_attr_out` of the only folder: mode and number of links, the rest nothing.
+/// `struct fuse_attr_out` of the only directory: mode and number of links, the rest nothing.
 fn root() -> Vec<u8> {
     let mut body = vec![0; 104];
     body[16] = 1;

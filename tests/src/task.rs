@@ -32,7 +32,7 @@ use crate::{
 /// The user that owns what tasks may write.
 const NOBODY: u32 = 65534;
 
-/// An allocation's folders and groups.
+/// An allocation's directories and groups.
 #[derive(Debug)]
 pub struct Alloc {
     /// Its id, a UUID.
@@ -51,9 +51,9 @@ pub fn uuid() -> String {
 }
 
 fn make_dir(path: &Path, mode: u32, owner: u32) {
-    fs::create_dir_all(path).must("make a folder of an allocation");
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).must("set a folder's mode");
-    chown(path, Some(owner), Some(owner)).must("give a folder to its owner");
+    fs::create_dir_all(path).must("make a directory of an allocation");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).must("set a directory's mode");
+    chown(path, Some(owner), Some(owner)).must("give a directory to its owner");
 }
 
 impl Alloc {
@@ -74,7 +74,7 @@ impl Alloc {
         }
     }
 
-    /// The folder of a task, made as for image isolation when it is missing.
+    /// The directory of a task, made as for image isolation when it is missing.
     pub fn task_dir(&self, task: &str) -> PathBuf {
         let dir = self.dir.join(task);
         if !dir.exists() {
@@ -415,7 +415,7 @@ impl<'a> TaskBuilder<'a> {
         self
     }
 
-    /// Makes folders, mounts, FIFOs and cgroups, and encodes the configuration.
+    /// Makes directories, mounts, FIFOs and cgroups, and encodes the configuration.
     pub async fn build(mut self, plugin: &mut Plugin) -> Task {
         let written = Json::Object(std::mem::take(&mut self.options));
         let packed = match self.style {
@@ -527,7 +527,7 @@ impl Task {
         &self.logs.as_ref().must("log collection of this task").1
     }
 
-    /// The task's folder on the host.
+    /// The task's directory on the host.
     pub fn dir(&self) -> PathBuf {
         self.alloc.task_dir(&self.config.name)
     }

@@ -123,7 +123,7 @@ impl Images {
         self.push(name, &layers.into_iter().fold(image, Image::layer).build())
     }
 
-    /// An image with one program, `/sleep`, and nothing else: no shell, no users, no folders.
+    /// An image with one program, `/sleep`, and nothing else: no shell, no users, no directories.
     pub fn without_shell(&self) -> String {
         let program = Layer::of([Entry::file("sleep", busybox()).mode(0o755)]);
         let run = json!({"Entrypoint": ["/sleep"], "Cmd": ["1000"]});

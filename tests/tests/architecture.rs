@@ -9,7 +9,7 @@ use std::{
 use kit::must::Must;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().must("the workspace's folder").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().must("the workspace's directory").to_owned()
 }
 
 /// Names of the crates in the sections of a manifest that become part of the crate.
@@ -28,22 +28,22 @@ fn dependencies(member: &str) -> BTreeSet<String> {
     names
 }
 
-/// Every Rust file below a folder, with its path relative to that folder.
-fn sources(folder: &Path) -> Vec<(String, String)> {
+/// Every Rust file below a directory, with its path relative to that directory.
+fn sources(directory: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut open = vec![folder.to_owned()];
+    let mut open = vec![directory.to_owned()];
     while let Some(next) = open.pop() {
         for entry in fs::read_dir(&next).must(&format!("list {}", next.display())).flatten() {
             let path = entry.path();
             if path.is_dir() {
                 open.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(folder).must("a path below the folder");
+                let name = path.strip_prefix(directory).must("a path below the directory");
                 found.push((name.to_string_lossy().into_owned(), fs::read_to_string(&path).must("a source file")));
             }
         }
     }
-    assert!(!found.is_empty(), "no sources below {}", folder.display());
+    assert!(!found.is_empty(), "no sources below {}", directory.display());
     found
 }
 
@@ -72,15 +72,15 @@ fn words(text: &str) -> BTreeSet<String> {
     words
 }
 
-/// Files below `folder` that use `word` although only paths that begin with one of `allowed` may.
-fn strangers(folder: &str, word: &str, allowed: &[&str]) -> Vec<String> {
-    let files = sources(&root().join(folder));
+/// Files below `directory` that use `word` although only paths that begin with one of `allowed` may.
+fn strangers(directory: &str, word: &str, allowed: &[&str]) -> Vec<String> {
+    let files = sources(&root().join(directory));
     let may = |name: &str| allowed.iter().any(|prefix| name.starts_with(prefix));
     let uses = |text: &str| words(text).contains(word);
     files
         .into_iter()
         .filter(|(name, text)| !may(name) && uses(text))
-        .map(|(name, _)| format!("{folder}/{name}"))
+        .map(|(name, _)| format!("{directory}/{name}"))
         .collect()
 }
 
@@ -129,7 +129,7 @@ fn only_the_engine_knows_libcontainer() {
 
 #[test]
 fn unsafe_code_stands_in_modules_named_sys() {
-    for folder in [
+    for directory in [
         "proto/src",
         "driver/src",
         "image-store/src",
@@ -139,13 +139,13 @@ fn unsafe_code_stands_in_modules_named_sys() {
         "tests/tests",
         "e2e/src",
     ] {
-        let files = sources(&root().join(folder));
+        let files = sources(&root().join(directory));
         let outside: Vec<String> = files
             .into_iter()
             .filter(|(name, text)| {
                 !name.split('/').any(|part| part == "sys" || part == "sys.rs") && words(text).contains("unsafe")
             })
-            .map(|(name, _)| format!("{folder}/{name}"))
+            .map(|(name, _)| format!("{directory}/{name}"))
             .collect();
         assert_eq!(outside, Vec::<String>::new());
     }
@@ -157,11 +157,11 @@ fn no_source_names_a_path_of_one_machine() {
     let home = root();
     let home = home.to_string_lossy();
     let mut guilty = Vec::new();
-    for folder in ["proto", "driver", "image-store", "runtime", "network", "tests", "e2e", "bench"] {
-        for (name, text) in sources(&root().join(folder)) {
+    for directory in ["proto", "driver", "image-store", "runtime", "network", "tests", "e2e", "bench"] {
+        for (name, text) in sources(&root().join(directory)) {
             let build_output = name.starts_with("target/");
             if !build_output && (text.contains(&*home) || text.contains(concat!("\"/wo", "rk"))) {
-                guilty.push(format!("{folder}/{name}"));
+                guilty.push(format!("{directory}/{name}"));
             }
         }
     }

@@ -8,8 +8,8 @@ use std::{
 
 use kit::must::Must;
 
-/// The folders that a file of the document can be in, by the first part of its name there.
-const FOLDERS: [(&str, &str); 4] = [
+/// The directories that a file of the document can be in, by the first part of its name there.
+const DIRECTORIES: [(&str, &str); 4] = [
     ("wire", "tests/tests/wire"),
     ("cases", "runtime/tests/cases"),
     ("plan", "driver/src/plan"),
@@ -17,10 +17,10 @@ const FOLDERS: [(&str, &str); 4] = [
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().must("the workspace's folder").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().must("the workspace's directory").to_owned()
 }
 
-/// Everything of the form `folder/file.rs::test` between backquotes.
+/// Everything of the form `directory/file.rs::test` between backquotes.
 fn named(text: &str) -> Vec<(String, String)> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted
@@ -51,12 +51,12 @@ fn every_promise_has_its_test() {
     let mut sources: BTreeMap<String, String> = BTreeMap::new();
     let mut missing = Vec::new();
     for (file, test) in named {
-        let (folder, name) = file.split_once('/').must(&file);
-        let Some((_, folder)) = FOLDERS.iter().find(|(short, _)| *short == folder) else {
-            missing.push(format!("{file}: no such folder"));
+        let (directory, name) = file.split_once('/').must(&file);
+        let Some((_, directory)) = DIRECTORIES.iter().find(|(short, _)| *short == directory) else {
+            missing.push(format!("{file}: no such directory"));
             continue;
         };
-        let path = root().join(folder).join(name);
+        let path = root().join(directory).join(name);
         let source = sources.entry(file.clone()).or_insert_with(|| fs::read_to_string(&path).unwrap_or_default());
         if !is_test(source, &test) {
             missing.push(format!("{file}::{test}"));

@@ -28,9 +28,9 @@ pub fn measure(data: &Fresh, layers: &[LayerFiles]) -> Result<Cost, String> {
             let begun = Instant::now();
             hash_twice(layer);
             took += begun.elapsed();
-            let folder = data.path().join(number.to_string());
-            std::fs::create_dir(&folder).map_err(|error| error.to_string())?;
-            let extract = ["--extract", "--numeric-owner", "--preserve-permissions", "--directory", &text(&folder)];
+            let directory = data.path().join(number.to_string());
+            std::fs::create_dir(&directory).map_err(|error| error.to_string())?;
+            let extract = ["--extract", "--numeric-owner", "--preserve-permissions", "--directory", &text(&directory)];
             took += until_done(Command::new("tar").args(extract).arg("--file").arg(&layer.tar))?;
         }
         Ok(took)

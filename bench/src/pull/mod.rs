@@ -23,13 +23,13 @@ use table::Costs;
 
 /// Measures the tables of an ordinary image: as fast as the machine is, and through a link.
 pub async fn ordinary(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
-    let Some(image) = images::large(arena, &layer_folder(arena, layers)) else { return };
+    let Some(image) = images::large(arena, &layer_directory(arena, layers)) else { return };
     contest("pull, cold, loopback", arena, lineup, quiet, rounds, &image).await;
 }
 
 /// The same image through a Gigabit link.
 pub async fn through_link(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
-    let Some(mut image) = images::large(arena, &layer_folder(arena, layers)) else { return };
+    let Some(mut image) = images::large(arena, &layer_directory(arena, layers)) else { return };
     let link = Link::open(image.registry.host(), link::GIGABIT).await;
     image.reference = image.reference.replace(&image.registry.host(), &link.host());
     let floor = image.packed as f64 * 1000.0 / link::GIGABIT as f64;
@@ -39,13 +39,13 @@ pub async fn through_link(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rou
 
 /// One layer of a gibibyte.
 pub async fn one_layer(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
-    let Some(image) = images::one_layer(arena, &layer_folder(arena, layers)) else { return };
+    let Some(image) = images::one_layer(arena, &layer_directory(arena, layers)) else { return };
     contest("pull, cold, one layer of 1 GiB", arena, lineup, quiet, rounds, &image).await;
 }
 
-fn layer_folder(arena: &Arena, given: Option<&Path>) -> std::path::PathBuf {
+fn layer_directory(arena: &Arena, given: Option<&Path>) -> std::path::PathBuf {
     note("pull: making the image");
-    given.map_or_else(|| arena.folder("layers"), Path::to_owned)
+    given.map_or_else(|| arena.directory("layers"), Path::to_owned)
 }
 
 async fn contest(title: &str, arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, image: &Large) {

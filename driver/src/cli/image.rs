@@ -47,7 +47,7 @@ fn parse(text: &str) -> Result<Reference, Failure> {
     text.parse().map_err(Failure::of)
 }
 
-/// The store that is there. A mistyped folder must not become a store.
+/// The store that is there. A mistyped directory must not become a store.
 fn open(settings: &Settings) -> Result<Store, Failure> {
     expect_store(settings)?;
     Store::open(settings.config.store()).map_err(Failure::of)
@@ -59,8 +59,8 @@ fn expect_store(settings: &Settings) -> Result<(), Failure> {
         Ok(_) => return Ok(()),
         Err(error) => error,
     };
-    let (folder, hint) = (store.root.display(), "is --data-dir or --config missing?");
-    Err(Failure::Failed(format!("no images in {folder}: {problem}; if the plugin has run on this node, {hint}")))
+    let (directory, hint) = (store.root.display(), "is --data-dir or --config missing?");
+    Err(Failure::Failed(format!("no images in {directory}: {problem}; if the plugin has run on this node, {hint}")))
 }
 
 /// The store for those who add to it, made if there is none.
@@ -234,7 +234,7 @@ fn check(settings: &Settings, repair: bool, output: &Output) -> Result<(), Failu
     if found.is_sound() { Ok(()) } else { Err(Failure::Damage) }
 }
 
-/// Who may hold a lease: containers with a folder. A task that just starts has none yet; its lease is young.
+/// Who may hold a lease: containers with a directory. A task that just starts has none yet; its lease is young.
 fn containers(state_dir: &Path) -> Result<BTreeSet<String>, Failure> {
     if !state_dir.exists() {
         // No task was started since the machine was.

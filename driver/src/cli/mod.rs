@@ -37,9 +37,9 @@ const EXIT_CODES: &str =
 #[derive(Args)]
 struct ImageArguments {
     /// The driver's data_dir; overrides the one in --config [default: /var/lib/oci-rs]
-    #[arg(long, global = true, value_name = "FOLDER")]
+    #[arg(long, global = true, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
-    /// The plugin block as JSON, or an agent's configuration file in JSON that holds it: folders, registries, credentials, limits
+    /// The plugin block as JSON, or an agent's configuration file in JSON that holds it: directories, registries, credentials, limits
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print JSON
@@ -86,7 +86,7 @@ enum ImageCommand {
     },
 }
 
-/// Whether a lease is that of a command that runs: no task's folder belongs to it.
+/// Whether a lease is that of a command that runs: no task's directory belongs to it.
 pub fn is_running(lease: &str) -> bool {
     let pid = lease.strip_prefix(show::OPERATOR).and_then(|rest| rest.split('.').next());
     pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && std::path::Path::new("/proc").join(pid).exists())

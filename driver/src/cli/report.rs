@@ -90,7 +90,7 @@ pub fn details(images: &[(ImageUsage, Value)], output: &Output) -> Result<(), Fa
         rows.extend(usage.held_by.iter().map(|lease| ("used by", show::holder(lease))));
         let run = &config["config"];
         for (name, key) in
-            [("entrypoint", "Entrypoint"), ("command", "Cmd"), ("user", "User"), ("folder", "WorkingDir")]
+            [("entrypoint", "Entrypoint"), ("command", "Cmd"), ("user", "User"), ("directory", "WorkingDir")]
         {
             if run.get(key).is_some_and(|value| !value.is_null() && value != "") {
                 rows.push((name, run[key].to_string()));

@@ -60,11 +60,12 @@ pub fn settings(block: &Reader, default: Settings) -> Settings {
         subnet
     });
     let cni_path = block.string("cni_path").map(|text| {
-        let folders: Vec<PathBuf> = text.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from).collect();
-        for folder in folders.iter().filter(|folder| !folder.is_absolute()) {
-            block.mistake("cni_path", format!("{folder:?} is not an absolute path"), "begin it with /");
+        let directories: Vec<PathBuf> =
+            text.split(':').filter(|directory| !directory.is_empty()).map(PathBuf::from).collect();
+        for directory in directories.iter().filter(|directory| !directory.is_absolute()) {
+            block.mistake("cni_path", format!("{directory:?} is not an absolute path"), "begin it with /");
         }
-        folders
+        directories
     });
     Settings {
         bridge,

@@ -1,4 +1,4 @@
-//! The plugin block: folders, registries, images.
+//! The plugin block: directories, registries, images.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -54,7 +54,7 @@ pub struct ExecPolicy {
     pub user: bool,
     /// Any user of the task's.
     pub any_user: bool,
-    /// Another working folder.
+    /// Another working directory.
     pub cwd: bool,
     /// Images whose programs may be run beside a task, as references or patterns with `*`.
     pub debug_images: Vec<String>,
@@ -81,7 +81,7 @@ impl PluginConfig {
             credentials: self.credentials.clone(),
             verify_access: self.verify_access,
             retention: self.retention,
-            layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Folder },
+            layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Directory },
         }
     }
 }
@@ -138,7 +138,7 @@ fn read(block: &Reader) -> PluginConfig {
         exec: exec(&block.block("exec")),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
-        block.mistake("state_dir", "lies within data_dir, or the other way round", "give each a folder of its own");
+        block.mistake("state_dir", "lies within data_dir, or the other way round", "give each a directory of its own");
     }
     config
 }
@@ -188,9 +188,9 @@ fn dangling(block: &Reader, default: Option<Dangling>) -> Option<Dangling> {
 fn layer_images(block: &Reader) -> bool {
     match block.string("layer_format").as_deref() {
         None | Some("auto") => true,
-        Some("folder") => false,
+        Some("directory" | "folder") => false,
         Some(other) => {
-            block.mistake("layer_format", format!("{other:?} is no form of a layer"), "write auto or folder");
+            block.mistake("layer_format", format!("{other:?} is no form of a layer"), "write auto or directory");
             true
         }
     }
@@ -348,7 +348,7 @@ mod tests {
                     "auth": [{ "username": "u", "password": "p" }],
                 }],
             },
-            "verify_access": false, "layer_format": "folder", "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
+            "verify_access": false, "layer_format": "directory", "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
             "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
             "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
             "rootfs": "copy", "allow_security_opts": ["seccomp=*"], "allowed_modes": { "pid": ["host"], "cgroupns": ["private"] },
@@ -483,7 +483,7 @@ mod tests {
             (json!({ "network": { "subnet_ipv6": "10.0.0.0/8" } }), "network.subnet_ipv6: \"10.0.0.0/8\" is no IPv6"),
             (json!({ "network": { "cni_path": "/a:b" } }), "network.cni_path: \"b\" is not an absolute path"),
             (json!({ "network": { "cni_config_dir": "x" } }), "network.cni_config_dir: \"x\" is not an absolute path"),
-            (json!({ "layer_format": "zip" }), "layer_format: \"zip\" is no form of a layer (write auto or folder)"),
+            (json!({ "layer_format": "zip" }), "layer_format: \"zip\" is no form of a layer (write auto or directory)"),
             (json!({ "rootfs": "vfs" }), "rootfs: \"vfs\" is no way to make a root (write auto, overlay or copy)"),
             (
                 json!({ "registry": { "https://r.example": {} } }),

@@ -32,13 +32,13 @@ pub const PLUGIN: &[Opt] = &[
         "state_dir",
         String,
         Literal(r#""/run/oci-rs""#),
-        "folder for the state of running tasks; its content may go with a reboot",
+        "directory for the state of running tasks; its content may go with a reboot",
     ),
     honoured(
         "data_dir",
         String,
         Literal(r#""/var/lib/oci-rs""#),
-        "folder for images and writable layers; its content must survive a reboot",
+        "directory for images and writable layers; its content must survive a reboot",
     ),
     honoured(
         "rootfs",
@@ -50,7 +50,7 @@ pub const PLUGIN: &[Opt] = &[
         "layer_format",
         String,
         Literal(r#""auto""#),
-        "how a layer's files are kept: `auto` as one file with a file system in it (EROFS), which is written faster than the files one by one, where the kernel and the file system of `data_dir` allow it (Linux 6.15; not in memory, not on another overlay); `folder` always as files in a folder. Layers in the other form that are there already are used by `auto`, and fetched anew by `folder`",
+        "how a layer's files are kept: `auto` as one file with a file system in it (EROFS), which is written faster than the files one by one, where the kernel and the file system of `data_dir` allow it (Linux 6.15; not in memory, not on another overlay); `directory` always as files in a directory. Layers in the other form that are there already are used by `auto`, and fetched anew by `directory`",
     ),
     honoured(
         "log_file",
@@ -140,7 +140,7 @@ const EXEC: &[Opt] = &[
         Words("false"),
         "`user=` is not limited to what the task's own command could become: root in a task that runs as a user gets the capabilities that the task may have at most",
     ),
-    honoured("cwd", Bool, Words("false"), "`cwd=`: in another working folder"),
+    honoured("cwd", Bool, Words("false"), "`cwd=`: in another working directory"),
     honoured(
         "debug_images",
         Strings,
@@ -239,7 +239,7 @@ const IMAGE_LIMITS: &[Opt] = &[
         "layer_memory_kib",
         Number,
         Literal("262144"),
-        "memory for what the unpacking of a layer keeps until its end: names and attributes of folders, names of whiteouts",
+        "memory for what the unpacking of a layer keeps until its end: names and attributes of directories, names of whiteouts",
     ),
     honoured(
         "zstd_window_mib",
@@ -283,13 +283,13 @@ const NETWORK: &[Opt] = &[
         "cni_path",
         String,
         Literal(r#""/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni""#),
-        "folders with CNI plugins, separated by colons; the first one that has a plugin provides it",
+        "directories with CNI plugins, separated by colons; the first one that has a plugin provides it",
     ),
     honoured(
         "cni_config_dir",
         String,
         Literal(r#""/opt/cni/config""#),
-        "folder with the networks that `network_mode = \"cni/<name>\"` names",
+        "directory with the networks that `network_mode = \"cni/<name>\"` names",
     ),
 ];
 
@@ -306,7 +306,7 @@ const DANGLING: &[Opt] = &[
 ];
 
 const VOLUMES: &[Opt] = &[
-    honoured("enabled", Bool, Words("false"), "tasks may bind host paths outside their allocation's folder"),
+    honoured("enabled", Bool, Words("false"), "tasks may bind host paths outside their allocation's directory"),
     Opt {
         name: "selinuxlabel",
         kind: String,

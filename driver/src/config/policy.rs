@@ -13,7 +13,7 @@ use super::{
 pub struct Policy {
     /// `privileged` is allowed.
     pub allow_privileged: bool,
-    /// Host paths outside the allocation's folder are allowed.
+    /// Host paths outside the allocation's directory are allowed.
     pub volumes_enabled: bool,
     /// Reserved cores come with the memory beside them.
     pub numa_memory: bool,

@@ -43,7 +43,7 @@ pub struct TaskSpec {
     pub auth_soft_fail: bool,
     /// Ask the registry even if the image is present.
     pub force_pull: bool,
-    /// Archive that holds the image, relative to the task's local folder.
+    /// Archive that holds the image, relative to the task's local directory.
     pub load: Option<String>,
     /// How long the pull may take; the plugin's value otherwise.
     pub image_pull_timeout: Option<Duration>,
@@ -53,7 +53,7 @@ pub struct TaskSpec {
     pub args: Vec<String>,
     /// Replaces the image's entrypoint; an empty list removes it.
     pub entrypoint: Option<Vec<String>>,
-    /// Working folder, absolute.
+    /// Working directory, absolute.
     pub work_dir: Option<String>,
     /// Host name.
     pub hostname: Option<String>,
@@ -198,8 +198,8 @@ fn load(block: &Reader) -> Option<String> {
     if path.starts_with('/') || path.split('/').any(|part| part == "..") {
         block.mistake(
             "load",
-            format!("{path:?} is not a path below the task's local folder"),
-            "write it relative to that folder, as in \"image.tar\"",
+            format!("{path:?} is not a path below the task's local directory"),
+            "write it relative to that directory, as in \"image.tar\"",
         );
     }
     Some(path)
@@ -232,11 +232,11 @@ fn command(block: &Reader) -> Option<String> {
 }
 
 fn work_dir(block: &Reader) -> Option<String> {
-    let folder = block.string("work_dir")?;
-    if !folder.starts_with('/') {
-        block.mistake("work_dir", format!("{folder:?} is not an absolute path"), "begin it with /");
+    let directory = block.string("work_dir")?;
+    if !directory.starts_with('/') {
+        block.mistake("work_dir", format!("{directory:?} is not an absolute path"), "begin it with /");
     }
-    Some(folder)
+    Some(directory)
 }
 
 fn discard_output(block: &Reader) -> bool {

@@ -139,7 +139,7 @@ pub const TASK: &[Opt] = &[
         "load",
         String,
         Words("the image is pulled"),
-        "archive with the image, relative to the task's `local` folder: from `docker save` or an OCI layout, compressed or not; `image` is its name in the archive",
+        "archive with the image, relative to the task's `local` directory: from `docker save` or an OCI layout, compressed or not; `image` is its name in the archive",
     ),
     partly(
         "logging",
@@ -254,9 +254,9 @@ pub const TASK: &[Opt] = &[
         "volumes",
         Strings,
         Words("none"),
-        "binds as `source:destination[:options]`; a relative source lies in the task's folder",
+        "binds as `source:destination[:options]`; a relative source lies in the task's directory",
     ),
-    honoured("work_dir", String, Words("the image's"), "working folder, absolute"),
+    honoured("work_dir", String, Words("the image's"), "working directory, absolute"),
 ];
 
 const AUTH: &[Opt] = &[
@@ -287,7 +287,7 @@ const MOUNT: &[Opt] = &[
         "source",
         String,
         Words("none"),
-        "host path of a bind, relative ones lie in the task's folder; name of a volume, without one it goes with the task",
+        "host path of a bind, relative ones lie in the task's directory; name of a volume, without one it goes with the task",
     ),
     honoured("readonly", Bool, Words("false"), "nothing can be written through it"),
     honoured("bind_options", Block(BIND), Words(""), "options of a bind"),

@@ -136,26 +136,26 @@ mod tests {
 
     use super::*;
 
-    fn fifo(folder: &tempfile::TempDir) -> (PathBuf, OwnedFd) {
-        let path = folder.path().join("fifo");
+    fn fifo(directory: &tempfile::TempDir) -> (PathBuf, OwnedFd) {
+        let path = directory.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let held = OpenOptions::new().read(true).write(true).custom_flags(nonblock).open(&path).unwrap();
         (path, held.into())
     }
 
-    fn count(folder: &tempfile::TempDir) -> LostBytes {
-        let runtime = runtime::Runtime::open(&folder.path().join("state"), &folder.path().join("data")).unwrap();
-        fs::create_dir(folder.path().join("state/tasks/one")).unwrap();
+    fn count(directory: &tempfile::TempDir) -> LostBytes {
+        let runtime = runtime::Runtime::open(&directory.path().join("state"), &directory.path().join("data")).unwrap();
+        fs::create_dir(directory.path().join("state/tasks/one")).unwrap();
         runtime.lost_bytes(&"one".parse().unwrap(), "stdout").unwrap()
     }
 
     #[tokio::test]
     async fn what_fits_waits_for_the_next_reader() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, held) = fifo(&folder);
+        let directory = tempfile::tempdir().unwrap();
+        let (path, held) = fifo(&directory);
         let mut reader = OpenOptions::new().read(true).open(&path).unwrap();
-        let drain = Drain::hold(held, count(&folder), || panic!("nothing has to go")).unwrap();
+        let drain = Drain::hold(held, count(&directory), || panic!("nothing has to go")).unwrap();
         drain.go();
         let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
         writer.write_all(b"kept\n").unwrap();
@@ -168,10 +168,10 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_writer_goes_on_and_every_byte_is_counted() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, held) = fifo(&folder);
+        let directory = tempfile::tempdir().unwrap();
+        let (path, held) = fifo(&directory);
         let (began, begins) = mpsc::channel();
-        let drain = Drain::hold(held, count(&folder), move || began.send(()).unwrap()).unwrap();
+        let drain = Drain::hold(held, count(&directory), move || began.send(()).unwrap()).unwrap();
         let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
         // Small writes and ones larger than the FIFO.
         let written = tokio::task::spawn_blocking(move || {

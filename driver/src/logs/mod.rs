@@ -69,7 +69,7 @@ enum Message {
         container: ContainerId,
         events: TaskEvents,
     },
-    /// Told when nothing of the container's folder is open any more.
+    /// Told when nothing of the container's directory is open any more.
     Ended {
         container: ContainerId,
         done: Option<oneshot::Sender<()>>,
@@ -103,7 +103,7 @@ impl Logs {
 }
 
 impl Watched {
-    /// Lets go of the streams; the result is done when nobody counts lost output in the container's folder any more.
+    /// Lets go of the streams; the result is done when nobody counts lost output in the container's directory any more.
     pub fn let_go(mut self) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.done = Some(done);

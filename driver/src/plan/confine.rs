@@ -1,7 +1,7 @@
-//! Looks whether paths of the host stay inside the allocation's folder when every link is followed.
+//! Looks whether paths of the host stay inside the allocation's directory when every link is followed.
 //!
-//! A task can write to most of that folder, so a path's letters say nothing about where it leads. The kernel resolves it
-//! (openat2 with `RESOLVE_BENEATH`), and missing folders are made one by one relative to folders that were resolved so. What is
+//! A task can write to most of that directory, so a path's letters say nothing about where it leads. The kernel resolves it
+//! (openat2 with `RESOLVE_BENEATH`), and missing directories are made one by one relative to directories that were resolved so. What is
 //! found here is told in good words and early; the runtime resolves once more, and mounts what it then holds open.
 
 use std::{
@@ -38,7 +38,7 @@ impl TaskPlan {
 
 fn leads_out(path: &Path) -> String {
     format!(
-        "{path:?} leads out of the allocation's folder, and this node does not allow host paths: remove the link, or have the \
+        "{path:?} leads out of the allocation's directory, and this node does not allow host paths: remove the link, or have the \
          operator set `volumes {{ enabled = true }}` in the plugin block"
     )
 }
@@ -46,7 +46,7 @@ fn leads_out(path: &Path) -> String {
 fn open_root(alloc_dir: &Path) -> Result<OwnedFd, String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(alloc_dir, flags, Mode::empty())
-        .map_err(|error| format!("the allocation's folder {alloc_dir:?} cannot be opened: {error}"))
+        .map_err(|error| format!("the allocation's directory {alloc_dir:?} cannot be opened: {error}"))
 }
 
 fn open_beneath(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
@@ -54,7 +54,7 @@ fn open_beneath(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     loop {
         match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // Something was renamed meanwhile, and the kernel could not tell whether it left the folder.
+            // Something was renamed meanwhile, and the kernel could not tell whether it left the directory.
             Err(Errno::AGAIN) => {}
             result => return result,
         }
@@ -73,7 +73,7 @@ fn confine(root: &OwnedFd, below: &Path, path: &Path, create: bool) -> Result<()
     }
 }
 
-/// Makes the missing folders of a path.
+/// Makes the missing directories of a path.
 fn make(root: &OwnedFd, below: &Path, path: &Path) -> Result<(), String> {
     let failed = |error: Errno| match error {
         Errno::XDEV | Errno::LOOP => leads_out(path),
@@ -81,8 +81,8 @@ fn make(root: &OwnedFd, below: &Path, path: &Path) -> Result<(), String> {
     };
     let mut made = PathBuf::new();
     for part in below.components() {
-        let folder = open_beneath(root, &made).map_err(failed)?;
-        match rustix::fs::mkdirat(&folder, part.as_os_str(), Mode::from_raw_mode(0o755)) {
+        let directory = open_beneath(root, &made).map_err(failed)?;
+        match rustix::fs::mkdirat(&directory, part.as_os_str(), Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => made.push(part),
             Err(error) => return Err(failed(error)),
         }
@@ -96,8 +96,8 @@ mod tests {
 
     use super::{confine, open_root};
 
-    /// An allocation's folder beside one that must stay out of reach.
-    fn folders() -> tempfile::TempDir {
+    /// An allocation's directory beside one that must stay out of reach.
+    fn directories() -> tempfile::TempDir {
         let parent = tempfile::tempdir().unwrap();
         fs::create_dir_all(parent.path().join("alloc/web/local")).unwrap();
         fs::create_dir_all(parent.path().join("secret")).unwrap();
@@ -110,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn paths_inside_pass_and_missing_folders_are_made() {
-        let parent = folders();
+    fn paths_inside_pass_and_missing_directories_are_made() {
+        let parent = directories();
         let alloc = parent.path().join("alloc");
         check(parent.path(), "web/local", false).unwrap();
         check(parent.path(), "", false).unwrap();
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn links_that_lead_out_are_refused() {
-        let parent = folders();
+        let parent = directories();
         let local = parent.path().join("alloc/web/local");
         symlink("../../../secret", local.join("relative")).unwrap();
         symlink(parent.path().join("secret"), local.join("absolute")).unwrap();
@@ -136,15 +136,15 @@ mod tests {
         for link in ["relative", "absolute", "magic", "loop"] {
             for (path, create) in [(format!("web/local/{link}"), false), (format!("web/local/{link}/new"), true)] {
                 let error = check(parent.path(), &path, create).unwrap_err();
-                assert!(error.contains("leads out of the allocation's folder"), "{link}: {error}");
+                assert!(error.contains("leads out of the allocation's directory"), "{link}: {error}");
             }
         }
         assert_eq!(fs::read_dir(parent.path().join("secret")).unwrap().count(), 0);
     }
 
     #[test]
-    fn a_file_cannot_become_a_folder() {
-        let parent = folders();
+    fn a_file_cannot_become_a_directory() {
+        let parent = directories();
         fs::write(parent.path().join("alloc/web/file"), "").unwrap();
         check(parent.path(), "web/file", true).unwrap();
         assert!(check(parent.path(), "web/file/x", true).is_err());

@@ -39,11 +39,11 @@ pub struct NodeFacts {
     pub cores: u64,
     /// The capabilities that this process holds, in the kernel's names: a container cannot get more.
     pub held_capabilities: BTreeSet<String>,
-    /// Why overlayfs does not work with the folder for images and writable layers, if it does not.
+    /// Why overlayfs does not work with the directory for images and writable layers, if it does not.
     pub overlay_problem: Option<String>,
     /// The host's resolv.conf, with real name servers in place of a local stub.
     pub host_resolv_conf: String,
-    /// The driver's folder for the state of running tasks, in which the networks of their own are.
+    /// The driver's directory for the state of running tasks, in which the networks of their own are.
     pub state_dir: PathBuf,
     /// The host's name.
     pub host_name: String,
@@ -104,11 +104,11 @@ pub struct TaskPlan {
     pub no_names: Option<String>,
     /// What the node cannot do for the task although it is asked to.
     pub shortcomings: Vec<String>,
-    /// The allocation's folder.
+    /// The allocation's directory.
     pub alloc_dir: PathBuf,
     /// Sources of binds that must lie in `alloc_dir` with all links resolved.
     pub confined: Vec<PathBuf>,
-    /// Sources of binds that become folders when they are missing.
+    /// Sources of binds that become directories when they are missing.
     pub create: Vec<PathBuf>,
     /// The network that must be there before the container is made.
     pub own_network: Option<OwnNetwork>,
@@ -181,7 +181,7 @@ fn decide(context: &TaskContext, mistakes: &Mistakes) -> TaskPlan {
         output: process::output(spec, task),
         annotations: identity::labels(context),
         owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
-        confined: Some(Confined { folder: task.alloc_dir.clone(), sources: binds.confined.clone() }),
+        confined: Some(Confined { directory: task.alloc_dir.clone(), sources: binds.confined.clone() }),
         mounts: binds.mounts,
         volumes: binds.volumes,
         hostname: (!spec.namespaces.host_uts).then_some(hostname),

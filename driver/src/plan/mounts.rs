@@ -1,4 +1,4 @@
-//! What of the host is in the container: Nomad's folders, its volumes, the task's own mounts and devices.
+//! What of the host is in the container: Nomad's directories, its volumes, the task's own mounts and devices.
 //!
 //! Always holds: a destination occurs once and is absolute and clean, a mount stands after every mount above it, and every
 //! source that a task could have led astray with a link is in the list of paths to be confined.
@@ -16,9 +16,9 @@ use crate::config::{Mistakes, MountRequest, MountSource};
 pub struct Binds {
     /// In the order in which they are made.
     pub mounts: Vec<Mount>,
-    /// Sources that must lie in the allocation's folder with all links resolved.
+    /// Sources that must lie in the allocation's directory with all links resolved.
     pub confined: Vec<PathBuf>,
-    /// Sources that become folders when they are missing.
+    /// Sources that become directories when they are missing.
     pub create: Vec<PathBuf>,
     /// Named volumes.
     pub volumes: Vec<NamedVolume>,
@@ -36,7 +36,7 @@ pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Binds {
     let task = context.task;
     let mut binds = Binds::default();
     let mut all = standard(task);
-    // A task that can write to its allocation's folder could put links where these were before a restart.
+    // A task that can write to its allocation's directory could put links where these were before a restart.
     binds.confined.extend(all.iter().filter_map(|named| source(&named.mount)).cloned());
     all.extend(task.mounts.iter().map(|mount| Named {
         option: format!("volume_mount {}", mount.task_path),
@@ -58,23 +58,23 @@ pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Binds {
     binds
 }
 
-/// Nomad's three folders, and the logs over the shared one: a task must not be able to exchange its log FIFOs.
+/// Nomad's three directories, and the logs over the shared one: a task must not be able to exchange its log FIFOs.
 fn standard(task: &NomadTask) -> Vec<Named> {
     let place = |variable: &str, default: &str| {
         let path = task.env.get(variable).filter(|path| path.starts_with('/')).map(|path| clean(path));
         path.filter(|path| path != "/").unwrap_or_else(|| default.to_owned())
     };
     let shared = place("NOMAD_ALLOC_DIR", "/alloc");
-    let folder = task_dir(task);
+    let directory = task_dir(task);
     let named = |name: &str, source: PathBuf, destination: String, readonly| Named {
-        option: format!("the task's {name} folder"),
+        option: format!("the task's {name} directory"),
         mount: Mount { destination, kind: MountKind::Bind { source }, readonly, propagation: Propagation::Private },
     };
     vec![
         named("logs", logs_dir(task), format!("{shared}/logs"), true),
         named("alloc", task.alloc_dir.join("alloc"), shared, false),
-        named("local", folder.join("local"), place("NOMAD_TASK_DIR", "/local"), false),
-        named("secrets", folder.join("secrets"), place("NOMAD_SECRETS_DIR", "/secrets"), false),
+        named("local", directory.join("local"), place("NOMAD_TASK_DIR", "/local"), false),
+        named("secrets", directory.join("secrets"), place("NOMAD_SECRETS_DIR", "/secrets"), false),
     ]
 }
 
@@ -92,9 +92,9 @@ fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, m
             (MountKind::Tmpfs { size: *size, mode: *mode, uid: *uid, gid: *gid }, Propagation::Private)
         }
         MountSource::Volume { name, copy } => {
-            let (folder, destination) = (context.node.volumes_dir.join(name), clean(&request.target));
-            binds.volumes.push(NamedVolume { folder: folder.clone(), destination, copy: *copy });
-            (MountKind::Bind { source: folder }, Propagation::Private)
+            let (directory, destination) = (context.node.volumes_dir.join(name), clean(&request.target));
+            binds.volumes.push(NamedVolume { directory: directory.clone(), destination, copy: *copy });
+            (MountKind::Bind { source: directory }, Propagation::Private)
         }
         MountSource::Anonymous => {
             binds.writable.push(clean(&request.target));
@@ -107,8 +107,8 @@ fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, m
                 if !inside {
                     mistakes.add(
                         &request.option,
-                        format!("{path:?} lies outside the allocation's folder, and this node does not allow host paths"),
-                        "use a path within the task's folder or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
+                        format!("{path:?} lies outside the allocation's directory, and this node does not allow host paths"),
+                        "use a path within the task's directory or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
                     );
                     return None;
                 }
@@ -124,7 +124,7 @@ fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, m
     Some(Named { option: request.option.clone(), mount })
 }
 
-/// Keeps the logs read-only also where the task binds them, or a folder above them, a second time.
+/// Keeps the logs read-only also where the task binds them, or a directory above them, a second time.
 fn cover_logs(task: &NomadTask, all: &mut Vec<Named>) {
     let logs = logs_dir(task);
     let mut covers = Vec::new();

@@ -26,7 +26,7 @@ pub struct NomadTask {
     pub devices: Vec<NomadDevice>,
     /// `user` of the task, empty when unset.
     pub user: String,
-    /// The allocation's folder.
+    /// The allocation's directory.
     pub alloc_dir: PathBuf,
     /// Where stdout goes: a FIFO or /dev/null.
     pub stdout_path: PathBuf,
@@ -160,9 +160,9 @@ impl TryFrom<wire::TaskConfig> for NomadTask {
         if !task.alloc_dir.starts_with('/') {
             return invalid("alloc_dir", "is not an absolute path");
         }
-        // The name becomes a folder's name below the allocation's.
+        // The name becomes a directory's name below the allocation's.
         if task.name.is_empty() || task.name.contains(['/', '\0']) || task.name == "." || task.name == ".." {
-            return invalid("name", format!("{:?} cannot name a folder", task.name));
+            return invalid("name", format!("{:?} cannot name a directory", task.name));
         }
         let (network_path, hosts_entry) = network(task.network_isolation_spec);
         Ok(Self {
@@ -372,9 +372,9 @@ mod tests {
         assert!(error.ends_with("ports hold \"p\" on \"home\", which is no address"), "{error}");
         let changes: [(Change, &str); 6] = [
             (|task| task.id.clear(), "id is empty"),
-            (|task| task.name.clear(), "name \"\" cannot name a folder"),
-            (|task| task.name = "../x".into(), "name \"../x\" cannot name a folder"),
-            (|task| task.name = "..".into(), "name \"..\" cannot name a folder"),
+            (|task| task.name.clear(), "name \"\" cannot name a directory"),
+            (|task| task.name = "../x".into(), "name \"../x\" cannot name a directory"),
+            (|task| task.name = "..".into(), "name \"..\" cannot name a directory"),
             (|task| task.alloc_dir = "x".into(), "alloc_dir is not an absolute path"),
             (
                 |task| task.mounts.push(wire::Mount { propagation_mode: "up".into(), ..Default::default() }),

@@ -73,7 +73,7 @@ pub fn env(
     env
 }
 
-/// The working folder; an image's relative one is taken from the root.
+/// The working directory; an image's relative one is taken from the root.
 pub fn cwd(spec: &TaskSpec, image: &ImageConfig) -> String {
     super::mounts::clean(spec.work_dir.as_deref().unwrap_or(&image.working_dir))
 }

@@ -141,7 +141,7 @@ fn in_alloc(path: &str) -> PathBuf {
 }
 
 #[test]
-fn a_plain_task_gets_the_images_process_and_nomads_folders() {
+fn a_plain_task_gets_the_images_process_and_nomads_directories() {
     let plan = Case::new(json!({})).plan().unwrap();
     let container = &plan.container;
     assert_eq!(container.id.as_str(), format!("{ALLOC}.web.01234567"));

@@ -45,9 +45,9 @@ impl Drop for SocketFile {
 
 /// Binds the plugin's socket, readable by root alone.
 pub fn listen() -> io::Result<(UnixListener, SocketFile)> {
-    let folder = env::var_os("PLUGIN_UNIX_SOCKET_DIR").map_or_else(env::temp_dir, PathBuf::from);
+    let directory = env::var_os("PLUGIN_UNIX_SOCKET_DIR").map_or_else(env::temp_dir, PathBuf::from);
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
-    let path = folder.join(format!("{SOCKET_PREFIX}{}", random.trim()));
+    let path = directory.join(format!("{SOCKET_PREFIX}{}", random.trim()));
     let listener = UnixListener::bind(&path)?;
     let socket = SocketFile(path);
     fs::set_permissions(socket.path(), fs::Permissions::from_mode(0o700))?;

@@ -62,8 +62,8 @@ impl LogFile {
 
 impl OpenLog {
     fn open(path: &Path) -> io::Result<Self> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
         }
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         let size = file.metadata()?.len();

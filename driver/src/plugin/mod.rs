@@ -67,8 +67,8 @@ async fn serve(log: hclog::LogFile) -> Result<(), String> {
 
     handshake::announce(socket.path()).map_err(|error| format!("handshake: {error}"))?;
     // Beside the work: an agent waits for the line above.
-    let folder = socket.path().parent().map(std::path::Path::to_owned);
-    tokio::task::spawn_blocking(move || folder.map(|folder| sweep::dead_sockets(&folder)));
+    let directory = socket.path().parent().map(std::path::Path::to_owned);
+    tokio::task::spawn_blocking(move || directory.map(|directory| sweep::dead_sockets(&directory)));
 
     let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
     let mut ended = stopped.clone();

@@ -19,10 +19,12 @@ use super::handshake::SOCKET_PREFIX;
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Removes sockets of our own name, of our own user, older than a minute, on which nobody listens. What cannot be removed stays.
-pub fn dead_sockets(folder: &Path) {
-    let entries = match fs::read_dir(folder) {
+pub fn dead_sockets(directory: &Path) {
+    let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
-        Err(error) => return tracing::debug!(folder = %folder.display(), %error, "no dead plugin sockets looked for"),
+        Err(error) => {
+            return tracing::debug!(directory = %directory.display(), %error, "no dead plugin sockets looked for");
+        }
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -73,8 +75,8 @@ mod tests {
 
     #[test]
     fn only_old_sockets_of_ours_without_a_listener_go() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
         let dead = |name: &str| {
             drop(UnixListener::bind(at(name)).unwrap());
             at(name)
@@ -89,8 +91,8 @@ mod tests {
             make_old(&at(name));
         }
         dead("plugin-oci-rs-young");
-        dead_sockets(folder.path());
-        let mut left: Vec<_> = fs::read_dir(folder.path())
+        dead_sockets(directory.path());
+        let mut left: Vec<_> = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();

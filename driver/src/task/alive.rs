@@ -1,4 +1,4 @@
-//! A container whose command runs: found again by its state folder, and watched until it ends.
+//! A container whose command runs: found again by its state directory, and watched until it ends.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -29,7 +29,7 @@ pub enum Recovered {
     },
 }
 
-/// Finds a task's container again by what its state folder says.
+/// Finds a task's container again by what its state directory says.
 pub async fn recover(engine: &Arc<Engine>, state: &DriverState) -> Result<Recovered, TaskError> {
     let (worker, container) = (engine.clone(), state.container.clone());
     let status = blocking(move || worker.status(&container)).await?;

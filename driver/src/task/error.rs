@@ -24,7 +24,7 @@ pub enum TaskError {
         /// Why.
         error: PullError,
     },
-    /// A host path leads out of the allocation's folder.
+    /// A host path leads out of the allocation's directory.
     #[error("{0}")]
     Confinement(String),
     /// The container could not be made or its command not executed.

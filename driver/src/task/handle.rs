@@ -1,7 +1,7 @@
 //! The driver's part of a task handle: Nomad keeps it and hands it back after a restart of the agent or of the plugin.
 //!
 //! By then the task's own configuration is gone from the wire, so everything that recovery needs is in here or in the task's
-//! state folder. The form is versioned: an older version stays readable, a newer one is refused by name.
+//! state directory. The form is versioned: an older version stays readable, a newer one is refused by name.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverState {
     version: u32,
-    /// The container in the runtime's state folder.
+    /// The container in the runtime's state directory.
     pub container: ContainerId,
     /// What StopTask sends when the job names no signal.
     pub stop_signal: i32,

@@ -1,4 +1,4 @@
-//! The archive that `load` names, opened without ever leaving the task's folder.
+//! The archive that `load` names, opened without ever leaving the task's directory.
 //!
 //! The task, or an artifact that was fetched for it, wrote what lies there, links included.
 
@@ -12,24 +12,25 @@ use rustix::{
 use super::TaskError;
 use crate::plan::NomadTask;
 
-/// Opens `path`, relative to the task's local folder. A FIFO does not block: what it is decides whoever reads it.
+/// Opens `path`, relative to the task's local directory. A FIFO does not block: what it is decides whoever reads it.
 pub fn open(task: &NomadTask, path: &str) -> Result<OwnedFd, TaskError> {
-    let folder = task.alloc_dir.join(&task.name);
+    let directory = task.alloc_dir.join(&task.name);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(&folder, flags, Mode::empty())
-        .map_err(|error| TaskError::Internal(format!("the task's folder {folder:?} cannot be opened: {error}")))?;
+    let root = rustix::fs::open(&directory, flags, Mode::empty()).map_err(|error| {
+        TaskError::Internal(format!("the task's directory {directory:?} cannot be opened: {error}"))
+    })?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let below = format!("local/{path}");
     loop {
         let problem = match openat2(&root, &below, flags, Mode::empty(), resolve) {
             Ok(archive) => return Ok(archive),
-            // Something was renamed meanwhile, and the kernel could not tell whether it left the folder.
+            // Something was renamed meanwhile, and the kernel could not tell whether it left the directory.
             Err(Errno::AGAIN) => continue,
             Err(Errno::NOENT) => {
                 "does not exist: fetch it with an `artifact` block, whose files land in local/".to_owned()
             }
-            Err(Errno::XDEV | Errno::LOOP) => "leads out of the task's folder: remove the link".to_owned(),
+            Err(Errno::XDEV | Errno::LOOP) => "leads out of the task's directory: remove the link".to_owned(),
             Err(error) => format!("cannot be opened: {error}"),
         };
         return Err(TaskError::Confinement(format!("option load: the image archive {below:?} {problem}")));
@@ -44,17 +45,17 @@ mod tests {
     use crate::plan::NomadTask;
 
     #[test]
-    fn only_what_lies_in_the_tasks_folder_is_opened() {
-        let folder = tempfile::tempdir().unwrap();
-        let local = folder.path().join("alloc/web/local");
+    fn only_what_lies_in_the_tasks_directory_is_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let local = directory.path().join("alloc/web/local");
         fs::create_dir_all(&local).unwrap();
-        fs::write(folder.path().join("secret"), "").unwrap();
+        fs::write(directory.path().join("secret"), "").unwrap();
         fs::write(local.join("image.tar"), "").unwrap();
         symlink("image.tar", local.join("inside")).unwrap();
         symlink("../../../secret", local.join("relative")).unwrap();
-        symlink(folder.path().join("secret"), local.join("absolute")).unwrap();
+        symlink(directory.path().join("secret"), local.join("absolute")).unwrap();
         symlink("/proc/self/root", local.join("magic")).unwrap();
-        let task = NomadTask { name: "web".into(), alloc_dir: folder.path().join("alloc"), ..NomadTask::default() };
+        let task = NomadTask { name: "web".into(), alloc_dir: directory.path().join("alloc"), ..NomadTask::default() };
         for path in ["image.tar", "./image.tar", "inside", ""] {
             open(&task, path).unwrap();
         }

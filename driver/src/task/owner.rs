@@ -323,7 +323,7 @@ impl Owner {
             Action::KillAll => self.engine.kill_all(self.facts.clone()).await,
             Action::Remove => {
                 self.publish_end().await;
-                // Whatever of ours still works in the task's folder lets go of it.
+                // Whatever of ours still works in the task's directory lets go of it.
                 (self.hits, self.terminal) = (None, None);
                 self.let_go_of_logs();
                 if let Some(released) = self.released.take() {

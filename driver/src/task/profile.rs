@@ -67,8 +67,8 @@ mod tests {
             println!("skipped: only root makes files of root's");
             return;
         }
-        let folder = tempfile::tempdir().unwrap();
-        let base = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path().canonicalize().unwrap();
         let at = |name: &str| base.join(name);
         let write = |name: &str, text: &[u8], mode: u32| {
             fs::write(at(name), text).unwrap();
@@ -82,19 +82,19 @@ mod tests {
         write("text.json", b"no", 0o600);
         write("large.json", &vec![b' '; LARGEST as usize + 1], 0o600);
         symlink("good.json", at("link.json")).unwrap();
-        fs::create_dir(at("folder")).unwrap();
-        symlink("folder", at("way")).unwrap();
-        fs::rename(at("open.json"), at("folder/open.json")).unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        symlink("directory", at("way")).unwrap();
+        fs::rename(at("open.json"), at("directory/open.json")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         for (name, problem) in [
             ("none.json", "does not exist on this node"),
-            ("folder/open.json", "can be changed by others than root"),
+            ("directory/open.json", "can be changed by others than root"),
             ("theirs.json", "can be changed by others than root"),
             ("text.json", "is not of docker's format"),
             ("large.json", "is larger than 1024 KiB"),
             ("link.json", "leads over a link"),
             ("way/open.json", "leads over a link"),
-            ("folder", "is not a regular file"),
+            ("directory", "is not a regular file"),
             ("fifo", "is not a regular file"),
         ] {
             let text = refusal(&at(name));

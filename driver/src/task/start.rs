@@ -103,7 +103,7 @@ async fn attempt(
     let mut state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
     let memory_limit = planned.container.resources.memory_limit;
     let prepared = began.elapsed();
-    failpoint::at("start-before-folder");
+    failpoint::at("start-before-directory");
     let mut network_ms = None;
     let running = match planned.own_network.clone() {
         None => start_container(engine, tasks, planned, &task.alloc_id).await?,

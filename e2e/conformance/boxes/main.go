@@ -1,4 +1,4 @@
-// A device plugin for the e2e cases: it has two "boxes", and whoever reserves one gets a device node, two folders and a variable.
+// A device plugin for the e2e cases: it has two "boxes", and whoever reserves one gets a device node, two directories and a variable.
 package main
 
 import (
@@ -21,8 +21,8 @@ var ids = []string{"left", "right"}
 
 type boxes struct {
 	config struct {
-		// Folder with a subfolder for each box and one that they share.
-		Folder string `codec:"folder"`
+		// Directory with a subdirectory for each box and one that they share.
+		Directory string `codec:"directory"`
 		// A device node of the host that stands for every box.
 		Node string `codec:"node"`
 	}
@@ -43,7 +43,7 @@ func (*boxes) PluginInfo() (*base.PluginInfoResponse, error) {
 
 func (*boxes) ConfigSchema() (*hclspec.Spec, error) {
 	return hclspec.NewObject(map[string]*hclspec.Spec{
-		"folder": hclspec.NewAttr("folder", "string", true),
+		"directory": hclspec.NewAttr("directory", "string", true),
 		"node":   hclspec.NewAttr("node", "string", true),
 	}), nil
 }
@@ -67,14 +67,14 @@ func (*boxes) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRespon
 func (b *boxes) Reserve(wanted []string) (*device.ContainerReservation, error) {
 	reservation := &device.ContainerReservation{
 		Envs:   map[string]string{"BOXES": strings.Join(wanted, ",")},
-		Mounts: []*device.Mount{{TaskPath: "/boxes/shared", HostPath: filepath.Join(b.config.Folder, "shared")}},
+		Mounts: []*device.Mount{{TaskPath: "/boxes/shared", HostPath: filepath.Join(b.config.Directory, "shared")}},
 	}
 	for _, id := range wanted {
 		if !slices.Contains(ids, id) {
 			return nil, fmt.Errorf("there is no box %q", id)
 		}
 		reservation.Mounts = append(reservation.Mounts,
-			&device.Mount{TaskPath: "/boxes/" + id, HostPath: filepath.Join(b.config.Folder, id), ReadOnly: true})
+			&device.Mount{TaskPath: "/boxes/" + id, HostPath: filepath.Join(b.config.Directory, id), ReadOnly: true})
 		reservation.Devices = append(reservation.Devices,
 			&device.DeviceSpec{TaskPath: "/dev/box-" + id, HostPath: b.config.Node, CgroupPerms: "r"})
 	}

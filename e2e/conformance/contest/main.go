@@ -1,7 +1,7 @@
 // Command contest drives Nomad's docker driver and the built plugin as a Nomad client does, in turns, and takes times: the docker driver in
-// this process, as in Nomad's own, the plugin by go-plugin, each task with an allocation folder and a logmon process of its own.
+// this process, as in Nomad's own, the plugin by go-plugin, each task with an allocation directory and a logmon process of its own.
 //
-// It prints one JSON object per measurement. bench/ starts it, provides dockerd, image and folder, and makes tables of what it says.
+// It prints one JSON object per measurement. bench/ starts it, provides dockerd, image and directory, and makes tables of what it says.
 package main
 
 import (
@@ -34,8 +34,8 @@ var (
 	endpoint = flag.String("docker", "", "where dockerd listens; empty leaves it out")
 	execRoot = flag.String("exec-root", "", "dockerd's exec root, by which its shims are known")
 	image    = flag.String("image", "", "reference of an image with a busybox")
-	folder   = flag.String("folder", "", "where allocations and the plugin's folders lie")
-	state    = flag.String("state", "", "the plugin's state folder")
+	directory   = flag.String("directory", "", "where allocations and the plugin's directories lie")
+	state    = flag.String("state", "", "the plugin's state directory")
 	rounds   = flag.Int("rounds", 10, "lives of a task to measure")
 	logs     = flag.Int("logs", 64, "MiB that a task writes to its log")
 	idle     = flag.Int("idle", 20, "tasks that do nothing, for their memory")
@@ -84,7 +84,7 @@ func run() error {
 		return fmt.Errorf("the plugin: %w", err)
 	}
 	defer end()
-	own := map[string]any{"state_dir": *state, "data_dir": filepath.Join(*folder, "data")}
+	own := map[string]any{"state_dir": *state, "data_dir": filepath.Join(*directory, "data")}
 	if err := configure(ours.driver, own, agent); err != nil {
 		return fmt.Errorf("configuring the plugin: %w", err)
 	}

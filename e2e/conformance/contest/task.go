@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// task is one that the client has prepared: folders, cgroup, and somebody who reads its logs: logmon or, where only the driver's part counts, we.
+// task is one that the client has prepared: directories, cgroup, and somebody who reads its logs: logmon or, where only the driver's part counts, we.
 type task struct {
 	driver  drivers.DriverPlugin
 	config  *drivers.TaskConfig
@@ -78,7 +78,7 @@ func (c *contender) prepareBare(script string) (*task, error) {
 // outline makes everything but who reads the logs.
 func (c *contender) outline(script string) (*task, error) {
 	logger, allocID, name := hclog.NewNullLogger(), uuid.Generate(), "task"
-	alloc := allocdir.NewAllocDir(logger, filepath.Join(*folder, "alloc"), filepath.Join(*folder, "mounts"), allocID)
+	alloc := allocdir.NewAllocDir(logger, filepath.Join(*directory, "alloc"), filepath.Join(*directory, "mounts"), allocID)
 	if err := alloc.Build(); err != nil {
 		return nil, err
 	}
@@ -232,15 +232,15 @@ type process struct {
 func processes() []process {
 	var all []process
 	// The pattern is a good one.
-	folders, _ := filepath.Glob("/proc/[0-9]*")
-	for _, folder := range folders {
-		line, err := os.ReadFile(filepath.Join(folder, "cmdline"))
+	directories, _ := filepath.Glob("/proc/[0-9]*")
+	for _, directory := range directories {
+		line, err := os.ReadFile(filepath.Join(directory, "cmdline"))
 		if err != nil {
 			// Gone meanwhile.
 			continue
 		}
-		pid, _ := strconv.Atoi(filepath.Base(folder))
-		parent := int(field(filepath.Join(folder, "status"), "PPid:"))
+		pid, _ := strconv.Atoi(filepath.Base(directory))
+		parent := int(field(filepath.Join(directory, "status"), "PPid:"))
 		all = append(all, process{pid, parent, strings.ReplaceAll(string(line), "\x00", " ")})
 	}
 	return all

@@ -90,14 +90,14 @@ fn sees_what_nomad_promises(env: &Env) -> Outcome {
         for dir in /alloc/data /alloc/tmp /local /secrets "$NOMAD_ALLOC_DIR" "$NOMAD_TASK_DIR" "$NOMAD_SECRETS_DIR"; do
             echo x > "$dir/probe" && rm "$dir/probe" || echo "$dir is not writable"
         done
-        [ -e /private ] && echo "the private folder is visible"
+        [ -e /private ] && echo "the private directory is visible"
         [ -s /etc/hosts ] && [ -s /etc/resolv.conf ] || echo "no hosts or resolv.conf"
-        echo "pid $$, folder $(pwd), user $(id -un)"
+        echo "pid $$, directory $(pwd), user $(id -un)"
     "#;
     let alloc = env.agent.run(&script(env, text))?;
     assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
     let expected = "job: set by the job; image: hello from the image; task: batch\n\
-                    template: from a template\npid 1, folder /www, user root\n";
+                    template: from a template\npid 1, directory /www, user root\n";
     alloc.wait_log("stdout", |log| log == expected.as_bytes())?;
     Ok(())
 }

@@ -24,14 +24,14 @@ fn checks_reach_consul(env: &Env) -> Outcome {
     let (consul, service) = (env.consul()?, "reach");
     let alloc = run(env, service)?;
     let output = consul.wait_check(service, "passing", "passing", "well")?;
-    // As the task: its user, its environment, its folder; both outputs in the order in which they were written.
+    // As the task: its user, its environment, its directory; both outputs in the order in which they were written.
     assert_eq!(output, "well: app, hello from the job, /home/app\nas usual\n");
     assert_eq!(consul.wait_check(service, "warning", "warning", "so")?, "so so\n");
     assert_eq!(consul.wait_check(service, "critical", "critical", "bad")?, "bad\n");
     let missing = consul.wait_check(service, "missing", "critical", "not found")?;
     assert!(missing.contains("/no/such/check"), "{missing}");
     consul.wait_check(service, "changing", "warning", "")?;
-    fs::write(alloc.shared_folder().join("data/fine"), "")?;
+    fs::write(alloc.shared_directory().join("data/fine"), "")?;
     consul.wait_check(service, "changing", "passing", "")?;
     alloc.stop()
 }
@@ -65,11 +65,11 @@ fn template_scripts_run_at_a_change(env: &Env) -> Outcome {
     let (consul, service) = (env.consul()?, "template");
     let alloc = run(env, service)?;
     consul.wait_check(service, "passing", "passing", "well")?;
-    let words = alloc.shared_folder().join("data/words");
+    let words = alloc.shared_directory().join("data/words");
     let wait = |text: &str| {
-        let folder = alloc.shared_folder().join("data");
+        let directory = alloc.shared_directory().join("data");
         let seen = || fs::read_to_string(&words).ok().filter(|words| words.contains(text));
-        watch::until(&folder, text, Duration::from_secs(30), seen)
+        watch::until(&directory, text, Duration::from_secs(30), seen)
     };
     assert!(!words.exists(), "the first rendering is no change");
     consul.put(&format!("{service}/word"), "second")?;

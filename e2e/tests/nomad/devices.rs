@@ -16,8 +16,8 @@ pub const CASES: &[Case] = &[("devices_of_a_plugin", OwnAgent, of_a_plugin)];
 /// Nodes that can be opened without any effect; which of them there are depends on the kernel.
 const NODES: [&str; 5] = ["/dev/fuse", "/dev/loop-control", "/dev/net/tun", "/dev/kvm", "/dev/btrfs-control"];
 
-/// Builds `e2e/conformance/boxes` into the plugin folder of the case's agent and has the agent load it.
-fn add_plugin(env: &Env, node: &str, folder: &Path) -> Outcome {
+/// Builds `e2e/conformance/boxes` into the plugin directory of the case's agent and has the agent load it.
+fn add_plugin(env: &Env, node: &str, directory: &Path) -> Outcome {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
     env.agent.stop()?;
     let mut build = Command::new("go");
@@ -28,24 +28,24 @@ fn add_plugin(env: &Env, node: &str, folder: &Path) -> Outcome {
         return Err(Failure(format!("go build: {}", String::from_utf8_lossy(&output.stderr))));
     }
     let mut config = OpenOptions::new().append(true).open(env.agent.path().join("client.hcl"))?;
-    writeln!(config, "plugin \"boxes\" {{\n  config {{\n    folder = {folder:?}\n    node = {node:?}\n  }}\n}}")?;
+    writeln!(config, "plugin \"boxes\" {{\n  config {{\n    directory = {directory:?}\n    node = {node:?}\n  }}\n}}")?;
     env.agent.launch()
 }
 
 fn of_a_plugin(env: &Env) -> Outcome {
     let node = NODES.into_iter().find(|node| Path::new(node).exists());
     let node = node.ok_or_else(|| Failure(format!("none of {NODES:?} is on this machine")))?;
-    let folder = env.agent.path().join("boxes");
+    let directory = env.agent.path().join("boxes");
     for name in ["left", "right", "shared"] {
-        fs::create_dir_all(folder.join(name))?;
-        fs::write(folder.join(name).join("name"), name)?;
+        fs::create_dir_all(directory.join(name))?;
+        fs::write(directory.join(name).join("name"), name)?;
     }
-    add_plugin(env, node, &folder)?;
+    add_plugin(env, node, &directory)?;
     env.agent.api().wait("/v1/nodes?resources=true", "the devices", std::time::Duration::from_secs(30), |nodes| {
         let devices = nodes[0]["NodeResources"]["Devices"].as_array()?;
         devices.iter().any(|device| device["Name"] == "cardboard").then_some(())
     })?;
-    // One box: only its own folder, to be read; the shared one, to be written to; its node, to be read from.
+    // One box: only its own directory, to be read; the shared one, to be written to; its node, to be read from.
     let script = r#"
         ls /boxes /dev | grep -E 'left|right|shared'
         [ "$(cat /boxes/$BOXES/name)" = "$BOXES" ] && echo "the right one"
@@ -67,8 +67,8 @@ fn of_a_plugin(env: &Env) -> Outcome {
     assert_eq!((shared.as_str(), in_dev), ("shared", &format!("box-{own}")), "{lines:?}");
     let rest = ["the right one", "only to be read", "opened to read", "not opened to write", own, "end"];
     assert_eq!(lines[3..], rest, "{lines:?}");
-    assert_eq!(fs::read_to_string(folder.join(own).join("name"))?, *own);
-    assert_eq!(fs::read_to_string(folder.join("shared/from-the-task"))?, "written\n");
+    assert_eq!(fs::read_to_string(directory.join(own).join("name"))?, *own);
+    assert_eq!(fs::read_to_string(directory.join("shared/from-the-task"))?, "written\n");
 
     // Both at once.
     let lines = run(2, "echo $BOXES; cat /boxes/left/name /boxes/right/name; echo; ls /dev | grep box; echo end")?;

@@ -43,8 +43,8 @@ fn exec_passes_input(env: &Env) -> Outcome {
         "head -c 100M /dev/urandom > in; \"$NOMAD\" alloc exec -i -t=false {} cat < in > out; cmp in out",
         alloc.id
     );
-    let folder = tempfile::tempdir()?;
-    let output = env.agent.command("sh").args(["-c", &line]).current_dir(folder.path()).output()?;
+    let directory = tempfile::tempdir()?;
+    let output = env.agent.command("sh").args(["-c", &line]).current_dir(directory.path()).output()?;
     assert!(output.status.success(), "{output:?}");
     Ok(())
 }

@@ -40,13 +40,13 @@ pub fn start_one<'a>(env: &Env<'a>, job: Job) -> Outcome<Alloc<'a>> {
 
 /// What the book says.
 pub fn book(alloc: &Alloc) -> Vec<String> {
-    let text = fs::read_to_string(alloc.shared_folder().join("data/lives")).unwrap_or_default();
+    let text = fs::read_to_string(alloc.shared_directory().join("data/lives")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
 /// Waits until the book has so many lines.
 pub fn wait_book(alloc: &Alloc, lines: usize) -> Outcome {
-    let data = alloc.shared_folder().join("data");
+    let data = alloc.shared_directory().join("data");
     watch::until(&data, &format!("{lines} lines in the book"), LIMIT, || (book(alloc).len() >= lines).then_some(()))
 }
 
@@ -54,7 +54,7 @@ pub fn wait_book(alloc: &Alloc, lines: usize) -> Outcome {
 pub fn tell(alloc: &Alloc, code: i64) -> Outcome {
     let init = alloc.init()?;
     // Open at both ends, so that opening does not wait for the task, and what is written waits for it.
-    let mut go = OpenOptions::new().read(true).write(true).open(alloc.shared_folder().join("data/go"))?;
+    let mut go = OpenOptions::new().read(true).write(true).open(alloc.shared_directory().join("data/go"))?;
     writeln!(go, "{code}")?;
     if process::wait_gone(init.pid, LIMIT)? { Ok(()) } else { Err(Failure("the task did not end".to_owned())) }
 }

@@ -81,10 +81,10 @@ fn unknown_user(env: &Env) -> Outcome {
 fn mount_source_does_not_exist(env: &Env) -> Outcome {
     let mount = r#"mount {
         type   = "bind"
-        source = "local/no-such-folder"
+        source = "local/no-such-directory"
         target = "/mnt"
     }"#;
-    refused(env, &with_attempts(script(env, "true").config(mount)), &["no-such-folder"])
+    refused(env, &with_attempts(script(env, "true").config(mount)), &["no-such-directory"])
 }
 
 fn unknown_option(env: &Env) -> Outcome {

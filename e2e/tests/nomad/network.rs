@@ -40,7 +40,7 @@ fn name_of(namespace: &str) -> Outcome<String> {
 }
 
 fn note(alloc: &Alloc, task: &str) -> String {
-    fs::read_to_string(alloc.shared_folder().join("data").join(task)).unwrap_or_default()
+    fs::read_to_string(alloc.shared_directory().join("data").join(task)).unwrap_or_default()
 }
 
 /// Two groups with the same ports on the same loopback addresses.
@@ -49,7 +49,7 @@ fn hooks(env: &Env, mode: &str) -> Outcome {
     let mut names = Vec::new();
     for alloc in &allocs {
         alloc.task("web").wait_running()?;
-        let data = alloc.shared_folder().join("data");
+        let data = alloc.shared_directory().join("data");
         watch::until(&data, "the answers", LIMIT, || data.join("answers").exists().then_some(()))?;
         let name = name_of(&format!("/run/netns/{}", alloc.id))?;
         for task in ["before", "beside", "web", "after"] {

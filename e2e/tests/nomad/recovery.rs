@@ -112,8 +112,8 @@ fn ends_unwatched(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
 fn monitor_killed(env: &Env) -> Outcome {
     let alloc = web(env)?;
     let init = alloc.init()?;
-    let folder = env.agent.path().join("state/tasks").display().to_string();
-    let monitors = process::find(|process| process.command.contains(&folder) && process.command.contains("monitor"));
+    let directory = env.agent.path().join("state/tasks").display().to_string();
+    let monitors = process::find(|process| process.command.contains(&directory) && process.command.contains("monitor"));
     let [monitor] = monitors.as_slice() else {
         return Err(Failure(format!("expected one monitor: {monitors:?}")));
     };

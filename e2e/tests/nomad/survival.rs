@@ -33,7 +33,7 @@ fn fifty_allocations(env: &Env) -> Outcome {
 
 /// Waits for the file that Nomad shows as the task's log. Asking for so many through Nomad would take longer than all the rest.
 fn wait_logged(alloc: &Alloc, text: &str) -> Outcome {
-    let logs = alloc.shared_folder().join("logs");
+    let logs = alloc.shared_directory().join("logs");
     let file = logs.join("life.stdout.0");
     watch::until(&logs, "the log", LIMIT, || fs::read_to_string(&file).is_ok_and(|log| log == text).then_some(()))
 }
@@ -64,21 +64,21 @@ fn agent_killed(env: &Env) -> Outcome {
     batch.iter().zip(3..).try_for_each(|(alloc, code)| lives::expect(alloc, &["start", &format!("end {code}")]))
 }
 
-/// In each round the plugin is killed as soon as a start has got so far that it has written this into the task's folder.
+/// In each round the plugin is killed as soon as a start has got so far that it has written this into the task's directory.
 const REACHED: [&str; 5] = ["", "plan.json", "monitor.json", "bundle/config.json", "container.json"];
 
 fn plugin_killed(env: &Env) -> Outcome {
     const EACH: usize = 3;
-    let folders = env.agent.path().join("state/tasks");
+    let directories = env.agent.path().join("state/tasks");
     let mut allocs = lives::start(env, lives::job(env, "service"), 2)?;
     let mut inits = lives::inits(&allocs)?;
     for (round, reached) in REACHED.into_iter().enumerate() {
         let plugin = env.agent.plugin_pid()?;
-        let before = how_many(&folders, reached);
+        let before = how_many(&directories, reached);
         let job = format!("killed-{round}");
         // After a kill Nomad believes for a moment that the node has no driver, and places nothing there.
         env.agent.submit(&lives::job(env, "service").number("count", EACH.try_into()?), &job)?;
-        watch::until(&folders, "a start", LIMIT, || (how_many(&folders, reached) > before).then_some(()))?;
+        watch::until(&directories, "a start", LIMIT, || (how_many(&directories, reached) > before).then_some(()))?;
         kill(plugin)?;
         let new = env.agent.placed(&job, EACH)?;
         for alloc in &new {
@@ -91,7 +91,7 @@ fn plugin_killed(env: &Env) -> Outcome {
         let now = lives::inits(&allocs)?;
         let went_on: Vec<_> = now.iter().filter(|(alloc, _)| inits.contains_key(*alloc)).collect();
         assert_eq!(went_on, inits.iter().collect::<Vec<_>>(), "round {round}");
-        assert_eq!(how_many(&folders, ""), allocs.len(), "a folder for each task and no other");
+        assert_eq!(how_many(&directories, ""), allocs.len(), "a directory for each task and no other");
         inits = now;
     }
     lives::stop(&allocs)?;
@@ -106,9 +106,9 @@ fn plugin_killed(env: &Env) -> Outcome {
     allocs[..2].iter().try_for_each(|alloc| lives::expect(alloc, &["start", "end 15"]))
 }
 
-/// How many tasks' folders hold `file`.
-fn how_many(folders: &Path, file: &str) -> usize {
-    let tasks = fs::read_dir(folders).into_iter().flatten().flatten();
+/// How many tasks' directories hold `file`.
+fn how_many(directories: &Path, file: &str) -> usize {
+    let tasks = fs::read_dir(directories).into_iter().flatten().flatten();
     tasks.filter(|task| task.path().join(file).exists()).count()
 }
 

@@ -28,7 +28,7 @@ fn nomad(agent: &Agent, words: &[&str]) -> Outcome<String> {
     Err(Failure(format!("nomad {words:?}: {output:?}")))
 }
 
-/// Makes a volume by Nomad's own plugin `mkdir`; its id and its folder.
+/// Makes a volume by Nomad's own plugin `mkdir`; its id and its directory.
 fn create(agent: &Agent, name: &str) -> Outcome<(String, PathBuf)> {
     let file = agent.path().join(format!("{name}.volume.hcl"));
     let capability = "capability {\n  access_mode = \"single-node-writer\"\n  attachment_mode = \"file-system\"\n}\n";
@@ -38,8 +38,8 @@ fn create(agent: &Agent, name: &str) -> Outcome<(String, PathBuf)> {
     let id = volumes.as_array().into_iter().flatten().find(|volume| volume["Name"] == name);
     let id = id.and_then(|volume| volume["ID"].as_str()).ok_or_else(|| Failure(format!("no {name} in {volumes}")))?;
     let volume = agent.api().get(&format!("/v1/volume/host/{id}"))?;
-    let folder = volume["HostPath"].as_str().ok_or_else(|| Failure(format!("no folder in {volume}")))?;
-    Ok((id.to_owned(), folder.into()))
+    let directory = volume["HostPath"].as_str().ok_or_else(|| Failure(format!("no directory in {volume}")))?;
+    Ok((id.to_owned(), directory.into()))
 }
 
 /// What a script prints in the task.
@@ -49,33 +49,33 @@ fn sh(alloc: &Alloc, script: &str) -> Outcome<String> {
 }
 
 /// The task has been started so many times by now, in this allocation or in an earlier one.
-fn wait_starts(alloc: &Alloc, folder: &std::path::Path, starts: usize) -> Outcome {
-    let book = || fs::read_to_string(folder.join("book")).unwrap_or_default().lines().count();
-    e2e::watch::until(folder, &format!("start {starts}"), std::time::Duration::from_secs(60), || {
+fn wait_starts(alloc: &Alloc, directory: &std::path::Path, starts: usize) -> Outcome {
+    let book = || fs::read_to_string(directory.join("book")).unwrap_or_default().lines().count();
+    e2e::watch::until(directory, &format!("start {starts}"), std::time::Duration::from_secs(60), || {
         (book() >= starts).then_some(())
     })?;
     alloc.wait_running()
 }
 
 fn outlives_task_agent_and_job(env: &Env) -> Outcome {
-    let (id, folder) = create(env.agent, "kept")?;
+    let (id, directory) = create(env.agent, "kept")?;
     // As on a host that was set up by systemd, whatever this one is like.
-    mount_bind(&folder, &folder)?;
-    let shared = Mounted(folder.clone());
-    mount_change(&folder, MountPropagationFlags::SHARED)?;
+    mount_bind(&directory, &directory)?;
+    let shared = Mounted(directory.clone());
+    mount_change(&directory, MountPropagationFlags::SHARED)?;
 
     let job = Job::new("volume").var("image", &env.registry.image()).var("volume", "kept");
     let alloc = env.agent.run(&job)?;
-    wait_starts(&alloc, &folder, 1)?;
+    wait_starts(&alloc, &directory, 1)?;
     let written = sh(&alloc, "echo kept > /data/file && cat /readonly/file; echo x > /readonly/file || echo refused")?;
     assert_eq!(written, "kept\nrefused\n");
-    assert_eq!(fs::read_to_string(folder.join("file"))?, "kept\n");
+    assert_eq!(fs::read_to_string(directory.join("file"))?, "kept\n");
 
     // What the host mounts later shows where the job wants it, and nowhere else.
-    fs::create_dir(folder.join("late"))?;
-    mount("tmpfs", folder.join("late"), "tmpfs", MountFlags::empty(), None::<&CStr>)?;
-    let late = Mounted(folder.join("late"));
-    fs::write(folder.join("late/file"), "late\n")?;
+    fs::create_dir(directory.join("late"))?;
+    mount("tmpfs", directory.join("late"), "tmpfs", MountFlags::empty(), None::<&CStr>)?;
+    let late = Mounted(directory.join("late"));
+    fs::write(directory.join("late/file"), "late\n")?;
     let look = "cat /following/late/file; ls /data/late /readonly/late";
     assert_eq!(sh(&alloc, look)?, "late\n/data/late:\n\n/readonly/late:\n");
     drop(late);
@@ -89,18 +89,18 @@ fn outlives_task_agent_and_job(env: &Env) -> Outcome {
     assert_eq!(alloc.init()?, init);
     assert_eq!(sh(&alloc, "cat /data/file /following/file")?, "kept\nkept\n");
     nomad(env.agent, &["alloc", "restart", &alloc.id])?;
-    wait_starts(&alloc, &folder, 2)?;
+    wait_starts(&alloc, &directory, 2)?;
     assert_ne!(alloc.init()?, init);
     assert_eq!(sh(&alloc, "cat /readonly/file; echo x > /readonly/file || echo refused")?, "kept\nrefused\n");
     alloc.stop()?;
 
     // Another job finds it too, and only when no job needs it any more does it go.
     let next = env.agent.run(&job)?;
-    wait_starts(&next, &folder, 3)?;
+    wait_starts(&next, &directory, 3)?;
     assert_eq!(sh(&next, "cat /data/file")?, "kept\n");
     next.stop()?;
     drop(shared);
     nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
-    assert!(!folder.exists(), "{} is left", folder.display());
+    assert!(!directory.exists(), "{} is left", directory.display());
     Ok(())
 }

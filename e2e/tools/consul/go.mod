@@ -1,4 +1,4 @@
-// Consul itself, built by scripts/setup.sh: go build github.com/hashicorp/consul in this folder.
+// Consul itself, built by scripts/setup.sh: go build github.com/hashicorp/consul in this directory.
 module consul
 
 go 1.26

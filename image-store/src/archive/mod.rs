@@ -1,7 +1,7 @@
 //! Image archives from disk: what is in them, read member by member.
 //!
 //! A tar is indexed once and then read at any place; a compressed one is inflated into a nameless file first, within the same
-//! limits as a layer. A folder serves as well. Member names are relative, without `..`, and name one thing each; links stay inside.
+//! limits as a layer. A directory serves as well. Member names are relative, without `..`, and name one thing each; links stay inside.
 //! The file may change while it is read: whatever is taken from it is checked against a digest afterwards.
 
 mod choose;
@@ -50,7 +50,7 @@ const MAX_NAMES: usize = 64 << 20;
 /// Says that nobody waits for the archive any more.
 pub(crate) type GivenUp = Arc<AtomicBool>;
 
-/// An opened archive or folder.
+/// An opened archive or directory.
 pub(crate) struct Source {
     /// How error texts call it.
     name: String,
@@ -60,7 +60,7 @@ pub(crate) struct Source {
 
 enum Form {
     Tar { file: File, members: BTreeMap<String, Member> },
-    Folder(OwnedFd),
+    Directory(OwnedFd),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ enum Member {
 }
 
 impl Source {
-    /// Opens an archive or a folder. `scratch` is where a compressed archive is inflated. Blocks.
+    /// Opens an archive or a directory. `scratch` is where a compressed archive is inflated. Blocks.
     pub(crate) fn open(
         name: String,
         fd: OwnedFd,
@@ -80,7 +80,7 @@ impl Source {
     ) -> Result<Source, PullError> {
         let stat = rustix::fs::fstat(&fd).map_err(StoreError::io("examining", &name))?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Form::Folder(fd),
+            FileType::Directory => Form::Directory(fd),
             FileType::RegularFile => {
                 let mut file = File::from(fd);
                 if is_compressed(&file).map_err(StoreError::io("reading", &name))? {
@@ -90,7 +90,7 @@ impl Source {
                 Form::Tar { file, members }
             }
             _ => {
-                let problem = "it is neither a file nor a folder".to_owned();
+                let problem = "it is neither a file nor a directory".to_owned();
                 return Err(PullError::Unsupported { what: name, problem });
             }
         };
@@ -110,11 +110,11 @@ impl Source {
                 let file = file.try_clone().map_err(StoreError::io("opening", &self.name))?;
                 Ok(Some(part(file, offset, size)))
             }
-            Form::Folder(folder) => {
+            Form::Directory(directory) => {
                 let path = format!("{}/{name}", self.name);
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-                let fd = match rustix::fs::openat2(folder.as_fd(), name, flags, Mode::empty(), resolve) {
+                let fd = match rustix::fs::openat2(directory.as_fd(), name, flags, Mode::empty(), resolve) {
                     Err(rustix::io::Errno::NOENT) => return Ok(None),
                     Err(rustix::io::Errno::XDEV | rustix::io::Errno::LOOP) => {
                         return Err(self.malformed(format!("{name:?} leads out of it")));
@@ -293,7 +293,7 @@ fn index(name: &str, file: &File, limits: &Limits, given_up: &GivenUp) -> Result
             Kind::File if entry.sparse.is_none() => Member::File { offset: position.get(), size: entry.size },
             Kind::HardLink => Member::Link(clean(&entry.link).map_err(problem)?.unwrap_or_default()),
             Kind::Symlink => Member::Link(beside(&path, &entry.link).map_err(problem)?),
-            _ => return Err(problem("is neither a file nor a folder nor a link")),
+            _ => return Err(problem("is neither a file nor a directory nor a link")),
         };
         names += path.len() + if let Member::Link(target) = &member { target.len() } else { 0 };
         if names > MAX_NAMES {

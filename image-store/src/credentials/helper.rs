@@ -203,8 +203,8 @@ pub(super) mod tests {
 
     /// Written by a process of its own: a descriptor of ours that is open for writing could be inherited by a process that another
     /// test starts at that moment, and a file that somebody may write cannot be executed (ETXTBSY).
-    pub fn script(folder: &Path, text: &str) -> PathBuf {
-        let path = folder.join("docker-credential-test");
+    pub fn script(directory: &Path, text: &str) -> PathBuf {
+        let path = directory.join("docker-credential-test");
         let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#;
         let status = Command::new("sh").args(["-c", write, "sh"]).arg(&path).arg(text).status();
         assert!(status.unwrap().success());
@@ -212,8 +212,8 @@ pub(super) mod tests {
     }
 
     fn answer(text: &str) -> Result<Option<(String, String)>, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let result = run(&script(folder.path(), text), "https://index.docker.io/v1/", Duration::from_secs(10));
+        let directory = tempfile::tempdir().unwrap();
+        let result = run(&script(directory.path(), text), "https://index.docker.io/v1/", Duration::from_secs(10));
         let pair = |found: Credentials| (found.username, found.password.expose().to_owned());
         result.map(|found| found.map(pair)).map_err(|failure| format!("{}: {}", failure.origin, failure.problem))
     }
@@ -252,8 +252,8 @@ pub(super) mod tests {
 
     #[test]
     fn nothing_of_a_helper_outlives_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let pid_file = folder.path().join("pid");
+        let directory = tempfile::tempdir().unwrap();
+        let pid_file = directory.path().join("pid");
         // One that hangs, and one that answers but leaves a child with its output open.
         for (text, patience, answers) in [
             (format!("sleep 1000 & echo $! > {}; wait", pid_file.display()), Duration::from_secs(3), false),
@@ -266,7 +266,7 @@ pub(super) mod tests {
                 true,
             ),
         ] {
-            let program = script(folder.path(), &text);
+            let program = script(directory.path(), &text);
             let result = run(&program, "r.example", patience);
             assert_eq!(result.is_ok(), answers, "{result:?}");
             let pid = std::fs::read_to_string(&pid_file).unwrap();

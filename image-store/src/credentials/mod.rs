@@ -102,8 +102,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_file_is_read_anew_and_failures_are_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.json");
         let sources = CredentialSources { config_file: Some(path.clone()), helper: None };
         let error = user(&sources, false).await.unwrap_err();
         assert!(error.to_string().contains(path.to_str().unwrap()) && !error.recoverable(), "{error}");
@@ -125,8 +125,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_knows_nothing_leaves_the_helper_to_be_asked() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.json");
         std::fs::write(&path, "{}").unwrap();
         let no_helper = "oci-rs-test-of-no-such-helper";
         let sources = CredentialSources { config_file: Some(path), helper: Some(no_helper.into()) };
@@ -137,8 +137,8 @@ mod tests {
 
     #[tokio::test]
     async fn helpers_of_the_file_come_before_its_passwords() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = helper::tests::script(folder.path(), r#"echo '{"Username":"helped","Secret":"s"}'"#);
+        let directory = tempfile::tempdir().unwrap();
+        let program = helper::tests::script(directory.path(), r#"echo '{"Username":"helped","Secret":"s"}'"#);
         let server = docker::server("registry.invalid");
         let credentials = helper::run(&program, server, std::time::Duration::from_secs(10)).unwrap();
         assert_eq!(credentials.unwrap().username, "helped");

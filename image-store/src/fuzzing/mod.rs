@@ -1,8 +1,8 @@
 //! What the targets of `fuzz/` call: any bytes in, a panic if they fooled somebody.
 //!
-//! Layers are unpacked in a thread whose root is a sandbox *around* the layer's folder, and not confined to that folder as in
-//! life: whoever gets out of the folder changes the sandbox and is seen. Every error must be fit for a log. Each layer is unpacked twice, into
-//! a folder, and into an image that the kernel has to mount, or that becomes a folder on the way.
+//! Layers are unpacked in a thread whose root is a sandbox *around* the layer's directory, and not confined to that directory as in
+//! life: whoever gets out of the directory changes the sandbox and is seen. Every error must be fit for a log. Each layer is unpacked twice, into
+//! a directory, and into an image that the kernel has to mount, or that becomes a directory on the way.
 
 mod entries;
 mod model;
@@ -28,7 +28,7 @@ use crate::{
     digest::{Algorithm, Digest},
     manifest::{self, Document},
     registry::{auth, challenge, transport},
-    store::{mount_image, open_folder},
+    store::{mount_image, open_directory},
     unpack::{
         self, Memory, Output, UnpackError, pax,
         stream::{Decoder, Feed, Hashed, Piece},
@@ -51,9 +51,9 @@ fn fit_for_a_log(text: &str) {
     assert!(!text.contains(char::is_control), "{text:?}");
 }
 
-/// A folder for layers, and what must not change beside it.
+/// A directory for layers, and what must not change beside it.
 pub struct Sandbox {
-    folder: PathBuf,
+    directory: PathBuf,
     work: mpsc::Sender<Job>,
     /// Where images are mounted from, if the kernel can do so.
     image: Option<PathBuf>,
@@ -69,25 +69,25 @@ const CANARY: &[u8] = b"canary";
 impl Sandbox {
     /// Makes one below `parent`, which must be on a file system that may hold devices. Needs root.
     pub fn new(parent: &Path) -> Sandbox {
-        let folder = parent.join(format!("oci-rs-fuzz-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder for the sandbox");
-        fs::write(folder.join("canary"), CANARY).expect("a canary");
+        let directory = parent.join(format!("oci-rs-fuzz-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory for the sandbox");
+        fs::write(directory.join("canary"), CANARY).expect("a canary");
         let user = rustix::fs::XattrFlags::empty();
-        let attributes = rustix::fs::setxattr(folder.join("canary"), "user.a", b"1", user).is_ok();
+        let attributes = rustix::fs::setxattr(directory.join("canary"), "user.a", b"1", user).is_ok();
         if attributes {
-            rustix::fs::removexattr(folder.join("canary"), "user.a").expect("an attribute that was just set");
+            rustix::fs::removexattr(directory.join("canary"), "user.a").expect("an attribute that was just set");
         }
         let (work, todo) = mpsc::channel::<Job>();
-        let root = open_folder(&folder).expect("the sandbox");
+        let root = open_directory(&directory).expect("the sandbox");
         thread::spawn(move || {
             crate::sys::confine_thread(root.as_fd()).expect("a thread of its own (as root)");
             assert!(Path::new("/canary").exists(), "changing the root needs root");
             for (bytes, image, done) in todo {
-                let layer = open_folder(Path::new("/layer")).expect("the layer's folder");
+                let layer = open_directory(Path::new("/layer")).expect("the layer's directory");
                 done.send(stream(bytes, layer, image)).expect("somebody who waits");
             }
         });
-        Sandbox { folder, work, image: place_for_images(), attributes }
+        Sandbox { directory, work, image: place_for_images(), attributes }
     }
 
     /// Unpacks a layer's blob and looks around.
@@ -116,8 +116,8 @@ impl Sandbox {
     }
 
     fn unpack_into(&self, image: Option<&Path>, blob: &[u8], judge: impl Fn(&Path, bool, Option<&str>)) {
-        let layer = self.folder.join("layer");
-        fs::create_dir(&layer).expect("an empty folder");
+        let layer = self.directory.join("layer");
+        fs::create_dir(&layer).expect("an empty directory");
         let make = |path: &Path| File::options().read(true).write(true).create_new(true).open(path);
         let file = image.map(|path| make(path).expect("a file for the image"));
         let (done, result) = mpsc::channel();
@@ -128,7 +128,7 @@ impl Sandbox {
                 let root = PathBuf::from(format!("/proc/self/fd/{}/.", mounted.as_raw_fd()));
                 check_tree(&root, 0);
                 judge(&root, true, None);
-                assert_eq!(fs::read_dir(&layer).expect("the folder").count(), 0, "what went to an image");
+                assert_eq!(fs::read_dir(&layer).expect("the directory").count(), 0, "what went to an image");
             }
             Ok(false) => {
                 check_tree(&layer, 0);
@@ -146,28 +146,28 @@ impl Sandbox {
     }
 
     fn check_outside(&self) {
-        let names = fs::read_dir(&self.folder).expect("the sandbox");
+        let names = fs::read_dir(&self.directory).expect("the sandbox");
         let mut names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
         names.sort();
         assert_eq!(names, ["canary", "layer"]);
-        let canary = self.folder.join("canary");
+        let canary = self.directory.join("canary");
         let meta = fs::symlink_metadata(&canary).expect("the canary");
         assert!(meta.is_file() && meta.nlink() == 1 && meta.mode() & 0o7777 == 0o644 && meta.uid() == 0);
         assert_eq!(fs::read(&canary).expect("the canary"), CANARY);
         assert_eq!(xattrs(&canary), Vec::<String>::new());
-        let meta = fs::metadata(&self.folder).expect("the sandbox");
-        assert!(meta.uid() == 0 && xattrs(&self.folder).is_empty());
+        let meta = fs::metadata(&self.directory).expect("the sandbox");
+        assert!(meta.uid() == 0 && xattrs(&self.directory).is_empty());
     }
 }
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.folder));
+        drop(fs::remove_dir_all(&self.directory));
     }
 }
 
 /// Whether it became an image.
-fn stream(blob: Vec<u8>, folder: OwnedFd, image: Option<File>) -> Result<bool, UnpackError> {
+fn stream(blob: Vec<u8>, directory: OwnedFd, image: Option<File>) -> Result<bool, UnpackError> {
     let length = blob.len() as u64;
     // Pieces end anywhere.
     let piece = [blob.len().max(1), 700, 13][blob.len() % 3];
@@ -180,11 +180,11 @@ fn stream(blob: Vec<u8>, folder: OwnedFd, image: Option<File>) -> Result<bool, U
     let seen = feed.seen();
     let mut decoder = Decoder::new(feed, &limits())?;
     let hashed = Hashed::new(BufReader::new(&mut decoder), Algorithm::Sha256, seen, limits());
-    // Some find no room in memory, and become folders halfway.
+    // Some find no room in memory, and become directories halfway.
     let sum = blob.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
     let kept_bytes = if sum % 4 == 1 { 3000 } else { limits().kept_bytes };
     let image = image.map(|file| (file, Memory::default()));
-    let (applied, _, bytes) = unpack::write(hashed, Output { folder, image }, &Limits { kept_bytes, ..limits() })?;
+    let (applied, _, bytes) = unpack::write(hashed, Output { directory, image }, &Limits { kept_bytes, ..limits() })?;
     assert!(applied.entries <= limits().entries);
     assert!(bytes <= limits().layer_bytes);
     let (_, arrived) = decoder.into_feed().finish()?;
@@ -218,7 +218,7 @@ fn xattrs(path: &Path) -> Vec<String> {
 /// What no layer may look like, whatever it was made of.
 fn check_tree(path: &Path, depth: usize) {
     assert!(depth <= 600);
-    let meta = fs::symlink_metadata(path).expect("what a folder lists");
+    let meta = fs::symlink_metadata(path).expect("what a directory lists");
     assert!(meta.uid() != u32::MAX && meta.gid() != u32::MAX);
     for name in xattrs(path) {
         let known = ["security.capability", "system.posix_acl_access", "system.posix_acl_default"];
@@ -227,7 +227,7 @@ fn check_tree(path: &Path, depth: usize) {
         assert!(ours || theirs || known.contains(&name.as_str()), "{name} on {}", path.display());
     }
     if meta.is_dir() {
-        for entry in fs::read_dir(path).expect("a folder") {
+        for entry in fs::read_dir(path).expect("a directory") {
             let entry = entry.expect("an entry");
             assert!(!entry.file_name().as_encoded_bytes().starts_with(b".wh."), "{:?}", entry.path());
             check_tree(&entry.path(), depth + 1);

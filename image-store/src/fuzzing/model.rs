@@ -64,7 +64,7 @@ impl Model {
         matches!(self.nodes.get(path), Some(Node { kind: Kind::Dir(_), .. }))
     }
 
-    /// The real place of a folder, links followed with the layer as root.
+    /// The real place of a directory, links followed with the layer as root.
     fn resolve(&mut self, path: &[String], made: Option<&mut u64>) -> Result<Path, &'static str> {
         let mut todo: Vec<String> = path.iter().rev().cloned().collect();
         let (mut here, mut links, mut made) = (Path::new(), 0, made);
@@ -86,7 +86,7 @@ impl Model {
                     }
                     todo.extend(parts(&target).rev());
                 }
-                (Some(_), _) => return Err("no folder"),
+                (Some(_), _) => return Err("no directory"),
                 (None, Some(made)) if !part.starts_with(".wh.") => {
                     **made += 1;
                     self.nodes
@@ -159,7 +159,7 @@ pub(super) fn apply(entries: &[Entry], limit: u64) -> Result<Model, &'static str
         let path = clean(&entry.name)?;
         let Some((last, parent)) = path.split_last() else {
             if entry.kind != b'5' {
-                return Err("the root is a folder");
+                return Err("the root is a directory");
             }
             continue;
         };
@@ -198,10 +198,10 @@ pub(super) fn apply(entries: &[Entry], limit: u64) -> Result<Model, &'static str
             b'2' if entry.link.is_empty() => return Err("a link to nothing"),
             b'1' => {
                 let target = clean(&entry.link)?;
-                let (name, folder) = target.split_last().ok_or("a hard link to the root")?;
-                let target = child(&model.resolve(folder, None)?, name);
+                let (name, directory) = target.split_last().ok_or("a hard link to the root")?;
+                let target = child(&model.resolve(directory, None)?, name);
                 let node = model.nodes.get(&target).ok_or("missing")?.clone();
-                let number = node.kind.number().ok_or("a hard link to a folder")?;
+                let number = node.kind.number().ok_or("a hard link to a directory")?;
                 if model.nodes.get(&at).is_some_and(|node| node.kind.number() == Some(number)) {
                     continue;
                 }
@@ -254,14 +254,14 @@ pub(super) fn apply(entries: &[Entry], limit: u64) -> Result<Model, &'static str
     Ok(model)
 }
 
-/// What stands in a folder, one line per path.
-pub(super) fn look(folder: &FsPath) -> Vec<String> {
+/// What stands in a directory, one line per path.
+pub(super) fn look(directory: &FsPath) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut open = vec![folder.to_owned()];
+    let mut open = vec![directory.to_owned()];
     while let Some(next) = open.pop() {
-        for entry in fs::read_dir(&next).expect("a folder") {
+        for entry in fs::read_dir(&next).expect("a directory") {
             let path = entry.expect("an entry").path();
-            let meta = fs::symlink_metadata(&path).expect("what a folder lists");
+            let meta = fs::symlink_metadata(&path).expect("what a directory lists");
             let kind = meta.file_type();
             let xattrs = super::xattrs(&path);
             let has = |name: &str| xattrs.iter().any(|known| known == name);
@@ -280,7 +280,7 @@ pub(super) fn look(folder: &FsPath) -> Vec<String> {
                 "fifo".to_owned()
             };
             let names = if kind.starts_with("dir") || kind == "whiteout" { 0 } else { meta.nlink() as usize };
-            let shown = path.strip_prefix(folder).expect("below the folder").display().to_string();
+            let shown = path.strip_prefix(directory).expect("below the directory").display().to_string();
             lines.push(line(&shown, &kind, meta.mode() & 0o7777, meta.uid(), names, has("user.a")));
             if meta.is_dir() {
                 open.push(path);

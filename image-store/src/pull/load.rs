@@ -1,4 +1,4 @@
-//! From an archive on disk to folders that can be mounted.
+//! From an archive on disk to directories that can be mounted.
 //!
 //! The same unpacker, the same limits and the same checks as for a pull. What an archive says about itself proves nothing: a layer
 //! that is here already is used only if the archive really holds its bytes, and the image is recorded as loaded, which no pull
@@ -25,7 +25,7 @@ use crate::{
 /// One wish for an image from an archive.
 #[derive(Debug)]
 pub struct LoadRequest {
-    /// The archive, open for reading, or a folder with what would be in it.
+    /// The archive, open for reading, or a directory with what would be in it.
     pub source: OwnedFd,
     /// How error texts call it.
     pub name: String,

@@ -1,4 +1,4 @@
-//! From a wish for an image to folders that can be mounted.
+//! From a wish for an image to directories that can be mounted.
 //!
 //! The registry is asked what a name means now (or not, if that is known and may not have changed), the lease is written, missing
 //! layers stream through the unpacker side by side, and only then is the image recorded. Whoever asks for the same content at the
@@ -38,7 +38,7 @@ pub struct Image {
     pub reference: Reference,
     /// Digest of the manifest for this machine.
     pub digest: String,
-    /// What to make an overlay of, topmost first; at least one. Folders, and files that hold an EROFS file system ([`LayerFormat`](crate::LayerFormat)).
+    /// What to make an overlay of, topmost first; at least one. Directories, and files that hold an EROFS file system ([`LayerFormat`](crate::LayerFormat)).
     pub layers: Vec<PathBuf>,
     /// Overlayfs cannot read what these layers hide of one another, because the store's file system refused its marks. They can be copied.
     pub copy_only: bool,
@@ -272,7 +272,7 @@ fn interrupted() -> StoreError {
     StoreError::io("waiting for", "the pull")(std::io::Error::from(std::io::ErrorKind::Interrupted))
 }
 
-/// Overlay refuses the same folder twice, and only the topmost one counts.
+/// Overlay refuses the same directory twice, and only the topmost one counts.
 fn without_duplicates(layers: &[LayerRecord]) -> Vec<LayerRecord> {
     let mut seen = HashSet::new();
     let mut kept: Vec<_> = layers.iter().rev().filter(|layer| seen.insert(&layer.diff_id)).cloned().collect();

@@ -1,8 +1,8 @@
-//! The attributes of folders that a layer needs but does not describe.
+//! The attributes of directories that a layer needs but does not describe.
 //!
 //! A layer that holds `tmp/x` but no entry for `tmp` gets a made-up `tmp`, and overlay would show that one's mode (0755) instead of the
 //! true one of a lower layer (1777). Layers are shared between images and unpacked side by side, so the layer itself cannot hold
-//! the answer. Instead a tiny layer of folders only, made once per chain of layers, is stacked right above it. It is made only
+//! the answer. Instead a tiny layer of directories only, made once per chain of layers, is stacked right above it. It is made only
 //! where it changes something, which is rare.
 
 use std::{
@@ -20,12 +20,12 @@ use rustix::{
 
 use super::{
     layer::{self, LayerMeta},
-    layout::{Layout, boot_id, open_folder},
+    layout::{Layout, boot_id, open_directory},
     staging::Staging,
 };
 use crate::{commit, digest::Digest, error::StoreError, unpack::marks};
 
-/// What overlay shows of a folder.
+/// What overlay shows of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Attributes {
     mode: u32,
@@ -36,7 +36,7 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// What a made-up folder has anyway.
+    /// What a made-up directory has anyway.
     fn is_default(&self) -> bool {
         (self.mode, self.uid, self.gid) == (0o755, 0, 0) && self.xattrs.is_empty()
     }
@@ -44,7 +44,7 @@ impl Attributes {
 
 /// What a layer has at a path.
 enum Found {
-    /// A folder; and whether something on the way to it hides lower layers.
+    /// A directory; and whether something on the way to it hides lower layers.
     Dir { fd: OwnedFd, stat: Stat, cut: bool },
     /// Nothing, and lower layers show through.
     Nothing,
@@ -110,7 +110,7 @@ pub(crate) fn make(
     // Nothing says whether it survived a power cut, so one of another boot is never used: nobody leases it, and the sweep gets it.
     let key = Digest::sha256(format!("fixup 1\n{}\n{}", boot_id()?, ids.join("\n")).as_bytes());
     let target = layout.fixup(&key);
-    let is_there = || target.join(layer::FOLDER).is_dir();
+    let is_there = || target.join(layer::DIRECTORY).is_dir();
     match known.get(&key) {
         Some(false) => return Ok(None),
         Some(true) if is_there() => return Ok(Some(key)),
@@ -122,14 +122,14 @@ pub(crate) fn make(
     if !wrong.is_empty() && !is_there() {
         let staged = staging.layer()?;
         build(&staged.fs(), &top, &wrong)?;
-        // Already there means done: the same chain makes the same folders.
-        commit::rename_folder(staged.path(), &target)?;
+        // Already there means done: the same chain makes the same directories.
+        commit::rename_directory(staged.path(), &target)?;
     }
     known.learn(&key, !wrong.is_empty());
     Ok((!wrong.is_empty()).then_some(key))
 }
 
-/// The made-up folders of `top` whose true attributes differ, with these.
+/// The made-up directories of `top` whose true attributes differ, with these.
 fn wrong_dirs(top: &Link<'_>, below: &[Link<'_>]) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
     let mut wrong = BTreeMap::new();
     for implicit in &top.meta.implicit_dirs {
@@ -147,7 +147,7 @@ fn wrong_dirs(top: &Link<'_>, below: &[Link<'_>]) -> Result<BTreeMap<Vec<u8>, At
     Ok(wrong)
 }
 
-/// The attributes that a folder has in the stack of `below` (bottom first).
+/// The attributes that a directory has in the stack of `below` (bottom first).
 fn inherited(below: &[Link<'_>], path: &[u8]) -> Result<Option<Attributes>, StoreError> {
     for layer in below.iter().rev() {
         let meta = layer.meta;
@@ -203,7 +203,7 @@ fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
     };
     let mut xattrs = Vec::new();
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        // Only what images may set; overlay's own marks say something about the layer, not about the folder.
+        // Only what images may set; overlay's own marks say something about the layer, not about the directory.
         if name.starts_with(b"trusted.") || name == b"security.selinux" {
             continue;
         }
@@ -222,7 +222,7 @@ fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
     })
 }
 
-/// Makes the folders in `fixup`. Those on the way that are right as they are get the attributes of the layer's own ones.
+/// Makes the directories in `fixup`. Those on the way that are right as they are get the attributes of the layer's own ones.
 fn build(fixup: &Path, own: &Link<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
     let mut all: BTreeMap<Vec<u8>, Attributes> = wrong.clone();
     for path in wrong.keys() {
@@ -231,7 +231,7 @@ fn build(fixup: &Path, own: &Link<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) ->
         }
         add_own(&mut all, own, b"")?;
     }
-    let root = open_folder(fixup)?;
+    let root = open_directory(fixup)?;
     let io = |path: &[u8]| {
         let path = fixup.join(String::from_utf8_lossy(path).as_ref());
         StoreError::io::<Errno>("creating", path)

@@ -2,7 +2,7 @@
 //!
 //! Whoever changes a layer's record holds the store's lock alone: two changes at once would lose one of them.
 //!
-//! A layer's folder holds `fs/`, ready to be an overlay lower directory, or `fs.erofs`, which is ready when it is mounted; and `meta.json`. It
+//! A layer's directory holds `fs/`, ready to be an overlay lower directory, or `fs.erofs`, which is ready when it is mounted; and `meta.json`. It
 //! appears by one rename, under the digest of what was unpacked into it. A layer that another boot left unsynced is never used.
 
 use std::{
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     erofs,
-    layout::{Layout, boot_id, open_folder},
+    layout::{Layout, boot_id, open_directory},
     record::{self, Lease},
     tree::{self, TreeSummary},
 };
@@ -27,8 +27,8 @@ use crate::{
     unpack::Unpacked,
 };
 
-/// A layer's files in a folder.
-pub(super) const FOLDER: &str = "fs";
+/// A layer's files in a directory.
+pub(super) const DIRECTORY: &str = "fs";
 /// A layer's files in a file system image.
 pub(super) const IMAGE: &str = "fs.erofs";
 
@@ -42,7 +42,7 @@ pub(crate) struct LayerMeta {
     /// Unpacked bytes.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// Folders that the layer needs but does not describe, as hex (names are bytes).
+    /// Directories that the layer needs but does not describe, as hex (names are bytes).
     #[serde(default)]
     pub(crate) implicit_dirs: Vec<HexPath>,
     /// The layer hides everything below it.
@@ -118,17 +118,17 @@ pub(crate) fn usable(layout: &Layout, diff_id: &Digest) -> Result<Option<LayerMe
     Ok(usable.then_some(meta))
 }
 
-/// Where the layer's files are: a folder, or an image of a file system.
+/// Where the layer's files are: a directory, or an image of a file system.
 pub(crate) fn files(layer: &Path) -> PathBuf {
     let image = layer.join(IMAGE);
-    if image.exists() { image } else { layer.join(FOLDER) }
+    if image.exists() { image } else { layer.join(DIRECTORY) }
 }
 
-/// The layer's files, open as a folder.
+/// The layer's files, open as a directory.
 pub(super) fn open(layer: &Path) -> Result<OwnedFd, StoreError> {
     let image = layer.join(IMAGE);
     match erofs::mount(&image) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => open_folder(&layer.join(FOLDER)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open_directory(&layer.join(DIRECTORY)),
         mounted => mounted.map_err(StoreError::io("mounting", image)),
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn commit(layout: &Layout, staged: &Path, meta: &LayerMeta) -> Result
     commit::write_json(&meta_path(staged), meta, Durability::Later)?;
     let target = layout.layer(&meta.diff_id);
     for _ in 0..3 {
-        if commit::rename_folder(staged, &target)? {
+        if commit::rename_directory(staged, &target)? {
             return Ok(());
         }
         if usable(layout, &meta.diff_id)?.is_some() {
@@ -193,7 +193,7 @@ fn is_leased(layout: &Layout, diff_id: &Digest) -> Result<bool, StoreError> {
     Ok(leases.iter().any(|lease| lease.layers.contains(diff_id)))
 }
 
-/// Moves a folder to the trash; one that is gone already is fine.
+/// Moves a directory to the trash; one that is gone already is fine.
 pub(crate) fn to_trash(layout: &Layout, path: &Path) -> Result<(), StoreError> {
     failpoint::at("trash-before-rename");
     match std::fs::rename(path, layout.trash()) {
@@ -202,9 +202,9 @@ pub(crate) fn to_trash(layout: &Layout, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// All layers with their records; `None` where there is no readable one. What is no folder is no layer.
+/// All layers with their records; `None` where there is no readable one. What is no directory is no layer.
 pub(crate) fn all(layout: &Layout) -> Result<Vec<(PathBuf, Option<LayerMeta>)>, StoreError> {
-    let mut paths = commit::entries(&layout.folder("layers"))?;
+    let mut paths = commit::entries(&layout.directory("layers"))?;
     paths.retain(|path| path.symlink_metadata().is_ok_and(|meta| meta.is_dir()));
     paths.into_iter().map(|path| Ok((path.clone(), commit::read_json(&meta_path(&path))?))).collect()
 }

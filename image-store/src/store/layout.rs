@@ -25,8 +25,8 @@ const FORMAT: &str = "oci-rs image store 2\n";
 /// The one before, which had no layers in images and is read as it is.
 const EARLIER: &str = "oci-rs image store 1\n";
 
-/// The folders of a store.
-pub(super) const FOLDERS: [&str; 9] =
+/// The directories of a store.
+pub(super) const DIRECTORIES: [&str; 9] =
     ["layers", "fixups", "configs", "manifests", "images", "leases", "locks", "staging", "trash"];
 /// What else may stand beside them.
 pub(super) const FILES: [&str; 3] = ["VERSION", "lock", "empty"];
@@ -42,13 +42,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Makes the folders of a new store, or checks the format of an old one.
+    /// Makes the directories of a new store, or checks the format of an old one.
     pub(crate) fn open(root: &Path, layers: LayerFormat) -> Result<Layout, StoreError> {
         // Images hold setuid programs: nobody but us may even look (CVE-2021-41091).
-        make_folder(root)?;
-        let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?), layers };
-        for folder in FOLDERS {
-            make_folder(&root.join(folder))?;
+        make_directory(root)?;
+        let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_directory(root)?), layers };
+        for directory in DIRECTORIES {
+            make_directory(&root.join(directory))?;
         }
         let _adding = layout.lock(false)?;
         match layout.version()? {
@@ -64,7 +64,7 @@ impl Layout {
     /// Paths of a store as it is: nothing is made and nothing is checked.
     pub(super) fn of(root: &Path) -> Result<Layout, StoreError> {
         let layers = LayerFormat::default();
-        Ok(Layout { root: root.to_owned(), root_fd: Arc::new(open_folder(root)?), layers })
+        Ok(Layout { root: root.to_owned(), root_fd: Arc::new(open_directory(root)?), layers })
     }
 
     /// The format on disk.
@@ -91,7 +91,7 @@ impl Layout {
         &self.root_fd
     }
 
-    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
@@ -130,8 +130,8 @@ impl Layout {
     }
 
     /// Names come from outside and may hold anything, so the file is named after their hash.
-    fn record(&self, folder: &str, name: &str) -> PathBuf {
-        self.root.join(folder).join(format!("{}.json", Digest::sha256(name.as_bytes()).hex()))
+    fn record(&self, directory: &str, name: &str) -> PathBuf {
+        self.root.join(directory).join(format!("{}.json", Digest::sha256(name.as_bytes()).hex()))
     }
 
     /// A fresh name below `trash`.
@@ -174,18 +174,19 @@ pub(crate) struct Lock {
     _file: File,
 }
 
-pub(super) fn make_folder(path: &Path) -> Result<(), StoreError> {
+pub(super) fn make_directory(path: &Path) -> Result<(), StoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io("creating", path))?;
-    let folder = open_folder(path)?;
-    let stat = rustix::fs::fstat(&folder).map_err(StoreError::io("examining", path))?;
+    let directory = open_directory(path)?;
+    let stat = rustix::fs::fstat(&directory).map_err(StoreError::io("examining", path))?;
     if stat.st_mode & 0o077 != 0 {
-        rustix::fs::fchmod(&folder, Mode::from_raw_mode(0o700)).map_err(StoreError::io("closing to others", path))?;
+        rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o700))
+            .map_err(StoreError::io("closing to others", path))?;
     }
     Ok(())
 }
 
-/// Opens a folder of ours; a link in its place is refused.
-pub(crate) fn open_folder(path: &Path) -> Result<OwnedFd, StoreError> {
+/// Opens a directory of ours; a link in its place is refused.
+pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, StoreError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).map_err(StoreError::io("opening", path))
 }
@@ -205,36 +206,36 @@ mod tests {
 
     #[test]
     fn opens_twice_and_stays_private() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("images");
-        Layout::open(&root, LayerFormat::Folder).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("images");
+        Layout::open(&root, LayerFormat::Directory).unwrap();
         std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).unwrap();
-        Layout::open(&root, LayerFormat::Folder).unwrap();
+        Layout::open(&root, LayerFormat::Directory).unwrap();
         assert_eq!(std::fs::metadata(&root).unwrap().permissions().mode() & 0o777, 0o700);
     }
 
     #[test]
     fn takes_over_an_earlier_format() {
-        let folder = tempfile::tempdir().unwrap();
-        let version = folder.path().join("VERSION");
+        let directory = tempfile::tempdir().unwrap();
+        let version = directory.path().join("VERSION");
         std::fs::write(&version, EARLIER).unwrap();
-        Layout::open(folder.path(), LayerFormat::Folder).unwrap();
+        Layout::open(directory.path(), LayerFormat::Directory).unwrap();
         assert_eq!(std::fs::read_to_string(&version).unwrap(), FORMAT);
     }
 
     #[test]
     fn refuses_another_format() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("VERSION"), "oci-rs image store 9\n").unwrap();
-        let error = Layout::open(folder.path(), LayerFormat::Folder).unwrap_err().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("VERSION"), "oci-rs image store 9\n").unwrap();
+        let error = Layout::open(directory.path(), LayerFormat::Directory).unwrap_err().to_string();
         assert!(error.contains("store 9") && error.contains("store 2"), "{error}");
     }
 
     #[test]
-    fn lease_names_cannot_leave_their_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let layout = Layout::open(folder.path(), LayerFormat::Folder).unwrap();
+    fn lease_names_cannot_leave_their_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::open(directory.path(), LayerFormat::Directory).unwrap();
         let path = layout.lease("../../etc/passwd");
-        assert_eq!(path.parent().unwrap(), folder.path().join("leases"));
+        assert_eq!(path.parent().unwrap(), directory.path().join("leases"));
     }
 }

@@ -37,7 +37,7 @@ pub use fsck::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity,
 pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use layout::open_folder;
+pub(crate) use layout::open_directory;
 pub use record::{Access, ImageRecord, LayerRecord};
 pub(crate) use record::{Lease, Source, now};
 use retention::Wish;
@@ -64,7 +64,7 @@ const SYNC_DELAY: Duration = Duration::from_secs(1);
 /// How long a resolved name is remembered for those who asked while it was being resolved.
 const RESOLVED_LIFE: Duration = Duration::from_secs(60);
 
-/// A folder of images. Cheap to clone; all clones share pulls in flight.
+/// A directory of images. Cheap to clone; all clones share pulls in flight.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
@@ -73,7 +73,7 @@ pub struct Store {
 /// What an image's root is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stack {
-    /// Topmost first: folders, and images of file systems.
+    /// Topmost first: directories, and images of file systems.
     pub(crate) layers: Vec<PathBuf>,
     /// Some of them have marks that overlayfs does not read.
     pub(crate) copy_only: bool,
@@ -324,7 +324,7 @@ impl Inner {
         if let Some(staging) = self.staging.get() {
             return Ok(staging);
         }
-        // Layers begin side by side, and a second folder would be made for nothing.
+        // Layers begin side by side, and a second directory would be made for nothing.
         let _turn = self.making_staging.lock().unwrap_or_else(PoisonError::into_inner);
         match self.staging.get() {
             Some(staging) => Ok(staging),
@@ -365,7 +365,7 @@ impl Inner {
             }
             failpoint::at("mountable-before-fixup");
             if let Some(key) = fixup::make(&self.layout, self.staging()?, &chain[..=at], &self.known_fixups)? {
-                layers.push(self.layout.fixup(&key).join(layer::FOLDER));
+                layers.push(self.layout.fixup(&key).join(layer::DIRECTORY));
                 lease.fixups.push(key);
             }
         }
@@ -383,7 +383,7 @@ impl Inner {
 
     /// What an image without layers is made of.
     fn empty_layer(&self) -> Result<PathBuf, StoreError> {
-        let path = self.layout.folder("empty");
+        let path = self.layout.directory("empty");
         match std::fs::create_dir(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 Err(StoreError::io("creating", path)(error))

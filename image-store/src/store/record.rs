@@ -1,7 +1,7 @@
 //! Images and leases: small JSON files that say which layers are wanted, and by whom.
 //!
 //! An image record names a manifest; the verified bytes of manifest and config stand beside it under their digests. A lease names
-//! the folders that one task mounts; they stay until it is released, whatever happens to the image.
+//! the directories that one task mounts; they stay until it is released, whatever happens to the image.
 
 use std::{
     collections::BTreeSet,
@@ -162,7 +162,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The folders that a task uses.
+/// The directories that a task uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) name: String,
@@ -214,15 +214,15 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
 }
 
 /// All records of one kind, unreadable ones left out.
-pub(crate) fn all<T: serde::de::DeserializeOwned>(layout: &Layout, folder: &str) -> Result<Vec<T>, StoreError> {
+pub(crate) fn all<T: serde::de::DeserializeOwned>(layout: &Layout, directory: &str) -> Result<Vec<T>, StoreError> {
     let mut records = Vec::new();
-    for path in commit::entries(&layout.folder(folder))? {
+    for path in commit::entries(&layout.directory(directory))? {
         records.extend(commit::read_json(&path)?);
     }
     Ok(records)
 }
 
-/// The folders and files that some record wants.
+/// The directories and files that some record wants.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     names: BTreeSet<PathBuf>,

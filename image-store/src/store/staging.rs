@@ -1,6 +1,6 @@
 //! Where layers are built before they are committed.
 //!
-//! Every process has a folder of its own and holds a lock on it for as long as it lives, so a sweep can tell dead staging from
+//! Every process has a directory of its own and holds a lock on it for as long as it lives, so a sweep can tell dead staging from
 //! live without guessing by process ids. A [`Staged`] layer removes itself unless it was committed.
 
 use std::{
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::{
     layer,
-    layout::{Layout, open_folder},
+    layout::{Layout, open_directory},
 };
 use crate::{
     commit,
@@ -24,7 +24,7 @@ use crate::{
     unpack::{Memory, Output, Unpacked},
 };
 
-/// This process's staging folder.
+/// This process's staging directory.
 #[derive(Debug)]
 pub(crate) struct Staging {
     path: PathBuf,
@@ -33,12 +33,12 @@ pub(crate) struct Staging {
 
 impl Staging {
     pub(crate) fn create(layout: &Layout) -> Result<Staging, StoreError> {
-        // A sweep holds this lock alone, so it never sees a folder that is not locked yet.
+        // A sweep holds this lock alone, so it never sees a directory that is not locked yet.
         let _adding = layout.lock(false)?;
-        let path = layout.folder("staging").join(commit::unique());
+        let path = layout.directory("staging").join(commit::unique());
         fs::create_dir(&path).map_err(StoreError::io("creating", &path))?;
         failpoint::at("staging-before-lock");
-        let lock = open_folder(&path)?;
+        let lock = open_directory(&path)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(StoreError::io("locking", &path))?;
         Ok(Staging { path, _lock: lock })
     }
@@ -48,14 +48,14 @@ impl Staging {
         &self.path
     }
 
-    /// A folder with an empty `fs` in it, for the pull that wants to know when it is gone.
+    /// A directory with an empty `fs` in it, for the pull that wants to know when it is gone.
     pub(crate) fn layer_for(&self, work: &Work) -> Result<Staged, StoreError> {
         let mut staged = self.layer()?;
         staged.work = Some(work.clone());
         Ok(staged)
     }
 
-    /// A folder with an empty `fs` in it.
+    /// A directory with an empty `fs` in it.
     pub(crate) fn layer(&self) -> Result<Staged, StoreError> {
         let staged = Staged { path: self.path.join(commit::unique()), work: None };
         let fs = staged.fs();
@@ -67,7 +67,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What still stages keeps the folder alive; the next sweep gets it then.
+        // What still stages keeps the directory alive; the next sweep gets it then.
         if let Err(error) = fs::remove_dir(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "staging left for the sweep");
         }
@@ -78,7 +78,7 @@ impl Drop for Staging {
 #[derive(Debug)]
 pub(crate) struct Staged {
     path: PathBuf,
-    /// Let go after `drop` below has removed the folder.
+    /// Let go after `drop` below has removed the directory.
     work: Option<Work>,
 }
 
@@ -131,7 +131,7 @@ impl Staged {
     }
 
     pub(crate) fn fs(&self) -> PathBuf {
-        self.path.join(layer::FOLDER)
+        self.path.join(layer::DIRECTORY)
     }
 
     fn image(&self) -> PathBuf {
@@ -141,11 +141,11 @@ impl Staged {
     /// What a layer of this store is unpacked into.
     pub(crate) fn output(&self, format: LayerFormat, memory: &Memory) -> Result<Output, StoreError> {
         let (fs, image) = (self.fs(), self.image());
-        let folder = open_folder(&fs)?;
+        let directory = open_directory(&fs)?;
         let make = || File::options().read(true).write(true).create_new(true).mode(0o600).open(&image);
         let image = (format == LayerFormat::Erofs).then(make).transpose();
         let image = image.map_err(StoreError::io("creating", self.image()))?;
-        Ok(Output { folder, image: image.map(|file| (file, memory.clone())) })
+        Ok(Output { directory, image: image.map(|file| (file, memory.clone())) })
     }
 
     /// Removes what the layer's files did not go to.
@@ -173,13 +173,13 @@ impl Drop for Staged {
     }
 }
 
-/// Whether the process that staged here is gone. What is no folder was never anybody's.
+/// Whether the process that staged here is gone. What is no directory was never anybody's.
 pub(crate) fn is_dead(path: &Path) -> Result<bool, StoreError> {
     if !path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
         return Ok(false);
     }
-    let folder = open_folder(path)?;
-    match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+    let directory = open_directory(path)?;
+    match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
         Err(errno) => Err(StoreError::io("locking", path)(errno)),

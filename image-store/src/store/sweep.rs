@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, time::SystemTime};
 
 use super::{
     layer,
-    layout::{Layout, boot_id, open_folder},
+    layout::{Layout, boot_id, open_directory},
     record::{self, ImageRecord, Lease, Wanted},
     retention::{self, Amount, Candidate, LayerFacts, Pressure, Removed, Retention, RetentionReport, Why, Wish},
     room, staging, turn,
@@ -17,7 +17,7 @@ use crate::{commit, digest::Digest, error::StoreError, reference::Reference};
 /// What a sweep found and removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
-    /// Staging folders of dead processes.
+    /// Staging directories of dead processes.
     pub staging: usize,
     /// Layers that another boot left unsynced, or without a readable record.
     pub broken_layers: usize,
@@ -47,7 +47,7 @@ pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
     let mut report = SweepReport::default();
     {
         let _alone = layout.lock(true)?;
-        for path in commit::entries(&layout.folder("staging"))? {
+        for path in commit::entries(&layout.directory("staging"))? {
             if staging::is_dead(&path)? {
                 layer::to_trash(layout, &path)?;
                 report.staging += 1;
@@ -67,11 +67,11 @@ pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
                 report.broken_layers += 1;
             }
         }
-        for folder in ["images", "leases", "configs", "manifests", ""] {
-            report.temporaries += remove_temporaries(&layout.folder(folder))?;
+        for directory in ["images", "leases", "configs", "manifests", ""] {
+            report.temporaries += remove_temporaries(&layout.directory(directory))?;
         }
         report.orphans = take_orphans(layout, &Wanted::collect(layout, &record::all(layout, "images")?, &leases))?;
-        report.locks = turn::sweep(&layout.folder("locks"))?;
+        report.locks = turn::sweep(&layout.directory("locks"))?;
     }
     empty_trash(layout)?;
     report.synced = layer::sync(layout)?;
@@ -79,10 +79,10 @@ pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
 }
 
 /// Writers hold the store's lock, so whatever temporary is seen under the lock alone belongs to nobody.
-fn remove_temporaries(folder: &Path) -> Result<usize, StoreError> {
+fn remove_temporaries(directory: &Path) -> Result<usize, StoreError> {
     let mut count = 0;
-    for entry in std::fs::read_dir(folder).map_err(StoreError::io("listing", folder))? {
-        let entry = entry.map_err(StoreError::io("listing", folder))?;
+    for entry in std::fs::read_dir(directory).map_err(StoreError::io("listing", directory))? {
+        let entry = entry.map_err(StoreError::io("listing", directory))?;
         if entry.file_name().as_encoded_bytes().starts_with(commit::TEMPORARY.as_bytes()) {
             failpoint::at("sweep-before-temporary");
             record::remove_file(&entry.path())?;
@@ -188,9 +188,9 @@ fn take_away(layout: &Layout, wanted: &Wanted) -> Result<(usize, u64), StoreErro
 /// again, so it needs no delay.
 fn take_orphans(layout: &Layout, wanted: &Wanted) -> Result<usize, StoreError> {
     let mut count = 0;
-    for folder in ["fixups", "configs", "manifests"] {
-        for path in commit::entries(&layout.folder(folder))?.into_iter().filter(|path| !wanted.contains(path)) {
-            if folder == "fixups" {
+    for directory in ["fixups", "configs", "manifests"] {
+        for path in commit::entries(&layout.directory(directory))?.into_iter().filter(|path| !wanted.contains(path)) {
+            if directory == "fixups" {
                 layer::to_trash(layout, &path)?;
             } else {
                 failpoint::at("orphans-before-removal");
@@ -221,9 +221,9 @@ pub(crate) fn holds(lease: &Lease, image: &ImageRecord) -> bool {
 
 /// Deletes what lies in the trash. Two processes may do so at once.
 pub(crate) fn empty_trash(layout: &Layout) -> Result<(), StoreError> {
-    let trash = layout.folder("trash");
+    let trash = layout.directory("trash");
     // A link would lead to what was never ours to delete.
-    drop(open_folder(&trash)?);
+    drop(open_directory(&trash)?);
     for path in commit::entries(&trash)? {
         failpoint::at("trash-before-deletion");
         let removed = match std::fs::remove_dir_all(&path) {

@@ -26,7 +26,7 @@ const XATTR_BYTES: usize = 64 << 10;
 /// What a layer's files look like.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TreeSummary {
-    /// Files and folders, the layer's root included.
+    /// Files and directories, the layer's root included.
     pub(crate) entries: u64,
     /// Sizes of the regular files; a file counts once per name.
     pub(crate) bytes: u64,
@@ -50,12 +50,12 @@ impl TreeSummary {
     }
 }
 
-/// Walks a layer's tree, which errors call `root`. Follows no link; needs one open folder at a time.
+/// Walks a layer's tree, which errors call `root`. Follows no link; needs one open directory at a time.
 pub(crate) fn summarize(top: &OwnedFd, root: &Path) -> Result<TreeSummary, StoreError> {
     let mut walk = Walk { hasher: Hasher::new(Algorithm::Sha256), entries: 0, bytes: 0, buffer: vec![0; XATTR_BYTES] };
     let mut waiting = vec![Vec::new()];
     while let Some(path) = waiting.pop() {
-        walk.folder(top, &path, &mut waiting)
+        walk.directory(top, &path, &mut waiting)
             .map_err(StoreError::io("examining", root.join(String::from_utf8_lossy(&path).as_ref())))?;
     }
     Ok(TreeSummary { entries: walk.entries, bytes: walk.bytes, digest: walk.hasher.finish() })
@@ -69,14 +69,14 @@ struct Walk {
 }
 
 impl Walk {
-    /// A folder and everything in it but its folders, which wait for their turn.
-    fn folder(&mut self, top: &OwnedFd, path: &[u8], waiting: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
+    /// A directory and everything in it but its directories, which wait for their turn.
+    fn directory(&mut self, top: &OwnedFd, path: &[u8], waiting: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
         let name = if path.is_empty() { b"." } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(top, name, flags, Mode::empty())?;
-        self.entry(&folder, path, b".", &rustix::fs::fstat(&folder)?)?;
+        let directory = rustix::fs::openat(top, name, flags, Mode::empty())?;
+        self.entry(&directory, path, b".", &rustix::fs::fstat(&directory)?)?;
         let mut names = Vec::new();
-        for entry in Dir::read_from(&folder)? {
+        for entry in Dir::read_from(&directory)? {
             let name = entry?.file_name().to_bytes().to_vec();
             if name != b"." && name != b".." {
                 names.push(name);
@@ -84,18 +84,18 @@ impl Walk {
         }
         names.sort();
         for name in names {
-            let stat = rustix::fs::statat(&folder, &name[..], AtFlags::SYMLINK_NOFOLLOW)?;
+            let stat = rustix::fs::statat(&directory, &name[..], AtFlags::SYMLINK_NOFOLLOW)?;
             let path = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 waiting.push(path);
             } else {
-                self.entry(&folder, &path, &name, &stat)?;
+                self.entry(&directory, &path, &name, &stat)?;
             }
         }
         Ok(())
     }
 
-    fn entry(&mut self, folder: &OwnedFd, path: &[u8], name: &[u8], stat: &Stat) -> Result<(), Errno> {
+    fn entry(&mut self, directory: &OwnedFd, path: &[u8], name: &[u8], stat: &Stat) -> Result<(), Errno> {
         let kind = FileType::from_raw_mode(stat.st_mode);
         self.entries += 1;
         self.text(path);
@@ -111,18 +111,18 @@ impl Walk {
                 self.numbers(&[size]);
             }
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(folder, name, Vec::new())?;
+                let target = rustix::fs::readlinkat(directory, name, Vec::new())?;
                 self.text(target.to_bytes());
             }
             FileType::BlockDevice | FileType::CharacterDevice => self.numbers(&[stat.st_rdev]),
             _ => {}
         }
-        self.attributes(folder, name)
+        self.attributes(directory, name)
     }
 
-    fn attributes(&mut self, folder: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
-        // The kernel has no call that reads attributes of a name in an open folder; the way through /proc is one.
-        let path = [format!("/proc/self/fd/{}/", folder.as_fd().as_raw_fd()).as_bytes(), name].concat();
+    fn attributes(&mut self, directory: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+        // The kernel has no call that reads attributes of a name in an open directory; the way through /proc is one.
+        let path = [format!("/proc/self/fd/{}/", directory.as_fd().as_raw_fd()).as_bytes(), name].concat();
         let length = match rustix::fs::llistxattr(&path[..], &mut self.buffer[..]) {
             Err(Errno::OPNOTSUPP) => 0,
             result => result?,
@@ -163,10 +163,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::store::layout::open_folder;
+    use crate::store::layout::open_directory;
 
     fn summarize(root: &Path) -> Result<TreeSummary, StoreError> {
-        super::summarize(&open_folder(root)?, root)
+        super::summarize(&open_directory(root)?, root)
     }
 
     fn make(root: &Path) {
@@ -191,8 +191,8 @@ mod tests {
 
     #[test]
     fn equal_trees_are_equal_and_any_change_shows() {
-        let folder = tempfile::tempdir().unwrap();
-        let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+        let directory = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|name| directory.path().join(name));
         [&one, &two].into_iter().for_each(|root| make(root));
         let good = summarize(&one).unwrap();
         assert_eq!(good, summarize(&two).unwrap());
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn a_link_in_place_of_the_root_is_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        symlink("/", folder.path().join("fs")).unwrap();
-        assert!(summarize(&folder.path().join("fs")).is_err());
+        let directory = tempfile::tempdir().unwrap();
+        symlink("/", directory.path().join("fs")).unwrap();
+        assert!(summarize(&directory.path().join("fs")).is_err());
     }
 }

@@ -126,9 +126,9 @@ impl Drop for LayerLock {
 }
 
 /// Removes the lock files of the dead. Returns how many there were.
-pub(super) fn sweep(folder: &Path) -> Result<usize, StoreError> {
+pub(super) fn sweep(directory: &Path) -> Result<usize, StoreError> {
     let mut count = 0;
-    for path in commit::entries(folder)? {
+    for path in commit::entries(directory)? {
         // One that vanishes meanwhile is made and removed again, which disturbs nobody.
         if LayerLock::lock(&path, false)?.is_some() {
             count += 1;
@@ -143,8 +143,8 @@ mod tests {
 
     #[test]
     fn one_holds_it_and_leaves_no_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
         let lock = LayerLock::lock(&path, false).unwrap().unwrap();
         assert!(LayerLock::lock(&path, false).unwrap().is_none());
         drop(lock);
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn those_who_wait_get_it_one_by_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
         let inside = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -175,10 +175,10 @@ mod tests {
 
     #[test]
     fn a_sweep_leaves_what_is_held() {
-        let folder = tempfile::tempdir().unwrap();
-        let held = LayerLock::lock(&folder.path().join("held"), false).unwrap().unwrap();
-        std::fs::write(folder.path().join("dead"), "").unwrap();
-        assert_eq!(sweep(folder.path()).unwrap(), 1);
-        assert!(held.path.exists() && !folder.path().join("dead").exists());
+        let directory = tempfile::tempdir().unwrap();
+        let held = LayerLock::lock(&directory.path().join("held"), false).unwrap().unwrap();
+        std::fs::write(directory.path().join("dead"), "").unwrap();
+        assert_eq!(sweep(directory.path()).unwrap(), 1);
+        assert!(held.path.exists() && !directory.path().join("dead").exists());
     }
 }

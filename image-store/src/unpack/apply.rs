@@ -1,8 +1,8 @@
 //! Tar entries → files, in overlay form.
 //!
-//! Runs on one confined thread over a folder that nobody else knows, so names cannot change under it. Attributes of folders and
-//! all whiteouts are applied at the end: a later entry of the same layer beats its whiteout, a folder that was removed and made
-//! again hides what lower layers have in it, and no folder's own mode or default ACL gets in the way of filling it.
+//! Runs on one confined thread over a directory that nobody else knows, so names cannot change under it. Attributes of directories and
+//! all whiteouts are applied at the end: a later entry of the same layer beats its whiteout, a directory that was removed and made
+//! again hides what lower layers have in it, and no directory's own mode or default ACL gets in the way of filling it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +32,7 @@ pub(crate) struct Applier {
     pub(super) tree: Tree,
     pub(super) limits: Limits,
     owner: (u32, u32),
-    /// By canonical path; the last entry for a folder counts.
+    /// By canonical path; the last entry for a directory counts.
     pub(super) dirs: BTreeMap<Vec<u8>, DirRecord>,
     pub(super) whiteouts: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) opaque: BTreeSet<Vec<u8>>,
@@ -56,11 +56,11 @@ pub(crate) struct Applied {
     pub(crate) not_set: NotSet,
     /// The file system refused overlayfs's marks, see [`super::marks`].
     pub(crate) copy_only: bool,
-    /// Its files are in an image, not in a folder.
+    /// Its files are in an image, not in a directory.
     pub(crate) image: bool,
 }
 
-/// What an entry said about a folder.
+/// What an entry said about a directory.
 pub(super) struct DirRecord {
     pub(super) inode: u64,
     pub(super) attributes: Attributes,
@@ -108,7 +108,7 @@ impl Applier {
         }
     }
 
-    /// Folders that no entry describes take an inode and memory like any other.
+    /// Directories that no entry describes take an inode and memory like any other.
     fn check_amount(&self) -> Result<(), UnpackError> {
         super::check_entries(self.entries.saturating_add(self.tree.made() as u64), &self.limits)
     }
@@ -120,7 +120,7 @@ impl Applier {
         if self.kept > limit {
             return Err(UnpackError::refused(
                 b"",
-                format!("names and attributes of folders take more than {limit} bytes"),
+                format!("names and attributes of directories take more than {limit} bytes"),
             ));
         }
         Ok(())
@@ -360,7 +360,7 @@ impl Applier {
         let stat =
             rustix::fs::statat(&*target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| missing())?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Err(refuse("a hard link to a folder"));
+            return Err(refuse("a hard link to a directory"));
         }
         let existing = rustix::fs::statat(&**parent, name, AtFlags::SYMLINK_NOFOLLOW);
         if existing.is_ok_and(|existing| (existing.st_dev, existing.st_ino) == (stat.st_dev, stat.st_ino)) {

@@ -13,7 +13,7 @@ use rustix::{
 use super::{UnpackError, archive::Entry, header::Kind, pax::Xattrs, tree::Dir};
 use crate::config::Limits;
 
-/// Attributes of a folder, set when nothing is made in it any more.
+/// Attributes of a directory, set when nothing is made in it any more.
 pub(super) struct Attributes {
     pub(super) mode: u32,
     pub(super) uid: u32,
@@ -66,20 +66,20 @@ impl Attributes {
         self.xattrs.iter().map(|(key, value)| key.len() + value.len() + 48).sum()
     }
 
-    /// Sets all of it on an open folder, as far as it is not so already.
-    pub(super) fn set(&self, folder: impl AsFd, stat: &Stat, not_set: &mut NotSet) -> Result<(), Failed> {
+    /// Sets all of it on an open directory, as far as it is not so already.
+    pub(super) fn set(&self, directory: impl AsFd, stat: &Stat, not_set: &mut NotSet) -> Result<(), Failed> {
         let failed = |errno| Failed { action: "setting its attributes", errno, bytes: 0 };
         let other_owner = (stat.st_uid, stat.st_gid) != (self.uid, self.gid);
         if other_owner {
             let (uid, gid) = owner(self.uid, self.gid);
-            rustix::fs::fchown(&folder, uid, gid).map_err(failed)?;
+            rustix::fs::fchown(&directory, uid, gid).map_err(failed)?;
         }
         // Changing the owner may clear bits of the mode.
         if other_owner || stat.st_mode & 0o7777 != self.mode & 0o7777 {
-            rustix::fs::fchmod(&folder, Mode::from_raw_mode(self.mode)).map_err(failed)?;
+            rustix::fs::fchmod(&directory, Mode::from_raw_mode(self.mode)).map_err(failed)?;
         }
-        set_xattrs(&folder, &self.xattrs, not_set)?;
-        rustix::fs::futimens(&folder, &times(self.mtime)).map_err(failed)
+        set_xattrs(&directory, &self.xattrs, not_set)?;
+        rustix::fs::futimens(&directory, &times(self.mtime)).map_err(failed)
     }
 }
 
@@ -89,14 +89,14 @@ pub(super) fn set_xattrs(fd: impl AsFd, xattrs: &Xattrs, not_set: &mut NotSet) -
 }
 
 /// Sets extended attributes of what cannot be opened: a link, a device, a pipe. No system call of all kernels that we run on takes
-/// a folder and a name for this, so the thread, whose working directory is its own (`sys::confine_thread`), goes to the folder.
+/// a directory and a name for this, so the thread, whose working directory is its own (`sys::confine_thread`), goes to the directory.
 pub(super) fn set_xattrs_beside(
     parent: &Dir,
     name: &[u8],
     xattrs: &Xattrs,
     not_set: &mut NotSet,
 ) -> Result<(), Failed> {
-    let entering = |errno| Failed { action: "entering its folder", errno, bytes: 0 };
+    let entering = |errno| Failed { action: "entering its directory", errno, bytes: 0 };
     rustix::process::fchdir(parent).map_err(entering)?;
     each(xattrs, not_set, |key, value| rustix::fs::lsetxattr(name, key, value, XattrFlags::empty()))
 }
@@ -116,8 +116,8 @@ fn each(xattrs: &Xattrs, not_set: &mut NotSet, set: impl Fn(&[u8], &[u8]) -> Res
     Ok(())
 }
 
-/// Whether an image may set this attribute, and the kernel knows it for this kind of file: `user.*` on files and folders, access
-/// lists on everything but links, default access lists on folders, capabilities on everything.
+/// Whether an image may set this attribute, and the kernel knows it for this kind of file: `user.*` on files and directories, access
+/// lists on everything but links, default access lists on directories, capabilities on everything.
 fn is_set_on(kind: Kind, key: &[u8]) -> bool {
     let holds_data = matches!(kind, Kind::File | Kind::Dir);
     match key {

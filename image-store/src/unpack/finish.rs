@@ -13,7 +13,7 @@ use super::{
 };
 
 impl Applier {
-    /// Whiteouts, opaque folders, and the attributes of folders.
+    /// Whiteouts, opaque directories, and the attributes of directories.
     pub(crate) fn finish(mut self) -> Result<Applied, UnpackError> {
         for (parent, name) in std::mem::take(&mut self.whiteouts) {
             self.whiteout(&parent, &name)?;
@@ -22,7 +22,7 @@ impl Applier {
         for path in std::mem::take(&mut self.opaque) {
             let (fd, _) = match self.tree.open_dir(&path) {
                 Ok(found) => found,
-                // A later entry replaced the folder and thereby hides what lay below it.
+                // A later entry replaced the directory and thereby hides what lay below it.
                 Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => continue,
                 Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "opening it", error)),
             };
@@ -41,13 +41,13 @@ impl Applier {
         let disk = |errno: Errno| UnpackError::disk(&path, "making its whiteout", errno.into());
         let parent = match self.tree.dir(parent, false) {
             Ok(found) if found.path == parent => found,
-            // A later entry replaced the folder, perhaps by a link to another one.
+            // A later entry replaced the directory, perhaps by a link to another one.
             Ok(_) | Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => return Ok(()),
             Err(LookupError::Io(error)) => return Err(UnpackError::disk(&path, "making its whiteout", error)),
         };
         match rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
-                // Removed and made again: a new folder, which inherits nothing.
+                // Removed and made again: a new directory, which inherits nothing.
                 self.tree.made_explicit(&path);
                 self.opaque.insert(path);
                 Ok(())
@@ -61,10 +61,10 @@ impl Applier {
         }
     }
 
-    /// Deepest first: a folder that we may not enter ourselves any more needs nothing inside it any more.
+    /// Deepest first: a directory that we may not enter ourselves any more needs nothing inside it any more.
     fn finish_dirs(&mut self) -> Result<(), UnpackError> {
         for (path, record) in std::mem::take(&mut self.dirs).into_iter().rev() {
-            // Only if it is still the folder that the entry was about.
+            // Only if it is still the directory that the entry was about.
             let (fd, stat) = match self.tree.open_dir(&path) {
                 Ok(found) => found,
                 Err(LookupError::Missing | LookupError::NotADir | LookupError::TooDeep) => continue,

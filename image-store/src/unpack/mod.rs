@@ -1,7 +1,7 @@
 //! A layer's blob, as it arrives → its files in overlay form, both digests computed on the way.
 //!
 //! [`unpack`] runs on threads of its own, never on the runtime's: one that inflates, and one that writes and is confined to the
-//! folder. Small layers inflate on the writing thread too, which is cheaper on a busy machine. An image's bytes are hostile: what
+//! directory. Small layers inflate on the writing thread too, which is cheaper on a busy machine. An image's bytes are hostile: what
 //! is refused names the entry and the reason.
 
 mod apply;
@@ -119,15 +119,15 @@ pub(crate) struct Unpacked {
     pub(crate) implicit: Vec<Vec<u8>>,
     pub(crate) opaque_root: bool,
     pub(crate) copy_only: bool,
-    /// Its files are in an image, not in a folder.
+    /// Its files are in an image, not in a directory.
     pub(crate) image: bool,
 }
 
 /// Where a layer's files go.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// An empty folder.
-    pub(crate) folder: OwnedFd,
+    /// An empty directory.
+    pub(crate) directory: OwnedFd,
     /// An empty file, to be read and written, which becomes an EROFS image, unless the layer has more files than are kept in memory.
     pub(crate) image: Option<(File, Memory)>,
 }
@@ -143,7 +143,7 @@ pub(crate) fn unpack(
     let seen = feed.seen();
     let mut decoder = Decoder::new(feed, limits)?;
     let confined = |reader: Box<dyn io::BufRead + Send + '_>| {
-        sys::confine_thread(output.folder.as_fd())
+        sys::confine_thread(output.directory.as_fd())
             .map_err(|error| UnpackError::disk(b"", "confining the unpacking thread", error))?;
         write(Hashed::new(reader, diff_algorithm, Arc::clone(&seen), limits.clone()), output, limits)
     };
@@ -177,9 +177,9 @@ pub(crate) fn write<R: BufRead>(
 ) -> Result<(Applied, Digest, u64), UnpackError> {
     let mut archive = Archive::new(hashed);
     let mut last = Vec::new();
-    let Output { folder, image } = output;
+    let Output { directory, image } = output;
     let mut applier = match image {
-        None => Applier::new(folder, limits.clone()),
+        None => Applier::new(directory, limits.clone()),
         Some((file, memory)) => {
             let mut applier = ImageApplier::new(file, limits.clone(), memory)?;
             let fits = each_entry(&mut archive, &mut last, |entry, archive| {
@@ -190,7 +190,7 @@ pub(crate) fn write<R: BufRead>(
                 let (_, diff_id, bytes) = archive.finish().map_err(|error| error.after(&last))?.finish();
                 return Ok((applier.finish(&diff_id)?, diff_id, bytes));
             }
-            applier.into_folder(folder)?
+            applier.into_directory(directory)?
         }
     };
     each_entry(&mut archive, &mut last, |entry, archive| applier.apply(entry, archive).map(|()| true))?;
@@ -215,11 +215,11 @@ fn each_entry<R: BufRead>(
     Ok(true)
 }
 
-/// What an entry asks for, which of the layer's root is only that it be a folder.
+/// What an entry asks for, which of the layer's root is only that it be a directory.
 fn classify(entry: &Entry) -> Result<Target, UnpackError> {
     let refuse = |problem| UnpackError::refused(&entry.name, problem);
     match name::classify(&entry.name).map_err(refuse)? {
-        Target::Root if entry.kind != Kind::Dir => Err(refuse("the layer's root must be a folder".to_owned())),
+        Target::Root if entry.kind != Kind::Dir => Err(refuse("the layer's root must be a directory".to_owned())),
         target => Ok(target),
     }
 }
@@ -257,11 +257,11 @@ fn device(entry: &Entry) -> Result<(u32, u32), UnpackError> {
     }
 }
 
-/// Why an entry has no folder to stand in.
+/// Why an entry has no directory to stand in.
 fn no_parent(entry: &[u8], error: LookupError) -> UnpackError {
     match error {
         LookupError::Missing | LookupError::NotADir => {
-            UnpackError::refused(entry, "its parent is no folder of this layer")
+            UnpackError::refused(entry, "its parent is no directory of this layer")
         }
         LookupError::TooDeep => UnpackError::refused(entry, "it lies too deep, or behind too many links"),
         LookupError::Io(error) => UnpackError::disk(entry, "opening its parent", error),

@@ -19,7 +19,7 @@ pub(crate) enum Target {
     Entry { parent: Vec<u8>, name: Vec<u8> },
     /// The named thing of a lower layer is gone.
     Whiteout { parent: Vec<u8>, name: Vec<u8> },
-    /// Everything that lower layers have in this folder is gone.
+    /// Everything that lower layers have in this directory is gone.
     Opaque { dir: Vec<u8> },
     /// Bookkeeping of an old storage driver.
     Ignored,

@@ -1,4 +1,4 @@
-//! The folder a layer is unpacked into: finding and making parent folders without ever leaving it.
+//! The directory a layer is unpacked into: finding and making parent directories without ever leaving it.
 //!
 //! Every path is resolved relative to the root's descriptor with `openat2`, which refuses to leave it or to follow a link. A
 //! parent that is a symbolic link of the same layer is resolved here, component by component, with the layer's root as `/`. The
@@ -20,7 +20,7 @@ use rustix::{
 use super::name;
 
 pub(super) const MAX_LINKS: usize = 40;
-/// Folders inside each other: far more than anybody uses, few enough for one descriptor each.
+/// Directories inside each other: far more than anybody uses, few enough for one descriptor each.
 const MAX_DEPTH: usize = 512;
 /// As the kernel has it for one path (PATH_MAX with its NUL), but counted where links lead to.
 const MAX_PATH: usize = 4095;
@@ -28,7 +28,7 @@ const MAX_PATH: usize = 4095;
 pub(super) const MAX_STEPS: usize = 4096;
 const CACHED: usize = 256;
 
-/// An open folder of the layer.
+/// An open directory of the layer.
 pub(crate) struct Dir {
     fd: OwnedFd,
     /// Canonical path from the root.
@@ -41,12 +41,12 @@ impl AsFd for Dir {
     }
 }
 
-/// Why a folder could not be opened.
+/// Why a directory could not be opened.
 #[derive(Debug)]
 pub(crate) enum LookupError {
     /// It does not exist (and was not to be made).
     Missing,
-    /// Something on the way is no folder, or links lead in circles.
+    /// Something on the way is no directory, or links lead in circles.
     NotADir,
     /// It lies deeper than anything may.
     TooDeep,
@@ -64,7 +64,7 @@ impl From<Errno> for LookupError {
     }
 }
 
-/// The layer's folder.
+/// The layer's directory.
 pub(crate) struct Tree {
     root: Rc<Dir>,
     cache: HashMap<Vec<u8>, Rc<Dir>>,
@@ -75,13 +75,13 @@ pub(crate) struct Tree {
 const OPEN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 impl Tree {
-    /// Takes the empty root folder. Until the archive describes it, it is implicit like any other.
+    /// Takes the empty root directory. Until the archive describes it, it is implicit like any other.
     pub(crate) fn new(root: OwnedFd) -> Tree {
         let root = Rc::new(Dir { fd: root, path: Vec::new() });
         Tree { root, cache: HashMap::new(), implicit: BTreeSet::from([Vec::new()]), made: 0 }
     }
 
-    /// The folder at a clean path, links followed inside the root; missing ones are made if `make`.
+    /// The directory at a clean path, links followed inside the root; missing ones are made if `make`.
     pub(crate) fn dir(&mut self, path: &[u8], make: bool) -> Result<Rc<Dir>, LookupError> {
         if path.is_empty() {
             return Ok(Rc::clone(&self.root));
@@ -166,22 +166,22 @@ impl Tree {
         }
     }
 
-    /// The archive describes this folder after all.
+    /// The archive describes this directory after all.
     pub(crate) fn made_explicit(&mut self, path: &[u8]) {
         self.implicit.remove(path);
     }
 
-    /// How many folders were made on the way to others, so far.
+    /// How many directories were made on the way to others, so far.
     pub(crate) fn made(&self) -> usize {
         self.made
     }
 
-    /// Folders that the archive never described.
+    /// Directories that the archive never described.
     pub(crate) fn implicit(&self) -> &BTreeSet<Vec<u8>> {
         &self.implicit
     }
 
-    /// Removes what stands at a name, whatever it is. Says whether it was a folder or a link, after which descriptors may be stale
+    /// Removes what stands at a name, whatever it is. Says whether it was a directory or a link, after which descriptors may be stale
     /// (they are forgotten).
     pub(crate) fn remove(&mut self, parent: &Dir, last: &[u8]) -> Result<bool, io::Error> {
         let stat = rustix::fs::statat(parent, last, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -200,7 +200,7 @@ impl Tree {
         Ok(structural)
     }
 
-    /// Opens a folder by its canonical path to change its attributes, if it is still one and still there.
+    /// Opens a directory by its canonical path to change its attributes, if it is still one and still there.
     pub(crate) fn open_dir(&mut self, path: &[u8]) -> Result<(OwnedFd, Stat), LookupError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = if path.is_empty() {
@@ -242,7 +242,7 @@ pub(crate) fn is_within(path: &[u8], dir: &[u8]) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || dir.is_empty())
 }
 
-/// Removes a folder with all that is in it. It holds one descriptor per level, of which there are at most `MAX_DEPTH` and one.
+/// Removes a directory with all that is in it. It holds one descriptor per level, of which there are at most `MAX_DEPTH` and one.
 fn remove_all(parent: BorrowedFd<'_>, last: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(parent, last, flags, Mode::empty())?;
@@ -263,20 +263,20 @@ fn remove_all(parent: BorrowedFd<'_>, last: &[u8]) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::open_folder;
+    use crate::store::open_directory;
 
     fn tree() -> (tempfile::TempDir, Tree) {
-        let folder = tempfile::tempdir().unwrap();
-        let tree = Tree::new(open_folder(folder.path()).unwrap());
-        (folder, tree)
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::new(open_directory(directory.path()).unwrap());
+        (directory, tree)
     }
 
     #[test]
     fn makes_and_remembers_missing_parents() {
-        let (folder, mut tree) = tree();
+        let (directory, mut tree) = tree();
         assert!(matches!(tree.dir(b"a/b", false), Err(LookupError::Missing)));
         assert_eq!(tree.dir(b"a/b", true).unwrap().path, b"a/b");
-        assert!(folder.path().join("a/b").is_dir());
+        assert!(directory.path().join("a/b").is_dir());
         let implicit: Vec<_> = tree.implicit().iter().map(Vec::as_slice).collect();
         assert_eq!(implicit, [&b""[..], b"a", b"a/b"]);
         let root = Rc::clone(&tree.root);
@@ -287,8 +287,8 @@ mod tests {
 
     #[test]
     fn links_resolve_inside_the_root() {
-        let (folder, mut tree) = tree();
-        let at = |name: &str| folder.path().join(name);
+        let (directory, mut tree) = tree();
+        let at = |name: &str| directory.path().join(name);
         std::fs::create_dir_all(at("usr/lib")).unwrap();
         std::fs::create_dir(at("etc")).unwrap();
         std::os::unix::fs::symlink("usr/lib", at("lib")).unwrap();
@@ -311,15 +311,15 @@ mod tests {
 
     #[test]
     fn depth_is_counted_where_links_lead() {
-        let (folder, mut tree) = tree();
+        let (directory, mut tree) = tree();
         let deep = vec!["d"; MAX_DEPTH].join("/");
         assert!(tree.dir(deep.as_bytes(), true).is_ok());
         assert!(matches!(tree.dir(format!("{deep}/d").as_bytes(), true), Err(LookupError::TooDeep)));
-        std::os::unix::fs::symlink(&deep, folder.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(&deep, directory.path().join("link")).unwrap();
         assert!(matches!(tree.dir(b"link/d", true), Err(LookupError::TooDeep)));
         // Nor by going up and down all the time.
-        std::os::unix::fs::symlink("d/../".repeat(1300), folder.path().join("long")).unwrap_err();
-        std::os::unix::fs::symlink("d/../".repeat(800), folder.path().join("long")).unwrap();
+        std::os::unix::fs::symlink("d/../".repeat(1300), directory.path().join("long")).unwrap_err();
+        std::os::unix::fs::symlink("d/../".repeat(800), directory.path().join("long")).unwrap();
         assert!(matches!(tree.dir(b"long/long/long", true), Err(LookupError::TooDeep)));
         let names = format!("{}/{}", "n".repeat(255), "m".repeat(255));
         let wide = vec![names; 9].join("/");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_taken_out_with_what_is_in_it() {
+    fn a_directory_is_taken_out_with_what_is_in_it() {
         let mut paths: BTreeSet<Vec<u8>> =
             ["a", "a!", "a-b", "a/b", "a/b/c", "a0", "b"].iter().map(|path| path.as_bytes().to_vec()).collect();
         take_within(&mut paths, b"a");

@@ -43,7 +43,7 @@ async fn memory_does_not_depend_on_the_size_of_the_layers() {
     let data = noise(17 << 20);
     let layers = (0..5).map(|at| Layer::of([Entry::file("noise", data[at..].to_vec())]));
     let reference = bench.push("app:1", &layers.fold(Image::new(), Image::layer).build());
-    let peak = bench.folder.path().join("peak");
+    let peak = bench.directory.path().join("peak");
     let status = Scene::Pull(reference).run(&bench.root(), PEAK, &peak);
     assert!(status.success(), "{status}");
     let peak = std::fs::read_to_string(peak).unwrap();

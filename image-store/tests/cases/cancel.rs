@@ -75,18 +75,18 @@ fn a_pull_dropped_at_any_poll() {
 async fn drop_at_any_poll() {
     let world = World::new().await;
     for polls in 1.. {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
         let pull = store.acquire(request(&world.images[0].0), "task", Arc::new(Silent));
         let done = cut_after(polls, pull).await;
         if let Some(image) = done {
             image.unwrap();
             assert!(polls > 5, "only {polls} polls");
-            world.assert_recovers(folder.path()).await;
+            world.assert_recovers(directory.path()).await;
             return;
         }
-        settles(folder.path()).await;
-        world.assert_recovers(folder.path()).await;
+        settles(directory.path()).await;
+        world.assert_recovers(directory.path()).await;
     }
 }
 
@@ -97,21 +97,21 @@ fn a_pull_dropped_at_any_time() {
 
 async fn drop_at_any_time() {
     let world = World::new().await;
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let whole = std::time::Instant::now();
-    open(folder.path()).acquire(request(&world.images[0].0), "task", Arc::new(Silent)).await.unwrap();
+    open(directory.path()).acquire(request(&world.images[0].0), "task", Arc::new(Silent)).await.unwrap();
     let whole = whole.elapsed();
     for share in 0..40 {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
         // Spread over the time that a pull takes, at odd places.
         let limit = whole.mul_f64(f64::from(share * 7919 % 40) / 40.0);
         let pull = store.acquire(request(&world.images[0].0), "task", Arc::new(Silent));
         match tokio::time::timeout(limit, pull).await {
             Ok(image) => drop(image.unwrap()),
-            Err(_) => settles(folder.path()).await,
+            Err(_) => settles(directory.path()).await,
         }
-        world.assert_recovers(folder.path()).await;
+        world.assert_recovers(directory.path()).await;
     }
 }
 
@@ -123,14 +123,14 @@ fn a_pull_given_up_has_nothing_left_when_that_is_told() {
         let world = World::new().await;
         // An odd step, so that the ends of a pull's parts are met as well as their middles.
         for polls in (0..4000).step_by(97) {
-            let folder = tempfile::tempdir().unwrap();
-            let store = open(folder.path());
+            let directory = tempfile::tempdir().unwrap();
+            let store = open(directory.path());
             let request = request(&world.images[0].0);
             match store.acquire_unless(request, "task", Arc::new(Silent), ready_after(polls)).await {
                 Ok(_) => done += 1,
                 Err(PullError::GivenUp) => {
                     given_up += 1;
-                    assert_nothing_left(folder.path());
+                    assert_nothing_left(directory.path());
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -145,8 +145,8 @@ fn a_pull_dropped_with_its_runtime_is_undone() {
     let serving = tokio::runtime::Runtime::new().unwrap();
     let world = serving.block_on(World::new());
     for polls in 1.. {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
         let runtime = one_by_one();
         let pull = store.acquire(request(&world.images[0].0), "task", Arc::new(Silent));
         let done = runtime.block_on(cut_after(polls, pull));
@@ -157,6 +157,6 @@ fn a_pull_dropped_with_its_runtime_is_undone() {
             assert!(polls > 5, "only {polls} polls");
             return;
         }
-        assert_eq!(listing(&folder.path().join("leases")), Vec::<std::path::PathBuf>::new(), "after {polls} polls");
+        assert_eq!(listing(&directory.path().join("leases")), Vec::<std::path::PathBuf>::new(), "after {polls} polls");
     }
 }

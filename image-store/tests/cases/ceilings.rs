@@ -73,21 +73,21 @@ async fn depth_counts_where_links_lead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folders_that_nobody_describes_are_counted_too() {
+async fn directories_that_nobody_describes_are_counted_too() {
     let bench = Bench::full(Vec::new(), Limits { entries: 100, ..limits() });
     let deep = (0..3).map(|at| Entry::file(format!("{at}/{}f", "d/".repeat(40)), ""));
     refused_layer(&bench, Layer::of(deep), "more than 100 entries").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attributes_of_folders_do_not_pile_up_in_memory() {
+async fn attributes_of_directories_do_not_pile_up_in_memory() {
     let limits = Limits { kept_bytes: 100_000, ..limits() };
-    // An image of so many files becomes a folder before.
-    let bench = Bench::open(|config| StoreConfig { limits, layers: LayerFormat::Folder, ..config });
+    // An image of so many files becomes a directory before.
+    let bench = Bench::open(|config| StoreConfig { limits, layers: LayerFormat::Directory, ..config });
     let large = |at: usize| Entry::dir("d").xattr(&format!("user.{at}"), vec![b'x'; 3000]);
-    refused_layer(&bench, Layer::of((0..40).map(large)), "names and attributes of folders").await;
+    refused_layer(&bench, Layer::of((0..40).map(large)), "names and attributes of directories").await;
     let names = (0..300).map(|at| Entry::whiteout(&format!("{:0>200}/{at:0>200}", at % 2)));
-    refused_layer(&bench, Layer::of(names), "names and attributes of folders").await;
+    refused_layer(&bench, Layer::of(names), "names and attributes of directories").await;
     let many = (0..1025).fold(Entry::file("f", ""), |file, at| file.xattr(&format!("user.{at}"), "x"));
     refused(vec![many], "more than 1024 extended attributes").await;
 }

@@ -1,4 +1,4 @@
-//! A store in a folder that goes away, and short ways to pull into it.
+//! A store in a directory that goes away, and short ways to pull into it.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use kit::{
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
 pub struct Bench {
-    pub folder: tempfile::TempDir,
+    pub directory: tempfile::TempDir,
     pub registry: Registry,
     pub store: Store,
 }
@@ -40,35 +40,35 @@ impl Bench {
         Self::open(|config| StoreConfig { limits, registries, ..config })
     }
 
-    /// For what is only true of layers in folders.
-    pub fn in_folders() -> Self {
-        Self::open(|config| StoreConfig { layers: LayerFormat::Folder, ..config })
+    /// For what is only true of layers in directories.
+    pub fn in_directories() -> Self {
+        Self::open(|config| StoreConfig { layers: LayerFormat::Directory, ..config })
     }
 
     /// For what is only true of layers in images. `None`, said aloud, where the kernel cannot mount them.
     #[allow(clippy::print_stdout, reason = "a skipped test says why")]
     pub fn in_images() -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("image");
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
         std::fs::write(&image, image_store::SampleImage::new().unwrap().bytes).unwrap();
         if let Err(error) = mount(&image) {
-            println!("skipped: this kernel mounts no image from {}: {error}", folder.path().display());
+            println!("skipped: this kernel mounts no image from {}: {error}", directory.path().display());
             return None;
         }
         Some(Self::open(|config| StoreConfig { layers: LayerFormat::Erofs, ..config }))
     }
 
     pub fn open(change: impl FnOnce(StoreConfig) -> StoreConfig) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(change(config(&folder.path().join("images")))).unwrap();
-        Self { folder, registry: Registry::start(), store }
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(change(config(&directory.path().join("images")))).unwrap();
+        Self { directory, registry: Registry::start(), store }
     }
 
     pub fn root(&self) -> PathBuf {
-        self.folder.path().join("images")
+        self.directory.path().join("images")
     }
 
-    /// The same folder as another process would open it.
+    /// The same directory as another process would open it.
     pub fn second_store(&self) -> Store {
         Store::open(config(&self.root())).unwrap()
     }
@@ -77,7 +77,7 @@ impl Bench {
         self.registry.push(name, image)
     }
 
-    /// With layers as folders that can be looked into.
+    /// With layers as directories that can be looked into.
     pub async fn pull(&self, reference: &str) -> Result<Image, PullError> {
         let mut image = self.lease(reference).await?;
         image.layers = image.layers.iter().map(|layer| shown(layer)).collect();
@@ -103,9 +103,9 @@ impl Bench {
     /// Nothing half-done is left, and no lease.
     pub fn assert_clean(&self) {
         assert!(self.store.leases().unwrap().is_empty());
-        for folder in std::fs::read_dir(self.root().join("staging")).unwrap() {
-            let folder = folder.unwrap().path();
-            let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        for directory in std::fs::read_dir(self.root().join("staging")).unwrap() {
+            let directory = directory.unwrap().path();
+            let left: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
             assert!(left.is_empty(), "left in staging: {left:?}");
         }
     }
@@ -115,12 +115,12 @@ impl Bench {
     }
 }
 
-/// What a store in this folder is like. `OCI_RS_LAYERS=erofs` has all cases once more with layers in images.
+/// What a store in this directory is like. `OCI_RS_LAYERS=erofs` has all cases once more with layers in images.
 pub fn config(root: &Path) -> StoreConfig {
     let layers = match std::env::var("OCI_RS_LAYERS").as_deref() {
         Ok("erofs") => LayerFormat::Erofs,
         Ok(other) => panic!("OCI_RS_LAYERS={other} is unknown"),
-        Err(_) => LayerFormat::Folder,
+        Err(_) => LayerFormat::Directory,
     };
     StoreConfig { root: root.to_owned(), limits: limits(), layers, ..Default::default() }
 }
@@ -132,14 +132,14 @@ fn mount(image: &Path) -> rustix::io::Result<OwnedFd> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-/// A layer's files as a folder, for as long as this is kept: an image is mounted.
+/// A layer's files as a directory, for as long as this is kept: an image is mounted.
 pub struct Shown {
     path: PathBuf,
     _mount: Option<OwnedFd>,
 }
 
 impl Shown {
-    /// Of a folder or an image.
+    /// Of a directory or an image.
     pub fn of(files: &Path) -> Self {
         if files.is_dir() {
             return Self { path: files.to_owned(), _mount: None };
@@ -150,7 +150,7 @@ impl Shown {
         Self { path, _mount: Some(mount) }
     }
 
-    /// Of what stands in a layer's folder.
+    /// Of what stands in a layer's directory.
     pub fn layer(layer: &Path) -> Self {
         let image = layer.join("fs.erofs");
         Self::of(&if image.exists() { image } else { layer.join("fs") })
@@ -170,7 +170,7 @@ impl Shown {
     }
 }
 
-/// A layer's files as a folder, for as long as this process lives; the same layer has the same one each time.
+/// A layer's files as a directory, for as long as this process lives; the same layer has the same one each time.
 pub fn shown(layer: &Path) -> PathBuf {
     if layer.is_dir() {
         return layer.to_owned();

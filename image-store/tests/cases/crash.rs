@@ -20,7 +20,7 @@ use crate::{
     common::{Shown, describe, noise, request},
 };
 
-/// Trees of folders in a store, by their path below it.
+/// Trees of directories in a store, by their path below it.
 type Trees = BTreeMap<PathBuf, BTreeMap<String, String>>;
 
 /// A registry and what its images look like when nothing goes wrong.
@@ -60,14 +60,14 @@ impl World {
             .into_iter()
             .map(|(name, built)| (registry.push(name, &built), built))
             .collect();
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
         let (mut layers, mut mounted) = (Trees::new(), Vec::new());
         for (reference, _) in &images {
             let image = store.acquire(request(reference), reference, Arc::new(Silent)).await.unwrap();
             mounted.push(shapes(&image));
         }
-        for path in listing(&folder.path().join("layers")) {
+        for path in listing(&directory.path().join("layers")) {
             layers.insert(PathBuf::from(path.file_name().unwrap()), shape(Shown::layer(&path).path()));
         }
         World { registry, images, layers, mounted }
@@ -89,8 +89,8 @@ impl World {
             assert!(meta["diff_id"].as_str().unwrap().ends_with(name.to_str().unwrap()));
             assert_eq!(shape(Shown::layer(&layer).path()), self.layers[&name], "layer {}", name.display());
         }
-        for folder in ["manifests", "configs"] {
-            for path in committed(&root.join(folder)) {
+        for directory in ["manifests", "configs"] {
+            for path in committed(&root.join(directory)) {
                 let digest = image::digest(&fs::read(&path).unwrap());
                 assert!(digest.ends_with(path.file_name().unwrap().to_str().unwrap()), "{}", path.display());
             }
@@ -131,26 +131,26 @@ impl World {
         store.sweep().unwrap();
         assert_nothing_left(root);
         store.prune().unwrap();
-        for folder in ["layers", "fixups", "manifests", "configs", "images", "leases", "locks", "trash"] {
-            assert_eq!(listing(&root.join(folder)), Vec::<PathBuf>::new());
+        for directory in ["layers", "fixups", "manifests", "configs", "images", "leases", "locks", "trash"] {
+            assert_eq!(listing(&root.join(directory)), Vec::<PathBuf>::new());
         }
     }
 }
 
-/// No lease, no lock, nothing half-made, no temporary; of staging only the empty folder of a process that lives.
+/// No lease, no lock, nothing half-made, no temporary; of staging only the empty directory of a process that lives.
 pub fn assert_nothing_left(root: &Path) {
-    for folder in ["leases", "locks", "trash"] {
-        assert_eq!(listing(&root.join(folder)), Vec::<PathBuf>::new());
+    for directory in ["leases", "locks", "trash"] {
+        assert_eq!(listing(&root.join(directory)), Vec::<PathBuf>::new());
     }
     for process in listing(&root.join("staging")) {
         assert_eq!(listing(&process), Vec::<PathBuf>::new());
     }
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for path in listing(&folder) {
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for path in listing(&directory) {
             assert!(!path.file_name().unwrap().as_encoded_bytes().starts_with(b".tmp-"), "{}", path.display());
             if path.is_dir() && !path.ends_with("fs") {
-                folders.push(path);
+                directories.push(path);
             }
         }
     }
@@ -168,23 +168,23 @@ fn hex(digest: &str) -> &str {
     digest.split_once(':').unwrap().1
 }
 
-pub fn listing(folder: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+pub fn listing(directory: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths
 }
 
 /// Without what a kill left under a name that nobody reads.
-fn committed(folder: &Path) -> Vec<PathBuf> {
+fn committed(directory: &Path) -> Vec<PathBuf> {
     let is_named = |path: &PathBuf| !path.file_name().unwrap().as_encoded_bytes().starts_with(b".tmp-");
-    listing(folder).into_iter().filter(is_named).collect()
+    listing(directory).into_iter().filter(is_named).collect()
 }
 
 fn shapes(image: &Image) -> Vec<BTreeMap<String, String>> {
     image.layers.iter().map(|layer| shape(Shown::of(layer).path())).collect()
 }
 
-/// A tree without the times of what no entry describes, which is when it was made: some folders, and whiteouts.
+/// A tree without the times of what no entry describes, which is when it was made: some directories, and whiteouts.
 fn shape(root: &Path) -> BTreeMap<String, String> {
     let timeless = |line: String| {
         let words: Vec<_> = line.split(' ').collect();
@@ -197,8 +197,8 @@ fn shape(root: &Path) -> BTreeMap<String, String> {
 async fn points(world: &World, scene: &Scene, before: &[(usize, &str)]) -> BTreeMap<String, usize> {
     let mut least: Option<BTreeMap<String, usize>> = None;
     for _ in 0..2 {
-        let folder = tempfile::tempdir().unwrap();
-        let (root, trace) = (folder.path().join("images"), folder.path().join("trace"));
+        let directory = tempfile::tempdir().unwrap();
+        let (root, trace) = (directory.path().join("images"), directory.path().join("trace"));
         world.prepare(&root, before).await;
         assert!(scene.run(&root, failpoint::TRACE, &trace).success(), "{scene:?}");
         let mut counts = BTreeMap::new();
@@ -226,8 +226,8 @@ async fn visit_all(scene: impl Fn(&World) -> Scene, before: &[(usize, &str)], ex
     }
     for (name, count) in points {
         for arrival in 1..=count {
-            let folder = tempfile::tempdir().unwrap();
-            let root = folder.path().join("images");
+            let directory = tempfile::tempdir().unwrap();
+            let root = directory.path().join("images");
             world.prepare(&root, before).await;
             let status = scene.run(&root, failpoint::VARIABLE, format!("{name}:{arrival}"));
             assert!(was_killed(status), "{name}:{arrival} of {scene:?}: {status}");
@@ -244,9 +244,9 @@ async fn visit_all(scene: impl Fn(&World) -> Scene, before: &[(usize, &str)], ex
 /// killed had replaced, or all of what it had finished.
 fn assert_leases_hold(root: &Path) {
     let store = open(root);
-    let here = |lease: &serde_json::Value, kind: &str, folder: &str| {
+    let here = |lease: &serde_json::Value, kind: &str, directory: &str| {
         let names = lease[kind].as_array().unwrap().iter().map(|name| hex(name.as_str().unwrap()).to_owned());
-        names.filter(|name| root.join(folder).join(name).is_dir()).collect::<Vec<_>>()
+        names.filter(|name| root.join(directory).join(name).is_dir()).collect::<Vec<_>>()
     };
     let leases: Vec<serde_json::Value> = committed(&root.join("leases"))
         .iter()
@@ -263,7 +263,7 @@ fn assert_leases_hold(root: &Path) {
 async fn a_pull_killed_anywhere() {
     let expected = [
         "commit-before-rename",
-        "commit-before-folder-rename",
+        "commit-before-directory-rename",
         "staging-before-lock",
         "pull-before-layers",
         "fetch-before-end",
@@ -297,14 +297,14 @@ async fn removals_killed_anywhere() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_killed_anywhere() {
     let world = World::new().await;
-    let folder = tempfile::tempdir().unwrap();
-    let archive = folder.path().join("image.tar");
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("image.tar");
     fs::write(&archive, image::archive(first().saved(&["team/app:1"]))).unwrap();
     let scene = Scene::Load(archive, "team/app:1".to_owned());
     for (name, count) in points(&world, &scene, &[]).await {
         for arrival in 1..=count {
-            let folder = tempfile::tempdir().unwrap();
-            let root = folder.path().join("images");
+            let directory = tempfile::tempdir().unwrap();
+            let root = directory.path().join("images");
             assert!(was_killed(scene.run(&root, failpoint::VARIABLE, format!("{name}:{arrival}"))), "{name}:{arrival}");
             assert_leases_hold(&root);
             world.assert_sound(&root);
@@ -333,16 +333,16 @@ async fn forgetting_an_image_and_sweeping_killed_anywhere() {
                 None => make_a_mess(root),
             }
         };
-        let folder = tempfile::tempdir().unwrap();
-        let (root, trace) = (folder.path().join("images"), folder.path().join("trace"));
+        let directory = tempfile::tempdir().unwrap();
+        let (root, trace) = (directory.path().join("images"), directory.path().join("trace"));
         make(&root).await;
         assert!(scene.run(&root, failpoint::TRACE, &trace).success());
         let mut seen = BTreeMap::<String, usize>::new();
         for name in fs::read_to_string(&trace).unwrap().lines() {
             let arrival = seen.entry(name.to_owned()).or_default();
             *arrival += 1;
-            let folder = tempfile::tempdir().unwrap();
-            let root = folder.path().join("images");
+            let directory = tempfile::tempdir().unwrap();
+            let root = directory.path().join("images");
             make(&root).await;
             assert!(was_killed(scene.run(&root, failpoint::VARIABLE, format!("{name}:{arrival}"))), "{name}:{arrival}");
             open(&root).sweep().unwrap();
@@ -354,8 +354,8 @@ async fn forgetting_an_image_and_sweeping_killed_anywhere() {
 
 /// All that several crashes may leave.
 fn make_a_mess(root: &Path) {
-    for folder in ["staging/1-dead-0/1-x-1/fs/etc", "trash/1-x-2/fs", "layers/0123/fs", "fixups/4567/fs"] {
-        fs::create_dir_all(root.join(folder)).unwrap();
+    for directory in ["staging/1-dead-0/1-x-1/fs/etc", "trash/1-x-2/fs", "layers/0123/fs", "fixups/4567/fs"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
     }
     for file in
         ["images/.tmp-1", "leases/.tmp-2", ".tmp-3", "layers/0123/.tmp-4", "manifests/89ab", "configs/cdef", "locks/12"]
@@ -370,8 +370,8 @@ async fn a_pull_killed_in_the_middle_of_a_layer() {
     let (reference, built) = &world.images[0];
     let (blob, _) = &layers_of(built)[0];
     for length in [0, 1000, 200_000] {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("images");
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("images");
         world.registry.forget_requests();
         world.registry.fault(Fault::on(blob, Action::Stall(length)));
         let mut process = Scene::Pull(reference.clone()).start(&root);

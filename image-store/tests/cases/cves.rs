@@ -18,30 +18,30 @@ use crate::common::{Bench, small, xattrs};
 
 /// A file of the host's that no layer may touch.
 struct Victim {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     before: String,
 }
 
 impl Victim {
     fn new() -> Victim {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("file"), "victim").unwrap();
-        let mut victim = Victim { folder, before: String::new() };
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "victim").unwrap();
+        let mut victim = Victim { directory, before: String::new() };
         victim.before = victim.look();
         victim
     }
 
-    fn folder(&self) -> String {
-        self.folder.path().display().to_string()
+    fn directory(&self) -> String {
+        self.directory.path().display().to_string()
     }
 
     fn file(&self) -> String {
-        format!("{}/file", self.folder())
+        format!("{}/file", self.directory())
     }
 
     fn look(&self) -> String {
         let mut seen = String::new();
-        for path in [self.folder.path().to_owned(), self.folder.path().join("file")] {
+        for path in [self.directory.path().to_owned(), self.directory.path().join("file")] {
             let meta = fs::symlink_metadata(&path).unwrap();
             let content = if meta.is_file() { fs::read_to_string(&path).unwrap() } else { String::new() };
             let time = (meta.mtime(), meta.mtime_nsec());
@@ -67,9 +67,11 @@ async fn stays_inside(entries: impl Fn(&str, &str) -> Vec<Entry>) {
     let victim = Victim::new();
     let up = "../".repeat(12);
     let relative = |path: String| format!("{up}{}", path.trim_start_matches('/'));
-    for (folder, file) in [(victim.folder(), victim.file()), (relative(victim.folder()), relative(victim.file()))] {
+    for (directory, file) in
+        [(victim.directory(), victim.file()), (relative(victim.directory()), relative(victim.file()))]
+    {
         let bench = Bench::new();
-        if let Err(error) = bench.unpack(entries(&folder, &file)).await {
+        if let Err(error) = bench.unpack(entries(&directory, &file)).await {
             assert!(matches!(error, PullError::Layer { .. }) && !error.recoverable(), "{error}");
         } else {
             bench.store.release("task").unwrap();
@@ -83,24 +85,29 @@ async fn stays_inside(entries: impl Fn(&str, &str) -> Vec<Entry>) {
 async fn cve_2014_6407_links_of_an_image_lead_to_the_host() {
     stays_inside(|_, file| vec![Entry::symlink("l", file), Entry::file("l", "new").mode(0o777).owner(7, 7)]).await;
     stays_inside(|_, file| vec![Entry::hard_link("l", file), Entry::file("l", "new")]).await;
-    stays_inside(|folder, _| vec![Entry::symlink("l", folder), Entry::file("l/file", "new")]).await;
+    stays_inside(|directory, _| vec![Entry::symlink("l", directory), Entry::file("l/file", "new")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cve_2018_15664_a_folder_becomes_a_link_halfway() {
-    stays_inside(|folder, _| {
+async fn cve_2018_15664_a_directory_becomes_a_link_halfway() {
+    stays_inside(|directory, _| {
         vec![
             Entry::dir("d"),
             Entry::file("d/first", ""),
-            Entry::symlink("d", folder),
+            Entry::symlink("d", directory),
             Entry::file("d/file", "new"),
             Entry::whiteout("d/file"),
             Entry::opaque("d"),
         ]
     })
     .await;
-    stays_inside(|folder, _| {
-        vec![Entry::dir("a/b"), Entry::symlink("x", "a"), Entry::symlink("a/b", folder), Entry::file("x/b/file", "new")]
+    stays_inside(|directory, _| {
+        vec![
+            Entry::dir("a/b"),
+            Entry::symlink("x", "a"),
+            Entry::symlink("a/b", directory),
+            Entry::file("x/b/file", "new"),
+        ]
     })
     .await;
 }
@@ -124,10 +131,10 @@ async fn cve_2021_32760_mode_and_owner_through_a_link() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cve_2026_33056_attributes_of_a_folder_through_a_link() {
-    stays_inside(|folder, _| vec![Entry::symlink("l", folder), Entry::dir("l").mode(0o777).owner(7, 7)]).await;
-    stays_inside(|folder, _| {
-        vec![Entry::dir("l").mode(0o777).owner(7, 7).xattr("user.a", "1"), Entry::symlink("l", folder)]
+async fn cve_2026_33056_attributes_of_a_directory_through_a_link() {
+    stays_inside(|directory, _| vec![Entry::symlink("l", directory), Entry::dir("l").mode(0o777).owner(7, 7)]).await;
+    stays_inside(|directory, _| {
+        vec![Entry::dir("l").mode(0o777).owner(7, 7).xattr("user.a", "1"), Entry::symlink("l", directory)]
     })
     .await;
 }
@@ -136,9 +143,9 @@ async fn cve_2026_33056_attributes_of_a_folder_through_a_link() {
 async fn cve_2025_47290_a_thread_has_the_layer_as_its_root() {
     // Not by names but by being nowhere else: the attributes of what cannot be opened are set by name.
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    stays_inside(|folder, file| {
+    stays_inside(|directory, file| {
         vec![
-            Entry::symlink("d", folder),
+            Entry::symlink("d", directory),
             Entry::symlink("d/file", file).xattr("security.capability", capability),
             Entry::fifo("d/pipe").xattr("security.capability", capability).mode(0o4777),
         ]
@@ -147,7 +154,7 @@ async fn cve_2025_47290_a_thread_has_the_layer_as_its_root() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cve_2026_50163_a_hard_link_is_looked_up_in_the_working_folder() {
+async fn cve_2026_50163_a_hard_link_is_looked_up_in_the_working_directory() {
     let here = tempfile::NamedTempFile::new_in(".").unwrap();
     let name = here.path().file_name().unwrap().to_str().unwrap().to_owned();
     let error = Bench::new().unpack([Entry::hard_link("l", name)]).await.unwrap_err();
@@ -161,8 +168,8 @@ fn cve_2019_14271_unpacking_starts_no_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for module in ["unpack", "archive", "pull", "store", "registry"] {
         let mut open = vec![root.join(module)];
-        while let Some(folder) = open.pop() {
-            for entry in fs::read_dir(folder).unwrap() {
+        while let Some(directory) = open.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     open.push(path);
@@ -351,9 +358,9 @@ async fn cve_2020_15157_urls_of_a_manifest_are_not_asked() {
 async fn cve_2021_41091_local_users_reach_no_layer() {
     let bench = Bench::new();
     let image = bench.unpack([Entry::file("su", "#!/bin/sh\n").mode(0o4755)]).await.unwrap();
-    // The folder around it is ours alone only because it is a temporary one.
+    // The directory around it is ours alone only because it is a temporary one.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(bench.folder.path(), open).unwrap();
+    fs::set_permissions(bench.directory.path(), open).unwrap();
     let su = image.layers[0].join("su");
     for (program, argument) in [("cat", su.clone()), ("ls", image.layers[0].clone()), ("ls", bench.root())] {
         let output = Command::new(program).arg(&argument).uid(65534).gid(65534).output().unwrap();
@@ -362,8 +369,8 @@ async fn cve_2021_41091_local_users_reach_no_layer() {
     assert!(Command::new("cat").arg(&su).output().unwrap().status.success());
 }
 
-fn functions(folder: &Path, found: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).unwrap() {
+fn functions(directory: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             functions(&path, found);
@@ -382,8 +389,12 @@ fn the_list_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let text = fs::read_to_string(root.join("docs/image-cves.md")).unwrap();
     let mut known = Vec::new();
-    let folders = ["image-store/src", "image-store/tests", "runtime/src", "runtime/tests", "driver/src", "tests/tests"];
-    folders.iter().map(|folder| root.join(folder)).for_each(|folder: PathBuf| functions(&folder, &mut known));
+    let directories =
+        ["image-store/src", "image-store/tests", "runtime/src", "runtime/tests", "driver/src", "tests/tests"];
+    directories
+        .iter()
+        .map(|directory| root.join(directory))
+        .for_each(|directory: PathBuf| functions(&directory, &mut known));
     let mut named = 0;
     let list = text.split("\n## ").next().unwrap();
     for row in list.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| from")) {

@@ -30,7 +30,7 @@ use crate::{
 
 /// A file system of the test's own.
 struct Disk {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     /// What an ext4 is made of.
     file: PathBuf,
     layers: LayerFormat,
@@ -56,15 +56,15 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 impl Disk {
     /// One of so many MiB and inodes. `None`, said aloud, where the kernel has no loop devices.
     fn new(kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("disk");
-        Disk::with_file(folder, file, kind, megabytes, inodes)
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("disk");
+        Disk::with_file(directory, file, kind, megabytes, inodes)
     }
 
-    fn with_file(folder: tempfile::TempDir, file: PathBuf, kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
-        let disk = Disk { layers: config(folder.path()).layers, folder, file };
+    fn with_file(directory: tempfile::TempDir, file: PathBuf, kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
+        let disk = Disk { layers: config(directory.path()).layers, directory, file };
         // No image can be mounted from memory.
-        let disk = if kind == Kind::Memory { disk.in_folders() } else { disk };
+        let disk = if kind == Kind::Memory { disk.in_directories() } else { disk };
         fs::create_dir(disk.path()).unwrap();
         if kind != Kind::Memory {
             if !Path::new("/dev/loop-control").exists() {
@@ -85,8 +85,8 @@ impl Disk {
     }
 
     /// An image takes no inode for each of its files.
-    fn in_folders(mut self) -> Disk {
-        self.layers = LayerFormat::Folder;
+    fn in_directories(mut self) -> Disk {
+        self.layers = LayerFormat::Directory;
         self
     }
 
@@ -104,7 +104,7 @@ impl Disk {
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("mnt")
+        self.directory.path().join("mnt")
     }
 
     fn root(&self) -> PathBuf {
@@ -170,7 +170,7 @@ fn assert_full(disk: &Disk, error: &PullError, free_before: (u64, u64)) {
     assert_nothing_left(&disk.root());
     assert_eq!(listing(&disk.root().join("layers")), Vec::<PathBuf>::new());
     let free = disk.free();
-    // Folders may have grown by a few blocks, and this process has its own in staging.
+    // Directories may have grown by a few blocks, and this process has its own in staging.
     assert!(free.0 + (256 << 10) >= free_before.0 && free.1 + 8 >= free_before.1, "{free:?} of {free_before:?}");
 }
 
@@ -218,7 +218,7 @@ async fn a_quota_is_used_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn inodes_run_out_in_the_middle_of_a_layer() {
     for kind in KINDS {
-        let Some(disk) = Disk::new(kind, 32, 1024).map(Disk::in_folders) else { continue };
+        let Some(disk) = Disk::new(kind, 32, 1024).map(Disk::in_directories) else { continue };
         let (registry, store) = (Registry::start(), disk.store(None));
         let reference = registry.push("app:1", &many_files(700));
         fs::create_dir(disk.path().join("filler")).unwrap();
@@ -239,7 +239,7 @@ async fn inodes_run_out_in_the_middle_of_a_layer() {
 async fn a_load_finds_the_disk_full() {
     let Some(disk) = Disk::new(Kind::Memory, 32, 4096) else { return };
     let store = disk.store(None);
-    let archive = disk.folder.path().join("image.tar");
+    let archive = disk.directory.path().join("image.tar");
     fs::write(&archive, image::archive(swells(20).saved(&["app:1"]))).unwrap();
     let load = async || {
         let source = fs::File::open(&archive).unwrap().into();
@@ -281,7 +281,7 @@ async fn unused_images_make_room_for_a_pull_if_they_may() {
         ];
         for (megabytes, inodes, old, new) in cases {
             let Some(disk) = Disk::new(kind, megabytes, inodes) else { continue };
-            let disk = if inodes == 1024 { disk.in_folders() } else { disk };
+            let disk = if inodes == 1024 { disk.in_directories() } else { disk };
             let registry = Registry::start();
             let held = registry.push("held:1", &dense("held", 1));
             let (old, new) = (registry.push("old:1", &old), registry.push("new:1", &new));
@@ -394,8 +394,8 @@ async fn a_read_only_disk() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_loses_writes() {
     let Some(below) = Disk::new(Kind::Memory, 10, 64) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let Some(disk) = Disk::with_file(folder, below.path().join("disk"), Kind::Ext4, 48, 1024) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let Some(disk) = Disk::with_file(directory, below.path().join("disk"), Kind::Ext4, 48, 1024) else { return };
     let registry = Registry::start();
     let (old, new) = (registry.push("app:1", &dense("old", 1)), registry.push("app:2", &dense("new", 24)));
     let store = disk.store(None);
@@ -473,7 +473,7 @@ async fn a_disk_that_cannot_be_read() {
     let running = pull(&store, &reference, "running").await.unwrap();
     let layer = running.layers[0].parent().unwrap().to_owned();
     store.sweep().unwrap();
-    let only = |folder: &str| match &listing(&disk.root().join(folder))[..] {
+    let only = |directory: &str| match &listing(&disk.root().join(directory))[..] {
         [file] => file.clone(),
         others => panic!("{others:?}"),
     };
@@ -513,13 +513,13 @@ async fn a_disk_that_cannot_be_read() {
 
 /// A file that cannot be replaced, whatever the reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_takes_nothing() {
+async fn a_directory_that_takes_nothing() {
     let Some(disk) = Disk::new(Kind::Ext4, 32, 1024) else { return };
     let registry = Registry::start();
     let reference = registry.push("app:1", &dense("app", 1));
-    for folder in ["layers", "images", "leases", "locks", "staging"] {
+    for directory in ["layers", "images", "leases", "locks", "staging"] {
         let store = disk.store(None);
-        let path = disk.root().join(folder);
+        let path = disk.root().join(directory);
         run("chattr", &["+i", path.to_str().unwrap()]).unwrap();
         let outcome = pull(&store, &reference, "task").await;
         run("chattr", &["-i", path.to_str().unwrap()]).unwrap();

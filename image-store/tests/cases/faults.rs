@@ -199,7 +199,7 @@ async fn the_whole_pull_has_a_limit_and_leaves_nothing() {
         bench.store.leases().unwrap().is_empty()
             && std::fs::read_dir(bench.root().join("staging"))
                 .unwrap()
-                .all(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().next().is_none())
+                .all(|directory| std::fs::read_dir(directory.unwrap().path()).unwrap().next().is_none())
     })
     .await;
     bench.assert_clean();

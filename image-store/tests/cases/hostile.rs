@@ -46,8 +46,8 @@ async fn impossible_names() {
         refused(vec![Entry::file(name, "x")], reason).await;
     }
     refused(vec![Entry::file("a", "").pax("path", *b"a\0b")], "NUL").await;
-    refused(vec![Entry::file(".", "x")], "root must be a folder").await;
-    refused(vec![Entry::symlink("./", "/etc")], "root must be a folder").await;
+    refused(vec![Entry::file(".", "x")], "root must be a directory").await;
+    refused(vec![Entry::symlink("./", "/etc")], "root must be a directory").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,28 +67,28 @@ async fn absolute_names_mean_the_layers_root() {
     assert!(inside.join("other").exists() && image.layers[0].join("link").exists());
 }
 
-/// A folder outside that must stay as it is.
+/// A directory outside that must stay as it is.
 struct Canary {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Canary {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("file"), "canary").unwrap();
-        Self { folder }
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "canary").unwrap();
+        Self { directory }
     }
 
     fn path(&self) -> String {
-        self.folder.path().display().to_string()
+        self.directory.path().display().to_string()
     }
 
     fn assert_alive(&self) {
-        let meta = fs::metadata(self.folder.path().join("file")).unwrap();
-        assert_eq!(fs::read_to_string(self.folder.path().join("file")).unwrap(), "canary");
+        let meta = fs::metadata(self.directory.path().join("file")).unwrap();
+        assert_eq!(fs::read_to_string(self.directory.path().join("file")).unwrap(), "canary");
         assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.nlink()), (0o644, 0, 1));
-        assert_eq!(fs::read_dir(self.folder.path()).unwrap().count(), 1);
-        assert_eq!(xattrs(&self.folder.path().join("file")), "");
+        assert_eq!(fs::read_dir(self.directory.path()).unwrap().count(), 1);
+        assert_eq!(xattrs(&self.directory.path().join("file")), "");
     }
 }
 
@@ -154,7 +154,7 @@ async fn hard_links_reach_only_what_this_layer_made() {
         ("missing", "does not have"),
         (file.as_str(), "does not have"),
         ("../file", ".."),
-        ("etc", "to a folder"),
+        ("etc", "to a directory"),
         ("/", "root"),
     ] {
         refused(vec![Entry::dir("etc"), Entry::hard_link("link", target)], reason).await;
@@ -179,11 +179,11 @@ async fn hard_links_reach_only_what_this_layer_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parents_must_be_folders() {
-    refused(vec![Entry::file("f", ""), Entry::file("f/x", "")], "parent is no folder").await;
-    refused(vec![Entry::symlink("a", "b"), Entry::symlink("b", "a"), Entry::file("a/x", "")], "parent is no folder")
+async fn parents_must_be_directories() {
+    refused(vec![Entry::file("f", ""), Entry::file("f/x", "")], "parent is no directory").await;
+    refused(vec![Entry::symlink("a", "b"), Entry::symlink("b", "a"), Entry::file("a/x", "")], "parent is no directory")
         .await;
-    refused(vec![Entry::file("f", ""), Entry::whiteout("f/x")], "parent is no folder").await;
+    refused(vec![Entry::file("f", ""), Entry::whiteout("f/x")], "parent is no directory").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,7 +321,7 @@ async fn attributes_of_links_devices_and_pipes() {
             all(Entry::char_device("sub/null", 1, 3)).mode(0o640),
             all(Entry::block_device("disk", 8, 1)).mode(0o640),
             all(Entry::file("file", "x")).mode(0o640),
-            Entry::file("sub/after", "in the right folder"),
+            Entry::file("sub/after", "in the right directory"),
         ])
         .await
         .unwrap();
@@ -367,7 +367,7 @@ async fn errors_name_layer_and_entry_in_letters_that_a_terminal_can_bear() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_is_closed_to_others() {
-    let bench = Bench::in_folders();
+    let bench = Bench::in_directories();
     let image = bench.unpack([Entry::file("su", "#!").mode(0o4755)]).await.unwrap();
     let su = image.layers[0].join("su");
     assert_eq!(fs::metadata(&su).unwrap().mode() & 0o7777, 0o4755);

@@ -85,9 +85,9 @@ async fn the_last_entry_of_a_name_counts() {
 }
 
 fn gnu_tar(tar: &[u8]) -> Option<tempfile::TempDir> {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = folder.path().join("archive.tar");
-    let tree = folder.path().join("tree");
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("archive.tar");
+    let tree = directory.path().join("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(&archive, tar).unwrap();
     let output = Command::new("tar")
@@ -107,7 +107,7 @@ fn gnu_tar(tar: &[u8]) -> Option<tempfile::TempDir> {
         .output()
         .ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(folder)
+    Some(directory)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,19 +133,19 @@ async fn a_mixed_layer_is_what_gnu_tar_makes_of_it() {
     assert_eq!(expected.len(), found.len(), "{:?}", found.keys());
 }
 
-/// What has no room in memory goes on in a folder, with all that came before.
+/// What has no room in memory goes on in a directory, with all that came before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_of_very_many_files_is_what_a_smaller_one_is() {
     let more = [Entry::whiteout("below"), Entry::opaque("setgid"), Entry::file("end", "x")];
     let holes = Entry::file("holes", "abc").pax("GNU.sparse.size", "9000000").pax("GNU.sparse.map", "1,2,8000000,1");
     let entries = || mixed().into_iter().chain([holes.clone()]).chain(more.clone());
-    let folders = Bench::in_folders();
-    let expected = folders.unpack(entries()).await.unwrap();
+    let directories = Bench::in_directories();
+    let expected = directories.unpack(entries()).await.unwrap();
     let expected = describe(&expected.layers[0]);
     for kept_bytes in [300, 1000, 3000, 8000, 1 << 20] {
         let bench = Bench::full(Vec::new(), Limits { kept_bytes, ..limits() });
         let image = bench.unpack(entries()).await;
-        // What folders need is counted in a folder.
+        // What directories need is counted in a directory.
         let Ok(image) = image else { continue };
         let mut found = describe(&image.layers[0]);
         let mut expected = expected.clone();
@@ -189,8 +189,8 @@ async fn the_process_umask_does_not_matter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sparse_files_of_every_format() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("holes");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("holes");
     let file = fs::File::create(&path).unwrap();
     file.set_len(40 << 20).unwrap();
     // More pieces than fit into one GNU header.
@@ -209,7 +209,7 @@ async fn sparse_files_of_every_format() {
             .args(["--create", "--sparse"])
             .args(format)
             .arg("--directory")
-            .arg(folder.path())
+            .arg(directory.path())
             .args(["--file=-", "holes"])
             .output();
         let Ok(output) = output else { return };
@@ -230,8 +230,8 @@ async fn sparse_files_of_every_format() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_tar_dialect() {
-    let folder = tempfile::tempdir().unwrap();
-    let tree = folder.path().join("tree");
+    let directory = tempfile::tempdir().unwrap();
+    let tree = directory.path().join("tree");
     fs::create_dir_all(tree.join("a/b")).unwrap();
     fs::write(tree.join("a/b/file"), noise(5000)).unwrap();
     std::os::unix::fs::symlink("b/file", tree.join("a/link")).unwrap();
@@ -297,7 +297,7 @@ async fn whiteouts_take_overlays_form_in_any_order() {
 
 /// Found by thinking about a model for fuzzing: the whiteout went where the link leads.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whiteout_stays_in_its_folder_when_that_becomes_a_link() {
+async fn a_whiteout_stays_in_its_directory_when_that_becomes_a_link() {
     let bench = Bench::new();
     let image = bench
         .unpack([
@@ -317,15 +317,15 @@ async fn a_whiteout_stays_in_its_folder_when_that_becomes_a_link() {
 
 /// The layers as a container sees them.
 pub struct Mounted {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     pub root: std::path::PathBuf,
 }
 
 impl Mounted {
     pub fn new(image: &image_store::Image) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             fs::create_dir(&path).unwrap();
             path
         };
@@ -335,7 +335,7 @@ impl Mounted {
         let options = format!("xino=on,lowerdir={lower},upperdir={upper},workdir={work}");
         let options = std::ffi::CString::new(options).unwrap();
         rustix::mount::mount("overlay", &root, "overlay", rustix::mount::MountFlags::empty(), &*options).unwrap();
-        Self { _folder: folder, root }
+        Self { _directory: directory, root }
     }
 }
 
@@ -351,7 +351,7 @@ pub fn attributes(path: &Path) -> (u32, u32, u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folders_that_a_layer_does_not_describe_keep_their_attributes() {
+async fn directories_that_a_layer_does_not_describe_keep_their_attributes() {
     let base = Layer::of([
         Entry::dir("./").mode(0o755),
         Entry::dir("tmp").mode(0o1777).xattr("user.kept", "1"),
@@ -381,7 +381,7 @@ async fn folders_that_a_layer_does_not_describe_keep_their_attributes() {
     assert_eq!(attributes(&at("srv/deep")), (0o700, 30, 40));
     assert_eq!(attributes(&at("srv/deep/er")), (0o755, 0, 0));
     assert_eq!(attributes(&at("plain")), (0o755, 0, 0));
-    assert_eq!(attributes(&at("gone")), (0o755, 0, 0), "a new folder after a whiteout");
+    assert_eq!(attributes(&at("gone")), (0o755, 0, 0), "a new directory after a whiteout");
     assert_eq!(attributes(&at("hidden")), (0o700, 0, 0));
     assert!(at("tmp/middle").exists() && at("tmp/top").exists() && at("hidden/new").exists());
     assert!(!at("hidden/old").exists());

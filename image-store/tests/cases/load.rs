@@ -18,7 +18,7 @@ async fn load_path(bench: &Bench, path: &Path, reference: &str, lease: &str) -> 
 }
 
 async fn load(bench: &Bench, bytes: &[u8], reference: &str) -> Result<Image, PullError> {
-    let path = bench.folder.path().join("image.tar");
+    let path = bench.directory.path().join("image.tar");
     fs::write(&path, bytes).unwrap();
     load_path(bench, &path, reference, "task").await
 }
@@ -65,19 +65,19 @@ async fn every_form_and_every_compression() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_serves_as_well() {
+async fn a_directory_serves_as_well() {
     let bench = Bench::new();
-    let folder = bench.folder.path().join("layout");
+    let directory = bench.directory.path().join("layout");
     for entry in two_layers(Compression::Gzip).layout(json!({"org.opencontainers.image.ref.name": "1"})) {
-        entry.write_below(&folder);
+        entry.write_below(&directory);
     }
-    assert_two_layers(&load_path(&bench, &folder, NAME, "task").await.unwrap());
+    assert_two_layers(&load_path(&bench, &directory, NAME, "task").await.unwrap());
     // Its links lead nowhere else.
-    let secret = bench.folder.path().join("secret");
+    let secret = bench.directory.path().join("secret");
     fs::write(&secret, "[]").unwrap();
-    fs::remove_file(folder.join("index.json")).unwrap();
-    std::os::unix::fs::symlink("../secret", folder.join("index.json")).unwrap();
-    let error = load_path(&bench, &folder, NAME, "task").await.unwrap_err();
+    fs::remove_file(directory.join("index.json")).unwrap();
+    std::os::unix::fs::symlink("../secret", directory.join("index.json")).unwrap();
+    let error = load_path(&bench, &directory, NAME, "task").await.unwrap_err();
     assert!(error.to_string().contains("leads out") && !error.recoverable(), "{error}");
 }
 
@@ -161,7 +161,7 @@ async fn what_is_broken_or_hostile_is_refused_for_good() {
         ("leads out of the archive", with(Entry::symlink("link", "../../etc/passwd"))),
         ("leads out of the archive", with(Entry::symlink("link", "/etc/passwd"))),
         ("is there twice", with(Entry::file("manifest.json", "[]"))),
-        ("neither a file nor a folder", with(Entry::char_device("null", 1, 3))),
+        ("neither a file nor a directory", with(Entry::char_device("null", 1, 3))),
         ("diff id", archive(lying.saved(&[NAME]))),
         ("is missing", archive(changed)),
         ("ends in the middle", whole[..whole.len() / 2].to_vec()),

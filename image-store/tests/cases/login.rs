@@ -231,7 +231,7 @@ fn asked(bench: &Bench) -> Vec<String> {
     about.map(|request| request.method).collect()
 }
 
-/// What a registry agreed to is kept in memory only: another store on the same folder has to ask again.
+/// What a registry agreed to is kept in memory only: another store on the same directory has to ask again.
 async fn start_as(bench: &Bench, reference: &str, user: Option<(&str, &str)>) -> Result<Image, PullError> {
     let credentials = user.and_then(|(user, password)| credentials(user, password));
     let request = PullRequest { credentials, ..request(reference) };
@@ -348,8 +348,8 @@ async fn certificates_are_read_again_when_they_change() {
     };
     let other = DockerRegistry::start_tls_for_clients().unwrap();
     let reference = format!("{}/app:1", registry.host());
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
     let put = |from: &DockerRegistry| {
         for (source, name) in
             [(from.ca_file(), "ca"), (from.client_cert_file(), "cert"), (from.client_key_file(), "key")]

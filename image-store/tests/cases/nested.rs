@@ -13,16 +13,16 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{Bench, config, request, xattrs};
 
-/// An overlay in a temporary folder.
+/// An overlay in a temporary directory.
 struct Nested {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     merged: PathBuf,
 }
 
 impl Nested {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
         for name in ["lower", "upper", "work", "merged"] {
             fs::create_dir(at(name)).unwrap();
         }
@@ -34,20 +34,20 @@ impl Nested {
         );
         let data = std::ffi::CString::new(data).unwrap();
         mount("overlay", at("merged"), "overlay", MountFlags::empty(), data.as_c_str()).unwrap();
-        Self { merged: at("merged"), _folder: folder }
+        Self { merged: at("merged"), _directory: directory }
     }
 }
 
 impl Drop for Nested {
     fn drop(&mut self) {
-        // Nothing holds it any more than the folder, which then cannot be removed and says so.
+        // Nothing holds it any more than the directory, which then cannot be removed and says so.
         unmount(&self.merged, UnmountFlags::DETACH).ok();
     }
 }
 
 async fn pull_into(root: &Path, bench: &Bench, layers: Vec<Layer>) -> Image {
     // No image can be mounted from an overlay.
-    let store = Store::open(StoreConfig { layers: LayerFormat::Folder, ..config(root) }).unwrap();
+    let store = Store::open(StoreConfig { layers: LayerFormat::Directory, ..config(root) }).unwrap();
     let built = layers.into_iter().fold(image::Image::new(), image::Image::layer).build();
     store.acquire(request(&bench.push("nested:1", &built)), "task", Arc::new(Silent)).await.unwrap()
 }
@@ -91,7 +91,7 @@ async fn a_store_on_an_overlay_says_that_its_layers_must_be_copied() {
     let plain = pull_into(&nested.merged.join("plain"), &bench, vec![Layer::of([Entry::file("a", "x")])]).await;
     assert!(!plain.copy_only);
     // And where the marks are taken, nothing stands in for them.
-    let usual = pull_into(&bench.folder.path().join("usual"), &bench, layers()).await;
+    let usual = pull_into(&bench.directory.path().join("usual"), &bench, layers()).await;
     assert!(!usual.copy_only && usual.layers.len() == image.layers.len());
     assert!(fs::symlink_metadata(usual.layers[2].join("gone")).unwrap().file_type().is_char_device());
 }

@@ -1,4 +1,4 @@
-//! The same image by us and by umoci: the same tree, seen through a mount of our layers and in umoci's one folder.
+//! The same image by us and by umoci: the same tree, seen through a mount of our layers and in umoci's one directory.
 
 use std::{
     collections::BTreeMap,
@@ -16,15 +16,15 @@ use crate::{
     layers::{Mounted, attributes},
 };
 
-/// umoci's tree in a folder that goes away, where umoci is installed.
+/// umoci's tree in a directory that goes away, where umoci is installed.
 #[allow(clippy::print_stderr)]
 fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
-    let folder = tempfile::tempdir().unwrap();
-    let layout = folder.path().join("layout");
+    let directory = tempfile::tempdir().unwrap();
+    let layout = directory.path().join("layout");
     for entry in image.layout(json!({"org.opencontainers.image.ref.name": "test"})) {
         entry.write_below(&layout);
     }
-    let bundle = folder.path().join("bundle");
+    let bundle = directory.path().join("bundle");
     let output = Command::new("umoci")
         .args(["unpack", "--keep-dirlinks", "--image", &format!("{}:test", layout.display())])
         .arg(&bundle)
@@ -34,15 +34,15 @@ fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
         return None;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some((folder, bundle.join("rootfs")))
+    Some((directory, bundle.join("rootfs")))
 }
 
 /// Names of one file, for files that have several.
 fn groups(root: &Path) -> Vec<Vec<String>> {
     let mut groups: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
     let mut open = vec![root.to_owned()];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let meta = fs::symlink_metadata(&path).unwrap();
             if meta.is_dir() {
@@ -67,7 +67,7 @@ const KNOWN: &[(&str, &str)] =
 
 /// Compares the trees, apart from `known` differences: path and reason.
 async fn same(image: Built, known: &[(&str, &str)]) {
-    let Some((_folder, theirs)) = umoci(&image) else { return };
+    let Some((_directory, theirs)) = umoci(&image) else { return };
     let bench = Bench::new();
     let ours = bench.pull(&bench.push("test:1", &image)).await.unwrap();
     assert_eq!(attributes(&theirs), attributes(&ours.layers[0]), "the root");
@@ -163,8 +163,9 @@ async fn an_image_of_odd_entries_is_what_umoci_makes_of_it() {
 /// Files as distributions have them, packed by GNU tar.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_piece_of_a_distribution_is_what_umoci_makes_of_it() {
-    let folders = ["etc/alternatives", "usr/share/zoneinfo", "usr/share/doc/tar", "usr/lib/python3", "usr/share/perl5"];
-    let there = folders.iter().filter(|folder| Path::new("/").join(folder).is_dir());
+    let directories =
+        ["etc/alternatives", "usr/share/zoneinfo", "usr/share/doc/tar", "usr/lib/python3", "usr/share/perl5"];
+    let there = directories.iter().filter(|directory| Path::new("/").join(directory).is_dir());
     let output =
         Command::new("tar").args(["--create", "--format=pax", "--directory=/", "--file=-"]).args(there).output();
     let output = output.unwrap();

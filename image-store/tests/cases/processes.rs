@@ -14,8 +14,8 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn what_two_processes_want_is_fetched_once() {
     let world = World::new().await;
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("images");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("images");
     let (reference, built) = &world.images[0];
     world.registry.forget_requests();
     for (blob, _) in layers_of(built) {
@@ -35,8 +35,8 @@ async fn what_two_processes_want_is_fetched_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_goes_on_when_the_first_is_killed() {
     let world = World::new().await;
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("images");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("images");
     let (reference, built) = &world.images[0];
     let (blob, _) = &layers_of(built)[0];
     world.registry.forget_requests();

@@ -191,8 +191,8 @@ async fn unleased_images_go_after_their_delay() {
     assert_eq!((report.removed.len(), report.layers, report.next), (1, 1, None));
     assert!(report.removed[0].bytes > 0 && report.removed[0].pressure.is_none());
     assert!(!image.layers[0].exists());
-    for folder in ["images", "configs", "manifests", "layers", "leases", "trash"] {
-        assert_eq!(fs::read_dir(bench.root().join(folder)).unwrap().count(), 0, "{folder}");
+    for directory in ["images", "configs", "manifests", "layers", "leases", "trash"] {
+        assert_eq!(fs::read_dir(bench.root().join(directory)).unwrap().count(), 0, "{directory}");
     }
 }
 

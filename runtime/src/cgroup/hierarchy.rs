@@ -42,12 +42,12 @@ pub(crate) fn hierarchies(mode: Mode) -> io::Result<Vec<Hierarchy>> {
     }
 }
 
-fn is_v1(folder: &Path) -> bool {
+fn is_v1(directory: &Path) -> bool {
     const CGROUP_SUPER_MAGIC: u64 = 0x0027_e0eb;
-    rustix::fs::statfs(folder).is_ok_and(|found| found.f_type as u64 == CGROUP_SUPER_MAGIC)
+    rustix::fs::statfs(directory).is_ok_and(|found| found.f_type as u64 == CGROUP_SUPER_MAGIC)
 }
 
-/// The v1 hierarchies of a membership text (`/proc/self/cgroup`) that are mounted where everybody looks for them: in a folder with the names of
+/// The v1 hierarchies of a membership text (`/proc/self/cgroup`) that are mounted where everybody looks for them: in a directory with the names of
 /// all their controllers, or of one of them. The table of mounts would say it too, but grows with what runs on the machine.
 fn mounted(membership: &str, is_v1: impl Fn(&Path) -> bool) -> Vec<Hierarchy> {
     let hierarchy = |line: &str| {
@@ -71,7 +71,7 @@ pub(super) fn own_path(text: &str, controller: &str) -> Option<String> {
     })
 }
 
-/// A group's folder: an absolute path below the mount point.
+/// A group's directory: an absolute path below the mount point.
 pub(super) fn below(mount_point: &Path, path: &str) -> PathBuf {
     mount_point.join(path.trim_start_matches('/'))
 }

@@ -138,7 +138,7 @@ fn killed(record: &str, group: &Path, since: Duration) -> Option<Victim> {
     let (rest, _) = rest.rsplit_once(",uid=")?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
     let (path, name) = rest.split_once(",task=")?;
-    // The group's path on the host ends with its path in the hierarchy, or with that of a folder above.
+    // The group's path on the host ends with its path in the hierarchy, or with that of a directory above.
     let ours = Path::new(path).ancestors().any(|path| !path.as_os_str().is_empty() && group.ends_with(path));
     if ours { Some(Victim { name: name.to_owned(), pid: pid.parse().ok()? }) } else { None }
 }

@@ -56,7 +56,9 @@ fn kill_frozen(group: &Path, processes: &[ProcessRef]) -> io::Result<()> {
 
 /// Thaws a v1 group and the groups below it, which can be frozen by themselves.
 pub(super) fn thaw(group: &Path) -> io::Result<()> {
-    folders_below(group)?.iter().try_for_each(|folder| write_existing(&folder.join("freezer.state"), "THAWED"))
+    directories_below(group)?
+        .iter()
+        .try_for_each(|directory| write_existing(&directory.join("freezer.state"), "THAWED"))
 }
 
 fn write_existing(path: &Path, text: &str) -> io::Result<()> {
@@ -69,8 +71,8 @@ fn write_existing(path: &Path, text: &str) -> io::Result<()> {
 /// The processes of a group and of all groups below; none when there is no such group.
 pub(crate) fn processes_below(group: &Path) -> io::Result<Vec<ProcessRef>> {
     let mut found = Vec::new();
-    for folder in folders_below(group)? {
-        let text = match fs::read_to_string(folder.join("cgroup.procs")) {
+    for directory in directories_below(group)? {
+        let text = match fs::read_to_string(directory.join("cgroup.procs")) {
             Ok(text) => text,
             Err(error) if gone(&error) => continue,
             Err(error) => return Err(error),
@@ -88,11 +90,11 @@ pub(crate) fn processes_below(group: &Path) -> io::Result<Vec<ProcessRef>> {
 }
 
 /// A group and the groups below it, parents first; none when it does not exist.
-fn folders_below(group: &Path) -> io::Result<Vec<PathBuf>> {
+fn directories_below(group: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![group.to_owned()];
-    while let Some(folder) = open.pop() {
-        let entries = match fs::read_dir(&folder) {
+    while let Some(directory) = open.pop() {
+        let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) if gone(&error) => continue,
             Err(error) => return Err(error),
@@ -103,7 +105,7 @@ fn folders_below(group: &Path) -> io::Result<Vec<PathBuf>> {
                 open.push(entry.path());
             }
         }
-        found.push(folder);
+        found.push(directory);
     }
     Ok(found)
 }
@@ -114,21 +116,21 @@ fn gone(error: &io::Error) -> bool {
 
 /// Removes a group and the groups below it; none is fine.
 pub(crate) fn remove_group(group: &Path) -> Result<(), RuntimeError> {
-    remove_folders(group, true)
+    remove_directories(group, true)
 }
 
 /// Removes the groups below a group that stays.
 pub(super) fn remove_children(group: &Path) -> Result<(), RuntimeError> {
-    remove_folders(group, false)
+    remove_directories(group, false)
 }
 
-fn remove_folders(group: &Path, itself: bool) -> Result<(), RuntimeError> {
-    let mut folders = folders_below(group).context(|| format!("looking into {}", group.display()))?;
-    if !itself && !folders.is_empty() {
-        folders.remove(0);
+fn remove_directories(group: &Path, itself: bool) -> Result<(), RuntimeError> {
+    let mut directories = directories_below(group).context(|| format!("looking into {}", group.display()))?;
+    if !itself && !directories.is_empty() {
+        directories.remove(0);
     }
-    for folder in folders.iter().rev() {
-        remove_folder(folder).context(|| format!("removing the control group {}", folder.display()))?;
+    for directory in directories.iter().rev() {
+        remove_directory(directory).context(|| format!("removing the control group {}", directory.display()))?;
     }
     Ok(())
 }
@@ -138,25 +140,25 @@ const TRIES: u32 = 20;
 
 /// Removes one group. One that seems to have processes is tried again: the kernel can see a process leave its group a
 /// moment after it told of its end. One that keeps them is somebody else's by now (a successor's) and stays.
-fn remove_folder(folder: &Path) -> io::Result<()> {
+fn remove_directory(directory: &Path) -> io::Result<()> {
     for _ in 0..TRIES {
-        match rustix::fs::rmdir(folder) {
+        match rustix::fs::rmdir(directory) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::BUSY) => wait_for_change(folder)?,
+            Err(Errno::BUSY) => wait_for_change(directory)?,
             Err(error) => return Err(error.into()),
         }
     }
-    if processes_below(folder)?.is_empty() {
+    if processes_below(directory)?.is_empty() {
         return Err(Errno::BUSY.into());
     }
-    tracing::warn!(group = %folder.display(), "a control group that is used by others stays");
+    tracing::warn!(group = %directory.display(), "a control group that is used by others stays");
     Ok(())
 }
 
 /// Waits until the group's population changes, a few milliseconds at most.
-fn wait_for_change(folder: &Path) -> io::Result<()> {
+fn wait_for_change(directory: &Path) -> io::Result<()> {
     let limit = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-    match fs::File::open(folder.join("cgroup.events")) {
+    match fs::File::open(directory.join("cgroup.events")) {
         Ok(events) => poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&limit)).map(drop)?,
         Err(_) => poll(&mut [], Some(&limit)).map(drop)?,
     }

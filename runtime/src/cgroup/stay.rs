@@ -52,7 +52,7 @@ impl Stay {
             return Ok(Self { home: Vec::new(), late: Vec::new() });
         }
         let home = open_home().context(|| "looking at our own control groups".to_owned())?;
-        let folders: Vec<PathBuf> = groups
+        let directories: Vec<PathBuf> = groups
             .members
             .iter()
             .map(|group| match &placement.cpuset_v1 {
@@ -61,17 +61,17 @@ impl Stay {
                 _ => group.path.clone(),
             })
             .collect();
-        for (folder, group) in folders.iter().zip(&groups.members) {
+        for (directory, group) in directories.iter().zip(&groups.members) {
             let make = || match group.holds("cpuset") {
-                true => fs::create_dir_all(folder).and_then(|()| hierarchy::inherit_cpuset(folder)),
-                false => fs::create_dir_all(folder),
+                true => fs::create_dir_all(directory).and_then(|()| hierarchy::inherit_cpuset(directory)),
+                false => fs::create_dir_all(directory),
             };
-            make().context(|| format!("making the control group {}", folder.display()))?;
+            make().context(|| format!("making the control group {}", directory.display()))?;
         }
         let mut late = Vec::new();
         for (controller, file, value) in settings(limits, groups.count_swap(), rules) {
             let at = groups.members.iter().position(|group| group.holds(controller));
-            let path = at.map(|at| folders[at].join(file)).ok_or_else(|| RuntimeError::Io {
+            let path = at.map(|at| directories[at].join(file)).ok_or_else(|| RuntimeError::Io {
                 action: format!("limiting {controller}"),
                 source: io::Error::other("no control group hierarchy of that name is mounted"),
             })?;
@@ -83,7 +83,7 @@ impl Stay {
                 setting.write()?;
             }
         }
-        join(&folders).context(|| "joining the container's control groups".to_owned())?;
+        join(&directories).context(|| "joining the container's control groups".to_owned())?;
         Ok(Self { home, late })
     }
 

@@ -168,7 +168,9 @@ fn candidates(program: &str, path: &str) -> Vec<String> {
     if program.is_empty() {
         return Vec::new();
     }
-    path.split(':').map(|folder| format!("{}/{program}", if folder.is_empty() { "." } else { folder })).collect()
+    path.split(':')
+        .map(|directory| format!("{}/{program}", if directory.is_empty() { "." } else { directory }))
+        .collect()
 }
 
 fn not_found(program: &str, path: &str) -> StartError {
@@ -182,7 +184,9 @@ fn not_executable(program: &str, file: &str, error: &io::Error) -> StartError {
             "the file is there, but the interpreter or dynamic loader that it names is not".to_owned()
         }
         Some(libc::ENOEXEC) => "not a program for this machine, and not a script that begins with #!".to_owned(),
-        Some(libc::EACCES) => "permission denied: a folder, not marked as executable, or on a noexec mount".to_owned(),
+        Some(libc::EACCES) => {
+            "permission denied: a directory, not marked as executable, or on a noexec mount".to_owned()
+        }
         _ => error.to_string(),
     };
     let at = if program == file { String::new() } else { format!(" ({file})") };

@@ -1,6 +1,6 @@
 //! libcontainer, and nothing of it anywhere else.
 //!
-//! Building a container runs ordinary Rust in forked processes and changes the state of its caller (working folder,
+//! Building a container runs ordinary Rust in forked processes and changes the state of its caller (working directory,
 //! dumpable flag), so it is done by a process that ends right afterwards: the monitor's creator. The container's first
 //! process becomes the monitor's child (`as_sibling`). What libcontainer does not do, or not in the right order, our
 //! executor does as the last thing before the command (`launch`).
@@ -33,9 +33,9 @@ use executor::LaunchExecutor;
 /// What a container is built from.
 pub(crate) struct Parts<'a> {
     pub id: &'a ContainerId,
-    /// Folder of libcontainer's own state.
+    /// Directory of libcontainer's own state.
     pub state: &'a Path,
-    /// Folder that the spec is written to.
+    /// Directory that the spec is written to.
     pub bundle: &'a Path,
     pub spec: &'a Spec,
     /// Standard input, output and error; a terminal's socket instead when the spec asks for a terminal.

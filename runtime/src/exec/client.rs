@@ -57,7 +57,7 @@ pub struct ExecOptions {
     /// Runs as another user.
     #[serde(default)]
     pub user: Option<OtherUser>,
-    /// Absolute path of another working folder, which the command's user must be able to enter.
+    /// Absolute path of another working directory, which the command's user must be able to enter.
     #[serde(default)]
     pub cwd: Option<String>,
     /// Runs a program of another image, in the container's namespaces, with the container's root at `/task`.

@@ -49,7 +49,7 @@ pub(super) struct Entry {
     pub apparmor: Option<String>,
     pub user: ResolvedUser,
     pub cwd: String,
-    /// Another folder, to be entered with the user's own rights.
+    /// Another directory, to be entered with the user's own rights.
     pub other_cwd: Option<String>,
     /// Another root, with programs.
     pub tools: Option<ToolsRoot>,
@@ -65,8 +65,8 @@ pub(super) struct Entry {
 pub(super) struct ToolsRoot {
     pub layers: Vec<PathBuf>,
     /// For the places where the container's parts go.
-    pub folder: PathBuf,
-    /// An empty folder to mount it on.
+    pub directory: PathBuf,
+    /// An empty directory to mount it on.
     pub target: PathBuf,
 }
 
@@ -89,7 +89,7 @@ impl Entry {
         let apparmor = self.apparmor.as_deref().map_or(Ok(()), crate::apparmor::confine_at_exec);
         apparmor.map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.groups).map_err(step("joining the container's control groups"))?;
-        let tools = self.tools.as_ref().map(|tools| Tools::mount(&tools.layers, &tools.folder, &tools.target));
+        let tools = self.tools.as_ref().map(|tools| Tools::mount(&tools.layers, &tools.directory, &tools.target));
         let tools = tools.transpose().map_err(|error| format!("the image of the tools: {error}"))?;
         move_into_thread_name_spaces(self.init.pidfd.as_fd(), self.namespaces)
             .map_err(|error| step("joining the container's namespaces")(error.into()))?;
@@ -102,12 +102,12 @@ impl Entry {
         if let Some(tools) = tools {
             tools.enter().map_err(step("going to the tools"))?;
         } else if self.other_cwd.is_none() {
-            enter_folder(&self.cwd).map_err(|error| format!("working folder {}: {error}", self.cwd))?;
+            enter_directory(&self.cwd).map_err(|error| format!("working directory {}: {error}", self.cwd))?;
         }
         become_user(&self.user).map_err(step("becoming the container's user"))?;
-        if let Some(folder) = &self.other_cwd {
-            as_the_command(self.launch.kept_capabilities(), || enter_folder(folder))
-                .map_err(|error| format!("working folder {folder}: {error}"))?;
+        if let Some(directory) = &self.other_cwd {
+            as_the_command(self.launch.kept_capabilities(), || enter_directory(directory))
+                .map_err(|error| format!("working directory {directory}: {error}"))?;
         }
         self.launch.restrict().map_err(|error| error.to_string())?;
         let (mut ready, unready) = io::pipe().map_err(step("making a pipe"))?;
@@ -176,9 +176,9 @@ fn give_pipe(pipe: &OwnedFd, uid: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn enter_folder(cwd: &str) -> io::Result<()> {
+fn enter_directory(cwd: &str) -> io::Result<()> {
     std::env::set_current_dir(cwd)?;
-    // A link of procfs can lead to a folder that is not in the container.
+    // A link of procfs can lead to a directory that is not in the container.
     let reached = getcwd(Vec::new())?;
     if reached.to_bytes().starts_with(b"/") { Ok(()) } else { Err(io::Error::other("it is outside of the container")) }
 }

@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a container whose first process is ending may take to do so: the kernel ends all others before it.
 const END_OF_CONTAINER: Duration = Duration::from_millis(200);
 
-/// The role `exec`: the argument is the task's folder. Called before the process has any other thread.
+/// The role `exec`: the argument is the task's directory. Called before the process has any other thread.
 pub fn exec_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let Some(task) = args.into_iter().next().map(PathBuf::from) else {
         return ExitCode::from(2);
@@ -177,7 +177,7 @@ fn entry(
         launch.no_new_privileges = true;
         launch.env.retain(|(name, _)| name != "PATH");
         launch.env.extend(image.path.map(|path| ("PATH".to_owned(), path)));
-        ToolsRoot { layers: image.layers, folder: task.file("tools"), target: task.file("rootfs") }
+        ToolsRoot { layers: image.layers, directory: task.file("tools"), target: task.file("rootfs") }
     });
     if request.terminal.is_some() && !launch.env.iter().any(|(name, _)| name == "TERM") {
         launch.env.push(("TERM".to_owned(), "xterm".to_owned()));

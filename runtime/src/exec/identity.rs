@@ -42,7 +42,7 @@ pub(super) fn become_other(
     if other.name.is_empty() || other.name.starts_with(':') {
         return Err(IdentityError::NoUser(other.name.clone()));
     }
-    let root = Root::of_process(init).map_err(|error| IdentityError::File("root folder", error))?;
+    let root = Root::of_process(init).map_err(|error| IdentityError::File("root directory", error))?;
     let read = |path: &'static str| {
         root.read(path, MAX_USER_FILE).map(Option::unwrap_or_default).map_err(|error| IdentityError::File(path, error))
     };

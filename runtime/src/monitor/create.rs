@@ -232,7 +232,7 @@ fn resolve_user(plan: &ContainerPlan, root: &Root) -> Result<ResolvedUser, Start
     Ok(user::resolve(&plan.user, &plan.groups, &read("/etc/passwd")?, &read("/etc/group")?)?)
 }
 
-/// Makes what must be there in the image: the folders that everything else stands on, the working folder, the places of
+/// Makes what must be there in the image: the directories that everything else stands on, the working directory, the places of
 /// mounts, which libcontainer does not make behind dangling links, and the small files.
 fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root, sources: &Sources) -> Result<(), StartError> {
     for name in ["dev", "proc", "sys"] {
@@ -243,7 +243,7 @@ fn prepare_paths(task: &TaskDir, plan: &ContainerPlan, root: &Root, sources: &So
         move |error: io::Error| StartError::invalid(format!("making {path} in the container: {error}"))
     };
     if !plan.cwd.starts_with('/') {
-        return Err(StartError::invalid(format!("working folder {:?}: an absolute path is needed", plan.cwd)));
+        return Err(StartError::invalid(format!("working directory {:?}: an absolute path is needed", plan.cwd)));
     }
     root.make_dirs(Path::new(&plan.cwd)).map_err(in_image(&plan.cwd))?;
     let make_files = || -> io::Result<()> {
@@ -298,12 +298,12 @@ fn writable_paths(plan: &ContainerPlan, root: &Root) -> Result<Vec<(String, Path
         .iter()
         .filter(|volume| !mounted(volume))
         .map(|volume| {
-            let folder = root
+            let directory = root
                 .make_dirs(Path::new(volume))
-                .and_then(|folder| check_place(root, Path::new(volume)).map(|()| folder))
-                .and_then(|folder| fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())))
+                .and_then(|directory| check_place(root, Path::new(volume)).map(|()| directory))
+                .and_then(|directory| fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())))
                 .map_err(|error| StartError::invalid(format!("volume {volume} of the image: {error}")))?;
-            Ok((volume.clone(), folder))
+            Ok((volume.clone(), directory))
         })
         .collect()
 }

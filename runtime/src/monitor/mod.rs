@@ -87,7 +87,7 @@ impl Args {
     }
 }
 
-/// The role `monitor`: `args` are the task's folder, the data folder, and the addresses of an empty mount namespace and of the layers that
+/// The role `monitor`: `args` are the task's directory, the data directory, and the addresses of an empty mount namespace and of the layers that
 /// are mounted images. Called before the process has any other thread.
 pub fn monitor_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let Some(args) = Args::of(args) else { return ExitCode::from(2) };
@@ -139,7 +139,7 @@ fn serve(args: Args) -> Result<Started, StartError> {
     let own = record(()).context(|| "looking at our own process".to_owned())?;
     failpoint::at("monitor-before-record");
     task.commit(MONITOR, &own)?;
-    let_go_of_lock().context(|| "letting go of the folder".to_owned())?;
+    let_go_of_lock().context(|| "letting go of the directory".to_owned())?;
     let plan: Essentials =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
     let outputs = output::Outputs::open(&plan.output)?;
@@ -185,7 +185,7 @@ fn serve(args: Args) -> Result<Started, StartError> {
     }
 }
 
-/// Standard input is the folder under its lock. We can be found now, so whoever wants to remove the folder need not wait any more.
+/// Standard input is the directory under its lock. We can be found now, so whoever wants to remove the directory need not wait any more.
 fn let_go_of_lock() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stdin(&File::open("/dev/null")?)?)
 }

@@ -37,7 +37,7 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// Listens in the task's folder, whose path can be longer than a socket's address.
+    /// Listens in the task's directory, whose path can be longer than a socket's address.
     pub fn listen(task: &TaskDir) -> Result<Self, RuntimeError> {
         let bind = || -> io::Result<UnixListener> {
             std::env::set_current_dir(task.path())?;

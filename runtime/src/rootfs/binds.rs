@@ -25,7 +25,7 @@ use crate::{
     sys::make_private,
 };
 
-/// Makes the binds of a spec that need not be the engine's, and takes them out of it. A source in the folder `own` is a mount that nobody
+/// Makes the binds of a spec that need not be the engine's, and takes them out of it. A source in the directory `own` is a mount that nobody
 /// else needs.
 pub(crate) fn make_binds(root: &Root, own: &Path, spec: &mut Spec) -> Result<(), StartError> {
     let propagation = spec.linux().as_ref().and_then(|linux| linux.rootfs_propagation().as_deref());
@@ -79,8 +79,8 @@ impl<'a> Bind<'a> {
     /// Makes it, unless the place where it would stand is not `free`.
     fn make(&self, root: &Root, own: &Path, free: impl Fn(&Path) -> bool) -> std::io::Result<bool> {
         let tree = self.tree(own)?;
-        let is_folder = FileType::from_raw_mode(fstat(&tree)?.st_mode) == FileType::Directory;
-        if is_folder {
+        let is_directory = FileType::from_raw_mode(fstat(&tree)?.st_mode) == FileType::Directory;
+        if is_directory {
             root.make_dirs(self.destination).map(drop)?
         } else {
             root.make_file(self.destination)?

@@ -26,9 +26,9 @@ use crate::sys;
 pub(crate) struct EmptyMounts(OwnedFd);
 
 impl EmptyMounts {
-    /// Makes one. `folder` is any folder; it is as before afterwards.
-    pub fn make(folder: &Path) -> io::Result<Self> {
-        thread::scope(|scope| scope.spawn(|| empty(folder)).join())
+    /// Makes one. `directory` is any directory; it is as before afterwards.
+    pub fn make(directory: &Path) -> io::Result<Self> {
+        thread::scope(|scope| scope.spawn(|| empty(directory)).join())
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             .map(Self)
     }
@@ -55,15 +55,15 @@ impl EmptyMounts {
 }
 
 /// Empties a mount namespace of the calling thread's own.
-fn empty(folder: &Path) -> io::Result<OwnedFd> {
+fn empty(directory: &Path) -> io::Result<OwnedFd> {
     sys::unshare_mounts()?;
     // What is unmounted here must stay on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let namespace = open("/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
     // The file system itself has room for its root alone and is read-only, not only the way to it.
-    mount("tmpfs", folder, "tmpfs", flags, Some(c"mode=555,nr_inodes=1"))?;
-    chdir(folder)?;
+    mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=555,nr_inodes=1"))?;
+    chdir(directory)?;
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     Ok(namespace)
@@ -83,13 +83,13 @@ mod tests {
             println!("skipped: a mount namespace needs root");
             return;
         }
-        let folder = tempfile::tempdir().unwrap();
-        let empty = EmptyMounts::make(folder.path()).unwrap();
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the folder is as before");
+        let directory = tempfile::tempdir().unwrap();
+        let empty = EmptyMounts::make(directory.path()).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the directory is as before");
         let address = empty.address().unwrap();
         thread::scope(|scope| {
             let inside = || {
-                // A namespace can be left by a thread that shares its root and working folder with no other.
+                // A namespace can be left by a thread that shares its root and working directory with no other.
                 sys::unshare_mounts().unwrap();
                 EmptyMounts::at(&address).unwrap().enter().unwrap();
                 mount_remount("/", MountFlags::BIND, c"").unwrap();

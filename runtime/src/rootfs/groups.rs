@@ -17,17 +17,17 @@ use crate::{
     sys::make_private,
 };
 
-/// The tree. `folder`, which is made for it, is a place to put it together: only what is attached can be mounted on before Linux 6.15.
-pub(crate) fn tree_of_groups(view: &GroupsView<'_>, folder: &Path) -> Result<OwnedFd, RuntimeError> {
+/// The tree. `directory`, which is made for it, is a place to put it together: only what is attached can be mounted on before Linux 6.15.
+pub(crate) fn tree_of_groups(view: &GroupsView<'_>, directory: &Path) -> Result<OwnedFd, RuntimeError> {
     let make = || -> io::Result<OwnedFd> {
-        fs::create_dir_all(folder)?;
+        fs::create_dir_all(directory)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        mount("tmpfs", folder, "tmpfs", flags, Some(c"mode=755"))?;
+        mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=755"))?;
         for (name, group) in view.groups {
-            tree::attach(&tree::copy(group)?, &folder.join(name))?;
+            tree::attach(&tree::copy(group)?, &directory.join(name))?;
         }
-        let tree = tree::copy(folder)?;
-        unmount(folder, UnmountFlags::DETACH)?;
+        let tree = tree::copy(directory)?;
+        unmount(directory, UnmountFlags::DETACH)?;
         make_private(tree.as_fd(), view.readonly)?;
         Ok(tree)
     };

@@ -18,7 +18,7 @@ use rustix::{
 
 use crate::process::ProcessRef;
 
-/// The root folder of a container's file system.
+/// The root directory of a container's file system.
 #[derive(Debug)]
 pub(crate) struct Root(OwnedFd);
 
@@ -65,7 +65,7 @@ impl Root {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Makes sure that `name`, directly below the root, is a folder and not a link.
+    /// Makes sure that `name`, directly below the root, is a directory and not a link.
     pub fn real_dir(&self, name: &str) -> io::Result<()> {
         match mkdirat(&self.0, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => Ok(()),
@@ -76,7 +76,7 @@ impl Root {
                     kind => Err(io::Error::new(
                         io::ErrorKind::NotADirectory,
                         format!(
-                            "the image's /{name} is not a folder but a {kind:?}, which a container cannot be built on"
+                            "the image's /{name} is not a directory but a {kind:?}, which a container cannot be built on"
                         ),
                     )),
                 }
@@ -98,12 +98,12 @@ impl Root {
         Ok(Path::new("/").join(below))
     }
 
-    /// Makes a folder and what leads to it, following links, dangling ones too.
+    /// Makes a directory and what leads to it, following links, dangling ones too.
     pub fn make_dirs(&self, path: &Path) -> io::Result<OwnedFd> {
         self.make(path, 0)
     }
 
-    /// Makes an empty file, and the folders that lead to it, unless something is there.
+    /// Makes an empty file, and the directories that lead to it, unless something is there.
     pub fn make_file(&self, path: &Path) -> io::Result<()> {
         self.make_file_below(path, 0)
     }
@@ -117,11 +117,11 @@ impl Root {
             other => return Ok(other?),
         }
         let (parent, name) = split(path)?;
-        let folder = self.make(&parent, links)?;
-        match mkdirat(&folder, &name, Mode::from_raw_mode(0o755)) {
+        let directory = self.make(&parent, links)?;
+        match mkdirat(&directory, &name, Mode::from_raw_mode(0o755)) {
             Ok(()) => Ok(self.resolve(path, OFlags::PATH | OFlags::DIRECTORY)?),
             // Something is there and yet leads nowhere: a dangling link.
-            Err(Errno::EXIST) => self.make(&self.link_target(&folder, &parent, &name)?, links + 1),
+            Err(Errno::EXIST) => self.make(&self.link_target(&directory, &parent, &name)?, links + 1),
             Err(error) => Err(error.into()),
         }
     }
@@ -135,18 +135,18 @@ impl Root {
             other => return Ok(other.map(drop)?),
         }
         let (parent, name) = split(path)?;
-        let folder = self.make(&parent, links)?;
+        let directory = self.make(&parent, links)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(&folder, &name, flags, Mode::from_raw_mode(0o644)) {
+        match rustix::fs::openat(&directory, &name, flags, Mode::from_raw_mode(0o644)) {
             Ok(_) => Ok(()),
-            Err(Errno::EXIST) => self.make_file_below(&self.link_target(&folder, &parent, &name)?, links + 1),
+            Err(Errno::EXIST) => self.make_file_below(&self.link_target(&directory, &parent, &name)?, links + 1),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Where a link leads, as a path from the root. `..` behind it is resolved by the kernel, in the root.
-    fn link_target(&self, folder: &OwnedFd, parent: &Path, name: &Path) -> io::Result<PathBuf> {
-        let target = readlinkat(folder, name, Vec::new())?;
+    fn link_target(&self, directory: &OwnedFd, parent: &Path, name: &Path) -> io::Result<PathBuf> {
+        let target = readlinkat(directory, name, Vec::new())?;
         let target = Path::new(std::ffi::OsStr::from_bytes(target.to_bytes()));
         Ok(parent.join(target))
     }
@@ -169,41 +169,41 @@ mod tests {
     use super::*;
 
     fn root() -> (tempfile::TempDir, Root) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = Root::open(folder.path()).expect("a root");
-        (folder, root)
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = Root::open(directory.path()).expect("a root");
+        (directory, root)
     }
 
     #[test]
-    fn folders_and_files_are_made_through_dangling_links_and_never_outside() {
-        let (folder, root) = root();
-        let outside = tempfile::tempdir().expect("a folder");
-        symlink("/run", folder.path().join("var-run")).expect("a link");
-        symlink("../../../../escape", folder.path().join("up")).expect("a link");
-        symlink(outside.path(), folder.path().join("abs")).expect("a link");
-        symlink("loop", folder.path().join("loop")).expect("a link");
+    fn directories_and_files_are_made_through_dangling_links_and_never_outside() {
+        let (directory, root) = root();
+        let outside = tempfile::tempdir().expect("a directory");
+        symlink("/run", directory.path().join("var-run")).expect("a link");
+        symlink("../../../../escape", directory.path().join("up")).expect("a link");
+        symlink(outside.path(), directory.path().join("abs")).expect("a link");
+        symlink("loop", directory.path().join("loop")).expect("a link");
         root.make_dirs(Path::new("/var-run/app/deep")).expect("made");
-        assert!(folder.path().join("run/app/deep").is_dir());
+        assert!(directory.path().join("run/app/deep").is_dir());
         root.make_dirs(Path::new("/up/x")).expect("made");
-        assert!(folder.path().join("escape/x").is_dir());
+        assert!(directory.path().join("escape/x").is_dir());
         root.make_file(Path::new("/abs/file")).expect("made");
         assert!(!outside.path().join("file").exists());
-        assert!(folder.path().join(outside.path().strip_prefix("/").expect("absolute")).join("file").is_file());
+        assert!(directory.path().join(outside.path().strip_prefix("/").expect("absolute")).join("file").is_file());
         assert!(root.make_dirs(Path::new("/loop/x")).is_err());
         let real = |path: &str| root.real_path(Path::new(path)).expect("there");
         assert_eq!((real("/var-run/app"), real("/up"), real("/")), ("/run/app".into(), "/escape".into(), "/".into()));
         assert!(root.real_path(Path::new("/none")).is_err());
         root.make_file(Path::new("/var-run/app/resolv.conf")).expect("made");
         root.make_file(Path::new("/var-run/app/resolv.conf")).expect("already there");
-        assert!(folder.path().join("run/app/resolv.conf").is_file());
+        assert!(directory.path().join("run/app/resolv.conf").is_file());
     }
 
     #[test]
     fn reading_is_bounded_stays_inside_and_takes_regular_files_only() {
-        let (folder, root) = root();
-        fs::create_dir(folder.path().join("etc")).expect("made");
-        fs::write(folder.path().join("etc/group"), "x".repeat(100)).expect("written");
-        symlink("/etc/shadow", folder.path().join("etc/passwd")).expect("a link");
+        let (directory, root) = root();
+        fs::create_dir(directory.path().join("etc")).expect("made");
+        fs::write(directory.path().join("etc/group"), "x".repeat(100)).expect("written");
+        symlink("/etc/shadow", directory.path().join("etc/passwd")).expect("a link");
         assert_eq!(root.read("/etc/passwd", 1000).expect("read"), None, "the host's file is not seen");
         assert_eq!(root.read("/etc/group", 1000).expect("read").map(|text| text.len()), Some(100));
         assert!(root.read("/etc/group", 99).is_err());
@@ -212,9 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_no_real_folder() {
-        let (folder, root) = root();
-        symlink("/tmp", folder.path().join("dev")).expect("a link");
+    fn a_link_is_no_real_directory() {
+        let (directory, root) = root();
+        symlink("/tmp", directory.path().join("dev")).expect("a link");
         assert!(root.real_dir("dev").is_err());
         root.real_dir("proc").expect("made");
         root.real_dir("proc").expect("still there");

@@ -1,4 +1,4 @@
-//! A container's layers: folders, and files that hold an EROFS file system and are mounted.
+//! A container's layers: directories, and files that hold an EROFS file system and are mounted.
 //!
 //! Every mount of such a file has pages in memory of its own, whatever other mounts of it have. So the plugin mounts each once and containers are
 //! made over that; what finds no mount of the plugin's (a successor took over) makes its own. No mount is ever attached anywhere.
@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::error::{Context, RuntimeError};
 
-/// A layer's files, open as a folder.
+/// A layer's files, open as a directory.
 pub(super) fn open_layer(path: &Path) -> io::Result<OwnedFd> {
     let found = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     match FileType::from_raw_mode(fstat(&found)?.st_mode) {
@@ -62,7 +62,7 @@ impl MountedImages {
     /// How a process that is started from this one finds the mounts of those of the layers that are images; nothing if none is. Mounts what is
     /// not yet; what fails is left to that process, which tells why.
     ///
-    /// Short, however many they are: a folder of descriptors, and for each layer the number there of its mount and its device, which no other
+    /// Short, however many they are: a directory of descriptors, and for each layer the number there of its mount and its device, which no other
     /// mount has.
     pub fn address(&self, layers: &[PathBuf]) -> Option<String> {
         let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,9 +127,9 @@ pub(crate) struct Layers {
 impl Layers {
     /// Finds the plugin's mounts at their address, or makes them.
     pub fn open(layers: &[PathBuf], address: Option<&str>) -> Result<Self, RuntimeError> {
-        let (folder, numbers) = address.and_then(|address| address.split_once(' ')).unwrap_or_default();
+        let (directory, numbers) = address.and_then(|address| address.split_once(' ')).unwrap_or_default();
         let mut numbers = numbers.split(',');
-        // One for each layer; those of folders are empty.
+        // One for each layer; those of directories are empty.
         let mut next = || numbers.next().unwrap_or_default();
         let (mut paths, mut roots) = (Vec::with_capacity(layers.len()), Vec::new());
         for layer in layers {
@@ -138,7 +138,7 @@ impl Layers {
                 if image(layer)?.is_none() {
                     return Ok(layer.clone());
                 }
-                let root = at(folder, number).map_or_else(|| mount_image(layer), Ok)?;
+                let root = at(directory, number).map_or_else(|| mount_image(layer), Ok)?;
                 let path = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
                 roots.push(root);
                 Ok(path)
@@ -148,17 +148,17 @@ impl Layers {
         Ok(Self { paths, _roots: roots })
     }
 
-    /// Folders, and names of descriptors.
+    /// Directories, and names of descriptors.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 }
 
 /// A mount of an address, unless who gave it is gone.
-fn at(folder: &str, number: &str) -> Option<OwnedFd> {
+fn at(directory: &str, number: &str) -> Option<OwnedFd> {
     let (name, device) = number.split_once(':')?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let found = open(Path::new(folder).join(name), flags, Mode::empty()).ok()?;
+    let found = open(Path::new(directory).join(name), flags, Mode::empty()).ok()?;
     // Its process may have ended, and another one may have its number.
     (fstat(&found).ok()?.st_dev.to_string() == device).then_some(found)
 }
@@ -170,9 +170,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_stay_what_they_are_and_other_files_are_no_layers() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+    fn directories_stay_what_they_are_and_other_files_are_no_layers() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("layer")).unwrap();
         fs::write(at("layer/file"), "").unwrap();
         fs::write(at("no-image"), "x").unwrap();
@@ -193,16 +193,16 @@ mod tests {
     #[test]
     fn nothing_else_is_taken_for_a_mount() {
         let root = open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let (folder, number) = (format!("/proc/{}/fd", process::id()), root.as_raw_fd());
+        let (directory, number) = (format!("/proc/{}/fd", process::id()), root.as_raw_fd());
         let device = fstat(&root).unwrap().st_dev;
-        assert!(at(&folder, &format!("{number}:{device}")).is_some());
+        assert!(at(&directory, &format!("{number}:{device}")).is_some());
         for wrong in [format!("{number}:{device}0"), number.to_string(), format!("9999:{device}"), String::new()] {
-            assert!(at(&folder, &wrong).is_none(), "{wrong}");
+            assert!(at(&directory, &wrong).is_none(), "{wrong}");
         }
         assert!(at("", &format!("{number}:{device}")).is_none());
         // Whoever held it has let go.
         drop(root);
-        assert!(at(&folder, &format!("{number}:{device}")).is_none());
+        assert!(at(&directory, &format!("{number}:{device}")).is_none());
     }
 
     #[test]

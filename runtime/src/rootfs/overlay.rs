@@ -28,10 +28,10 @@ use crate::error::{Context, RuntimeError};
 const OPTIONS: [(&str, &str); 5] =
     [("metacopy", "off"), ("redirect_dir", "nofollow"), ("index", "off"), ("nfs_export", "off"), ("xino", "on")];
 
-/// An overlay's folders, open.
+/// An overlay's directories, open.
 pub(super) struct Stack {
     lower: Vec<OwnedFd>,
-    /// Where changes go, and the kernel's own folder beside that; without them nothing can be changed.
+    /// Where changes go, and the kernel's own directory beside that; without them nothing can be changed.
     changes: Option<(OwnedFd, OwnedFd)>,
 }
 
@@ -40,19 +40,19 @@ fn open_dir(path: &Path) -> Result<OwnedFd, RuntimeError> {
 }
 
 impl Stack {
-    /// Opens the folders; `layers` top-most first, of which each may be an image.
+    /// Opens the directories; `layers` top-most first, of which each may be an image.
     pub fn open(layers: &[impl AsRef<Path>], upper: &Path, work: &Path) -> Result<Self, RuntimeError> {
         Ok(Self { changes: Some((open_dir(upper)?, open_dir(work)?)), ..Self::read_only(layers)? })
     }
 
-    /// Opens at least two folders or images, top-most first, that are shown as they are.
+    /// Opens at least two directories or images, top-most first, that are shown as they are.
     pub fn read_only(layers: &[impl AsRef<Path>]) -> Result<Self, RuntimeError> {
         let lower = layers.iter().map(|layer| open_dir(layer.as_ref())).collect::<Result<_, _>>()?;
         Ok(Self { lower, changes: None })
     }
 
     /// Mounts it on `target`. What the container writes goes with it, so nothing of it is ever written out for its own sake.
-    /// Changes the working folder of the calling thread for a moment on kernels before 6.7.
+    /// Changes the working directory of the calling thread for a moment on kernels before 6.7.
     pub fn mount(&self, target: &Path) -> Result<(), RuntimeError> {
         let mounted = match self.detached("lowerdir+", true) {
             Ok(overlay) => move_mount(&overlay, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH),
@@ -68,7 +68,7 @@ impl Stack {
     }
 
     /// A mount that is attached nowhere, and gone when it is closed. `lowerdir+` takes any number of layers, `lowerdir` one. Without
-    /// `volatile` (since Linux 5.10) the end of the mount writes out everything that waits on the file system of the upper folder.
+    /// `volatile` (since Linux 5.10) the end of the mount writes out everything that waits on the file system of the upper directory.
     pub fn detached(&self, lower: &str, volatile: bool) -> Result<OwnedFd, Errno> {
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", "overlay")?;
@@ -89,9 +89,9 @@ impl Stack {
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
     }
 
-    /// All options fit into one page (mount(2)): from `/proc/self/fd`, an open folder's name is its number.
+    /// All options fit into one page (mount(2)): from `/proc/self/fd`, an open directory's name is its number.
     fn by_mount(&self, target: &Path, volatile: bool) -> Result<(), Errno> {
-        let number = |folder: &OwnedFd| folder.as_raw_fd().to_string();
+        let number = |directory: &OwnedFd| directory.as_raw_fd().to_string();
         let lower: Vec<String> = self.lower.iter().map(number).collect();
         let mut data = format!("lowerdir={}", lower.join(":"));
         if let Some((upper, work)) = &self.changes {
@@ -112,9 +112,9 @@ impl Stack {
     }
 }
 
-/// A folder by a name that is short, needs no escapes and cannot be exchanged for another folder meanwhile.
-fn by_descriptor(folder: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", folder.as_raw_fd())
+/// A directory by a name that is short, needs no escapes and cannot be exchanged for another directory meanwhile.
+fn by_descriptor(directory: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", directory.as_raw_fd())
 }
 
 #[cfg(test)]
@@ -128,11 +128,11 @@ mod tests {
 
     /// Mounts as many layers in both ways, in a mount namespace of a thread of its own, and looks at what is there.
     fn both_ways(count: usize) -> [Result<(), RuntimeError>; 2] {
-        // In memory, where making hundreds of folders takes no time.
+        // In memory, where making hundreds of directories takes no time.
         let memory = Some(Path::new("/dev/shm")).filter(|memory| memory.is_dir());
-        let folder = tempfile::tempdir_in(memory.unwrap_or(&std::env::temp_dir())).expect("a folder");
+        let directory = tempfile::tempdir_in(memory.unwrap_or(&std::env::temp_dir())).expect("a directory");
         // A path that would fill a page of options by itself after some 30 layers, and would need escapes.
-        let base = folder.path().join(format!("{}:,=\\", "long".repeat(25)));
+        let base = directory.path().join(format!("{}:,=\\", "long".repeat(25)));
         let layers: Vec<PathBuf> = (0..count).map(|number| base.join(number.to_string())).collect();
         for (number, layer) in layers.iter().enumerate() {
             fs::create_dir_all(layer).expect("a layer");
@@ -145,7 +145,7 @@ mod tests {
             [false, true].map(|old| {
                 let at = |name: &str| base.join(format!("{name}-{old}"));
                 for name in ["upper", "work", "target"] {
-                    fs::create_dir(at(name)).expect("a folder");
+                    fs::create_dir(at(name)).expect("a directory");
                 }
                 let stack = Stack::open(&layers, &at("upper"), &at("work"))?;
                 match old {
@@ -196,14 +196,14 @@ mod tests {
 
     /// With `redirect_always_follow`, as many kernels are built, the module's own default would follow it.
     #[test]
-    fn a_layer_cannot_show_one_folder_as_another() {
+    fn a_layer_cannot_show_one_directory_as_another() {
         if !can_mount() {
             return;
         }
-        let folder = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
         for name in ["top/evil", "bottom/target", "upper", "work", "root"] {
-            fs::create_dir_all(at(name)).expect("a folder");
+            fs::create_dir_all(at(name)).expect("a directory");
         }
         fs::write(at("bottom/target/secret"), "").expect("written");
         let redirect = c"trusted.overlay.redirect";
@@ -211,7 +211,7 @@ mod tests {
         std::thread::spawn(move || {
             crate::sys::unshare_mounts().expect("a mount namespace");
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
-            let at = |name: &str| folder.path().join(name);
+            let at = |name: &str| directory.path().join(name);
             let stack = Stack::open(&[at("top"), at("bottom")], &at("upper"), &at("work")).expect("a stack");
             stack.mount(&at("root")).expect("mounted");
             assert!(at("root/target/secret").exists());

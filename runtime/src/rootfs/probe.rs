@@ -1,4 +1,4 @@
-//! Whether overlayfs works with writable layers in a data folder, and over images: tried out, because file systems and kernels refuse it at
+//! Whether overlayfs works with writable layers in a data directory, and over images: tried out, because file systems and kernels refuse it at
 //! different moments.
 //!
 //! Another overlay and network file systems are refused when mounting; one without the extended attributes or the kind of rename
@@ -25,9 +25,9 @@ use crate::error::{Context, RuntimeError};
 /// Tries it out; the reason when it does not work. An error says that it could not be found out (a full disk, for instance).
 /// Nothing stays, and no mount is ever attached.
 pub(crate) fn overlay_problem(data_dir: &Path) -> Result<Option<String>, RuntimeError> {
-    try_out(data_dir, "overlayfs", |folder| {
-        prepare(folder)?;
-        attempt(folder)
+    try_out(data_dir, "overlayfs", |directory| {
+        prepare(directory)?;
+        attempt(directory)
     })
 }
 
@@ -37,11 +37,11 @@ pub(crate) fn image_problem(
     image: &[u8],
     attributes: &[(Vec<u8>, Vec<u8>)],
 ) -> Result<Option<String>, RuntimeError> {
-    try_out(data_dir, "images of file systems", |folder| {
+    try_out(data_dir, "images of file systems", |directory| {
         for name in ["upper", "work"] {
-            fs::create_dir_all(folder.join(name))?;
+            fs::create_dir_all(directory.join(name))?;
         }
-        let path = folder.join("image");
+        let path = directory.join("image");
         fs::write(&path, image)?;
         let failed = |error: io::Error| match Errno::from_io_error(&error) {
             Some(errno) if passing(errno) => Err(error),
@@ -58,7 +58,8 @@ pub(crate) fn image_problem(
             }
             Err(error) => return failed(error),
         }
-        let stack = Stack::open(&[path], &folder.join("upper"), &folder.join("work")).map_err(io::Error::other)?;
+        let stack =
+            Stack::open(&[path], &directory.join("upper"), &directory.join("work")).map_err(io::Error::other)?;
         match stack.detached("lowerdir+", true) {
             Ok(_) => Ok(None),
             Err(error) => failed(error.into()),
@@ -66,10 +67,10 @@ pub(crate) fn image_problem(
     })
 }
 
-/// Whether a folder has this extended attribute.
-fn has(folder: &OwnedFd, key: &[u8], value: &[u8]) -> bool {
+/// Whether a directory has this extended attribute.
+fn has(directory: &OwnedFd, key: &[u8], value: &[u8]) -> bool {
     let mut found = vec![0; value.len()];
-    fgetxattr(folder, key, &mut found[..]).is_ok_and(|length| found[..length] == *value)
+    fgetxattr(directory, key, &mut found[..]).is_ok_and(|length| found[..length] == *value)
 }
 
 fn try_out(
@@ -78,33 +79,33 @@ fn try_out(
     attempt: impl FnOnce(&Path) -> io::Result<Option<String>>,
 ) -> Result<Option<String>, RuntimeError> {
     let all = writable::all(data_dir);
-    let folder = all.join(".probe");
+    let directory = all.join(".probe");
     let context = || format!("trying out {what} in {}", all.display());
     // One at a time: another plugin may be at it, or may have died in the middle.
     DirBuilder::new().recursive(true).mode(0o700).create(&all).context(context)?;
     let lock = File::open(&all).context(context)?;
     flock(&lock, FlockOperation::LockExclusive).context(context)?;
-    writable::remove_tree(&folder)?;
-    let outcome = attempt(&folder).context(context);
-    writable::remove_tree(&folder)?;
+    writable::remove_tree(&directory)?;
+    let outcome = attempt(&directory).context(context);
+    writable::remove_tree(&directory)?;
     Ok(outcome?.map(|problem| format!("{problem} ({} is on {})", data_dir.display(), file_system(&lock))))
 }
 
-fn prepare(folder: &Path) -> io::Result<()> {
-    for name in ["lower/folder", "upper", "work"] {
-        fs::create_dir_all(folder.join(name))?;
+fn prepare(directory: &Path) -> io::Result<()> {
+    for name in ["lower/directory", "upper", "work"] {
+        fs::create_dir_all(directory.join(name))?;
     }
-    fs::write(folder.join("lower/folder/old"), "")?;
-    fs::write(folder.join("lower/renamed"), "")
+    fs::write(directory.join("lower/directory/old"), "")?;
+    fs::write(directory.join("lower/renamed"), "")
 }
 
-/// Mounts an overlay and does in it what puts the file system of its upper folder to the test.
-fn attempt(folder: &Path) -> Result<Option<String>, io::Error> {
-    if !tells_kinds(&folder.join("lower"))? {
-        return Ok(Some("folders there do not tell the kinds of their entries (d_type)".to_owned()));
+/// Mounts an overlay and does in it what puts the file system of its upper directory to the test.
+fn attempt(directory: &Path) -> Result<Option<String>, io::Error> {
+    if !tells_kinds(&directory.join("lower"))? {
+        return Ok(Some("directories there do not tell the kinds of their entries (d_type)".to_owned()));
     }
-    let stack =
-        Stack::open(&[folder.join("lower")], &folder.join("upper"), &folder.join("work")).map_err(io::Error::other)?;
+    let stack = Stack::open(&[directory.join("lower")], &directory.join("upper"), &directory.join("work"))
+        .map_err(io::Error::other)?;
     let older = |error: Errno| if error == Errno::INVAL { stack.detached("lowerdir", false) } else { Err(error) };
     let root = match stack.detached("lowerdir", true).or_else(older) {
         Ok(root) => root,
@@ -115,36 +116,36 @@ fn attempt(folder: &Path) -> Result<Option<String>, io::Error> {
     match exercise(&root) {
         Ok(true) => Ok(None),
         Ok(false) => {
-            Ok(Some("on overlayfs, a folder that was removed and made again shows its old content".to_owned()))
+            Ok(Some("on overlayfs, a directory that was removed and made again shows its old content".to_owned()))
         }
         Err(error) if passing(error) => Err(error.into()),
         Err(error) => Ok(Some(format!("overlayfs fails when it is written to: {}", io::Error::from(error)))),
     }
 }
 
-/// Leaves whiteouts, and an opaque folder in place of a lower one. Says whether all looks as it should.
+/// Leaves whiteouts, and an opaque directory in place of a lower one. Says whether all looks as it should.
 fn exercise(root: &OwnedFd) -> Result<bool, Errno> {
     renameat(root, "renamed", root, "new")?;
-    unlinkat(root, "folder/old", AtFlags::empty())?;
-    unlinkat(root, "folder", AtFlags::REMOVEDIR)?;
-    mkdirat(root, "folder", Mode::RWXU)?;
+    unlinkat(root, "directory/old", AtFlags::empty())?;
+    unlinkat(root, "directory", AtFlags::REMOVEDIR)?;
+    mkdirat(root, "directory", Mode::RWXU)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let list = |name: &str| -> Result<Vec<Vec<u8>>, Errno> {
-        let folder = openat(root, name, flags, Mode::empty())?;
+        let directory = openat(root, name, flags, Mode::empty())?;
         let mut names = Vec::new();
-        for entry in Dir::read_from(&folder)? {
+        for entry in Dir::read_from(&directory)? {
             names.push(entry?.file_name().to_bytes().to_vec());
         }
         names.retain(|name| name != b"." && name != b"..");
         names.sort();
         Ok(names)
     };
-    Ok(list("folder")?.is_empty() && list(".")? == [b"folder".to_vec(), b"new".to_vec()])
+    Ok(list("directory")?.is_empty() && list(".")? == [b"directory".to_vec(), b"new".to_vec()])
 }
 
 /// Without the kinds, overlayfs does not recognise its own whiteouts in a listing.
-fn tells_kinds(folder: &Path) -> io::Result<bool> {
-    for entry in Dir::read_from(File::open(folder)?)? {
+fn tells_kinds(directory: &Path) -> io::Result<bool> {
+    for entry in Dir::read_from(File::open(directory)?)? {
         if entry?.file_type() == FileType::Unknown {
             return Ok(false);
         }

@@ -1,13 +1,13 @@
 //! Sources of bind mounts, taken hold of while we are still in the host's mount namespace; afterwards their paths lead nowhere.
 //!
-//! Confined sources lie in a folder that other tasks write to: what was resolved inside it is kept open, and that is what is mounted, so
+//! Confined sources lie in a directory that other tasks write to: what was resolved inside it is kept open, and that is what is mounted, so
 //! a link that is exchanged meanwhile changes nothing. A copy of a mount travels as the plan says: what goes both ways can only be a peer of
-//! the host's mount if it was copied there. A named volume is not there yet, and is mounted from the data folder by its path.
+//! the host's mount if it was copied there. A named volume is not there yet, and is mounted from the data directory by its path.
 //!
 //! To copy what lies at a path, the kernel looks at every mount that stands on the same one (`copy_tree`), and each of Nomad's tasks adds two.
-//! So the folder of confined sources is copied once, and what goes nowhere is copied from that copy, on which little stands.
+//! So the directory of confined sources is copied once, and what goes nowhere is copied from that copy, on which little stands.
 //!
-//! Each is bound to a folder of the task, and the container is given that folder.
+//! Each is bound to a directory of the task, and the container is given that directory.
 
 use std::{
     io,
@@ -33,34 +33,35 @@ use crate::{
 pub(crate) struct HostMounts {
     /// Index in the plan's mounts, the copy.
     copies: Vec<(usize, OwnedFd)>,
-    /// The folder of confined sources, from which those that are private are still to be copied.
+    /// The directory of confined sources, from which those that are private are still to be copied.
     confined: Option<OwnedFd>,
 }
 
 impl HostMounts {
     /// To be called in the host's mount namespace.
     pub fn open(plan: &ContainerPlan) -> Result<Self, StartError> {
-        let folder = plan.confined.as_ref().map(|confined| open_folder(&confined.folder)).transpose()?;
+        let directory = plan.confined.as_ref().map(|confined| open_directory(&confined.directory)).transpose()?;
         let mut copies = Vec::new();
         let mut wanted = false;
         for (index, source) in binds(plan) {
             let propagation = plan.mounts[index].propagation;
             // What the container itself is to make, or another one is making, is not there yet.
-            if plan.volumes.iter().any(|volume| source.starts_with(&volume.folder)) {
+            if plan.volumes.iter().any(|volume| source.starts_with(&volume.directory)) {
                 continue;
             }
-            let found = match (confinement(plan, source), &folder) {
+            let found = match (confinement(plan, source), &directory) {
                 (Some(_), _) if propagation == Propagation::Private => {
                     wanted = true;
                     continue;
                 }
-                (Some(confined), Some(folder)) => Some(resolve(confined, folder, source)?),
+                (Some(confined), Some(directory)) => Some(resolve(confined, directory, source)?),
                 _ => None,
             };
             copies.push((index, copy(found.as_ref(), source, propagation)?));
         }
-        let folder = folder.as_ref().zip(plan.confined.as_ref()).filter(|_| wanted);
-        let confined = folder.map(|(folder, confined)| copy(Some(folder), &confined.folder, Propagation::Private));
+        let directory = directory.as_ref().zip(plan.confined.as_ref()).filter(|_| wanted);
+        let confined =
+            directory.map(|(directory, confined)| copy(Some(directory), &confined.directory, Propagation::Private));
         Ok(Self { copies, confined: confined.transpose()? })
     }
 
@@ -75,11 +76,11 @@ impl HostMounts {
         Ok(Some(copy))
     }
 
-    /// Prepares what needs preparing in `folder`, in the mount namespace that the container is made from.
-    pub fn prepare(self, plan: &ContainerPlan, folder: &Path) -> Result<Sources, StartError> {
+    /// Prepares what needs preparing in `directory`, in the mount namespace that the container is made from.
+    pub fn prepare(self, plan: &ContainerPlan, directory: &Path) -> Result<Sources, StartError> {
         let mut copies = self.copies;
         if let Some((tree, confined)) = self.confined.as_ref().zip(plan.confined.as_ref()) {
-            copies.extend(copy_confined(plan, confined, tree, &folder.join("confined"))?);
+            copies.extend(copy_confined(plan, confined, tree, &directory.join("confined"))?);
         }
         // A bind mount inherits its propagation from its source, and libcontainer leaves that at what the whole root has.
         let mixed = plan.mounts.iter().any(|mount| mount.propagation != Propagation::Private);
@@ -93,7 +94,7 @@ impl HostMounts {
         }
         copies
             .into_iter()
-            .map(|(index, copy)| attach(plan, index, &copy, folder))
+            .map(|(index, copy)| attach(plan, index, &copy, directory))
             .collect::<Result<_, _>>()
             .map(Sources)
     }
@@ -106,19 +107,19 @@ fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
     })
 }
 
-/// The folder that a source is confined to.
+/// The directory that a source is confined to.
 fn confinement<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a Confined> {
     plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|one| one == source))
 }
 
-/// Copies private confined sources from a copy of their folder, which stands at `place` for the time that this takes.
+/// Copies private confined sources from a copy of their directory, which stands at `place` for the time that this takes.
 fn copy_confined(
     plan: &ContainerPlan,
     confined: &Confined,
     tree: &OwnedFd,
     place: &Path,
 ) -> Result<Vec<(usize, OwnedFd)>, StartError> {
-    let failed = |error: io::Error| failed(&confined.folder, error);
+    let failed = |error: io::Error| failed(&confined.directory, error);
     tree::attach(tree, place).map_err(failed)?;
     let copies = binds(plan)
         .filter(|(index, source)| {
@@ -133,23 +134,23 @@ fn copy_confined(
     copies
 }
 
-fn open_folder(folder: &Path) -> Result<OwnedFd, StartError> {
-    open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| failed(folder, error))
+fn open_directory(directory: &Path) -> Result<OwnedFd, StartError> {
+    open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| failed(directory, error))
 }
 
 /// Opens what a confined source leads to.
-fn resolve(confined: &Confined, folder: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
+fn resolve(confined: &Confined, directory: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
     let leads_out = || {
-        let text = format!("mount source {} leads out of {}", source.display(), confined.folder.display());
+        let text = format!("mount source {} leads out of {}", source.display(), confined.directory.display());
         StartError::new(StartErrorKind::MountSource, text)
     };
-    let below = source.strip_prefix(&confined.folder).map_err(|_| leads_out())?;
+    let below = source.strip_prefix(&confined.directory).map_err(|_| leads_out())?;
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     loop {
-        match openat2(folder, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // Something was renamed meanwhile, and the kernel could not tell whether it left the folder.
+        match openat2(directory, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            // Something was renamed meanwhile, and the kernel could not tell whether it left the directory.
             Err(Errno::AGAIN) => {}
             Err(Errno::XDEV | Errno::LOOP) => return Err(leads_out()),
             result => return result.map_err(|error| failed(source, error)),
@@ -176,12 +177,12 @@ fn copy(found: Option<&OwnedFd>, source: &Path, propagation: Propagation) -> Res
     Ok(copy)
 }
 
-fn attach(plan: &ContainerPlan, index: usize, copy: &OwnedFd, folder: &Path) -> Result<Source, StartError> {
+fn attach(plan: &ContainerPlan, index: usize, copy: &OwnedFd, directory: &Path) -> Result<Source, StartError> {
     let mount = &plan.mounts[index];
     let MountKind::Bind { source: original } = &mount.kind else {
         return Err(StartError::internal("only bind mounts are prepared"));
     };
-    let prepared = folder.join(index.to_string());
+    let prepared = directory.join(index.to_string());
     tree::attach(copy, &prepared).map_err(|error| failed(original, error))?;
     Ok(Source { destination: mount.destination.clone(), original: original.clone(), prepared })
 }

@@ -31,7 +31,7 @@ use crate::{
 /// Where the container's root hangs.
 const CONTAINER: &str = "task";
 /// What the tools have of the container's in the usual place.
-const FOLDERS: [&str; 3] = ["proc", "sys", "dev"];
+const DIRECTORIES: [&str; 3] = ["proc", "sys", "dev"];
 const FILES: [&str; 3] = ["etc/hosts", "etc/resolv.conf", "etc/hostname"];
 const SCRATCH: &str = "tmp";
 
@@ -40,17 +40,17 @@ const SCRATCH: &str = "tmp";
 pub(crate) struct Tools(OwnedFd);
 
 impl Tools {
-    /// Mounts an image's layers, top-most first. `folder` is for the places where the container's parts go, `target` an empty folder.
+    /// Mounts an image's layers, top-most first. `directory` is for the places where the container's parts go, `target` an empty directory.
     /// To be called in the host's mount namespace, by a process that ends soon: it takes a mount namespace of its own.
-    pub fn mount(layers: &[PathBuf], folder: &Path, target: &Path) -> Result<Self, RuntimeError> {
-        places(folder).context(|| format!("making {}", folder.display()))?;
+    pub fn mount(layers: &[PathBuf], directory: &Path, target: &Path) -> Result<Self, RuntimeError> {
+        places(directory).context(|| format!("making {}", directory.display()))?;
         let private = || -> io::Result<()> {
             sys::unshare_mounts()?;
             Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
         };
         private().context(|| "taking a mount namespace".to_owned())?;
         // On top, so that these places are what they are meant to be, whatever the image has there.
-        let layers: Vec<&Path> = [folder].into_iter().chain(layers.iter().map(PathBuf::as_path)).collect();
+        let layers: Vec<&Path> = [directory].into_iter().chain(layers.iter().map(PathBuf::as_path)).collect();
         Stack::read_only(&layers)?.mount(target)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let root = open_tree(CWD, target, flags).context(|| "taking hold of the tools".to_owned())?;
@@ -67,7 +67,7 @@ impl Tools {
         pivot_root(".", CONTAINER)?;
         chdir("/")?;
         mount("tmpfs", SCRATCH, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=1777"))?;
-        for name in FOLDERS {
+        for name in DIRECTORIES {
             share(name, FileType::Directory)?;
         }
         for name in FILES {
@@ -78,12 +78,12 @@ impl Tools {
 }
 
 /// Makes what things are mounted on.
-fn places(folder: &Path) -> io::Result<()> {
-    let dir = |name: &str| DirBuilder::new().recursive(true).mode(0o755).create(folder.join(name));
-    [CONTAINER, SCRATCH, "etc"].iter().chain(&FOLDERS).try_for_each(|name| dir(name))?;
+fn places(directory: &Path) -> io::Result<()> {
+    let dir = |name: &str| DirBuilder::new().recursive(true).mode(0o755).create(directory.join(name));
+    [CONTAINER, SCRATCH, "etc"].iter().chain(&DIRECTORIES).try_for_each(|name| dir(name))?;
     // Every command makes them, and several at once may.
-    FILES.iter().try_for_each(|name| File::options().create(true).append(true).open(folder.join(name)).map(drop))?;
-    fs::metadata(folder).map(drop)
+    FILES.iter().try_for_each(|name| File::options().create(true).append(true).open(directory.join(name)).map(drop))?;
+    fs::metadata(directory).map(drop)
 }
 
 /// Shows something of the container in the same place here, if the container has it there itself: never where a link leads.

@@ -13,7 +13,7 @@ pub(super) fn copy(path: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(CWD, path, flags)
 }
 
-/// Attaches a tree at a place, which is made for it: a folder or a file, as its root is.
+/// Attaches a tree at a place, which is made for it: a directory or a file, as its root is.
 pub(super) fn attach(tree: &OwnedFd, place: &Path) -> io::Result<()> {
     if FileType::from_raw_mode(fstat(tree)?.st_mode) == FileType::Directory {
         fs::create_dir_all(place)?;

@@ -53,7 +53,7 @@ impl View {
         for layer in &plan.root.layers {
             view.take_if_missing(layer)?;
         }
-        for volume in plan.volumes.iter().filter_map(|volume| volume.folder.parent()) {
+        for volume in plan.volumes.iter().filter_map(|volume| volume.directory.parent()) {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(volume);
             made.context(|| format!("making {}", volume.display()))?;
             view.take_if_missing(volume)?;
@@ -107,8 +107,8 @@ fn memory_file_system() -> rustix::io::Result<OwnedFd> {
     fsmount(system.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Takes away what the engine must not see. Sources of the spec's mounts that go with it are bound in `folder` and named there.
-pub(crate) fn hide_from_engine(mode: cgroup::Mode, spec: &mut Spec, folder: &Path) -> Result<(), RuntimeError> {
+/// Takes away what the engine must not see. Sources of the spec's mounts that go with it are bound in `directory` and named there.
+pub(crate) fn hide_from_engine(mode: cgroup::Mode, spec: &mut Spec, directory: &Path) -> Result<(), RuntimeError> {
     // The engine makes the container's group of version 2, which is then mounted from there.
     if mode == cgroup::Mode::V2 {
         return Ok(());
@@ -118,7 +118,7 @@ pub(crate) fn hide_from_engine(mode: cgroup::Mode, spec: &mut Spec, folder: &Pat
         for (index, bind) in binds.enumerate() {
             let Some(source) = bind.source().as_deref().filter(|source| source.starts_with("/sys")) else { continue };
             // By number: the engine takes a mount of groups for a hierarchy if it is named like one.
-            let place = folder.join(format!("sys-{index}"));
+            let place = directory.join(format!("sys-{index}"));
             tree::attach(&tree::copy(source)?, &place)?;
             bind.set_source(Some(place));
         }

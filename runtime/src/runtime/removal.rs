@@ -87,7 +87,7 @@ impl Runtime {
         }
         failpoint::at("destroy-before-layer");
         Writable::of(&self.inner.data_dir, id.as_str()).remove()?;
-        failpoint::at("destroy-before-folder");
+        failpoint::at("destroy-before-directory");
         claim.remove(task).context(|| format!("removing {}", task.path().display()))
     }
 
@@ -124,7 +124,7 @@ impl Runtime {
         Writable::remove_empty(&self.inner.data_dir)?;
         let mut swept = Vec::new();
         for name in Writable::list(&self.inner.data_dir, &self.inner.state_dir)? {
-            // A container's folder is made before its layer and removed after it.
+            // A container's directory is made before its layer and removed after it.
             if !state::tasks(&self.inner.state_dir).join(&name).exists() {
                 Writable::of(&self.inner.data_dir, &name).remove()?;
                 swept.push(name);

@@ -99,7 +99,7 @@ const PROCESSES: &[&str] = &[
     "setsid", "sysinfo", "ugetrlimit", "umask", "uname", "uretprobe", "vfork",
 ];
 
-/// Files, folders, descriptors and extended attributes.
+/// Files, directories, descriptors and extended attributes.
 #[rustfmt::skip]
 const FILES: &[&str] = &[
     "_llseek", "access", "cachestat", "chdir", "chmod", "chown", "chown32", "close", "close_range",

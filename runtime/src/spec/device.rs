@@ -61,12 +61,12 @@ impl HostDevice {
     }
 }
 
-/// Looks a plan's device up on the host; a folder stands for the devices in it.
+/// Looks a plan's device up on the host; a directory stands for the devices in it.
 pub(crate) fn host_devices(device: &Device) -> io::Result<Vec<HostDevice>> {
     let mut found = Vec::new();
     collect(&device.host_path, Path::new(&device.container_path), &device.permissions, &mut found)?;
     if found.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a device, and no folder with devices"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a device, and no directory with devices"));
     }
     Ok(found)
 }

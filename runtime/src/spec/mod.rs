@@ -53,7 +53,7 @@ pub(crate) struct Facts<'a> {
     /// The groups that the container may look at where it has no view of its own, by their name below /sys/fs/cgroup; on v2 a
     /// single one without a name.
     pub visible_groups: &'a [(String, PathBuf)],
-    /// Folders of the root file system that stay writable: path in the container, path on the host.
+    /// Directories of the root file system that stay writable: path in the container, path on the host.
     pub writable_paths: &'a [(String, PathBuf)],
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum SpecError {
         "mount destination {0:?}: {1} is an empty read-only tmpfs, in which there is no place for it; make that one writable"
     )]
     MountInReadonlyTmpfs(String, String),
-    #[error("mount destination \"/dev\": only a folder of the host can be mounted there")]
+    #[error("mount destination \"/dev\": only a directory of the host can be mounted there")]
     MountOverDev,
     #[error("device {0:?}: devices appear below /dev; choose another path in the container")]
     DevicePlace(PathBuf),
@@ -251,7 +251,7 @@ fn linux(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Linux, SpecError> {
     let (masked, readonly) = match (plan.security.privileged, facts.visible_groups) {
         (true, _) => (Some(Vec::new()), Some(Vec::new())),
         (false, []) => (paths(&MASKED_PATHS), paths(&READONLY_PATHS)),
-        // On v1 the folder over the single groups, which are read-only themselves.
+        // On v1 the directory over the single groups, which are read-only themselves.
         (false, _) => (paths(&MASKED_PATHS), paths(&[&READONLY_PATHS[..], &[GROUPS]].concat())),
     };
     linux

@@ -60,9 +60,9 @@ pub(crate) fn may_be_covered(destination: &Path) -> bool {
     !destination.starts_with("/proc") || COVERABLE.iter().any(|file| destination == Path::new(file))
 }
 
-/// The mount of a folder of the host, its /dev most likely, over the whole of the container's /dev: what Nomad gives to CSI plugins.
+/// The mount of a directory of the host, its /dev most likely, over the whole of the container's /dev: what Nomad gives to CSI plugins.
 ///
-/// libcontainer would make its nodes and links in that folder, on the host. It is given a /dev of the container's own, and this is
+/// libcontainer would make its nodes and links in that directory, on the host. It is given a /dev of the container's own, and this is
 /// mounted over it at the very end.
 pub(crate) fn host_dev(plan: &ContainerPlan) -> Option<usize> {
     plan.mounts.iter().position(|mount| Path::new(&mount.destination) == Path::new("/dev"))
@@ -70,7 +70,7 @@ pub(crate) fn host_dev(plan: &ContainerPlan) -> Option<usize> {
 
 /// Whether a path is on one of the file systems that are mounted before the plan's mounts.
 pub(crate) fn below_virtual(path: &Path) -> bool {
-    ["/dev", "/proc", "/sys"].iter().any(|folder| path.starts_with(folder))
+    ["/dev", "/proc", "/sys"].iter().any(|directory| path.starts_with(directory))
 }
 
 /// Where a container finds control groups.
@@ -145,9 +145,9 @@ pub(super) fn mounts(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciM
 }
 
 /// Where the content of one of the plan's small files is kept.
-pub(crate) fn file_source(folder: &Path, index: usize, destination: &str) -> PathBuf {
+pub(crate) fn file_source(directory: &Path, index: usize, destination: &str) -> PathBuf {
     let name = destination.rsplit('/').next().unwrap_or_default();
-    folder.join(format!("{index}-{name}"))
+    directory.join(format!("{index}-{name}"))
 }
 
 /// What every container has.
@@ -193,8 +193,8 @@ fn cgroups(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, Spe
         (Mode::V2, _) => Ok(vec![mount("cgroup", "cgroup", GROUPS, &[&FLAGS[..], &[access]].concat())?]),
         (Mode::V1, []) => Ok(Vec::new()),
         (Mode::V1, groups) => {
-            let folder = mount("tmpfs", "tmpfs", GROUPS, &[&FLAGS[..], &["mode=755"]].concat())?;
-            let mut list = vec![folder];
+            let directory = mount("tmpfs", "tmpfs", GROUPS, &[&FLAGS[..], &["mode=755"]].concat())?;
+            let mut list = vec![directory];
             for (name, group) in groups {
                 list.push(bind(group, &format!("{GROUPS}/{name}"), access == "ro", Propagation::Private)?);
             }

@@ -287,7 +287,7 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
     assert_eq!(
         all.iter().filter(|place| place.starts_with(GROUPS)).count(),
         3,
-        "a folder, a group, a path to be read: {all:?}"
+        "a directory, a group, a path to be read: {all:?}"
     );
     assert_eq!(engine, all.into_iter().filter(|place| !place.starts_with(GROUPS)).collect::<Vec<_>>());
 }

@@ -52,7 +52,7 @@ pub(crate) fn execve(program: &CStr, args: &[CString], env: &[CString]) -> io::E
 
 /// A mount namespace of our own.
 pub(crate) fn unshare_mounts() -> io::Result<()> {
-    // SAFETY: a mount namespace does not concern memory or descriptors; the working folder is the only thing that moves.
+    // SAFETY: a mount namespace does not concern memory or descriptors; the working directory is the only thing that moves.
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?)
 }
 

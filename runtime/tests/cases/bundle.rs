@@ -1,4 +1,4 @@
-//! The bundle in the state folder: what another OCI runtime would make of it.
+//! The bundle in the state directory: what another OCI runtime would make of it.
 
 use std::{fs, process::Command};
 
@@ -10,7 +10,7 @@ use crate::common::{Node, eventually, schema};
 pub const CASES: &[(&str, fn())] = &[("bundle_is_complete", is_complete), ("bundle_runs_under_runc", runs_under_runc)];
 
 fn config(node: &Node, id: &str) -> Json {
-    let path = node.folder.path().join("state/tasks").join(id).join("bundle/config.json");
+    let path = node.directory.path().join("state/tasks").join(id).join("bundle/config.json");
     serde_json::from_slice(&fs::read(path).expect("a bundle")).expect("JSON")
 }
 
@@ -84,14 +84,15 @@ fn runs_under_runc() {
     let mut config = config(&node, container.id().as_str());
     config["process"]["args"][2] = json!(script);
     config["linux"]["cgroupsPath"] = json!(format!("/oci-rs-test/{id}"));
-    let bundle = node.folder.path().join("runc");
-    fs::create_dir_all(bundle.join("root")).expect("a folder");
-    let copied = Command::new("cp").arg("-a").arg(node.folder.path().join("layer/.")).arg(bundle.join("root")).status();
+    let bundle = node.directory.path().join("runc");
+    fs::create_dir_all(bundle.join("root")).expect("a directory");
+    let copied =
+        Command::new("cp").arg("-a").arg(node.directory.path().join("layer/.")).arg(bundle.join("root")).status();
     assert!(copied.expect("cp").success());
     config["root"]["path"] = json!("root");
     fs::write(bundle.join("config.json"), config.to_string()).expect("written");
     let run = |args: &[&str]| {
-        let state = node.folder.path().join("runc-state");
+        let state = node.directory.path().join("runc-state");
         Command::new("runc").arg("--root").arg(state).args(args).arg(&id).output().expect("runc")
     };
     let output = run(&["run", "--bundle", bundle.to_str().expect("text")]);

@@ -24,7 +24,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("exec_rights_without_restrictions", rights_without_restrictions),
     ("exec_user_reopens_its_output", user_reopens_its_output),
     ("exec_commands_that_cannot_be_executed", commands_that_cannot_be_executed),
-    ("exec_folder_that_is_gone", folder_that_is_gone),
+    ("exec_directory_that_is_gone", directory_that_is_gone),
     ("exec_ended_container", ended_container),
     ("exec_requests_that_make_no_sense", requests_that_make_no_sense),
     ("exec_killed_by_a_signal", killed_by_a_signal),
@@ -258,7 +258,7 @@ fn commands_that_cannot_be_executed() {
     }
 }
 
-fn folder_that_is_gone() {
+fn directory_that_is_gone() {
     let node = Node::new();
     let mut plan = node.plan(SLEEP);
     plan.cwd = "/srv/app".to_owned();
@@ -547,7 +547,7 @@ fn program_of_32_bits() {
         return;
     }
     let node = Node::new();
-    let layer = node.folder.path().join("layer/bin/small");
+    let layer = node.directory.path().join("layer/bin/small");
     fs::write(&layer, small_program()).expect("written");
     fs::set_permissions(&layer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
     // Outside of a container mount fails for another reason, or there is no support for such programs at all.

@@ -47,30 +47,30 @@ fn writes_stay_in_the_container() {
     let node = Node::new();
     let (exit, _, err) = node.run(node.plan("echo x > /etc/new && rm /etc/passwd && mkdir /a && ls / >&2"));
     assert_eq!(exit.exit_code, 0, "{err}");
-    let layer = node.folder.path().join("layer");
+    let layer = node.directory.path().join("layer");
     assert!(layer.join("etc/passwd").exists() && !layer.join("etc/new").exists() && !layer.join("a").exists());
-    for folder in ["dev", "proc", "sys"] {
-        assert!(!layer.join(folder).exists());
+    for directory in ["dev", "proc", "sys"] {
+        assert!(!layer.join(directory).exists());
     }
 }
 
 fn layers_hide_one_another() {
     let node = Node::new();
-    let (top, middle) = (node.folder.path().join("top"), node.folder.path().join("mid:dle,=\\x"));
+    let (top, middle) = (node.directory.path().join("top"), node.directory.path().join("mid:dle,=\\x"));
     for (layer, text) in [(&top, "top"), (&middle, "middle")] {
-        fs::create_dir_all(layer.join("etc")).expect("a folder");
+        fs::create_dir_all(layer.join("etc")).expect("a directory");
         fs::write(layer.join("etc/who"), text).expect("written");
         fs::write(layer.join("etc").join(text), text).expect("written");
     }
     let mut plan = node.plan("cat /etc/who /etc/middle; ls /etc/group");
-    plan.root.layers = vec![top, middle, node.folder.path().join("layer")];
+    plan.root.layers = vec![top, middle, node.directory.path().join("layer")];
     assert_eq!(node.run(plan).1, "topmiddle/etc/group\n");
 }
 
 fn root_has_the_image_s_mode() {
     use std::os::unix::fs::PermissionsExt;
     let node = Node::new();
-    let layer = node.folder.path().join("layer");
+    let layer = node.directory.path().join("layer");
     fs::set_permissions(&layer, fs::Permissions::from_mode(0o751)).expect("set");
     std::os::unix::fs::chown(&layer, Some(12), Some(13)).expect("set");
     assert_eq!(node.run(node.plan("stat -c '%a %u %g' /")).1, "751 12 13\n");
@@ -78,8 +78,8 @@ fn root_has_the_image_s_mode() {
 
 fn readonly_root_and_volumes() {
     let node = Node::new();
-    fs::create_dir_all(node.folder.path().join("layer/var/lib/app")).expect("a folder");
-    fs::write(node.folder.path().join("layer/var/lib/app/seed"), "seed").expect("written");
+    fs::create_dir_all(node.directory.path().join("layer/var/lib/app")).expect("a directory");
+    fs::write(node.directory.path().join("layer/var/lib/app/seed"), "seed").expect("written");
     let script =
         "touch /x; cat /var/lib/app/seed; touch /var/lib/app/y /made/z && echo ok; touch /dev/shm/a && echo ok";
     let mut plan = node.plan(script);
@@ -92,32 +92,32 @@ fn readonly_root_and_volumes() {
 
 fn bind_mounts() {
     let node = Node::new();
-    let (folder, file) = (node.folder.path().join("data-in"), node.folder.path().join("file-in"));
-    fs::create_dir(&folder).expect("a folder");
-    fs::write(folder.join("a"), "a").expect("written");
+    let (directory, file) = (node.directory.path().join("data-in"), node.directory.path().join("file-in"));
+    fs::create_dir(&directory).expect("a directory");
+    fs::write(directory.join("a"), "a").expect("written");
     fs::write(&file, "file").expect("written");
     // What is mounted below the source comes along, and is read-only with it.
     let script =
         "cat /in/a /conf/app.conf; echo b > /in/b; echo x > /conf/app.conf; echo x > /ro/sub/x || echo refused";
     let mut plan = node.plan(script);
-    fs::create_dir_all(node.folder.path().join("outer/sub")).expect("a folder");
+    fs::create_dir_all(node.directory.path().join("outer/sub")).expect("a directory");
     let inner = rustix::mount::mount(
         "tmpfs",
-        node.folder.path().join("outer/sub"),
+        node.directory.path().join("outer/sub"),
         "tmpfs",
         rustix::mount::MountFlags::empty(),
         None::<&std::ffi::CStr>,
     );
     inner.expect("a mount below the source");
-    let _unmount = Unmount(node.folder.path().join("outer/sub"));
+    let _unmount = Unmount(node.directory.path().join("outer/sub"));
     plan.mounts = vec![
-        bind(&folder, "/in", false, Propagation::Private),
+        bind(&directory, "/in", false, Propagation::Private),
         bind(&file, "/conf/app.conf", true, Propagation::Private),
-        bind(node.folder.path().join("outer"), "/ro", true, Propagation::Private),
+        bind(node.directory.path().join("outer"), "/ro", true, Propagation::Private),
     ];
     let (_, out, err) = node.run(plan);
     assert_eq!(out, "afilerefused\n", "{err}");
-    assert_eq!(fs::read_to_string(folder.join("b")).expect("written"), "b\n");
+    assert_eq!(fs::read_to_string(directory.join("b")).expect("written"), "b\n");
     assert_eq!(fs::read_to_string(&file).expect("read"), "file");
 }
 
@@ -134,10 +134,10 @@ impl Drop for Unmount {
 fn places_that_the_image_lacks() {
     use std::os::unix::fs::PermissionsExt;
     let node = Node::new();
-    let (folder, file) = (node.folder.path().join("given"), node.folder.path().join("given-file"));
-    fs::create_dir(&folder).expect("a folder");
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("set");
-    fs::write(folder.join("a"), "a").expect("written");
+    let (directory, file) = (node.directory.path().join("given"), node.directory.path().join("given-file"));
+    fs::create_dir(&directory).expect("a directory");
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("set");
+    fs::write(directory.join("a"), "a").expect("written");
     fs::write(&file, "file").expect("written");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("set");
     let mut plan = node.plan(
@@ -146,7 +146,7 @@ fn places_that_the_image_lacks() {
     plan.user = "web".to_owned();
     plan.cwd = "/place/here".to_owned();
     plan.mounts = vec![
-        bind(&folder, "/deep/below/given", false, Propagation::Private),
+        bind(&directory, "/deep/below/given", false, Propagation::Private),
         bind(&file, "/far/off/file", true, Propagation::Private),
     ];
     let (_, out, err) = node.run(plan);
@@ -157,30 +157,30 @@ fn missing_mount_source() {
     let node = Node::new();
     for propagation in [Propagation::Private, Propagation::Bidirectional] {
         let mut plan = node.plan("true");
-        plan.mounts = vec![bind("/no/such/folder", "/in", false, propagation)];
+        plan.mounts = vec![bind("/no/such/directory", "/in", false, propagation)];
         let error = node.refuse(&plan);
         assert_eq!(error.kind, StartErrorKind::MountSource);
-        assert!(error.message.contains("/no/such/folder"), "{error}");
+        assert!(error.message.contains("/no/such/directory"), "{error}");
     }
 }
 
-/// A folder for a group of tasks, with something of the host's beside it.
-fn group_folder(node: &Node) -> (PathBuf, Confined) {
-    let group = node.folder.path().join("group");
-    fs::create_dir_all(group.join("real/sub")).expect("a folder");
+/// A directory for a group of tasks, with something of the host's beside it.
+fn group_directory(node: &Node) -> (PathBuf, Confined) {
+    let group = node.directory.path().join("group");
+    fs::create_dir_all(group.join("real/sub")).expect("a directory");
     fs::write(group.join("real/who"), "inside").expect("written");
-    fs::create_dir(node.folder.path().join("host")).expect("a folder");
-    fs::write(node.folder.path().join("host/who"), "secret").expect("written");
+    fs::create_dir(node.directory.path().join("host")).expect("a directory");
+    fs::write(node.directory.path().join("host/who"), "secret").expect("written");
     symlink("real", group.join("in")).expect("a link");
-    symlink(node.folder.path().join("host"), group.join("out")).expect("a link");
+    symlink(node.directory.path().join("host"), group.join("out")).expect("a link");
     symlink("../host", group.join("up")).expect("a link");
     let sources = ["in", "out", "up", "real", "real/who"].map(|name| group.join(name)).to_vec();
-    (group.clone(), Confined { folder: group, sources })
+    (group.clone(), Confined { directory: group, sources })
 }
 
 fn confined_sources() {
     let node = Node::new();
-    let (group, confined) = group_folder(&node);
+    let (group, confined) = group_directory(&node);
     for propagation in [Propagation::Private, Propagation::HostToContainer, Propagation::Bidirectional] {
         let mut plan = node.plan("cat /a/who /b; echo x > /b || echo refused; echo new > /a/new");
         plan.confined = Some(confined.clone());
@@ -209,7 +209,7 @@ fn confined_sources() {
 fn confined_sources_that_are_exchanged() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let node = Node::new();
-    let (group, confined) = group_folder(&node);
+    let (group, confined) = group_directory(&node);
     let enough = AtomicBool::new(false);
     let (mut inside, mut refused) = (0, 0);
     std::thread::scope(|scope| {
@@ -260,14 +260,14 @@ fn tmpfs() {
 fn named_volumes() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
     let node = Node::new();
-    let model = node.folder.path().join("layer/srv/data");
-    fs::create_dir_all(model.join("deep")).expect("a folder");
+    let model = node.directory.path().join("layer/srv/data");
+    fs::create_dir_all(model.join("deep")).expect("a directory");
     fs::write(model.join("deep/seed"), "seed").expect("written");
     chown(&model, Some(1000), Some(50)).expect("given");
     fs::set_permissions(&model, fs::Permissions::from_mode(0o2750)).expect("set");
-    let folder = node.folder.path().join("data/volumes");
+    let directory = node.directory.path().join("data/volumes");
     let volume = |name: &str, destination: &str, copy| NamedVolume {
-        folder: folder.join(name),
+        directory: directory.join(name),
         destination: destination.to_owned(),
         copy,
     };
@@ -280,8 +280,8 @@ fn named_volumes() {
     for (position, volume) in volumes[..3].iter().enumerate() {
         if position == 1 {
             // What a maker that was killed leaves.
-            fs::create_dir_all(folder.join(".new.full/deep")).expect("a folder");
-            fs::write(folder.join(".new.full/half"), "").expect("written");
+            fs::create_dir_all(directory.join(".new.full/deep")).expect("a directory");
+            fs::write(directory.join(".new.full/half"), "").expect("written");
         }
         let target = &volume.destination;
         let script =
@@ -290,28 +290,28 @@ fn named_volumes() {
             let mut plan = node.plan(&script);
             plan.security.capabilities.push("CAP_DAC_OVERRIDE".to_owned());
             plan.volumes = vec![volume.clone()];
-            plan.mounts = vec![bind(&volume.folder, target, false, Propagation::Private)];
+            plan.mounts = vec![bind(&volume.directory, target, false, Propagation::Private)];
             let (exit, out, err) = node.run(plan);
             assert_eq!(exit.exit_code, 0, "{err}");
             assert_eq!(out.contains("seed"), position == 1, "{out}");
             assert_eq!(out.contains("2750 1000 50"), position == 1, "{out}");
             assert_eq!(out.lines().any(|line| line == position.to_string()), times == 2, "{out}");
         }
-        assert_eq!(fs::read_to_string(volume.folder.join(position.to_string())).expect("kept"), "kept\n");
+        assert_eq!(fs::read_to_string(volume.directory.join(position.to_string())).expect("kept"), "kept\n");
     }
-    assert!(!folder.join(".new.full").exists() && !folder.join("full/half").exists());
-    assert_eq!(fs::metadata(&folder).expect("the volumes").mode() & 0o777, 0o700);
-    // A file of the image is no model for a folder, and a folder is not mounted over it.
+    assert!(!directory.join(".new.full").exists() && !directory.join("full/half").exists());
+    assert_eq!(fs::metadata(&directory).expect("the volumes").mode() & 0o777, 0o700);
+    // A file of the image is no model for a directory, and a directory is not mounted over it.
     let mut plan = node.plan("true");
     plan.volumes = vec![volumes[3].clone()];
-    plan.mounts = vec![bind(&volumes[3].folder, "/etc/passwd", false, Propagation::Private)];
+    plan.mounts = vec![bind(&volumes[3].directory, "/etc/passwd", false, Propagation::Private)];
     assert!(node.refuse(&plan).message.contains("/etc/passwd"));
 }
 
 fn small_files() {
     let node = Node::new();
     // As images do that expect systemd.
-    symlink("../run/resolve/stub.conf", node.folder.path().join("layer/etc/resolv.conf")).expect("a link");
+    symlink("../run/resolve/stub.conf", node.directory.path().join("layer/etc/resolv.conf")).expect("a link");
     let mut plan = node.plan("cat /etc/hosts /etc/resolv.conf; echo more >> /etc/hosts && cat /etc/hosts");
     plan.root.readonly = true;
     plan.files = vec![
@@ -322,15 +322,15 @@ fn small_files() {
     assert_eq!(out, "127.0.0.1 localhost\nnameserver 192.0.2.1\n127.0.0.1 localhost\nmore\n", "{err}");
 }
 
-/// A folder of ours on a mount that is shared with other namespaces, as most hosts have it.
-fn shared_folder(node: &Node) -> (PathBuf, Unmount) {
+/// A directory of ours on a mount that is shared with other namespaces, as most hosts have it.
+fn shared_directory(node: &Node) -> (PathBuf, Unmount) {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    let folder = node.folder.path().join("shared");
-    fs::create_dir(&folder).expect("a folder");
-    mount("tmpfs", &folder, "tmpfs", MountFlags::empty(), None::<&std::ffi::CStr>).expect("a mount");
-    mount_change(&folder, MountPropagationFlags::SHARED).expect("shared");
-    fs::create_dir(folder.join("sub")).expect("a folder");
-    (folder.clone(), Unmount(folder))
+    let directory = node.directory.path().join("shared");
+    fs::create_dir(&directory).expect("a directory");
+    mount("tmpfs", &directory, "tmpfs", MountFlags::empty(), None::<&std::ffi::CStr>).expect("a mount");
+    mount_change(&directory, MountPropagationFlags::SHARED).expect("shared");
+    fs::create_dir(directory.join("sub")).expect("a directory");
+    (directory.clone(), Unmount(directory))
 }
 
 fn mount_tmpfs(path: PathBuf) -> Unmount {
@@ -343,7 +343,7 @@ fn mount_tmpfs(path: PathBuf) -> Unmount {
 fn propagation() {
     let node = Node::new();
     for private_only in [false, true] {
-        let (shared, unmount) = shared_folder(&node);
+        let (shared, unmount) = shared_directory(&node);
         let mut plan = node.plan("sleep 100");
         plan.mounts = vec![bind(&shared, "/private", false, Propagation::Private)];
         if !private_only {
@@ -363,7 +363,7 @@ fn propagation() {
 
 fn propagation_both_ways() {
     let node = Node::new();
-    let (shared, unmount) = shared_folder(&node);
+    let (shared, unmount) = shared_directory(&node);
     let script =
         "mount -t tmpfs none /both/sub && echo in > /both/sub/inside; mount -t tmpfs none /private/sub; sleep 100";
     let mut plan = node.plan(script);
@@ -375,8 +375,8 @@ fn propagation_both_ways() {
     let container = node.start(plan);
     eventually("the container's mount on the host", || shared.join("sub/inside").exists());
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-    let ours = mounts.lines().filter(|line| line.contains(node.folder.path().to_str().expect("text"))).count();
-    assert_eq!(ours, 2, "nothing but the shared folder and the one mount in it: {mounts}");
+    let ours = mounts.lines().filter(|line| line.contains(node.directory.path().to_str().expect("text"))).count();
+    assert_eq!(ours, 2, "nothing but the shared directory and the one mount in it: {mounts}");
     let late = Unmount(shared.join("sub"));
     drop(late);
     drop(unmount);
@@ -429,19 +429,19 @@ fn device(container_path: &str) -> Device {
 /// What a mount shows brings its own nodes: none is made in it, where others could lead it astray.
 fn devices_and_mounts() {
     let node = Node::new();
-    let folder = node.folder.path().join("shared");
-    fs::create_dir(&folder).expect("a folder");
-    symlink("/etc", folder.join("link")).expect("a link");
+    let directory = node.directory.path().join("shared");
+    fs::create_dir(&directory).expect("a directory");
+    symlink("/etc", directory.join("link")).expect("a link");
     let mut plan = node.plan("ls /dev/given; head -c 3 /dev/plain | wc -c");
-    plan.mounts = vec![bind(&folder, "/dev/given", false, Propagation::Private)];
+    plan.mounts = vec![bind(&directory, "/dev/given", false, Propagation::Private)];
     plan.devices = vec![device("/dev/given/zero"), device("/dev/given/link/zero"), device("/dev/plain")];
     let (_, out, err) = node.run(plan);
     assert_eq!(out, "link\n3\n", "{err}");
-    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1);
-    // All devices of the host, some of them in a folder that is bound.
+    assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 1);
+    // All devices of the host, some of them in a directory that is bound.
     let mut plan = node.plan("ls /dev/net | wc -l");
     plan.security.privileged = true;
-    plan.mounts = vec![bind(&folder, "/dev/net", true, Propagation::Private)];
+    plan.mounts = vec![bind(&directory, "/dev/net", true, Propagation::Private)];
     assert_eq!(node.run(plan).1, "1\n");
     for place in ["/data/zero", "/dev/../etc/zero", "/device"] {
         let mut plan = node.plan("true");
@@ -476,25 +476,27 @@ fn dev_of_the_host() {
         assert_eq!(out, expected, "{err}");
     }
     assert_eq!(inodes(), before);
-    // A folder that is no /dev at all stays as it is too.
-    let folder = node.folder.path().join("other");
-    fs::create_dir(&folder).expect("a folder");
+    // A directory that is no /dev at all stays as it is too.
+    let directory = node.directory.path().join("other");
+    fs::create_dir(&directory).expect("a directory");
     let mut plan = node.plan("ls -a /dev | wc -l");
-    plan.mounts = vec![bind(&folder, "/dev", false, Propagation::Bidirectional)];
+    plan.mounts = vec![bind(&directory, "/dev", false, Propagation::Bidirectional)];
     assert_eq!(node.run(plan).1, "2\n");
-    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 0);
+    assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 0);
 }
 
 /// Mounts for which there is no place are refused in words.
 fn mounts_without_a_place() {
     let node = Node::new();
-    let folder = node.folder.path().join("other");
-    fs::create_dir(&folder).expect("a folder");
+    let directory = node.directory.path().join("other");
+    fs::create_dir(&directory).expect("a directory");
     let mut plan = node.plan("true");
-    plan.mounts =
-        vec![bind("/dev", "/dev", false, Propagation::Private), bind(&folder, "/dev/x", false, Propagation::Private)];
+    plan.mounts = vec![
+        bind("/dev", "/dev", false, Propagation::Private),
+        bind(&directory, "/dev/x", false, Propagation::Private),
+    ];
     assert!(node.refuse(&plan).message.contains("\"/dev/x\""));
-    plan.mounts = vec![bind("/no/such/folder", "/dev", false, Propagation::Private)];
+    plan.mounts = vec![bind("/no/such/directory", "/dev", false, Propagation::Private)];
     assert_eq!(node.refuse(&plan).kind, StartErrorKind::MountSource);
     let tmpfs = |destination: &str, readonly| Mount {
         kind: MountKind::Tmpfs { size: None, mode: None, uid: None, gid: None },
@@ -503,7 +505,7 @@ fn mounts_without_a_place() {
     plan.mounts = vec![tmpfs("/dev", false)];
     assert!(node.refuse(&plan).message.contains("\"/dev\""));
     // An empty file system that nobody can write to has no place for another mount.
-    plan.mounts = vec![tmpfs("/empty", true), bind(&folder, "/empty/inner", false, Propagation::Private)];
+    plan.mounts = vec![tmpfs("/empty", true), bind(&directory, "/empty/inner", false, Propagation::Private)];
     let error = node.refuse(&plan).message;
     assert!(error.contains("\"/empty/inner\"") && error.contains("read-only tmpfs"), "{error}");
 }
@@ -511,20 +513,20 @@ fn mounts_without_a_place() {
 /// Mounts stand in each other in the order in which they are asked for, whoever makes them.
 fn mounts_in_mounts() {
     let node = Node::new();
-    let folder = |name: &str| {
-        let path = node.folder.path().join(name);
-        fs::create_dir(&path).expect("a folder");
+    let directory = |name: &str| {
+        let path = node.directory.path().join(name);
+        fs::create_dir(&path).expect("a directory");
         fs::write(path.join(name), "").expect("written");
         path
     };
-    let (one, two, outer, other) = (folder("one"), folder("two"), folder("outer"), folder("other"));
+    let (one, two, outer, other) = (directory("one"), directory("two"), directory("outer"), directory("other"));
     let tmpfs = |destination: &str| Mount {
         kind: MountKind::Tmpfs { size: None, mode: None, uid: None, gid: None },
         ..bind("", destination, false, Propagation::Private)
     };
     let bind = |source: &Path, destination: &str| bind(source, destination, false, Propagation::Private);
     // By a link of the image into a file system that is the engine's.
-    symlink("/dev/shm", node.folder.path().join("layer/shared")).expect("a link");
+    symlink("/dev/shm", node.directory.path().join("layer/shared")).expect("a link");
     let mut plan = node
         .plan("for i in /a /a/b /c /c/d /c/d/e /f /g /g/h /i /dev/shm/j /k /sys/fs/cgroup; do echo $i $(ls $i); done");
     plan.mounts = vec![
@@ -559,23 +561,23 @@ fn shm() {
 
 fn hostile_links() {
     let node = Node::new();
-    let layer = node.folder.path().join("layer");
-    let outside = node.folder.path().join("outside");
-    fs::create_dir(&outside).expect("a folder");
+    let layer = node.directory.path().join("layer");
+    let outside = node.directory.path().join("outside");
+    fs::create_dir(&outside).expect("a directory");
     symlink(&outside, layer.join("in")).expect("a link");
     let mut plan = node.plan("ls /in/made /in/data");
     plan.cwd = "/in/made".to_owned();
-    plan.mounts = vec![bind(node.folder.path().join("layer/home"), "/in/data", false, Propagation::Private)];
+    plan.mounts = vec![bind(node.directory.path().join("layer/home"), "/in/data", false, Propagation::Private)];
     let (exit, out, err) = node.run(plan);
     assert_eq!(exit.exit_code, 0, "{err}");
     assert!(out.contains("web"), "{out}");
-    assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0, "something was made outside of the container");
+    assert_eq!(fs::read_dir(&outside).expect("a directory").count(), 0, "something was made outside of the container");
     for name in ["dev", "proc", "sys"] {
         symlink(&outside, layer.join(name)).expect("a link");
         let error = node.refuse(&node.plan("true"));
         assert_eq!(error.kind, StartErrorKind::Invalid);
         assert!(error.message.contains(name), "{error}");
-        assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0);
+        assert_eq!(fs::read_dir(&outside).expect("a directory").count(), 0);
         fs::remove_file(layer.join(name)).expect("removed");
     }
     fs::remove_file(layer.join("etc/passwd")).expect("removed");

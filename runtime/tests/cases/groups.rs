@@ -135,9 +135,9 @@ fn groups_that_were_there_stay() {
         fs::create_dir_all(group).expect("a group");
     }
     if mode().expect("a mode") == Mode::V2 {
-        for folder in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"] {
+        for directory in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"] {
             for controller in ["cpu", "memory", "pids"] {
-                let file = PathBuf::from(folder).join("cgroup.subtree_control");
+                let file = PathBuf::from(directory).join("cgroup.subtree_control");
                 fs::write(file, format!("+{controller}")).expect("enabled, as Nomad does");
             }
         }
@@ -227,9 +227,10 @@ fn cores_follow_the_caller() {
             let scope = PathBuf::from(format!("/sys/fs/cgroup{}", plan.cgroup.path));
             fs::create_dir_all(&scope).expect("a group");
             let around = scope.parent().expect("a slice").to_owned();
-            for folder in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"].map(Path::new).into_iter().chain([&*around])
+            for directory in
+                ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"].map(Path::new).into_iter().chain([&*around])
             {
-                fs::write(folder.join("cgroup.subtree_control"), "+cpuset").expect("enabled, as Nomad does");
+                fs::write(directory.join("cgroup.subtree_control"), "+cpuset").expect("enabled, as Nomad does");
             }
             (around, Some(scope))
         }
@@ -350,9 +351,10 @@ fn limits_of_the_caller_stay() {
     let path = format!("{}-scope", node.cgroup);
     let group = PathBuf::from(format!("/sys/fs/cgroup{path}"));
     fs::create_dir_all(&group).expect("a group");
-    for folder in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"] {
+    for directory in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"] {
         for controller in ["memory", "io", "cpu"] {
-            fs::write(PathBuf::from(folder).join("cgroup.subtree_control"), format!("+{controller}")).expect("enabled");
+            fs::write(PathBuf::from(directory).join("cgroup.subtree_control"), format!("+{controller}"))
+                .expect("enabled");
         }
     }
     fs::write(group.join("memory.high"), "8388608").expect("set");
@@ -451,7 +453,7 @@ fn limits_do_not_count_who_builds() {
 /// On version 1 a container finds its own groups where programs look for them, and can change none.
 fn shown_to_be_read() {
     if mode().expect("a mode") == Mode::V2 {
-        println!("  skipped: version 2 has one folder for everything");
+        println!("  skipped: version 2 has one directory for everything");
         return;
     }
     let node = Node::new();

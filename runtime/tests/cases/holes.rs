@@ -25,7 +25,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("holes_groups_of_the_user", groups_of_the_user),
     ("holes_cgroup_release_agent", cgroup_release_agent),
     ("holes_abstract_sockets", abstract_sockets),
-    ("holes_folders_are_root_s_alone", folders_are_root_s_alone),
+    ("holes_directories_are_root_s_alone", directories_are_root_s_alone),
     ("holes_what_the_monitor_shows", what_the_monitor_shows),
 ];
 
@@ -96,8 +96,8 @@ fn session_keyring() {
 /// What is mounted over procfs could take the place of what confines the container.
 fn mount_over_proc() {
     let node = Node::new();
-    let source = node.folder.path().join("source");
-    fs::create_dir(&source).expect("a folder");
+    let source = node.directory.path().join("source");
+    fs::create_dir(&source).expect("a directory");
     for destination in ["/proc", "/proc/", "/proc/self/attr", "/proc/sys/kernel", "/proc/1", "/proc/../proc/self"] {
         let mut plan = node.plan("true");
         plan.mounts = vec![bind(&source, destination)];
@@ -109,18 +109,18 @@ fn mount_over_proc() {
         assert_eq!(node.refuse(&plan).kind, StartErrorKind::Invalid, "{destination}");
     }
     // Files that show a program its limits may be replaced.
-    fs::write(node.folder.path().join("meminfo"), "MemTotal: 1 kB\n").expect("written");
+    fs::write(node.directory.path().join("meminfo"), "MemTotal: 1 kB\n").expect("written");
     let mut plan = node.plan("cat /proc/meminfo");
-    plan.mounts = vec![bind(node.folder.path().join("meminfo"), "/proc/meminfo")];
+    plan.mounts = vec![bind(node.directory.path().join("meminfo"), "/proc/meminfo")];
     assert_eq!(node.run(plan).1, "MemTotal: 1 kB\n");
 }
 
 /// The same by a link that an image brings: the job's author names a harmless path.
 fn mount_over_proc_by_a_link_of_the_image() {
     let node = Node::new();
-    let layer = node.folder.path().join("layer");
-    let source = node.folder.path().join("source");
-    fs::create_dir(&source).expect("a folder");
+    let layer = node.directory.path().join("layer");
+    let source = node.directory.path().join("source");
+    fs::create_dir(&source).expect("a directory");
     for (name, target) in [
         ("a", "/proc"),
         ("b", "/proc/self"),
@@ -135,18 +135,18 @@ fn mount_over_proc_by_a_link_of_the_image() {
             Ok(container) => assert_confined(&container),
             Err(error) => assert!(error.message.contains(&format!("/{name}")), "{target}: {error}"),
         }
-        assert_eq!(fs::read_dir(&source).expect("a folder").count(), 0, "{target}");
+        assert_eq!(fs::read_dir(&source).expect("a directory").count(), 0, "{target}");
     }
 }
 
 /// Another container exchanges the place of a mount for a link to elsewhere, in a volume that both have.
 fn mount_target_that_is_exchanged() {
     let node = Node::new();
-    let (volume, outside) = (node.folder.path().join("volume"), node.folder.path().join("outside"));
-    fs::create_dir_all(volume.join("real/place")).expect("a folder");
-    fs::create_dir(&outside).expect("a folder");
-    let data = node.folder.path().join("inner");
-    fs::create_dir(&data).expect("a folder");
+    let (volume, outside) = (node.directory.path().join("volume"), node.directory.path().join("outside"));
+    fs::create_dir_all(volume.join("real/place")).expect("a directory");
+    fs::create_dir(&outside).expect("a directory");
+    let data = node.directory.path().join("inner");
+    fs::create_dir(&data).expect("a directory");
     symlink(outside.join("made"), volume.join("link")).expect("a link");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -154,7 +154,7 @@ fn mount_target_that_is_exchanged() {
             let (place, other) = (volume.join("place"), volume.join("other"));
             symlink(Path::new("/../../../../../..").join(outside.strip_prefix("/").expect("absolute")), &other)
                 .expect("a link");
-            fs::create_dir(&place).expect("a folder");
+            fs::create_dir(&place).expect("a directory");
             while !stop.load(Ordering::Relaxed) {
                 use rustix::fs::{CWD, RenameFlags, renameat_with};
                 renameat_with(CWD, &place, CWD, &other, RenameFlags::EXCHANGE).expect("exchanged");
@@ -171,16 +171,16 @@ fn mount_target_that_is_exchanged() {
             }
         }
     });
-    assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0, "something was made outside of the container");
+    assert_eq!(fs::read_dir(&outside).expect("a directory").count(), 0, "something was made outside of the container");
 }
 
 /// An image that brings nodes, links and files where the container's own devices are made.
 fn devices_of_the_image() {
     let node = Node::new();
-    let layer = node.folder.path().join("layer");
-    let secret = node.folder.path().join("secret");
+    let layer = node.directory.path().join("layer");
+    let secret = node.directory.path().join("secret");
     fs::write(&secret, "secret").expect("written");
-    fs::create_dir_all(layer.join("dev/pts")).expect("a folder");
+    fs::create_dir_all(layer.join("dev/pts")).expect("a directory");
     symlink(&secret, layer.join("dev/null")).expect("a link");
     symlink("/proc/self/fd/0", layer.join("dev/console")).expect("a link");
     symlink("/proc/sysrq-trigger", layer.join("dev/ptmx")).expect("a link");
@@ -290,17 +290,17 @@ fn abstract_sockets() {
 }
 
 /// Programs with set-user-id bits lie in images: no other user of the host may come near them.
-fn folders_are_root_s_alone() {
+fn directories_are_root_s_alone() {
     use std::os::unix::fs::MetadataExt;
     let node = Node::new();
     let container = node.start(node.plan("exec sleep 100"));
-    for folder in ["state", "state/tasks", "data", "data/containers"] {
-        let metadata = fs::metadata(node.folder.path().join(folder)).expect("a folder");
-        assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o700, 0), "{folder}");
+    for directory in ["state", "state/tasks", "data", "data/containers"] {
+        let metadata = fs::metadata(node.directory.path().join(directory)).expect("a directory");
+        assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o700, 0), "{directory}");
     }
-    for folder in ["state/tasks", "data/containers"] {
-        let folder = node.folder.path().join(folder).join(container.id().as_str());
-        assert_eq!(fs::metadata(&folder).expect("a folder").mode() & 0o077, 0, "{}", folder.display());
+    for directory in ["state/tasks", "data/containers"] {
+        let directory = node.directory.path().join(directory).join(container.id().as_str());
+        assert_eq!(fs::metadata(&directory).expect("a directory").mode() & 0o077, 0, "{}", directory.display());
     }
 }
 

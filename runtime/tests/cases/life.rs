@@ -89,7 +89,7 @@ fn unknown_command() {
 fn command_that_cannot_be_executed() {
     use std::os::unix::fs::PermissionsExt;
     let node = Node::new();
-    let layer = node.folder.path().join("layer");
+    let layer = node.directory.path().join("layer");
     let program = |name: &str, content: &str, mode: u32| {
         fs::write(layer.join("bin").join(name), content).expect("written");
         fs::set_permissions(layer.join("bin").join(name), fs::Permissions::from_mode(mode)).expect("set");
@@ -158,8 +158,8 @@ fn is_adopted_by_another_runtime() {
     let node = Node::new();
     node.runtime.prepare().expect("prepared");
     let container = node.start(node.plan("sleep 100"));
-    let folder = node.folder.path();
-    let other = Runtime::open(&folder.join("state"), &folder.join("data")).expect("a runtime");
+    let directory = node.directory.path();
+    let other = Runtime::open(&directory.join("state"), &directory.join("data")).expect("a runtime");
     assert_eq!(other.list().expect("a list"), [container.id().clone()]);
     let Ok(Status::Running(running)) = other.status(container.id()) else { panic!("not running") };
     assert_eq!(running.init.pid, container.running.init.pid);
@@ -202,7 +202,7 @@ fn shared_pid_namespace_ends_completely() {
 fn output_survives_its_reader() {
     let node = Node::new();
     let mut plan = node.plan("while [ ! -e /go ]; do sleep 0.05; done; echo again; exit 6");
-    let fifo = node.folder.path().join("log");
+    let fifo = node.directory.path().join("log");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
     plan.output.stdout.clone_from(&fifo);
     // Nobody reads at the start, and a first reader goes away.
@@ -220,18 +220,19 @@ fn output_survives_its_reader() {
 
 fn outputs_must_be_fifos() {
     let node = Node::new();
-    let folder = node.folder.path();
-    fs::write(folder.join("file"), "precious").expect("written");
-    rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("fifo"), rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
-    std::os::unix::fs::symlink("fifo", folder.join("link")).expect("a link");
+    let directory = node.directory.path();
+    fs::write(directory.join("file"), "precious").expect("written");
+    rustix::fs::mkfifoat(rustix::fs::CWD, directory.join("fifo"), rustix::fs::Mode::from_raw_mode(0o600))
+        .expect("a FIFO");
+    std::os::unix::fs::symlink("fifo", directory.join("link")).expect("a link");
     for name in ["file", "link", "missing"] {
         let mut plan = node.plan("true");
-        plan.output.stderr = folder.join(name);
+        plan.output.stderr = directory.join(name);
         let error = node.refuse(&plan);
         assert_eq!(error.kind, StartErrorKind::Invalid);
         assert!(error.message.contains(name), "{error}");
     }
-    assert_eq!(fs::read_to_string(folder.join("file")).expect("read"), "precious");
+    assert_eq!(fs::read_to_string(directory.join("file")).expect("read"), "precious");
 }
 
 /// The plugin dies while a container starts: nobody knows of it, so it must not stay.
@@ -239,7 +240,7 @@ fn nobody_waits_for_the_start() {
     use std::process::{Command, Stdio};
     let node = Node::new();
     let plan = node.plan("sleep 100");
-    let task = node.folder.path().join("state/tasks").join(plan.id.as_str());
+    let task = node.directory.path().join("state/tasks").join(plan.id.as_str());
     fs::create_dir(&task).expect("made");
     fs::write(task.join("plan.json"), serde_json::to_vec(&plan).expect("JSON")).expect("written");
     let mut monitor = Command::new("/proc/self/exe")
@@ -263,7 +264,7 @@ fn bundle_is_complete() {
     let mut plan = node.plan("sleep 100");
     plan.annotations.insert("who".to_owned(), "me".to_owned());
     let container = node.start(plan);
-    let path = node.folder.path().join("state/tasks").join(container.id().as_str()).join("bundle/config.json");
+    let path = node.directory.path().join("state/tasks").join(container.id().as_str()).join("bundle/config.json");
     let spec: serde_json::Value = serde_json::from_slice(&fs::read(path).expect("a bundle")).expect("JSON");
     assert_eq!(spec["process"]["args"][2], "sleep 100");
     assert_eq!(spec["process"]["noNewPrivileges"], true);
@@ -305,13 +306,14 @@ fn sweep_after_a_restart() {
     let node = Node::new();
     let container = node.start(node.plan("sleep 100"));
     assert!(node.runtime.sweep().expect("swept").is_empty(), "what runs stays");
-    let other = Runtime::open(&node.folder.path().join("other"), &node.folder.path().join("data")).expect("a runtime");
+    let other =
+        Runtime::open(&node.directory.path().join("other"), &node.directory.path().join("data")).expect("a runtime");
     assert!(other.sweep().expect("swept").is_empty(), "what others run stays");
     container.running.signal(libc::SIGKILL).expect("killed");
     container.wait();
     let monitor = rustix::process::Pid::from_raw(container.running.monitor.pid);
     rustix::process::waitpid(monitor, rustix::process::WaitOptions::empty()).expect("our child");
-    fs::remove_dir_all(node.folder.path().join("state/tasks").join(container.id().as_str())).expect("removed");
+    fs::remove_dir_all(node.directory.path().join("state/tasks").join(container.id().as_str())).expect("removed");
     assert_eq!(node.runtime.sweep().expect("swept"), [container.id().to_string()]);
     for group in control_groups(&container.plan.cgroup.path) {
         fs::remove_dir(group).expect("empty");
@@ -356,8 +358,8 @@ fn late_destroy_spares_a_successor() {
 fn measure_start() {
     let mut node = Node::new();
     // Where it is on a real node: in memory.
-    let state = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    node.runtime = Runtime::open(state.path(), &node.folder.path().join("data")).expect("a runtime");
+    let state = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    node.runtime = Runtime::open(state.path(), &node.directory.path().join("data")).expect("a runtime");
     for (name, pause) in [("cold", 300), ("warm", 0)] {
         let (mut starts, mut destroys) = (Vec::new(), Vec::new());
         for _ in 0..20 {

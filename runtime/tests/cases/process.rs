@@ -10,8 +10,8 @@ use runtime::{
 use crate::common::{Node, eventually};
 
 pub const CASES: &[(&str, fn())] = &[
-    ("process_environment_and_folder", environment_and_folder),
-    ("process_folder_by_a_descriptor", folder_by_a_descriptor),
+    ("process_environment_and_directory", environment_and_directory),
+    ("process_directory_by_a_descriptor", directory_by_a_descriptor),
     ("process_users_and_groups", users_and_groups),
     ("process_unknown_user_and_group", unknown_user_and_group),
     ("process_user_reopens_its_output", user_reopens_its_output),
@@ -40,7 +40,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_binary_of_the_host_cannot_be_written", binary_of_the_host_cannot_be_written),
 ];
 
-fn environment_and_folder() {
+fn environment_and_directory() {
     let node = Node::new();
     let mut plan = node.plan("pwd; env");
     plan.cwd = "/srv/deep/er".to_owned();
@@ -54,10 +54,10 @@ fn environment_and_folder() {
     assert_eq!(lines, ["A=x=y", "B=two words", "HOME=/root", "PATH=/bin:/usr/bin"]);
 }
 
-/// CVE-2024-21626: a working folder that names a descriptor of whoever starts the container must not lead to the host.
-fn folder_by_a_descriptor() {
+/// CVE-2024-21626: a working directory that names a descriptor of whoever starts the container must not lead to the host.
+fn directory_by_a_descriptor() {
     let node = Node::new();
-    let etc = std::fs::File::open("/etc").expect("a folder of the host's");
+    let etc = std::fs::File::open("/etc").expect("a directory of the host's");
     for number in 3..=12.max(std::os::fd::AsRawFd::as_raw_fd(&etc)) {
         let mut plan = node.plan("pwd; ls -d ./shadow ../shadow ../../../../../../etc/shadow");
         plan.cwd = format!("/proc/self/fd/{number}");
@@ -207,7 +207,7 @@ fn filter_of_a_profile() {
         let mut container = node.start(plan);
         assert_eq!(container.status_field("Seccomp"), "2");
         assert_eq!(container.status_field("NoNewPrivs"), if no_new_privileges { "1" } else { "0" });
-        let bundle = node.folder.path().join("state/tasks").join(container.id().as_str()).join("bundle/config.json");
+        let bundle = node.directory.path().join("state/tasks").join(container.id().as_str()).join("bundle/config.json");
         let bundle: serde_json::Value = serde_json::from_slice(&fs::read(bundle).expect("a bundle")).expect("JSON");
         assert_eq!(bundle["linux"]["seccomp"]["syscalls"].as_array().map(Vec::len), Some(2), "{bundle}");
         eventually("its last command", || container.proc("cmdline").starts_with("sleep"));
@@ -280,7 +280,7 @@ fn apparmor_profile() {
         return;
     };
     let node = Node::new();
-    fs::write(node.folder.path().join("layer/etc/secret"), "secret\n").expect("written");
+    fs::write(node.directory.path().join("layer/etc/secret"), "secret\n").expect("written");
     let script =
         "cat /etc/secret; echo x > /tmp/x; cat /proc/self/attr/current; echo x > /etc/x && echo wrote; exec sleep 100";
     for (user, no_new_privileges, init) in

@@ -31,20 +31,20 @@ pub const CASES: &[(&str, fn())] = &[
     ("measure_roots", measure),
 ];
 
-/// A mounted file system in a temporary folder; unmounted when it goes.
+/// A mounted file system in a temporary directory; unmounted when it goes.
 struct Disk {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Disk {
     fn root(&self) -> PathBuf {
-        self.folder.path().join("root")
+        self.directory.path().join("root")
     }
 
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::create_dir(folder.path().join("root")).expect("a folder");
-        Self { folder }
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::create_dir(directory.path().join("root")).expect("a directory");
+        Self { directory }
     }
 
     /// One in memory.
@@ -55,12 +55,12 @@ impl Disk {
         disk
     }
 
-    /// An overlay on the temporary folder's file system.
+    /// An overlay on the temporary directory's file system.
     fn overlay() -> Self {
         let disk = Self::new();
-        let at = |name: &str| disk.folder.path().join(name);
+        let at = |name: &str| disk.directory.path().join(name);
         for name in ["lower", "upper", "work"] {
-            fs::create_dir(at(name)).expect("a folder");
+            fs::create_dir(at(name)).expect("a directory");
         }
         let (lower, upper, work) = (at("lower"), at("upper"), at("work"));
         let data = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
@@ -79,7 +79,7 @@ impl Disk {
             return None;
         }
         let disk = Self::new();
-        let image = disk.folder.path().join("image");
+        let image = disk.directory.path().join("image");
         fs::File::create(&image).expect("a file").set_len(512 << 20).expect("a length");
         let run = |program: &str, args: &[&str], more: &[&Path]| {
             let output = Command::new(program)
@@ -105,9 +105,9 @@ impl Drop for Disk {
 
 /// Two layers over the node's own: one hides, the other one adds.
 fn layers(node: &Node) -> Vec<PathBuf> {
-    let at = |name: &str| node.folder.path().join(name);
-    fs::create_dir_all(at("middle/home")).expect("a folder");
-    fs::create_dir_all(at("top/tmp/new")).expect("a folder");
+    let at = |name: &str| node.directory.path().join(name);
+    fs::create_dir_all(at("middle/home")).expect("a directory");
+    fs::create_dir_all(at("top/tmp/new")).expect("a directory");
     fs::write(at("top/tmp/new/file"), "new").expect("written");
     fs::hard_link(at("top/tmp/new/file"), at("top/second")).expect("linked");
     vec![at("top"), at("middle"), at("layer")]
@@ -115,14 +115,14 @@ fn layers(node: &Node) -> Vec<PathBuf> {
 
 /// Hides `/etc/group` and what is in `/home` in the second layer, with the marks of overlayfs.
 fn hide(middle: &Path) {
-    fs::create_dir_all(middle.join("etc")).expect("a folder");
+    fs::create_dir_all(middle.join("etc")).expect("a directory");
     mknodat(CWD, middle.join("etc/group"), FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout");
-    setxattr(middle.join("home"), "trusted.overlay.opaque", b"y", XattrFlags::empty()).expect("an opaque folder");
+    setxattr(middle.join("home"), "trusted.overlay.opaque", b"y", XattrFlags::empty()).expect("an opaque directory");
 }
 
 /// The same where the file system does not take them, as the image store does it.
 fn hide_by_sockets(middle: &Path) {
-    fs::create_dir_all(middle.join("etc")).expect("a folder");
+    fs::create_dir_all(middle.join("etc")).expect("a directory");
     for path in ["etc/group", "home/.wh..wh..opq"] {
         mknodat(CWD, middle.join(path), FileType::Socket, Mode::empty(), 0).expect("a whiteout");
     }
@@ -149,9 +149,9 @@ fn check(node: &Node, storage: RootStorage, layers: Vec<PathBuf>) {
     assert_eq!(listing(&layers[0]), before, "a layer was changed");
 }
 
-fn listing(folder: &Path) -> Vec<(PathBuf, u64, u64)> {
+fn listing(directory: &Path) -> Vec<(PathBuf, u64, u64)> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
+    for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         let meta = fs::symlink_metadata(&path).expect("metadata");
         found.push((path.clone(), meta.size(), meta.ino()));
@@ -166,7 +166,11 @@ fn listing(folder: &Path) -> Vec<(PathBuf, u64, u64)> {
 fn both_ways(place: &Path) {
     let node = Node::on(place);
     assert_eq!(node.runtime.overlay_problem().expect("a probe"), None);
-    assert_eq!(fs::read_dir(node.folder.path().join("data/containers")).expect("a folder").count(), 0, "probe is left");
+    assert_eq!(
+        fs::read_dir(node.directory.path().join("data/containers")).expect("a directory").count(),
+        0,
+        "probe is left"
+    );
     let layers = layers(&node);
     hide(&layers[1]);
     for storage in [RootStorage::Overlay, RootStorage::Copy] {
@@ -188,7 +192,8 @@ fn on_tmpfs() {
 fn on_an_overlay() {
     let disk = Disk::overlay();
     let node = Node::on(&disk.root());
-    let problem = node.runtime.overlay_problem().expect("a probe").expect("overlayfs takes no overlay as upper folder");
+    let problem =
+        node.runtime.overlay_problem().expect("a probe").expect("overlayfs takes no overlay as upper directory");
     assert!(problem.contains("overlayfs cannot be mounted") && problem.contains("is on overlayfs"), "{problem}");
     assert_eq!(node.runtime.overlay_problem().expect("remembered"), Some(problem));
     let layers = layers(&node);
@@ -202,7 +207,7 @@ fn on_an_overlay() {
     assert!(error.message.contains("mounting the container's root file system of 3 layers"), "{error}");
 }
 
-/// It lets overlayfs mount it as upper folder, but holds no extended attributes.
+/// It lets overlayfs mount it as upper directory, but holds no extended attributes.
 fn on_ramfs() {
     let disk = Disk::nodev("ramfs", MountFlags::empty(), None);
     let node = Node::on(&disk.root());
@@ -213,7 +218,7 @@ fn on_ramfs() {
     check(&node, RootStorage::Copy, layers);
 }
 
-/// The root of a container is as free as an overlay's, wherever the data folder is.
+/// The root of a container is as free as an overlay's, wherever the data directory is.
 fn on_a_restricted_mount() {
     let disk = Disk::nodev("tmpfs", MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV, None);
     let node = Node::on(&disk.root());
@@ -234,13 +239,13 @@ fn many_layers() {
     for count in [36usize, 128, 300, 500] {
         let mut plan = node.plan("ls /many | wc -l; cat /many/who");
         let made = (1..count).map(|number| {
-            let layer = node.folder.path().join(format!("many-{count}/{number}/fs"));
+            let layer = node.directory.path().join(format!("many-{count}/{number}/fs"));
             fs::create_dir_all(layer.join("many")).expect("a layer");
             fs::write(layer.join("many").join(number.to_string()), "").expect("written");
             fs::write(layer.join("many/who"), number.to_string()).expect("written");
             layer
         });
-        plan.root.layers = made.chain([node.folder.path().join("layer")]).collect();
+        plan.root.layers = made.chain([node.directory.path().join("layer")]).collect();
         for storage in [RootStorage::Overlay, RootStorage::Copy] {
             let mut plan = plan.clone();
             plan.id = format!("{}-{storage:?}", plan.id).parse().expect("an id");
@@ -256,11 +261,11 @@ fn too_many_layers() {
     let node = Node::on(&disk.root());
     let mut plan = node.plan("echo copied");
     let empty = (0..500).map(|number| {
-        let layer = node.folder.path().join(format!("empty/{number}"));
+        let layer = node.directory.path().join(format!("empty/{number}"));
         fs::create_dir_all(&layer).expect("a layer");
         layer
     });
-    plan.root.layers = empty.chain([node.folder.path().join("layer")]).collect();
+    plan.root.layers = empty.chain([node.directory.path().join("layer")]).collect();
     plan.root.storage = RootStorage::Overlay;
     let error = node.refuse(&plan);
     assert!(error.message.contains("501 layers"), "{error}");
@@ -268,31 +273,31 @@ fn too_many_layers() {
     assert_eq!(node.run(plan).1, "copied\n");
 }
 
-/// What a start leaves that was killed before it could say whose the folder is.
+/// What a start leaves that was killed before it could say whose the directory is.
 fn left_without_an_owner() {
     let node = Node::new();
-    let containers = node.folder.path().join("data/containers");
-    fs::create_dir(containers.join("nobody")).expect("a folder");
-    fs::create_dir_all(containers.join("somebody/upper")).expect("a folder");
+    let containers = node.directory.path().join("data/containers");
+    fs::create_dir(containers.join("nobody")).expect("a directory");
+    fs::create_dir_all(containers.join("somebody/upper")).expect("a directory");
     std::os::unix::fs::symlink("/run/another", containers.join("somebody/owner")).expect("a link");
-    fs::create_dir_all(containers.join("ours/root.tmp")).expect("a folder");
-    std::os::unix::fs::symlink(node.folder.path().join("state"), containers.join("ours/owner")).expect("a link");
+    fs::create_dir_all(containers.join("ours/root.tmp")).expect("a directory");
+    std::os::unix::fs::symlink(node.directory.path().join("state"), containers.join("ours/owner")).expect("a link");
     // As an earlier build wrote it.
-    fs::create_dir_all(containers.join("old/upper")).expect("a folder");
-    fs::write(containers.join("old/owner"), node.folder.path().join("state").as_os_str().as_encoded_bytes())
+    fs::create_dir_all(containers.join("old/upper")).expect("a directory");
+    fs::write(containers.join("old/owner"), node.directory.path().join("state").as_os_str().as_encoded_bytes())
         .expect("written");
     let mut swept = node.runtime.sweep().expect("swept");
     swept.sort();
     assert_eq!(swept, ["old", "ours"]);
     let left: Vec<_> =
-        fs::read_dir(&containers).expect("a folder").map(|entry| entry.expect("an entry").file_name()).collect();
+        fs::read_dir(&containers).expect("a directory").map(|entry| entry.expect("an entry").file_name()).collect();
     assert_eq!(left, ["somebody"]);
     // Nor does what an earlier start of the same container left show in the next one.
     let mut plan = node.plan("ls /left || echo gone");
     plan.root.storage = RootStorage::Copy;
     let left = containers.join(plan.id.as_str());
-    for folder in ["root", "root.tmp"] {
-        fs::create_dir_all(left.join(folder).join("left")).expect("a folder");
+    for directory in ["root", "root.tmp"] {
+        fs::create_dir_all(left.join(directory).join("left")).expect("a directory");
     }
     assert_eq!(node.run(plan).1, "gone\n");
 }
@@ -301,12 +306,12 @@ fn left_without_an_owner() {
 /// volume is then there with all that the image has, or it is not there.
 fn survive_a_death_in_the_middle() {
     let node = Node::new();
-    let at = |name: &str| node.folder.path().join(name);
+    let at = |name: &str| node.directory.path().join(name);
     for storage in [RootStorage::Overlay, RootStorage::Copy] {
         let mut plan = node.plan("true");
         plan.root.storage = storage;
         let volume = at(&format!("data/volumes/etc-{storage:?}"));
-        plan.volumes = vec![NamedVolume { folder: volume.clone(), destination: "/etc".to_owned(), copy: true }];
+        plan.volumes = vec![NamedVolume { directory: volume.clone(), destination: "/etc".to_owned(), copy: true }];
         let kind = MountKind::Bind { source: volume.clone() };
         plan.mounts =
             vec![Mount { destination: "/etc".to_owned(), kind, readonly: false, propagation: Propagation::Private }];
@@ -339,7 +344,7 @@ fn survive_a_death_in_the_middle() {
     }
 }
 
-/// How long a start takes with a mounted and with a copied image of 4000 files in 200 folders, 64 MB; and the probe.
+/// How long a start takes with a mounted and with a copied image of 4000 files in 200 directories, 64 MB; and the probe.
 fn measure() {
     let disks = [
         ("ext4", Disk::made_by("ext4", &["mkfs.ext4", "-q"])),
@@ -352,9 +357,9 @@ fn measure() {
         let Some(disk) = disk else { continue };
         let node = Node::on(&disk.root());
         for number in 0..4000 {
-            let folder = node.folder.path().join(format!("layer/many/{}", number / 20));
-            fs::create_dir_all(&folder).expect("a folder");
-            fs::write(folder.join(number.to_string()), vec![7; 16 << 10]).expect("written");
+            let directory = node.directory.path().join(format!("layer/many/{}", number / 20));
+            fs::create_dir_all(&directory).expect("a directory");
+            fs::write(directory.join(number.to_string()), vec![7; 16 << 10]).expect("written");
         }
         let begun = Instant::now();
         let problem = node.runtime.overlay_problem().expect("a probe");

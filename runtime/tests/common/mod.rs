@@ -41,10 +41,10 @@ const APPLETS: &[&str] = &[
     "mknod", "readlink", "df", "ulimit", "test", "seq", "tr", "ifconfig", "usleep", "cut", "unshare",
 ];
 
-/// State, data and an image's layer in a temporary folder.
+/// State, data and an image's layer in a temporary directory.
 pub struct Node {
     pub runtime: Runtime,
-    pub folder: tempfile::TempDir,
+    pub directory: tempfile::TempDir,
     pub cgroup: String,
 }
 
@@ -58,13 +58,14 @@ impl Node {
         Self::on(&std::env::temp_dir())
     }
 
-    /// With all its folders on a file system of the caller's choice.
+    /// With all its directories on a file system of the caller's choice.
     pub fn on(place: &Path) -> Self {
-        let folder = tempfile::tempdir_in(place).expect("a folder");
-        make_layer(&folder.path().join("layer"));
-        let runtime = Runtime::open(&folder.path().join("state"), &folder.path().join("data")).expect("a runtime");
+        let directory = tempfile::tempdir_in(place).expect("a directory");
+        make_layer(&directory.path().join("layer"));
+        let runtime =
+            Runtime::open(&directory.path().join("state"), &directory.path().join("data")).expect("a runtime");
         let cgroup = format!("/oci-rs-test/{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self { runtime, folder, cgroup }
+        Self { runtime, directory, cgroup }
     }
 
     /// A plan that runs a shell script as root in private namespaces.
@@ -80,7 +81,7 @@ impl Node {
             init: false,
             hostname: None,
             root: RootFs {
-                layers: vec![self.folder.path().join("layer")],
+                layers: vec![self.directory.path().join("layer")],
                 storage: if COPY.load(Ordering::Relaxed) { RootStorage::Copy } else { RootStorage::Overlay },
                 readonly: false,
                 volumes: Vec::new(),
@@ -167,22 +168,22 @@ impl Node {
     }
 
     fn fifo(&self, plan: &ContainerPlan, name: &str) -> PathBuf {
-        let path = self.folder.path().join(format!("{}.{name}", plan.id));
+        let path = self.directory.path().join(format!("{}.{name}", plan.id));
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
         path
     }
 
-    /// Nothing of a container is left: no folder, no control group, no mount.
+    /// Nothing of a container is left: no directory, no control group, no mount.
     pub fn assert_clean(&self, plan: &ContainerPlan) {
         let id = plan.id.as_str();
-        for folder in ["state/tasks", "data/containers"] {
-            assert!(!self.folder.path().join(folder).join(id).exists(), "{folder}/{id} is left");
+        for directory in ["state/tasks", "data/containers"] {
+            assert!(!self.directory.path().join(directory).join(id).exists(), "{directory}/{id} is left");
         }
         let groups = control_groups(&plan.cgroup.path);
         assert!(groups.is_empty(), "control groups are left: {groups:?}");
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-        let ours = ["state", "data"].map(|name| self.folder.path().join(name).to_string_lossy().into_owned());
-        assert!(!ours.iter().any(|folder| mounts.contains(folder)), "mounts are left: {mounts}");
+        let ours = ["state", "data"].map(|name| self.directory.path().join(name).to_string_lossy().into_owned());
+        assert!(!ours.iter().any(|directory| mounts.contains(directory)), "mounts are left: {mounts}");
     }
 }
 
@@ -193,7 +194,7 @@ impl Drop for Node {
                 println!("clean-up of {id}: {error}");
             }
         }
-        // The folder that our groups stand in, when nobody else tests at the same time.
+        // The directory that our groups stand in, when nobody else tests at the same time.
         for hierarchy in hierarchies() {
             drop(fs::remove_dir(hierarchy.join("oci-rs-test")));
         }
@@ -308,8 +309,8 @@ pub fn eventually(what: &str, mut answer: impl FnMut() -> bool) {
 }
 
 fn make_layer(layer: &Path) {
-    for folder in ["bin", "etc", "tmp", "home/web", "run"] {
-        fs::create_dir_all(layer.join(folder)).expect("a folder");
+    for directory in ["bin", "etc", "tmp", "home/web", "run"] {
+        fs::create_dir_all(layer.join(directory)).expect("a directory");
     }
     let busybox = BUSYBOX.iter().find(|path| Path::new(path).exists()).expect("a static busybox (busybox-static)");
     fs::copy(busybox, layer.join("bin/busybox")).expect("busybox");
@@ -321,7 +322,7 @@ fn make_layer(layer: &Path) {
     fs::write(layer.join("etc/group"), "root:x:0:\nweb:x:1000:\nstaff:x:50:web\nvideo:x:44:\n").expect("written");
 }
 
-/// The role `start`: state folder, data folder and a file with a plan. Starts that container, in a process that a failpoint may kill
+/// The role `start`: state directory, data directory and a file with a plan. Starts that container, in a process that a failpoint may kill
 /// and whose environment says which.
 pub fn start_from(args: impl IntoIterator<Item = std::ffi::OsString>) -> std::process::ExitCode {
     let args: Vec<PathBuf> = args.into_iter().map(PathBuf::from).collect();

@@ -25,17 +25,17 @@ const MAKE_CERTIFICATES: &str = "
     openssl x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out leaf.pem -days 2 -extfile leaf.ext
 ";
 
-/// The real `docker-registry`, in a folder of its own.
+/// The real `docker-registry`, in a directory of its own.
 pub struct DockerRegistry {
     child: Child,
     address: SocketAddr,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl DockerRegistry {
     /// Starts it on a free port; `None` where it is not installed.
     pub fn start() -> Option<Self> {
-        Self::start_in(tempfile::TempDir::with_prefix("kit-registry-").must("a folder for the registry"), None)
+        Self::start_in(tempfile::TempDir::with_prefix("kit-registry-").must("a directory for the registry"), None)
     }
 
     /// Starts it with a certificate for `127.0.0.1` from an authority of its own; [`DockerRegistry::ca_file`] says which.
@@ -50,34 +50,34 @@ impl DockerRegistry {
     }
 
     fn start_secured(clients: bool) -> Option<Self> {
-        let folder = tempfile::TempDir::with_prefix("kit-registry-").must("a folder for the registry");
-        let made = Command::new("sh").arg("-ec").arg(MAKE_CERTIFICATES).current_dir(folder.path()).output().ok()?;
+        let directory = tempfile::TempDir::with_prefix("kit-registry-").must("a directory for the registry");
+        let made = Command::new("sh").arg("-ec").arg(MAKE_CERTIFICATES).current_dir(directory.path()).output().ok()?;
         assert!(made.status.success(), "certificates: {}", String::from_utf8_lossy(&made.stderr));
-        let at = |name: &str| folder.path().join(name);
+        let at = |name: &str| directory.path().join(name);
         let mut tls = json!({"certificate": at("leaf.pem"), "key": at("leaf.key")});
         if clients {
             tls["clientcas"] = json!([at("ca.pem")]);
         }
-        Self::start_in(folder, Some(tls))
+        Self::start_in(directory, Some(tls))
     }
 
-    fn start_in(folder: tempfile::TempDir, tls: Option<serde_json::Value>) -> Option<Self> {
+    fn start_in(directory: tempfile::TempDir, tls: Option<serde_json::Value>) -> Option<Self> {
         let address = TcpListener::bind("127.0.0.1:0").and_then(|probe| probe.local_addr()).must("a free port");
         let mut config = json!({
             "version": "0.1",
             "log": {"level": "error", "accesslog": {"disabled": true}},
-            "storage": {"filesystem": {"rootdirectory": folder.path().join("data")}},
+            "storage": {"filesystem": {"rootdirectory": directory.path().join("data")}},
             "http": {"addr": address.to_string()},
         });
         if let Some(tls) = tls {
             config["http"]["tls"] = tls;
         }
-        let file = folder.path().join("config.yml");
+        let file = directory.path().join("config.yml");
         std::fs::write(&file, config.to_string()).must("the registry's configuration");
         let mut command = Command::new("docker-registry");
         command.arg("serve").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().ok()?;
-        let started = Self { child, address, folder };
+        let started = Self { child, address, directory };
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(address).is_err() {
             assert!(Instant::now() < deadline, "docker-registry does not answer on {address}");
@@ -88,17 +88,17 @@ impl DockerRegistry {
 
     /// The authority of a registry with TLS.
     pub fn ca_file(&self) -> PathBuf {
-        self.folder.path().join("ca.pem")
+        self.directory.path().join("ca.pem")
     }
 
     /// A certificate that it accepts from clients.
     pub fn client_cert_file(&self) -> PathBuf {
-        self.folder.path().join("leaf.pem")
+        self.directory.path().join("leaf.pem")
     }
 
     /// The key of that certificate.
     pub fn client_key_file(&self) -> PathBuf {
-        self.folder.path().join("leaf.key")
+        self.directory.path().join("leaf.key")
     }
 
     /// `127.0.0.1:<port>`.

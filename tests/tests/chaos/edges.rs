@@ -171,9 +171,9 @@ async fn a_process_of_this_boot_is_not_taken_for_one_of_another() {
     let handle = plugin.started(&task).await;
     let init = is_up(&plugin, &task).await;
     plugin.process.kill().await;
-    for folder in fs::read_dir(node.state_dir().join("tasks")).must("the tasks' folder").flatten() {
+    for directory in fs::read_dir(node.state_dir().join("tasks")).must("the tasks' directory").flatten() {
         for name in ["monitor.json", "container.json"] {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             let mut record = serde_json::from_slice(&fs::read(&path).must("a record")).must("a record");
             let before = format!("{record}");
             rename_boot(&mut record);

@@ -369,10 +369,10 @@ impl<'a> Lived<'a> {
     async fn leave_nothing(&self) {
         self.reader.borrow_mut().end();
         let alloc = &self.task.alloc;
-        let folders = [self.world.node.state_dir(), self.world.node.data_dir()];
+        let directories = [self.world.node.state_dir(), self.world.node.data_dir()];
         let own = BTreeSet::from([alloc.id.clone()]);
         let traces = || {
-            let mut traces = Traces::find(&alloc.dir, &folders, &own);
+            let mut traces = Traces::find(&alloc.dir, &directories, &own);
             traces.files.retain(|path| path.to_string_lossy().contains(&alloc.id));
             // Namespaces of others' networks, which are pinned there.
             traces.mounts.retain(|point| point.contains(&alloc.id));

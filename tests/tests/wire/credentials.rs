@@ -65,10 +65,10 @@ async fn dockers_config_is_read_at_each_pull() {
 async fn a_helper_is_asked() {
     let node = Node::new();
     let images = private().await;
-    let folder = node.root().join("helpers");
-    std::fs::create_dir(&folder).must("a folder for helpers");
+    let directory = node.root().join("helpers");
+    std::fs::create_dir(&directory).must("a directory for helpers");
     let helper = |name: &str, text: &str| {
-        let path = folder.join(format!("docker-credential-{name}"));
+        let path = directory.join(format!("docker-credential-{name}"));
         // By a process of its own: a file that somebody may write cannot be executed, and other tests start processes.
         let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#;
         let status = std::process::Command::new("sh").args(["-c", write, "sh"]).arg(&path).arg(text).status();
@@ -79,7 +79,7 @@ async fn a_helper_is_asked() {
         images.host()
     );
     helper("kit", &format!("echo {PASSWORD} >&2; exit 1"));
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").must("PATH"));
+    let path = format!("{}:{}", directory.display(), std::env::var("PATH").must("PATH"));
     let launch = Launch::new(&node).env("PATH", &path);
     let mut plugin = node.launch_as(launch, json!({"auth": {"helper": "kit"}})).await;
     let failed = refused(&node, &mut plugin, &images.busybox()).await;

@@ -1,4 +1,4 @@
-//! `oci-rs:// … --` before a command: another user, another folder, and what is refused.
+//! `oci-rs:// … --` before a command: another user, another directory, and what is refused.
 
 use kit::{
     exec::Outcome,
@@ -40,7 +40,7 @@ async fn field(plugin: &Plugin, task: &Task, prefix: &str, name: &str) -> String
 }
 
 #[tokio::test]
-async fn another_user_and_another_folder() {
+async fn another_user_and_another_directory() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"exec": {"user": true, "cwd": true}})).await;
     let images = Images::start().await;

@@ -57,10 +57,10 @@ async fn a_host_that_could_multiplex_is_told_no() {
 #[tokio::test]
 async fn the_socket_goes_where_the_host_wants_it() {
     let node = Node::new();
-    let folder = node.root().join("sockets");
-    std::fs::create_dir(&folder).must("a folder for sockets");
-    let plugin = Launch::new(&node).env("PLUGIN_UNIX_SOCKET_DIR", &folder.to_string_lossy()).connect().await;
-    assert!(plugin.handshake.socket.starts_with(&folder), "{}", plugin.handshake.line);
+    let directory = node.root().join("sockets");
+    std::fs::create_dir(&directory).must("a directory for sockets");
+    let plugin = Launch::new(&node).env("PLUGIN_UNIX_SOCKET_DIR", &directory.to_string_lossy()).connect().await;
+    assert!(plugin.handshake.socket.starts_with(&directory), "{}", plugin.handshake.line);
     node.finish(plugin).await;
 }
 

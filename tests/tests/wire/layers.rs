@@ -1,4 +1,4 @@
-//! The two forms in which a node keeps layers: files in a folder, and a file system in a file.
+//! The two forms in which a node keeps layers: files in a directory, and a file system in a file.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use kit::{
 use rustix::mount::{FsOpenFlags, fsopen};
 use serde_json::json;
 
-/// Whether this node can mount an overlay over an image in its data folder. Says why a test is skipped.
+/// Whether this node can mount an overlay over an image in its data directory. Says why a test is skipped.
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
 fn mounts_images(node: &Node) -> bool {
     /// `TMPFS_MAGIC` and `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
@@ -33,7 +33,7 @@ fn mounts_images(node: &Node) -> bool {
     works
 }
 
-/// How many layers are folders, and how many are images.
+/// How many layers are directories, and how many are images.
 fn forms(node: &Node) -> (usize, usize) {
     let layers = fs::read_dir(node.data_dir().join("images/layers")).must("the layers");
     let layers: Vec<PathBuf> = layers.map(|layer| layer.must("a layer").path()).collect();
@@ -139,21 +139,21 @@ async fn a_successor_mounts_for_itself() {
 }
 
 #[tokio::test]
-async fn the_operator_may_want_folders() {
+async fn the_operator_may_want_directories() {
     let (node, images) = (Node::new(), Images::start().await);
-    let folders = json!({"layer_format": "folder"});
-    let mut plugin = node.launch_with(folders.clone()).await;
+    let directories = json!({"layer_format": "directory"});
+    let mut plugin = node.launch_with(directories.clone()).await;
     assert_eq!(output(&node, &mut plugin, &two_layers(&images), "cat /srv/app").await, "app");
     assert_eq!(forms(&node), (2, 0));
     plugin.process.kill().await;
-    // Folders are used as they are, new layers become images, both stand in one container.
+    // Directories are used as they are, new layers become images, both stand in one container.
     let mut plugin = node.launch().await;
     let third = images.with_layers("three", [Layer::of([Entry::file("third", "3")])]);
     assert_eq!(output(&node, &mut plugin, &third, "cat /third; ls /bin/busybox").await, "3/bin/busybox\n");
     assert_eq!(forms(&node), if mounts_images(&node) { (2, 1) } else { (3, 0) });
     plugin.process.kill().await;
     // Another kernel might not mount the image.
-    let mut plugin = node.launch_with(folders).await;
+    let mut plugin = node.launch_with(directories).await;
     assert_eq!(output(&node, &mut plugin, &third, "cat /third").await, "3");
     assert_eq!(forms(&node), (3, 0));
     node.finish(plugin).await;

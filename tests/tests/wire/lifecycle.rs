@@ -207,7 +207,7 @@ async fn a_killed_command_exits_with_128_and_the_signal() {
 }
 
 #[tokio::test]
-async fn a_restart_lives_in_the_same_folders_groups_and_logs() {
+async fn a_restart_lives_in_the_same_directories_groups_and_logs() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -15,7 +15,7 @@ use serde_json::json;
 
 const NAME: &str = "team/app:1";
 
-/// A task whose local folder holds the archive.
+/// A task whose local directory holds the archive.
 async fn task(node: &Node, plugin: &mut Plugin, image: &str, bytes: &[u8]) -> Task {
     let task = node.task(image).sh("echo $IMAGE_ENV").option("load", json!("image.tar")).build(plugin).await;
     fs::write(task.dir().join("local/image.tar"), bytes).must("write the archive");
@@ -43,11 +43,11 @@ async fn archives_of_both_kinds_run() {
         runs(&mut plugin, &task).await;
     }
     let layout = node.task(NAME).sh("echo $IMAGE_ENV").option("load", json!("some/layout")).build(&mut plugin).await;
-    let folder = layout.dir().join("local/some/layout");
+    let directory = layout.dir().join("local/some/layout");
     built
         .layout(json!({"org.opencontainers.image.ref.name": NAME}))
         .iter()
-        .for_each(|entry| entry.write_below(&folder));
+        .for_each(|entry| entry.write_below(&directory));
     runs(&mut plugin, &layout).await;
     node.finish(plugin).await;
 }

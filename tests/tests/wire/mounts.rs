@@ -1,4 +1,4 @@
-//! What a task finds mounted: Nomad's folders, volumes, the image's own.
+//! What a task finds mounted: Nomad's directories, volumes, the image's own.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use kit::{
 use serde_json::json;
 
 #[tokio::test]
-async fn nomads_folders() {
+async fn nomads_directories() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -23,7 +23,7 @@ async fn nomads_folders() {
     assert_eq!(fs::read_to_string(task.alloc.dir.join("alloc/data/a")).must("a shared file"), "a\n");
     assert_eq!(fs::read_to_string(task.dir().join("local/l")).must("a local file"), "l\n");
     assert_eq!(fs::read_to_string(task.dir().join("secrets/s")).must("a secret file"), "s\n");
-    // The private folder is the client's alone, and the logs are read-only so that a task cannot replace its FIFOs.
+    // The private directory is the client's alone, and the logs are read-only so that a task cannot replace its FIFOs.
     assert_eq!(plugin.sh(&task, "find / -xdev -name hidden 2>/dev/null; ls / | grep -c private || true").await, "0");
     for attempt in [
         "touch /alloc/logs/x",
@@ -40,7 +40,7 @@ async fn nomads_folders() {
     node.finish(plugin).await;
 }
 
-/// The client replaces files in secrets (api.sock at each agent restart): the folder is mounted, not its files.
+/// The client replaces files in secrets (api.sock at each agent restart): the directory is mounted, not its files.
 #[tokio::test]
 async fn secrets_that_come_later_are_seen() {
     let node = Node::new();
@@ -133,7 +133,7 @@ async fn relative_volumes_and_mount_blocks() {
         .build(&mut plugin)
         .await;
     for name in ["conf", "data"] {
-        fs::create_dir(task.dir().join("local").join(name)).must("a folder of the job");
+        fs::create_dir(task.dir().join("local").join(name)).must("a directory of the job");
     }
     fs::write(task.dir().join("local/conf/x"), "configured").must("a file of the job");
     plugin.started(&task).await;
@@ -153,7 +153,7 @@ async fn relative_volumes_and_mount_blocks() {
     node.finish(plugin).await;
 }
 
-/// A link in the task's folder leads out of the allocation: what counts is where a path ends.
+/// A link in the task's directory leads out of the allocation: what counts is where a path ends.
 #[tokio::test]
 async fn a_volume_cannot_leave_the_allocation() {
     let node = Node::new();
@@ -179,7 +179,7 @@ async fn a_volume_cannot_leave_the_allocation() {
     node.finish(plugin).await;
 }
 
-/// Nomad cleans paths before anybody follows them: what stands behind a link and `..` is the task's own folder.
+/// Nomad cleans paths before anybody follows them: what stands behind a link and `..` is the task's own directory.
 #[tokio::test]
 async fn dots_after_a_link_do_not_climb() {
     let node = Node::new();
@@ -196,7 +196,7 @@ async fn dots_after_a_link_do_not_climb() {
         .build(&mut plugin)
         .await;
     if plugin.start(&task).await.is_ok() {
-        assert_eq!(plugin.wait(task.id()).await.code, 0, "the host's folder is in the container");
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "the host's directory is in the container");
     }
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -207,20 +207,20 @@ async fn volumes_of_the_host_when_the_operator_allows_them() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"volumes": {"enabled": true}})).await;
     let images = Images::start().await;
-    let folder = node.root().join("anywhere");
-    fs::create_dir(&folder).must("a folder");
-    let volume = format!("{}:/out", folder.display());
+    let directory = node.root().join("anywhere");
+    fs::create_dir(&directory).must("a directory");
+    let volume = format!("{}:/out", directory.display());
     let task =
         node.task(&images.busybox()).sh("echo x > /out/x").option("volumes", json!([volume])).build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    assert!(folder.join("x").exists());
+    assert!(directory.join("x").exists());
     node.finish(plugin).await;
 }
 
 #[tokio::test]
-async fn a_read_only_root_leaves_the_folders_writable() {
+async fn a_read_only_root_leaves_the_directories_writable() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -291,19 +291,19 @@ async fn named_volumes_outlive_their_tasks() {
     node.finish(plugin).await;
 }
 
-/// What Nomad gives to a task with a `csi_plugin` block besides: the host's /dev, and a folder for the plugin's socket.
+/// What Nomad gives to a task with a `csi_plugin` block besides: the host's /dev, and a directory for the plugin's socket.
 #[tokio::test]
 async fn a_csi_plugin_has_the_hosts_devices() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
     let images = Images::start().await;
-    let folder = node.root().join("csi");
-    fs::create_dir(&folder).must("a folder");
+    let directory = node.root().join("csi");
+    fs::create_dir(&directory).must("a directory");
     let task = node
         .task(&images.busybox())
         .sh("while :; do sleep 1000; done")
         .option("privileged", json!(true))
-        .mount(&folder, "/csi", false, "bidirectional")
+        .mount(&directory, "/csi", false, "bidirectional")
         .mount(std::path::Path::new("/dev"), "/dev", false, "")
         .build(&mut plugin)
         .await;
@@ -313,7 +313,7 @@ async fn a_csi_plugin_has_the_hosts_devices() {
     let metadata = fs::metadata("/dev/null").must("a device");
     use std::os::unix::fs::MetadataExt;
     assert_eq!(shown, format!("{}:{}", metadata.dev(), metadata.ino()), "the host's own file");
-    assert!(folder.join("csi.sock").exists());
+    assert!(directory.join("csi.sock").exists());
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -331,7 +331,7 @@ async fn mounts_travel_both_ways() {
     tmpfs(&volume).must("a mount of its own");
     mount_change(&volume, MountPropagationFlags::SHARED).must("shared");
     for name in ["by-host", "by-task"] {
-        fs::create_dir(volume.join(name)).must("a folder");
+        fs::create_dir(volume.join(name)).must("a directory");
     }
     let start = |name: &str, propagation: &str| {
         let task = node.task(&images.busybox()).name(name).sh("while :; do sleep 1000; done");
@@ -382,7 +382,7 @@ async fn mounts_within_mounts() {
         .build(&mut plugin)
         .await;
     for name in ["outer", "inner"] {
-        fs::create_dir(task.dir().join("local").join(name)).must("a folder");
+        fs::create_dir(task.dir().join("local").join(name)).must("a directory");
         fs::write(task.dir().join("local").join(name).join("name"), name).must("a file");
     }
     fs::write(task.dir().join("local/file"), "single").must("a file");

@@ -84,9 +84,10 @@ async fn a_network_that_is_not_there() {
     let images = Images::start().await;
     let alloc = node.alloc();
     // Taken away with its name, and with the name left as the empty file that it was mounted on.
-    let folder = node.temp_dir();
-    fs::write(folder.join("unmounted"), "").must("a file");
-    for (path, problem) in [("/run/netns/not-there".into(), "No such file"), (folder.join("unmounted"), "no namespace")]
+    let directory = node.temp_dir();
+    fs::write(directory.join("unmounted"), "").must("a file");
+    for (path, problem) in
+        [("/run/netns/not-there".into(), "No such file"), (directory.join("unmounted"), "no namespace")]
     {
         let mut network = alloc.network();
         network.path = path.to_string_lossy().into_owned();

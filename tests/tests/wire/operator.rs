@@ -46,8 +46,8 @@ async fn run(node: &Node, args: &[&str]) -> Said {
 
 /// `oci-rs image … --data-dir …`
 async fn image(node: &Node, args: &[&str]) -> Said {
-    let folder = node.data_dir().display().to_string();
-    run(node, &[&["image"], args, &["--data-dir", &folder]].concat()).await
+    let directory = node.data_dir().display().to_string();
+    run(node, &[&["image"], args, &["--data-dir", &directory]].concat()).await
 }
 
 /// The plugin block of this node as a file.
@@ -217,15 +217,15 @@ async fn leases_of_nobody_are_told_from_those_of_tasks() {
     let fsck = ["image", "fsck", "--json", "--repair", "--config", &path];
     assert_eq!(run(&node, &fsck).await.well().json()["findings"], json!([]));
     plugin.process.kill().await;
-    // As after a reboot: no container has a folder any more. The task's own processes are the node's to take away.
+    // As after a reboot: no container has a directory any more. The task's own processes are the node's to take away.
     let tasks = node.state_dir().join("tasks");
     fs::rename(&tasks, tasks.with_file_name("gone")).must("hide the tasks");
-    fs::create_dir(&tasks).must("a folder without tasks");
+    fs::create_dir(&tasks).must("a directory without tasks");
     let unknown = image(&node, &["fsck", "--json", "--repair"]).await.well().json();
     assert!(unknown["findings"][0]["kind"] == json!("staging-of-the-dead") && lease.exists(), "{unknown}");
     assert_eq!(run(&node, &fsck).await.well().json()["findings"][0]["kind"], json!("lease-of-nobody"));
     assert!(!lease.exists());
-    fs::remove_dir(&tasks).must("remove the folder");
+    fs::remove_dir(&tasks).must("remove the directory");
     fs::rename(tasks.with_file_name("gone"), &tasks).must("show the tasks");
     let plugin = node.launch().await;
     plugin.recover(&handle).await.must("RecoverTask");
@@ -282,8 +282,8 @@ async fn a_pull_that_is_interrupted_leaves_nothing() {
     let images = Images::start().await;
     let name = images.busybox();
     images.with(|registry| registry.fault(kit::registry::Fault::on("/blobs/", kit::registry::Action::Stall(10))));
-    let folder = node.data_dir().display().to_string();
-    let args = ["image", "pull", &name, "--data-dir", &folder];
+    let directory = node.data_dir().display().to_string();
+    let args = ["image", "pull", &name, "--data-dir", &directory];
     let mut process = Launch::new(&node).without(COOKIE.0).args(&args).spawn();
     let asked = || images.requests().iter().any(|request| request.contains("/blobs/"));
     assert!(kit::must::eventually(seconds(20), asked).await);
@@ -291,9 +291,10 @@ async fn a_pull_that_is_interrupted_leaves_nothing() {
     assert_eq!(process.ended(seconds(20)).await.code(), Some(1));
     let checked = image(&node, &["fsck", "--json"]).await.well().json();
     assert_eq!(checked["findings"], json!([]));
-    for folder in ["leases", "images", "layers", "staging"] {
-        let left = fs::read_dir(node.data_dir().join("images").join(folder)).must("a folder of the store").count();
-        assert_eq!(left, 0, "{folder}");
+    for directory in ["leases", "images", "layers", "staging"] {
+        let left =
+            fs::read_dir(node.data_dir().join("images").join(directory)).must("a directory of the store").count();
+        assert_eq!(left, 0, "{directory}");
     }
     node.finish_without_plugin().await;
 }

@@ -66,7 +66,7 @@ async fn disabled_logs_go_nowhere() {
     node.finish(plugin).await;
 }
 
-/// A task can write to its alloc dir on agents that do not protect the logs folder: a link in the FIFO's place must not
+/// A task can write to its alloc dir on agents that do not protect the logs directory: a link in the FIFO's place must not
 /// lead us to a file of the host.
 #[tokio::test]
 async fn a_link_instead_of_a_fifo_is_refused() {

@@ -299,14 +299,14 @@ const DMZ: &str = r#"{"cniVersion": "1.0.0", "name": "dmz", "plugins": [{"type":
 async fn networks_of_the_operators() {
     let island = Island::enter();
     let node = Node::new();
-    let folder = node.root().join("cni");
-    fs::create_dir(&folder).must("a folder");
+    let directory = node.root().join("cni");
+    fs::create_dir(&directory).must("a directory");
     let leases = node.state_dir().join("addresses");
     for (name, network) in [("lan", LAN), ("dmz", DMZ)] {
         let text = network.replace("DATA", &leases.to_string_lossy());
-        fs::write(folder.join(format!("{name}.conflist")), text).must("a network");
+        fs::write(directory.join(format!("{name}.conflist")), text).must("a network");
     }
-    let mut plugin = node.launch_with(bridge(json!({"cni_config_dir": folder}))).await;
+    let mut plugin = node.launch_with(bridge(json!({"cni_config_dir": directory}))).await;
     let images = Images::start().await;
     let image = images.busybox();
     let task = node.task(&image).sh(IDLE).option("network_mode", json!("cni/lan")).build(&mut plugin).await;

@@ -66,14 +66,14 @@ async fn a_failing_plugin_leaves_nothing() {
     let island = Island::enter();
     let node = Node::new();
     // The real plugins, but for one that always fails, in front of them.
-    let folder = node.root().join("bin");
-    fs::create_dir(&folder).must("a folder");
+    let directory = node.root().join("bin");
+    fs::create_dir(&directory).must("a directory");
     let script =
         "#!/bin/sh\n[ $CNI_COMMAND = DEL ] && exit 0\necho '{\"code\": 11, \"msg\": \"no luck today\"}'; exit 1\n";
-    fs::write(folder.join("firewall"), script).must("a plugin");
+    fs::write(directory.join("firewall"), script).must("a plugin");
     let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-    fs::set_permissions(folder.join("firewall"), mode).must("its mode");
-    let path = format!("{}:{}", folder.display(), cni_path());
+    fs::set_permissions(directory.join("firewall"), mode).must("its mode");
+    let path = format!("{}:{}", directory.display(), cni_path());
     let mut plugin = node.launch_with(bridge(json!({"cni_path": path}))).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
@@ -94,13 +94,13 @@ struct Gated {
 
 impl Gated {
     fn new(node: &Node) -> Self {
-        let folder = node.root().join("bin");
-        fs::create_dir(&folder).must("a folder");
+        let directory = node.root().join("bin");
+        fs::create_dir(&directory).must("a directory");
         let (gate, begun) = (node.root().join("gate"), node.root().join("begun"));
         mkfifoat(CWD, &gate, Mode::from_raw_mode(0o600)).must("a FIFO");
         let wait = format!("[ $CNI_COMMAND = ADD ] && : >>{} && read go <{}", begun.display(), gate.display());
-        program(&folder.join("bridge"), &format!("{wait}\nexec {}/bridge\n", cni_path()));
-        Self { path: format!("{}:{}", folder.display(), cni_path()), gate, begun }
+        program(&directory.join("bridge"), &format!("{wait}\nexec {}/bridge\n", cni_path()));
+        Self { path: format!("{}:{}", directory.display(), cni_path()), gate, begun }
     }
 
     /// Waits until the plugin has been called.

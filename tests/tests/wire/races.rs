@@ -154,7 +154,7 @@ async fn logs_that_are_not_there() {
     node.finish(plugin).await;
 }
 
-/// The client may remove an allocation's folder before the driver is asked to destroy the task.
+/// The client may remove an allocation's directory before the driver is asked to destroy the task.
 #[tokio::test]
 async fn destroy_does_not_need_the_allocation() {
     let node = Node::new();
@@ -169,7 +169,7 @@ async fn destroy_does_not_need_the_allocation() {
     node.finish(plugin).await;
 }
 
-/// After a reboot the state folder is empty and every process is gone.
+/// After a reboot the state directory is empty and every process is gone.
 #[tokio::test]
 async fn a_reboot() {
     let node = Node::new();
@@ -184,7 +184,7 @@ async fn a_reboot() {
         }
     }
     kit::must::eventually(seconds(3), || node.traces().processes.is_empty()).await;
-    fs::remove_dir_all(node.state_dir()).must("empty the state folder");
+    fs::remove_dir_all(node.state_dir()).must("empty the state directory");
     // Groups do not survive a reboot either; those of the client stay here because the client would make them anew.
     for group in cgroup::find(&task.alloc.id).iter().filter(|group| !task.groups.own.contains(group)) {
         // What was killed may be on its way out of it.
@@ -281,9 +281,11 @@ async fn the_monitor_is_small() {
     assert!(anonymous < 1280, "{anonymous} KiB are the monitor's own");
     let environ = fs::read(format!("/proc/{monitor}/environ")).must("the monitor's environment");
     assert!(environ.is_empty(), "{}", String::from_utf8_lossy(&environ));
-    let folder = fs::read_dir(format!("/proc/{monitor}/fd")).must("the monitor's descriptors");
-    let open: Vec<String> =
-        folder.flatten().filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned())).collect();
+    let directory = fs::read_dir(format!("/proc/{monitor}/fd")).must("the monitor's descriptors");
+    let open: Vec<String> = directory
+        .flatten()
+        .filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()))
+        .collect();
     assert!(
         open.len() <= 10 && !open.iter().any(|target| target.contains("secrets") || target.contains("private")),
         "{open:?}"

@@ -14,7 +14,7 @@ use kit::{
 use proto::driver::{TaskHandle, TaskState};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A script that ends with this code as soon as a file appears in its folder.
+/// A script that ends with this code as soon as a file appears in its directory.
 fn until_told(code: i32) -> String {
     format!("echo up; while [ ! -e /local/go ]; do sleep 0.02; done; exit {code}")
 }
@@ -172,7 +172,7 @@ async fn a_stranger_with_the_same_process_id_is_left_alone() {
 
 fn rewrite_pids(tasks: &std::path::Path, pid: &str) {
     let mut rewritten = 0;
-    for task in fs::read_dir(tasks).must("the tasks' folder").flatten() {
+    for task in fs::read_dir(tasks).must("the tasks' directory").flatten() {
         for name in ["monitor.json", "container.json"] {
             let path = task.path().join(name);
             let Ok(text) = fs::read_to_string(&path) else {

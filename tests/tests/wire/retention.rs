@@ -10,13 +10,13 @@ use kit::{
 };
 use serde_json::json;
 
-fn count(node: &Node, folder: &str) -> usize {
-    fs::read_dir(node.data_dir().join("images").join(folder)).must("a folder of the store").count()
+fn count(node: &Node, directory: &str) -> usize {
+    fs::read_dir(node.data_dir().join("images").join(directory)).must("a directory of the store").count()
 }
 
 /// Records, layers and documents of no image at all.
 fn empty(node: &Node) -> bool {
-    ["images", "layers", "manifests", "configs", "leases"].iter().all(|folder| count(node, folder) == 0)
+    ["images", "layers", "manifests", "configs", "leases"].iter().all(|directory| count(node, directory) == 0)
 }
 
 async fn run_once(node: &Node, plugin: &mut Plugin, image: &str) {
@@ -37,7 +37,7 @@ async fn an_image_goes_after_its_last_task() {
     // Another image, all on the same layer.
     run_once(&node, &mut plugin, &images.with_config("other", json!({"Labels": {"a": "b"}}))).await;
     // What is left is the running task's.
-    let left = || ["images", "configs", "layers"].map(|folder| count(&node, folder));
+    let left = || ["images", "configs", "layers"].map(|directory| count(&node, directory));
     assert!(eventually(seconds(20), || left() == [1, 1, 1]).await, "{:?}", left());
     plugin.destroy(long.id(), true).await.must("DestroyTask");
     assert!(eventually(seconds(20), || empty(&node)).await);

@@ -17,34 +17,34 @@ use proto::{driver::fingerprint_response::HealthState, structs::attribute::Value
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
-/// A folder on an overlay, as in a container of somebody else's. Unmounted when it goes.
+/// A directory on an overlay, as in a container of somebody else's. Unmounted when it goes.
 struct Nested {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Nested {
     fn new() -> Self {
-        let folder = tempfile::TempDir::with_prefix("oci-rs-nested-").must("a folder");
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::TempDir::with_prefix("oci-rs-nested-").must("a directory");
+        let at = |name: &str| directory.path().join(name);
         for name in ["lower", "upper", "work", "root"] {
-            fs::create_dir(at(name)).must("a folder");
+            fs::create_dir(at(name)).must("a directory");
         }
         let (lower, upper, work) = (at("lower"), at("upper"), at("work"));
         let data = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
         let data = std::ffi::CString::new(data).must("no NUL");
         mount("overlay", at("root"), "overlay", MountFlags::empty(), data.as_c_str()).must("an overlay");
-        Self { folder }
+        Self { directory }
     }
 
     fn data_dir(&self) -> PathBuf {
-        self.folder.path().join("root/data")
+        self.directory.path().join("root/data")
     }
 }
 
 impl Drop for Nested {
     fn drop(&mut self) {
-        // Should it stay, the folder cannot be removed.
-        unmount(self.folder.path().join("root"), UnmountFlags::DETACH).ok();
+        // Should it stay, the directory cannot be removed.
+        unmount(self.directory.path().join("root"), UnmountFlags::DETACH).ok();
     }
 }
 

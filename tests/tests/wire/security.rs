@@ -326,8 +326,8 @@ async fn secrets_stay_in_the_task() {
 fn files_with(root: std::path::PathBuf, needle: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![root];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => open.push(entry.path()),
                 Ok(kind) if kind.is_file() => {

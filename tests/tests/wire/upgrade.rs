@@ -24,7 +24,7 @@ fn fixtures() -> PathBuf {
 /// The version of the records that this build writes.
 const CURRENT: u32 = 1;
 
-/// A folder in the place of a test's own.
+/// A directory in the place of a test's own.
 const NOWHERE: &str = "/nowhere";
 
 /// With `OCI_RS_WRITE_FIXTURES` set, records what this build writes: to be done once, when the version of records rises.
@@ -42,8 +42,8 @@ async fn record_fixtures() {
         if case == "ended" {
             plugin.wait(task.id()).await;
         }
-        let folder = fixtures().join(format!("v{CURRENT}")).join(case);
-        fs::create_dir_all(&folder).must("a folder for the records");
+        let directory = fixtures().join(format!("v{CURRENT}")).join(case);
+        fs::create_dir_all(&directory).must("a directory for the records");
         let mut records = records(&node.state_dir());
         records.push(("handle.json".to_owned(), String::from_utf8(handle.driver_state).must("text")));
         for (name, text) in records {
@@ -51,17 +51,17 @@ async fn record_fixtures() {
             let text = text.replace(&*node.root().to_string_lossy(), NOWHERE);
             let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").must("a boot id");
             let text = text.replace(boot.trim(), "00000000-0000-4000-8000-000000000000");
-            fs::write(folder.join(name), text + "\n").must("write a record");
+            fs::write(directory.join(name), text + "\n").must("write a record");
         }
         plugin.end(&task).await;
     }
     node.finish(plugin).await;
 }
 
-/// The JSON files in the folder of the only task.
+/// The JSON files in the directory of the only task.
 fn records(state_dir: &Path) -> Vec<(String, String)> {
     let task = fs::read_dir(state_dir.join("tasks")).must("the tasks").flatten().next().must("a task").path();
-    let files = fs::read_dir(task).must("the task's folder").flatten();
+    let files = fs::read_dir(task).must("the task's directory").flatten();
     let names = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json"));
     names
         .map(|file| (file.file_name().to_string_lossy().into_owned(), fs::read_to_string(file.path()).must("a record")))
@@ -80,18 +80,18 @@ async fn records_of_every_version_are_read() {
     assert_eq!(versions, CURRENT, "every version up to this build's is recorded");
 }
 
-async fn recovered(folder: &Path, ended: bool) {
-    let what = folder.display();
+async fn recovered(directory: &Path, ended: bool) {
+    let what = directory.display();
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let state = fs::read_to_string(folder.join("handle.json")).must("the handle");
+    let state = fs::read_to_string(directory.join("handle.json")).must("the handle");
     let parsed: serde_json::Value = serde_json::from_str(&state).must("JSON");
     let container = parsed["container"].as_str().must("the container's name");
     let tasks = node.state_dir().join("tasks");
     let place = tasks.join(container);
-    fs::create_dir_all(&place).must("the task's folder");
-    for file in fs::read_dir(folder).must("the records").flatten().filter(|file| file.file_name() != "handle.json") {
+    fs::create_dir_all(&place).must("the task's directory");
+    for file in fs::read_dir(directory).must("the records").flatten().filter(|file| file.file_name() != "handle.json") {
         fs::copy(file.path(), place.join(file.file_name())).must("copy a record");
     }
     let task = node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await;

@@ -1,7 +1,7 @@
 //! Binds, other mounts and devices.
 //!
-//! Paths are only looked at here, not touched: whether a bind stays inside the allocation's folder is decided by `plan`,
-//! which knows that folder, and checked against links when the container is made.
+//! Paths are only looked at here, not touched: whether a bind stays inside the allocation's directory is decided by `plan`,
+//! which knows that directory, and checked against links when the container is made.
 
 use runtime::plan::Propagation;
 
@@ -23,13 +23,13 @@ pub struct MountRequest {
 /// What a mount shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
-    /// A host path, absolute or relative to the task's folder.
+    /// A host path, absolute or relative to the task's directory.
     Bind {
         /// The path as it was written.
         path: String,
         /// How mounts travel.
         propagation: Propagation,
-        /// A missing path becomes a folder, as docker does for `volumes`.
+        /// A missing path becomes a directory, as docker does for `volumes`.
         create: bool,
     },
     /// An empty file system in memory.
@@ -43,7 +43,7 @@ pub enum MountSource {
         /// Group.
         gid: Option<u32>,
     },
-    /// A folder of the node by its name, which outlives the task.
+    /// A directory of the node by its name, which outlives the task.
     Volume {
         /// Its name, safe as a file name.
         name: String,
@@ -113,7 +113,7 @@ fn named_volume(block: &Reader, policy: &Policy, option: &str, name: &str, copy:
         block.mistake(
             option,
             format!("named volumes such as {name:?} are not allowed on this node"),
-            "use a folder of the task, as in `type = \"bind\" source = \"local/data\"`, or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
+            "use a directory of the task, as in `type = \"bind\" source = \"local/data\"`, or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
         );
     }
     Some(MountSource::Volume { name: name.to_owned(), copy })

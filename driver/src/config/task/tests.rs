@@ -156,7 +156,7 @@ fn options_that_cannot_be_honoured_say_so() {
 fn values_that_cannot_be_honoured_name_option_and_remedy() {
     for (block, expected) in [
         (json!({ "image": "" }), "image: is missing (name an image, as in \"nginx:1.27\")"),
-        (json!({ "image": "a", "load": "/a.tar" }), "load: \"/a.tar\" is not a path below the task's local folder"),
+        (json!({ "image": "a", "load": "/a.tar" }), "load: \"/a.tar\" is not a path below the task's local directory"),
         (json!({ "image": "a", "load": "x/../../a" }), "load: \"x/../../a\" is not a path below the task's local"),
         (json!({ "image": "nginx:bad tag" }), "image: invalid image reference"),
         (json!({ "image": ["a"] }), "image: expects text, not a list"),

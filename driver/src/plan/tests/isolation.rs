@@ -99,7 +99,7 @@ fn volumes_have_names_when_the_operator_allows_them() {
     });
     let container = Case::under(enabled, block).container();
     let volume = |name: &str, destination: &str, copy| NamedVolume {
-        folder: PathBuf::from("/data/volumes").join(name),
+        directory: PathBuf::from("/data/volumes").join(name),
         destination: destination.into(),
         copy,
     };

@@ -1,4 +1,4 @@
-//! Volumes, folders of the allocation, devices and small files: what appears where.
+//! Volumes, directories of the allocation, devices and small files: what appears where.
 
 use super::*;
 
@@ -40,10 +40,10 @@ fn host_paths_need_permission() {
         json!({ "mount": [{ "type": "bind", "source": "local/../../../../etc", "target": "/x" }] }),
     ] {
         let case = Case::new(block.clone());
-        assert!(case.error().contains("lies outside the allocation's folder"), "{}", case.error());
+        assert!(case.error().contains("lies outside the allocation's directory"), "{}", case.error());
         let allowed = Case::under(json!({ "volumes": { "enabled": true } }), block);
         let plan = allowed.plan().unwrap();
-        assert_eq!(plan.confined.len(), 4, "only Nomad's own folders");
+        assert_eq!(plan.confined.len(), 4, "only Nomad's own directories");
         mount_at(&plan.container, "/x");
     }
     // A neighbour whose name begins like the allocation's.
@@ -70,7 +70,7 @@ fn the_logs_stay_read_only_by_every_way() {
 #[test]
 fn one_destination_holds_one_mount() {
     for (target, earlier) in
-        [("/local", "the task's local folder"), ("/a", "volumes[0]"), ("/alloc/logs/", "the task's logs folder")]
+        [("/local", "the task's local directory"), ("/a", "volumes[0]"), ("/alloc/logs/", "the task's logs directory")]
     {
         let case = Case::new(json!({
             "volumes": ["local/a:/a"],
@@ -90,7 +90,7 @@ fn one_destination_holds_one_mount() {
 }
 
 #[test]
-fn folders_move_with_nomads_variables() {
+fn directories_move_with_nomads_variables() {
     let mut case = Case::new(json!({}));
     case.task.env.insert("NOMAD_ALLOC_DIR".into(), "/shared/".into());
     case.task.env.insert("NOMAD_TASK_DIR".into(), "relative".into());

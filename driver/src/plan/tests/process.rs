@@ -1,4 +1,4 @@
-//! Command, environment, user, folder, stop signal and labels: what becomes of them between job and image.
+//! Command, environment, user, directory, stop signal and labels: what becomes of them between job and image.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn the_environment_is_layered() {
 }
 
 #[test]
-fn user_folder_and_stop_signal_have_their_order() {
+fn user_directory_and_stop_signal_have_their_order() {
     let mut case = Case::new(json!({ "work_dir": "/own/./x/.." }));
     case.task.user = "1000:100".into();
     case.image.config.stop_signal = Some("SIGNONSENSE".into());

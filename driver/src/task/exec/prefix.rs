@@ -1,6 +1,6 @@
 //! What Nomad's command line cannot say, said before the command: `oci-rs:// user=app cwd=/srv -- id`.
 //!
-//! No command that runs without us can be mistaken for this. A path that ends in a slash names a folder, whatever the image
+//! No command that runs without us can be mistaken for this. A path that ends in a slash names a directory, whatever the image
 //! holds (path_resolution(7)), so `oci-rs://` can never be executed; and what belongs to us ends at a mark, so the command behind
 //! it may look like anything.
 

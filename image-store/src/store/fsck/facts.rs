@@ -1,5 +1,5 @@
 //! What is there, as values. Nothing is judged here beyond what takes a look at the disk: whether bytes hash to their name, whether
-//! a process still holds its staging folder, whether a tree is what it was.
+//! a process still holds its staging directory, whether a tree is what it was.
 
 use std::{
     collections::HashMap,
@@ -13,21 +13,21 @@ use serde::de::DeserializeOwned;
 
 use super::super::{
     layer::{self, LayerMeta},
-    layout::{FILES, FOLDERS, Layout, Version, boot_id},
+    layout::{DIRECTORIES, FILES, Layout, Version, boot_id},
     record::{ImageRecord, Lease},
     staging, tree,
 };
 use crate::{commit, digest::Digest, error::StoreError};
 
-/// Everything that a judgement needs. Paths are relative to the store's folder.
+/// Everything that a judgement needs. Paths are relative to the store's directory.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) version: Version,
     pub(super) boot_id: String,
     /// Who we are: everything should be ours.
     pub(super) owner: u32,
-    /// The store's own folder has an empty path.
-    pub(super) folders: Vec<(PathBuf, Folder)>,
+    /// The store's own directory has an empty path.
+    pub(super) directories: Vec<(PathBuf, Directory)>,
     pub(super) layers: Vec<LayerFacts>,
     /// Fix-ups, and whether they have files.
     pub(super) fixups: Vec<(PathBuf, Digest, bool)>,
@@ -35,7 +35,7 @@ pub(super) struct Facts {
     pub(super) documents: Vec<(PathBuf, Digest, bool)>,
     pub(super) images: Vec<Found<ImageRecord>>,
     pub(super) leases: Vec<Found<Lease>>,
-    /// Staging folders of processes that are gone.
+    /// Staging directories of processes that are gone.
     pub(super) dead_staging: Vec<PathBuf>,
     pub(super) trash: Vec<PathBuf>,
     pub(super) temporaries: Vec<PathBuf>,
@@ -43,7 +43,7 @@ pub(super) struct Facts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Folder {
+pub(super) enum Directory {
     Missing,
     /// A file or a link.
     Replaced,
@@ -91,13 +91,13 @@ pub(super) struct Found<T> {
 /// Fails where no store ever was: a wrong path must not become one.
 pub(super) fn expect_store(root: &Path) -> Result<(), StoreError> {
     let known = |name: &str| root.join(name).symlink_metadata().is_ok();
-    if FOLDERS.iter().chain(&FILES[..1]).any(|name| known(name)) {
+    if DIRECTORIES.iter().chain(&FILES[..1]).any(|name| known(name)) {
         return Ok(());
     }
     Err(StoreError::io("looking for an image store in", root)(io::Error::from(io::ErrorKind::NotFound)))
 }
 
-/// What layers look like now, by the file system's name for their folder: a layer that was replaced meanwhile has another one.
+/// What layers look like now, by the file system's name for their directory: a layer that was replaced meanwhile has another one.
 pub(super) type Trees = HashMap<(u64, u64), Files>;
 
 /// Compares every layer that can be compared. Takes as long as the layers are many; needs no lock.
@@ -106,7 +106,7 @@ pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     if matches!(layout.version()?, Version::Other(_)) {
         return Ok(trees);
     }
-    for path in listing(&layout.folder("layers"))? {
+    for path in listing(&layout.directory("layers"))? {
         let Read::Is(LayerMeta { tree: Some(expected), .. }) = read(&path.join("meta.json"))? else { continue };
         let Some(identity) = identity(&path) else { continue };
         let files = match layer::open(&path).and_then(|files| tree::summarize(&files, &path)) {
@@ -118,11 +118,11 @@ pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     Ok(trees)
 }
 
-/// What the folder or the image of a layer or fix-up is to the file system.
+/// What the directory or the image of a layer or fix-up is to the file system.
 fn identity(layer: &Path) -> Option<(u64, u64)> {
     let meta = |name: &str| layer.join(name).symlink_metadata().ok();
-    let folder = || meta(layer::FOLDER).filter(std::fs::Metadata::is_dir);
-    let meta = meta(layer::IMAGE).filter(std::fs::Metadata::is_file).or_else(folder)?;
+    let directory = || meta(layer::DIRECTORY).filter(std::fs::Metadata::is_dir);
+    let meta = meta(layer::IMAGE).filter(std::fs::Metadata::is_file).or_else(directory)?;
     Some((meta.dev(), meta.ino()))
 }
 
@@ -132,7 +132,7 @@ pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreErro
         version: layout.version()?,
         boot_id: boot_id()?,
         owner: rustix::process::geteuid().as_raw(),
-        folders: Vec::new(),
+        directories: Vec::new(),
         layers: Vec::new(),
         fixups: Vec::new(),
         documents: Vec::new(),
@@ -148,11 +148,11 @@ pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreErro
     }
     let mut lister = Lister { layout, trees, facts: &mut facts };
     lister.root()?;
-    for name in FOLDERS {
-        let path = layout.folder(name);
-        let state = folder(&path)?;
-        lister.facts.folders.push((name.into(), state));
-        if matches!(state, Folder::There { .. }) {
+    for name in DIRECTORIES {
+        let path = layout.directory(name);
+        let state = directory(&path)?;
+        lister.facts.directories.push((name.into(), state));
+        if matches!(state, Directory::There { .. }) {
             for path in listing(&path)? {
                 lister.entry(name, &path)?;
             }
@@ -174,7 +174,7 @@ impl Lister<'_> {
 
     fn root(&mut self) -> Result<(), StoreError> {
         let root = self.layout.root();
-        self.facts.folders.push((PathBuf::new(), folder(root)?));
+        self.facts.directories.push((PathBuf::new(), directory(root)?));
         for path in listing(root)? {
             let name = path.file_name().unwrap_or_default();
             if is_temporary(&path) {
@@ -183,17 +183,17 @@ impl Lister<'_> {
                 // What an image without layers is made of: whatever lies there would show in its containers.
                 let inside: Vec<_> = listing(&path)?.iter().map(|path| self.relative(path)).collect();
                 self.facts.foreign.extend(inside);
-            } else if !FOLDERS.iter().chain(&FILES).any(|known| name == *known) {
+            } else if !DIRECTORIES.iter().chain(&FILES).any(|known| name == *known) {
                 self.facts.foreign.push(self.relative(&path));
             }
         }
         Ok(())
     }
 
-    /// Something in one of the store's folders.
-    fn entry(&mut self, folder: &str, path: &Path) -> Result<(), StoreError> {
+    /// Something in one of the store's directories.
+    fn entry(&mut self, directory: &str, path: &Path) -> Result<(), StoreError> {
         let relative = self.relative(path);
-        if folder == "trash" {
+        if directory == "trash" {
             self.facts.trash.push(relative);
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl Lister<'_> {
         let meta = path.symlink_metadata().map_err(StoreError::io("examining", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let digest = Digest::from_hex(&name);
-        match (folder, digest) {
+        match (directory, digest) {
             ("layers", Some(diff_id)) if meta.is_dir() => self.layer(path, diff_id)?,
             ("fixups", Some(key)) if meta.is_dir() => {
                 self.facts.fixups.push((relative, key, identity(path).is_some()));
@@ -236,7 +236,7 @@ impl Lister<'_> {
 
     fn layer(&mut self, path: &Path, diff_id: Digest) -> Result<(), StoreError> {
         for inside in listing(path)? {
-            let known = [layer::FOLDER, layer::IMAGE, "meta.json"].iter().any(|name| inside.ends_with(name));
+            let known = [layer::DIRECTORY, layer::IMAGE, "meta.json"].iter().any(|name| inside.ends_with(name));
             if is_temporary(&inside) {
                 self.facts.temporaries.push(self.relative(&inside));
             } else if !known {
@@ -277,26 +277,26 @@ fn is_temporary(path: &Path) -> bool {
         && path.symlink_metadata().is_ok_and(|meta| meta.is_file())
 }
 
-fn folder(path: &Path) -> Result<Folder, StoreError> {
+fn directory(path: &Path) -> Result<Directory, StoreError> {
     match path.symlink_metadata() {
-        Ok(meta) if meta.is_dir() => Ok(Folder::There { mode: meta.mode() & 0o7777, owner: meta.uid() }),
-        Ok(_) => Ok(Folder::Replaced),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Folder::Missing),
+        Ok(meta) if meta.is_dir() => Ok(Directory::There { mode: meta.mode() & 0o7777, owner: meta.uid() }),
+        Ok(_) => Ok(Directory::Replaced),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Directory::Missing),
         Err(error) => Err(StoreError::io("examining", path)(error)),
     }
 }
 
-/// Everything in a folder, in order; nothing where there is no folder.
-fn listing(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let entries = match std::fs::read_dir(folder) {
+/// Everything in a directory, in order; nothing where there is no directory.
+fn listing(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
-        Err(error) => return Err(StoreError::io("listing", folder)(error)),
+        Err(error) => return Err(StoreError::io("listing", directory)(error)),
     };
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
-    let mut paths = paths.map_err(StoreError::io("listing", folder))?;
+    let mut paths = paths.map_err(StoreError::io("listing", directory))?;
     paths.sort();
     Ok(paths)
 }

@@ -13,7 +13,7 @@ use super::{
         record::{ImageRecord, Lease},
     },
     FindingKind as Kind, FsckOptions,
-    facts::{Facts, Files, Folder, Found, LayerFacts, Read},
+    facts::{Directory, Facts, Files, Found, LayerFacts, Read},
 };
 use crate::{digest::Digest, reference::Reference};
 
@@ -34,9 +34,9 @@ pub(super) struct Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mend {
     WriteVersion,
-    MakeFolder,
-    CloseFolder,
-    /// A folder: moved to the trash.
+    MakeDirectory,
+    CloseDirectory,
+    /// A directory: moved to the trash.
     Discard,
     /// A file.
     Remove,
@@ -58,7 +58,7 @@ pub(super) fn judge(facts: &Facts, holders: Option<&BTreeSet<String>>) -> Vec<Ve
             return vec![verdict(Kind::VersionOther, "VERSION", problem, mend)];
         }
     }
-    verdicts.extend(facts.folders.iter().filter_map(|(path, state)| folder(path, *state, facts.owner)));
+    verdicts.extend(facts.directories.iter().filter_map(|(path, state)| directory(path, *state, facts.owner)));
     let judge = Judge::new(facts, holders);
     verdicts.extend(facts.layers.iter().filter_map(|layer| judge.layer(layer)));
     verdicts.extend(facts.documents.iter().filter(|(.., intact)| !intact).map(|(path, digest, _)| {
@@ -84,23 +84,23 @@ fn verdict(kind: Kind, path: impl Into<PathBuf>, problem: impl Into<String>, men
     Verdict { kind, path, problem, images: Vec::new(), held_by: Vec::new(), mend, forget: Vec::new() }
 }
 
-fn folder(path: &PathBuf, state: Folder, us: u32) -> Option<Verdict> {
+fn directory(path: &PathBuf, state: Directory, us: u32) -> Option<Verdict> {
     match state {
-        Folder::Missing => Some(verdict(Kind::FolderMissing, path, "is missing", Mend::MakeFolder)),
-        Folder::Replaced => {
-            let mend = Mend::Manual("put the folder back, or move away what stands in its place");
-            Some(verdict(Kind::FolderReplaced, path, "is not a folder", mend))
+        Directory::Missing => Some(verdict(Kind::DirectoryMissing, path, "is missing", Mend::MakeDirectory)),
+        Directory::Replaced => {
+            let mend = Mend::Manual("put the directory back, or move away what stands in its place");
+            Some(verdict(Kind::DirectoryReplaced, path, "is not a directory", mend))
         }
-        Folder::There { mode, owner } if owner != us => {
+        Directory::There { mode, owner } if owner != us => {
             let problem = format!("belongs to user {owner} (mode {mode:04o})");
-            Some(verdict(Kind::FolderOpen, path, problem, Mend::CloseFolder))
+            Some(verdict(Kind::DirectoryOpen, path, problem, Mend::CloseDirectory))
         }
-        Folder::There { mode, .. } if mode & 0o077 != 0 => {
+        Directory::There { mode, .. } if mode & 0o077 != 0 => {
             let problem =
                 format!("has mode {mode:04o}: images hold set-user-id programs, so only root may look inside");
-            Some(verdict(Kind::FolderOpen, path, problem, Mend::CloseFolder))
+            Some(verdict(Kind::DirectoryOpen, path, problem, Mend::CloseDirectory))
         }
-        Folder::There { .. } => None,
+        Directory::There { .. } => None,
     }
 }
 
@@ -129,8 +129,8 @@ impl<'a> Judge<'a> {
         let (nobodys, held): (Vec<_>, Vec<_>) = facts.leases.iter().partition(|found| of_nobody(found));
         let mut documents: BTreeMap<&str, BTreeSet<&Digest>> = BTreeMap::new();
         for (path, digest, _) in &facts.documents {
-            let folder = path.parent().and_then(|folder| folder.to_str()).unwrap_or_default();
-            documents.entry(folder).or_default().insert(digest);
+            let directory = path.parent().and_then(|directory| directory.to_str()).unwrap_or_default();
+            documents.entry(directory).or_default().insert(digest);
         }
         Self {
             facts,
@@ -190,8 +190,8 @@ impl<'a> Judge<'a> {
         Some(self.droppable(kind, &layer.path, problem, &layer.diff_id, Mend::Discard))
     }
 
-    fn has(&self, folder: &str, digest: &Digest) -> bool {
-        self.documents.get(folder).is_some_and(|documents| documents.contains(digest))
+    fn has(&self, directory: &str, digest: &Digest) -> bool {
+        self.documents.get(directory).is_some_and(|documents| documents.contains(digest))
     }
 
     fn image(&self, found: &Found<ImageRecord>) -> Option<Verdict> {
@@ -211,10 +211,10 @@ impl<'a> Judge<'a> {
         let mut missing: Vec<String> = absent.map(|layer| format!("layer {}", layer.diff_id)).collect();
         // An archive keeps its documents to itself.
         if !image.loaded {
-            for (folder, kind, digest) in
+            for (directory, kind, digest) in
                 [("manifests", "manifest", &image.manifest), ("configs", "config", &image.config)]
             {
-                if !self.has(folder, digest) {
+                if !self.has(directory, digest) {
                     missing.push(format!("{kind} {digest}"));
                 }
             }

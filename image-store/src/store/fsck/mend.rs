@@ -37,8 +37,8 @@ pub(super) fn settle(layout: &Layout, verdict: Verdict, repair: bool) -> Finding
 fn describe(verdict: &Verdict) -> &'static str {
     match verdict.mend {
         Mend::WriteVersion => "write it",
-        Mend::MakeFolder => "make it",
-        Mend::CloseFolder => "close it to everybody else",
+        Mend::MakeDirectory => "make it",
+        Mend::CloseDirectory => "close it to everybody else",
         Mend::Discard | Mend::Remove if verdict.images.is_empty() => "remove it",
         Mend::Discard | Mend::Remove => "remove it and forget the image, so that the next pull fetches it",
         Mend::Manual(what) => what,
@@ -54,12 +54,12 @@ fn mend(layout: &Layout, verdict: &Verdict) -> Result<(), StoreError> {
     failpoint::at("fsck-before-mend");
     match verdict.mend {
         Mend::WriteVersion => layout.write_version(),
-        Mend::MakeFolder => layout::make_folder(&path),
-        Mend::CloseFolder => {
-            let folder = layout::open_folder(&path)?;
+        Mend::MakeDirectory => layout::make_directory(&path),
+        Mend::CloseDirectory => {
+            let directory = layout::open_directory(&path)?;
             let us = Uid::from_raw(rustix::process::geteuid().as_raw());
-            rustix::fs::chownat(&folder, c"", Some(us), None, AtFlags::EMPTY_PATH)
-                .and_then(|()| rustix::fs::fchmod(&folder, Mode::from_raw_mode(0o700)))
+            rustix::fs::chownat(&directory, c"", Some(us), None, AtFlags::EMPTY_PATH)
+                .and_then(|()| rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o700)))
                 .map_err(StoreError::io("closing to others", path))
         }
         Mend::Discard => layer::to_trash(layout, &path),

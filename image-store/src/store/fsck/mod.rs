@@ -64,7 +64,7 @@ pub struct Finding {
     pub kind: FindingKind,
     /// How bad it is.
     pub severity: Severity,
-    /// Which file or folder.
+    /// Which file or directory.
     pub path: PathBuf,
     /// What is wrong with it.
     pub problem: String,
@@ -111,12 +111,12 @@ pub enum FindingKind {
     VersionMissing,
     /// `VERSION` names another format. Nothing else was looked at.
     VersionOther,
-    /// A folder of the store is not there.
-    FolderMissing,
-    /// Something else stands where a folder of the store should be.
-    FolderReplaced,
-    /// Others than root may look into a folder, or it belongs to somebody else.
-    FolderOpen,
+    /// A directory of the store is not there.
+    DirectoryMissing,
+    /// Something else stands where a directory of the store should be.
+    DirectoryReplaced,
+    /// Others than root may look into a directory, or it belongs to somebody else.
+    DirectoryOpen,
     /// A layer without a record.
     LayerUnrecorded,
     /// A layer whose record cannot be read.
@@ -171,7 +171,7 @@ impl FindingKind {
 }
 
 /// Checks the store in `root`, which need not be open; with [`FsckOptions::repair`] mends what it finds. Runs beside other processes that use
-/// the store. Mends nothing while something else stands in place of one of its folders. Fails if there is no store, or none that can be listed and locked.
+/// the store. Mends nothing while something else stands in place of one of its directories. Fails if there is no store, or none that can be listed and locked.
 pub fn fsck(root: &Path, options: &FsckOptions) -> Result<FsckReport, StoreError> {
     facts::expect_store(root)?;
     let layout = Layout::of(root)?;
@@ -180,8 +180,8 @@ pub fn fsck(root: &Path, options: &FsckOptions) -> Result<FsckReport, StoreError
     let report = {
         let _alone = layout.lock(true)?;
         let facts = facts::collect(&layout, &trees)?;
-        // Behind a link in place of a folder lies what was never the store's.
-        mending = options.repair && !facts.folders.iter().any(|(_, state)| *state == facts::Folder::Replaced);
+        // Behind a link in place of a directory lies what was never the store's.
+        mending = options.repair && !facts.directories.iter().any(|(_, state)| *state == facts::Directory::Replaced);
         let verdicts = judge::judge(&facts, options.holders.as_ref());
         let findings = verdicts.into_iter().map(|verdict| mend::settle(&layout, verdict, mending)).collect();
         FsckReport {

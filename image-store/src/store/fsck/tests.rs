@@ -11,7 +11,7 @@ use super::{
         record::{Access, ImageRecord, LayerRecord, Lease},
     },
     FindingKind, FsckOptions, Severity,
-    facts::{Facts, Files, Folder, Found, LayerFacts, Read},
+    facts::{Directory, Facts, Files, Found, LayerFacts, Read},
     judge::{Mend, Verdict, judge},
 };
 use crate::digest::Digest;
@@ -22,8 +22,8 @@ fn digest(name: u8) -> Digest {
     Digest::sha256(&[name])
 }
 
-fn path(folder: &str, name: u8) -> PathBuf {
-    PathBuf::from(folder).join(digest(name).hex())
+fn path(directory: &str, name: u8) -> PathBuf {
+    PathBuf::from(directory).join(digest(name).hex())
 }
 
 fn meta(name: u8, damage: u8) -> Read<LayerMeta> {
@@ -95,7 +95,7 @@ fn lease(at: u8, layers: &[u8], fixups: &[u8], ready: bool, damage: u8, age: u64
 prop_compose! {
     fn stores()(
         version in any::<bool>(),
-        folders in vec(0u8..5, 3),
+        directories in vec(0u8..5, 3),
         layers in vec(0u8..9, 5),
         fixups in vec(0u8..3, 3),
         documents in vec((0u8..3, 0u8..3), 3),
@@ -104,18 +104,18 @@ prop_compose! {
         leftovers in vec(any::<bool>(), 4),
     ) -> Facts {
         let names = 0u8..;
-        let folder = |state: u8| match state {
-            0 => Folder::Missing,
-            1 => Folder::There { mode: 0o755, owner: 0 },
-            2 => Folder::There { mode: 0o700, owner: 7 },
-            _ => Folder::There { mode: 0o700, owner: 0 },
+        let directory = |state: u8| match state {
+            0 => Directory::Missing,
+            1 => Directory::There { mode: 0o755, owner: 0 },
+            2 => Directory::There { mode: 0o700, owner: 7 },
+            _ => Directory::There { mode: 0o700, owner: 0 },
         };
         let left = |at: usize, name: &str| leftovers[at].then(|| PathBuf::from(name)).into_iter().collect::<Vec<_>>();
         let mut papers = Vec::new();
         for (at, (manifest, config)) in names.clone().zip(&documents) {
-            for (folder, name, state) in [("manifests", 20 + at, *manifest), ("configs", 30 + at, *config)] {
+            for (directory, name, state) in [("manifests", 20 + at, *manifest), ("configs", 30 + at, *config)] {
                 if state > 0 {
-                    papers.push((path(folder, name), digest(name), state == 1));
+                    papers.push((path(directory, name), digest(name), state == 1));
                 }
             }
         }
@@ -123,7 +123,7 @@ prop_compose! {
             version: if version { Version::Ours } else { Version::Missing },
             boot_id: BOOT.into(),
             owner: 0,
-            folders: folders.iter().zip(["", "layers", "trash"]).map(|(state, name)| (name.into(), folder(*state))).collect(),
+            directories: directories.iter().zip(["", "layers", "trash"]).map(|(state, name)| (name.into(), directory(*state))).collect(),
             // Damage 7 is a layer that is not there.
             layers: names.clone().zip(&layers).filter(|(_, damage)| **damage != 7).map(|(name, damage)| layer(name, *damage)).collect(),
             fixups: (10u8..).zip(&fixups).filter(|(_, state)| **state > 0).map(|(name, state)| (path("fixups", name), digest(name), *state == 1)).collect(),
@@ -145,9 +145,9 @@ fn mended(mut facts: Facts, verdicts: &[Verdict]) -> Facts {
         let path = verdict.path.clone();
         match verdict.mend {
             Mend::WriteVersion => facts.version = Version::Ours,
-            Mend::MakeFolder | Mend::CloseFolder => {
-                let good = Folder::There { mode: 0o700, owner: facts.owner };
-                facts.folders.iter_mut().filter(|(name, _)| *name == path).for_each(|(_, state)| *state = good);
+            Mend::MakeDirectory | Mend::CloseDirectory => {
+                let good = Directory::There { mode: 0o700, owner: facts.owner };
+                facts.directories.iter_mut().filter(|(name, _)| *name == path).for_each(|(_, state)| *state = good);
             }
             Mend::Discard | Mend::Remove => drop(gone.insert(path)),
             Mend::Manual(_) => {}
@@ -227,7 +227,7 @@ fn another_format_is_all_that_is_said() {
         version: Version::Other("9".into()),
         boot_id: BOOT.into(),
         owner: 0,
-        folders: vec![(PathBuf::new(), Folder::Replaced)],
+        directories: vec![(PathBuf::new(), Directory::Replaced)],
         layers: vec![layer(1, 1)],
         fixups: Vec::new(),
         documents: Vec::new(),
@@ -241,5 +241,5 @@ fn another_format_is_all_that_is_said() {
     let kinds = |facts: &Facts| judge(facts, None).into_iter().map(|verdict| verdict.kind).collect::<Vec<_>>();
     assert_eq!(kinds(&facts), [FindingKind::VersionOther]);
     facts.version = Version::Ours;
-    assert_eq!(kinds(&facts), [FindingKind::FolderReplaced, FindingKind::LayerUnrecorded]);
+    assert_eq!(kinds(&facts), [FindingKind::DirectoryReplaced, FindingKind::LayerUnrecorded]);
 }

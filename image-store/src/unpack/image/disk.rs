@@ -1,8 +1,8 @@
 //! A tree → an EROFS file system (Documentation/filesystems/erofs.rst and `erofs_fs.h` of Linux), uncompressed.
 //!
 //! Data comes first, each file at a block of its own, as it arrives. Behind it stands everything else: an inode of 64 bytes for each
-//! file, followed by its extended attributes and by what of a folder's or link's content fits the same block; then the whole blocks of
-//! folders and links. Where all of it goes is computed before the first byte is written.
+//! file, followed by its extended attributes and by what of a directory's or link's content fits the same block; then the whole blocks of
+//! directories and links. Where all of it goes is computed before the first byte is written.
 
 use std::{
     collections::BTreeMap,
@@ -127,7 +127,7 @@ struct Place {
     /// The first block of the body, if it has one.
     block: u64,
     body: Body,
-    /// Links to a folder: its own, its parent's, and one of each folder in it.
+    /// Links to a directory: its own, its parent's, and one of each directory in it.
     links: u32,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Layout<'a> {
         Ok(layout)
     }
 
-    /// The content of a folder or link.
+    /// The content of a directory or link.
     fn content(&self, place: &Place) -> Vec<u8> {
         match &self.tree.node(place.id).content {
             Content::Dir(names) => {
@@ -294,7 +294,7 @@ fn file_type(content: &Content) -> u8 {
     }
 }
 
-/// Which of a folder's entries stand in one block together, by the lengths of their names.
+/// Which of a directory's entries stand in one block together, by the lengths of their names.
 fn pack(lengths: impl Iterator<Item = usize>) -> (Vec<Range<usize>>, u64) {
     let (mut ranges, mut from, mut used, mut count) = (Vec::new(), 0, 0, 0);
     for (number, length) in lengths.enumerate() {
@@ -310,14 +310,14 @@ fn pack(lengths: impl Iterator<Item = usize>) -> (Vec<Range<usize>>, u64) {
     (ranges, size)
 }
 
-/// Bytes of a folder with these names, its own and its parent's among them.
+/// Bytes of a directory with these names, its own and its parent's among them.
 fn dir_size(names: &BTreeMap<Box<[u8]>, Id>) -> u64 {
     let mut all: Vec<&[u8]> = names.keys().map(|name| &name[..]).chain([&b"."[..], b".."]).collect();
     all.sort_unstable();
     pack(all.iter().map(|name| name.len())).1
 }
 
-/// A folder's blocks, each with its entries and then their names; the last one ends with the last name.
+/// A directory's blocks, each with its entries and then their names; the last one ends with the last name.
 fn dir_content(entries: &[(&[u8], u64, u8)]) -> Vec<u8> {
     let (ranges, size) = pack(entries.iter().map(|(name, ..)| name.len()));
     let mut bytes = Vec::with_capacity(size as usize);

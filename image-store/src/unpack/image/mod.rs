@@ -1,11 +1,11 @@
 //! Tar entries → one file with an EROFS file system in it.
 //!
 //! A file of the layer costs a node in memory and its data a write behind the data before; no name of the layer ever reaches the kernel. The
-//! rules are those of a layer that is unpacked into a folder ([`super::apply`]): a later entry beats an earlier one, and a whiteout of
-//! the same layer; a folder that was removed and made again hides what lower layers have in it. What a kernel would refuse to set is refused.
+//! rules are those of a layer that is unpacked into a directory ([`super::apply`]): a later entry beats an earlier one, and a whiteout of
+//! the same layer; a directory that was removed and made again hides what lower layers have in it. What a kernel would refuse to set is refused.
 
+mod directory;
 mod disk;
-mod folder;
 mod special;
 mod tree;
 
@@ -38,9 +38,9 @@ use super::{
 };
 use crate::{buffers, config::Limits, digest::Digest};
 
-/// Memory for the files of all layers that are unpacked at once. With more, layers go on in folders.
+/// Memory for the files of all layers that are unpacked at once. With more, layers go on in directories.
 const MEMORY: usize = 16 << 20;
-/// What a file takes beside its names and attributes: its node, and its place in the folder.
+/// What a file takes beside its names and attributes: its node, and its place in the directory.
 const EACH: usize = 200;
 
 /// What the layers that are being unpacked keep in memory together.
@@ -190,7 +190,7 @@ impl ImageApplier {
         self.describe(id, entry)
     }
 
-    /// Something new, still like a folder that nobody described.
+    /// Something new, still like a directory that nobody described.
     fn add(&mut self, entry: &Entry, parent: &Place, name: &[u8], content: Content) -> Result<Id, UnpackError> {
         let link = if let Content::Symlink(target) = &content { target.len() } else { 0 };
         self.keep(name.len() + link);
@@ -289,7 +289,7 @@ impl ImageApplier {
         })?;
         let id = self.tree.child(target_parent.id, target_name).ok_or_else(missing)?;
         if self.tree.is_dir(id) {
-            return Err(refuse("a hard link to a folder"));
+            return Err(refuse("a hard link to a directory"));
         }
         if self.tree.child(parent.id, name) == Some(id) {
             return Ok(());
@@ -321,7 +321,7 @@ impl ImageApplier {
                 }
             }
         }
-        // Room for the mark of a folder that hides what lies below.
+        // Room for the mark of a directory that hides what lies below.
         let mut most = kept.clone();
         most.push(opaque_mark());
         if disk::xattr_bytes(&most).is_none() {
@@ -332,14 +332,14 @@ impl ImageApplier {
         Ok((kept, mode))
     }
 
-    /// Whiteouts, opaque folders, and everything that is not data. The file system is named after the layer.
+    /// Whiteouts, opaque directories, and everything that is not data. The file system is named after the layer.
     pub(super) fn finish(mut self, diff_id: &Digest) -> Result<Applied, UnpackError> {
         for (parent, name) in std::mem::take(&mut self.whiteouts) {
             self.whiteout(&parent, &name)?;
         }
         let opaque_root = self.opaque.remove(&b""[..]);
         for path in std::mem::take(&mut self.opaque) {
-            // A later entry may have replaced the folder, and thereby hides what lay below it.
+            // A later entry may have replaced the directory, and thereby hides what lay below it.
             if let Some(id) = self.tree.real_dir(&path) {
                 self.tree.node_mut(id).xattrs.push(opaque_mark());
             }
@@ -360,11 +360,11 @@ impl ImageApplier {
     }
 
     fn whiteout(&mut self, parent: &[u8], name: &[u8]) -> Result<(), UnpackError> {
-        // A later entry may have replaced the folder, perhaps by a link to another one.
+        // A later entry may have replaced the directory, perhaps by a link to another one.
         let Some(id) = self.tree.real_dir(parent) else { return Ok(()) };
         match self.tree.child(id, name) {
             Some(found) if self.tree.is_dir(found) => {
-                // Removed and made again: a new folder, which inherits nothing.
+                // Removed and made again: a new directory, which inherits nothing.
                 let path = name::join(parent, name);
                 self.tree.made_explicit(&path);
                 self.opaque.insert(path);
@@ -411,7 +411,7 @@ impl SampleImage {
     }
 }
 
-/// A folder that no entry describes.
+/// A directory that no entry describes.
 fn made_up() -> Node {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Node {
@@ -425,7 +425,7 @@ fn made_up() -> Node {
     }
 }
 
-/// The attribute of a folder that hides what lies below.
+/// The attribute of a directory that hides what lies below.
 fn opaque_mark() -> (Vec<u8>, Vec<u8>) {
     (marks::OPAQUE.to_bytes().to_vec(), b"y".to_vec())
 }

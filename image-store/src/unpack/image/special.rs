@@ -23,7 +23,7 @@ pub(super) fn outcome(key: &[u8], value: &[u8]) -> Outcome {
     match key {
         b"system.posix_acl_access" => access_list(value),
         b"system.posix_acl_default" => match access_list(value) {
-            // It says what files made in the folder are like, nothing about the folder.
+            // It says what files made in the directory are like, nothing about the directory.
             Outcome::SetWithMode(_) | Outcome::Only(Some(_)) => Outcome::Set,
             outcome => outcome,
         },

@@ -1,6 +1,6 @@
 //! A layer's files in memory: all but their data.
 //!
-//! What the kernel does for a layer that is unpacked into a folder (see [`super::super::tree`]) is done here, by the same rules: links are
+//! What the kernel does for a layer that is unpacked into a directory (see [`super::super::tree`]) is done here, by the same rules: links are
 //! followed with the layer's root as `/`, the way nowhere leads out, parents that the archive never mentions are made and remembered.
 
 use std::{
@@ -35,13 +35,13 @@ pub(super) struct Node {
     pub(super) gid: u32,
     pub(super) mtime: (i64, u32),
     pub(super) xattrs: Xattrs,
-    /// Names of what is no folder. Without any it is gone.
+    /// Names of what is no directory. Without any it is gone.
     pub(super) names: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The names in a folder, sorted by their bytes.
+    /// The names in a directory, sorted by their bytes.
     Dir(BTreeMap<Box<[u8]>, Id>),
     /// Data: the block where it begins, and its length in bytes.
     File {
@@ -55,7 +55,7 @@ pub(super) enum Content {
     Fifo,
 }
 
-/// A folder that was found: its number and its canonical path from the root.
+/// A directory that was found: its number and its canonical path from the root.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) id: Id,
@@ -65,23 +65,23 @@ pub(super) struct Place {
 /// All files of a layer.
 pub(super) struct Tree {
     nodes: Vec<Node>,
-    /// Folders that the archive never described, by their path.
+    /// Directories that the archive never described, by their path.
     implicit: BTreeSet<Vec<u8>>,
     made: usize,
-    /// A folder that the archive does not describe.
+    /// A directory that the archive does not describe.
     made_up: Node,
-    /// Entries of one folder follow each other.
+    /// Entries of one directory follow each other.
     last: Option<(Vec<u8>, Rc<Place>)>,
 }
 
 impl Tree {
-    /// An empty tree. `made_up` is a folder that the archive does not describe, as the root is to begin with.
+    /// An empty tree. `made_up` is a directory that the archive does not describe, as the root is to begin with.
     pub(super) fn new(made_up: Node) -> Self {
         let nodes = vec![made_up.clone()];
         Self { nodes, implicit: BTreeSet::from([Vec::new()]), made: 0, made_up, last: None }
     }
 
-    /// A folder that the archive does not describe.
+    /// A directory that the archive does not describe.
     pub(super) fn made_up(&self) -> Node {
         self.made_up.clone()
     }
@@ -99,7 +99,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// What stands at a name of a folder.
+    /// What stands at a name of a directory.
     pub(super) fn child(&self, dir: Id, name: &[u8]) -> Option<Id> {
         match &self.node(dir).content {
             Content::Dir(names) => names.get(name).copied(),
@@ -111,7 +111,7 @@ impl Tree {
         matches!(self.node(id).content, Content::Dir(_))
     }
 
-    /// The folder at a clean path, links followed inside the root; missing ones are made if `make`.
+    /// The directory at a clean path, links followed inside the root; missing ones are made if `make`.
     pub(super) fn dir(&mut self, path: &[u8], make: bool) -> Result<Rc<Place>, LookupError> {
         if let Some((known, place)) = &self.last
             && known == path
@@ -125,7 +125,7 @@ impl Tree {
 
     fn walk(&mut self, path: &[u8], make: bool) -> Result<Place, LookupError> {
         let mut todo: VecDeque<Vec<u8>> = components(path).collect();
-        // Where each folder on the way begins in `here`.
+        // Where each directory on the way begins in `here`.
         let mut stack: Vec<(Id, usize)> = Vec::new();
         let mut here = Vec::new();
         let (mut links, mut steps) = (0, 0);
@@ -204,7 +204,7 @@ impl Tree {
         }
     }
 
-    /// Removes what stands at a name, whatever it is. Says whether it was a folder or a link.
+    /// Removes what stands at a name, whatever it is. Says whether it was a directory or a link.
     pub(super) fn remove(&mut self, parent: &Place, name: &[u8]) -> bool {
         let Content::Dir(names) = &mut self.node_mut(parent.id).content else { return false };
         let Some(id) = names.remove(name) else { return false };
@@ -224,22 +224,22 @@ impl Tree {
         structural
     }
 
-    /// The archive describes this folder after all.
+    /// The archive describes this directory after all.
     pub(super) fn made_explicit(&mut self, path: &[u8]) {
         self.implicit.remove(path);
     }
 
-    /// How many folders were made on the way to others, so far.
+    /// How many directories were made on the way to others, so far.
     pub(super) fn made(&self) -> usize {
         self.made
     }
 
-    /// Folders that the archive never described.
+    /// Directories that the archive never described.
     pub(super) fn implicit(&self) -> &BTreeSet<Vec<u8>> {
         &self.implicit
     }
 
-    /// The folder at a canonical path, if there is one.
+    /// The directory at a canonical path, if there is one.
     pub(super) fn real_dir(&mut self, path: &[u8]) -> Option<Id> {
         let place = self.dir(path, false).ok()?;
         (place.path == path).then_some(place.id)

@@ -53,7 +53,7 @@ struct Good {
 
 impl Good {
     async fn new() -> Self {
-        Self::on(Bench::in_folders()).await
+        Self::on(Bench::in_directories()).await
     }
 
     async fn on(bench: Bench) -> Self {
@@ -69,9 +69,9 @@ impl Good {
         Self { bench, reference, trees }
     }
 
-    fn only(&self, folder: &str) -> PathBuf {
+    fn only(&self, directory: &str) -> PathBuf {
         let mut paths: Vec<PathBuf> =
-            fs::read_dir(self.bench.root().join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
+            fs::read_dir(self.bench.root().join(directory)).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
         paths.remove(0)
     }
@@ -90,7 +90,7 @@ impl Good {
 
 /// Breaks one thing; returns the finding.
 async fn broken(expected: FindingKind, break_it: impl FnOnce(&Good) -> PathBuf) -> Finding {
-    broken_on(Bench::in_folders(), expected, break_it).await
+    broken_on(Bench::in_directories(), expected, break_it).await
 }
 
 async fn broken_on(bench: Bench, expected: FindingKind, break_it: impl FnOnce(&Good) -> PathBuf) -> Finding {
@@ -119,8 +119,8 @@ fn edit(path: &Path, change: impl FnOnce(&mut serde_json::Value)) {
 
 /// The one of the two layers that has `etc/marker`.
 fn base(good: &Good) -> PathBuf {
-    let folder = good.bench.root().join("layers");
-    let layers = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let directory = good.bench.root().join("layers");
+    let layers = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     layers.into_iter().find(|layer| Shown::layer(layer).path().join("etc/marker").exists()).unwrap()
 }
 
@@ -152,8 +152,8 @@ async fn version_other_is_left_to_the_operator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folder_missing() {
-    broken(FindingKind::FolderMissing, |good| {
+async fn directory_missing() {
+    broken(FindingKind::DirectoryMissing, |good| {
         let path = good.bench.root().join("trash");
         fs::remove_dir(&path).unwrap();
         path
@@ -162,7 +162,7 @@ async fn folder_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folder_replaced_is_left_to_the_operator() {
+async fn directory_replaced_is_left_to_the_operator() {
     let good = Good::new().await;
     let elsewhere = tempfile::tempdir().unwrap();
     let mine = elsewhere.path().join("mine");
@@ -170,16 +170,16 @@ async fn folder_replaced_is_left_to_the_operator() {
     let temporary = good.bench.root().join(".tmp-1-x-1");
     fs::write(&temporary, "half").unwrap();
     for name in ["trash", "layers"] {
-        let folder = good.bench.root().join(name);
+        let directory = good.bench.root().join(name);
         let aside = good.bench.root().with_file_name("aside");
-        fs::rename(&folder, &aside).unwrap();
-        symlink(elsewhere.path(), &folder).unwrap();
+        fs::rename(&directory, &aside).unwrap();
+        symlink(elsewhere.path(), &directory).unwrap();
         let report = repair(&good.bench);
-        assert!(kinds(&report).contains(&FindingKind::FolderReplaced) && !report.is_sound(), "{report:?}");
+        assert!(kinds(&report).contains(&FindingKind::DirectoryReplaced) && !report.is_sound(), "{report:?}");
         // Nothing at all is done before that is put right, and never anything behind the link.
-        assert!(folder.is_symlink() && mine.exists() && temporary.exists());
-        fs::remove_file(&folder).unwrap();
-        fs::rename(&aside, &folder).unwrap();
+        assert!(directory.is_symlink() && mine.exists() && temporary.exists());
+        fs::remove_file(&directory).unwrap();
+        fs::rename(&aside, &directory).unwrap();
     }
     repair(&good.bench);
     good.usable().await;
@@ -192,10 +192,10 @@ async fn folder_replaced_is_left_to_the_operator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folder_open_to_others() {
+async fn directory_open_to_others() {
     for (name, mode) in [("", 0o755), ("layers", 0o701), ("leases", 0o770)] {
         let mut after = PathBuf::new();
-        broken(FindingKind::FolderOpen, |good| {
+        broken(FindingKind::DirectoryOpen, |good| {
             after = good.bench.root().join(name);
             fs::set_permissions(&after, PermissionsExt::from_mode(mode)).unwrap();
             after.clone()
@@ -211,9 +211,9 @@ async fn folder_open_to_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_with_other_bytes() {
-    for folder in ["manifests", "configs"] {
+    for directory in ["manifests", "configs"] {
         let finding = broken(FindingKind::DocumentCorrupt, |good| {
-            let document = good.only(folder);
+            let document = good.only(directory);
             let mut bytes = fs::read(&document).unwrap();
             bytes[0] ^= 1;
             fs::write(&document, bytes).unwrap();
@@ -226,9 +226,9 @@ async fn documents_with_other_bytes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn image_without_a_document_or_a_layer() {
-    for folder in ["manifests", "configs", "layers"] {
+    for directory in ["manifests", "configs", "layers"] {
         let finding = broken(FindingKind::ImageIncomplete, |good| {
-            let gone = good.only(folder);
+            let gone = good.only(directory);
             if gone.is_dir() {
                 fs::remove_dir_all(gone).unwrap()
             } else {
@@ -237,7 +237,7 @@ async fn image_without_a_document_or_a_layer() {
             good.only("images")
         })
         .await;
-        assert!(finding.problem.contains(folder.trim_end_matches('s')), "{finding:?}");
+        assert!(finding.problem.contains(directory.trim_end_matches('s')), "{finding:?}");
     }
 }
 
@@ -260,10 +260,10 @@ async fn image_record_torn_or_under_another_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leftovers() {
-    let add = |kind, name: &'static str, folder: bool| {
+    let add = |kind, name: &'static str, directory: bool| {
         broken(kind, move |good| {
             let path = good.bench.root().join(name);
-            if folder {
+            if directory {
                 fs::create_dir_all(path.join("fs/half")).unwrap();
             } else {
                 fs::write(&path, "half").unwrap();
@@ -334,8 +334,8 @@ async fn everything_at_once_is_found_and_mended() {
     fs::create_dir(root.join("staging/1-dead-0")).unwrap();
     let expected = [
         FindingKind::VersionMissing,
-        FindingKind::FolderOpen,
-        FindingKind::FolderMissing,
+        FindingKind::DirectoryOpen,
+        FindingKind::DirectoryMissing,
         FindingKind::LayerChanged,
         FindingKind::DocumentCorrupt,
         FindingKind::StagingOfTheDead,
@@ -349,11 +349,11 @@ async fn everything_at_once_is_found_and_mended() {
 }
 
 #[test]
-fn a_folder_that_never_was_a_store_does_not_become_one() {
-    let folder = tempfile::tempdir().unwrap();
-    for path in [folder.path().join("none"), folder.path().to_owned()] {
+fn a_directory_that_never_was_a_store_does_not_become_one() {
+    let directory = tempfile::tempdir().unwrap();
+    for path in [directory.path().join("none"), directory.path().to_owned()] {
         let error = fsck(&path, &REPAIR).unwrap_err().to_string();
         assert!(error.contains("looking for an image store"), "{error}");
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }

@@ -82,7 +82,7 @@ async fn leases_torn_or_of_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixups_are_kept_while_they_are_used() {
-    let bench = Bench::in_folders();
+    let bench = Bench::in_directories();
     let image =
         Image::new().layer(Layer::of([Entry::dir("tmp").mode(0o1777)])).layer(Layer::of([Entry::file("tmp/x", "x")]));
     let reference = bench.push("fix:1", &image.build());

@@ -1,11 +1,11 @@
-//! One folder with what a stack of layers shows, for hosts where overlayfs cannot do it.
+//! One directory with what a stack of layers shows, for hosts where overlayfs cannot do it.
 //!
-//! The layers are merged as overlayfs merges them, name by name from the top: the first layer that has a name decides; folders of
-//! one name are one folder, with the attributes of the top-most, down to the layer that hides the rest. Only what shows is copied, so
+//! The layers are merged as overlayfs merges them, name by name from the top: the first layer that has a name decides; directories of
+//! one name are one directory, with the attributes of the top-most, down to the layer that hides the rest. Only what shows is copied, so
 //! this costs what the image is large, not what its layers are together. Layers are not changed by anybody meanwhile.
 //!
 //! What hides is marked as in the image store: a character device 0:0 or a socket in place of a name that is gone (no image holds
-//! either), and on a folder `trusted.overlay.opaque`, or in it a socket `.wh..wh..opq`.
+//! either), and on a directory `trusted.overlay.opaque`, or in it a socket `.wh..wh..opq`.
 
 mod node;
 
@@ -32,7 +32,7 @@ use crate::{
 const OPAQUE: &CStr = c"trusted.overlay.opaque";
 const OPAQUE_SOCKET: &CStr = c".wh..wh..opq";
 
-/// Copies what `layers`, top-most first, show together into the empty folder `target`.
+/// Copies what `layers`, top-most first, show together into the empty directory `target`.
 pub(super) fn layers(layers: &[PathBuf], target: &Path) -> Result<(), RuntimeError> {
     let mut roots = Vec::new();
     for layer in layers {
@@ -53,10 +53,10 @@ pub(super) fn layers(layers: &[PathBuf], target: &Path) -> Result<(), RuntimeErr
     Ok(())
 }
 
-/// What is left to do. Folders are kept by name, not open: an image may be deep and its layers many.
+/// What is left to do. Directories are kept by name, not open: an image may be deep and its layers many.
 #[derive(Debug)]
 enum Step {
-    /// Fill the folder at `path`, which is there, from these layers, all of which have it.
+    /// Fill the directory at `path`, which is there, from these layers, all of which have it.
     Fill { path: Vec<u8>, layers: Vec<usize> },
     /// Give it the attributes that it has in that layer. Filling it would change its time, and need a mode that allows it.
     Finish { path: Vec<u8>, layer: usize },
@@ -75,8 +75,8 @@ impl Step {
 enum Found {
     /// It is decided: copied, or gone.
     Settled,
-    /// A folder in these layers; `open` to what lower layers have in it.
-    Folder { layers: Vec<usize>, open: bool },
+    /// A directory in these layers; `open` to what lower layers have in it.
+    Directory { layers: Vec<usize>, open: bool },
 }
 
 struct Merge<'a> {
@@ -89,8 +89,8 @@ impl Merge<'_> {
         match step {
             Step::Fill { path, layers } => self.fill(path, layers, steps),
             Step::Finish { path, layer } => {
-                let model = folder(&self.layers[*layer], path)?;
-                self.copier.finish_folder(&model, path)
+                let model = directory(&self.layers[*layer], path)?;
+                self.copier.finish_directory(&model, path)
             }
         }
     }
@@ -98,10 +98,10 @@ impl Merge<'_> {
     fn fill(&mut self, path: &[u8], layers: &[usize], steps: &mut Vec<Step>) -> io::Result<()> {
         let Some(top) = layers.first() else { return Ok(()) };
         steps.push(Step::Finish { path: path.to_vec(), layer: *top });
-        let target = folder(self.copier.root(), path)?;
+        let target = directory(self.copier.root(), path)?;
         let mut names: HashMap<CString, Found> = HashMap::new();
         for layer in layers {
-            let source = folder(&self.layers[*layer], path)?;
+            let source = directory(&self.layers[*layer], path)?;
             for entry in Dir::read_from(&source)? {
                 let entry = entry?;
                 let name = entry.file_name();
@@ -109,19 +109,19 @@ impl Merge<'_> {
                     continue;
                 }
                 let stat = statat(&source, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                let folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
                 match names.get_mut(name) {
-                    Some(Found::Folder { layers, open }) => {
-                        if *open && folder {
+                    Some(Found::Directory { layers, open }) => {
+                        if *open && directory {
                             layers.push(*layer);
                             *open = !hides_all(&source, name)?;
                         } else {
                             *open = false;
                         }
                     }
-                    _ if folder => {
+                    _ if directory => {
                         let open = !hides_all(&source, name)?;
-                        names.insert(name.to_owned(), Found::Folder { layers: vec![*layer], open });
+                        names.insert(name.to_owned(), Found::Directory { layers: vec![*layer], open });
                     }
                     _ => {
                         if !hides(&stat) {
@@ -133,7 +133,7 @@ impl Merge<'_> {
             }
         }
         for (name, found) in names {
-            if let Found::Folder { layers, .. } = found {
+            if let Found::Directory { layers, .. } = found {
                 mkdirat(&target, &name, Mode::RWXU)?;
                 steps.push(Step::Fill { path: node::join(path, &name), layers });
             }
@@ -142,8 +142,8 @@ impl Merge<'_> {
     }
 }
 
-/// A folder below a root, by a path that neither leaves it nor contains a link.
-fn folder(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+/// A directory below a root, by a path that neither leaves it nor contains a link.
+fn directory(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
@@ -158,24 +158,24 @@ fn hides(stat: &Stat) -> bool {
     }
 }
 
-/// Whether a folder hides what lower layers have in it.
+/// Whether a directory hides what lower layers have in it.
 fn hides_all(parent: impl AsFd, name: &CStr) -> Result<bool, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     let mut value = [0u8; 4];
-    match fgetxattr(&folder, OPAQUE, &mut value) {
+    match fgetxattr(&directory, OPAQUE, &mut value) {
         Ok(length) if &value[..length] == b"y" => return Ok(true),
         Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
         Err(error) => return Err(error),
     }
-    match statat(&folder, OPAQUE_SOCKET, AtFlags::SYMLINK_NOFOLLOW) {
+    match statat(&directory, OPAQUE_SOCKET, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Socket),
         Err(Errno::NOENT) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Mounts the folder on `target`, with none of the restrictions that the file system it lies on may be mounted with: an overlay
+/// Mounts the directory on `target`, with none of the restrictions that the file system it lies on may be mounted with: an overlay
 /// would not have them either.
 pub(super) fn mount(root: &Path, target: &Path) -> io::Result<()> {
     let copy = open_tree(CWD, root, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;

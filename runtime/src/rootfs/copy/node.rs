@@ -22,7 +22,7 @@ const PIECE: u64 = 64 << 20;
 /// Linux allows no larger list and no larger value (xattr(7)).
 const XATTR_MAX: usize = 64 << 10;
 
-/// Copies into one folder.
+/// Copies into one directory.
 pub(super) struct Copier {
     root: OwnedFd,
     /// Files with several names: device and inode, and the path of the first copy.
@@ -41,7 +41,7 @@ impl Copier {
         &self.root
     }
 
-    /// Copies what is no folder into the open folder `target`, which is at `path`, under its own name.
+    /// Copies what is no directory into the open directory `target`, which is at `path`, under its own name.
     pub fn copy(
         &mut self,
         (source, name): (&OwnedFd, &CStr),
@@ -79,9 +79,9 @@ impl Copier {
         self.attributes(&from, stat, &to)
     }
 
-    /// Gives a folder that is filled the attributes of `model`.
-    pub fn finish_folder(&mut self, model: &OwnedFd, path: &[u8]) -> io::Result<()> {
-        let copy = super::folder(&self.root, path)?;
+    /// Gives a directory that is filled the attributes of `model`.
+    pub fn finish_directory(&mut self, model: &OwnedFd, path: &[u8]) -> io::Result<()> {
+        let copy = super::directory(&self.root, path)?;
         self.attributes(model, &fstat(model)?, &copy)
     }
 
@@ -98,8 +98,9 @@ impl Copier {
 
     /// The same for what cannot be opened: a link, a device, a pipe.
     fn xattrs_beside(&mut self, source: &OwnedFd, target: &OwnedFd, name: &CStr) -> io::Result<()> {
-        let below =
-            |folder: &OwnedFd| [format!("/proc/self/fd/{}/", folder.as_raw_fd()).as_bytes(), name.to_bytes()].concat();
+        let below = |directory: &OwnedFd| {
+            [format!("/proc/self/fd/{}/", directory.as_raw_fd()).as_bytes(), name.to_bytes()].concat()
+        };
         let (from, to) = (below(source), below(target));
         for name in known(llistxattr(&from[..], &mut self.buffer[..]), &self.buffer)? {
             let length = lgetxattr(&from[..], &name, &mut self.buffer[..])?;

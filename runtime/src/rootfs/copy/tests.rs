@@ -28,7 +28,7 @@ fn can_mount() -> bool {
 #[derive(Debug, Clone)]
 enum Thing {
     File(u8),
-    Folder { mode: u32, opaque: bool },
+    Directory { mode: u32, opaque: bool },
     Link(u8),
     Fifo,
     Whiteout,
@@ -41,7 +41,7 @@ fn thing() -> impl Strategy<Value = Thing> {
     prop_oneof![
         3 => any::<u8>().prop_map(Thing::File),
         4 => (prop_oneof![Just(0o755), Just(0o1777), Just(0o700), Just(0o2770)], prop::bool::weighted(0.2))
-            .prop_map(|(mode, opaque)| Thing::Folder { mode, opaque }),
+            .prop_map(|(mode, opaque)| Thing::Directory { mode, opaque }),
         1 => any::<u8>().prop_map(Thing::Link),
         1 => Just(Thing::Fifo),
         2 => Just(Thing::Whiteout),
@@ -73,8 +73,8 @@ fn make(layer: &Layer, root: &Path, sockets: bool) {
                 setxattr(&path, "user.number", &[*number], XattrFlags::empty()).expect("an attribute");
                 std::os::unix::fs::chown(&path, Some(u32::from(*number)), Some(7)).expect("an owner");
             }
-            Thing::Folder { mode, opaque } => {
-                fs::create_dir(&path).expect("a folder");
+            Thing::Directory { mode, opaque } => {
+                fs::create_dir(&path).expect("a directory");
                 fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(*mode)).expect("a mode");
                 match (opaque, sockets) {
                     (true, false) => setxattr(&path, OPAQUE, b"y", XattrFlags::empty()).expect("a mark"),
@@ -88,7 +88,7 @@ fn make(layer: &Layer, root: &Path, sockets: bool) {
             Thing::Whiteout => mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout"),
         }
     }
-    // Times by which everything can be told apart, the deepest first, because what is made in a folder changes its time.
+    // Times by which everything can be told apart, the deepest first, because what is made in a directory changes its time.
     for path in walk(root) {
         let names = path.as_os_str().as_bytes().iter().rev().take_while(|byte| **byte != b'-');
         let number = names.fold(0i64, |sum, byte| (sum * 31 + i64::from(*byte)) % 1_000_003);
@@ -98,10 +98,10 @@ fn make(layer: &Layer, root: &Path, sockets: bool) {
     }
 }
 
-/// Everything below a folder, and itself, the deepest first.
+/// Everything below a directory, and itself, the deepest first.
 fn walk(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut entries: Vec<_> = fs::read_dir(root).expect("a folder").map(|entry| entry.expect("an entry")).collect();
+    let mut entries: Vec<_> = fs::read_dir(root).expect("a directory").map(|entry| entry.expect("an entry")).collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     // Where there is nothing to merge, the kernel lists a whiteout that nobody can look up.
     entries.retain(|entry| entry.metadata().is_ok());
@@ -144,15 +144,15 @@ fn describe(root: &Path) -> BTreeMap<String, String> {
 }
 
 /// What an overlay of the layers shows, mounted in a mount namespace of a thread of its own.
-fn overlay_shows(layers: Vec<PathBuf>, folder: &Path) -> BTreeMap<String, String> {
-    let at = |name: &str| folder.join(name);
+fn overlay_shows(layers: Vec<PathBuf>, directory: &Path) -> BTreeMap<String, String> {
+    let at = |name: &str| directory.join(name);
     let [upper, work, root] = ["upper", "work", "root"].map(at);
     for path in [&upper, &work, &root] {
-        fs::create_dir(path).expect("a folder");
+        fs::create_dir(path).expect("a directory");
     }
     let top = fs::metadata(&layers[0]).expect("a layer");
     let time = fs::FileTimes::new().set_modified(top.modified().expect("a time"));
-    fs::File::open(&upper).expect("a folder").set_times(time).expect("a time");
+    fs::File::open(&upper).expect("a directory").set_times(time).expect("a time");
     std::thread::spawn(move || {
         crate::sys::unshare_mounts().expect("a mount namespace");
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
@@ -171,15 +171,15 @@ proptest! {
         if !can_mount() {
             return Ok(());
         }
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let made = |name: &str, sockets: bool| -> Vec<PathBuf> {
-            let paths = (0..stack.len()).map(|number| folder.path().join(format!("{name}-{number}")));
+            let paths = (0..stack.len()).map(|number| directory.path().join(format!("{name}-{number}")));
             stack.iter().zip(paths).map(|(layer, path)| { make(layer, &path, sockets); path }).collect()
         };
         let (overlays, sockets) = (made("overlay", false), made("socket", true));
-        let expected = overlay_shows(overlays.clone(), folder.path());
+        let expected = overlay_shows(overlays.clone(), directory.path());
         for layers in [overlays, sockets] {
-            let target = tempfile::tempdir_in(folder.path()).expect("a folder");
+            let target = tempfile::tempdir_in(directory.path()).expect("a directory");
             super::layers(&layers, target.path()).expect("copied");
             prop_assert_eq!(describe(target.path()), expected.clone());
         }
@@ -191,10 +191,10 @@ fn links_holes_devices_capabilities_and_special_bits_are_kept() {
     if !can_mount() {
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join("layer").join(name);
-    fs::create_dir_all(at("deep/er")).expect("folders");
-    fs::create_dir(folder.path().join("copy")).expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join("layer").join(name);
+    fs::create_dir_all(at("deep/er")).expect("directories");
+    fs::create_dir(directory.path().join("copy")).expect("a directory");
     fs::write(at("one"), "same").expect("written");
     fs::hard_link(at("one"), at("deep/er/two")).expect("linked");
     symlink("nowhere", at("three")).expect("a link");
@@ -212,11 +212,11 @@ fn links_holes_devices_capabilities_and_special_bits_are_kept() {
     fs::set_permissions(at("program"), std::os::unix::fs::PermissionsExt::from_mode(0o6755)).expect("a mode");
     setxattr(at("program"), "security.capability", &capability, XattrFlags::empty()).expect("a capability");
     let long = "n".repeat(255);
-    fs::create_dir(at(&long)).expect("a folder");
+    fs::create_dir(at(&long)).expect("a directory");
     fs::write(at(&long).join(std::ffi::OsStr::from_bytes(b"bytes-\xff")), "").expect("written");
 
-    let copy = folder.path().join("copy");
-    super::layers(&[folder.path().join("layer")], &copy).expect("copied");
+    let copy = directory.path().join("copy");
+    super::layers(&[directory.path().join("layer")], &copy).expect("copied");
     let meta = |name: &str| fs::symlink_metadata(copy.join(name)).expect("metadata");
     assert_eq!((meta("one").ino(), meta("one").nlink()), (meta("deep/er/two").ino(), 2));
     assert_eq!((meta("three").ino(), meta("three").nlink()), (meta("deep/four").ino(), 2));
@@ -236,10 +236,11 @@ fn links_holes_devices_capabilities_and_special_bits_are_kept() {
 
 #[test]
 fn what_cannot_be_copied_is_named() {
-    let folder = tempfile::tempdir().expect("a folder");
-    fs::create_dir_all(folder.path().join("layer/etc")).expect("a folder");
-    fs::write(folder.path().join("layer/etc/passwd"), "").expect("written");
-    fs::create_dir_all(folder.path().join("copy/etc")).expect("in the way");
-    let error = super::layers(&[folder.path().join("layer")], &folder.path().join("copy")).expect_err("in the way");
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::create_dir_all(directory.path().join("layer/etc")).expect("a directory");
+    fs::write(directory.path().join("layer/etc/passwd"), "").expect("written");
+    fs::create_dir_all(directory.path().join("copy/etc")).expect("in the way");
+    let error =
+        super::layers(&[directory.path().join("layer")], &directory.path().join("copy")).expect_err("in the way");
     assert!(error.to_string().contains("copying / of the image to "), "{error}");
 }

@@ -1,4 +1,4 @@
-//! A layer of more files than are kept in memory goes on in a folder, with what came so far.
+//! A layer of more files than are kept in memory goes on in a directory, with what came so far.
 
 use std::{
     collections::HashMap,
@@ -19,9 +19,9 @@ use super::{
 use crate::unpack::{UnpackError, apply::Applier, archive::Entry, header::Kind, name};
 
 impl ImageApplier {
-    /// Makes in an empty folder what is in the tree, and empties the image's file.
-    pub(in crate::unpack) fn into_folder(mut self, root: OwnedFd) -> Result<Applier, UnpackError> {
-        let failed = |error: io::Error| UnpackError::disk(b"", "moving the layer to a folder", error);
+    /// Makes in an empty directory what is in the tree, and empties the image's file.
+    pub(in crate::unpack) fn into_directory(mut self, root: OwnedFd) -> Result<Applier, UnpackError> {
+        let failed = |error: io::Error| UnpackError::disk(b"", "moving the layer to a directory", error);
         self.file.flush().map_err(failed)?;
         let mut applier = Applier::new(root, self.limits);
         let data = self.file.get_ref();
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn a_part_of_a_file_is_copied_within_a_file_system_and_to_another() {
         let far = Path::new("/dev/shm");
-        let folders = [std::env::temp_dir(), if far.is_dir() { far.to_owned() } else { std::env::temp_dir() }];
-        let from = tempfile::tempfile_in(&folders[0]).unwrap();
+        let directories = [std::env::temp_dir(), if far.is_dir() { far.to_owned() } else { std::env::temp_dir() }];
+        let from = tempfile::tempfile_in(&directories[0]).unwrap();
         from.write_all_at(&[1; 5000], 8192).unwrap();
         from.write_all_at(&[2; 100], 8192 + (1 << 20)).unwrap();
         from.set_len(4 << 20).unwrap();
@@ -133,12 +133,15 @@ mod tests {
         {
             let mut wanted = vec![0; size];
             from.read_exact_at(&mut wanted, begin).unwrap();
-            for folder in &folders {
-                let to = OwnedFd::from(tempfile::tempfile_in(folder).unwrap());
+            for directory in &directories {
+                let to = OwnedFd::from(tempfile::tempfile_in(directory).unwrap());
                 copy(&from, begin, size as u64, &to).unwrap();
                 let (mut copied, to) = (vec![3; size], File::from(to));
                 to.read_exact_at(&mut copied, 0).unwrap();
-                assert!(copied == wanted && to.metadata().unwrap().len() == size as u64, "{begin} {size} {folder:?}");
+                assert!(
+                    copied == wanted && to.metadata().unwrap().len() == size as u64,
+                    "{begin} {size} {directory:?}"
+                );
             }
         }
     }
