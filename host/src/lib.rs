@@ -1,0 +1,13 @@
+//! The low-level ground that the other crates share: durable files, versioned records, file locks, system calls.
+//!
+//! Depends on none of them, and knows neither Nomad nor images nor containers. Errors carry the attempted action or the
+//! path; the callers map them to their own types.
+
+pub mod boot;
+pub mod durable;
+pub mod error;
+pub mod lock;
+pub mod record;
+pub mod sys;
+
+pub use error::{Context, IoError};

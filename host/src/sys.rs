@@ -1,0 +1,46 @@
+//! System calls that several crates need and no library offers safely.
+#![allow(unsafe_code)]
+
+use std::{
+    io, mem,
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+use rustix::{
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+    process::Signal,
+};
+
+/// Switches the loopback device on in the network namespace of this thread.
+pub fn loopback_up() -> io::Result<()> {
+    let socket: OwnedFd = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: all-zero bytes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads the name and the flags, both set above.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Ignores a signal from now on; inherited by children and over execve(2).
+pub fn ignore_signal(signal: Signal) -> io::Result<()> {
+    // SAFETY: ignoring runs no code of ours.
+    if unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Closes the descriptors from `first` to `last`. For a process, or a thread with a descriptor table of its own, that never
+/// uses its owned descriptors of that range again.
+pub fn close_descriptors(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the caller never uses a descriptor of the range again; it runs before anything is opened or after everything
+    // else is done.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
