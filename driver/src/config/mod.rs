@@ -1,6 +1,6 @@
-//! Both `config` blocks: their schema, and their way from msgpack to values that are fit to be used.
+//! The two `config` blocks of the driver, the plugin's and the task's: their options, and their decoding from msgpack.
 //!
-//! Nothing in here does I/O. Whoever wrote a block learns all of its mistakes at once, each with its option and a remedy.
+//! Nothing here does I/O. The author of a block learns all errors at once, each with the option and a remedy.
 
 mod capabilities;
 mod json;
@@ -13,7 +13,6 @@ mod plugin_options;
 mod policy;
 #[cfg(test)]
 mod reference;
-mod schema;
 mod task;
 mod task_options;
 #[cfg(test)]
@@ -23,8 +22,10 @@ mod value;
 pub use json::msgpack;
 pub use mistake::{ConfigErrors, Mistake, Mistakes};
 pub use networks::DefaultNetwork;
+pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
 pub use plugin::{Dangling, ExecPolicy, PluginConfig, decode_plugin};
+pub use plugin_options::PLUGIN as PLUGIN_OPTIONS;
 pub use policy::{Policy, RootChoice};
-pub use schema::{plugin_schema, task_schema};
 pub use task::{IpcMode, MountRequest, MountSource, NetworkMode, SeccompChoice, TaskSpec, decode_task};
+pub use task_options::TASK as TASK_OPTIONS;

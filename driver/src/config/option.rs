@@ -1,24 +1,26 @@
-//! What an option is: the one description from which the schema, the decoder's checks and the reference in
-//! `docs/configuration.md` follow.
+//! The description of one option.
+//!
+//! Three things follow from the same description and therefore always agree: the schema that Nomad gets, the checks of the
+//! decoder, and the tables of `docs/configuration.md`.
 
 /// One option of a block.
 #[derive(Debug, Clone, Copy)]
-pub struct Opt {
-    /// Its name in HCL.
+pub struct OptionSpec {
+    /// The name in HCL.
     pub name: &'static str,
-    /// Its type in HCL.
-    pub kind: Kind,
-    /// What it is when nobody sets it.
-    pub default: Default,
-    /// What becomes of it.
-    pub fate: Fate,
-    /// What it does, in one line.
-    pub meaning: &'static str,
+    /// The type in HCL.
+    pub kind: OptionType,
+    /// The value of an option that is not set.
+    pub default: DefaultValue,
+    /// How far the driver supports the option.
+    pub support: Support,
+    /// Help text for the reference: one line, without `|`.
+    pub help: &'static str,
 }
 
 /// The types that options have.
 #[derive(Debug, Clone, Copy)]
-pub enum Kind {
+pub enum OptionType {
     /// `string`
     String,
     /// `bool`
@@ -34,38 +36,86 @@ pub enum Kind {
     /// A block of arbitrary `name = "string"` pairs.
     StringAttrs,
     /// A block that occurs at most once.
-    Block(&'static [Opt]),
+    Block(&'static [OptionSpec]),
     /// A block that may be repeated.
-    Blocks(&'static [Opt]),
+    Blocks(&'static [OptionSpec]),
     /// A repeated block with a label: the label's name and the block's options.
-    Labelled(&'static str, &'static [Opt]),
+    Labelled(&'static str, &'static [OptionSpec]),
 }
 
-/// What an option is without being set.
+/// The value of an option that is not set.
 #[derive(Debug, Clone, Copy)]
-pub enum Default {
-    /// Must be set.
+pub enum DefaultValue {
+    /// There is none: the option must be set.
     Required,
-    /// An HCL expression, filled in by Nomad.
+    /// An HCL expression. Nomad fills it in.
     Literal(&'static str),
-    /// Decided by the driver, in words.
+    /// A default that the driver applies, described in words.
     Words(&'static str),
 }
 
-/// What the driver makes of an option.
+/// How far the driver supports an option.
 #[derive(Debug, Clone, Copy)]
-pub enum Fate {
-    /// It works.
+pub enum Support {
+    /// Every value of the right form is honoured.
     Honoured,
-    /// Some values work, the others are errors.
-    Partly,
-    /// Accepted and without effect, because what it asks for happens anyway or has no meaning here.
+    /// Some values are honoured. The others are errors.
+    Partial,
+    /// Accepted and ignored: the requested behaviour is the driver's behaviour anyway, or it is meaningless here.
     Ignored,
-    /// An error whenever it is set, with this remedy.
+    /// An error if it is set. The text is the remedy.
     Refused(&'static str),
 }
 
-/// The option of a name.
-pub fn find(options: &'static [Opt], name: &str) -> Option<&'static Opt> {
+impl OptionSpec {
+    /// An option whose values are all honoured.
+    pub const fn honoured(name: &'static str, kind: OptionType, default: DefaultValue, help: &'static str) -> Self {
+        Self { name, kind, default, support: Support::Honoured, help }
+    }
+
+    /// An option of which some values are errors.
+    pub const fn partial(name: &'static str, kind: OptionType, default: DefaultValue, help: &'static str) -> Self {
+        Self { name, kind, default, support: Support::Partial, help }
+    }
+
+    /// An option that is accepted and ignored. `default` is text for the reference.
+    pub const fn ignored(name: &'static str, kind: OptionType, default: &'static str, help: &'static str) -> Self {
+        Self { name, kind, default: DefaultValue::Words(default), support: Support::Ignored, help }
+    }
+
+    /// An option that is an error if it is set.
+    pub const fn refused(name: &'static str, kind: OptionType, help: &'static str, remedy: &'static str) -> Self {
+        Self { name, kind, default: DefaultValue::Words(""), support: Support::Refused(remedy), help }
+    }
+}
+
+/// The option with this name.
+pub fn find(options: &'static [OptionSpec], name: &str) -> Option<&'static OptionSpec> {
     options.iter().find(|option| option.name == name)
+}
+
+/// Joins option lists into one table. `N` must be the sum of their lengths.
+pub const fn concat<const N: usize>(lists: &[&[OptionSpec]]) -> [OptionSpec; N] {
+    let mut table = [OptionSpec::ignored("", OptionType::Bool, "", ""); N];
+    let (mut list, mut filled) = (0, 0);
+    while list < lists.len() {
+        let mut index = 0;
+        while index < lists[list].len() {
+            table[filled] = lists[list][index];
+            (filled, index) = (filled + 1, index + 1);
+        }
+        list += 1;
+    }
+    assert!(filled == N, "N is not the number of options");
+    table
+}
+
+/// The number of options in several lists, for [`concat`].
+pub const fn total(lists: &[&[OptionSpec]]) -> usize {
+    let (mut list, mut sum) = (0, 0);
+    while list < lists.len() {
+        sum += lists[list].len();
+        list += 1;
+    }
+    sum
 }

@@ -1,23 +1,23 @@
 //! The options of the plugin block.
 
 use super::option::{
-    Default::{Literal, Required, Words},
-    Fate::{Honoured, Ignored},
-    Kind::{Block, Bool, Labelled, Number, String, StringMaps, Strings},
-    Opt,
+    DefaultValue::{Literal, Required, Words},
+    OptionSpec,
+    OptionType::{Block, Bool, Labelled, Number, String, StringMaps, Strings},
+    Support::{Honoured, Ignored},
 };
 
 const fn honoured(
     name: &'static str,
-    kind: super::option::Kind,
-    default: super::option::Default,
-    meaning: &'static str,
-) -> Opt {
-    Opt { name, kind, default, fate: Honoured, meaning }
+    kind: super::option::OptionType,
+    default: super::option::DefaultValue,
+    help: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, support: Honoured, help }
 }
 
-const fn ignored(name: &'static str, kind: super::option::Kind, meaning: &'static str) -> Opt {
-    Opt { name, kind, default: Words("none"), fate: Ignored, meaning }
+const fn ignored(name: &'static str, kind: super::option::OptionType, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default: Words("none"), support: Ignored, help }
 }
 
 /// What docker calls its default capabilities, less `NET_RAW`.
@@ -27,7 +27,7 @@ pub const DEFAULT_ALLOW_CAPS: &str = r#"["AUDIT_WRITE","CHOWN","DAC_OVERRIDE","F
 pub const DEFAULT_ALLOW_SECURITY_OPTS: &str = r#"["no-new-privileges=false"]"#;
 
 /// `config` in `plugin "oci-rs"`.
-pub const PLUGIN: &[Opt] = &[
+pub const PLUGIN: &[OptionSpec] = &[
     honoured(
         "state_dir",
         String,
@@ -132,7 +132,7 @@ pub const PLUGIN: &[Opt] = &[
     ),
 ];
 
-const EXEC: &[Opt] = &[
+const EXEC: &[OptionSpec] = &[
     honoured("user", Bool, Words("false"), "`user=`: as another user that the task's own command could become"),
     honoured(
         "any_user",
@@ -149,7 +149,7 @@ const EXEC: &[Opt] = &[
     ),
 ];
 
-const AUTH: &[Opt] = &[
+const AUTH: &[OptionSpec] = &[
     honoured(
         "config",
         String,
@@ -164,7 +164,7 @@ const AUTH: &[Opt] = &[
     ),
 ];
 
-const ALLOWED_MODES: &[Opt] = &[
+const ALLOWED_MODES: &[OptionSpec] = &[
     honoured("pid", Strings, Words("none"), "values of `pid_mode`: `host`"),
     honoured("ipc", Strings, Words("none"), "values of `ipc_mode`: `host`"),
     honoured("uts", Strings, Words("none"), "values of `uts_mode`: `host`"),
@@ -177,7 +177,7 @@ const ALLOWED_MODES: &[Opt] = &[
     ignored("userns", Strings, "values of `userns_mode`: containers are in the host's user namespace anyway"),
 ];
 
-const REGISTRY: &[Opt] = &[
+const REGISTRY: &[OptionSpec] = &[
     honoured("plain_http", Bool, Words("false"), "speak HTTP without TLS; loopback addresses need no such permission"),
     honoured(
         "ca_file",
@@ -203,10 +203,10 @@ const REGISTRY: &[Opt] = &[
     honoured("auth", Block(REGISTRY_AUTH), Words("anonymous"), "credentials for tasks that bring none"),
 ];
 
-const REGISTRY_AUTH: &[Opt] =
+const REGISTRY_AUTH: &[OptionSpec] =
     &[honoured("username", String, Required, "user name"), honoured("password", String, Required, "password or token")];
 
-const GC: &[Opt] = &[
+const GC: &[OptionSpec] = &[
     honoured("image", Bool, Literal("true"), "remove images that no task uses"),
     honoured("image_delay", String, Literal(r#""3m""#), "how long after its last use an image is removed"),
     honoured(
@@ -225,7 +225,7 @@ const GC: &[Opt] = &[
     ),
 ];
 
-const IMAGE_LIMITS: &[Opt] = &[
+const IMAGE_LIMITS: &[OptionSpec] = &[
     honoured("document_kib", Number, Literal("4096"), "size of a manifest, index or config"),
     honoured("token_kib", Number, Literal("1024"), "size of a token server's answer"),
     honoured("layers", Number, Literal("500"), "layers of an image, 500 at most"),
@@ -264,7 +264,7 @@ const IMAGE_LIMITS: &[Opt] = &[
     ),
 ];
 
-const NETWORK: &[Opt] = &[
+const NETWORK: &[OptionSpec] = &[
     honoured(
         "default_mode",
         String,
@@ -293,7 +293,7 @@ const NETWORK: &[Opt] = &[
     ),
 ];
 
-const DANGLING: &[Opt] = &[
+const DANGLING: &[OptionSpec] = &[
     honoured("enabled", Bool, Literal("true"), "remove them"),
     honoured("dry_run", Bool, Literal("false"), "only write to the log which would be removed"),
     honoured("period", String, Literal(r#""5m""#), "how often to look for them"),
@@ -305,13 +305,13 @@ const DANGLING: &[Opt] = &[
     ),
 ];
 
-const VOLUMES: &[Opt] = &[
+const VOLUMES: &[OptionSpec] = &[
     honoured("enabled", Bool, Words("false"), "tasks may bind host paths outside their allocation's directory"),
-    Opt {
+    OptionSpec {
         name: "selinuxlabel",
         kind: String,
         default: Words("none"),
-        fate: Ignored,
-        meaning: "SELinux label for volumes: containers get no SELinux label of their own, so theirs need no change",
+        support: Ignored,
+        help: "SELinux label for volumes: containers get no SELinux label of their own, so theirs need no change",
     },
 ];

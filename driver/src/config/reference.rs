@@ -5,35 +5,35 @@
 use std::{fmt::Write, fs, path::Path};
 
 use super::{
-    option::{Default, Fate, Kind, Opt},
+    option::{DefaultValue, OptionSpec, OptionType, Support},
     plugin_options::PLUGIN,
     task_options::TASK,
 };
 
-fn table(options: &[Opt]) -> String {
-    let mut text = String::from("| option | type | default | here | meaning |\n|---|---|---|---|---|\n");
+fn table(options: &[OptionSpec]) -> String {
+    let mut text = String::from("| option | type | default | here | help |\n|---|---|---|---|---|\n");
     rows(&mut text, "", options);
     text
 }
 
-fn rows(text: &mut String, path: &str, options: &[Opt]) {
-    let mut options: Vec<&Opt> = options.iter().collect();
+fn rows(text: &mut String, path: &str, options: &[OptionSpec]) {
+    let mut options: Vec<&OptionSpec> = options.iter().collect();
     options.sort_by_key(|option| option.name);
     for option in options {
         let name = format!("{path}{}", option.name);
         let (kind, nested) = kind(option.kind);
         let default = match option.default {
-            Default::Required => "required".to_owned(),
-            Default::Literal(literal) => format!("`{literal}`"),
-            Default::Words(words) => words.to_owned(),
+            DefaultValue::Required => "required".to_owned(),
+            DefaultValue::Literal(literal) => format!("`{literal}`"),
+            DefaultValue::Words(words) => words.to_owned(),
         };
-        let (fate, remedy) = match option.fate {
-            Fate::Honoured => ("works", String::new()),
-            Fate::Partly => ("works in part", String::new()),
-            Fate::Ignored => ("no effect", String::new()),
-            Fate::Refused(remedy) => ("**error**", format!(". Instead: {remedy}")),
+        let (support, remedy) = match option.support {
+            Support::Honoured => ("works", String::new()),
+            Support::Partial => ("works in part", String::new()),
+            Support::Ignored => ("no effect", String::new()),
+            Support::Refused(remedy) => ("**error**", format!(". Instead: {remedy}")),
         };
-        writeln!(text, "| `{name}` | {kind} | {default} | {fate} | {}{remedy} |", option.meaning).unwrap();
+        writeln!(text, "| `{name}` | {kind} | {default} | {support} | {}{remedy} |", option.help).unwrap();
         // Its options are those of `mount`, which stand above.
         if name != "mounts" {
             rows(text, &format!("{name}."), nested);
@@ -41,18 +41,18 @@ fn rows(text: &mut String, path: &str, options: &[Opt]) {
     }
 }
 
-fn kind(kind: Kind) -> (&'static str, &'static [Opt]) {
+fn kind(kind: OptionType) -> (&'static str, &'static [OptionSpec]) {
     match kind {
-        Kind::String => ("string", &[]),
-        Kind::Bool => ("bool", &[]),
-        Kind::Number => ("number", &[]),
-        Kind::Strings => ("list(string)", &[]),
-        Kind::StringMaps => ("map of strings", &[]),
-        Kind::NumberMaps => ("map of numbers", &[]),
-        Kind::StringAttrs => ("block of strings", &[]),
-        Kind::Block(options) => ("block", options),
-        Kind::Blocks(options) => ("repeated block", options),
-        Kind::Labelled(_, options) => ("repeated block with a label", options),
+        OptionType::String => ("string", &[]),
+        OptionType::Bool => ("bool", &[]),
+        OptionType::Number => ("number", &[]),
+        OptionType::Strings => ("list(string)", &[]),
+        OptionType::StringMaps => ("map of strings", &[]),
+        OptionType::NumberMaps => ("map of numbers", &[]),
+        OptionType::StringAttrs => ("block of strings", &[]),
+        OptionType::Block(options) => ("block", options),
+        OptionType::Blocks(options) => ("repeated block", options),
+        OptionType::Labelled(_, options) => ("repeated block with a label", options),
     }
 }
 
@@ -76,9 +76,9 @@ fn the_documents_tables_are_those_of_the_schema() {
 
 #[test]
 fn every_option_is_described() {
-    fn check(options: &[Opt]) {
+    fn check(options: &[OptionSpec]) {
         for option in options {
-            assert!(!option.meaning.is_empty() && !option.meaning.contains(['\n', '|']), "{}", option.name);
+            assert!(!option.help.is_empty() && !option.help.contains(['\n', '|']), "{}", option.name);
             assert!(
                 options.iter().filter(|other| other.name == option.name).count() == 1,
                 "{} occurs twice",

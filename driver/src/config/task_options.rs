@@ -1,30 +1,30 @@
 //! The options of a task's `config` block: every one of the docker driver's, with its names and types.
 
 use super::option::{
-    Default::{self, Literal, Required, Words},
-    Fate::{Honoured, Ignored, Partly, Refused},
-    Kind::{self, Block, Blocks, Bool, Number, NumberMaps, String, StringAttrs, StringMaps, Strings},
-    Opt,
+    DefaultValue::{self, Literal, Required, Words},
+    OptionSpec,
+    OptionType::{self, Block, Blocks, Bool, Number, NumberMaps, String, StringAttrs, StringMaps, Strings},
+    Support::{Honoured, Ignored, Partial, Refused},
 };
 
-const fn honoured(name: &'static str, kind: Kind, default: Default, meaning: &'static str) -> Opt {
-    Opt { name, kind, default, fate: Honoured, meaning }
+const fn honoured(name: &'static str, kind: OptionType, default: DefaultValue, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default, support: Honoured, help }
 }
 
-const fn partly(name: &'static str, kind: Kind, default: Default, meaning: &'static str) -> Opt {
-    Opt { name, kind, default, fate: Partly, meaning }
+const fn partly(name: &'static str, kind: OptionType, default: DefaultValue, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default, support: Partial, help }
 }
 
-const fn ignored(name: &'static str, kind: Kind, meaning: &'static str) -> Opt {
-    Opt { name, kind, default: Words(""), fate: Ignored, meaning }
+const fn ignored(name: &'static str, kind: OptionType, help: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default: Words(""), support: Ignored, help }
 }
 
-const fn refused(name: &'static str, kind: Kind, meaning: &'static str, remedy: &'static str) -> Opt {
-    Opt { name, kind, default: Words(""), fate: Refused(remedy), meaning }
+const fn refused(name: &'static str, kind: OptionType, help: &'static str, remedy: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default: Words(""), support: Refused(remedy), help }
 }
 
 /// `config` of a task.
-pub const TASK: &[Opt] = &[
+pub const TASK: &[OptionSpec] = &[
     honoured(
         "advertise_ipv6_address",
         Bool,
@@ -259,28 +259,28 @@ pub const TASK: &[Opt] = &[
     honoured("work_dir", String, Words("the image's"), "working directory, absolute"),
 ];
 
-const AUTH: &[Opt] = &[
+const AUTH: &[OptionSpec] = &[
     honoured("username", String, Words("none"), "user name"),
     honoured("password", String, Words("none"), "password or token"),
     ignored("email", String, "not used by registries"),
     ignored("server_address", String, "the registry follows from `image`"),
 ];
 
-const DEVICES: &[Opt] = &[
+const DEVICES: &[OptionSpec] = &[
     honoured("host_path", String, Words("none, must be set"), "device node on the host"),
     honoured("container_path", String, Words("`host_path`"), "where it appears in the container"),
     honoured("cgroup_permissions", String, Words("`rwm`"), "`r` read, `w` write, `m` make nodes"),
 ];
 
-const HEALTHCHECKS: &[Opt] = &[ignored("disable", Bool, "switch off the image's HEALTHCHECK")];
+const HEALTHCHECKS: &[OptionSpec] = &[ignored("disable", Bool, "switch off the image's HEALTHCHECK")];
 
-const LOGGING: &[Opt] = &[
+const LOGGING: &[OptionSpec] = &[
     partly("type", String, Words("`json-file`"), "`json-file`, `local` or `none`"),
     partly("driver", String, Words("`json-file`"), "the same as `type`"),
     ignored("config", StringMaps, "options of the log driver: `logs` in the task block says how much is kept"),
 ];
 
-const MOUNT: &[Opt] = &[
+const MOUNT: &[OptionSpec] = &[
     honoured("type", String, Literal(r#""volume""#), "`bind`, `tmpfs` or `volume`"),
     honoured("target", String, Words("none, must be set"), "absolute path in the container"),
     honoured(
@@ -295,27 +295,27 @@ const MOUNT: &[Opt] = &[
     partly("volume_options", Block(VOLUME), Words(""), "options of a volume"),
 ];
 
-const BIND: &[Opt] = &[honoured(
+const BIND: &[OptionSpec] = &[honoured(
     "propagation",
     String,
     Words("`rprivate`"),
     "`private`, `slave` or `shared`, each also with a leading `r`",
 )];
 
-const TMPFS: &[Opt] = &[
+const TMPFS: &[OptionSpec] = &[
     honoured("size", Number, Words("half of the memory"), "limit in bytes"),
     honoured("mode", Number, Words("1023, which is 1777 octal"), "permission bits of its root as a decimal number"),
     honoured("uid", Number, Words("0"), "owner of its root; docker has no such option"),
     honoured("gid", Number, Words("0"), "group of its root; docker has no such option"),
 ];
 
-const VOLUME: &[Opt] = &[
+const VOLUME: &[OptionSpec] = &[
     honoured("no_copy", Bool, Words("false"), "a new volume starts empty instead of with what the image has there"),
     ignored("labels", StringMaps, "labels of the volume"),
     partly("driver_config", Block(DRIVER), Words("`local`"), "volume driver"),
 ];
 
-const DRIVER: &[Opt] = &[
+const DRIVER: &[OptionSpec] = &[
     partly("name", String, Words("`local`"), "name of the volume driver: only `local`"),
     refused(
         "options",

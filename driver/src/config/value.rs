@@ -10,7 +10,7 @@ use rmpv::Value;
 
 use super::{
     mistake::Mistakes,
-    option::{self, Default, Fate, Kind, Opt},
+    option::{self, DefaultValue, OptionSpec, OptionType, Support},
 };
 
 /// Nomad's config blocks nest four levels; whatever nests deeper is no config block.
@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 32;
 /// One block, read option by option.
 pub struct Reader<'a> {
     path: String,
-    options: &'static [Opt],
+    options: &'static [OptionSpec],
     entries: BTreeMap<String, &'a Value>,
     /// Where mistakes go.
     pub mistakes: &'a Mistakes,
@@ -54,11 +54,11 @@ pub fn decode(msgpack: &[u8], mistakes: &Mistakes) -> Value {
 
 impl<'a> Reader<'a> {
     /// Starts to read a block that was decoded before.
-    pub fn new(value: &'a Value, options: &'static [Opt], mistakes: &'a Mistakes) -> Self {
+    pub fn new(value: &'a Value, options: &'static [OptionSpec], mistakes: &'a Mistakes) -> Self {
         Self::at(String::new(), value, options, mistakes)
     }
 
-    fn at(path: String, value: &'a Value, options: &'static [Opt], mistakes: &'a Mistakes) -> Self {
+    fn at(path: String, value: &'a Value, options: &'static [OptionSpec], mistakes: &'a Mistakes) -> Self {
         let mut reader = Self { path, options, entries: BTreeMap::new(), mistakes };
         for (key, value) in reader.pairs(value) {
             let Some(name) = text_of(key) else {
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes a value of the wrong kind. Says nothing of the value itself, which may be a secret.
-    fn wrong<T: std::default::Default>(&self, option: &str, expected: &str, value: &Value) -> T {
+    fn wrong<T: Default>(&self, option: &str, expected: &str, value: &Value) -> T {
         self.mistakes.add(option, format!("expects {expected}, not {}", kind_of(value)), self.default_of(option));
         T::default()
     }
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
     fn default_of(&self, path: &str) -> String {
         let name = path.rsplit('.').next().unwrap_or(path);
         match option::find(self.options, name).map(|option| option.default) {
-            Some(Default::Words(words)) if !words.is_empty() => format!("without it: {words}"),
+            Some(DefaultValue::Words(words)) if !words.is_empty() => format!("without it: {words}"),
             _ => String::new(),
         }
     }
@@ -112,10 +112,10 @@ impl<'a> Reader<'a> {
     /// Notes every option that is set although it cannot be honoured.
     fn refuse(&self) {
         for option in self.options {
-            if let Fate::Refused(remedy) = option.fate
+            if let Support::Refused(remedy) = option.support
                 && self.entries.get(option.name).is_some_and(|value| is_set(value))
             {
-                self.mistakes.add(self.name(option.name), format!("is not supported: {}", option.meaning), remedy);
+                self.mistakes.add(self.name(option.name), format!("is not supported: {}", option.help), remedy);
             }
         }
     }
@@ -265,7 +265,7 @@ impl<'a> Reader<'a> {
     /// A block that occurs at most once; unset reads as one without options.
     pub fn block(&self, option: &str) -> Reader<'a> {
         let options = match option::find(self.options, option).map(|option| option.kind) {
-            Some(Kind::Block(options)) => options,
+            Some(OptionType::Block(options)) => options,
             _ => &[],
         };
         Self::at(self.name(option), self.get(option).unwrap_or(&Value::Nil), options, self.mistakes)
@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
     /// Repeated blocks, in order.
     pub fn blocks(&self, option: &str) -> Vec<Reader<'a>> {
         let options = match option::find(self.options, option).map(|option| option.kind) {
-            Some(Kind::Blocks(options)) => options,
+            Some(OptionType::Blocks(options)) => options,
             _ => &[],
         };
         let items: &[Value] = match self.get(option) {
@@ -289,7 +289,7 @@ impl<'a> Reader<'a> {
     /// Repeated blocks with one label.
     pub fn labelled(&self, option: &str) -> Vec<(String, Reader<'a>)> {
         let options = match option::find(self.options, option).map(|option| option.kind) {
-            Some(Kind::Labelled(_, options)) => options,
+            Some(OptionType::Labelled(_, options)) => options,
             _ => &[],
         };
         let Some(value) = self.get(option) else { return Vec::new() };
@@ -405,7 +405,7 @@ mod tests {
     use super::{integer_of, parse_duration};
     use crate::config::{
         decode_plugin, decode_task,
-        option::{Kind, Opt},
+        option::{OptionSpec, OptionType},
         plugin_options::PLUGIN,
         policy::Policy,
         task_options::TASK,
@@ -462,7 +462,7 @@ mod tests {
     }
 
     /// Any value, and often enough one with the names of options in it.
-    fn any_value(options: &'static [Opt]) -> BoxedStrategy<Value> {
+    fn any_value(options: &'static [OptionSpec]) -> BoxedStrategy<Value> {
         let leaf = prop_oneof![
             Just(Value::Nil),
             any::<bool>().prop_map(Value::from),
@@ -489,10 +489,12 @@ mod tests {
     }
 
     /// A block of options with values of any kind.
-    fn block(options: &'static [Opt]) -> BoxedStrategy<Value> {
+    fn block(options: &'static [OptionSpec]) -> BoxedStrategy<Value> {
         let value = any_value(options);
         let nested = options.iter().filter_map(|option| match option.kind {
-            Kind::Block(options) | Kind::Blocks(options) | Kind::Labelled(_, options) => Some(options),
+            OptionType::Block(options) | OptionType::Blocks(options) | OptionType::Labelled(_, options) => {
+                Some(options)
+            }
             _ => None,
         });
         let nested: Vec<BoxedStrategy<Value>> = nested.map(any_value).collect();

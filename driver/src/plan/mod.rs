@@ -7,7 +7,8 @@ mod confine;
 mod identity;
 mod mounts;
 mod network;
-mod nomad;
+mod nomad_task;
+mod path;
 mod process;
 mod resources;
 mod root;
@@ -24,7 +25,8 @@ use runtime::plan::{Confined, ContainerPlan, RootFs, SeccompProfile};
 pub use self::{
     identity::{alloc_prefix, container_id},
     network::OwnNetwork,
-    nomad::{NomadPort, NomadTask},
+    nomad_task::{AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources},
+    path::normalize_host_path,
 };
 use crate::config::{IpcMode, Mistake, Mistakes, Policy, TaskSpec};
 

@@ -3,12 +3,15 @@
 //! Always holds: a destination occurs once and is absolute and clean, a mount stands after every mount above it, and every
 //! source that a task could have led astray with a link is in the list of paths to be confined.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use image_store::ImageConfig;
 use runtime::plan::{Device, Mount, MountKind, NamedVolume, Propagation};
 
-use super::{NomadTask, TaskContext};
+use super::{
+    NomadTask, TaskContext,
+    path::{normalize_container_path, normalize_host_path},
+};
 use crate::config::{Mistakes, MountRequest, MountSource};
 
 /// The mounts, and what must be done about their sources.
@@ -41,7 +44,7 @@ pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Binds {
     all.extend(task.mounts.iter().map(|mount| Named {
         option: format!("volume_mount {}", mount.task_path),
         mount: Mount {
-            destination: clean(&mount.task_path),
+            destination: normalize_container_path(&mount.task_path),
             kind: MountKind::Bind { source: mount.host_path.clone() },
             readonly: mount.readonly,
             propagation: mount.propagation,
@@ -61,7 +64,8 @@ pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Binds {
 /// Nomad's three directories, and the logs over the shared one: a task must not be able to exchange its log FIFOs.
 fn standard(task: &NomadTask) -> Vec<Named> {
     let place = |variable: &str, default: &str| {
-        let path = task.env.get(variable).filter(|path| path.starts_with('/')).map(|path| clean(path));
+        let path =
+            task.env.get(variable).filter(|path| path.starts_with('/')).map(|path| normalize_container_path(path));
         path.filter(|path| path != "/").unwrap_or_else(|| default.to_owned())
     };
     let shared = place("NOMAD_ALLOC_DIR", "/alloc");
@@ -92,16 +96,17 @@ fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, m
             (MountKind::Tmpfs { size: *size, mode: *mode, uid: *uid, gid: *gid }, Propagation::Private)
         }
         MountSource::Volume { name, copy } => {
-            let (directory, destination) = (context.node.volumes_dir.join(name), clean(&request.target));
+            let (directory, destination) =
+                (context.node.volumes_dir.join(name), normalize_container_path(&request.target));
             binds.volumes.push(NamedVolume { directory: directory.clone(), destination, copy: *copy });
             (MountKind::Bind { source: directory }, Propagation::Private)
         }
         MountSource::Anonymous => {
-            binds.writable.push(clean(&request.target));
+            binds.writable.push(normalize_container_path(&request.target));
             return None;
         }
         MountSource::Bind { path, propagation, create } => {
-            let source = clean_host(&task_dir(context.task).join(path));
+            let source = normalize_host_path(&task_dir(context.task).join(path));
             let inside = source.starts_with(&context.task.alloc_dir);
             if !context.policy.volumes_enabled {
                 if !inside {
@@ -120,7 +125,8 @@ fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, m
             (MountKind::Bind { source }, *propagation)
         }
     };
-    let mount = Mount { destination: clean(&request.target), kind, readonly: request.readonly, propagation };
+    let mount =
+        Mount { destination: normalize_container_path(&request.target), kind, readonly: request.readonly, propagation };
     Some(Named { option: request.option.clone(), mount })
 }
 
@@ -180,7 +186,8 @@ fn depth(destination: &str) -> usize {
 
 /// The image's volumes and the task's nameless ones that nothing is mounted on.
 pub fn image_volumes(image: &ImageConfig, nameless: &[String], mounts: &[Mount]) -> Vec<String> {
-    let mut volumes: Vec<String> = image.volumes.iter().chain(nameless).map(|path| clean(path)).collect();
+    let mut volumes: Vec<String> =
+        image.volumes.iter().chain(nameless).map(|path| normalize_container_path(path)).collect();
     volumes.retain(|path| path != "/" && mounts.iter().all(|mount| mount.destination != *path));
     volumes.sort();
     volumes.dedup();
@@ -199,13 +206,13 @@ pub fn devices(context: &TaskContext, mistakes: &Mistakes) -> Vec<Device> {
         );
     }
     let own = spec.devices.iter().map(|device| Device {
-        host_path: clean_host(Path::new(&device.host_path)),
-        container_path: clean(&device.container_path),
+        host_path: normalize_host_path(Path::new(&device.host_path)),
+        container_path: normalize_container_path(&device.container_path),
         permissions: device.permissions.clone(),
     });
     let given = task.devices.iter().map(|device| Device {
         host_path: device.host_path.clone(),
-        container_path: clean(&device.task_path),
+        container_path: normalize_container_path(&device.task_path),
         permissions: device.permissions.clone(),
     });
     let mut devices: Vec<Device> = Vec::new();
@@ -215,34 +222,4 @@ pub fn devices(context: &TaskContext, mistakes: &Mistakes) -> Vec<Device> {
         devices.push(device);
     }
     devices
-}
-
-/// A container's path without `.`, `..` and doubled slashes, absolute.
-pub fn clean(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
-}
-
-/// A host's absolute path without `.` and `..`, by its letters alone.
-pub fn clean_host(path: &Path) -> PathBuf {
-    let mut cleaned = PathBuf::from("/");
-    for component in path.components() {
-        match component {
-            Component::Normal(part) => cleaned.push(part),
-            Component::ParentDir => {
-                cleaned.pop();
-            }
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    cleaned
 }

@@ -9,7 +9,7 @@ use std::{
 use network::{Attachment, Choice, PortMapping, Protocol, Wish};
 use runtime::plan::{Mount, Network};
 
-use super::{Attached, NomadPort, TaskContext, container_id};
+use super::{AllocatedPort, Attached, TaskContext, container_id};
 use crate::config::{DefaultNetwork, Mistakes, NetworkMode};
 
 /// A network that is the task's own.
@@ -73,10 +73,10 @@ pub fn own(context: &TaskContext, mistakes: &Mistakes) -> Option<OwnNetwork> {
     if choice == Choice::Bridge {
         check_bridge(context, &published, mistakes);
     }
-    let mapping = |port: &NomadPort, protocol| PortMapping {
+    let mapping = |port: &AllocatedPort, protocol| PortMapping {
         host_ip: port.host_ip,
-        host_port: port.host,
-        container_port: port.to,
+        host_port: port.host_port,
+        container_port: port.container_port,
         protocol,
     };
     let addresses = &spec.addresses;
@@ -87,7 +87,7 @@ pub fn own(context: &TaskContext, mistakes: &Mistakes) -> Option<OwnNetwork> {
         mac: addresses.mac.clone(),
         addresses: addresses.ipv4.map(IpAddr::V4).into_iter().chain(addresses.ipv6.map(IpAddr::V6)).collect(),
     };
-    let ports = published.into_iter().map(|port| (port.label, port.to)).collect();
+    let ports = published.into_iter().map(|port| (port.label, port.container_port)).collect();
     Some(OwnNetwork { wish, ports, advertise_ipv6: addresses.advertise_ipv6 })
 }
 
@@ -127,7 +127,7 @@ const PORT_MAP_REMEDY: &str =
     "write `port \"<label>\" { to = <port> }` in the group's network block and the label into `ports`";
 
 /// The ports that lead into the container: those of the group's network that the task lists, otherwise those of the task's own.
-fn published(context: &TaskContext, mistakes: &Mistakes) -> Vec<NomadPort> {
+fn published(context: &TaskContext, mistakes: &Mistakes) -> Vec<AllocatedPort> {
     let TaskContext { spec, task, .. } = *context;
     let mut published = Vec::new();
     for label in &spec.ports {
@@ -151,15 +151,15 @@ fn published(context: &TaskContext, mistakes: &Mistakes) -> Vec<NomadPort> {
         );
     }
     let own = task.resources.task_ports.iter().map(|port| {
-        let to = spec.port_map.get(&port.label).copied().unwrap_or(port.to);
-        NomadPort { to, ..port.clone() }
+        let container_port = spec.port_map.get(&port.label).copied().unwrap_or(port.container_port);
+        AllocatedPort { container_port, ..port.clone() }
     });
     published.extend(own);
     published
 }
 
 /// What the bridge of this node cannot do.
-fn check_bridge(context: &TaskContext, published: &[NomadPort], mistakes: &Mistakes) {
+fn check_bridge(context: &TaskContext, published: &[AllocatedPort], mistakes: &Mistakes) {
     let (addresses, bridge) = (&context.spec.addresses, &context.policy.network);
     let first = bridge.subnet.hosts().next();
     if let Some(address) = addresses.ipv4.filter(|address| !bridge.holds_ipv4(*address) || Some(*address) == first) {

@@ -75,7 +75,7 @@ pub fn env(
 
 /// The working directory; an image's relative one is taken from the root.
 pub fn cwd(spec: &TaskSpec, image: &ImageConfig) -> String {
-    super::mounts::clean(spec.work_dir.as_deref().unwrap_or(&image.working_dir))
+    super::path::normalize_container_path(spec.work_dir.as_deref().unwrap_or(&image.working_dir))
 }
 
 /// The image's STOPSIGNAL, or SIGTERM when it has none or one that does not exist.

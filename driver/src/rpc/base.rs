@@ -6,7 +6,7 @@ use proto::base::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Plugin, status};
+use super::{Plugin, schema, status};
 use crate::{config, task::Compute};
 
 /// The one version of the driver API that agents support.
@@ -26,7 +26,7 @@ impl BasePlugin for Plugin {
     }
 
     async fn config_schema(&self, _: Request<ConfigSchemaRequest>) -> Result<Response<ConfigSchemaResponse>, Status> {
-        Ok(Response::new(ConfigSchemaResponse { spec: Some(config::plugin_schema()) }))
+        Ok(Response::new(ConfigSchemaResponse { spec: Some(schema::plugin_schema()) }))
     }
 
     /// Checks and remembers, nothing else. An error here keeps the whole agent from starting, so only a configuration that is

@@ -16,10 +16,8 @@ use proto::driver::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Plugin, convert, detached, exec, status, streams};
+use super::{Plugin, convert, detached, exec, schema, status, streams, task_config};
 use crate::{
-    config,
-    plan::NomadTask,
     signal,
     task::{DriverState, Event, TaskError},
 };
@@ -37,7 +35,7 @@ impl Driver for Plugin {
     type ExecTaskStreamingStream = exec::Outputs;
 
     async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Reply<TaskConfigSchemaResponse> {
-        Ok(Response::new(TaskConfigSchemaResponse { spec: Some(config::task_schema()) }))
+        Ok(Response::new(TaskConfigSchemaResponse { spec: Some(schema::task_schema()) }))
     }
 
     async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Reply<CapabilitiesResponse> {
@@ -159,7 +157,7 @@ async fn start(plugin: &Plugin, request: StartTaskRequest) -> Result<StartTaskRe
         state: TaskState::Running.into(),
         driver_state: Vec::new(),
     };
-    let task = NomadTask::try_from(wire).map_err(|error| TaskError::Invalid(error.to_string()))?;
+    let task = task_config::nomad_task(wire).map_err(|error| TaskError::Invalid(error.to_string()))?;
     let id = task.id.clone();
     let started = plugin.0.tasks.start(engine, task).await.inspect_err(|error| {
         tracing::error!(task = id, %error, recoverable = error.recoverable(), "task not started");
@@ -181,7 +179,7 @@ async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Recover
     let config = handle.config.ok_or_else(|| invalid("without a task configuration"))?;
     let state = DriverState::decode(&handle.driver_state)?;
     let engine = plugin.engine().await?;
-    let task = NomadTask::try_from(config).map_err(|error| TaskError::Invalid(error.to_string()))?;
+    let task = task_config::nomad_task(config).map_err(|error| TaskError::Invalid(error.to_string()))?;
     let recovered = plugin.0.tasks.recover(engine, &task, state).await;
     match &recovered {
         Ok(()) => tracing::info!(task = task.id, "task recovered"),

@@ -7,8 +7,10 @@ mod base;
 mod convert;
 mod driver;
 mod exec;
+mod schema;
 mod status;
 mod streams;
+mod task_config;
 
 use std::{
     future::Future,

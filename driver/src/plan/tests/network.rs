@@ -7,10 +7,7 @@ use runtime::plan::Network;
 use serde_json::json;
 
 use super::{
-    super::{
-        NomadPort, OwnNetwork,
-        nomad::{Dns, HostsEntry},
-    },
+    super::{AllocatedPort, GroupDns, HostsEntry, OwnNetwork},
     ALLOC, Case, file, node,
 };
 
@@ -50,8 +47,8 @@ fn own(case: &Case) -> OwnNetwork {
     plan.own_network.unwrap()
 }
 
-fn port(label: &str, host_ip: &str, host: u16, to: u16) -> NomadPort {
-    NomadPort { label: label.into(), host_ip: host_ip.parse().ok(), host, to }
+fn port(label: &str, host_ip: &str, host_port: u16, container_port: u16) -> AllocatedPort {
+    AllocatedPort { label: label.into(), host_ip: host_ip.parse().ok(), host_port, container_port }
 }
 
 #[test]
@@ -188,7 +185,7 @@ fn names_in_a_network_of_ones_own_follow_from_what_it_became() {
     assert_eq!(resolv(&case), "search lan\nnameserver 10.9.9.9\noptions edns0\n");
     case.spec.dns.servers = vec!["10.0.0.2".into()];
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.2\noptions edns0\n");
-    case.task.dns = Some(Dns::default());
+    case.task.dns = Some(GroupDns::default());
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions edns0\n");
 
     let found = own(&case);
@@ -228,17 +225,17 @@ fn resolv_conf_takes_each_list_from_the_group_the_task_or_the_host() {
     assert_eq!(resolv(&bare), "nameserver 127.0.0.1\nnameserver 10.0.0.1\noptions ndots:2 rotate\n");
 
     let mut case = Case::new(task);
-    case.task.dns = Some(Dns { options: vec!["ndots:5\nnameserver 6.6.6.6".into()], ..Dns::default() });
+    case.task.dns = Some(GroupDns { options: vec!["ndots:5\nnameserver 6.6.6.6".into()], ..GroupDns::default() });
     case.task.network_path = Some("/run/netns/x".into());
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions ndots:5 nameserver 6.6.6.6\n");
-    case.task.dns = Some(Dns::default());
+    case.task.dns = Some(GroupDns::default());
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions edns0\n");
     assert_eq!(case.plan().unwrap().no_names, None);
     case.node.host_resolv_conf = "nameserver ::1\n".into();
     assert_eq!(resolv(&case), "nameserver ::1\n", "an unreachable server is better than none of the operator's choice");
     let told = case.plan().unwrap().no_names.unwrap();
     assert!(told.contains("the node's name servers (::1) listen on its loopback"), "{told}");
-    case.task.dns = Some(Dns { servers: vec!["127.0.0.1".into()], ..Dns::default() });
+    case.task.dns = Some(GroupDns { servers: vec!["127.0.0.1".into()], ..GroupDns::default() });
     assert_eq!(case.plan().unwrap().no_names, None, "somebody may listen there in the group's network");
     case.task.dns = None;
     case.spec.dns.servers.clear();

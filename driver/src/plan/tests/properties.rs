@@ -10,11 +10,11 @@ fn path() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn clean_paths_are_absolute_and_have_no_dots(path in path()) {
-        let cleaned = clean(&path);
+        let cleaned = normalize_container_path(&path);
         prop_assert!(cleaned.starts_with('/'));
         prop_assert!(cleaned == "/" || !cleaned.ends_with('/'));
         prop_assert!(cleaned.split('/').skip(1).all(|part| part != "." && part != ".."));
-        prop_assert_eq!(clean(&cleaned), cleaned.clone());
+        prop_assert_eq!(normalize_container_path(&cleaned), cleaned.clone());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     super::{
-        option::{Fate, Kind},
+        option::{OptionType, Support},
         plugin::decode_plugin,
         policy::Policy,
         task_options::TASK,
@@ -58,7 +58,7 @@ fn unset_options_read_as_missing_ones_in_every_form() {
     // As Nomad sends them: every option there, nil or empty.
     let mut all = serde_json::Map::new();
     for option in TASK {
-        let empty = if matches!(option.kind, Kind::Blocks(_)) { json!([]) } else { Json::Null };
+        let empty = if matches!(option.kind, OptionType::Blocks(_)) { json!([]) } else { Json::Null };
         all.insert(option.name.to_owned(), empty);
     }
     all.insert("cpu_cfs_period".into(), json!(100_000));
@@ -69,11 +69,11 @@ fn unset_options_read_as_missing_ones_in_every_form() {
     let mut all = serde_json::Map::new();
     for option in TASK {
         let value = match option.kind {
-            Kind::String => json!(""),
-            Kind::Bool => json!(false),
-            Kind::Number => json!(0),
-            Kind::Strings | Kind::StringMaps | Kind::NumberMaps | Kind::Blocks(_) => json!([]),
-            Kind::Block(_) | Kind::StringAttrs | Kind::Labelled(..) => json!({}),
+            OptionType::String => json!(""),
+            OptionType::Bool => json!(false),
+            OptionType::Number => json!(0),
+            OptionType::Strings | OptionType::StringMaps | OptionType::NumberMaps | OptionType::Blocks(_) => json!([]),
+            OptionType::Block(_) | OptionType::StringAttrs | OptionType::Labelled(..) => json!({}),
         };
         all.insert(option.name.to_owned(), value);
     }
@@ -132,17 +132,19 @@ fn plain_options_are_taken_over() {
 #[test]
 fn options_that_cannot_be_honoured_say_so() {
     let set = |kind| match kind {
-        Kind::String => json!("x"),
-        Kind::Bool => json!(true),
-        Kind::Number => json!(1),
-        Kind::Strings => json!(["x"]),
-        Kind::StringMaps => json!([{ "x": "y" }]),
-        Kind::NumberMaps => json!([{ "x": 80 }]),
-        Kind::Block(_) | Kind::StringAttrs | Kind::Blocks(_) | Kind::Labelled(..) => json!({ "size": "1" }),
+        OptionType::String => json!("x"),
+        OptionType::Bool => json!(true),
+        OptionType::Number => json!(1),
+        OptionType::Strings => json!(["x"]),
+        OptionType::StringMaps => json!([{ "x": "y" }]),
+        OptionType::NumberMaps => json!([{ "x": 80 }]),
+        OptionType::Block(_) | OptionType::StringAttrs | OptionType::Blocks(_) | OptionType::Labelled(..) => {
+            json!({ "size": "1" })
+        }
     };
     let mut refused = Vec::new();
     for option in TASK {
-        if let Fate::Refused(remedy) = option.fate {
+        if let Support::Refused(remedy) = option.support {
             let text = error(json!({ option.name: set(option.kind) }));
             assert!(text.starts_with(&format!("{}: is not supported: ", option.name)), "{text}");
             assert!(text.ends_with(&format!("({remedy})")) && !remedy.is_empty(), "{text}");
@@ -435,7 +437,7 @@ fn wrong_volumes_and_mounts_are_named() {
         (json!({ "type": "npipe", "target": "/a" }), "mount[0].type: \"npipe\" is not a type of mount"),
         (json!({ "type": "bind", "target": "/a" }), "mount[0].source: is missing"),
         (json!({ "type": "bind", "source": "a" }), "mount[0].target: \"\" is not a path below /"),
-        (json!({ "type": "tmpfs", "source": "a", "target": "/a" }), "mount[0].source: has no meaning for a tmpfs"),
+        (json!({ "type": "tmpfs", "source": "a", "target": "/a" }), "mount[0].source: has no help for a tmpfs"),
         (
             json!({ "type": "bind", "source": "a", "target": "/a", "bind_options": { "propagation": "up" } }),
             "mount[0].bind_options.propagation: \"up\" is not a propagation",

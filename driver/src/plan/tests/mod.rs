@@ -16,9 +16,8 @@ use runtime::plan::{CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Propa
 use serde_json::{Value as Json, json};
 
 use super::{
-    Attached, NodeFacts, NomadTask, TaskContext, TaskPlan, container_plan,
-    mounts::clean,
-    nomad::{NomadDevice, NomadMount, TaskResources},
+    Attached, NodeFacts, NomadDevice, NomadMount, NomadTask, TaskContext, TaskPlan, TaskResources, container_plan,
+    path::normalize_container_path,
 };
 use crate::config::{Policy, TaskSpec, decode_plugin, decode_task, testing::msgpack};
 

@@ -1,4 +1,6 @@
-//! The HCL specifications that Nomad validates both blocks with, made from the tables of options.
+//! The schemas of the two `config` blocks as hclspec messages, which Nomad validates the blocks with.
+//!
+//! Each schema is made from a table of options of [`crate::config`] and adds nothing to it.
 
 use std::collections::HashMap;
 
@@ -6,61 +8,58 @@ use proto::hclspec::{
     Attr, Block, BlockAttrs, BlockList, BlockMap, Default as DefaultSpec, Literal, Object, Spec, spec::Block as Form,
 };
 
-use super::{
-    option::{Default, Kind, Opt},
-    plugin_options::PLUGIN,
-    task_options::TASK,
-};
+use crate::config::{DefaultValue, OptionSpec, OptionType, PLUGIN_OPTIONS, TASK_OPTIONS};
 
 /// The schema of the `config` block in `plugin "oci-rs"`.
 pub fn plugin_schema() -> Spec {
-    object(PLUGIN)
+    object(PLUGIN_OPTIONS)
 }
 
 /// The schema of a task's `config` block.
 pub fn task_schema() -> Spec {
-    object(TASK)
+    object(TASK_OPTIONS)
 }
 
-fn object(options: &[Opt]) -> Spec {
-    let attributes: HashMap<_, _> = options.iter().map(|option| (option.name.to_owned(), of(option))).collect();
+fn object(options: &[OptionSpec]) -> Spec {
+    let attributes: HashMap<_, _> =
+        options.iter().map(|option| (option.name.to_owned(), option_spec(option))).collect();
     spec(Form::Object(Object { attributes }))
 }
 
-/// Names are always written out: inside a default there is no name that Nomad could imply.
-fn of(option: &Opt) -> Spec {
+/// The spec of one option. Names are always written out, because Nomad cannot imply a name inside a default.
+fn option_spec(option: &OptionSpec) -> Spec {
     let primary = spec(form(option));
     match option.default {
-        Default::Required | Default::Words(_) => primary,
-        Default::Literal(value) => spec(Form::Default(Box::new(DefaultSpec {
+        DefaultValue::Required | DefaultValue::Words(_) => primary,
+        DefaultValue::Literal(value) => spec(Form::Default(Box::new(DefaultSpec {
             primary: Some(Box::new(primary)),
             default: Some(Box::new(spec(Form::Literal(Literal { value: value.to_owned() })))),
         }))),
     }
 }
 
-fn form(option: &Opt) -> Form {
+fn form(option: &OptionSpec) -> Form {
     let name = option.name.to_owned();
-    let required = matches!(option.default, Default::Required);
+    let required = matches!(option.default, DefaultValue::Required);
     let nested = |options| Some(Box::new(object(options)));
     match option.kind {
-        Kind::Block(options) => Form::BlockValue(Box::new(Block { name, required, nested: nested(options) })),
-        Kind::Blocks(options) => Form::BlockList(Box::new(BlockList {
+        OptionType::Block(options) => Form::BlockValue(Box::new(Block { name, required, nested: nested(options) })),
+        OptionType::Blocks(options) => Form::BlockList(Box::new(BlockList {
             name,
             min_items: u64::from(required),
             max_items: 0,
             nested: nested(options),
         })),
-        Kind::Labelled(label, options) => {
+        OptionType::Labelled(label, options) => {
             Form::BlockMap(Box::new(BlockMap { name, labels: vec![label.to_owned()], nested: nested(options) }))
         }
-        Kind::StringAttrs => Form::BlockAttrs(BlockAttrs { name, r#type: "string".to_owned(), required }),
-        Kind::String => attribute(name, "string", required),
-        Kind::Bool => attribute(name, "bool", required),
-        Kind::Number => attribute(name, "number", required),
-        Kind::Strings => attribute(name, "list(string)", required),
-        Kind::StringMaps => attribute(name, "list(map(string))", required),
-        Kind::NumberMaps => attribute(name, "list(map(number))", required),
+        OptionType::StringAttrs => Form::BlockAttrs(BlockAttrs { name, r#type: "string".to_owned(), required }),
+        OptionType::String => attribute(name, "string", required),
+        OptionType::Bool => attribute(name, "bool", required),
+        OptionType::Number => attribute(name, "number", required),
+        OptionType::Strings => attribute(name, "list(string)", required),
+        OptionType::StringMaps => attribute(name, "list(map(string))", required),
+        OptionType::NumberMaps => attribute(name, "list(map(number))", required),
     }
 }
 
@@ -80,7 +79,7 @@ mod tests {
 
     use super::{plugin_schema, task_schema};
 
-    /// The docker driver's task options and their types, written down independently of our table.
+    /// The docker driver's task options and their types. This list was written independently of our table.
     const DOCKER: &str = "
         advertise_ipv6_address bool, args list(string), auth block, auth_soft_fail bool, cap_add list(string),
         cap_drop list(string), cgroupns string, command string, container_exists_attempts number, cpu_cfs_period number,
@@ -95,7 +94,7 @@ mod tests {
         ulimit list(map(string)), userns_mode string, uts_mode string, volume_driver string, volumes list(string),
         work_dir string";
 
-    /// The options of a schema with their types, those of blocks with their path.
+    /// The options of a schema with their types. An option in a block has the block's path before its name.
     fn flatten(spec: &Spec, path: &str, into: &mut BTreeMap<String, String>) {
         let Some(Form::Object(object)) = &spec.block else { panic!("{path} is no object") };
         for (key, spec) in &object.attributes {
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_dockers_options_are_there_with_their_types() {
+    fn the_task_schema_has_all_options_of_the_docker_driver_with_their_types() {
         let docker: BTreeMap<String, String> = DOCKER
             .split(',')
             .map(|option| option.trim().split_once(' ').unwrap())
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_options_are_dockers() {
+    fn nested_options_have_the_docker_drivers_types() {
         let ours = options(&task_schema());
         for (name, kind) in [
             ("auth.username", "string"),
@@ -168,7 +167,7 @@ mod tests {
             ("mounts.bind_options.propagation", "string"),
             ("mounts.tmpfs_options.size", "number"),
             ("mount.tmpfs_options.mode", "number"),
-            // Not docker's.
+            // The docker driver does not have these two.
             ("mount.tmpfs_options.uid", "number"),
             ("mount.tmpfs_options.gid", "number"),
             ("mount.volume_options.no_copy", "bool"),
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_block_has_its_options() {
+    fn the_plugin_schema_has_the_plugins_options() {
         let ours = options(&plugin_schema());
         for (name, kind) in [
             ("state_dir", "string"),
