@@ -1,16 +1,16 @@
 //! The arrows of `docs/architecture.md`, held by reading the sources: who may know whom.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+mod modules;
+mod sources;
+
+use std::{collections::BTreeSet, fs};
 
 use kit::must::Must;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().must("the workspace's directory").to_owned()
-}
+use crate::{
+    modules::Graph,
+    sources::{root, sources},
+};
 
 /// Names of the crates in the sections of a manifest that become part of the crate.
 fn dependencies(member: &str) -> BTreeSet<String> {
@@ -26,25 +26,6 @@ fn dependencies(member: &str) -> BTreeSet<String> {
         }
     }
     names
-}
-
-/// Every Rust file below a directory, with its path relative to that directory.
-fn sources(directory: &Path) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(&next).must(&format!("list {}", next.display())).flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                open.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(directory).must("a path below the directory");
-                found.push((name.to_string_lossy().into_owned(), fs::read_to_string(&path).must("a source file")));
-            }
-        }
-    }
-    assert!(!found.is_empty(), "no sources below {}", directory.display());
-    found
 }
 
 /// The code of a file as words, without comments and string literals.
@@ -115,6 +96,66 @@ fn crates_know_only_what_they_may() {
     }
     assert!(!dependencies("image-store").contains("libcontainer") && !dependencies("driver").contains("libcontainer"));
     assert!(!dependencies("runtime").contains("tokio"), "the monitor has no async runtime");
+}
+
+/// The members of the workspace that have a `src` directory.
+fn crates() -> Vec<String> {
+    let entries = fs::read_dir(root()).must("list the workspace").flatten();
+    let is_crate = |path: &std::path::Path| path.join("Cargo.toml").is_file() && path.join("src").is_dir();
+    let mut names: Vec<String> = entries
+        .filter(|entry| is_crate(&entry.path()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert!(names.iter().any(|name| name == "driver"), "{names:?}");
+    names
+}
+
+#[test]
+fn the_modules_of_each_crate_form_no_cycle() {
+    let mut cycles = String::new();
+    for name in crates() {
+        let found = Graph::of_crate(&root().join(&name).join("src")).cycles();
+        if !found.is_empty() {
+            cycles += &format!("cycle in crate {name}; move the item to the module that both may know:\n{found}");
+        }
+    }
+    assert!(cycles.is_empty(), "{cycles}");
+}
+
+/// The sources of an example crate.
+fn example(files: &[(&str, &str)]) -> Graph {
+    Graph::of_sources(files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect())
+}
+
+#[test]
+fn a_cycle_is_found_through_imports_paths_macros_and_re_exports() {
+    let directly = [("a.rs", "use crate::b::B; pub struct A;"), ("b.rs", "pub struct B; fn f() { crate::a::f(); }")];
+    let in_macro = [("a.rs", "use super::b::B;"), ("b.rs", "pub struct B; fn f() { println!(\"{}\", crate::a::X); }")];
+    let facade = [
+        ("lib.rs", "mod a; mod b; pub use b::B;"),
+        ("a.rs", "use crate::B; pub struct A;"),
+        ("b/mod.rs", "mod c; pub use c::C as B;"),
+        ("b/c.rs", "use crate::a::A; pub struct C;"),
+    ];
+    let parent = [("a/mod.rs", "mod b; use b::B; pub struct A;"), ("a/b.rs", "use super::A; pub struct B;")];
+    for files in [&directly[..], &in_macro, &facade, &parent] {
+        assert!(!example(files).cycles().is_empty(), "{files:?}");
+    }
+}
+
+#[test]
+fn facades_and_tests_make_no_cycle() {
+    let facade = [
+        ("lib.rs", "mod a; pub use a::{B, C};"),
+        ("a/mod.rs", "mod b; mod c; pub use b::B; pub use c::C;"),
+        ("a/b.rs", "use super::C; pub struct B;"),
+        (
+            "a/c.rs",
+            "use std::fmt; pub struct C; impl fmt::Debug for C {} #[cfg(test)] mod tests { use super::super::B; }",
+        ),
+    ];
+    assert_eq!(example(&facade).cycles(), "");
 }
 
 #[test]
