@@ -10,10 +10,9 @@ mod end;
 mod engine;
 mod error;
 mod exec;
-pub mod fifo;
 mod launcher;
 mod listen;
-mod losses;
+pub mod logs;
 mod monitor;
 mod names;
 mod packets;
@@ -34,7 +33,6 @@ pub use cgroup::{
     stats::{CpuStats, MemoryStats, Stats},
 };
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
-pub use losses::LostBytes;
 pub use monitor::monitor_main;
 pub use process::ProcessRef;
 pub use runtime::{Running, Runtime, StatsReader, Status, containers, layer_image_problem};

@@ -25,13 +25,13 @@ use crate::{
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
     listen,
-    losses::LostBytes,
+    logs::{DroppedBytes, OutputStream},
     monitor::Outcome,
     names::{self, Names},
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
     rootfs::{EmptyMounts, MountedImages, image_problem, overlay_problem},
-    state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, KEEPER, MONITOR, PLAN, TaskDir},
+    state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, LOG_WATCHER, MONITOR, PLAN, TaskDir},
     terminal::TerminalHold,
 };
 
@@ -340,22 +340,22 @@ impl Runtime {
         Ok(self.task(id).read::<Essentials>(PLAN)?.map(|plan| (plan.output, plan.terminal)))
     }
 
-    /// Tells the container's monitor that this process keeps the log FIFOs from staying full from now on, for as long as it lives.
-    pub fn keep_output(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+    /// Tells the container's monitor that this process watches the log FIFOs from now on, for as long as it lives.
+    pub fn announce_log_watcher(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let own = || ProcessRef::open(std::process::id() as i32)?.record();
-        self.task(id).note(KEEPER, &own().context(|| "looking at our own process".to_owned())?)
+        self.task(id).note(LOG_WATCHER, &own().context(|| "looking at our own process".to_owned())?)
     }
 
-    /// The count of bytes that were dropped of one of the container's streams, by the stream's name.
-    pub fn lost_bytes(&self, id: &ContainerId, stream: &str) -> Result<LostBytes, RuntimeError> {
-        let path = self.task(id).lost(stream);
-        LostBytes::open(&path).context(|| format!("opening {}", path.display()))
+    /// The count of dropped bytes of one of the container's streams; its file is created if it is missing.
+    pub fn dropped_bytes(&self, id: &ContainerId, stream: OutputStream) -> Result<DroppedBytes, RuntimeError> {
+        let path = self.task(id).dropped(stream);
+        DroppedBytes::open(&path).context(|| format!("opening {}", path.display()))
     }
 
-    /// What [`Runtime::lost_bytes`] has counted, without making the file.
-    pub fn lost_so_far(&self, id: &ContainerId, stream: &str) -> Result<u64, RuntimeError> {
-        let path = self.task(id).lost(stream);
-        LostBytes::look(&path).context(|| format!("reading {}", path.display()))
+    /// The number that [`Runtime::dropped_bytes`] has counted. Creates no file.
+    pub fn dropped_so_far(&self, id: &ContainerId, stream: OutputStream) -> Result<u64, RuntimeError> {
+        let path = self.task(id).dropped(stream);
+        DroppedBytes::peek(&path).context(|| format!("reading {}", path.display()))
     }
 
     /// How often the container's groups have met their limits, files that tell when that changes, and the limit on processes.

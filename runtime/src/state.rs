@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     cgroup::{LimitHits, OutOfMemory},
     error::{Context, RuntimeError},
+    logs::OutputStream,
     plan::ContainerId,
     process::ProcessRecord,
     user::ResolvedUser,
@@ -36,8 +37,8 @@ pub(crate) const MONITOR: &str = "monitor.json";
 pub(crate) const CONTAINER: &str = "container.json";
 /// How it ended.
 pub(crate) const EXIT: &str = "exit.json";
-/// Whoever keeps the log FIFOs from staying full while nobody reads them.
-pub(crate) const KEEPER: &str = "keeper.json";
+/// The plugin process that watches the log FIFOs.
+pub(crate) const LOG_WATCHER: &str = "keeper.json";
 /// The groups that the container's processes live in, and which of them are ours to remove.
 pub(crate) const CGROUP: &str = "cgroup.json";
 
@@ -133,9 +134,9 @@ impl TaskDir {
         self.file("mounts")
     }
 
-    /// How much of a stream was dropped.
-    pub fn lost(&self, stream: &str) -> PathBuf {
-        self.file(&format!("{stream}.lost"))
+    /// The count of dropped bytes of a stream.
+    pub fn dropped(&self, stream: OutputStream) -> PathBuf {
+        self.file(&format!("{}.lost", stream.name()))
     }
 
     /// Makes the directory; one that is there already is an error of the kind `AlreadyExists`.

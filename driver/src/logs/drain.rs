@@ -1,9 +1,8 @@
-//! Keeps a FIFO that nobody reads from staying full.
+//! Drains one held log FIFO on the async runtime.
 
-use std::{fs::File, io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use runtime::{LostBytes, fifo};
-use rustix::io::ioctl_fionread;
+use runtime::logs::{Drained, DroppedBytes, FifoDrainer, waiting_bytes};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
@@ -12,8 +11,8 @@ use tokio::{
 
 use crate::sys;
 
-/// The kernel wakes nobody when a FIFO becomes full. Until it was full for the first time, that is how often it is looked at,
-/// while something waits in it: the longest time for which the death of a reader holds a task up.
+/// The kernel does not tell when a FIFO becomes full. Until it was full for the first time, it is examined this often
+/// while it has content. This is the longest time for which the death of a reader blocks a task.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,61 +22,59 @@ enum Order {
     Stop,
 }
 
-/// A FIFO that is held open, and kept from staying full when told to.
+/// A FIFO that is held open, and drained when it is told to.
 pub struct Drain {
     orders: watch::Sender<Order>,
-    lost: Arc<LostBytes>,
+    dropped: Arc<DroppedBytes>,
     work: JoinHandle<io::Result<OwnedFd>>,
 }
 
 impl Drain {
-    /// Holds a FIFO, open for reading and writing without blocking; nothing is taken out of it yet. What will be
-    /// dropped is counted in `lost`; `begins` is called when the first bytes have to go.
-    pub fn hold(fifo: OwnedFd, lost: LostBytes, begins: impl Fn() + Send + 'static) -> io::Result<Self> {
-        let null = File::options().write(true).open("/dev/null")?;
+    /// Holds a FIFO, open for reading and writing in non-blocking mode. It is not drained yet. `dropped` will count the
+    /// dropped bytes. `begins` is called before the first bytes are dropped.
+    pub fn hold(fifo: OwnedFd, dropped: DroppedBytes, begins: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let drainer = FifoDrainer::new()?;
         let fifo = sys::watch(fifo, Interest::READABLE)?;
         let (orders, receiver) = watch::channel(Order::Pause);
-        let lost = Arc::new(lost);
-        let worker = Worker { fifo, null, orders: receiver, lost: Arc::clone(&lost) };
-        Ok(Self { orders, lost, work: tokio::spawn(worker.run(begins)) })
+        let dropped = Arc::new(dropped);
+        let worker = Worker { fifo, drainer, orders: receiver, dropped: Arc::clone(&dropped) };
+        Ok(Self { orders, dropped, work: tokio::spawn(worker.run(begins)) })
     }
 
-    /// From now on it must not stay full.
+    /// From now on the FIFO must not stay full.
     pub fn go(&self) {
         self.orders.send_replace(Order::Go);
     }
 
-    /// From now on nothing may be taken.
+    /// From now on nothing may be dropped.
     pub fn pause(&self) {
         self.orders.send_replace(Order::Pause);
     }
 
-    /// Lets the FIFO go. How many bytes were dropped; what is still in it is counted too when it is `abandoned`.
+    /// Closes the FIFO; the number of dropped bytes. If it is `abandoned`, its content is counted too.
     pub async fn stop(self, abandoned: bool) -> io::Result<u64> {
         self.orders.send_replace(Order::Stop);
         let waiting = match self.work.await {
-            Ok(Ok(fifo)) if abandoned => ioctl_fionread(&fifo).unwrap_or(0),
+            Ok(Ok(fifo)) if abandoned => waiting_bytes(&fifo).unwrap_or(0),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "a log FIFO could not be kept from filling up");
                 0
             }
             _ => 0,
         };
-        Ok(self.lost.take()? + waiting)
+        Ok(self.dropped.take()? + waiting)
     }
 }
 
 struct Worker {
     fifo: AsyncFd<OwnedFd>,
-    null: File,
+    drainer: FifoDrainer,
     orders: watch::Receiver<Order>,
-    lost: Arc<LostBytes>,
+    dropped: Arc<DroppedBytes>,
 }
 
 impl Worker {
     async fn run(mut self, begins: impl Fn()) -> io::Result<OwnedFd> {
-        // What waits in the FIFO is kept for the next reader for as long as the task can write on.
-        let mut was_full = false;
         loop {
             let order = *self.orders.borrow_and_update();
             match order {
@@ -94,23 +91,18 @@ impl Worker {
                 biased;
                 changed = self.orders.changed() => match changed {
                     Ok(()) => continue,
-                    // Nobody is left to give orders: the plugin ends.
+                    // No sender is left: the plugin ends.
                     Err(_) => return Ok(self.fifo.into_inner()),
                 },
                 ready = self.fifo.readable() => {
                     let mut ready = ready?;
-                    let held = ready.get_inner();
-                    if ioctl_fionread(held)? == 0 {
-                        ready.clear_ready();
-                        continue;
-                    }
-                    if was_full || fifo::is_full(held)? {
-                        if !was_full {
-                            begins();
+                    match self.drainer.step(ready.get_inner(), &self.dropped, &begins)? {
+                        Drained::Empty => {
+                            ready.clear_ready();
+                            continue;
                         }
-                        was_full = true;
-                        self.lost.add(fifo::drop_all(held, &self.null)?)?;
-                        continue;
+                        Drained::Discarded => continue,
+                        Drained::Kept => {}
                     }
                 }
             }
@@ -134,6 +126,8 @@ mod tests {
         sync::mpsc,
     };
 
+    use runtime::logs::OutputStream;
+
     use super::*;
 
     fn fifo(directory: &tempfile::TempDir) -> (PathBuf, OwnedFd) {
@@ -144,18 +138,18 @@ mod tests {
         (path, held.into())
     }
 
-    fn count(directory: &tempfile::TempDir) -> LostBytes {
+    fn count(directory: &tempfile::TempDir) -> DroppedBytes {
         let runtime = runtime::Runtime::open(&directory.path().join("state"), &directory.path().join("data")).unwrap();
         fs::create_dir(directory.path().join("state/tasks/one")).unwrap();
-        runtime.lost_bytes(&"one".parse().unwrap(), "stdout").unwrap()
+        runtime.dropped_bytes(&"one".parse().unwrap(), OutputStream::Stdout).unwrap()
     }
 
     #[tokio::test]
-    async fn what_fits_waits_for_the_next_reader() {
+    async fn content_that_fits_waits_for_the_next_reader() {
         let directory = tempfile::tempdir().unwrap();
         let (path, held) = fifo(&directory);
         let mut reader = OpenOptions::new().read(true).open(&path).unwrap();
-        let drain = Drain::hold(held, count(&directory), || panic!("nothing has to go")).unwrap();
+        let drain = Drain::hold(held, count(&directory), || panic!("nothing is dropped")).unwrap();
         drain.go();
         let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
         writer.write_all(b"kept\n").unwrap();
@@ -189,6 +183,6 @@ mod tests {
         drain.pause();
         assert_eq!(drain.stop(true).await.unwrap(), total as u64, "dropped, or still in the FIFO");
         drop(writer);
-        assert!(begins.try_recv().is_err(), "told once");
+        assert!(begins.try_recv().is_err(), "announced once");
     }
 }

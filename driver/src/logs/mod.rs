@@ -1,32 +1,24 @@
-//! The log FIFOs when nobody reads them.
+//! The log FIFOs of the plugin's tasks: schedules `runtime::logs` on the async runtime and reports dropped output.
 //!
-//! A task writes straight into Nomad's FIFOs; no process of ours copies its output. Its monitor holds both ends of them, so
-//! the death of their reader (Nomad's logmon) does not kill the task. But a FIFO that nobody reads fills up, and a task that
-//! writes on would block until there is a reader again, which Nomad starts only with the task or the agent. So the *keeper*,
-//! one for all tasks of this process, learns from the kernel that a reader of a FIFO went away, and when there is no other,
-//! it keeps the FIFO from staying full until there is one: what fits into the FIFO waits for the reader, what comes after
-//! that is dropped, counted, and told in a task event.
-//!
-//! It belongs to the plugin, not to the monitor, because inotify instances are few (128 for all of root's processes). Monitors do
-//! the same in a simpler way for as long as no plugin lives that looks after their FIFOs (`runtime/src/monitor/relief.rs`).
-//!
-//! Always true: nothing is taken out of a FIFO unless a look at all processes, begun after the last opening or closing of it
-//! that we know of, found no reader.
+//! `runtime::logs` explains why a FIFO without a reader is drained, and when. One actor, [`Watcher`], watches the FIFOs
+//! of all tasks of this process. It belongs to the plugin, not to the monitor, because inotify instances are few (128
+//! for all of root's processes). While no plugin lives, each monitor drains its own FIFOs.
 
 mod drain;
-mod stream;
+mod dropped;
 pub mod terminal;
 
-use std::{collections::HashSet, io, mem::MaybeUninit, os::fd::OwnedFd, sync::OnceLock, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::OnceLock,
+};
 
 use runtime::{
     Runtime,
-    fifo::{self, Fifo, FileId},
+    logs::{self, Action, Checked, Fifo, LogWatcher, OutputStream, RemovedStream, StreamKey},
     plan::ContainerId,
-};
-use rustix::{
-    fs::inotify::{self, CreateFlags, ReadFlags},
-    io::Errno,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -35,32 +27,27 @@ use tokio::{
     time::Instant,
 };
 
-use self::stream::{Care, Kind, Step, Stream};
+use self::drain::Drain;
 use crate::{events::TaskEvents, sys};
 
-/// A reader opens its FIFO beside the task's start, so the first look comes later.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Looking may take this share of one processor at most, however often a task opens and closes its streams.
-const SHARE: u32 = 20;
-
-/// Tells what of the output of a container that has ended was dropped while no plugin was there to tell.
-pub fn tell_losses(runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
-    for kind in [Kind::Stdout, Kind::Stderr] {
-        kind.tell_old_losses(runtime, container, events);
+/// Tells how much output of a container that has ended was dropped while no plugin was there to tell it.
+pub fn tell_dropped(runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
+    for stream in OutputStream::ALL {
+        dropped::tell_earlier(stream, runtime, container, events);
     }
 }
 
-/// A way to the keeper, which is started with the first task.
+/// Sends messages to the watcher, which is started with the first task.
 pub struct Logs {
     runtime: Runtime,
-    keeper: OnceLock<Option<mpsc::UnboundedSender<Message>>>,
+    watcher: OnceLock<Option<mpsc::UnboundedSender<Message>>>,
 }
 
-/// The streams of one task are being watched for as long as this lives.
+/// The streams of one task are watched for as long as this lives.
 pub struct Watched {
     container: ContainerId,
-    keeper: mpsc::UnboundedSender<Message>,
-    /// Who waits for its end.
+    watcher: mpsc::UnboundedSender<Message>,
+    /// Answered when the watching has ended.
     done: Option<oneshot::Sender<()>>,
 }
 
@@ -69,7 +56,7 @@ enum Message {
         container: ContainerId,
         events: TaskEvents,
     },
-    /// Told when nothing of the container's directory is open any more.
+    /// `done` is answered when no file of the container's directory is open any more.
     Ended {
         container: ContainerId,
         done: Option<oneshot::Sender<()>>,
@@ -79,14 +66,14 @@ enum Message {
 impl Logs {
     /// Starts nothing.
     pub fn new(runtime: Runtime) -> Self {
-        Self { runtime, keeper: OnceLock::new() }
+        Self { runtime, watcher: OnceLock::new() }
     }
 
-    /// Watches the streams of a container that runs; `None` when that is impossible here, which the log says once. Must be called
-    /// on a thread of the async runtime.
+    /// Watches the streams of a running container; `None` when that is impossible here, which the log says once. Must
+    /// be called on a thread of the async runtime.
     pub fn watch(&self, container: &ContainerId, events: TaskEvents) -> Option<Watched> {
-        let keeper = self.keeper.get_or_init(|| match Keeper::start(self.runtime.clone()) {
-            Ok(keeper) => Some(keeper),
+        let watcher = self.watcher.get_or_init(|| match Watcher::start(self.runtime.clone()) {
+            Ok(watcher) => Some(watcher),
             Err(error) => {
                 tracing::warn!(
                     %error,
@@ -96,14 +83,14 @@ impl Logs {
                 None
             }
         });
-        let keeper = keeper.clone()?;
+        let watcher = watcher.clone()?;
         let message = Message::Watch { container: container.clone(), events };
-        keeper.send(message).is_ok().then(|| Watched { container: container.clone(), keeper, done: None })
+        watcher.send(message).is_ok().then(|| Watched { container: container.clone(), watcher, done: None })
     }
 }
 
 impl Watched {
-    /// Lets go of the streams; the result is done when nobody counts lost output in the container's directory any more.
+    /// Ends the watching. The result is ready when no file of the container's directory is open any more.
     pub fn let_go(mut self) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.done = Some(done);
@@ -113,72 +100,80 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // A keeper that is gone watches nothing.
-        drop(self.keeper.send(Message::Ended { container: self.container.clone(), done: self.done.take() }));
+        // Sending fails if the watcher has ended: then it watches nothing.
+        drop(self.watcher.send(Message::Ended { container: self.container.clone(), done: self.done.take() }));
     }
 }
 
-struct Keeper {
+/// The actor.
+struct Watcher {
     runtime: Runtime,
     inbox: mpsc::UnboundedReceiver<Message>,
-    inotify: AsyncFd<OwnedFd>,
-    streams: Vec<Stream>,
-    looking: Option<JoinHandle<Looked>>,
-    /// When the next look may begin.
-    rested: Instant,
+    fifos: LogWatcher,
+    /// A copy of the descriptor of `fifos`.
+    touched: AsyncFd<OwnedFd>,
+    streams: HashMap<StreamKey, Stream>,
+    check: Option<JoinHandle<Checked>>,
 }
 
-struct Looked {
-    attended: io::Result<HashSet<FileId>>,
-    took: Duration,
+/// A watched stream of a task.
+struct Stream {
+    container: ContainerId,
+    stream: OutputStream,
+    events: TaskEvents,
+    /// The FIFO, if it is held.
+    drain: Option<Drain>,
 }
 
-impl Keeper {
+impl Watcher {
     fn start(runtime: Runtime) -> io::Result<mpsc::UnboundedSender<Message>> {
-        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        let inotify = sys::watch(inotify, Interest::READABLE)?;
+        let fifos = LogWatcher::new()?;
+        let touched = sys::watch(fifos.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
         let (sender, inbox) = mpsc::unbounded_channel();
-        let keeper = Self { runtime, inbox, inotify, streams: Vec::new(), looking: None, rested: Instant::now() };
-        tokio::spawn(keeper.run());
+        let watcher = Self { runtime, inbox, fifos, touched, streams: HashMap::new(), check: None };
+        tokio::spawn(watcher.run());
         Ok(sender)
     }
 
     async fn run(mut self) {
         loop {
-            let look = self.next_look();
+            let next = self.fifos.next_check();
             tokio::select! {
                 message = self.inbox.recv() => match message {
                     Some(Message::Watch { container, events }) => self.watch(container, &events).await,
                     Some(Message::Ended { container, done }) => {
                         self.ended(&container).await;
                         if let Some(done) = done {
-                            // Who does not wait any more does not mind.
+                            // The receiver may be gone.
                             done.send(()).ok();
                         }
                     }
                     None => return,
                 },
-                ready = self.inotify.readable() => {
-                    let touched = match ready {
+                ready = self.touched.readable() => {
+                    let keys = match ready {
                         Ok(mut ready) => {
                             ready.clear_ready();
-                            read_events(ready.get_inner())
+                            self.fifos.read_events()
                         }
                         Err(error) => Err(error),
                     };
-                    match touched {
-                        Ok(touched) => self.touched(&touched),
+                    match keys {
+                        Ok(keys) => self.pause(&keys),
                         Err(error) => {
                             tracing::error!(%error, "log FIFOs are no longer watched");
                             return;
                         }
                     }
                 }
-                looked = finished(self.looking.as_mut()) => {
-                    self.looking = None;
-                    self.looked(looked).await;
+                checked = finished(self.check.as_mut()) => {
+                    self.check = None;
+                    self.checked(checked).await;
                 }
-                () = reached(look) => self.look(),
+                () = reached(next) => {
+                    let check = self.fifos.begin_check();
+                    self.check = Some(tokio::task::spawn_blocking(move || check.run()));
+                }
             }
         }
     }
@@ -191,116 +186,70 @@ impl Keeper {
             Ok(Ok(None)) | Err(_) => return,
             Ok(Err(error)) => return tracing::warn!(%container, %error, "log FIFOs are not watched"),
         };
-        for (kind, path) in [(Kind::Stdout, output.stdout), (Kind::Stderr, output.stderr)] {
-            match Stream::open(
-                kind,
-                &path,
-                (self.runtime.clone(), container.clone()),
-                events.clone(),
-                self.inotify.get_ref(),
-            ) {
-                Ok(Some(mut stream)) => {
-                    stream.look_at = Some(Instant::now() + FIRST_LOOK);
-                    self.streams.push(stream);
+        for (stream, path) in [(OutputStream::Stdout, output.stdout), (OutputStream::Stderr, output.stderr)] {
+            match self.fifos.add(&container, &path) {
+                Ok(Some(key)) => {
+                    let watched = Stream { container: container.clone(), stream, events: events.clone(), drain: None };
+                    self.streams.insert(key, watched);
                 }
-                // A log that goes nowhere.
+                // The log is /dev/null.
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%container, path = %path.display(), %error, "log FIFO is not watched"),
             }
         }
-        if self.streams.iter().any(|stream| stream.container == container) {
+        if self.fifos.watches(&container) {
             let (runtime, id) = (self.runtime.clone(), container.clone());
-            let told = tokio::task::spawn_blocking(move || runtime.keep_output(&id)).await;
+            let told = tokio::task::spawn_blocking(move || runtime.announce_log_watcher(&id)).await;
             if let Ok(Err(error)) = told {
-                tracing::warn!(%container, %error, "the monitor does not know that its log FIFOs are looked after");
+                tracing::warn!(%container, %error, "the monitor does not know that its log FIFOs are watched");
             }
         }
     }
 
-    /// The last look at a container's streams: what still waits in a FIFO that nobody reads is lost.
+    /// Ends the watching of a container's streams. The content of a FIFO without a reader is lost.
     async fn ended(&mut self, container: &ContainerId) {
-        let (gone, left) = std::mem::take(&mut self.streams).into_iter().partition(|one| one.container == *container);
-        self.streams = left;
-        let gone: Vec<Stream> = gone;
-        let wanted: Vec<Fifo> = gone.iter().filter(|stream| stream.drain.is_some()).map(Stream::fifo).collect();
-        let attended = if wanted.is_empty() {
+        let removed = self.fifos.remove(container);
+        let held: Vec<Fifo> = removed.iter().filter(|stream| stream.held).map(|stream| stream.fifo.clone()).collect();
+        let with_reader = if held.is_empty() {
             HashSet::new()
         } else {
-            let look = tokio::task::spawn_blocking(move || fifo::attended(&wanted));
+            let look = tokio::task::spawn_blocking(move || logs::readers_of(&held));
             look.await.ok().and_then(Result::ok).unwrap_or_default()
         };
-        for mut stream in gone {
-            stream.release(!attended.contains(&stream.fifo().id)).await;
-            // A restarted task has the same FIFO.
-            if !self.streams.iter().any(|other| other.watch == stream.watch)
-                && let Err(error) = inotify::remove_watch(self.inotify.get_ref(), stream.watch)
-            {
-                tracing::debug!(%container, %error, "watch of a log FIFO not removed");
+        for RemovedStream { key, fifo, .. } in removed {
+            if let Some(mut stream) = self.streams.remove(&key) {
+                stream.release(&self.runtime, !with_reader.contains(&fifo.id)).await;
             }
         }
     }
 
-    /// Somebody opened or closed these.
-    fn touched(&mut self, touched: &Touched) {
-        for stream in &mut self.streams {
-            if touched.all || touched.watches.contains(&stream.watch) {
-                stream.touched();
-                stream.look_at = Some(Instant::now());
-            }
+    /// Pauses the draining of streams that were opened or closed.
+    fn pause(&self, keys: &[StreamKey]) {
+        for drain in keys.iter().filter_map(|key| self.streams.get(key)?.drain.as_ref()) {
+            drain.pause();
         }
     }
 
-    /// When to look at processes next.
-    fn next_look(&self) -> Option<Instant> {
-        let due = self.streams.iter().filter_map(|stream| stream.look_at).min()?;
-        self.looking.is_none().then(|| due.max(self.rested))
-    }
-
-    fn look(&mut self) {
-        let mut wanted = Vec::new();
-        for stream in &mut self.streams {
-            stream.being_looked_at = stream.look_at.take().is_some();
-            if stream.being_looked_at {
-                wanted.push(stream.fifo());
-            }
-        }
-        self.looking = Some(tokio::task::spawn_blocking(move || {
-            let begun = Instant::now();
-            let attended = fifo::attended(&wanted);
-            Looked { attended, took: begun.elapsed() }
-        }));
-    }
-
-    async fn looked(&mut self, looked: Option<Looked>) {
-        let Some(Looked { attended, took }) = looked else { return };
-        self.rested = Instant::now() + took * SHARE;
-        let attended = match attended {
-            Ok(attended) => attended,
-            // Nothing is known, so nothing is taken.
-            Err(error) => return tracing::warn!(%error, "cannot see who reads the log FIFOs"),
+    async fn checked(&mut self, checked: Option<Checked>) {
+        let actions = match self.fifos.end_check(checked) {
+            Ok(actions) => actions,
+            Err(error) => return tracing::warn!(%error, "cannot see the readers of the log FIFOs"),
         };
-        for stream in &mut self.streams {
-            // Touched meanwhile: what was seen may be out of date.
-            if !std::mem::take(&mut stream.being_looked_at) || stream.look_at.is_some() {
-                continue;
-            }
-            let (care, step) = stream::decide(stream.care, attended.contains(&stream.fifo().id));
-            stream.care = care;
-            match step {
-                // Only the first look can find losses that are nobody's.
-                Step::Nothing if std::mem::take(&mut stream.is_new) => stream.tell_old_losses(),
-                Step::Nothing => {}
-                Step::Hold => match stream.hold(self.inotify.get_ref()) {
-                    Ok(()) => stream.look_at = Some(Instant::now()),
-                    Err(error) => {
-                        stream.care = Care::Attended;
-                        tracing::warn!(container = %stream.container, %error, "cannot hold a log FIFO that nobody reads");
+        for (key, action) in actions {
+            let Some(stream) = self.streams.get_mut(&key) else { continue };
+            match action {
+                Action::Report => stream.tell_earlier(&self.runtime),
+                Action::Hold => {
+                    let held = self.fifos.hold(key, |fifo| stream.hold(&self.runtime, fifo));
+                    if let Err(error) = held {
+                        let container = &stream.container;
+                        tracing::warn!(%container, %error, "cannot hold a log FIFO without a reader");
                     }
-                },
-                Step::Drain => stream.drain(),
-                Step::Release => {
-                    stream.release(false).await;
-                    if let Err(error) = stream.watch_for_closing(self.inotify.get_ref()) {
+                }
+                Action::Drain => stream.drain.iter().for_each(Drain::go),
+                Action::Release => {
+                    stream.release(&self.runtime, false).await;
+                    if let Err(error) = self.fifos.released(key) {
                         tracing::warn!(container = %stream.container, %error, "log FIFO is no longer watched");
                     }
                 }
@@ -309,39 +258,40 @@ impl Keeper {
     }
 }
 
-/// What inotify told.
-#[derive(Default)]
-struct Touched {
-    watches: HashSet<i32>,
-    /// The kernel had to leave some out.
-    all: bool,
-}
+impl Stream {
+    /// Takes the FIFO, to drain it when told to.
+    fn hold(&mut self, runtime: &Runtime, fifo: OwnedFd) -> io::Result<()> {
+        let (events, container, stream) = (self.events.clone(), self.container.clone(), self.stream);
+        let begins = move || dropped::tell_beginning(stream, &container, &events);
+        let count = runtime.dropped_bytes(&self.container, self.stream).map_err(io::Error::other)?;
+        self.drain = Some(Drain::hold(fifo, count, begins)?);
+        Ok(())
+    }
 
-fn read_events(inotify: &OwnedFd) -> io::Result<Touched> {
-    let mut touched = Touched::default();
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut events = inotify::Reader::new(inotify, &mut buffer);
-    loop {
-        match events.next() {
-            Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => touched.all = true,
-            Ok(event) => drop(touched.watches.insert(event.wd())),
-            Err(Errno::AGAIN) => return Ok(touched),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+    /// Closes the FIFO if it is held, and tells the number of dropped bytes. `abandoned`: the FIFO has no reader.
+    async fn release(&mut self, runtime: &Runtime, abandoned: bool) {
+        let Some(drain) = self.drain.take() else { return self.tell_earlier(runtime) };
+        match drain.stop(abandoned).await {
+            Ok(count) => dropped::tell(self.stream, count, &self.container, &self.events),
+            Err(error) => tracing::warn!(container = %self.container, %error, "lost output was not counted"),
         }
+    }
+
+    fn tell_earlier(&self, runtime: &Runtime) {
+        dropped::tell_earlier(self.stream, runtime, &self.container, &self.events);
     }
 }
 
-async fn finished(work: Option<&mut JoinHandle<Looked>>) -> Option<Looked> {
-    match work {
-        Some(work) => work.await.ok(),
+async fn finished(check: Option<&mut JoinHandle<Checked>>) -> Option<Checked> {
+    match check {
+        Some(check) => check.await.ok(),
         None => std::future::pending().await,
     }
 }
 
-async fn reached(time: Option<Instant>) {
+async fn reached(time: Option<std::time::Instant>) {
     match time {
-        Some(time) => tokio::time::sleep_until(time).await,
+        Some(time) => tokio::time::sleep_until(Instant::from_std(time)).await,
         None => std::future::pending().await,
     }
 }

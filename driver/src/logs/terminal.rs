@@ -1,7 +1,8 @@
-//! A terminal whose monitor was killed: its hang-up would end the task, and nobody would copy its output to the log.
+//! A terminal whose monitor was killed.
 //!
-//! The monitor does that copying. A plugin that sees it run takes a hold of terminal and log besides, and goes on where a killed
-//! monitor stopped.
+//! The monitor copies the terminal's output to the log. Without it the terminal would be hung up, which ends the task.
+//! A plugin that sees the monitor run therefore opens the terminal and the log too, and copies the output after the
+//! monitor was killed.
 
 use std::{
     fs::OpenOptions,
@@ -23,10 +24,10 @@ use tokio::io::Interest;
 
 use crate::{events::TaskEvents, sys};
 
-/// What there is to hold.
+/// The outcome of the search for a terminal.
 enum Found {
     NoTerminal,
-    /// The monitor was dead already, and so was whoever else held the terminal.
+    /// The monitor was dead already, and no other process held the terminal.
     HungUp,
     Held {
         log: OwnedFd,
@@ -53,8 +54,8 @@ pub async fn keep(
             Found::NoTerminal => return Ok(()),
             Found::HungUp => {
                 tracing::warn!(%container, "the terminal was hung up: plugin and monitor were dead at once");
-                let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were both killed: \
-                            what it writes there fails. Restart the task";
+                let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were both \
+                            killed: what it writes there fails. Restart the task";
                 events.emit(text.to_owned(), []);
                 return Ok(());
             }
@@ -75,8 +76,8 @@ pub async fn keep(
     }
 }
 
-/// The log, open for writing, or its reader would see its end as soon as the monitor has gone; and for reading, so that a log
-/// without a reader is no error.
+/// The log, open for writing, or its reader would see its end as soon as the monitor has gone; and for reading, so that
+/// a log without a reader is no error.
 fn open_log(path: &Path) -> io::Result<OwnedFd> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY).bits() as i32;
     let log = OwnedFd::from(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?);

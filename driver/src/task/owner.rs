@@ -121,7 +121,7 @@ impl Owner {
                 owner.phase = Phase::Exited;
                 owner.tell_remarks(&exit);
                 if let Some(state) = owner.facts.state() {
-                    logs::tell_losses(&owner.engine.runtime, &state.container, &owner.events());
+                    logs::tell_dropped(&owner.engine.runtime, &state.container, &owner.events());
                 }
                 owner.view.send_replace(TaskView { started_at, exit: Some(exit), ..TaskView::new(Phase::Exited) });
             }

@@ -16,12 +16,13 @@ use rustix::{
     thread::{CapabilitySet, capability_is_in_bounding_set},
 };
 
-use super::{Args, Created, output::Outputs, terminal::Console};
+use super::{Args, Created, terminal::Console};
 use crate::{
     apparmor,
     cgroup::{self, Access, DeviceRule, Groups, Stay},
     engine::{self, Launch, Parts, rlimit_resource},
     error::{Context, StartError, StartErrorKind},
+    logs::Outputs,
     plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
     rootfs::{
         EmptyMounts, HeldNetwork, HostMounts, Layers, Root, View, Writable, hide_from_engine, make_binds, make_volume,
@@ -351,7 +352,7 @@ fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf
 
 fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {
     let stdin = OwnedFd::from(File::open("/dev/null")?);
-    Ok([stdin, outputs.stdout.open_anew(OFlags::empty())?, outputs.stderr.open_anew(OFlags::empty())?])
+    Ok([stdin, outputs.stdout.reopen(OFlags::empty())?, outputs.stderr.reopen(OFlags::empty())?])
 }
 
 pub(crate) fn launch(

@@ -7,8 +7,7 @@
 //! Standard output is where the plugin waits for the one message that says whether the container runs.
 
 mod create;
-mod output;
-mod relief;
+mod drain;
 mod terminal;
 mod watch;
 
@@ -35,6 +34,7 @@ use crate::{
     cgroup::LimitHits,
     error::{Context, RuntimeError, StartError},
     listen,
+    logs::Outputs,
     plan::{ContainerId, Output},
     process::ProcessRef,
     state::{CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
@@ -129,7 +129,7 @@ struct Started {
     init: ProcessRef,
     started_at: SystemTime,
     hits_before: LimitHits,
-    outputs: output::Outputs,
+    outputs: Outputs,
     terminal: Option<terminal::Terminal>,
 }
 
@@ -142,7 +142,7 @@ fn serve(args: Args) -> Result<Started, StartError> {
     let_go_of_lock().context(|| "letting go of the directory".to_owned())?;
     let plan: Essentials =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
-    let outputs = output::Outputs::open(&plan.output)?;
+    let outputs = Outputs::open(&plan.output)?;
     let console = plan.terminal.then(|| terminal::Console::listen(task)).transpose()?;
     let (report, report_writer) = pipe()?;
     let (created, created_writer) = pipe()?;

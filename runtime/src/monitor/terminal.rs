@@ -19,12 +19,10 @@ use rustix::{
     pty::{OpenptFlags, ioctl_tiocgptpeer},
 };
 
-use super::{
-    output::Stream,
-    relief::{Relief, wait},
-};
+use super::drain::{LogDrain, wait};
 use crate::{
     error::{Context, RuntimeError},
+    logs::LogStream,
     process::ProcessRef,
     state::TaskDir,
 };
@@ -96,8 +94,8 @@ impl Terminal {
     }
 
     /// Copies output to the log until the process has ended, and then what is left.
-    pub fn copy_until_end(&self, log: &Stream, process: &ProcessRef, relief: &mut Relief) -> io::Result<()> {
-        let log = log.open_anew(OFlags::NONBLOCK)?;
+    pub fn copy_until_end(&self, log: &LogStream, process: &ProcessRef, drain: &mut LogDrain) -> io::Result<()> {
+        let log = log.reopen(OFlags::NONBLOCK)?;
         let mut buffer = [0; 4096];
         let mut pending = 0..0;
         loop {
@@ -120,7 +118,7 @@ impl Terminal {
             match (pending.is_empty(), ended) {
                 (true, true) => {}
                 (true, false) => drop(wait(&mut [PollFd::new(&self.master, PollFlags::IN), end], None)?),
-                (false, false) => relief.until_room(&log)?,
+                (false, false) => drain.until_room(&log)?,
                 (false, true) if wait(&mut [PollFd::new(&log, PollFlags::OUT)], Some(PATIENCE))? => {}
                 (false, true) => return Ok(()),
             }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::{Started, relief::Relief};
+use super::{Started, drain::LogDrain};
 use crate::{
     cgroup::Groups,
     error::{Context, RuntimeError},
@@ -35,11 +35,11 @@ fn look_after_output(started: &Started) -> io::Result<()> {
     while let Some(other) = peek_ended_child(false)?.filter(|child| child.pid != started.init.pid) {
         reap(other.pid)?;
     }
-    let mut relief = Relief::new(&started.task, &started.init, &started.outputs);
+    let mut drain = LogDrain::new(&started.task, &started.init, &started.outputs);
     if let Some(terminal) = &started.terminal {
-        terminal.copy_until_end(&started.outputs.stdout, &started.init, &mut relief)?;
+        terminal.copy_until_end(&started.outputs.stdout, &started.init, &mut drain)?;
     }
-    relief.until_end()
+    drain.until_end()
 }
 
 /// Waits for one child's end without reaping it; others are reaped on the way.

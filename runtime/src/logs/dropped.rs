@@ -1,4 +1,6 @@
-//! How much of a container's output was dropped, kept where a driver that starts anew finds it.
+//! The count of bytes of a container's output that were dropped and not yet reported.
+//!
+//! The count is in a file of the task's directory, so that a plugin that starts later finds it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,21 +11,22 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-/// A count in a file: 20 digits and a newline, always written as a whole, under a lock because a monitor and a new driver may count
-/// at once. It is as lasting as the state directory, which goes with the machine's memory, so it is not synced.
+/// A count in a file: 20 digits and a newline, always written as a whole. Each change is made under flock(2), because a
+/// monitor and a new plugin may count at the same time. The file is not synced: the state directory is in memory.
 #[derive(Debug)]
-pub struct LostBytes {
+pub struct DroppedBytes {
     file: File,
 }
 
-impl LostBytes {
+impl DroppedBytes {
+    /// Opens the file and creates it if it is missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         Ok(Self { file })
     }
 
-    /// What a file says; one that is not there, or that we did not write, says nothing.
-    pub(crate) fn look(path: &Path) -> io::Result<u64> {
+    /// The count in a file. It is 0 if the file is missing or is not a count.
+    pub(crate) fn peek(path: &Path) -> io::Result<u64> {
         match fs::read(path) {
             Ok(text) => Ok(parse(&text)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
@@ -31,17 +34,17 @@ impl LostBytes {
         }
     }
 
-    /// Counts further bytes.
+    /// Adds to the count.
     pub fn add(&self, bytes: u64) -> io::Result<()> {
         self.replace(|count| count.saturating_add(bytes)).map(drop)
     }
 
-    /// All that was counted; begins anew at zero.
+    /// Sets the count to 0; its value before.
     pub fn take(&self) -> io::Result<u64> {
         self.replace(|_| 0)
     }
 
-    /// What was counted before.
+    /// Changes the count under the lock; its value before.
     fn replace(&self, next: impl FnOnce(u64) -> u64) -> io::Result<u64> {
         flock(&self.file, FlockOperation::LockExclusive)?;
         let replaced = self.read().and_then(|count| {
@@ -68,19 +71,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_shared_by_all_who_count() {
+    fn every_opened_file_shares_one_count() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("lost");
-        assert_eq!(LostBytes::look(&path).expect("nothing yet"), 0);
-        let first = LostBytes::open(&path).expect("a file");
+        assert_eq!(DroppedBytes::peek(&path).expect("nothing yet"), 0);
+        let first = DroppedBytes::open(&path).expect("a file");
         first.add(7).expect("written");
         first.add(1 << 40).expect("written");
-        assert_eq!(LostBytes::look(&path).expect("a count"), (1 << 40) + 7);
-        let second = LostBytes::open(&path).expect("a file");
+        assert_eq!(DroppedBytes::peek(&path).expect("a count"), (1 << 40) + 7);
+        let second = DroppedBytes::open(&path).expect("a file");
         second.add(1).expect("written");
         assert_eq!(first.take().expect("written"), (1 << 40) + 8);
-        assert_eq!(LostBytes::look(&path).expect("a count"), 0);
+        assert_eq!(DroppedBytes::peek(&path).expect("a count"), 0);
         fs::write(&path, "nonsense").expect("written");
-        assert_eq!(LostBytes::look(&path).expect("no count"), 0);
+        assert_eq!(DroppedBytes::peek(&path).expect("no count"), 0);
     }
 }

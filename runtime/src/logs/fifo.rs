@@ -1,7 +1,8 @@
-//! A log FIFO that may have lost its reader: who reads it, whether it is full, and making room in it.
+//! One log FIFO: its readers, whether it is full, and discarding its content.
 //!
-//! The kernel counts readers but tells nobody, so one looks at the open files of all processes. Only descriptors that are open for
-//! reading alone count: monitors and containers hold both ends and never read.
+//! The kernel counts the readers of a FIFO but does not tell the count. So readers are found by a look at the open
+//! files of all processes. Only descriptors that are open for reading alone count: monitors and containers hold both
+//! ends and never read.
 
 use std::{
     collections::HashSet,
@@ -17,23 +18,23 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    io::Errno,
+    io::{Errno, ioctl_fionread},
     pipe::{SpliceFlags, splice},
     time::Timespec,
 };
 
-/// `O_ACCMODE | O_PATH` of open(2); reading alone is none of these.
-const NOT_READING_ALONE: u32 = 0o3 | 0o10_000_000;
+/// `O_ACCMODE | O_PATH` of open(2). A descriptor that is open for reading alone has none of these bits.
+const NOT_READ_ONLY: u32 = 0o3 | 0o10_000_000;
 
-/// More than a FIFO holds.
+/// Bytes to discard at once: more than a FIFO holds.
 const AT_ONCE: usize = 1 << 20;
 
-/// A file, whatever it is called.
+/// The identity of a file, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// The device that it is on.
     pub device: u64,
-    /// Its number there.
+    /// Its number on that device.
     pub inode: u64,
 }
 
@@ -42,13 +43,13 @@ pub struct FileId {
 pub struct Fifo {
     /// Which file it is.
     pub id: FileId,
-    /// The last part of its path, the same in every mount namespace. Asking for more about a file that is called differently
+    /// The last part of its path, the same in every mount namespace. Files with another name are not examined: that
     /// could wait for a dead network file system.
     pub name: OsString,
 }
 
 impl Fifo {
-    /// The one that `handle` stands for, which was opened by this path.
+    /// The FIFO that `handle` refers to. It was opened by `path`.
     pub fn of(handle: impl AsFd, path: &Path) -> io::Result<Self> {
         let stat = rustix::fs::fstat(handle)?;
         let id = FileId { device: stat.st_dev, inode: stat.st_ino };
@@ -56,14 +57,19 @@ impl Fifo {
     }
 }
 
-/// Whether the next byte would have to wait. Not told by the number of bytes: a page of the FIFO may hold few.
-pub fn is_full(fifo: impl AsFd) -> io::Result<bool> {
+/// Whether the next byte would have to wait. The number of bytes does not tell: a page of the FIFO may hold few bytes.
+pub(crate) fn is_full(fifo: impl AsFd) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(&fifo, PollFlags::OUT)], Some(&now))? == 0)
 }
 
-/// Drops what is in the FIFO into `null` without looking at it; the number of bytes.
-pub fn drop_all(fifo: impl AsFd, null: &File) -> io::Result<u64> {
+/// The number of bytes in the FIFO.
+pub fn waiting_bytes(fifo: impl AsFd) -> io::Result<u64> {
+    Ok(ioctl_fionread(fifo)?)
+}
+
+/// Moves the content of the FIFO to `null`, which is `/dev/null`; the number of bytes.
+pub(crate) fn discard(fifo: impl AsFd, null: &File) -> io::Result<u64> {
     match splice(fifo, None, null, None, AT_ONCE, SpliceFlags::NONBLOCK) {
         Ok(count) => Ok(count as u64),
         Err(Errno::AGAIN | Errno::INTR) => Ok(0),
@@ -71,8 +77,8 @@ pub fn drop_all(fifo: impl AsFd, null: &File) -> io::Result<u64> {
     }
 }
 
-/// Those of the FIFOs that another process than this one has open for reading.
-pub fn attended(fifos: &[Fifo]) -> io::Result<HashSet<FileId>> {
+/// The FIFOs that another process has open for reading. The calling process does not count.
+pub fn readers_of(fifos: &[Fifo]) -> io::Result<HashSet<FileId>> {
     let mut found = HashSet::new();
     let own = std::process::id().to_string();
     for process in fs::read_dir("/proc")? {
@@ -81,8 +87,8 @@ pub fn attended(fifos: &[Fifo]) -> io::Result<HashSet<FileId>> {
         if !is_process || name == own.as_str() {
             continue;
         }
-        match reads(&Path::new("/proc").join(&name), fifos, &mut found) {
-            // It has ended meanwhile, or is none of the processes that could have been started to read.
+        match find_read(&Path::new("/proc").join(&name), fifos, &mut found) {
+            // The process has ended meanwhile, or it is not a process that could have been started to read.
             Err(error) if gone(&error) || error.kind() == ErrorKind::PermissionDenied => {}
             result => result?,
         }
@@ -93,7 +99,7 @@ pub fn attended(fifos: &[Fifo]) -> io::Result<HashSet<FileId>> {
     Ok(found)
 }
 
-fn reads(process: &Path, fifos: &[Fifo], found: &mut HashSet<FileId>) -> io::Result<()> {
+fn find_read(process: &Path, fifos: &[Fifo], found: &mut HashSet<FileId>) -> io::Result<()> {
     for descriptor in fs::read_dir(process.join("fd"))? {
         let descriptor = descriptor?;
         let Ok(target) = fs::read_link(descriptor.path()) else { continue };
@@ -107,18 +113,19 @@ fn reads(process: &Path, fifos: &[Fifo], found: &mut HashSet<FileId>) -> io::Res
             continue;
         };
         let id = FileId { device: metadata.dev(), inode: metadata.ino() };
-        if fifos.iter().any(|fifo| fifo.id == id) && reading_alone(&info) {
+        if fifos.iter().any(|fifo| fifo.id == id) && is_read_only(&info) {
             found.insert(id);
         }
     }
     Ok(())
 }
 
-/// By the flags in a file of `/proc/<pid>/fdinfo` (proc_pid_fdinfo(5)).
-fn reading_alone(info: &str) -> bool {
+/// Whether a descriptor is open for reading alone, by the flags in its file of `/proc/<pid>/fdinfo`
+/// (proc_pid_fdinfo(5)).
+fn is_read_only(info: &str) -> bool {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-    flags.is_some_and(|flags| flags & NOT_READING_ALONE == 0)
+    flags.is_some_and(|flags| flags & NOT_READ_ONLY == 0)
 }
 
 fn gone(error: &io::Error) -> bool {
@@ -132,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_descriptors() {
+    fn the_flags_tell_a_reader_from_other_descriptors() {
         for (flags, expected) in [
             ("0100000", true),
             ("02104000", true),
@@ -142,33 +149,33 @@ mod tests {
             ("", false),
             ("9", false),
         ] {
-            assert_eq!(reading_alone(&format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n")), expected, "{flags:?}");
+            assert_eq!(is_read_only(&format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n")), expected, "{flags:?}");
         }
-        assert!(!reading_alone(""));
+        assert!(!is_read_only(""));
     }
 
     #[test]
-    fn a_reader_counts_and_nobody_else() {
+    fn only_a_descriptor_that_is_open_for_reading_alone_counts_as_a_reader() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(".main.stdout.fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         let held = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let fifo = Fifo::of(&held, &path).unwrap();
-        // As a monitor holds it, and as a task does.
+        // The holder's descriptors are those of a monitor and of a task.
         let open = |read, write| fs::OpenOptions::new().read(read).write(write).open(&path).unwrap();
         let mut holder =
             Command::new("sleep").arg("1000").stdin(open(true, true)).stdout(open(false, true)).spawn().unwrap();
-        let holding = attended(std::slice::from_ref(&fifo)).unwrap();
+        let holding = readers_of(std::slice::from_ref(&fifo)).unwrap();
         let mut reader = Command::new("cat").stdin(open(true, false)).stdout(Stdio::null()).spawn().unwrap();
-        let reading = attended(std::slice::from_ref(&fifo)).unwrap();
+        let reading = readers_of(std::slice::from_ref(&fifo)).unwrap();
         for child in [&mut holder, &mut reader] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        let left = attended(std::slice::from_ref(&fifo)).unwrap();
+        let left = readers_of(std::slice::from_ref(&fifo)).unwrap();
         drop(held);
         assert!(holding.is_empty(), "holding both ends is not reading");
         assert_eq!(reading, HashSet::from([fifo.id]));
-        assert!(left.is_empty(), "a reader that has ended reads no more");
+        assert!(left.is_empty(), "a reader that has ended does not count");
     }
 }

@@ -1,0 +1,50 @@
+//! The log FIFOs of containers: their readers, and what happens to output that has no reader.
+//!
+//! A container writes straight into Nomad's FIFOs; no process of ours copies its output. The monitor and the container
+//! hold both ends of each FIFO, so the death of its reader (Nomad's logmon) does not kill the container. But a FIFO
+//! without a reader fills up, and then the container blocks. So a full FIFO without a reader is *drained*: its content
+//! is discarded and counted.
+//!
+//! This module is the mechanism; it blocks, spawns nothing and sends no events. It has two users. The plugin watches
+//! the FIFOs of all its containers with one [`LogWatcher`]. While no plugin lives that does so, each monitor drains its
+//! own FIFOs (`monitor::drain`).
+//!
+//! What always holds: a FIFO is drained only after a look at the open files of all processes found no reader, and no
+//! process opened or closed the FIFO since that look began, as far as the watching process knows.
+
+mod drainer;
+mod dropped;
+mod fifo;
+mod output;
+mod reader;
+mod watcher;
+
+pub use drainer::{Drained, FifoDrainer};
+pub use dropped::DroppedBytes;
+pub use fifo::{Fifo, FileId, readers_of, waiting_bytes};
+pub(crate) use fifo::{discard, is_full};
+pub(crate) use output::{LogStream, Outputs};
+pub use reader::Action;
+pub use watcher::{Checked, LogWatcher, ReaderCheck, RemovedStream, StreamKey};
+
+/// One of a container's two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutputStream {
+    /// Standard output, and everything of a terminal.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl OutputStream {
+    /// Both streams.
+    pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
+
+    /// The name of the stream in file names and event annotations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Draining the log FIFOs while no plugin does it.
+//!
+//! While a plugin watches the container's FIFOs (`keeper.json` names it), the monitor only waits for the end of that
+//! plugin. Without one, the monitor waits until a FIFO has content. When a FIFO is full, it looks for readers among all
+//! processes; a full FIFO without a reader is drained. Dropped bytes are counted in a file, from which the next plugin
+//! reports them. Nothing is dropped unless a look at all processes just before found no reader.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    time::Timespec,
+};
+
+use crate::{
+    logs::{self, DroppedBytes, Fifo, OutputStream, Outputs},
+    process::{ProcessRecord, ProcessRef},
+    state::{LOG_WATCHER, TaskDir},
+};
+
+/// The kernel does not tell when a FIFO becomes full. So a FIFO is examined this long after it got content.
+const REST: Duration = Duration::from_secs(1);
+/// Looks at all processes may take this share of one processor at most: one part in so many.
+const SHARE: u32 = 20;
+
+/// Waits for the end of a container and drains its log FIFOs meanwhile.
+pub(super) struct LogDrain<'a> {
+    task: &'a TaskDir,
+    init: &'a ProcessRef,
+    fifos: Vec<HeldFifo<'a>>,
+    /// The plugin that watches the FIFOs, if it lives.
+    watcher: Option<ProcessRef>,
+    /// Time until the next look.
+    rest: Duration,
+}
+
+struct HeldFifo<'a> {
+    stream: OutputStream,
+    fifo: &'a Fifo,
+    held: &'a OwnedFd,
+    /// Bytes were dropped, and no reader has been seen since.
+    unread: bool,
+}
+
+impl<'a> LogDrain<'a> {
+    /// `init` is the container's first process.
+    pub fn new(task: &'a TaskDir, init: &'a ProcessRef, outputs: &'a Outputs) -> Self {
+        let held = |stream: OutputStream| {
+            let log = outputs.log(stream);
+            log.held.as_ref().map(|(fifo, held)| HeldFifo { stream, fifo, held, unread: false })
+        };
+        let fifos = OutputStream::ALL.into_iter().filter_map(held).collect();
+        Self { task, init, fifos, watcher: None, rest: REST }
+    }
+
+    /// Drains until the container has ended.
+    pub fn until_end(&mut self) -> io::Result<()> {
+        while !self.init.ended() {
+            let end = PollFd::new(&self.init.pidfd, PollFlags::IN);
+            if let Some(watcher) = &self.watcher {
+                wait(&mut [end, PollFd::new(&watcher.pidfd, PollFlags::IN)], None)?;
+            } else {
+                let filled = self.fifos.iter().map(|fifo| PollFd::new(fifo.held, PollFlags::IN));
+                wait(&mut [end].into_iter().chain(filled).collect::<Vec<_>>(), None)?;
+                self.init.wait_for(Some(self.rest))?;
+            }
+            self.look()?;
+        }
+        self.count_rest()
+    }
+
+    /// Drains until there may be room in `log`, which is full, or the container has ended.
+    pub fn until_room(&mut self, log: &OwnedFd) -> io::Result<()> {
+        let end = PollFd::new(&self.init.pidfd, PollFlags::IN);
+        let room = PollFd::new(log, PollFlags::OUT);
+        let happened = match &self.watcher {
+            Some(watcher) => wait(&mut [end, room, PollFd::new(&watcher.pidfd, PollFlags::IN)], None)?,
+            None => wait(&mut [end, room], Some(self.rest))?,
+        };
+        if self.watcher.is_some() || !happened { self.look() } else { Ok(()) }
+    }
+
+    /// Drains full FIFOs without a reader, unless a plugin watches them.
+    fn look(&mut self) -> io::Result<()> {
+        self.rest = REST;
+        if let Some(watcher) = self.watcher.take() {
+            self.watcher = (!watcher.ended()).then_some(watcher);
+            return Ok(());
+        }
+        self.watcher = self.find_watcher()?;
+        if self.watcher.is_some() {
+            self.fifos.iter_mut().for_each(|fifo| fifo.unread = false);
+            return Ok(());
+        }
+        let (mut looked, mut drained) = (Duration::ZERO, false);
+        for fifo in &mut self.fifos {
+            if !logs::is_full(fifo.held)? {
+                continue;
+            }
+            let begun = Instant::now();
+            fifo.unread = fifo.has_no_reader()?;
+            looked += begun.elapsed();
+            if fifo.unread {
+                drained = true;
+                let dropped = logs::discard(fifo.held, &File::options().write(true).open("/dev/null")?)?;
+                DroppedBytes::open(&self.task.dropped(fifo.stream))?.add(dropped)?;
+            }
+        }
+        self.rest = rest_after(looked, drained);
+        Ok(())
+    }
+
+    /// The plugin that watches the FIFOs, if it lives.
+    fn find_watcher(&self) -> io::Result<Option<ProcessRef>> {
+        let record: Option<ProcessRecord> = self.task.read(LOG_WATCHER).map_err(io::Error::other)?;
+        Ok(record.map(|record| ProcessRef::find(&record)).transpose()?.flatten())
+    }
+
+    /// Counts what is left in a FIFO without a reader: it is lost when the monitor ends.
+    fn count_rest(&self) -> io::Result<()> {
+        for fifo in self.fifos.iter().filter(|fifo| fifo.unread) {
+            if fifo.has_no_reader()? {
+                DroppedBytes::open(&self.task.dropped(fifo.stream))?.add(logs::waiting_bytes(fifo.held)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HeldFifo<'_> {
+    fn has_no_reader(&self) -> io::Result<bool> {
+        Ok(logs::readers_of(std::slice::from_ref(self.fifo))?.is_empty())
+    }
+}
+
+/// The rest after looks that took `looked` in all. Where a FIFO was drained the task writes on, so the next look comes
+/// sooner.
+fn rest_after(looked: Duration, drained: bool) -> Duration {
+    let within_share = looked * SHARE;
+    if drained { within_share } else { within_share.max(REST) }
+}
+
+/// Waits for one of the descriptors; whether one became ready before the limit.
+pub(super) fn wait(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
+    let limit = limit.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
+    match poll(awaited, limit.as_ref()) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_take_at_most_their_share_of_a_processor() {
+        let millis = Duration::from_millis;
+        for (looked, drained, expected) in [
+            (millis(1), true, millis(20)),
+            (millis(200), true, millis(4000)),
+            (millis(1), false, REST),
+            (millis(200), false, millis(4000)),
+            (Duration::ZERO, false, REST),
+        ] {
+            assert_eq!(rest_after(looked, drained), expected, "{looked:?} {drained}");
+        }
+    }
+}
