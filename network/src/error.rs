@@ -1,26 +1,18 @@
 //! What can go wrong, in words for the person who reads the task's events.
 
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
+
+use host::{IoError, record::RecordError};
 
 /// Why a container's network could not be made or taken down.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// The operating system refused something.
-    #[error("{action}: {source}")]
-    Io {
-        /// What was tried.
-        action: String,
-        /// The refusal.
-        source: io::Error,
-    },
-    /// A record of ours cannot be read.
-    #[error("{path}: not a record of this version: {problem}")]
-    Record {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    /// The operating system refused an action.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The record of a network cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// Programs that the network needs are not installed.
     #[error(
         "this node cannot give tasks a network of their own: {} not found (CNI plugins are looked for in {directories}). Install \
@@ -76,17 +68,6 @@ pub enum NetworkError {
 impl NetworkError {
     /// Whether the same may succeed later on this node.
     pub fn recoverable(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::Exhausted { .. } | Self::Plugin { .. })
-    }
-}
-
-/// Adds what was tried to an error of the operating system.
-pub(crate) trait Context<T> {
-    fn context(self, action: impl FnOnce() -> String) -> Result<T, NetworkError>;
-}
-
-impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
-    fn context(self, action: impl FnOnce() -> String) -> Result<T, NetworkError> {
-        self.map_err(|source| NetworkError::Io { action: action(), source: source.into() })
+        matches!(self, Self::Io(_) | Self::Record(RecordError::Io(_)) | Self::Exhausted { .. } | Self::Plugin { .. })
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn pin(file: &Path) -> io::Result<()> {
     thread::scope(|scope| {
         let made = scope.spawn(|| -> io::Result<()> {
             sys::leave_network()?;
-            sys::loopback_up()?;
+            host::sys::loopback_up()?;
             Ok(mount_bind("/proc/thread-self/ns/net", file)?)
         });
         made.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes namespaces panicked")))

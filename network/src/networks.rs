@@ -9,12 +9,13 @@ use std::{
     thread::available_parallelism,
 };
 
+use host::Context;
 use serde_json::Value;
 
 use crate::{
     admin,
     conflist::Conflist,
-    error::{Context, NetworkError},
+    error::NetworkError,
     gate::{Gate, Turn},
     namespace,
     plugin::{Call, Verb, find, find_in_system},
@@ -233,13 +234,15 @@ impl Networks {
         }
         failpoint::at("destroy-before-namespace");
         let namespace = directory.namespace();
-        namespace::unpin(&namespace).context(|| format!("removing the network namespace {}", namespace.display()))
+        namespace::unpin(&namespace).context(|| format!("removing the network namespace {}", namespace.display()))?;
+        Ok(())
     }
 }
 
 fn remove(directory: Directory, path: &Path) -> Result<(), NetworkError> {
     failpoint::at("destroy-before-network-record");
-    directory.remove().context(|| format!("removing {}", path.display()))
+    directory.remove().context(|| format!("removing {}", path.display()))?;
+    Ok(())
 }
 
 fn call(directory: &Directory, record: &Record, index: usize, verb: Verb) -> Result<Value, NetworkError> {

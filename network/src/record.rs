@@ -5,19 +5,22 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, ErrorKind, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    io::{self, ErrorKind},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
-use rustix::{fs::FlockOperation, io::retry_on_intr};
+use host::{
+    Context,
+    durable::{self, Durability},
+    lock::{Locked, Wait, lock},
+    record,
+};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{
-    conflist::Conflist,
-    error::{Context, NetworkError},
-};
+use crate::{conflist::Conflist, error::NetworkError};
 
 /// The version of records that this build writes; it rises when an older build would misread one.
 const VERSION: u32 = 1;
@@ -32,7 +35,6 @@ pub(crate) const NAMESPACE: &str = "netns";
 /// then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    version: u32,
     /// The container as plugins know it.
     pub container: String,
     /// The interface in the container.
@@ -52,7 +54,7 @@ pub(crate) struct Record {
 impl Record {
     pub fn new(container: String, network: Conflist, asked: Map<String, Value>, directories: Vec<PathBuf>) -> Self {
         let interface = "eth0".to_owned();
-        Self { version: VERSION, container, interface, network, asked, directories, called: 0, result: None }
+        Self { container, interface, network, asked, directories, called: 0, result: None }
     }
 }
 
@@ -82,23 +84,11 @@ impl Directory {
 
     fn lock(path: &Path) -> io::Result<Option<Self>> {
         let file = path.join(LOG);
-        loop {
-            let mut options = OpenOptions::new();
-            let options = options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-            let log = match options.open(&file) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                log => log?,
-            };
-            retry_on_intr(|| rustix::fs::flock(&log, FlockOperation::LockExclusive))?;
-            let locked = log.metadata()?;
-            match fs::symlink_metadata(&file) {
-                Ok(now) if (now.dev(), now.ino()) == (locked.dev(), locked.ino()) => {
-                    return Ok(Some(Self { path: path.to_owned(), log }));
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error),
-            }
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        match lock(&file, Wait::Forever, false, || options.open(&file))? {
+            Locked::Held(log) => Ok(Some(Self { path: path.to_owned(), log })),
+            Locked::Missing | Locked::Busy => Ok(None),
         }
     }
 
@@ -114,37 +104,18 @@ impl Directory {
 
     /// The record; `None` when there is none.
     pub fn read(&self) -> Result<Option<Record>, NetworkError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        let path = self.path.join(RECORD);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).context(|| format!("reading {}", path.display())),
-        };
-        let unreadable = |problem: String| NetworkError::Record { path: path.clone(), problem };
-        let Version { version } = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
-        if version > VERSION {
-            let problem =
-                format!("it has version {version}, this build reads up to {VERSION}: a newer oci-rs wrote it");
-            return Err(unreadable(problem));
-        }
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| unreadable(error.to_string()))
+        Ok(record::read(VERSION, &self.path.join(RECORD))?)
     }
 
     /// Writes the record so that it is there completely or not at all, and lasts.
     pub fn commit(&self, record: &Record) -> Result<(), NetworkError> {
-        let write = || -> io::Result<()> {
-            let temporary = self.path.join(format!("{RECORD}.tmp"));
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(&serde_json::to_vec(record)?)?;
-            file.sync_all()?;
-            fs::rename(&temporary, self.path.join(RECORD))?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().context(|| format!("writing {}", self.path.join(RECORD).display()))
+        let path = self.path.join(RECORD);
+        let temporary = self.path.join(format!("{RECORD}.tmp"));
+        let written = record::encode(VERSION, record).and_then(|bytes| {
+            durable::write(&path, &temporary, &bytes, Durability::Now, |_| {})?;
+            Ok(())
+        });
+        Ok(written.context(|| format!("writing {}", path.display()))?)
     }
 
     /// Removes the directory, the lock last. The namespace must be gone.
