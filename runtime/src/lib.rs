@@ -21,7 +21,6 @@ mod prelink;
 mod process;
 mod rootfs;
 mod runtime;
-mod seccomp;
 mod spec;
 mod state;
 mod sys;

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::seccomp::{InvalidProfile, SeccompProfile};
+pub use ::seccomp::{InvalidProfile, SeccompProfile};
 
 /// The name of a container: of its directories, and of the container in libcontainer.
 ///

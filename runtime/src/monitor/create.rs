@@ -28,7 +28,6 @@ use crate::{
         EmptyMounts, HeldNetwork, HostMounts, Layers, Root, View, Writable, hide_from_engine, make_binds, make_volume,
         tree_of_groups,
     },
-    seccomp,
     spec::{
         self, CapabilityMask, Facts, GROUPS, GroupsView, HostDevice, Sources, SpecError, below_virtual, file_source,
         host_devices, libcontainer_spec::Spec,
@@ -384,8 +383,8 @@ fn filter(plan: &ContainerPlan, bounding: CapabilityMask) -> Result<Option<Vec<u
     let program = match &plan.security.seccomp {
         Seccomp::Unconfined => return Ok(None),
         Seccomp::Default if plan.security.privileged => return Ok(None),
-        Seccomp::Default => seccomp::program(&names),
-        Seccomp::Profile(profile) => seccomp::program_of(profile, &names, kernel_version()),
+        Seccomp::Default => seccomp::default_program(&names),
+        Seccomp::Profile(profile) => seccomp::custom_program(profile, &names, kernel_version()),
     };
     program.map(Some).map_err(|error| StartError::invalid(error.to_string()))
 }

@@ -1,8 +1,10 @@
-//! The system call filter in the words of the OCI spec, for runtimes other than ours.
+//! The `seccomp` section of the OCI spec, for other runtimes than ours.
 //!
-//! Means what our own filter means, apart from calls that the profile does not name: ours says ENOSYS for those that are younger
-//! than it, and so do other runtimes, by a table of their own. A library between them and the kernel compares whole 64-bit arguments, so
-//! where the kernel looks at 32 bits, so do these rules, with a mask.
+//! It has the meaning of our own filter, with one exception: for system calls newer than its table, our filter returns
+//! ENOSYS; other runtimes do the same with tables of their own. Other runtimes use libseccomp, which compares whole 64-bit
+//! arguments. Where the kernel uses only 32 bits of an argument, the rules here have a mask.
+
+use ::seccomp::{Arch, ArgumentRule, Permission, SeccompError, SeccompProfile, default_profile, resolve};
 
 use super::{
     SpecError,
@@ -11,19 +13,18 @@ use super::{
         LinuxSeccompBuilder, LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
     },
 };
-use crate::seccomp::{Arch, Rule, SeccompError, SeccompProfile, Verdict, profile, resolve};
 
-/// Address families are numbered below this (`AF_MAX` with room to grow).
+/// Address families have numbers below this (`AF_MAX`, with a reserve for later ones).
 const FAMILIES: u32 = 64;
 
-/// A profile of somebody else's, as far as it is meant for such a container.
+/// The rules of a custom profile that apply to a container with these capabilities.
 pub(super) fn of_profile(
     profile: &SeccompProfile,
     capabilities: &[String],
     kernel: (u32, u32),
 ) -> Result<LinuxSeccomp, SpecError> {
     let resolved = resolve(profile, capabilities, kernel).map_err(|error| SpecError::Oci(error.to_string()))?;
-    serde_json::from_value(resolved.oci()).map_err(|error| SpecError::Oci(error.to_string()))
+    serde_json::from_value(resolved.to_oci()).map_err(|error| SpecError::Oci(error.to_string()))
 }
 
 /// The default filter of a container with these capabilities.
@@ -38,19 +39,19 @@ pub(super) fn seccomp(capabilities: &[String]) -> Result<LinuxSeccomp, SpecError
             Arch::Aarch64 => OciArch::ScmpArchAarch64,
         })
         .collect();
-    let calls = profile(capabilities);
-    let names = |wanted: &Verdict| -> Vec<String> {
-        calls.iter().filter(|(_, verdict)| *verdict == wanted).map(|(name, _)| (*name).to_owned()).collect()
+    let permissions = default_profile(capabilities);
+    let names = |wanted: &Permission| -> Vec<String> {
+        permissions.iter().filter(|(_, permission)| *permission == wanted).map(|(name, _)| (*name).to_owned()).collect()
     };
-    let mut syscalls = vec![call(names(&Verdict::Allow), LinuxSeccompAction::ScmpActAllow, None, None)?];
-    for (name, verdict) in &calls {
-        match verdict {
-            Verdict::Allow | Verdict::Errno(libc::EPERM) => {}
-            Verdict::Errno(errno) => {
+    let mut syscalls = vec![call(names(&Permission::Allow), LinuxSeccompAction::ScmpActAllow, None, None)?];
+    for (name, permission) in &permissions {
+        match permission {
+            Permission::Allow | Permission::Errno(libc::EPERM) => {}
+            Permission::Errno(errno) => {
                 let name = vec![(*name).to_owned()];
                 syscalls.push(call(name, LinuxSeccompAction::ScmpActErrno, None, Some(errno.unsigned_abs()))?);
             }
-            Verdict::Rules(rules) => {
+            Permission::AllowIf(rules) => {
                 for (mask, value) in rules.iter().flat_map(masked) {
                     let name = vec![(*name).to_owned()];
                     let argument = argument(mask, value)?;
@@ -67,12 +68,14 @@ pub(super) fn seccomp(capabilities: &[String]) -> Result<LinuxSeccomp, SpecError
         .build()?)
 }
 
-/// Masks and values, one of which must be what the first argument is.
-fn masked(rule: &Rule) -> Vec<(u32, u32)> {
+/// Pairs of mask and value. The rule matches if the first argument, masked, equals one of the values.
+fn masked(rule: &ArgumentRule) -> Vec<(u32, u32)> {
     match rule {
-        Rule::Is(value) => vec![(u32::MAX, *value)],
-        Rule::IsNone(values) => (0..FAMILIES).filter(|one| !values.contains(one)).map(|one| (u32::MAX, one)).collect(),
-        Rule::Without(bits) => vec![(*bits, 0)],
+        ArgumentRule::Equals(value) => vec![(u32::MAX, *value)],
+        ArgumentRule::NoneOf(values) => {
+            (0..FAMILIES).filter(|one| !values.contains(one)).map(|one| (u32::MAX, one)).collect()
+        }
+        ArgumentRule::BitsClear(bits) => vec![(*bits, 0)],
     }
 }
 

@@ -1,49 +1,26 @@
-//! Profiles of somebody else's, in docker's JSON format: the runtime specification's `seccomp` with conditions for rules.
+//! Custom profiles in docker's JSON format: the `seccomp` section of the OCI runtime specification, plus conditions on
+//! rules.
 //!
-//! Rules mean what they mean there. Those whose conditions (`includes`, `excludes`) do not fit the container, the machine or the kernel are
-//! left out. A rule without arguments decides for its calls whatever rules with arguments say; among these the first that holds decides.
-//! Names of calls that the machine does not have are skipped. Calls that are younger than any we know by name are answered with
-//! ENOSYS where the profile would have them fail with another errno, because programs take only that for a reason to do without.
+//! Rules have the meaning that docker gives them:
+//!
+//! - A rule applies only if its conditions (`includes`, `excludes`) match the container, the machine and the kernel.
+//! - A rule without arguments overrides the rules with arguments for the same system call.
+//! - Among the rules with arguments, the first one that matches decides.
+//! - Names of system calls that the machine does not have are ignored.
+//! - System calls newer than the table of known ones fail with ENOSYS if the default action is an errno, because
+//!   programs fall back to an older system call only after ENOSYS.
 
 use std::collections::BTreeMap;
 
 use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Arch, SeccompError,
-    compile::{Answer, Answers, errno},
-    numbers::number,
+use crate::{
+    arch::Arch,
+    compile::{Action, Policy, errno},
+    error::{InvalidProfile, SeccompError},
+    syscalls::number,
 };
-
-/// A profile that cannot become a filter.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidProfile {
-    /// It is not of docker's format.
-    #[error("{0}")]
-    Json(String),
-    /// An action that is none, or that needs a process which decides.
-    #[error("action {0:?} is not supported")]
-    Action(String),
-    /// Flags change how the filter is loaded.
-    #[error("flags are not supported")]
-    Flags,
-    /// Both ways to list architectures at once.
-    #[error("architectures and archMap exclude each other")]
-    Architectures,
-    /// A rule without the name of a call, or with both forms of it.
-    #[error("a rule needs either names or a name")]
-    Names,
-    /// System calls have six arguments.
-    #[error("a rule for {0} looks at argument {1}, and there are six, counted from 0")]
-    Argument(String, u32),
-    /// Not of the form `4.8`.
-    #[error("minKernel {0:?} is no version of a kernel, as in \"4.8\"")]
-    Kernel(String),
-    /// Two rules without arguments say different things.
-    #[error("two rules for {0} contradict each other")]
-    Contradiction(String),
-}
 
 /// A profile in docker's format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +52,7 @@ struct ArchMap {
 struct Syscall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     names: Option<Vec<String>>,
-    /// The older form.
+    /// The older form of `names`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     action: String,
@@ -83,7 +60,7 @@ struct Syscall {
     errno_ret: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     args: Option<Vec<Arg>>,
-    /// For people.
+    /// A remark for human readers.
     #[serde(default, skip_serializing)]
     comment: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +93,7 @@ enum Operator {
     Ge,
     #[serde(rename = "SCMP_CMP_GT")]
     Gt,
-    /// `value` is the mask, `value_two` what is left.
+    /// `value` is the mask, `value_two` the expected result.
     #[serde(rename = "SCMP_CMP_MASKED_EQ")]
     MaskedEq,
 }
@@ -132,29 +109,30 @@ struct Conditions {
     min_kernel: Option<String>,
 }
 
-/// What is left of a profile for one container, and what the specification calls it.
+/// The rules of a profile that apply to one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Resolved<'a> {
-    pub(super) architectures: Vec<Arch>,
+pub struct ResolvedProfile<'a> {
+    architectures: Vec<Arch>,
     profile: &'a SeccompProfile,
     rules: Vec<&'a Syscall>,
 }
 
 impl SeccompProfile {
-    /// Reads a profile and checks all that does not depend on a container.
+    /// Parses a profile and checks everything that does not depend on a container.
     pub fn from_json(text: &[u8]) -> Result<Self, InvalidProfile> {
         let profile: Self = serde_json::from_slice(text)
             .map_err(|error| InvalidProfile::Json(format!("is not of docker's format: {error}")))?;
-        action(&profile.default_action, profile.default_errno_ret)?;
+        return_value(&profile.default_action, profile.default_errno_ret)?;
         if profile.flags.iter().flatten().next().is_some() {
             return Err(InvalidProfile::Flags);
         }
-        let listed = |list: usize| list > 0;
-        if listed(profile.architectures.iter().flatten().count()) && listed(profile.arch_map.iter().flatten().count()) {
+        let has_architectures = profile.architectures.iter().flatten().next().is_some();
+        let has_arch_map = profile.arch_map.iter().flatten().next().is_some();
+        if has_architectures && has_arch_map {
             return Err(InvalidProfile::Architectures);
         }
         for rule in profile.syscalls.iter().flatten() {
-            action(&rule.action, rule.errno_ret)?;
+            return_value(&rule.action, rule.errno_ret)?;
             let names = rule.names()?;
             if let Some(wrong) = rule.args.iter().flatten().find(|arg| arg.index > 5) {
                 return Err(InvalidProfile::Argument(names.join(", "), wrong.index));
@@ -166,30 +144,35 @@ impl SeccompProfile {
         Ok(profile)
     }
 
-    /// Leaves out what is not meant for such a container.
-    pub(super) fn resolve(
+    /// Selects the rules that apply to a container with these capabilities on this machine and kernel.
+    pub(crate) fn resolve(
         &self,
         machine: Arch,
         capabilities: &[String],
         kernel: (u32, u32),
-    ) -> Result<Resolved<'_>, InvalidProfile> {
+    ) -> Result<ResolvedProfile<'_>, InvalidProfile> {
         let mut rules = Vec::new();
         for rule in self.syscalls.iter().flatten() {
-            let included = rule.includes.as_ref().map_or(Ok(true), |all| all.hold(machine, capabilities, kernel))?;
-            let excluded =
-                rule.excludes.as_ref().map_or(Ok(false), |any| any.one_holds(machine, capabilities, kernel))?;
+            let included = rule
+                .includes
+                .as_ref()
+                .map_or(Ok(true), |conditions| conditions.all_hold(machine, capabilities, kernel))?;
+            let excluded = rule
+                .excludes
+                .as_ref()
+                .map_or(Ok(false), |conditions| conditions.any_holds(machine, capabilities, kernel))?;
             if included && !excluded {
                 rules.push(rule);
             }
         }
-        Ok(Resolved { architectures: self.machines(machine), profile: self, rules })
+        Ok(ResolvedProfile { architectures: self.architectures_on(machine), profile: self, rules })
     }
 
-    /// The machine's own architecture, and what else of its family the profile lists.
-    fn machines(&self, machine: Arch) -> Vec<Arch> {
+    /// The architecture of the machine, and the other ones of its family that the profile lists.
+    fn architectures_on(&self, machine: Arch) -> Vec<Arch> {
         let mapped = self.arch_map.iter().flatten().filter(|entry| entry.architecture == machine.oci_name());
-        let below = mapped.flat_map(|entry| entry.sub_architectures.iter().flatten());
-        let listed: Vec<&String> = self.architectures.iter().flatten().chain(below).collect();
+        let sub_architectures = mapped.flat_map(|entry| entry.sub_architectures.iter().flatten());
+        let listed: Vec<&String> = self.architectures.iter().flatten().chain(sub_architectures).collect();
         let wanted = |arch: &Arch| *arch == machine || listed.iter().any(|name| *name == arch.oci_name());
         machine.family().iter().copied().filter(wanted).collect()
     }
@@ -202,14 +185,14 @@ impl Syscall {
         if both || names.is_empty() { Err(InvalidProfile::Names) } else { Ok(names) }
     }
 
-    /// The conditions of which one set must hold; none at all is always.
-    fn rules(&self) -> Result<Vec<SeccompRule>, SeccompError> {
+    /// The rules on arguments, of which one must match. An empty list matches always.
+    fn argument_rules(&self) -> Result<Vec<SeccompRule>, SeccompError> {
         let args: Vec<&Arg> = self.args.iter().flatten().collect();
-        let twice = args.iter().any(|arg| args.iter().filter(|other| other.index == arg.index).count() > 1);
-        // Several conditions on one argument are alternatives, as they were before a rule could hold more than one.
+        let repeated = args.iter().any(|arg| args.iter().filter(|other| other.index == arg.index).count() > 1);
+        // Several conditions on the same argument are alternatives, as in runc.
         let sets: Vec<Vec<&Arg>> = match args.is_empty() {
             true => Vec::new(),
-            false if twice => args.into_iter().map(|arg| vec![arg]).collect(),
+            false if repeated => args.into_iter().map(|arg| vec![arg]).collect(),
             false => vec![args],
         };
         let rule = |set: Vec<&Arg>| {
@@ -231,7 +214,7 @@ impl Arg {
             Operator::Gt => (SeccompCmpOp::Gt, self.value),
             Operator::MaskedEq => (SeccompCmpOp::MaskedEq(self.value), self.value_two),
         };
-        // Checked to be below six.
+        // `from_json` has checked that it is at most 5.
         let index = u8::try_from(self.index).unwrap_or(u8::MAX);
         Ok(SeccompCondition::new(index, SeccompCmpArgLen::Qword, op, value)?)
     }
@@ -247,53 +230,58 @@ impl Conditions {
         }
     }
 
-    /// Whether all of them hold.
-    fn hold(&self, machine: Arch, capabilities: &[String], kernel: (u32, u32)) -> Result<bool, InvalidProfile> {
+    /// Whether all conditions hold.
+    fn all_hold(&self, machine: Arch, capabilities: &[String], kernel: (u32, u32)) -> Result<bool, InvalidProfile> {
         let mut arches = self.arches.iter().flatten().peekable();
         let arch = arches.peek().is_none() || arches.any(|name| name == machine.go_name());
         let caps = self.caps.iter().flatten().all(|name| capabilities.contains(name));
         Ok(arch && caps && self.min_kernel()?.is_none_or(|least| kernel >= least))
     }
 
-    /// Whether any of them holds.
-    fn one_holds(&self, machine: Arch, capabilities: &[String], kernel: (u32, u32)) -> Result<bool, InvalidProfile> {
+    /// Whether at least one condition holds.
+    fn any_holds(&self, machine: Arch, capabilities: &[String], kernel: (u32, u32)) -> Result<bool, InvalidProfile> {
         let arch = self.arches.iter().flatten().any(|name| name == machine.go_name());
         let caps = self.caps.iter().flatten().any(|name| capabilities.contains(name));
         Ok(arch || caps || self.min_kernel()?.is_some_and(|least| kernel >= least))
     }
 }
 
-impl Resolved<'_> {
-    /// What the filter says to every call.
-    pub(super) fn answers(&self) -> Result<Answers<'_>, SeccompError> {
-        let default = action(&self.profile.default_action, self.profile.default_errno_ret)?;
+impl ResolvedProfile<'_> {
+    /// The architectures that the profile covers.
+    pub(crate) fn architectures(&self) -> &[Arch] {
+        &self.architectures
+    }
+
+    /// The actions of the filter for all system calls.
+    pub(crate) fn policy(&self) -> Result<Policy<'_>, SeccompError> {
+        let default = return_value(&self.profile.default_action, self.profile.default_errno_ret)?;
         let mut always: BTreeMap<&str, u32> = BTreeMap::new();
         let mut cases: BTreeMap<&str, Vec<(SeccompRule, u32)>> = BTreeMap::new();
         for rule in &self.rules {
-            let answer = action(&rule.action, rule.errno_ret)?;
-            let rules = rule.rules()?;
-            for name in rule.names()?.into_iter().filter(|name| self.has(name)) {
+            let action = return_value(&rule.action, rule.errno_ret)?;
+            let rules = rule.argument_rules()?;
+            for name in rule.names()?.into_iter().filter(|name| self.has_syscall(name)) {
                 if !rules.is_empty() {
-                    cases.entry(name).or_default().extend(rules.iter().cloned().map(|rule| (rule, answer)));
-                } else if always.insert(name, answer).is_some_and(|earlier| earlier != answer) {
+                    cases.entry(name).or_default().extend(rules.iter().cloned().map(|rule| (rule, action)));
+                } else if always.insert(name, action).is_some_and(|earlier| earlier != action) {
                     return Err(InvalidProfile::Contradiction(name.to_owned()).into());
                 }
             }
         }
-        let mut by_name: BTreeMap<&str, Answer> =
-            cases.into_iter().map(|(name, cases)| (name, Answer::Cases(cases, default))).collect();
-        by_name.extend(always.into_iter().map(|(name, answer)| (name, Answer::Always(answer))));
+        let mut by_name: BTreeMap<&str, Action> =
+            cases.into_iter().map(|(name, cases)| (name, Action::Conditional(cases, default))).collect();
+        by_name.extend(always.into_iter().map(|(name, action)| (name, Action::Always(action))));
         let fails = default & !libc::SECCOMP_RET_DATA == libc::SECCOMP_RET_ERRNO;
-        let younger = if fails { errno(libc::ENOSYS.unsigned_abs()) } else { default };
-        Ok(Answers { by_name, others: default, younger, all_known: true })
+        let newer = if fails { errno(libc::ENOSYS.unsigned_abs()) } else { default };
+        Ok(Policy { by_name, default, newer, table_is_known: true })
     }
 
-    fn has(&self, name: &str) -> bool {
+    fn has_syscall(&self, name: &str) -> bool {
         self.architectures.iter().any(|arch| number(*arch, name).is_some())
     }
 
-    /// The same in the words of the runtime specification, which knows no conditions.
-    pub(crate) fn oci(&self) -> serde_json::Value {
+    /// The `seccomp` section of an OCI spec with the same meaning. The OCI format has no conditions.
+    pub fn to_oci(&self) -> serde_json::Value {
         let rule = |rule: &&Syscall| {
             serde_json::json!({
                 "names": rule.names().unwrap_or_default(),
@@ -311,8 +299,8 @@ impl Resolved<'_> {
     }
 }
 
-/// An action in the kernel's words.
-fn action(name: &str, errno_ret: Option<u32>) -> Result<u32, InvalidProfile> {
+/// The return value of a filter (`SECCOMP_RET_…`) for an action of a profile.
+fn return_value(name: &str, errno_ret: Option<u32>) -> Result<u32, InvalidProfile> {
     let data = errno_ret.unwrap_or(libc::EPERM.unsigned_abs());
     Ok(match name {
         "SCMP_ACT_ALLOW" => libc::SECCOMP_RET_ALLOW,

@@ -1,8 +1,8 @@
-//! The table of system calls, dead ones included. What Linux got after 6.13 has no name here.
+//! The table of system calls up to Linux 6.13, obsolete ones included.
 
-/// Name, then the number on x86_64, i386 and aarch64; -1 where there is no such call. In the order of the names.
+/// Name, then the number on x86_64, i386 and aarch64; -1 where there is no such call. Sorted by name.
 #[rustfmt::skip]
-pub(super) const CALLS: &[(&str, i16, i16, i16)] = &[
+pub(super) const SYSCALLS: &[(&str, i16, i16, i16)] = &[
     ("_llseek", -1, 140, -1),
     ("_newselect", -1, 142, -1),
     ("_sysctl", 156, 149, -1),

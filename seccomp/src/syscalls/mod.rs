@@ -1,14 +1,15 @@
-//! System calls by name: their numbers on the machines that we know, as the kernel's headers for user space have them.
+//! System calls by name, with their numbers on each architecture. The numbers are those of the kernel's user-space
+//! headers.
 
-mod calls;
+mod table;
 
-use self::calls::CALLS;
-use super::Arch;
+use self::table::SYSCALLS;
+use crate::arch::Arch;
 
-/// The number of a system call; `None` when the machine has none of that name.
-pub(super) fn number(arch: Arch, name: &str) -> Option<u32> {
-    let found = CALLS.binary_search_by(|(known, ..)| (*known).cmp(name)).ok()?;
-    let (_, x86_64, i386, aarch64) = CALLS[found];
+/// The number of a system call; `None` when the architecture has no system call of that name.
+pub(crate) fn number(arch: Arch, name: &str) -> Option<u32> {
+    let found = SYSCALLS.binary_search_by(|(known, ..)| (*known).cmp(name)).ok()?;
+    let (_, x86_64, i386, aarch64) = SYSCALLS[found];
     let number = match arch {
         Arch::X86_64 => x86_64,
         Arch::I386 => i386,
@@ -17,9 +18,9 @@ pub(super) fn number(arch: Arch, name: &str) -> Option<u32> {
     u32::try_from(number).ok()
 }
 
-/// The number of the youngest system call that has a name here.
-pub(super) fn last(arch: Arch) -> u32 {
-    CALLS.iter().filter_map(|(name, ..)| number(arch, name)).max().unwrap_or(0)
+/// The highest number in the table.
+pub(crate) fn newest_number(arch: Arch) -> u32 {
+    SYSCALLS.iter().filter_map(|(name, ..)| number(arch, name)).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -27,10 +28,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_in_order_and_numbers_occur_once() {
-        assert!(CALLS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    fn names_are_sorted_and_numbers_are_unique() {
+        assert!(SYSCALLS.windows(2).all(|pair| pair[0].0 < pair[1].0));
         for arch in [Arch::X86_64, Arch::I386, Arch::Aarch64] {
-            let mut numbers: Vec<_> = CALLS.iter().filter_map(|(name, ..)| Some((number(arch, name)?, name))).collect();
+            let mut numbers: Vec<_> =
+                SYSCALLS.iter().filter_map(|(name, ..)| Some((number(arch, name)?, name))).collect();
             numbers.sort();
             for pair in numbers.windows(2) {
                 assert_ne!(pair[0].0, pair[1].0, "{arch:?}: {pair:?}");
@@ -40,7 +42,7 @@ mod tests {
 
     #[test]
     fn numbers_agree_with_the_c_library() {
-        let native = Arch::native().expect("a machine that we know");
+        let native = Arch::native().expect("a known architecture");
         let some = [
             ("read", libc::SYS_read),
             ("clone", libc::SYS_clone),

@@ -1,7 +1,9 @@
+//! Tests of custom profiles, by the programs that they are compiled to.
+
 use serde_json::{Value as Json, json};
 
-use super::{super::tests::run, *};
-use crate::seccomp::{checked, compile::compile};
+use super::*;
+use crate::{custom_instructions, tests::run};
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KERNEL: (u32, u32) = (6, 1);
@@ -14,14 +16,14 @@ fn read(profile: Json) -> Result<SeccompProfile, InvalidProfile> {
     SeccompProfile::from_json(profile.to_string().as_bytes())
 }
 
-/// What the filter of a profile says to a call.
-fn answer(profile: &Json, arch: Arch, capabilities: &[&str], name: &str, args: [u64; 6]) -> u32 {
+/// The return value of the filter of a profile for a system call.
+fn filtered(profile: &Json, arch: Arch, capabilities: &[&str], name: &str, args: [u64; 6]) -> u32 {
     let profile = read(profile.clone()).expect("a profile");
     let capabilities: Vec<String> = capabilities.iter().map(|&name| name.to_owned()).collect();
     let machine = if arch == Arch::I386 { Arch::X86_64 } else { arch };
     let resolved = profile.resolve(machine, &capabilities, KERNEL).expect("resolved");
-    let program = checked(compile(&resolved.architectures, &resolved.answers().expect("answers"))).expect("a program");
-    run(&program, arch.audit_value(), number(arch, name).expect("a call of this machine"), args)
+    let program = custom_instructions(&resolved).expect("a program");
+    run(&program, arch.audit_value(), number(arch, name).expect("a system call of this architecture"), args)
 }
 
 fn first(value: u64) -> [u64; 6] {
@@ -29,7 +31,7 @@ fn first(value: u64) -> [u64; 6] {
 }
 
 #[test]
-fn names_actions_and_the_default() {
+fn the_filter_follows_names_actions_and_the_default_action() {
     let mut profile = json!({
         "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 13,
         "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
@@ -48,17 +50,17 @@ fn names_actions_and_the_default() {
             ("open", errno(13)),
             ("io_uring_setup", errno(13)),
         ] {
-            assert_eq!(answer(&profile, arch, &[], name, [0; 6]), expected, "{arch:?} {name}");
+            assert_eq!(filtered(&profile, arch, &[], name, [0; 6]), expected, "{arch:?} {name}");
         }
     }
-    // An architecture that is not listed is killed.
+    // Processes of an architecture that is not listed are killed.
     profile["architectures"] = json!(["SCMP_ARCH_X86_64"]);
     let killed = libc::SECCOMP_RET_KILL_PROCESS;
-    assert_eq!(answer(&profile, Arch::I386, &[], "read", [0; 6]), killed);
+    assert_eq!(filtered(&profile, Arch::I386, &[], "read", [0; 6]), killed);
 }
 
 #[test]
-fn arguments_of_all_operators() {
+fn every_operator_compares_arguments() {
     let with = |op: &str, value: u64, two: u64| {
         json!({ "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
             { "names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": [
@@ -80,7 +82,7 @@ fn arguments_of_all_operators() {
         for (values, expected) in [(holds, ALLOW), (fails, eperm())] {
             for value in values {
                 assert_eq!(
-                    answer(&profile, Arch::X86_64, &[], "socket", [0, value, 0, 0, 0, 0]),
+                    filtered(&profile, Arch::X86_64, &[], "socket", [0, value, 0, 0, 0, 0]),
                     expected,
                     "{op} {value:#x}"
                 );
@@ -90,7 +92,7 @@ fn arguments_of_all_operators() {
 }
 
 #[test]
-fn several_arguments_must_all_hold_and_conditions_on_one_are_alternatives() {
+fn conditions_on_several_arguments_must_all_hold_and_those_on_one_are_alternatives() {
     let profile = json!({ "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
         { "names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": [
             { "index": 0, "value": 1, "op": "SCMP_CMP_EQ" }, { "index": 1, "value": 2, "op": "SCMP_CMP_EQ" },
@@ -103,16 +105,16 @@ fn several_arguments_must_all_hold_and_conditions_on_one_are_alternatives() {
         ] },
         { "names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [{ "index": 0, "value": 3, "op": "SCMP_CMP_LT" }] },
     ] });
-    let say = |name: &str, args| answer(&profile, Arch::Aarch64, &[], name, args);
-    assert_eq!(say("socket", [1, 2, 0, 0, 0, 0]), ALLOW);
-    assert_eq!(say("socket", [1, 3, 0, 0, 0, 0]), eperm());
-    assert_eq!(say("socket", [0, 2, 0, 0, 0, 0]), eperm());
-    assert_eq!([0, 8, 9].map(|value| say("personality", first(value))), [ALLOW, ALLOW, eperm()]);
-    assert_eq!([0, 1, 2, 3].map(|value| say("clone", first(value))), [ALLOW, errno(38), ALLOW, eperm()]);
+    let filter = |name: &str, args| filtered(&profile, Arch::Aarch64, &[], name, args);
+    assert_eq!(filter("socket", [1, 2, 0, 0, 0, 0]), ALLOW);
+    assert_eq!(filter("socket", [1, 3, 0, 0, 0, 0]), eperm());
+    assert_eq!(filter("socket", [0, 2, 0, 0, 0, 0]), eperm());
+    assert_eq!([0, 8, 9].map(|value| filter("personality", first(value))), [ALLOW, ALLOW, eperm()]);
+    assert_eq!([0, 1, 2, 3].map(|value| filter("clone", first(value))), [ALLOW, errno(38), ALLOW, eperm()]);
 }
 
 #[test]
-fn rules_are_for_those_whom_their_conditions_fit() {
+fn a_rule_applies_only_if_its_conditions_match() {
     let profile = |rule: Json| {
         let mut rule = rule;
         rule["names"] = json!(["mount"]);
@@ -133,12 +135,12 @@ fn rules_are_for_those_whom_their_conditions_fit() {
         (json!({ "excludes": { "minKernel": "6.1" } }), Arch::X86_64, both, eperm()),
         (json!({ "includes": {}, "excludes": {} }), Arch::X86_64, both, ALLOW),
     ] {
-        assert_eq!(answer(&profile(rule.clone()), arch, capabilities, "mount", [0; 6]), expected, "{rule}");
+        assert_eq!(filtered(&profile(rule.clone()), arch, capabilities, "mount", [0; 6]), expected, "{rule}");
     }
 }
 
 #[test]
-fn younger_calls_do_not_exist_where_others_fail() {
+fn newer_system_calls_fail_with_enosys_if_the_default_is_an_errno() {
     for (default, expected) in [
         ("SCMP_ACT_ERRNO", errno(libc::ENOSYS as u32)),
         ("SCMP_ACT_ALLOW", ALLOW),
@@ -146,25 +148,25 @@ fn younger_calls_do_not_exist_where_others_fail() {
     ] {
         let profile = read(json!({ "defaultAction": default })).expect("a profile");
         let resolved = profile.resolve(Arch::X86_64, &[], KERNEL).expect("resolved");
-        let program = compile(&resolved.architectures, &resolved.answers().expect("answers"));
+        let program = custom_instructions(&resolved).expect("a program");
         assert_eq!(run(&program, Arch::X86_64.audit_value(), 900, [0; 6]), expected, "{default}");
     }
 }
 
 #[test]
-fn an_architecture_brings_those_below_it() {
+fn an_architecture_includes_its_sub_architectures() {
     let profile = json!({ "defaultAction": "SCMP_ACT_ALLOW", "archMap": [
         { "architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"] },
         { "architecture": "SCMP_ARCH_AARCH64", "subArchitectures": ["SCMP_ARCH_ARM"] },
     ] });
-    assert_eq!(answer(&profile, Arch::I386, &[], "read", [0; 6]), ALLOW);
+    assert_eq!(filtered(&profile, Arch::I386, &[], "read", [0; 6]), ALLOW);
     let oci = read(profile).expect("a profile");
-    let oci = oci.resolve(Arch::X86_64, &[], KERNEL).expect("resolved").oci();
+    let oci = oci.resolve(Arch::X86_64, &[], KERNEL).expect("resolved").to_oci();
     assert_eq!(oci["architectures"], json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"]));
 }
 
 #[test]
-fn what_is_no_profile_is_refused_with_its_reason() {
+fn invalid_profiles_are_refused_with_the_reason() {
     let rule = |rule: Json| json!({ "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [rule] });
     for (profile, expected) in [
         (json!([]), "is not of docker's format"),
@@ -201,13 +203,13 @@ fn what_is_no_profile_is_refused_with_its_reason() {
     let twice = json!({ "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
         { "names": ["read"], "action": "SCMP_ACT_ALLOW" }, { "names": ["read"], "action": "SCMP_ACT_KILL" },
     ] });
-    let profile = read(twice).expect("each rule is fine");
-    let error = profile.resolve(Arch::X86_64, &[], KERNEL).expect("resolved").answers().map(drop).expect_err("refused");
+    let profile = read(twice).expect("each rule is valid");
+    let error = profile.resolve(Arch::X86_64, &[], KERNEL).expect("resolved").policy().map(drop).expect_err("refused");
     assert_eq!(error.to_string(), "the seccomp profile: two rules for read contradict each other");
 }
 
 #[test]
-fn a_profile_survives_the_way_through_a_plan() {
+fn a_profile_survives_serialization() {
     let profile = read(json!({ "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
         { "names": ["read"], "action": "SCMP_ACT_ALLOW", "comment": "c", "includes": { "caps": ["CAP_A"] },
           "args": [{ "index": 0, "value": u64::MAX, "op": "SCMP_CMP_NE" }] },

@@ -1,26 +1,30 @@
-//! The default profile: which system calls a container may make, in the meaning of docker's default profile.
+//! The default profile: the system calls that a container may make. It has the meaning of docker's default profile.
 //!
-//! What is not named here is refused: it gives access to the kernel as a whole, or a way around what confines the
-//! container. A call that needs a capability is let through to the kernel only for containers that hold it.
+//! A system call without a name here fails: it gives access to the kernel as a whole, or a way around the isolation of
+//! the container. A system call that needs a capability is allowed only for containers that hold the capability.
 
 use std::collections::BTreeMap;
 
-/// What happens to a system call.
+/// Whether a container may make a system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Permission {
+    /// It may.
     Allow,
+    /// The system call fails with this errno.
     Errno(i32),
-    /// Allowed if one of the rules holds, else EPERM.
-    Rules(Vec<Rule>),
+    /// It may if at least one rule matches. Otherwise the system call fails with EPERM.
+    AllowIf(Vec<ArgumentRule>),
 }
 
-/// What must hold for a call's first argument, of which the kernel looks at the lower 32 bits.
+/// A condition on the first argument of a system call. The kernel uses only the lower 32 bits of that argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
-    Is(u32),
-    IsNone(&'static [u32]),
+pub enum ArgumentRule {
+    /// It has this value.
+    Equals(u32),
+    /// It has none of these values.
+    NoneOf(&'static [u32]),
     /// None of these bits is set.
-    Without(u32),
+    BitsClear(u32),
 }
 
 /// Users, groups and rights of the process itself; landlock and seccomp can only take rights away.
@@ -54,7 +58,7 @@ const SIGNALS: &[&str] = &[
     "waitpid",
 ];
 
-/// Memory of the process itself and of those that it may trace.
+/// Memory of the process itself and of processes that it may trace.
 #[rustfmt::skip]
 const MEMORY: &[&str] = &[
     "brk", "madvise", "map_shadow_stack", "membarrier", "memfd_create", "memfd_secret", "mincore", "mlock", "mlock2",
@@ -70,7 +74,7 @@ const IPC: &[&str] = &[
     "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmdt", "shmget",
 ];
 
-/// Sockets, apart from making one. i386 can also make one with socketcall, whose arguments no filter sees.
+/// Sockets, except for `socket`. On i386 `socketcall` can create a socket too, and a filter cannot see its arguments.
 #[rustfmt::skip]
 const SOCKETS: &[&str] = &[
     "accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen", "recvfrom",
@@ -117,7 +121,7 @@ const FILES: &[&str] = &[
     "writev",
 ];
 
-/// Calls for holders of a capability.
+/// System calls that need a capability, by capability.
 #[rustfmt::skip]
 const WITH_CAPABILITY: &[(&str, &[&str])] = &[
     ("CAP_BPF", &["bpf"]),
@@ -141,7 +145,7 @@ const WITH_CAPABILITY: &[(&str, &[&str])] = &[
     ("CAP_SYS_TTY_CONFIG", &["vhangup"]),
 ];
 
-/// The namespaces that clone(2) can make. CLONE_NEWTIME is not among them: only clone3 and unshare know it.
+/// The namespaces that clone(2) can create. CLONE_NEWTIME is missing, because only clone3 and unshare support it.
 const NEW_NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWIPC
@@ -150,55 +154,55 @@ const NEW_NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWCGROUP;
 
-/// Linux, or 32-bit Linux, each with or without the old `uname`; and asking which it is. What else a personality can
-/// switch off are protections.
+/// Linux and 32-bit Linux, each with and without UNAME26, and the query (0xffffffff). Other flags of personality(2)
+/// switch protections off.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// AF_ALG and AF_VSOCK: the kernel's cryptography, where faults were found often, and the machine that this one runs on, which
-/// network namespaces do not hide.
+/// AF_ALG gives access to the kernel's cryptography, which had many vulnerabilities. AF_VSOCK gives access to the
+/// hypervisor, because network namespaces do not isolate it.
 const REFUSED_FAMILIES: [u32; 2] = [libc::AF_ALG as u32, libc::AF_VSOCK as u32];
 
-/// What happens to each named call in a container with these capabilities. Calls without a name here are refused.
-pub(crate) fn profile(capabilities: &[String]) -> BTreeMap<&'static str, Verdict> {
+/// The permissions of a container with these capabilities, by system call. All other system calls fail with EPERM.
+pub fn default_profile(capabilities: &[String]) -> BTreeMap<&'static str, Permission> {
     let holds = |name: &str| capabilities.iter().any(|held| held == name);
     let always = [FILES, MEMORY, PROCESSES, IDENTITY, SIGNALS, EVENTS, TIME, IPC, SOCKETS];
-    let mut calls: BTreeMap<&str, Verdict> = always.into_iter().flatten().map(|name| (*name, Verdict::Allow)).collect();
-    calls.insert("socket", Verdict::Rules(vec![Rule::IsNone(&REFUSED_FAMILIES)]));
-    calls.insert("personality", Verdict::Rules(PERSONALITIES.map(Rule::Is).to_vec()));
-    calls.insert("clone", Verdict::Rules(vec![Rule::Without(NEW_NAMESPACES as u32)]));
-    // Its flags are in memory, where a filter cannot look: the C library falls back to clone.
-    calls.insert("clone3", Verdict::Errno(libc::ENOSYS));
+    let mut permissions: BTreeMap<&str, Permission> =
+        always.into_iter().flatten().map(|name| (*name, Permission::Allow)).collect();
+    permissions.insert("socket", Permission::AllowIf(vec![ArgumentRule::NoneOf(&REFUSED_FAMILIES)]));
+    permissions.insert("personality", Permission::AllowIf(PERSONALITIES.map(ArgumentRule::Equals).to_vec()));
+    permissions.insert("clone", Permission::AllowIf(vec![ArgumentRule::BitsClear(NEW_NAMESPACES as u32)]));
+    // A filter cannot read its flags, because they are in memory. After ENOSYS the C library falls back to clone.
+    permissions.insert("clone3", Permission::Errno(libc::ENOSYS));
     for (capability, names) in WITH_CAPABILITY {
         for name in *names {
             if holds(capability) {
-                calls.insert(name, Verdict::Allow);
+                permissions.insert(name, Permission::Allow);
             } else {
-                calls.entry(name).or_insert(Verdict::Errno(libc::EPERM));
+                permissions.entry(name).or_insert(Permission::Errno(libc::EPERM));
             }
         }
     }
-    calls
+    permissions
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Arch, *};
+    use super::*;
+    use crate::{arch::Arch, syscalls::number};
 
     #[test]
-    fn every_name_is_a_call_of_some_machine() {
-        for name in profile(&[]).keys() {
-            let known = [Arch::X86_64, Arch::I386, Arch::Aarch64]
-                .into_iter()
-                .any(|arch| super::super::numbers::number(arch, name).is_some());
+    fn every_name_is_a_system_call_of_some_architecture() {
+        for name in default_profile(&[]).keys() {
+            let known = [Arch::X86_64, Arch::I386, Arch::Aarch64].into_iter().any(|arch| number(arch, name).is_some());
             assert!(known, "{name}");
         }
     }
 
     #[test]
-    fn a_capability_opens_its_calls_and_no_other() {
-        let none = profile(&[]);
-        let boot = profile(&["CAP_SYS_BOOT".to_owned()]);
-        let changed: Vec<_> = none.iter().filter(|(name, verdict)| boot[*name] != **verdict).collect();
-        assert_eq!(changed, [(&"reboot", &Verdict::Errno(libc::EPERM))]);
+    fn a_capability_allows_its_system_calls_and_no_others() {
+        let none = default_profile(&[]);
+        let boot = default_profile(&["CAP_SYS_BOOT".to_owned()]);
+        let changed: Vec<_> = none.iter().filter(|(name, permission)| boot[*name] != **permission).collect();
+        assert_eq!(changed, [(&"reboot", &Permission::Errno(libc::EPERM))]);
     }
 }
