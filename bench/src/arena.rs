@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 use tempfile::TempDir;
 
 /// Where a file system in memory is mounted.

@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::{must::Must, task::Task};
+use fixtures::must::Must;
+use kit::task::Task;
 
 use crate::{
     arena::Arena,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
@@ -85,7 +85,7 @@ impl Docker {
     /// Process ids of the daemon and its containerd.
     pub fn daemons(&self) -> Vec<i32> {
         let own = self.child.id().cast_signed();
-        let containerd = kit::leak::children(own).into_iter().filter(|(_, line)| line.contains("containerd"));
+        let containerd = fixtures::process::children(own).into_iter().filter(|(_, line)| line.contains("containerd"));
         std::iter::once(own).chain(containerd.map(|(pid, _)| pid)).collect()
     }
 
@@ -93,10 +93,10 @@ impl Docker {
     pub fn shims(&self) -> Vec<i32> {
         let root = text(&self.exec_root);
         let is_shim = |pid: &i32| {
-            let line = kit::leak::command_line(*pid);
+            let line = fixtures::process::command_line(*pid);
             line.contains("containerd-shim") && line.contains(&root)
         };
-        kit::leak::all_pids().into_iter().filter(is_shim).collect()
+        fixtures::process::all_pids().into_iter().filter(is_shim).collect()
     }
 
     /// `docker run` to the first output.

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kit::{
+use fixtures::{
     image::{Built, Compression, Entry, Image, Layer},
     must::Must,
     registry::DockerRegistry,
@@ -27,7 +27,7 @@ const PROGRAM: usize = 5;
 pub fn small() -> Option<(DockerRegistry, String)> {
     let mut entries: Vec<Entry> = ["bin", "etc", "proc", "dev", "sys"].map(Entry::dir).into();
     entries.push(Entry::dir("tmp").mode(0o1777));
-    entries.push(Entry::file("bin/busybox", kit::tools::busybox()).mode(0o755));
+    entries.push(Entry::file("bin/busybox", fixtures::busybox::program()).mode(0o755));
     entries.extend(["sh", "sleep", "true"].map(|name| Entry::symlink(format!("bin/{name}"), "busybox")));
     entries.push(Entry::file("etc/passwd", "root:x:0:0:root:/:/bin/sh\n"));
     entries.push(Entry::file("etc/group", "root:x:0:\n"));
@@ -69,7 +69,7 @@ pub fn one_layer(arena: &Arena, directory: &Path) -> Option<Large> {
         data.extend(&program[..program.len().min((1 << 30) - data.len())]);
     }
     let tar = arena.directory("one-layer").join("1.tar");
-    let command = Entry::file("bin/true", kit::tools::busybox()).mode(0o755);
+    let command = Entry::file("bin/true", fixtures::busybox::program()).mode(0o755);
     let layer = Layer::of([Entry::dir("bin"), command, Entry::dir("data"), Entry::file("data/blob", data)]);
     fs::write(&tar, layer.tar()).must("the layer's file");
     packed(arena, vec![tar])

@@ -23,7 +23,7 @@ mod start;
 
 use std::path::PathBuf;
 
-use kit::must::Must;
+use fixtures::must::Must;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{arena::Arena, ours::Lineup, quiet::Quiet, report::say};

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, fs};
 
-use kit::{leak, task::Task};
+use fixtures::process;
+use kit::task::Task;
 
 use crate::{
     arena::Arena,
@@ -135,7 +136,7 @@ fn look(field: &Field, tasks: usize) -> Vec<Row> {
     let mut rows = Vec::new();
     for ours in &field.ours {
         let plugin = ours.plugin.process.pid();
-        let monitors: Vec<i32> = leak::children(plugin).into_iter().map(|(pid, _)| pid).collect();
+        let monitors: Vec<i32> = process::children(plugin).into_iter().map(|(pid, _)| pid).collect();
         assert_eq!(monitors.len(), tasks, "one monitor for each task");
         let mut add =
             |kind, what, memory| rows.push(Row { name: format!("{}, {what}", ours.name), kind, tasks, memory });

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use kit::{
-    island::{Island, cni_path},
+use fixtures::{
     must::Must,
+    netns::{TestNetwork, cni_path},
+};
+use kit::{
     node::Node,
     plugin::{Plugin, binary},
     task::Task,
@@ -41,7 +43,7 @@ pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
 }
 
 fn on_an_island(data: &Fresh, mut quiet: Quiet, rounds: usize) -> Quiet {
-    let _island = Island::enter();
+    let _island = TestNetwork::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().must("an async runtime");
     runtime.block_on(async {
         let Some((_registry, image)) = images::small() else { return quiet };
@@ -70,6 +72,6 @@ fn on_an_island(data: &Fresh, mut quiet: Quiet, rounds: usize) -> Quiet {
 async fn task(node: &Node, plugin: &mut Plugin, image: &str, mode: &str, publish: bool) -> Task {
     let (program, args) = SAY_READY.split_first().must("a command");
     let task = node.task(image).command(program, args).option("network_mode", json!(mode));
-    let task = if publish { task.port("http", &Island::NODE.to_string(), 20080, 80) } else { task };
+    let task = if publish { task.port("http", &TestNetwork::NODE.to_string(), 20080, 80) } else { task };
     task.build(plugin).await
 }

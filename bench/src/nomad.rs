@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 use serde::Deserialize;
 
 use crate::{

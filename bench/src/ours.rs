@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fixtures::{must::Must, wait::seconds};
 use kit::{
-    must::{Must, seconds},
     node::Node,
     plugin::{Launch, Plugin, binary, nomad_config},
     task::Task,

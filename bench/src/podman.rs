@@ -81,10 +81,10 @@ impl Podman {
     pub fn monitors(&self) -> Vec<i32> {
         let root = text(&self.run);
         let is_monitor = |pid: &i32| {
-            let line = kit::leak::command_line(*pid);
+            let line = fixtures::process::command_line(*pid);
             line.contains("conmon") && line.contains(&root)
         };
-        kit::leak::all_pids().into_iter().filter(is_monitor).collect()
+        fixtures::process::all_pids().into_iter().filter(is_monitor).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 
 /// What the measured command says first.
 pub const READY: &str = "ready";

@@ -133,7 +133,7 @@ pub fn head() {
         cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_matches([':', '\t', ' ']);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     say(&format!("- {}, Linux {}, {cores} processors ({model})", date(), read("/proc/sys/kernel/osrelease")));
-    say(&format!("- cgroups {:?}", kit::cgroup::mode()));
+    say(&format!("- cgroups {:?}", fixtures::cgroup::mode()));
     let oci_rs = kit::plugin::binary();
     let peers = [
         (oci_rs.to_string_lossy().into_owned(), "--version"),
@@ -162,7 +162,7 @@ fn date() -> String {
 
 #[cfg(test)]
 mod tests {
-    use kit::must::Must;
+    use fixtures::must::Must;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -85,7 +85,7 @@ fn bundle(at: &Path, command: &[&str]) -> PathBuf {
     for name in ["proc", "dev", "sys", "tmp"] {
         fs::create_dir_all(at.join("rootfs").join(name)).must("a bundle");
     }
-    fs::write(bin.join("busybox"), kit::tools::busybox()).must("busybox in a bundle");
+    fs::write(bin.join("busybox"), fixtures::busybox::program()).must("busybox in a bundle");
     fs::set_permissions(bin.join("busybox"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).must("its mode");
     for name in ["sh", "sleep", "true"] {
         symlink("busybox", bin.join(name)).must("a link in a bundle");

@@ -6,7 +6,6 @@
 use std::{
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{
@@ -22,8 +21,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Alloc, Consul, Context, Failure, Outcome, Tools, api::Api, leaks, network, nomad::Nomad, process,
-    registry::free_port, watch::patient,
+    Consul, Context, Failure, Outcome, Tools,
+    api::Api,
+    config::{self, Endpoint, Subnets},
+    leaks,
+    nomad::Nomad,
+    ports::free_port,
+    process,
+    watch::patient,
 };
 
 const START: Duration = Duration::from_secs(60);
@@ -38,9 +43,7 @@ pub struct Agent {
     client: Nomad,
     api: Api,
     client_api: Api,
-    bridge: String,
-    subnet: String,
-    number: u8,
+    subnets: Subnets,
     allocs: Mutex<Vec<String>>,
     jobs: AtomicUsize,
     log_mark: Mutex<u64>,
@@ -63,16 +66,13 @@ impl Agent {
         let directory = tempfile::Builder::new().prefix("oci-rs-e2e.").tempdir()?;
         let path = directory.path().to_owned();
         let (http, client_http) = (free_port()?, free_port()?);
-        let number = free_subnet();
         let agent = Self {
             tools: tools.clone(),
             server: Nomad::new(&tools.nomad, path.join("server.hcl")),
             client: Nomad::new(&tools.nomad, path.join("client.hcl")),
             api: Api::new(http),
             client_api: Api::new(client_http),
-            bridge: format!("oci-rs-{number}"),
-            subnet: format!("172.27.{number}.0/24"),
-            number,
+            subnets: Subnets::free(),
             directory: Some(directory),
             path,
             allocs: Mutex::default(),
@@ -84,7 +84,9 @@ impl Agent {
         }
         std::os::unix::fs::symlink(&tools.consul, agent.path.join("bin/consul"))?;
         fs::copy(&tools.driver, agent.driver())?;
-        agent.configure(http, client_http, consul)?;
+        let server = Endpoint { http_port: http, config: agent.server.config() };
+        let client = Endpoint { http_port: client_http, config: agent.client.config() };
+        config::write(tools, &agent.path, &agent.subnets, &server, &client, consul)?;
         agent.server.start()?;
         agent.wait_leader()?;
         agent.launch()?;
@@ -181,13 +183,17 @@ impl Agent {
         format!("job-{}", self.jobs.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// An allocation of ours: what is left of it counts as left behind.
-    pub(crate) fn remember(&self, id: &str, job: &str) -> Alloc<'_> {
+    /// Records the id of an allocation of this agent, so that [`Agent::leaks`] searches for its leftovers.
+    pub(crate) fn record_alloc(&self, id: &str) {
         let mut allocs = lock(&self.allocs);
         if !allocs.iter().any(|known| known == id) {
             allocs.push(id.to_owned());
         }
-        Alloc::new(self, id.to_owned(), job.to_owned())
+    }
+
+    /// The ids of all allocations of this agent, the oldest first.
+    pub(crate) fn allocs(&self) -> Vec<String> {
+        lock(&self.allocs).clone()
     }
 
     /// `e2e/` in the checkout.
@@ -256,7 +262,7 @@ impl Agent {
     /// What is left of jobs that are over. Their allocations' directories stay until collection, and are not looked at.
     #[must_use]
     pub fn leaks(&self) -> Vec<String> {
-        let allocs = lock(&self.allocs).clone();
+        let allocs = self.allocs();
         leaks::settle(|| leaks::of_jobs(&self.path, &allocs))
     }
 
@@ -275,29 +281,8 @@ impl Agent {
         self.collect()?;
         self.stop()?;
         self.server.end(Signal::INT)?;
-        let allocs = lock(&self.allocs).clone();
+        let allocs = self.allocs();
         Ok(leaks::settle(|| leaks::of_agent(&self.path, &allocs)))
-    }
-
-    /// What a person needs to understand a failure: the allocations' events and output and the agent's log since the last call
-    /// of [`Agent::mark_log`].
-    #[must_use]
-    pub fn diagnose(&self) -> String {
-        let mut text = String::new();
-        for id in lock(&self.allocs).iter().rev().take(3) {
-            // Those of earlier cases are collected by now.
-            let Ok(tasks) = Alloc::new(self, id.clone(), String::new()).tasks() else { continue };
-            for task in tasks {
-                let events = task.events().unwrap_or_default();
-                text.push_str(&format!("--- allocation {id}, {}\n    {}\n", task.name(), events.join("\n    ")));
-                for stream in ["stdout", "stderr"] {
-                    let log = task.log(stream).unwrap_or_default();
-                    let log = String::from_utf8_lossy(&log[log.len().saturating_sub(1000)..]).into_owned();
-                    text.push_str(&format!("    {stream}: {log:?}\n"));
-                }
-            }
-        }
-        text + "--- the agent's log (driver's lines, warnings and errors)\n" + &self.log_tail(40)
     }
 
     /// [`Agent::diagnose`] is to show the log from here on.
@@ -320,11 +305,11 @@ impl Agent {
             report(&trouble);
         }
         // Nomad and the driver leave their bridges and a firewall rule each, which would be in the way of the run's next agent.
-        let (own_bridge, own_subnet, own_subnet6) = self.own_network();
+        let Subnets { bridge, subnet, own_bridge, own_subnet, own_subnet6, .. } = &self.subnets;
         for (program, chain, subnet, bridge) in [
-            ("iptables", "NOMAD-ADMIN", &self.subnet, &self.bridge),
-            ("iptables", "OCI-RS-ADMIN", &own_subnet, &own_bridge),
-            ("ip6tables", "OCI-RS-ADMIN", &own_subnet6, &own_bridge),
+            ("iptables", "NOMAD-ADMIN", subnet, bridge),
+            ("iptables", "OCI-RS-ADMIN", own_subnet, own_bridge),
+            ("ip6tables", "OCI-RS-ADMIN", own_subnet6, own_bridge),
         ] {
             quietly(Command::new("ip").args(["link", "delete", bridge]));
             quietly(Command::new(program).args(["-w", "-D", chain, "-d", subnet, "-o", bridge, "-j", "ACCEPT"]));
@@ -344,59 +329,7 @@ impl Agent {
         if mounts.is_empty() { Ok(()) } else { Err(Failure(format!("still mounted after collection: {mounts:?}"))) }
     }
 
-    /// Name and subnets of the driver's own bridge; no IPv6 subnet where the machine has no IPv6.
-    fn own_network(&self) -> (String, String, String) {
-        let number = self.number;
-        let subnet6 = if network::has_ipv6() { format!("fd28:0:0:{number:x}::/64") } else { String::new() };
-        (format!("oci-own-{number}"), format!("172.28.{number}.0/24"), subnet6)
-    }
-
-    fn configure(&self, http: u16, client_http: u16, consul: Option<&Consul>) -> Outcome {
-        let (own_bridge, own_subnet, own_subnet6) = self.own_network();
-        let low = 20_000 + (http % 100) * 100;
-        let server_port = free_port()?;
-        let common = [
-            ("DIR", self.path.display().to_string()),
-            ("LOG_LEVEL", "DEBUG".to_owned()),
-            ("SERVER_PORT", server_port.to_string()),
-            ("RAW_EXEC", "true".to_owned()),
-            ("CNI_PATH", self.tools.cni.display().to_string()),
-            ("MIN_PORT", low.to_string()),
-            ("MAX_PORT", (low + 99).to_string()),
-            ("BRIDGE", self.bridge.clone()),
-            ("SUBNET", self.subnet.clone()),
-            ("SUBNET6", if network::has_ipv6() { format!("fd27:0:0:{:x}::/64", self.number) } else { String::new() }),
-            ("CNI_SUBNET", format!("172.29.{}.0/24", self.number)),
-            ("OWN_BRIDGE", own_bridge),
-            ("OWN_SUBNET", own_subnet),
-            ("OWN_SUBNET6", own_subnet6),
-            // Without one, nobody listens there, and nobody looks for one.
-            ("CONSUL", consul.map_or("127.0.0.1:1", |consul| consul.api().host()).to_owned()),
-            ("CONSUL_GRPC", consul.map_or_else(|| "127.0.0.1:1".to_owned(), Consul::grpc)),
-            ("NO_CONSUL", if consul.is_some() { "" } else { ",consul" }.to_owned()),
-        ];
-        let server =
-            [("NAME", "server".to_owned()), ("HTTP_PORT", http.to_string()), ("RPC_PORT", server_port.to_string())];
-        let client = [
-            ("NAME", "client".to_owned()),
-            ("HTTP_PORT", client_http.to_string()),
-            ("RPC_PORT", free_port()?.to_string()),
-        ];
-        let template = |name: &str| fs::read_to_string(self.tools.home.join(name)).context(name);
-        let fill_in = |text: String, more: &[(&str, String)]| {
-            common.iter().chain(more).fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value))
-        };
-        for (nomad, own, file) in [(&self.server, server, "server.hcl"), (&self.client, client, "client.hcl.in")] {
-            let text =
-                template("common.hcl.in")? + &template(file)?.replace("@NETWORKS@\n", &template("networks.hcl.in")?);
-            let serf = [("SERF_PORT", free_port()?.to_string())];
-            fs::write(nomad.config(), fill_in(text, &[&own[..], &serf].concat()))?;
-        }
-        let network = fill_in(template("cni/e2e.conflist.in")?, &[]);
-        fs::write(self.path.join("cni/e2e.conflist"), network).context("the CNI configuration")
-    }
-
-    fn log_tail(&self, lines: usize) -> String {
+    pub(crate) fn log_tail(&self, lines: usize) -> String {
         let text = read_from(self.client.log(), *lock(&self.log_mark)).unwrap_or_default();
         let telling = |line: &&str| {
             ["[WARN]", "[ERROR]", "panic", "==> Error", "driver_mgr.oci-rs"].iter().any(|word| line.contains(word))
@@ -419,15 +352,6 @@ impl Drop for Agent {
 
 fn node_ready(nodes: &Value) -> bool {
     nodes[0]["Status"] == "ready" && nodes[0]["Drivers"]["oci-rs"]["Healthy"] == true
-}
-
-/// N of a 172.27.N.0/24 that no interface has.
-fn free_subnet() -> u8 {
-    let taken = Command::new("ip").args(["-brief", "address"]).output().map(|output| output.stdout).unwrap_or_default();
-    let taken = String::from_utf8_lossy(&taken).into_owned();
-    let first = std::process::id() as u8;
-    let free = |number: &u8| !taken.contains(&format!(" {}/", Ipv4Addr::new(172, 27, *number, 1)));
-    (0..=u8::MAX).map(|offset| first.wrapping_add(offset)).find(free).unwrap_or(first)
 }
 
 fn read_from(path: &Path, offset: u64) -> std::io::Result<String> {

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Context, Failure, Outcome, Tools, api::Api, registry::free_port};
+use crate::{Context, Failure, Outcome, Tools, api::Api, ports::free_port};
 
 const START: Duration = Duration::from_secs(60);
 

@@ -2,37 +2,17 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU16, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
 
-use crate::{Context, Failure, Outcome, Tools, api, watch::patient};
-
-/// A port of the loopback address that is free now, below the range that outgoing connections use.
-///
-/// # Errors
-/// When there is none.
-pub fn free_port() -> Outcome<u16> {
-    // Nobody listens yet on the ports that were handed out, so they must not be handed out again.
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    for _ in 0..9_000 {
-        let offset = u32::from(NEXT.fetch_add(1, Ordering::Relaxed)) * 7 + std::process::id() * 131;
-        let candidate = 10_000 + (offset % 9_000) as u16;
-        if TcpListener::bind(("127.0.0.1", candidate)).is_ok() {
-            return Ok(candidate);
-        }
-    }
-    Err(Failure("no free port below 19000".to_owned()))
-}
+use crate::{Context, Failure, Outcome, Tools, api, ports::free_port, watch::patient};
 
 /// The registry's process and its content.
 #[derive(Debug)]

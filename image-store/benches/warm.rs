@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Instant};
 
-use image_store::{PullRequest, Reference, Silent, Store, StoreConfig};
-use kit::{
+use fixtures::{
     image::{Entry, Image, Layer},
     must::Must,
     registry::Registry,
 };
+use image_store::{PullRequest, Reference, Silent, Store, StoreConfig};
 
 const LAYERS: usize = 12;
 const ROUNDS: usize = 200;

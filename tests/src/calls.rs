@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use fixtures::{
+    must::Must,
+    wait::{seconds, within},
+};
 use prost::Message;
 use proto::{
     driver::{
@@ -15,11 +19,7 @@ use proto::{
 use rustix::process::{Pid, Signal, kill_process};
 use tonic::{Code, Status, Streaming};
 
-use crate::{
-    must::{Must, seconds, within},
-    plugin::Plugin,
-    task::Task,
-};
+use crate::{plugin::Plugin, task::Task};
 
 /// No call of a test may take longer.
 const LIMIT: Duration = seconds(60);
@@ -155,7 +155,7 @@ impl Plugin {
         };
         let members = task.groups.members();
         let lead = members.iter().copied().find(|pid| {
-            let parent = crate::leak::status_field(*pid, "PPid").and_then(|ppid| ppid.parse().ok()).unwrap_or(0);
+            let parent = fixtures::process::status_field(*pid, "PPid").and_then(|ppid| ppid.parse().ok()).unwrap_or(0);
             carries(*pid) && !carries(parent)
         });
         lead.must(&format!("the task's first process among {members:?}"))
@@ -163,7 +163,7 @@ impl Plugin {
 
     /// The monitor of a running task.
     pub fn monitor_pid(&self, task: &Task) -> i32 {
-        let monitor = crate::leak::status_field(self.init_pid(task), "PPid").and_then(|pid| pid.parse().ok());
+        let monitor = fixtures::process::status_field(self.init_pid(task), "PPid").and_then(|pid| pid.parse().ok());
         monitor.filter(|pid| *pid != self.process.pid()).must("the monitor")
     }
 

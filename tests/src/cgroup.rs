@@ -11,28 +11,15 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::must::Must;
+use fixtures::{
+    cgroup::{self, Mode, ROOT, members, mode},
+    must::Must,
+};
 
-/// Where every hierarchy is mounted.
-const ROOT: &str = "/sys/fs/cgroup";
 /// The v1 hierarchies in which a client makes a group for each task.
 const V1: [&str; 3] = ["freezer", "cpu", "memory"];
 /// Controllers that a client hands down on v2.
 const V2_CONTROLLERS: &str = "+cpuset +cpu +io +memory +pids";
-
-/// Which kind of cgroups a Nomad client would use here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// A hierarchy per controller.
-    V1,
-    /// The unified tree.
-    V2,
-}
-
-/// The kind of cgroups of this machine, told as Nomad tells it.
-pub fn mode() -> Mode {
-    if Path::new(ROOT).join("cgroup.controllers").exists() { Mode::V2 } else { Mode::V1 }
-}
 
 /// The client's groups are there as long as this lives.
 ///
@@ -68,7 +55,7 @@ impl Drop for Hold {
         }
         let noted = fs::read_to_string(note_path()).unwrap_or_default();
         for group in noted.lines().rev() {
-            remove_group(Path::new(group)).ok();
+            cgroup::remove(Path::new(group)).ok();
         }
         self.note.set_len(0).ok();
     }
@@ -234,42 +221,7 @@ impl TaskGroups {
         // What was killed while it was frozen dies now.
         self.write_freezer("THAWED", "0").ok();
         for group in &self.own {
-            remove_group(group).ok();
+            cgroup::remove(group).ok();
         }
     }
-}
-
-/// The processes of one group.
-pub fn members(group: &Path) -> Vec<i32> {
-    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
-}
-
-/// All groups of all hierarchies whose path contains the text.
-pub fn find(part: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![PathBuf::from(ROOT)];
-    while let Some(directory) = open.pop() {
-        let Ok(entries) = fs::read_dir(&directory) else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.path().to_string_lossy().contains(part) {
-                    found.push(entry.path());
-                }
-                open.push(entry.path());
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-fn remove_group(group: &Path) -> io::Result<()> {
-    let children = fs::read_dir(group)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    for child in children {
-        remove_group(&child.path())?;
-    }
-    fs::remove_dir(group)
 }

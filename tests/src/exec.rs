@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fixtures::{must::Must, wait::within};
 use proto::driver::{
     ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse, ExitResult,
     exec_task_streaming_request::{Setup, TerminalSize},
@@ -10,10 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Status, Streaming};
 
-use crate::{
-    must::{Must, within},
-    plugin::Plugin,
-};
+use crate::plugin::Plugin;
 
 /// What a finished session gave.
 #[derive(Debug, Default, Clone, PartialEq)]

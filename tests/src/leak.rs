@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{cgroup, must::Must};
+use fixtures::{
+    cgroup,
+    process::{all_pids, command_line},
+};
 
 /// Traces of a node on the machine.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -67,44 +70,6 @@ impl fmt::Display for Traces {
     }
 }
 
-/// Every process id of the machine.
-pub fn all_pids() -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// The command line of a process, its parts separated by spaces; its name in brackets for a zombie.
-pub fn command_line(pid: i32) -> String {
-    let raw = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&raw).replace('\0', " ").trim().to_owned();
-    if !text.is_empty() {
-        return text;
-    }
-    format!("[{}]", fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim())
-}
-
-/// A field of `/proc/<pid>/status`.
-pub fn status_field(pid: i32, name: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(line.trim().to_owned())
-}
-
-/// The memory that a process has for itself, in bytes: what nobody else maps and no file holds.
-pub fn anonymous_memory(pid: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")?.strip_suffix("kB"));
-    line.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10
-}
-
-/// Children of a process, zombies among them.
-pub fn children(parent: i32) -> Vec<(i32, String)> {
-    let is_child = |pid: &i32| status_field(*pid, "PPid").is_some_and(|ppid| ppid == parent.to_string());
-    all_pids().into_iter().filter(is_child).map(|pid| (pid, command_line(pid))).collect()
-}
-
 fn processes(root: &Path, allocs: &BTreeSet<String>) -> Vec<(i32, String)> {
     let own = std::process::id().cast_signed();
     let root = root.to_string_lossy();
@@ -115,13 +80,6 @@ fn processes(root: &Path, allocs: &BTreeSet<String>) -> Vec<(i32, String)> {
         text.contains(&*root) || allocs.iter().any(|alloc| text.contains(alloc.as_str()))
     };
     all_pids().into_iter().filter(|pid| *pid != own && belongs(pid)).map(|pid| (pid, command_line(pid))).collect()
-}
-
-/// Whether the kernel tells others than the parent how a process ended that has been reaped: since 6.15.
-pub fn kernel_remembers_ends() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").must("the kernel's release");
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 15)
 }
 
 fn mounts(driver_dirs: &[PathBuf]) -> Vec<String> {

@@ -6,6 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use fixtures::{
+    must::Must,
+    wait::{eventually, seconds},
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -13,7 +17,6 @@ use tempfile::TempDir;
 use crate::{
     cgroup::Hold,
     leak::Traces,
-    must::{Must, eventually, seconds},
     plugin::{Launch, Plugin, nomad_config},
     task::{Alloc, TaskBuilder},
 };
@@ -131,7 +134,7 @@ impl Node {
     pub async fn finish(self, mut plugin: Plugin) {
         let ended = plugin.told.ended();
         assert!(ended.is_empty(), "streams ended that must stay open: {ended:?}");
-        let children = crate::leak::children(plugin.process.pid());
+        let children = fixtures::process::children(plugin.process.pid());
         assert!(children.is_empty(), "the plugin still has children: {children:?}");
         let status = plugin.shutdown().await;
         assert!(status.success(), "the plugin ended with {status}");

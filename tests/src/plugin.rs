@@ -8,6 +8,10 @@ use std::{
     time::Duration,
 };
 
+use fixtures::{
+    must::Must,
+    wait::{patient, seconds, within},
+};
 use proto::{
     base::{
         ClientTopology, ClientTopologyCore, NomadConfig, NomadDriverConfig, SetConfigRequest,
@@ -32,11 +36,7 @@ use tokio::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{
-    hcl,
-    must::{Must, patient, seconds, within},
-    node::Node,
-};
+use crate::{hcl, node::Node};
 
 /// What Nomad sets so that a plugin knows its host.
 pub const COOKIE: (&str, &str) =

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use fixtures::{must::Must, random::uuid, wait::patient};
 use proto::driver::{
     AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount,
     NetworkIsolationSpec, PortMapping, Resources, TaskConfig, network_isolation_spec::NetworkIsolationMode,
@@ -21,13 +22,7 @@ use rustix::{
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::watch;
 
-use crate::{
-    cgroup::TaskGroups,
-    hcl,
-    must::{Must, patient},
-    node::Node,
-    plugin::Plugin,
-};
+use crate::{cgroup::TaskGroups, hcl, node::Node, plugin::Plugin};
 
 /// The user that owns what tasks may write.
 const NOBODY: u32 = 65534;
@@ -43,11 +38,6 @@ pub struct Alloc {
     groups: Mutex<BTreeMap<String, TaskGroups>>,
     readers: Mutex<Vec<PathBuf>>,
     network: OnceLock<PathBuf>,
-}
-
-/// A random id in the form of a UUID.
-pub fn uuid() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/uuid").must("a random id").trim().to_owned()
 }
 
 fn make_dir(path: &Path, mode: u32, owner: u32) {
@@ -150,7 +140,7 @@ impl Alloc {
         // Killed processes leave their group a moment later.
         for _ in 0..100 {
             groups.values().for_each(TaskGroups::destroy);
-            let left = crate::cgroup::find(&self.id);
+            let left = fixtures::cgroup::find(&self.id);
             if left.is_empty() {
                 break;
             }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 
 /// The directories that a file of the document can be in, by the first part of its name there.
 const DIRECTORIES: [(&str, &str); 4] = [

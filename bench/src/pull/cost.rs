@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::leak;
+use fixtures::process;
 
 use crate::quiet;
 
@@ -72,8 +72,8 @@ fn family(root: i32) -> BTreeSet<i32> {
 
 fn families(roots: &[i32]) -> BTreeSet<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-    for pid in leak::all_pids() {
-        if let Some(parent) = leak::status_field(pid, "PPid").and_then(|parent| parent.parse().ok()) {
+    for pid in process::all_pids() {
+        if let Some(parent) = process::status_field(pid, "PPid").and_then(|parent| parent.parse().ok()) {
             children.entry(parent).or_default().push(pid);
         }
     }
@@ -86,14 +86,14 @@ fn families(roots: &[i32]) -> BTreeSet<i32> {
 }
 
 fn high_water(pid: i32) -> Option<u64> {
-    leak::status_field(pid, "VmHWM")?.split_whitespace().next()?.parse().ok()
+    process::status_field(pid, "VmHWM")?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
-    use kit::must::Must;
+    use fixtures::must::Must;
 
     use super::*;
     use crate::process::until_done;

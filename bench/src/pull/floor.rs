@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fixtures::must::Must;
 use flate2::bufread::GzDecoder;
-use kit::must::Must;
 use sha2::{Digest, Sha256};
 
 use super::cost::{self, Cost};

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 use e2e::{
     Alloc, Job, Outcome,
     network::{self, NODE, NODE6, Namespace, STRANGER, STRANGER6},
-    registry::free_port,
+    ports::free_port,
     watch,
 };
 

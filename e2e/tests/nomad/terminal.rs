@@ -1,6 +1,6 @@
-//! A person at a terminal of `nomad alloc exec`, who expects what a local shell does.
+//! A terminal of `nomad alloc exec` behaves like the terminal of a local shell.
 
-use e2e::{Outcome, leaks, person::Person, process};
+use e2e::{Outcome, leaks, process, pty::PtyClient};
 
 use crate::{
     Case, Env,
@@ -22,130 +22,130 @@ const SHELL: [&str; 4] = ["/bin/sh", "-c", "PS1='ready''$ ' exec sh -i", "sh"];
 
 fn has_a_name_and_a_size(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let mut person = Person::sit_down(&alloc, &SHELL, 40, 100)?;
-    person.sees(PROMPT)?;
-    person.types("tty\n")?;
-    person.sees("/dev/pts/")?;
-    person.sees(PROMPT)?;
-    person.types("stty size\n")?;
-    person.sees("40 100")?;
-    person.sees(PROMPT)?;
+    let mut client = PtyClient::start(&alloc, &SHELL, 40, 100)?;
+    client.wait_for(PROMPT)?;
+    client.type_text("tty\n")?;
+    client.wait_for("/dev/pts/")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("stty size\n")?;
+    client.wait_for("40 100")?;
+    client.wait_for(PROMPT)?;
     // A command that runs is told of a new size.
-    person.types("sh -c 'trap \"stty size; exit\" WINCH; echo wait''ing; while :; do sleep 0.1; done'\n")?;
-    person.sees("waiting\r\n")?;
-    person.resizes(50, 120)?;
-    person.sees("50 120")?;
-    person.sees(PROMPT)?;
-    person.types("exit 6\n")?;
-    let (_, status) = person.sees_the_end()?;
+    client.type_text("sh -c 'trap \"stty size; exit\" WINCH; echo wait''ing; while :; do sleep 0.1; done'\n")?;
+    client.wait_for("waiting\r\n")?;
+    client.resize(50, 120)?;
+    client.wait_for("50 120")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("exit 6\n")?;
+    let (_, status) = client.wait_end()?;
     assert_eq!(status.code(), Some(6));
     alloc.stop()
 }
 
 fn controls_jobs(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let mut person = Person::sit_down(&alloc, &SHELL, 40, 100)?;
-    person.sees(PROMPT)?;
-    person.types("sleep 1001\n")?;
-    person.sees("1001\r\n")?;
+    let mut client = PtyClient::start(&alloc, &SHELL, 40, 100)?;
+    client.wait_for(PROMPT)?;
+    client.type_text("sleep 1001\n")?;
+    client.wait_for("1001\r\n")?;
     // Ctrl-C ends the command, not the shell.
     wait_for(&alloc.id, "sleep 1001")?;
-    person.types("\x03")?;
-    person.sees(PROMPT)?;
-    person.types("echo code $?\n")?;
-    person.sees("code 130\r\n")?;
+    client.type_text("\x03")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("echo code $?\n")?;
+    client.wait_for("code 130\r\n")?;
     // Ctrl-Z stops it, bg and fg go on with it.
-    person.types("sleep 1002\n")?;
+    client.type_text("sleep 1002\n")?;
     wait_for(&alloc.id, "sleep 1002")?;
-    person.types("\x1a")?;
-    person.sees("Stopped")?;
-    person.sees(PROMPT)?;
-    person.types("bg\n")?;
-    person.sees(PROMPT)?;
-    person.types("jobs\n")?;
-    person.sees("Running")?;
-    person.sees(PROMPT)?;
-    person.types("fg\n")?;
-    person.sees("sleep 1002")?;
-    person.types("\x03")?;
-    person.sees(PROMPT)?;
+    client.type_text("\x1a")?;
+    client.wait_for("Stopped")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("bg\n")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("jobs\n")?;
+    client.wait_for("Running")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("fg\n")?;
+    client.wait_for("sleep 1002")?;
+    client.type_text("\x03")?;
+    client.wait_for(PROMPT)?;
     // Ctrl-D is the end of what `cat` reads, and of the shell.
-    person.types("cat >/tmp/typed; echo cat end''ed\n")?;
+    client.type_text("cat >/tmp/typed; echo cat end''ed\n")?;
     wait_for(&alloc.id, "cat")?;
-    person.types("a line\n\x04")?;
-    person.sees("cat ended\r\n")?;
-    person.sees(PROMPT)?;
-    person.types("cat /tmp/typed\n")?;
-    person.sees("\na line\r\n")?;
-    person.sees(PROMPT)?;
-    person.types("(exit 9)\n")?;
-    person.sees(PROMPT)?;
-    person.types("\x04")?;
-    let (_, status) = person.sees_the_end()?;
+    client.type_text("a line\n\x04")?;
+    client.wait_for("cat ended\r\n")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("cat /tmp/typed\n")?;
+    client.wait_for("\na line\r\n")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("(exit 9)\n")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("\x04")?;
+    let (_, status) = client.wait_end()?;
     assert_eq!(status.code(), Some(9));
     alloc.stop()
 }
 
 fn runs_vi_and_top(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let mut person = Person::sit_down(&alloc, &SHELL, 40, 100)?;
-    person.sees(PROMPT)?;
-    person.types("vi /tmp/written\n")?;
+    let mut client = PtyClient::start(&alloc, &SHELL, 40, 100)?;
+    client.wait_for(PROMPT)?;
+    client.type_text("vi /tmp/written\n")?;
     // Empty lines down to the last but one of this terminal.
-    person.sees("\x1b[39;1H~")?;
-    // As fast as a person: what follows an Escape at once is an arrow key to vi.
-    person.types("i")?;
-    person.sees("I /tmp/written")?;
-    person.types("written in vi")?;
-    person.sees("written in vi")?;
-    person.types("\x1b")?;
-    person.sees("- /tmp/written")?;
-    person.types(":wq\n")?;
-    person.sees(PROMPT)?;
-    person.types("cat /tmp/written\n")?;
-    person.sees("\nwritten in vi\r\n")?;
-    person.sees(PROMPT)?;
-    person.types("top -d 1\n")?;
-    person.sees("Mem:")?;
-    person.sees("COMMAND")?;
-    person.sees("/bin/serve")?;
+    client.wait_for("\x1b[39;1H~")?;
+    // Waits as a human typist does: vi takes bytes directly after an Escape for an arrow key.
+    client.type_text("i")?;
+    client.wait_for("I /tmp/written")?;
+    client.type_text("written in vi")?;
+    client.wait_for("written in vi")?;
+    client.type_text("\x1b")?;
+    client.wait_for("- /tmp/written")?;
+    client.type_text(":wq\n")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("cat /tmp/written\n")?;
+    client.wait_for("\nwritten in vi\r\n")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("top -d 1\n")?;
+    client.wait_for("Mem:")?;
+    client.wait_for("COMMAND")?;
+    client.wait_for("/bin/serve")?;
     // It paints again by itself.
-    person.sees("Mem:")?;
-    person.types("q")?;
-    person.sees(PROMPT)?;
-    person.types("exit\n")?;
-    let (_, status) = person.sees_the_end()?;
+    client.wait_for("Mem:")?;
+    client.type_text("q")?;
+    client.wait_for(PROMPT)?;
+    client.type_text("exit\n")?;
+    let (_, status) = client.wait_end()?;
     assert!(status.success());
     alloc.stop()
 }
 
 fn ends_with_the_task(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let mut person = Person::sit_down(
+    let mut client = PtyClient::start(
         &alloc,
         &["/bin/sh", "-c", "trap '' HUP TERM; echo he''re; while :; do sleep 1; done"],
         24,
         80,
     )?;
-    person.sees("here")?;
+    client.wait_for("here")?;
     alloc.stop()?;
-    let (screen, status) = person.sees_the_end()?;
+    let (screen, status) = client.wait_end()?;
     assert_eq!(status.code(), Some(137), "{screen}");
     Ok(())
 }
 
-/// Nobody would be left who could end the command.
+/// Without the agent, no process could end the command.
 fn ends_with_the_agent(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    let mut person = Person::sit_down(
+    let mut client = PtyClient::start(
         &alloc,
         &["/bin/sh", "-c", "trap '' HUP; echo he''re; while :; do sleep 1 || sleep 1; done"],
         24,
         80,
     )?;
-    person.sees("here")?;
+    client.wait_for("here")?;
     env.agent.kill()?;
-    person.sees_the_end()?;
+    client.wait_end()?;
     let left = leaks::settle(|| {
         let running = process::of_alloc(&alloc.id).into_iter().map(|process| process.command);
         running.filter(|command| command.contains("trap '' HUP")).collect()

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use image_store::{Limits, Silent};
-use kit::{
+use fixtures::{
     image::{Entry, Image, Layer},
     registry::{Action, Fault},
 };
+use image_store::{Limits, Silent};
 
 use crate::{
     child::{PEAK, Scene},
@@ -27,7 +27,7 @@ async fn no_more_layers_are_asked_for_than_may_be_fetched_at_once() {
         let (store, request) = (bench.store.clone(), request(&bench.push("app:1", &built)));
         let pull = tokio::spawn(async move { store.acquire(request, "task", Arc::new(Silent)).await });
         let asked = || blobs.iter().map(|blob| bench.registry.count(blob)).sum::<usize>();
-        assert!(kit::must::eventually(Duration::from_secs(30), || asked() == 2).await, "{} layers", asked());
+        assert!(fixtures::wait::eventually(Duration::from_secs(30), || asked() == 2).await, "{} layers", asked());
         // By the time a whole other pull is done, a third one would have come.
         let other = Bench::new();
         other.pull(&other.push("other:1", &small("other"))).await.unwrap();

@@ -63,7 +63,7 @@ async fn settles(root: &std::path::Path) {
         listing(&root.join("locks")).is_empty()
             && listing(&root.join("staging")).iter().all(|process| listing(process).is_empty())
     };
-    assert!(kit::must::eventually(Duration::from_secs(20), settled).await);
+    assert!(fixtures::wait::eventually(Duration::from_secs(20), settled).await);
     assert_nothing_left(root);
 }
 

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use fixtures::image::{Compression, Entry, Image, Layer, digest};
 use image_store::{LayerFormat, Limits, PullError, StoreConfig};
-use kit::image::{Compression, Entry, Image, Layer, digest};
 
 use crate::{
     common::{Bench, limits, noise, xattrs},

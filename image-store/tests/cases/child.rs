@@ -92,7 +92,7 @@ impl Process {
                 words.get(1) == Some(&"->") && words.contains(&pid.as_str())
             })
         };
-        assert!(kit::must::eventually(Duration::from_secs(30), waits).await, "process {pid} does not wait");
+        assert!(fixtures::wait::eventually(Duration::from_secs(30), waits).await, "process {pid} does not wait");
     }
 }
 
@@ -138,6 +138,6 @@ async fn play() {
     }
     if let Some(file) = std::env::var_os(PEAK) {
         let own = std::process::id().cast_signed();
-        std::fs::write(file, kit::leak::status_field(own, "VmHWM").unwrap()).unwrap();
+        std::fs::write(file, fixtures::process::status_field(own, "VmHWM").unwrap()).unwrap();
     }
 }

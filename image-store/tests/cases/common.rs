@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 
+use fixtures::{
+    image::{self, Built, Entry, Layer},
+    registry::Registry,
+};
 use image_store::{
     Credentials, Image, LayerFormat, Limits, Progress, PullError, PullEvent, PullRequest, RegistryConfig, Silent,
     Store, StoreConfig,
-};
-use kit::{
-    image::{self, Built, Entry, Layer},
-    registry::Registry,
 };
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 

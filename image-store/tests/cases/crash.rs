@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use image_store::{Image, Silent};
-use kit::{
+use fixtures::{
     image::{self, Built, Entry, Layer},
     registry::{Action, Fault, Registry},
 };
+use image_store::{Image, Silent};
 
 use crate::{
     child::{Scene, open, was_killed},
@@ -379,7 +379,7 @@ async fn a_pull_killed_in_the_middle_of_a_layer() {
             let staged: usize = listing(&root.join("staging")).iter().map(|process| listing(process).len()).sum();
             world.registry.count(blob) == 1 && staged == 1 && listing(&root.join("layers")).len() == 2
         };
-        assert!(kit::must::eventually(Duration::from_secs(30), || root.join("trash").is_dir() && arrived()).await);
+        assert!(fixtures::wait::eventually(Duration::from_secs(30), || root.join("trash").is_dir() && arrived()).await);
         process.kill();
         world.registry.heal();
         world.assert_recovers(&root).await;

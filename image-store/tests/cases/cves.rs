@@ -7,11 +7,11 @@ use std::{
     process::Command,
 };
 
-use image_store::PullError;
-use kit::{
+use fixtures::{
     image::{Document, Entry, Image, Layer, archive, pax_record},
     registry::{Action, Fault, Registry},
 };
+use image_store::PullError;
 use serde_json::{Value, json};
 
 use crate::common::{Bench, small, xattrs};

@@ -15,12 +15,12 @@ use std::{
     time::Duration,
 };
 
-use image_store::{
-    FsckOptions, Image, LayerFormat, Limits, LoadRequest, PullError, Retention, Silent, Store, StoreConfig, fsck,
-};
-use kit::{
+use fixtures::{
     image::{self, Built, Compression, Entry, Layer},
     registry::Registry,
+};
+use image_store::{
+    FsckOptions, Image, LayerFormat, Limits, LoadRequest, PullError, Retention, Silent, Store, StoreConfig, fsck,
 };
 
 use crate::{

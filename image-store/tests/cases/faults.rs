@@ -5,15 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use image_store::{PullError, RegistryConfig, Silent};
-use kit::{
+use fixtures::{
     image::{Entry, Image, Layer, digest},
     registry::{Action, Fault, Registry},
 };
+use image_store::{PullError, RegistryConfig, Silent};
 
 use crate::common::{Bench, describe, noise, request, small};
 
-fn big() -> kit::image::Built {
+fn big() -> fixtures::image::Built {
     Image::new().layer(Layer::of([Entry::dir("."), Entry::file("noise", noise(3 << 20))])).build()
 }
 
@@ -195,7 +195,7 @@ async fn the_whole_pull_has_a_limit_and_leaves_nothing() {
     let error = bench.store.acquire(request, "task", Arc::new(Silent)).await.unwrap_err();
     assert!(matches!(error, PullError::Timeout { .. }) && error.recoverable(), "{error}");
     // The unpacking thread and the lease's undoing end soon after.
-    kit::must::eventually(Duration::from_secs(10), || {
+    fixtures::wait::eventually(Duration::from_secs(10), || {
         bench.store.leases().unwrap().is_empty()
             && std::fs::read_dir(bench.root().join("staging"))
                 .unwrap()

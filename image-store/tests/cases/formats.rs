@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use image_store::{Limits, PullEvent, Silent};
-use kit::{
+use fixtures::{
     image::{Built, Compression, Document, Entry, Format, Image, Layer},
     registry::{Action, DockerRegistry, Fault},
 };
+use image_store::{Limits, PullEvent, Silent};
 use serde_json::json;
 
 use crate::common::{Bench, Recorder, Shown, describe, limits, noise, request, small};

@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
+use fixtures::image::{Entry, Image, Layer, digest, pax_record};
 use image_store::PullError;
-use kit::image::{Entry, Image, Layer, digest, pax_record};
 
 use crate::common::{Bench, xattrs};
 

@@ -8,8 +8,8 @@ use std::{
     process::Command,
 };
 
+use fixtures::image::{Compression, Entry, Image, Layer};
 use image_store::Limits;
-use kit::image::{Compression, Entry, Image, Layer};
 
 use crate::common::{Bench, describe, limits, noise, xattrs};
 

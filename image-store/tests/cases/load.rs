@@ -2,8 +2,8 @@
 
 use std::{fs, os::fd::OwnedFd, path::Path, time::Duration};
 
+use fixtures::image::{self, Built, Compression, Entry, Layer, archive, compress};
 use image_store::{Image, Limits, LoadRequest, PullError, Retention};
-use kit::image::{self, Built, Compression, Entry, Layer, archive, compress};
 use serde_json::json;
 
 use crate::common::{Bench, Shown, limits, shown, small};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use fixtures::registry::{Action, Auth, DockerRegistry, Fault, Registry};
 use image_store::{Image, PullError, PullRequest, RegistryConfig, Silent};
-use kit::registry::{Action, Auth, DockerRegistry, Fault, Registry};
 
 use crate::common::{Bench, config, credentials, request, small};
 

@@ -7,8 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use fixtures::image::{self, Entry, Layer};
 use image_store::{Image, LayerFormat, Silent, Store, StoreConfig};
-use kit::image::{self, Entry, Layer};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{Bench, config, request, xattrs};

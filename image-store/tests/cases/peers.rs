@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use kit::image::{Built, Compression, Entry, Image, Layer};
+use fixtures::image::{Built, Compression, Entry, Image, Layer};
 use serde_json::json;
 
 use crate::{

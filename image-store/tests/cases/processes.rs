@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use fixtures::registry::{Action, Auth, Fault};
 use image_store::{Access, PullError, PullRequest, Silent};
-use kit::registry::{Action, Auth, Fault};
 
 use crate::{
     child::{Scene, open},
@@ -42,7 +42,7 @@ async fn the_second_goes_on_when_the_first_is_killed() {
     world.registry.forget_requests();
     world.registry.fault(Fault::on(blob, Action::Stall(1000)).times(1));
     let mut first = Scene::Pull(reference.clone()).start(&root);
-    assert!(kit::must::eventually(Duration::from_secs(30), || world.registry.count(blob) == 1).await);
+    assert!(fixtures::wait::eventually(Duration::from_secs(30), || world.registry.count(blob) == 1).await);
     let second = Scene::Pull(reference.clone()).start(&root);
     second.waits_for_a_lock().await;
     first.kill();
@@ -55,13 +55,13 @@ async fn the_second_goes_on_when_the_first_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_gives_up_waiting_fails_nobody_else() {
     let bench = Bench::new();
-    let built = kit::image::Image::new()
-        .layer(kit::image::Layer::of([kit::image::Entry::file("noise", noise(300_000))]))
+    let built = fixtures::image::Image::new()
+        .layer(fixtures::image::Layer::of([fixtures::image::Entry::file("noise", noise(300_000))]))
         .build();
     let (reference, blob) = (bench.push("app:1", &built), built.blobs[0].0.clone());
     bench.registry.fault(Fault::on(&blob, Action::Stall(1000)).times(1));
     let mut other = Scene::Pull(reference.clone()).start(&bench.root());
-    assert!(kit::must::eventually(Duration::from_secs(30), || bench.registry.count(&blob) == 1).await);
+    assert!(fixtures::wait::eventually(Duration::from_secs(30), || bench.registry.count(&blob) == 1).await);
     let hasty = PullRequest { timeout: Some(Duration::from_secs(1)), ..request(&reference) };
     let error = bench.store.acquire(hasty.clone(), "hasty", Arc::new(Silent)).await.unwrap_err();
     assert!(matches!(error, PullError::Timeout { .. }) && error.recoverable(), "{error}");
@@ -79,7 +79,7 @@ async fn whoever_gives_up_waiting_fails_nobody_else() {
         async move { store.acquire(request, "patient", Arc::new(Silent)).await }
     });
     assert!(
-        kit::must::eventually(Duration::from_secs(30), || {
+        fixtures::wait::eventually(Duration::from_secs(30), || {
             bench.store.leases().unwrap().contains(&"patient".to_owned())
         })
         .await
@@ -103,7 +103,7 @@ async fn a_lock_that_nobody_wants_any_more_is_free() {
     let (reference, blob) = (bench.push("app:1", &built), built.blobs[0].0.clone());
     bench.registry.fault(Fault::on(&blob, Action::Stall(10)).times(1));
     let mut other = Scene::Pull(reference.clone()).start(&bench.root());
-    assert!(kit::must::eventually(Duration::from_secs(30), || bench.registry.count(&blob) == 1).await);
+    assert!(fixtures::wait::eventually(Duration::from_secs(30), || bench.registry.count(&blob) == 1).await);
     let hasty = PullRequest { timeout: Some(Duration::from_millis(200)), ..request(&reference) };
     bench.store.acquire(hasty, "hasty", Arc::new(Silent)).await.unwrap_err();
     other.kill();
@@ -130,7 +130,7 @@ async fn an_access_check_does_not_undo_a_pull() {
         let request = with("two", false);
         async move { first.acquire(request, "check", Arc::new(Silent)).await.unwrap() }
     });
-    assert!(kit::must::eventually(Duration::from_secs(30), || bench.registry.count("/manifests/") > 0).await);
+    assert!(fixtures::wait::eventually(Duration::from_secs(30), || bench.registry.count("/manifests/") > 0).await);
     let new = small("new");
     bench.push("app:1", &new);
     second.acquire(with("two", true), "pull", Arc::new(Silent)).await.unwrap();

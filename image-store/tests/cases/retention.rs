@@ -2,8 +2,8 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
+use fixtures::image::{Entry, Image, Layer};
 use image_store::{Retention, Silent, StoreError};
-use kit::image::{Entry, Image, Layer};
 
 use crate::common::{Bench, Shown, request, small};
 
@@ -70,7 +70,9 @@ async fn a_failed_pull_keeps_the_lease_it_would_have_replaced() {
     let image = bench.lease(&bench.push("app:1", &small("running"))).await.unwrap();
     let broken = small("broken");
     let reference = bench.push("app:2", &broken);
-    bench.registry.fault(kit::registry::Fault::on(&broken.blobs[0].0, kit::registry::Action::Status(404, Vec::new())));
+    bench
+        .registry
+        .fault(fixtures::registry::Fault::on(&broken.blobs[0].0, fixtures::registry::Action::Status(404, Vec::new())));
     bench.lease(&reference).await.unwrap_err();
     bench.store.prune().unwrap();
     assert!(image.layers[0].exists());
@@ -133,7 +135,7 @@ async fn layers_are_marked_as_synced_soon() {
     let image = bench.lease(&bench.push("app:1", &small("sync"))).await.unwrap();
     let meta = image.layers[0].parent().unwrap().join("meta.json");
     let is_synced = || fs::read_to_string(&meta).unwrap().contains("\"synced\": true");
-    assert!(kit::must::eventually(Duration::from_secs(20), is_synced).await);
+    assert!(fixtures::wait::eventually(Duration::from_secs(20), is_synced).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use kit::image::{Compression, Entry, Format, Image, Layer, archive, compress, pax_record};
+use fixtures::image::{Compression, Entry, Format, Image, Layer, archive, compress, pax_record};
 use serde_json::json;
 
 const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -94,7 +94,7 @@ fn images(seeds: &mut Seeds) {
         let name = format!("{format:?}").to_lowercase();
         seeds.insert(format!("documents/{name}-manifest"), built.top().bytes.clone());
         seeds.insert(format!("documents/{name}-config"), built.blobs[1].1.clone());
-        let index = kit::image::Built::index(std::slice::from_ref(&built), true);
+        let index = fixtures::image::Built::index(std::slice::from_ref(&built), true);
         seeds.insert(format!("documents/{name}-index"), index.top().bytes.clone());
         let names = ["docker.io/team/app:1"];
         seeds.insert(format!("archive/{name}-saved"), archive(built.saved(&names)));

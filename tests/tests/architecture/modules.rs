@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 use syn::{
     Attribute, File, Item, ItemMod, ItemUse, Macro, UseTree, Visibility,
     visit::{self, Visit},

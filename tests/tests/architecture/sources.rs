@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kit::must::Must;
+use fixtures::must::Must;
 
 /// The workspace's directory.
 pub(crate) fn root() -> PathBuf {

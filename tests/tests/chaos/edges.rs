@@ -2,14 +2,18 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use fixtures::{
+    busybox::Images,
+    cgroup,
+    hung_fs::{self, HungFs},
+    must::Must,
+    process,
+    wait::{eventually, seconds},
+};
 use kit::{
-    cgroup, leak,
-    must::{Must, eventually, seconds},
     node::Node,
     plugin::{Launch, Plugin},
-    stuck::{self, Stuck},
     task::Task,
-    tools::Images,
 };
 use proto::driver::TaskState;
 use rustix::process::{Pid, Signal, kill_process};
@@ -70,9 +74,9 @@ async fn a_task_that_hangs_in_the_kernel() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = format!("echo up; cat /alloc/data/stuck/{}", stuck::FILE);
+    let script = format!("echo up; cat /alloc/data/stuck/{}", hung_fs::FILE);
     let task = node.task(&images.busybox()).sh(&script).build(&mut plugin).await;
-    let Some(file_system) = Stuck::mount(&task.alloc.dir.join("alloc/data/stuck")) else {
+    let Some(file_system) = HungFs::mount(&task.alloc.dir.join("alloc/data/stuck")) else {
         return skipped("the kernel has no FUSE");
     };
     plugin.started(&task).await;
@@ -190,7 +194,7 @@ async fn a_process_of_this_boot_is_not_taken_for_one_of_another() {
     plugin.exec(task.id(), &["/bin/true"], seconds(5)).await.err().must("no command in a stranger");
     plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    let state = leak::status_field(init, "State").unwrap_or_default();
+    let state = process::status_field(init, "State").unwrap_or_default();
     assert!(!state.is_empty() && !state.starts_with('Z'), "the stranger was killed: {state:?}");
     kill_process(Pid::from_raw(init).must("a pid"), Signal::KILL).must("kill the stranger");
     let own = plugin.process.pid();

@@ -12,14 +12,12 @@ use std::{
     time::Duration,
 };
 
-use kit::{
-    calls::recoverable,
-    hcl,
-    leak::{self, Traces},
-    must::{Must, all, eventually, seconds},
-    plugin::Plugin,
-    task::Task,
+use fixtures::{
+    must::Must,
+    process,
+    wait::{all, eventually, seconds},
 };
+use kit::{calls::recoverable, hcl, leak::Traces, plugin::Plugin, task::Task};
 use proto::driver::{TaskHandle, TaskState, WaitTaskResponse};
 use serde_json::json;
 use tonic::Status;
@@ -404,5 +402,5 @@ fn leads(task: &Task) -> Vec<i32> {
 }
 
 fn parent(pid: i32) -> Option<i32> {
-    leak::status_field(pid, "PPid")?.parse().ok()
+    process::status_field(pid, "PPid")?.parse().ok()
 }

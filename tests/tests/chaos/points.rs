@@ -13,14 +13,17 @@ use std::{
     time::Duration,
 };
 
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    netns::{TestNetwork, cni_path},
+    process,
+    wait::{all, eventually, seconds},
+};
 use kit::{
-    island::{Island, cni_path},
-    leak,
-    must::{Must, all, eventually, seconds},
     node::Node,
     plugin::{Launch, Plugin},
     task::Task,
-    tools::Images,
 };
 use proto::driver::TaskHandle;
 use serde_json::{Value as Json, json};
@@ -125,7 +128,7 @@ impl Setting {
         let task = match self {
             Self::Plain => task,
             Self::Copied => task.option("mount", json!([{"type": "volume", "source": "filled", "target": "/etc"}])),
-            Self::OwnNetwork(number) => task.port("http", &Island::NODE.to_string(), 20_000 + number, 80),
+            Self::OwnNetwork(number) => task.port("http", &TestNetwork::NODE.to_string(), 20_000 + number, 80),
         };
         task.build(plugin).await
     }
@@ -307,7 +310,7 @@ async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle,
     // The plugin sees what a monitor did not live to write down, where the kernel tells it; at the last point it dies as well, by
     // writing in the monitor's place.
     let unseen = ["monitor-before-wait", "monitor-before-exit", "monitor-before-exit-rename"];
-    let unseen = if leak::kernel_remembers_ends() { &unseen[2..] } else { &unseen[..] };
+    let unseen = if process::kernel_remembers_ends() { &unseen[2..] } else { &unseen[..] };
     if unseen.contains(&visit.point.name.as_str()) {
         assert!(exit.code != 0 && exit.err.contains("lost"), "{exit:?}");
     } else {
@@ -375,7 +378,7 @@ async fn a_death_at_any_point_of_a_recovery() {
 
 #[tokio::test]
 async fn a_death_at_any_point_of_a_network_of_its_own() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let images = Images::start().await;
     let plain = traced(&images, Ending::Told, false, Setting::Plain).await;
     let own = traced(&images, Ending::Told, false, Setting::OwnNetwork(0)).await;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::must::{Must, all};
+use fixtures::{must::Must, wait::all};
 
 use crate::{dice::Dice, life, scenario::Scenario, world::World};
 
@@ -33,7 +33,7 @@ fn number(variable: &str) -> Option<u64> {
 fn random_lives_with_random_deaths() {
     let lives = number("CHAOS_LIVES").map_or(LIVES, |lives| usize::try_from(lives).must("CHAOS_LIVES"));
     let seed = number("CHAOS_SEED").unwrap_or_else(|| {
-        let id = kit::task::uuid().replace('-', "");
+        let id = fixtures::random::uuid().replace('-', "");
         u64::from_str_radix(&id[..12], 16).must("a random seed")
     });
     let mut dice = Dice::new(seed);

@@ -6,16 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use kit::{
+use fixtures::{
+    busybox,
     image::{Compression, Entry, Image as Content, Layer},
-    island::{Island, cni_path},
-    leak,
     must::Must,
-    node::Node,
-    plugin::Plugin,
+    netns::{TestNetwork, cni_path},
+    process,
     registry::{Action, Fault, Registry},
-    tools,
 };
+use kit::{node::Node, plugin::Plugin};
 use proto::hclspec::Spec;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
@@ -28,7 +27,7 @@ pub struct World {
     /// The machine.
     pub node: Node,
     /// Its network, if tasks have networks of their own.
-    island: Option<Island>,
+    island: Option<TestNetwork>,
     /// The schema of a task's configuration.
     pub schema: Arc<Spec>,
     /// An exec helper was killed, so a command may end by that.
@@ -52,7 +51,7 @@ pub struct Connection {
 impl World {
     /// A node with a plugin, on an island if tasks are to have networks of their own. That is for the thread's life.
     pub async fn new(own_networks: bool) -> Self {
-        let island = own_networks.then(Island::enter);
+        let island = own_networks.then(TestNetwork::enter);
         let node = Node::new();
         let mut plugin = node.launch_with(options(own_networks)).await;
         let schema = plugin.task_schema().await;
@@ -92,7 +91,7 @@ impl World {
     pub async fn kill_helper(&self) {
         let plugin = self.connection().await.plugin.process.pid();
         let is_helper = |pid: &i32| process_name(*pid) == "oci-rs:exec";
-        if let Some(pid) = leak::children(plugin).into_iter().map(|(pid, _)| pid).find(is_helper) {
+        if let Some(pid) = process::children(plugin).into_iter().map(|(pid, _)| pid).find(is_helper) {
             self.helpers_killed.set(true);
             kill(pid);
         }
@@ -140,10 +139,10 @@ pub fn kill(pid: i32) {
 }
 
 /// busybox in a layer that no other image has.
-fn image(name: &str) -> kit::image::Built {
+fn image(name: &str) -> fixtures::image::Built {
     const APPLETS: [&str; 10] = ["sh", "cat", "echo", "sleep", "setsid", "true", "mv", "ls", "kill", "test"];
     let mut entries: Vec<Entry> = ["bin", "etc", "tmp"].map(Entry::dir).into();
-    entries.push(Entry::file("bin/busybox", tools::busybox()).mode(0o755));
+    entries.push(Entry::file("bin/busybox", busybox::program()).mode(0o755));
     entries.extend(APPLETS.map(|applet| Entry::symlink(format!("bin/{applet}"), "busybox")));
     entries.push(Entry::file("etc/name", name));
     let layer = Layer::of(entries).compression(Compression::Plain);

@@ -1,13 +1,12 @@
 //! Starts that fail: in words, finally or not, and with nothing left behind.
 
+use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::{
     calls::recoverable,
     hcl,
-    must::{Must, seconds},
     node::Node,
     plugin::Plugin,
     task::{Style, Task},
-    tools::Images,
 };
 use serde_json::json;
 use tonic::{Code, Status};

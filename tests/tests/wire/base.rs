@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use fixtures::{
+    must::Must,
+    wait::{seconds, within},
+};
 use kit::{
     hcl,
-    must::{Must, seconds, within},
     node::Node,
     plugin::{Launch, nomad_config},
 };

@@ -2,13 +2,11 @@
 
 use std::path::Path;
 
+use fixtures::{busybox::Images, must::Must, registry::Auth};
 use kit::{
     calls::recoverable,
-    must::Must,
     node::Node,
     plugin::{Launch, Plugin},
-    registry::Auth,
-    tools::Images,
 };
 use serde_json::json;
 

@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeMap, fs};
 
-use kit::{
-    leak,
-    must::{Must, eventually, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    process,
+    wait::{eventually, seconds},
 };
+use kit::{node::Node, plugin::Plugin, task::Task};
 use serde_json::json;
 
 async fn told(plugin: &Plugin, task: &Task, text: &str) -> String {
@@ -41,7 +40,7 @@ async fn out_of_memory_is_told_with_limit_peak_and_victim() {
             assert!(code == 0 || exit.err.contains("killed: tail"), "{exit:?}");
         }
         // Kernels before 5.19 count no peak on version 2.
-        assert!(text.contains("most used 2") || kit::cgroup::mode() == kit::cgroup::Mode::V2, "{text}");
+        assert!(text.contains("most used 2") || fixtures::cgroup::mode() == fixtures::cgroup::Mode::V2, "{text}");
         plugin.destroy(task.id(), true).await.must("DestroyTask");
     }
     node.finish(plugin).await;
@@ -96,7 +95,7 @@ async fn an_idle_task_costs_little_memory() {
         plugin.started(&task).await;
         task.stdout().contains("up", seconds(10)).await;
         let init = plugin.init_pid(&task);
-        let monitor: i32 = leak::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
+        let monitor: i32 = process::status_field(init, "PPid").and_then(|pid| pid.parse().ok()).must("the monitor");
         let rollup = fs::read_to_string(format!("/proc/{monitor}/smaps_rollup")).must("its memory");
         let kib: BTreeMap<&str, u64> = rollup
             .lines()

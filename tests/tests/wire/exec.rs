@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use kit::{
-    must::{Must, patient, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{patient, seconds},
 };
+use kit::{node::Node, plugin::Plugin, task::Task};
 use tonic::Code;
 
 async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
@@ -223,7 +222,7 @@ async fn an_exec_is_in_the_containers_world() {
         if field.starts_with("Sig") {
             assert_eq!(seen, "0000000000000000", "{field}");
         } else {
-            assert_eq!(seen, kit::leak::status_field(init, field).must(field), "{field}");
+            assert_eq!(seen, fixtures::process::status_field(init, field).must(field), "{field}");
         }
     }
     plugin.end(&task).await;
@@ -255,7 +254,7 @@ async fn many_at_once() {
         run.await.must("an exec");
     }
     let plugin = std::sync::Arc::into_inner(plugin).must("the plugin");
-    let steady = kit::must::eventually(seconds(10), || held(&plugin) <= before).await;
+    let steady = fixtures::wait::eventually(seconds(10), || held(&plugin) <= before).await;
     assert!(steady, "{before} descriptors before, now {:#?}", plugin.descriptors());
     plugin.end(&task).await;
     node.finish(plugin).await;

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    process,
+    wait::{eventually, patient, seconds},
+};
 use kit::{
     exec::{Requests, stdin},
-    leak,
-    must::{Must, eventually, patient, seconds},
     node::Node,
     plugin::Plugin,
-    tools::Images,
 };
 use proto::driver::ExecTaskStreamingResponse;
 use tonic::Streaming;
@@ -81,11 +84,11 @@ struct Memory {
 impl Memory {
     fn of(plugin: &Plugin) -> Self {
         let plugin = plugin.process.pid();
-        Self { plugin, before: leak::anonymous_memory(plugin) }
+        Self { plugin, before: process::anonymous_memory(plugin) }
     }
 
     fn assert_has_not_grown(&self) {
-        let grown = leak::anonymous_memory(self.plugin).saturating_sub(self.before) as usize;
+        let grown = process::anonymous_memory(self.plugin).saturating_sub(self.before) as usize;
         assert!(grown < LITTLE, "the plugin grew by {grown} bytes");
     }
 }
@@ -152,7 +155,7 @@ async fn a_client_that_does_not_read_stops_the_command() {
     let size = MUCH.to_string();
     let (requests, mut answers) = plugin.exec_raw(task.id(), &["head", "-c", &size, "/dev/zero"]).await;
     let written = || {
-        let head = task.groups.members().into_iter().find(|pid| leak::command_line(*pid).starts_with("head"))?;
+        let head = task.groups.members().into_iter().find(|pid| process::command_line(*pid).starts_with("head"))?;
         let io = std::fs::read_to_string(format!("/proc/{head}/io")).ok()?;
         io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<usize>().ok())
     };

@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use kit::{
-    leak,
-    must::{Must, eventually, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    process,
+    wait::{eventually, seconds},
 };
+use kit::{node::Node, plugin::Plugin, task::Task};
 
 use crate::exec_streaming::sleeper;
 
@@ -48,12 +47,12 @@ async fn twenty_checks_a_second_leave_nothing_behind() {
     // Threads and caches that come with the first ones stay.
     checks(&plugin, &task, 40).await;
     let pid = plugin.process.pid();
-    let look = || (plugin.descriptors().len(), leak::children(pid).len(), task.groups.members().len());
-    let (before, memory) = (look(), leak::anonymous_memory(pid));
+    let look = || (plugin.descriptors().len(), process::children(pid).len(), task.groups.members().len());
+    let (before, memory) = (look(), process::anonymous_memory(pid));
     let count = check_seconds() * 20;
     checks(&plugin, &task, count).await;
     let steady = eventually(seconds(3), || look() <= before).await;
-    let now = leak::anonymous_memory(pid);
+    let now = process::anonymous_memory(pid);
     // The figures are what a long run is for.
     #[allow(clippy::print_stdout)]
     {
@@ -87,7 +86,7 @@ async fn fifty_sessions_at_once() {
     // All of them run before the first one gets its line.
     let shells = || {
         let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
-        members.into_iter().filter(|pid| leak::command_line(*pid).contains("echo got")).count()
+        members.into_iter().filter(|pid| process::command_line(*pid).contains("echo got")).count()
     };
     assert!(eventually(seconds(20), || shells() == 50).await, "{} of 50 run", shells());
     for (number, session) in sessions.iter().enumerate() {

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{patient, seconds},
+};
 use kit::{
     exec::{size, stdin},
-    must::{Must, patient, seconds},
     node::Node,
-    tools::Images,
 };
 use proto::driver::{ExecTaskStreamingRequest, exec_task_streaming_request::Setup};
 

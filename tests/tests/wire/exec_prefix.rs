@@ -1,15 +1,13 @@
 //! `oci-rs:// … --` before a command: another user, another directory, and what is refused.
 
-use kit::{
-    exec::Outcome,
+use fixtures::{
+    busybox::Images,
     image::{Entry, Layer},
-    leak,
-    must::{Must, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+    must::Must,
+    process,
+    wait::seconds,
 };
+use kit::{exec::Outcome, node::Node, plugin::Plugin, task::Task};
 use serde_json::json;
 use tonic::Status;
 
@@ -58,7 +56,7 @@ async fn another_user_and_another_directory() {
         assert_eq!(field(&plugin, &task, "user=user", name).await, "0000000000000000", "{name}");
     }
     for name in ["CapBnd", "NoNewPrivs", "Seccomp"] {
-        let own = leak::status_field(init, name).must(name);
+        let own = process::status_field(init, name).must(name);
         assert_eq!(field(&plugin, &task, "user=user", name).await, own, "{name}");
     }
     let gone = refusal(&plugin, &task, "oci-rs:// cwd=/no/such -- pwd").await;
@@ -110,7 +108,7 @@ async fn any_user_with_the_operators_leave() {
     for (name, own) in
         [("CapEff", "CapBnd"), ("CapBnd", "CapBnd"), ("NoNewPrivs", "NoNewPrivs"), ("Seccomp", "Seccomp")]
     {
-        let own = leak::status_field(init, own).must(own);
+        let own = process::status_field(init, own).must(own);
         assert_eq!(field(&plugin, &task, "user=root", name).await, own, "{name}");
     }
     plugin.end(&task).await;

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use kit::{
-    must::{Must, eventually, patient, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{eventually, patient, seconds},
 };
+use kit::{node::Node, plugin::Plugin, task::Task};
 use proto::driver::ExecTaskStreamingRequest;
 
 /// A running task in which commands are run.

@@ -1,14 +1,12 @@
 //! `oci-rs:// image=… --`: tools beside a task that has none.
 
-use kit::{
-    exec::Outcome,
-    leak,
-    must::{Must, eventually, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    process,
+    wait::{eventually, seconds},
 };
+use kit::{exec::Outcome, node::Node, plugin::Plugin, task::Task};
 use serde_json::{Value as Json, json};
 use tonic::Status;
 
@@ -96,7 +94,7 @@ async fn tools_have_no_more_rights_than_the_task() {
     let tools = images.busybox();
     let init = plugin.init_pid(&task);
     for name in ["CapBnd", "CapEff", "CapPrm", "CapInh", "CapAmb", "Seccomp", "Uid", "Gid", "Groups"] {
-        let own = leak::status_field(init, name).must(name);
+        let own = process::status_field(init, name).must(name);
         let seen =
             output(&plugin, &task, &tools, &format!("sed -n 's/^{name}:[[:space:]]*//p' /proc/self/status")).await;
         assert_eq!(seen.trim(), own, "{name}");

@@ -2,12 +2,11 @@
 
 use std::os::unix::fs::FileTypeExt;
 
+use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::{
     hclog,
-    must::{Must, seconds},
     node::Node,
     plugin::{COOKIE, Handshake, Launch},
-    tools::Images,
 };
 use rustix::process::Signal;
 use serde_json::json;

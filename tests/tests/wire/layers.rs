@@ -5,13 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kit::{
+use fixtures::{
+    busybox::Images,
     image::{Entry, Layer},
-    must::{Must, eventually, seconds},
-    node::Node,
-    plugin::Plugin,
-    tools::Images,
+    must::Must,
+    wait::{eventually, seconds},
 };
+use kit::{node::Node, plugin::Plugin};
 use rustix::mount::{FsOpenFlags, fsopen};
 use serde_json::json;
 

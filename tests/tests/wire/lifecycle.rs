@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use kit::{
-    must::{Must, all, eventually, seconds},
-    node::Node,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{all, eventually, seconds},
 };
+use kit::node::Node;
 use proto::driver::{StartTaskRequest, TaskState};
 use tonic::Code;
 

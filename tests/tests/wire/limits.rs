@@ -1,11 +1,12 @@
 //! What a job's resources become in the kernel.
 
-use kit::{
+use fixtures::{
+    busybox::Images,
     cgroup::{self, Mode},
-    must::{Must, seconds},
-    node::Node,
-    tools::Images,
+    must::Must,
+    wait::seconds,
 };
+use kit::node::Node;
 use serde_json::json;
 
 const IDLE: &str = "while :; do sleep 1000; done";
@@ -175,11 +176,11 @@ async fn cores_of_its_own() {
     let task = node.task(&images.busybox()).sh(IDLE).cores("1").build(&mut plugin).await;
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
-    assert_eq!(kit::leak::status_field(init, "Cpus_allowed_list").as_deref(), Some("1"));
+    assert_eq!(fixtures::process::status_field(init, "Cpus_allowed_list").as_deref(), Some("1"));
     // And the memory beside them: the operator wants it so.
     let near = (0..64).find(|node| std::path::Path::new(&format!("/sys/devices/system/node/node{node}/cpu1")).exists());
     let near = near.map(|node: u32| node.to_string());
-    assert!(near.is_none() || kit::leak::status_field(init, "Mems_allowed_list") == near);
+    assert!(near.is_none() || fixtures::process::status_field(init, "Mems_allowed_list") == near);
     assert_eq!(plugin.sh(&task, "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status").await, "1");
     plugin.end(&task).await;
     node.finish(plugin).await;
@@ -194,7 +195,7 @@ async fn cores_that_move() {
     let task = node.task(&images.busybox()).sh(IDLE).cores("1").build(&mut plugin).await;
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
-    let allowed = |pid: i32| kit::leak::status_field(pid, "Cpus_allowed_list").must("cores");
+    let allowed = |pid: i32| fixtures::process::status_field(pid, "Cpus_allowed_list").must("cores");
     for cores in ["0", "0-1", "1"] {
         std::fs::write(task.groups.cpuset.join("cpuset.cpus"), cores).must("other cores");
         assert_eq!(allowed(init), cores);

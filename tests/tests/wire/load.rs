@@ -2,15 +2,13 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use kit::{
-    calls::recoverable,
+use fixtures::{
+    busybox::{self, Images},
     image::{Compression, Entry, archive, compress},
-    must::{Must, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::{self, Images},
+    must::Must,
+    wait::seconds,
 };
+use kit::{calls::recoverable, node::Node, plugin::Plugin, task::Task};
 use serde_json::json;
 
 const NAME: &str = "team/app:1";
@@ -33,7 +31,7 @@ async fn runs(plugin: &mut Plugin, task: &Task) {
 async fn archives_of_both_kinds_run() {
     let node = Node::new();
     let mut plugin = node.launch().await;
-    let built = tools::built(Compression::Plain);
+    let built = busybox::image(Compression::Plain);
     for bytes in [
         archive(built.saved(&[NAME])),
         compress(&archive(built.saved_as_layout(NAME)), Compression::Gzip),
@@ -56,8 +54,8 @@ async fn archives_of_both_kinds_run() {
 async fn what_cannot_be_loaded_is_final() {
     let node = Node::new();
     let mut plugin = node.launch().await;
-    let good = archive(tools::built(Compression::Gzip).saved(&[NAME]));
-    let evil = archive(tools::built(Compression::Gzip).saved(&[NAME]).into_iter().chain([Entry::file("../x", "")]));
+    let good = archive(busybox::image(Compression::Gzip).saved(&[NAME]));
+    let evil = archive(busybox::image(Compression::Gzip).saved(&[NAME]).into_iter().chain([Entry::file("../x", "")]));
     for (image, bytes, expected) in [
         ("other:1", &good[..], "names in the archive: team/app:1"),
         (NAME, b"hello", "no image archive"),
@@ -89,7 +87,7 @@ async fn a_loaded_name_is_not_the_registrys() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let name = images.with_config("app", json!({"Env": ["PATH=/bin", "IMAGE_ENV=from-registry"]}));
-    let task = task(&node, &mut plugin, &name, &archive(tools::built(Compression::Plain).saved(&[&name]))).await;
+    let task = task(&node, &mut plugin, &name, &archive(busybox::image(Compression::Plain).saved(&[&name]))).await;
     runs(&mut plugin, &task).await;
     let pulled = node.task(&name).sh("echo $IMAGE_ENV").build(&mut plugin).await;
     plugin.started(&pulled).await;

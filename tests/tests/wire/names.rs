@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kit::{
-    must::{Must, seconds},
-    node::Node,
-    tools::Images,
-};
+use fixtures::{busybox::Images, must::Must, wait::seconds};
+use kit::node::Node;
 use serde_json::json;
 
 fn entries(text: &str, key: &str) -> BTreeSet<String> {

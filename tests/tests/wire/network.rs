@@ -2,11 +2,8 @@
 
 use std::fs;
 
-use kit::{
-    must::{Must, seconds},
-    node::Node,
-    tools::Images,
-};
+use fixtures::{busybox::Images, must::Must, wait::seconds};
+use kit::node::Node;
 use proto::driver::HostsConfig;
 use serde_json::json;
 

@@ -6,14 +6,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kit::{
+use fixtures::{
+    busybox::{self, Images},
     image::{Compression, archive},
-    must::{Must, seconds},
+    must::Must,
+    registry::Auth,
+    wait::seconds,
+};
+use kit::{
     node::Node,
     plugin::{COOKIE, Launch, Plugin},
-    registry::Auth,
     task::Task,
-    tools::{self, Images},
 };
 use serde_json::{Value as Json, json};
 
@@ -236,7 +239,7 @@ async fn leases_of_nobody_are_told_from_those_of_tasks() {
 #[tokio::test]
 async fn an_archive_is_loaded_ahead_of_its_task() {
     let node = Node::new();
-    let bytes = archive(tools::built(Compression::Gzip).saved(&["team/app:1"]));
+    let bytes = archive(busybox::image(Compression::Gzip).saved(&["team/app:1"]));
     let path = node.root().join("image.tar");
     fs::write(&path, bytes).must("write the archive");
     let path = path.display().to_string();
@@ -281,12 +284,14 @@ async fn a_pull_that_is_interrupted_leaves_nothing() {
     let node = Node::new();
     let images = Images::start().await;
     let name = images.busybox();
-    images.with(|registry| registry.fault(kit::registry::Fault::on("/blobs/", kit::registry::Action::Stall(10))));
+    images.with(|registry| {
+        registry.fault(fixtures::registry::Fault::on("/blobs/", fixtures::registry::Action::Stall(10)))
+    });
     let directory = node.data_dir().display().to_string();
     let args = ["image", "pull", &name, "--data-dir", &directory];
     let mut process = Launch::new(&node).without(COOKIE.0).args(&args).spawn();
     let asked = || images.requests().iter().any(|request| request.contains("/blobs/"));
-    assert!(kit::must::eventually(seconds(20), asked).await);
+    assert!(fixtures::wait::eventually(seconds(20), asked).await);
     process.signal(rustix::process::Signal::TERM);
     assert_eq!(process.ended(seconds(20)).await.code(), Some(1));
     let checked = image(&node, &["fsck", "--json"]).await.well().json();

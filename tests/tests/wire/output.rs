@@ -2,11 +2,8 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use kit::{
-    must::{Must, seconds},
-    node::Node,
-    tools::Images,
-};
+use fixtures::{busybox::Images, must::Must, wait::seconds};
+use kit::node::Node;
 use serde_json::json;
 
 #[tokio::test]

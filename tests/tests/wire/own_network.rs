@@ -6,15 +6,13 @@ use std::{
     thread,
 };
 
-use kit::{
-    calls::recoverable,
-    island::{Island, cni_path, inside, network_of, talk},
-    must::{Must, all, eventually, patient, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    netns::{TestNetwork, cni_path, inside, network_of, talk},
+    wait::{all, eventually, patient, seconds},
 };
+use kit::{calls::recoverable, node::Node, plugin::Plugin, task::Task};
 use serde_json::{Value as Json, json};
 
 /// Does nothing.
@@ -32,7 +30,7 @@ pub fn bridge(further: Json) -> Json {
 }
 
 /// Ends the node; neither it nor the island may have anything left.
-pub async fn finish(island: Island, node: Node, plugin: Plugin) {
+pub async fn finish(island: TestNetwork, node: Node, plugin: Plugin) {
     node.finish(plugin).await;
     assert_eq!(island.left(), Vec::<String>::new());
 }
@@ -84,7 +82,7 @@ async fn answers(address: SocketAddr) -> bool {
 
 #[tokio::test]
 async fn published_ports_lead_into_the_task_and_it_gets_out() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let images = Images::start().await;
@@ -96,14 +94,14 @@ async fn published_ports_lead_into_the_task_and_it_gets_out() {
     assert!(address.to_string().starts_with("172.26.80."), "{address}");
 
     // From the node by its own address, from the machine outside, and from the task itself.
-    let published = at(Island::NODE, 20080);
+    let published = at(TestNetwork::NODE, 20080);
     assert!(answers(published).await);
     assert_eq!(island.outside(|| talk(published, "")).must("an answer outside"), "hello\n");
     assert_eq!(plugin.sh(&task, "nc 192.0.2.1 20080 </dev/null").await, "hello");
     let loopback = |port| at(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     assert!(answers(loopback(20081)).await);
     // Not by any other address of the node, nor the task's own port there.
-    for other in [loopback(20080), at(Island::NODE, 20081), at(Island::NODE, 8080)] {
+    for other in [loopback(20080), at(TestNetwork::NODE, 20081), at(TestNetwork::NODE, 8080)] {
         assert!(talk(other, "").is_err(), "{other}");
     }
     let udp = echo_datagrams(&plugin, &task, "0.0.0.0:8080");
@@ -112,10 +110,10 @@ async fn published_ports_lead_into_the_task_and_it_gets_out() {
     udp.join().ok().must("the echo's end");
 
     // Outside sees the node's address, because it knows no way to the task's.
-    let listener = island.outside(|| TcpListener::bind((Island::OUTSIDE, 7000)).must("a listener outside"));
+    let listener = island.outside(|| TcpListener::bind((TestNetwork::OUTSIDE, 7000)).must("a listener outside"));
     let seen = thread::spawn(move || listener.accept().must("a connection from the task").1.ip());
     plugin.sh(&task, "nc 192.0.2.2 7000 </dev/null || true").await;
-    assert_eq!(seen.join().ok().must("the listener"), Island::NODE);
+    assert_eq!(seen.join().ok().must("the listener"), TestNetwork::NODE);
 
     // Its loopback is its own.
     assert!(talk(loopback(8080), "").is_err());
@@ -127,7 +125,7 @@ async fn published_ports_lead_into_the_task_and_it_gets_out() {
 
 #[tokio::test]
 async fn a_task_knows_who_and_where_it_is() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let fingerprint = plugin.told.fingerprint().await;
@@ -176,7 +174,7 @@ async fn a_task_knows_who_and_where_it_is() {
 
 #[tokio::test]
 async fn addresses_of_the_jobs_choice_and_ipv6() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({"subnet_ipv6": "fd00:26:80::/64"}))).await;
     let images = Images::start().await;
@@ -187,7 +185,7 @@ async fn addresses_of_the_jobs_choice_and_ipv6() {
         .option("ipv4_address", json!("172.26.80.99"))
         .option("ipv6_address", json!("fd00:26:80::99"))
         .option("advertise_ipv6_address", json!(true))
-        .port("web", &Island::NODE_V6.to_string(), 20080, 8080)
+        .port("web", &TestNetwork::NODE_V6.to_string(), 20080, 8080)
         .build(&mut plugin)
         .await;
     let answer = plugin.start(&task).await.must("StartTask").network_override.must("a network");
@@ -206,7 +204,7 @@ async fn addresses_of_the_jobs_choice_and_ipv6() {
             std::io::Write::write_all(&mut stream.must("a connection"), b"six").must("an answer");
         }
     });
-    let published = at(Island::NODE_V6, 20080);
+    let published = at(TestNetwork::NODE_V6, 20080);
     assert_eq!(talk(published, "").must("an answer on the node"), "six");
     assert_eq!(island.outside(|| talk(published, "")).must("an answer outside"), "six");
     server.join().ok().must("the server's end");
@@ -228,7 +226,7 @@ async fn addresses_of_the_jobs_choice_and_ipv6() {
 
 #[tokio::test]
 async fn tasks_at_once_have_addresses_of_their_own_until_there_are_none() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     // Six addresses, one of which is the bridge's.
     let mut plugin = node.launch_with(bridge(json!({"subnet": "10.77.0.0/29"}))).await;
@@ -267,21 +265,21 @@ async fn tasks_at_once_have_addresses_of_their_own_until_there_are_none() {
 
 #[tokio::test]
 async fn a_network_outlives_the_plugin() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(SERVER).port("http", "192.0.2.1", 20080, 8080).build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     let told = plugin.inspect(task.id()).await.must("InspectTask").network_override;
-    assert!(answers(at(Island::NODE, 20080)).await);
+    assert!(answers(at(TestNetwork::NODE, 20080)).await);
     plugin.process.kill().await;
-    assert!(answers(at(Island::NODE, 20080)).await, "nothing of it needs the plugin");
+    assert!(answers(at(TestNetwork::NODE, 20080)).await, "nothing of it needs the plugin");
     // With another block: what takes the network down is what made it.
     let plugin = node.launch_with(bridge(json!({"bridge": "other", "subnet": "10.78.0.0/24"}))).await;
     plugin.recover(&handle).await.must("RecoverTask");
     assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").network_override, told);
-    assert!(answers(at(Island::NODE, 20080)).await);
+    assert!(answers(at(TestNetwork::NODE, 20080)).await);
     plugin.end(&task).await;
     finish(island, node, plugin).await;
 }
@@ -297,7 +295,7 @@ const DMZ: &str = r#"{"cniVersion": "1.0.0", "name": "dmz", "plugins": [{"type":
 
 #[tokio::test]
 async fn networks_of_the_operators() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let directory = node.root().join("cni");
     fs::create_dir(&directory).must("a directory");
@@ -320,8 +318,8 @@ async fn networks_of_the_operators() {
     let task = task.option("mac_address", json!("02:42:ac:11:00:63")).port("http", "192.0.2.1", 20080, 8080);
     let task = task.build(&mut plugin).await;
     plugin.started(&task).await;
-    assert!(answers(at(Island::NODE, 20080)).await);
-    assert_eq!(island.outside(|| talk(at(Island::NODE, 20080), "")).must("an answer outside"), "hello\n");
+    assert!(answers(at(TestNetwork::NODE, 20080)).await);
+    assert_eq!(island.outside(|| talk(at(TestNetwork::NODE, 20080), "")).must("an answer outside"), "hello\n");
     assert!(plugin.sh(&task, "ip link show eth0").await.contains("02:42:ac:11:00:63"));
     plugin.end(&task).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask once more");
@@ -346,7 +344,7 @@ fn crowd() -> u16 {
 
 #[tokio::test]
 async fn a_crowd_starts_and_ends_at_once() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let images = Images::start().await;
@@ -365,7 +363,7 @@ async fn a_crowd_starts_and_ends_at_once() {
     .await;
     assert_eq!(addresses.borrow().len(), tasks.len());
     for number in 0..crowd() {
-        assert!(answers(at(Island::NODE, 20_000 + number)).await, "port {}", 20_000 + number);
+        assert!(answers(at(TestNetwork::NODE, 20_000 + number)).await, "port {}", 20_000 + number);
     }
     let up = begun.elapsed();
     all(tasks.iter().map(|task| plugin.end(task))).await;

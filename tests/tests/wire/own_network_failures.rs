@@ -7,14 +7,13 @@ use std::{
     time::Duration,
 };
 
-use kit::{
-    calls::recoverable,
-    island::{Island, cni_path},
-    must::{Must, eventually, seconds},
-    node::Node,
-    plugin::Launch,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    netns::{TestNetwork, cni_path},
+    wait::{eventually, seconds},
 };
+use kit::{calls::recoverable, node::Node, plugin::Launch};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 
@@ -22,7 +21,7 @@ use super::own_network::{IDLE, bridge, finish};
 
 #[tokio::test]
 async fn what_a_killed_start_left_is_swept() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let launch = Launch::new(&node).env("OCI_RS_FAILPOINT", "start-before-plan");
     let mut plugin = node.launch_as(launch, bridge(json!({}))).await;
@@ -38,7 +37,7 @@ async fn what_a_killed_start_left_is_swept() {
 
 #[tokio::test]
 async fn without_plugins_other_networks_work() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({"cni_path": node.root()}))).await;
     let fingerprint = plugin.told.fingerprint().await;
@@ -63,7 +62,7 @@ async fn without_plugins_other_networks_work() {
 
 #[tokio::test]
 async fn a_failing_plugin_leaves_nothing() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     // The real plugins, but for one that always fails, in front of them.
     let directory = node.root().join("bin");
@@ -121,7 +120,7 @@ fn program(path: &Path, script: &str) {
 
 #[tokio::test]
 async fn a_plugin_that_outlives_the_driver_is_waited_for() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);
     let slow = bridge(json!({"cni_path": gated.path}));
@@ -144,7 +143,7 @@ async fn a_plugin_that_outlives_the_driver_is_waited_for() {
 
 #[tokio::test]
 async fn a_stop_while_the_network_is_made_ends_the_start() {
-    let island = Island::enter();
+    let island = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);
     let trace = node.root().join("trace");

@@ -2,14 +2,17 @@
 
 use std::time::Instant;
 
+use fixtures::{
+    busybox::{self, Images},
+    image::Compression,
+    must::Must,
+    registry::Auth,
+    wait::{all, patient, seconds},
+};
 use kit::{
     calls::recoverable,
-    image::Compression,
-    must::{Must, all, patient, seconds},
     node::Node,
     plugin::{Launch, Plugin},
-    registry::Auth,
-    tools::{Images, built},
 };
 use proto::driver::DriverTaskEvent;
 use serde_json::json;
@@ -42,7 +45,7 @@ async fn the_resolved_digest_is_told() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let digest = built(Compression::Gzip).digest();
+    let digest = busybox::image(Compression::Gzip).digest();
     let task = node.task(&images.busybox()).sh("sleep 100").build(&mut plugin).await;
     plugin.started(&task).await;
     for what in ["Downloaded image", "Started container"] {

@@ -5,17 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kit::{
-    calls::recoverable,
+use fixtures::{
+    busybox::Images,
     cgroup,
     image::{Entry, Layer},
-    leak,
-    must::{Must, eventually, patient, seconds},
-    node::Node,
-    plugin::Launch,
+    must::Must,
+    process,
     registry::{Action, Fault},
-    tools::Images,
+    wait::{eventually, patient, seconds},
 };
+use kit::{calls::recoverable, node::Node, plugin::Launch};
 use serde_json::json;
 
 const IDLE: &str = "while :; do sleep 1000; done";
@@ -183,19 +182,19 @@ async fn a_reboot() {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
         }
     }
-    kit::must::eventually(seconds(3), || node.traces().processes.is_empty()).await;
+    fixtures::wait::eventually(seconds(3), || node.traces().processes.is_empty()).await;
     fs::remove_dir_all(node.state_dir()).must("empty the state directory");
     // Groups do not survive a reboot either; those of the client stay here because the client would make them anew.
     for group in cgroup::find(&task.alloc.id).iter().filter(|group| !task.groups.own.contains(group)) {
         // What was killed may be on its way out of it.
-        let removed = kit::must::eventually(seconds(5), || fs::remove_dir(group).is_ok() || !group.exists()).await;
+        let removed = fixtures::wait::eventually(seconds(5), || fs::remove_dir(group).is_ok() || !group.exists()).await;
         assert!(removed, "{}: {:?}", group.display(), fs::read_to_string(group.join("cgroup.procs")));
     }
 
     let plugin = node.launch().await;
     plugin.recover(&handle).await.err().must("nothing to recover");
     // Nobody asks for it, and yet nothing of the lost task stays: neither its writable layer nor its hold on the image.
-    let swept = kit::must::eventually(seconds(5), || node.traces().files.is_empty()).await;
+    let swept = fixtures::wait::eventually(seconds(5), || node.traces().files.is_empty()).await;
     assert!(swept, "{}", node.traces());
     let again = task.restarted();
     plugin.started(&again).await;
@@ -256,8 +255,8 @@ async fn the_monitor_has_no_child_but_the_task() {
         let task = node.task(&images.busybox()).sh(IDLE).option("tty", json!(terminal)).build(&mut plugin).await;
         plugin.started(&task).await;
         let (monitor, init) = (plugin.monitor_pid(&task), plugin.init_pid(&task));
-        let alone = || leak::children(monitor).iter().all(|(pid, _)| *pid == init);
-        assert!(eventually(seconds(5), alone).await, "{:?}", leak::children(monitor));
+        let alone = || process::children(monitor).iter().all(|(pid, _)| *pid == init);
+        assert!(eventually(seconds(5), alone).await, "{:?}", process::children(monitor));
         plugin.end(&task).await;
     }
     node.finish(plugin).await;
@@ -272,7 +271,7 @@ async fn the_monitor_is_small() {
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.started(&task).await;
     let monitor = plugin.monitor_pid(&task);
-    assert_eq!(leak::status_field(monitor, "Threads").as_deref(), Some("1"));
+    assert_eq!(process::status_field(monitor, "Threads").as_deref(), Some("1"));
     let rollup = fs::read_to_string(format!("/proc/{monitor}/smaps_rollup")).must("the monitor's memory");
     // The pages of the sealed file are everybody's. What remains is mostly the binary's relocated tables, larger in a dev build.
     let anonymous =

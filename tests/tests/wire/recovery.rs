@@ -2,14 +2,17 @@
 
 use std::{fs, time::Duration};
 
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    process,
+    wait::{eventually, seconds},
+};
 use kit::{
     calls::Exit,
-    leak,
-    must::{Must, eventually, seconds},
     node::Node,
     plugin::{Launch, binary, nomad_config},
     task::Task,
-    tools::Images,
 };
 use proto::driver::{TaskHandle, TaskState};
 use rustix::process::{Pid, Signal, kill_process};
@@ -194,7 +197,7 @@ fn rewrite_pids(tasks: &std::path::Path, pid: &str) {
 
 /// The kernel tells a plugin that watches how a task ended; one that does not is told of as a loss.
 fn told_without_monitor(exit: &Exit, code: i32) {
-    let lost = !leak::kernel_remembers_ends() && exit.err.contains("lost");
+    let lost = !process::kernel_remembers_ends() && exit.err.contains("lost");
     assert!(exit.code == code || lost, "{exit:?}");
 }
 
@@ -210,7 +213,7 @@ async fn a_task_survives_its_monitor() {
     let init = plugin.init_pid(&task);
     plugin.kill_monitor(&task);
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(leak::status_field(init, "State").map(|state| state.starts_with('Z')), Some(false), "the task runs");
+    assert_eq!(process::status_field(init, "State").map(|state| state.starts_with('Z')), Some(false), "the task runs");
     assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").task.must("a task").state(), TaskState::Running);
     assert_eq!(plugin.sh(&task, "echo still").await, "still");
     let mut stats = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats");
@@ -282,7 +285,7 @@ async fn an_exec_helper_that_dies() {
         let command = ["/bin/sh", "-c", "echo ready; exec sleep 772"];
         let mut session = plugin.exec_streaming(task.id(), &command, tty).await.must("a session");
         session.until("ready", seconds(5)).await;
-        let helpers = leak::children(plugin.process.pid());
+        let helpers = process::children(plugin.process.pid());
         // The other child is the monitor, whose second word it is.
         let mut helpers = helpers.iter().filter(|(_, line)| line.split_whitespace().nth(1) == Some("exec"));
         let (helper, _) = helpers.next().must("the helper of the only session");

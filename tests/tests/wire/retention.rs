@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use kit::{
-    must::{Must, eventually, seconds},
-    node::Node,
-    plugin::Plugin,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{eventually, seconds},
 };
+use kit::{node::Node, plugin::Plugin};
 use serde_json::json;
 
 fn count(node: &Node, directory: &str) -> usize {

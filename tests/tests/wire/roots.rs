@@ -5,14 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kit::{
-    calls::recoverable,
+use fixtures::{
+    busybox::Images,
     image::{Entry, Layer},
-    must::{Must, seconds},
-    node::Node,
-    plugin::Plugin,
-    tools::Images,
+    must::Must,
+    wait::seconds,
 };
+use kit::{calls::recoverable, node::Node, plugin::Plugin};
 use proto::{driver::fingerprint_response::HealthState, structs::attribute::Value};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;

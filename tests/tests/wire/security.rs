@@ -2,14 +2,8 @@
 
 use std::{collections::BTreeSet, fs};
 
-use kit::{
-    leak::status_field,
-    must::{Must, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
-};
+use fixtures::{busybox::Images, must::Must, process::status_field, wait::seconds};
+use kit::{node::Node, plugin::Plugin, task::Task};
 use serde_json::json;
 
 const IDLE: &str = "while :; do sleep 1000; done";

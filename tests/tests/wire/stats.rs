@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use kit::{
+use fixtures::{
+    busybox::Images,
     cgroup,
-    must::{Must, eventually, seconds, within},
-    node::Node,
-    tools::Images,
+    must::Must,
+    wait::{eventually, seconds, within},
 };
+use kit::node::Node;
 use proto::driver::{CpuUsage, MemoryUsage, cpu_usage::Fields as Cpu, memory_usage::Fields as Memory};
 
 #[tokio::test]

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use kit::{
-    must::{Must, patient, seconds},
-    node::Node,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{patient, seconds},
 };
+use kit::node::Node;
 
 #[tokio::test]
 async fn terminate_is_the_default_and_the_task_may_answer() {

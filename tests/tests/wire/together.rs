@@ -2,15 +2,13 @@
 
 use std::fs;
 
-use kit::{
+use fixtures::{
+    busybox::Images,
     cgroup::{self, Mode},
-    leak::status_field,
     must::Must,
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+    process::status_field,
 };
+use kit::{node::Node, plugin::Plugin, task::Task};
 use serde_json::json;
 
 const TASKS: usize = 36;

@@ -8,13 +8,12 @@ use std::{
     time::Duration,
 };
 
-use kit::{
-    must::{Must, eventually, seconds},
-    node::Node,
-    plugin::Plugin,
-    task::Task,
-    tools::Images,
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{eventually, seconds},
 };
+use kit::{node::Node, plugin::Plugin, task::Task};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 

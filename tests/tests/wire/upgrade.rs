@@ -6,11 +6,14 @@ use std::{
     time::Duration,
 };
 
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{eventually, seconds},
+};
 use kit::{
-    must::{Must, eventually, seconds},
     node::Node,
     plugin::{Launch, binary},
-    tools::Images,
 };
 use proto::driver::{TaskHandle, TaskState};
 use serde_json::json;

@@ -1,10 +1,7 @@
 //! Who the command is: users and groups, resolved in the image.
 
-use kit::{
-    must::{Must, seconds},
-    node::Node,
-    tools::Images,
-};
+use fixtures::{busybox::Images, must::Must, wait::seconds};
+use kit::node::Node;
 use serde_json::json;
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use std::{
     path::Path,
 };
 
+use fixtures::image::digest;
 use image_store::FindingKind;
-use kit::image::digest;
 
 use super::{base, broken, broken_on, edit};
 use crate::common::Bench;

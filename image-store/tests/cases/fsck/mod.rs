@@ -11,8 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fixtures::image::{Entry, Image, Layer, digest};
 use image_store::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity, fsck};
-use kit::image::{Entry, Image, Layer, digest};
 
 use crate::common::{Bench, Shown, describe};
 
@@ -30,7 +30,7 @@ fn kinds(report: &FsckReport) -> Vec<FindingKind> {
     report.findings.iter().map(|finding| finding.kind).collect()
 }
 
-fn app() -> kit::image::Built {
+fn app() -> fixtures::image::Built {
     let base = Layer::of([
         Entry::dir("."),
         Entry::dir("etc"),

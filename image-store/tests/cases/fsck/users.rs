@@ -7,11 +7,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use image_store::{FindingKind, FsckOptions, Outcome, Silent, fsck};
-use kit::{
+use fixtures::{
     image::{Entry, Image, Layer, digest},
     registry::{Action, Fault},
 };
+use image_store::{FindingKind, FsckOptions, Outcome, Silent, fsck};
 
 use super::{Good, base, check, edit, kinds, repair};
 use crate::common::{Bench, request};
@@ -117,7 +117,7 @@ async fn a_pull_that_runs_is_no_damage() {
     };
     tokio::select! {
         result = &mut pull => panic!("{result:?}"),
-        reached = kit::must::eventually(Duration::from_secs(20), halfway) => assert!(reached),
+        reached = fixtures::wait::eventually(Duration::from_secs(20), halfway) => assert!(reached),
     }
     assert_eq!(good.bench.store.leases().unwrap(), ["task"]);
     assert_eq!(repair(&good.bench).findings, []);

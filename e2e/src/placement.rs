@@ -62,6 +62,10 @@ impl Agent {
         })?;
         found.sort_by_key(|alloc| alloc["CreateIndex"].as_u64());
         let ids = found.iter().filter_map(|alloc: &Value| alloc["ID"].as_str());
-        Ok(ids.map(|id| self.remember(id, job)).collect())
+        let alloc = |id: &str| {
+            self.record_alloc(id);
+            Alloc::new(self, id.to_owned(), job.to_owned())
+        };
+        Ok(ids.map(alloc).collect())
     }
 }

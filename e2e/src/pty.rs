@@ -1,4 +1,6 @@
-//! A person at a terminal: types, looks at what appears, drags the window larger, or pulls the plug.
+//! A client at a terminal: `nomad alloc exec -i -t` behind a pseudo-terminal (pty).
+//!
+//! A test types into the terminal, waits for output on the screen, resizes the window, or kills the client.
 
 use std::{
     fs::File,
@@ -18,31 +20,31 @@ use rustix::{
 
 use crate::{Alloc, Context, Failure, Outcome, process, watch::patient};
 
-/// A person waits that long for something to appear.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit for output that a test waits for.
+const LIMIT: Duration = Duration::from_secs(30);
 
-/// Somebody in front of `nomad alloc exec -i -t`.
+/// A running `nomad alloc exec -i -t` and its terminal.
 #[derive(Debug)]
-pub struct Person {
+pub struct PtyClient {
     terminal: File,
     client: Child,
-    /// What appeared and was not looked at yet.
+    /// The output that no call of [`PtyClient::wait_for`] has returned yet.
     screen: Vec<u8>,
 }
 
-impl Person {
-    /// Sits down at a terminal of that size and starts a command in the allocation's task.
+impl PtyClient {
+    /// Starts a command in the allocation's task, at a terminal of that size.
     ///
     /// # Errors
-    /// When there is no terminal or no client.
-    pub fn sit_down(alloc: &Alloc, command: &[&str], rows: u16, cols: u16) -> Outcome<Self> {
+    /// When the terminal cannot be opened or the client cannot be started.
+    pub fn start(alloc: &Alloc, command: &[&str], rows: u16, cols: u16) -> Outcome<Self> {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         unlockpt(&terminal)?;
         let side = ioctl_tiocgptpeer(&terminal, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         let terminal = File::from(terminal);
         set_size(&terminal, rows, cols)?;
         let stdio = || -> Outcome<Stdio> { Ok(Stdio::from(OwnedFd::from(File::from(side.try_clone()?)))) };
-        // A session of its own, whose terminal this is: the kernel tells it of new sizes.
+        // `setsid -c` makes this terminal the controlling one. The kernel then signals each new size to the client.
         let mut line = alloc.agent().command("setsid");
         line.arg("-c").arg(alloc.agent().nomad_program());
         line.args(["alloc", "exec", "-i", "-t", &alloc.id]).args(command).env("TERM", "xterm");
@@ -51,63 +53,65 @@ impl Person {
         Ok(Self { terminal, client, screen: Vec::new() })
     }
 
-    /// Types text as it is; `\x03` is Ctrl-C.
+    /// Types the text unchanged; `\x03` is Ctrl-C.
     ///
     /// # Errors
-    /// When the terminal takes nothing.
-    pub fn types(&mut self, text: &str) -> Outcome {
+    /// When the terminal does not accept the text.
+    pub fn type_text(&mut self, text: &str) -> Outcome {
         self.terminal.write_all(text.as_bytes()).context(format!("typing {text:?}"))
     }
 
-    /// Waits until the text appears; what appeared up to its end. What comes after it is looked at next.
+    /// Waits until the text is on the screen, and returns the output up to the text's end. The next call begins after it.
     ///
     /// # Errors
-    /// When it does not appear.
-    pub fn sees(&mut self, text: &str) -> Outcome<String> {
-        let deadline = Instant::now() + patient(PATIENCE);
+    /// When the text does not appear in time.
+    pub fn wait_for(&mut self, text: &str) -> Outcome<String> {
+        let deadline = Instant::now() + patient(LIMIT);
         loop {
             if let Some(at) = self.screen.windows(text.len()).position(|part| part == text.as_bytes()) {
                 let seen: Vec<u8> = self.screen.drain(..at + text.len()).collect();
                 return Ok(String::from_utf8_lossy(&seen).into_owned());
             }
-            if !self.looks(deadline)? {
+            if !self.read_output(deadline)? {
                 let screen = String::from_utf8_lossy(&self.screen).into_owned();
                 return Err(Failure(format!("{text:?} did not appear, only {screen:?}")));
             }
         }
     }
 
-    /// Drags the window to another size.
+    /// Changes the terminal's size.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn resizes(&self, rows: u16, cols: u16) -> Outcome {
+    pub fn resize(&self, rows: u16, cols: u16) -> Outcome {
         set_size(&self.terminal, rows, cols)
     }
 
-    /// Waits until the client has ended; everything that appeared since the last look, and how it ended.
+    /// Waits until the client has ended. Returns the remaining output and the client's exit status.
     ///
     /// # Errors
-    /// When it does not end.
-    pub fn sees_the_end(mut self) -> Outcome<(String, ExitStatus)> {
+    /// When the client does not end in time.
+    pub fn wait_end(mut self) -> Outcome<(String, ExitStatus)> {
         let pid = self.client.id().cast_signed();
-        let deadline = Instant::now() + patient(PATIENCE);
+        let deadline = Instant::now() + patient(LIMIT);
         let end = loop {
             if let Some(status) = self.client.try_wait()? {
                 break status;
             }
-            // The terminal ends with its last user, which is the client.
-            if !self.looks(deadline)? && !process::wait_gone(pid, deadline.saturating_duration_since(Instant::now()))? {
+            // The terminal ends together with the client, its last user.
+            if !self.read_output(deadline)?
+                && !process::wait_gone(pid, deadline.saturating_duration_since(Instant::now()))?
+            {
                 let screen = String::from_utf8_lossy(&self.screen).into_owned();
                 return Err(Failure(format!("the client does not end; on the screen: {screen:?}")));
             }
         };
-        self.looks(Instant::now())?;
+        self.read_output(Instant::now())?;
         Ok((String::from_utf8_lossy(&self.screen).into_owned(), end))
     }
 
-    /// Takes in what has appeared, waiting for something; whether there was anything.
-    fn looks(&mut self, deadline: Instant) -> Outcome<bool> {
+    /// Waits for output and reads it. Returns `false` when there was none before the deadline.
+    fn read_output(&mut self, deadline: Instant) -> Outcome<bool> {
         let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))?;
         match poll(&mut [PollFd::new(&self.terminal, PollFlags::IN)], Some(&left)) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -117,7 +121,7 @@ impl Person {
         match self.terminal.read(&mut part) {
             Ok(length) => self.screen.extend(&part[..length]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
-            // Nobody has the other side open any more.
+            // EIO: every process has closed the other side.
             Err(error) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
@@ -125,8 +129,8 @@ impl Person {
     }
 }
 
-impl Drop for Person {
-    /// Pulls the plug.
+impl Drop for PtyClient {
+    /// Kills the client, as a lost connection does.
     fn drop(&mut self) {
         drop(self.client.kill());
         drop(self.client.wait());
