@@ -199,21 +199,46 @@ pub struct Limits {
     pub retry_pause: Duration,
 }
 
+impl Limits {
+    /// The part that concerns the unpacking of one layer.
+    pub(crate) fn of_a_layer(&self) -> layer::Limits {
+        layer::Limits {
+            layer_bytes: self.layer_bytes,
+            ratio: self.ratio,
+            ratio_grace: self.ratio_grace,
+            entries: self.entries,
+            xattr_bytes: self.xattr_bytes,
+            xattr_total_bytes: self.xattr_total_bytes,
+            kept_bytes: self.kept_bytes,
+            zstd_window: self.zstd_window,
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        const GIB: u64 = 1 << 30;
+        let layer::Limits {
+            layer_bytes,
+            ratio,
+            ratio_grace,
+            entries,
+            xattr_bytes,
+            xattr_total_bytes,
+            kept_bytes,
+            zstd_window,
+        } = layer::Limits::default();
         Self {
             document_bytes: 4 << 20,
             token_bytes: 1 << 20,
             layers: 500,
-            layer_bytes: 64 * GIB,
-            ratio: 200,
-            ratio_grace: 64 << 20,
-            entries: 2_000_000,
-            xattr_bytes: 64 << 10,
-            xattr_total_bytes: 1 << 20,
-            kept_bytes: 256 << 20,
-            zstd_window: 128 << 20,
+            layer_bytes,
+            ratio,
+            ratio_grace,
+            entries,
+            xattr_bytes,
+            xattr_total_bytes,
+            kept_bytes,
+            zstd_window,
             free_bytes: 64 << 20,
             parallel_per_pull: 6,
             parallel: 12,

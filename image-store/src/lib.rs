@@ -3,11 +3,9 @@
 //! Knows no Nomad, no gRPC and no containers.
 
 mod archive;
-mod buffers;
 mod commit;
 mod config;
 mod credentials;
-mod digest;
 mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -19,14 +17,14 @@ mod pull;
 mod reference;
 mod registry;
 mod store;
-mod sys;
-mod unpack;
 
 pub use config::{
     CredentialSources, Credentials, LayerFormat, Limits, PullRequest, RegistryConfig, Secret, StoreConfig,
 };
-pub use digest::{Digest, InvalidDigest};
+use layer::digest;
+
 pub use error::{PullError, SharedIo, StoreError};
+pub use layer::{Digest, InvalidDigest, SampleImage};
 pub use manifest::ImageConfig;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent};
@@ -36,4 +34,3 @@ pub use store::{
     Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerRecord, Outcome, Pressure,
     PruneReport, Removed, Retention, RetentionReport, Severity, Store, SweepReport, fsck,
 };
-pub use unpack::SampleImage;

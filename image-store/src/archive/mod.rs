@@ -25,19 +25,19 @@ use std::{
 
 use bytes::Bytes;
 pub(crate) use choose::{Found, FoundLayer, choose};
+use layer::{
+    Archive, Kind, UnpackError,
+    buffers::{self, Buffers},
+    digest::Algorithm,
+    stream::{self, Decoder, Feed, Hashed, Piece},
+};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use tokio::sync::mpsc;
 
 use crate::{
-    buffers::{self, Buffers},
     commit,
     config::Limits,
-    digest::Algorithm,
     error::{PullError, StoreError},
-    unpack::{
-        Archive, Kind, UnpackError,
-        stream::{self, Decoder, Feed, Hashed, Piece},
-    },
 };
 
 /// A link may lead to a link so many times.
@@ -221,15 +221,16 @@ fn inflate(name: &str, file: &File, limits: &Limits, scratch: &Path, given_up: &
     std::fs::remove_file(&path).map_err(StoreError::io("removing", &path))?;
     let part = whole(name, file, given_up)?;
     let broken = |error: io::Error| PullError::malformed(name, error);
+    let limits = limits.of_a_layer();
     std::thread::scope(|scope| {
         let (pieces, receiver) = mpsc::channel(WAITING_PIECES);
         // If reading fails, the channel closes without an end, and the other side says so.
         scope.spawn(move || part.send(&pieces).ok());
         let feed = Feed::new(receiver, Algorithm::Sha256);
         let seen = feed.seen();
-        let decoder = Decoder::new(feed, limits).map_err(broken)?;
+        let decoder = Decoder::new(feed, &limits).map_err(broken)?;
         let mut inflated =
-            Hashed::new(BufReader::with_capacity(buffers::SIZE, decoder), Algorithm::Sha256, seen, limits.clone());
+            Hashed::new(BufReader::with_capacity(buffers::SIZE, decoder), Algorithm::Sha256, seen, limits);
         loop {
             let block = inflated.fill_buf().map_err(broken)?;
             let length = block.len();

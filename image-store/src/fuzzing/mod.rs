@@ -20,19 +20,20 @@ use std::{
 };
 
 use bytes::Bytes;
+use layer::{
+    Digest, Memory, Output, SampleImage, UnpackError,
+    digest::Algorithm,
+    fuzzing::{confine_thread, pax, write},
+    stream::{Decoder, Feed, Hashed, Piece},
+};
 
 use crate::{
     Platform, Reference, archive,
     config::Limits,
     credentials::docker,
-    digest::{Algorithm, Digest},
     manifest::{self, Document},
     registry::{auth, challenge, transport},
     store::{mount_image, open_directory},
-    unpack::{
-        self, Memory, Output, UnpackError, pax,
-        stream::{Decoder, Feed, Hashed, Piece},
-    },
 };
 
 /// Small, so that reaching them takes few bytes.
@@ -45,6 +46,10 @@ fn limits() -> Limits {
         xattr_total_bytes: 64 << 10,
         ..Limits::default()
     }
+}
+
+fn layer_limits() -> layer::Limits {
+    limits().of_a_layer()
 }
 
 fn fit_for_a_log(text: &str) {
@@ -80,7 +85,7 @@ impl Sandbox {
         let (work, todo) = mpsc::channel::<Job>();
         let root = open_directory(&directory).expect("the sandbox");
         thread::spawn(move || {
-            crate::sys::confine_thread(root.as_fd()).expect("a thread of its own (as root)");
+            confine_thread(root.as_fd()).expect("a thread of its own (as root)");
             assert!(Path::new("/canary").exists(), "changing the root needs root");
             for (bytes, image, done) in todo {
                 let layer = open_directory(Path::new("/layer")).expect("the layer's directory");
@@ -178,13 +183,14 @@ fn stream(blob: Vec<u8>, directory: OwnedFd, image: Option<File>) -> Result<bool
     pieces.try_send(Piece::End).expect("room");
     let feed = Feed::new(receiver, Algorithm::Sha256);
     let seen = feed.seen();
-    let mut decoder = Decoder::new(feed, &limits())?;
-    let hashed = Hashed::new(BufReader::new(&mut decoder), Algorithm::Sha256, seen, limits());
+    let mut decoder = Decoder::new(feed, &layer_limits())?;
+    let hashed = Hashed::new(BufReader::new(&mut decoder), Algorithm::Sha256, seen, layer_limits());
     // Some find no room in memory, and become directories halfway.
     let sum = blob.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
     let kept_bytes = if sum % 4 == 1 { 3000 } else { limits().kept_bytes };
     let image = image.map(|file| (file, Memory::default()));
-    let (applied, _, bytes) = unpack::write(hashed, Output { directory, image }, &Limits { kept_bytes, ..limits() })?;
+    let (applied, _, bytes) =
+        write(hashed, Output { directory, image }, &layer::Limits { kept_bytes, ..layer_limits() })?;
     assert!(applied.entries <= limits().entries);
     assert!(bytes <= limits().layer_bytes);
     let (_, arrived) = decoder.into_feed().finish()?;
@@ -196,7 +202,7 @@ fn stream(blob: Vec<u8>, directory: OwnedFd, image: Option<File>) -> Result<bool
 #[allow(clippy::print_stderr, reason = "a skipped test says why")]
 fn place_for_images() -> Option<PathBuf> {
     let path = std::env::temp_dir().join(format!("oci-rs-fuzz-{}.erofs", std::process::id()));
-    fs::write(&path, unpack::SampleImage::new().expect("an image").bytes).expect("a file for the image");
+    fs::write(&path, SampleImage::new().expect("an image").bytes).expect("a file for the image");
     let mounted = mount_image(&path);
     fs::remove_file(&path).expect("the image can be removed");
     match mounted {

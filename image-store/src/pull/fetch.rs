@@ -2,6 +2,11 @@
 
 use std::{path::Path, sync::Arc};
 
+use layer::{
+    UnpackError, Unpacked,
+    buffers::Buffers,
+    stream::{Feed, Piece},
+};
 use tokio::{
     sync::{Semaphore, mpsc, oneshot},
     task::JoinSet,
@@ -10,7 +15,6 @@ use tokio::{
 use super::{blocking, interrupted};
 use crate::{
     archive::Part,
-    buffers::Buffers,
     config::PullRequest,
     digest::Digest,
     error::{PullError, StoreError},
@@ -18,10 +22,6 @@ use crate::{
     progress::{Meter, Progress, PullEvent},
     registry::{Session, Sink},
     store::{ImageRecord, Inner, LayerRecord, Outstanding, Staged, Work},
-    unpack::{
-        self, UnpackError, Unpacked,
-        stream::{Feed, Piece},
-    },
 };
 
 /// Layers of at least this compressed size inflate and write on two threads.
@@ -219,13 +219,13 @@ fn spawn_unpacker(
     let output = staged.output(inner.layout.layers, &inner.memory)?;
     let feed = Feed::new(pieces, layer.blob.algorithm());
     let (algorithm, side_by_side) = (layer.diff_id.algorithm(), layer.size >= SIDE_BY_SIDE);
-    let limits = inner.limits.clone();
+    let limits = inner.limits.of_a_layer();
     let (report, done) = oneshot::channel();
     std::thread::Builder::new()
         .name("unpack".into())
         .spawn(move || {
             // Whatever fails, and also when nobody waits any more, `staged` removes itself here.
-            let result = unpack::unpack(feed, output, algorithm, side_by_side, &limits);
+            let result = layer::unpack(feed, output, algorithm, side_by_side, &limits);
             drop(report.send(result.map(|unpacked| (unpacked, staged))));
         })
         .map_err(StoreError::io("starting a thread for", fs))?;

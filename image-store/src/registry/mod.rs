@@ -14,17 +14,16 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use layer::{buffers::Buffers, stream::Piece};
 use reqwest::{Method, Response, StatusCode, Url, header};
 use tokio::sync::mpsc;
 
 use crate::{
-    buffers::Buffers,
     config::{Credentials, Limits},
     digest::Digest,
     error::PullError,
     manifest::{self, Descriptor},
     progress::Meter,
-    unpack::stream::Piece,
 };
 pub(crate) use endpoints::Endpoints;
 

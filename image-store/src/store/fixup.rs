@@ -13,6 +13,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use ::layer::marks;
 use rustix::{
     fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
     io::Errno,
@@ -23,7 +24,7 @@ use super::{
     layout::{Layout, boot_id, open_directory},
     staging::Staging,
 };
-use crate::{commit, digest::Digest, error::StoreError, unpack::marks};
+use crate::{commit, digest::Digest, error::StoreError};
 
 /// What overlay shows of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ::layer::Unpacked;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -24,7 +25,6 @@ use crate::{
     config::LayerFormat,
     digest::Digest,
     error::StoreError,
-    unpack::Unpacked,
 };
 
 /// A layer's files in a directory.

@@ -28,15 +28,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::layer::{Memory, Unpacked};
 use flight::Flights;
 use tokio::sync::{Notify, Semaphore};
 
+pub(crate) use self::layer::LayerMeta;
 #[cfg(feature = "fuzzing")]
 pub(crate) use erofs::mount as mount_image;
 pub use fsck::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity, fsck};
-pub(crate) use layer::LayerMeta;
 pub(crate) use layout::Layout;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(feature = "fuzzing")]
 pub(crate) use layout::open_directory;
 pub use record::{Access, ImageRecord, LayerRecord};
 pub(crate) use record::{Lease, Source, now};
@@ -56,7 +57,6 @@ use crate::{
     pull::Resolved,
     reference::Reference,
     registry::{Endpoints, auth},
-    unpack::{Memory, Unpacked},
 };
 
 /// How long commits are gathered before one sync makes them last.

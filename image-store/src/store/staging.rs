@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ::layer::{Memory, Output, Unpacked};
 use rustix::fs::FlockOperation;
 use tokio::sync::mpsc;
 
@@ -17,12 +18,7 @@ use super::{
     layer,
     layout::{Layout, open_directory},
 };
-use crate::{
-    commit,
-    config::LayerFormat,
-    error::StoreError,
-    unpack::{Memory, Output, Unpacked},
-};
+use crate::{commit, config::LayerFormat, error::StoreError};
 
 /// This process's staging directory.
 #[derive(Debug)]

@@ -6,32 +6,41 @@
 use std::io::{self, BufRead};
 
 use super::{
-    UnpackError,
     header::{self, BLOCK, Fields, Kind},
     pax::{self, Extensions, Xattrs},
     sparse::{self, Sparse},
 };
+use crate::error::UnpackError;
 
 /// One entry, its extensions applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) kind: Kind,
-    pub(crate) name: Vec<u8>,
-    pub(crate) link: Vec<u8>,
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) mtime: (i64, u32),
-    pub(crate) device: (u64, u64),
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// Its name, as it stands in the archive.
+    pub name: Vec<u8>,
+    /// The target of a link.
+    pub link: Vec<u8>,
+    /// Permissions and the three special bits.
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Seconds and nanoseconds of the last modification.
+    pub mtime: (i64, u32),
+    /// Major and minor number of a device.
+    pub device: (u64, u64),
     /// Bytes of data in the archive.
-    pub(crate) size: u64,
-    pub(crate) xattrs: Xattrs,
+    pub size: u64,
+    /// Extended attributes.
+    pub xattrs: Xattrs,
     /// Where the data goes if the file has holes.
-    pub(crate) sparse: Option<Sparse>,
+    pub sparse: Option<Sparse>,
 }
 
 /// Reads entries one after the other.
-pub(crate) struct Archive<R> {
+pub struct Archive<R> {
     reader: R,
     /// Unread data of the current entry, and the padding after it.
     left: u64,
@@ -50,12 +59,13 @@ struct Pending {
 }
 
 impl<R: BufRead> Archive<R> {
-    pub(crate) fn new(reader: R) -> Self {
+    /// An archive at its beginning.
+    pub fn new(reader: R) -> Self {
         Self { reader, left: 0, padding: 0, global: Extensions::default(), raw: [0; BLOCK], ended: false }
     }
 
     /// The next entry; `None` at the end of the archive.
-    pub(crate) fn next(&mut self) -> Result<Option<Entry>, UnpackError> {
+    pub fn next(&mut self) -> Result<Option<Entry>, UnpackError> {
         let mut pending = Pending::default();
         loop {
             self.skip_rest()?;
@@ -228,7 +238,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Data of the current entry that is at hand; empty when all was consumed.
-    pub(crate) fn data(&mut self) -> Result<&[u8], UnpackError> {
+    pub fn data(&mut self) -> Result<&[u8], UnpackError> {
         if self.left == 0 {
             return Ok(&[]);
         }
@@ -241,7 +251,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Marks data as used.
-    pub(crate) fn consume(&mut self, length: usize) {
+    pub fn consume(&mut self, length: usize) {
         self.reader.consume(length);
         self.left -= length as u64;
     }
@@ -262,7 +272,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Reads whatever follows the archive, so that the hash covers it, and gives the reader back.
-    pub(crate) fn finish(mut self) -> Result<R, UnpackError> {
+    pub fn finish(mut self) -> Result<R, UnpackError> {
         self.skip_rest()?;
         loop {
             let length = self.reader.fill_buf()?.len();

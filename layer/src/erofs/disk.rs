@@ -13,7 +13,7 @@ use std::{
 use rustix::fs::FileType;
 
 use super::tree::{Content, Id, ROOT, Tree};
-use crate::unpack::pax::Xattrs;
+use crate::tar::pax::Xattrs;
 
 pub(super) const BLOCK: u64 = 4096;
 /// Where the super block begins, in the first block, which holds nothing else.

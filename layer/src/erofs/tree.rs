@@ -1,6 +1,6 @@
 //! A layer's files in memory: all but their data.
 //!
-//! What the kernel does for a layer that is unpacked into a directory (see [`super::super::tree`]) is done here, by the same rules: links are
+//! What the kernel does for a layer that is unpacked into a directory (see [`crate::directory::tree`]) is done here, by the same rules: links are
 //! followed with the layer's root as `/`, the way nowhere leads out, parents that the archive never mentions are made and remembered.
 
 use std::{
@@ -10,10 +10,10 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::super::{
+use crate::{
+    directory::tree::{LookupError, MAX_LINKS, MAX_STEPS, check_depth, components, take_within},
     name,
-    pax::Xattrs,
-    tree::{LookupError, MAX_LINKS, MAX_STEPS, check_depth, components, take_within},
+    tar::pax::Xattrs,
 };
 
 /// The longest name of a file (`EROFS_NAME_LEN`, as of most file systems).

@@ -3,7 +3,7 @@
 //! Pure. Names are bytes. A clean path has no leading slash, no `.` and no empty component; the layer's root is the empty path.
 //! `..` is refused rather than clamped: nothing honest needs it.
 
-use super::header::Problem;
+use crate::tar::header::Problem;
 
 const MAX_PATH: usize = 4096;
 const MAX_COMPONENT: usize = 255;

@@ -16,11 +16,16 @@ use super::{
     ImageApplier, disk,
     tree::{Content, Id, Node, ROOT},
 };
-use crate::unpack::{UnpackError, apply::Applier, archive::Entry, header::Kind, name};
+use crate::{
+    directory::Applier,
+    error::UnpackError,
+    name,
+    tar::{archive::Entry, header::Kind},
+};
 
 impl ImageApplier {
     /// Makes in an empty directory what is in the tree, and empties the image's file.
-    pub(in crate::unpack) fn into_directory(mut self, root: OwnedFd) -> Result<Applier, UnpackError> {
+    pub(crate) fn into_directory(mut self, root: OwnedFd) -> Result<Applier, UnpackError> {
         let failed = |error: io::Error| UnpackError::disk(b"", "moving the layer to a directory", error);
         self.file.flush().map_err(failed)?;
         let mut applier = Applier::new(root, self.limits);

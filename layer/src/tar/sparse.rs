@@ -7,20 +7,18 @@ use std::io::{self, BufRead};
 
 use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 
-use super::{
-    UnpackError,
-    header::{BLOCK, Problem, unsigned},
-};
+use super::header::{BLOCK, Problem, unsigned};
+use crate::error::UnpackError;
 
 const MAX_SEGMENTS: usize = 1 << 20;
 
 /// Where the stored data of a file goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Sparse {
+pub struct Sparse {
     /// The file's size with its holes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Offset and length, ascending.
-    pub(crate) segments: Vec<(u64, u64)>,
+    pub segments: Vec<(u64, u64)>,
 }
 
 impl Sparse {

@@ -10,39 +10,43 @@ use rustix::{
     io::Errno,
 };
 
-use super::{UnpackError, archive::Entry, header::Kind, pax::Xattrs, tree::Dir};
-use crate::config::Limits;
+use crate::{
+    directory::tree::Dir,
+    error::{UnpackError, show},
+    limits::Limits,
+    tar::{archive::Entry, header::Kind, pax::Xattrs},
+};
 
 /// Attributes of a directory, set when nothing is made in it any more.
-pub(super) struct Attributes {
-    pub(super) mode: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) mtime: (i64, u32),
-    pub(super) xattrs: Xattrs,
+pub(crate) struct Attributes {
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: (i64, u32),
+    pub(crate) xattrs: Xattrs,
 }
 
 /// Extended attributes that were left out: overlay's own marks would let an image pretend, labels belong to the machine, and the
 /// kernel keeps some kinds of attributes only on some kinds of files (xattr(7)).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct NotSet {
+pub struct NotSet {
     /// How many.
-    pub(crate) count: u64,
+    pub count: u64,
     /// The first one's name, fit for a log.
-    pub(crate) first: String,
+    pub first: String,
 }
 
 impl NotSet {
-    pub(super) fn note(&mut self, key: &[u8]) {
+    pub(crate) fn note(&mut self, key: &[u8]) {
         if self.count == 0 {
-            self.first = super::show(key);
+            self.first = show(key);
         }
         self.count += 1;
     }
 }
 
 /// A system call that failed, for an entry that the caller knows.
-pub(super) struct Failed {
+pub(crate) struct Failed {
     action: &'static str,
     errno: Errno,
     /// Bytes of extended attributes that were to be set.
@@ -50,7 +54,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    pub(super) fn of(self, entry: &[u8]) -> UnpackError {
+    pub(crate) fn of(self, entry: &[u8]) -> UnpackError {
         // Many file systems keep a few kilobytes per file and call more than that a full disk.
         if self.errno == Errno::NOSPC && self.bytes > 2048 {
             let problem = format!("its extended attributes of {} bytes do not fit this file system", self.bytes);
@@ -62,12 +66,12 @@ impl Failed {
 
 impl Attributes {
     /// Bytes of memory that it takes beside itself.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.xattrs.iter().map(|(key, value)| key.len() + value.len() + 48).sum()
     }
 
     /// Sets all of it on an open directory, as far as it is not so already.
-    pub(super) fn set(&self, directory: impl AsFd, stat: &Stat, not_set: &mut NotSet) -> Result<(), Failed> {
+    pub(crate) fn set(&self, directory: impl AsFd, stat: &Stat, not_set: &mut NotSet) -> Result<(), Failed> {
         let failed = |errno| Failed { action: "setting its attributes", errno, bytes: 0 };
         let other_owner = (stat.st_uid, stat.st_gid) != (self.uid, self.gid);
         if other_owner {
@@ -84,13 +88,13 @@ impl Attributes {
 }
 
 /// Sets extended attributes by descriptor.
-pub(super) fn set_xattrs(fd: impl AsFd, xattrs: &Xattrs, not_set: &mut NotSet) -> Result<(), Failed> {
+pub(crate) fn set_xattrs(fd: impl AsFd, xattrs: &Xattrs, not_set: &mut NotSet) -> Result<(), Failed> {
     each(xattrs, not_set, |key, value| rustix::fs::fsetxattr(fd.as_fd(), key, value, XattrFlags::empty()))
 }
 
 /// Sets extended attributes of what cannot be opened: a link, a device, a pipe. No system call of all kernels that we run on takes
 /// a directory and a name for this, so the thread, whose working directory is its own (`sys::confine_thread`), goes to the directory.
-pub(super) fn set_xattrs_beside(
+pub(crate) fn set_xattrs_beside(
     parent: &Dir,
     name: &[u8],
     xattrs: &Xattrs,
@@ -129,7 +133,7 @@ fn is_set_on(kind: Kind, key: &[u8]) -> bool {
 }
 
 /// The extended attributes of an entry that images may set and that the kernel knows for its kind of file.
-pub(super) fn allowed(entry: &Entry, limits: &Limits, not_set: &mut NotSet) -> Result<Xattrs, UnpackError> {
+pub(crate) fn allowed(entry: &Entry, limits: &Limits, not_set: &mut NotSet) -> Result<Xattrs, UnpackError> {
     let mut total = 0;
     let mut kept = Vec::new();
     for (key, value) in &entry.xattrs {
@@ -147,12 +151,12 @@ pub(super) fn allowed(entry: &Entry, limits: &Limits, not_set: &mut NotSet) -> R
 }
 
 /// Owner and group as the system calls want them.
-pub(super) fn owner(uid: u32, gid: u32) -> (Option<Uid>, Option<Gid>) {
+pub(crate) fn owner(uid: u32, gid: u32) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
 }
 
 /// The time of modification, which stands for that of access too.
-pub(super) fn times((seconds, nanos): (i64, u32)) -> Timestamps {
+pub(crate) fn times((seconds, nanos): (i64, u32)) -> Timestamps {
     let time = Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
     Timestamps { last_access: time, last_modification: time }
 }

@@ -40,7 +40,7 @@ impl Digest {
     }
 
     /// The digest whose [`Digest::hex`] this is.
-    pub(crate) fn from_hex(hex: &str) -> Option<Digest> {
+    pub fn from_hex(hex: &str) -> Option<Digest> {
         let algorithm = if hex.len() == 64 { "sha256" } else { "sha512" };
         format!("{algorithm}:{hex}").parse().ok()
     }
@@ -114,7 +114,7 @@ impl fmt::Debug for Digest {
 
 /// A running hash of either kind.
 #[derive(Clone)]
-pub(crate) enum Hasher {
+pub enum Hasher {
     /// SHA-256.
     Sha256(sha2::Sha256),
     /// SHA-512.
@@ -122,21 +122,24 @@ pub(crate) enum Hasher {
 }
 
 impl Hasher {
-    pub(crate) fn new(algorithm: Algorithm) -> Self {
+    /// An empty hash.
+    pub fn new(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::Sha256 => Hasher::Sha256(sha2::Sha256::new()),
             Algorithm::Sha512 => Hasher::Sha512(sha2::Sha512::new()),
         }
     }
 
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    /// Hashes more bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         match self {
             Hasher::Sha256(hasher) => hasher.update(bytes),
             Hasher::Sha512(hasher) => hasher.update(bytes),
         }
     }
 
-    pub(crate) fn finish(self) -> Digest {
+    /// The digest of all bytes so far.
+    pub fn finish(self) -> Digest {
         match self {
             Hasher::Sha256(hasher) => Digest(format!("sha256:{}", hex::encode(hasher.finalize()))),
             Hasher::Sha512(hasher) => Digest(format!("sha512:{}", hex::encode(hasher.finalize()))),

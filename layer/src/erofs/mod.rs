@@ -1,7 +1,7 @@
 //! Tar entries → one file with an EROFS file system in it.
 //!
 //! A file of the layer costs a node in memory and its data a write behind the data before; no name of the layer ever reaches the kernel. The
-//! rules are those of a layer that is unpacked into a directory ([`super::apply`]): a later entry beats an earlier one, and a whiteout of
+//! rules are those of a layer that is unpacked into a directory ([`crate::directory`]): a later entry beats an earlier one, and a whiteout of
 //! the same layer; a directory that was removed and made again hides what lower layers have in it. What a kernel would refuse to set is refused.
 
 mod directory;
@@ -25,18 +25,25 @@ use rustix::io::Errno;
 use special::Outcome;
 use tree::{Content, Id, Node, Place, Tree};
 
-use super::{
-    Applied, UnpackError,
-    archive::{Archive, Entry},
+use crate::{
     attributes::{self, NotSet},
-    classify,
-    header::Kind,
+    buffers,
+    checks::{self, classify},
+    digest::Digest,
+    directory::{
+        Applied,
+        tree::{LookupError, is_within, take_within},
+    },
+    error::UnpackError,
+    limits::Limits,
     marks,
     name::{self, Target},
-    pax::Xattrs,
-    tree::{LookupError, is_within, take_within},
+    tar::{
+        archive::{Archive, Entry},
+        header::Kind,
+        pax::Xattrs,
+    },
 };
-use crate::{buffers, config::Limits, digest::Digest};
 
 /// Memory for the files of all layers that are unpacked at once. With more, layers go on in directories.
 const MEMORY: usize = 16 << 20;
@@ -45,7 +52,7 @@ const EACH: usize = 200;
 
 /// What the layers that are being unpacked keep in memory together.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Memory(Arc<AtomicUsize>);
+pub struct Memory(Arc<AtomicUsize>);
 
 /// A part of it, given back when dropped.
 struct Kept {
@@ -67,7 +74,7 @@ impl Drop for Kept {
 }
 
 /// Applies the entries of one layer.
-pub(super) struct ImageApplier {
+pub(crate) struct ImageApplier {
     tree: Tree,
     file: BufWriter<File>,
     /// The next block of data.
@@ -83,7 +90,7 @@ pub(super) struct ImageApplier {
 
 impl ImageApplier {
     /// Takes the empty file.
-    pub(super) fn new(mut file: File, limits: Limits, memory: Memory) -> Result<Self, UnpackError> {
+    pub(crate) fn new(mut file: File, limits: Limits, memory: Memory) -> Result<Self, UnpackError> {
         let failed = |error: io::Error| UnpackError::disk(b"", "making the layer's image", error);
         // The first block is written last.
         file.seek(SeekFrom::Start(disk::BLOCK)).map_err(failed)?;
@@ -102,7 +109,7 @@ impl ImageApplier {
     }
 
     /// Applies one entry, reading its data from the archive.
-    pub(super) fn apply<R: BufRead>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
+    pub(crate) fn apply<R: BufRead>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         self.entries += 1;
         self.check_amount()?;
         match classify(entry)? {
@@ -130,7 +137,7 @@ impl ImageApplier {
     }
 
     fn check_amount(&self) -> Result<(), UnpackError> {
-        super::check_entries(self.entries.saturating_add(self.tree.made() as u64), &self.limits)
+        checks::check_entries(self.entries.saturating_add(self.tree.made() as u64), &self.limits)
     }
 
     fn keep(&mut self, bytes: usize) {
@@ -138,13 +145,13 @@ impl ImageApplier {
     }
 
     /// Whether what is kept in memory is as much as may be.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.kept.all.0.load(Ordering::Relaxed) > self.limits.kept_bytes.min(MEMORY)
     }
 
     fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Rc<Place>, UnpackError> {
         let made = self.tree.made();
-        let parent = self.tree.dir(path, true).map_err(|error| super::no_parent(entry, error))?;
+        let parent = self.tree.dir(path, true).map_err(|error| checks::no_parent(entry, error))?;
         let new = self.tree.made() - made;
         if new > 0 {
             self.check_amount()?;
@@ -169,7 +176,7 @@ impl ImageApplier {
             Kind::File => self.data(entry, archive)?,
             Kind::Dir => return self.dir(entry, parent, name),
             Kind::Symlink => {
-                super::check_target(entry)?;
+                checks::check_target(entry)?;
                 Content::Symlink(entry.link.clone().into())
             }
             Kind::HardLink => return self.hard_link(entry, parent, name),
@@ -178,9 +185,9 @@ impl ImageApplier {
                 self.remember_whiteout(parent, name.to_vec());
                 return Ok(());
             }
-            Kind::Char => Content::CharDevice(encode(super::device(entry)?)),
-            Kind::Block => Content::BlockDevice(encode(super::device(entry)?)),
-            Kind::Fifo => super::device(entry).map(|_| Content::Fifo)?,
+            Kind::Char => Content::CharDevice(encode(checks::device(entry)?)),
+            Kind::Block => Content::BlockDevice(encode(checks::device(entry)?)),
+            Kind::Fifo => checks::device(entry).map(|_| Content::Fifo)?,
             Kind::GnuSparse | Kind::PaxLocal | Kind::PaxGlobal | Kind::LongName | Kind::LongLink => {
                 return Err(UnpackError::refused(&entry.name, "an extension header out of place"));
             }
@@ -235,7 +242,7 @@ impl ImageApplier {
             }
             Some(sparse) => {
                 self.apparent = self.apparent.saturating_add(sparse.size);
-                super::check_apparent(entry, self.apparent, &self.limits)?;
+                checks::check_apparent(entry, self.apparent, &self.limits)?;
                 for (offset, length) in &sparse.segments {
                     self.file.seek(SeekFrom::Start(begin + offset)).map_err(disk)?;
                     let mut left = *length;
@@ -333,7 +340,7 @@ impl ImageApplier {
     }
 
     /// Whiteouts, opaque directories, and everything that is not data. The file system is named after the layer.
-    pub(super) fn finish(mut self, diff_id: &Digest) -> Result<Applied, UnpackError> {
+    pub(crate) fn finish(mut self, diff_id: &Digest) -> Result<Applied, UnpackError> {
         for (parent, name) in std::mem::take(&mut self.whiteouts) {
             self.whiteout(&parent, &name)?;
         }

@@ -9,26 +9,37 @@ pub(crate) const BLOCK: usize = 512;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// A regular file.
     File,
+    /// A further name of a file.
     HardLink,
+    /// A symbolic link.
     Symlink,
+    /// A character device.
     Char,
+    /// A block device.
     Block,
+    /// A directory.
     Dir,
+    /// A FIFO.
     Fifo,
     /// GNU's old sparse format: the map follows in the header.
     GnuSparse,
+    /// PAX records for the next entry.
     PaxLocal,
+    /// PAX records for all entries that follow.
     PaxGlobal,
+    /// GNU's long name of the next entry.
     LongName,
+    /// GNU's long link target of the next entry.
     LongLink,
 }
 
 impl Kind {
     /// Whether data follows the header. Sizes that other kinds claim mean nothing: that is how Go, and thus every image tool,
     /// reads them.
-    pub(crate) fn has_data(self) -> bool {
+    pub fn has_data(self) -> bool {
         !matches!(self, Kind::HardLink | Kind::Symlink | Kind::Char | Kind::Block | Kind::Dir | Kind::Fifo)
     }
 }
@@ -48,7 +59,7 @@ pub(crate) struct Fields {
 }
 
 /// What is wrong with a header, in words.
-pub(crate) type Problem = String;
+pub type Problem = String;
 
 /// Reads a header block. `Ok(None)` is a block of zeros, which ends an archive.
 pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Fields>, Problem> {

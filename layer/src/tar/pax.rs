@@ -6,42 +6,42 @@
 use super::header::Problem;
 
 /// Longest extension block that is read.
-pub(crate) const MAX_BYTES: u64 = 1 << 20;
+pub const MAX_BYTES: u64 = 1 << 20;
 
 /// The kernel lists at most 64 KiB of names for one file (xattr(7)).
 const MAX_XATTRS: usize = 1024;
 
 /// Names and values of extended attributes.
-pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Values that replace header fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Extensions {
-    pub(crate) path: Option<Vec<u8>>,
-    pub(crate) link: Option<Vec<u8>>,
-    pub(crate) size: Option<u64>,
-    pub(crate) uid: Option<u64>,
-    pub(crate) gid: Option<u64>,
-    pub(crate) mtime: Option<(i64, u32)>,
+pub struct Extensions {
+    pub path: Option<Vec<u8>>,
+    pub link: Option<Vec<u8>>,
+    pub size: Option<u64>,
+    pub uid: Option<u64>,
+    pub gid: Option<u64>,
+    pub mtime: Option<(i64, u32)>,
     /// Name and value as they stand in the archive; which ones may be set is decided later.
-    pub(crate) xattrs: Xattrs,
-    pub(crate) sparse: SparseKeys,
+    pub xattrs: Xattrs,
+    pub sparse: SparseKeys,
 }
 
 /// The records of GNU's three sparse formats, still unchecked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct SparseKeys {
-    pub(crate) major: Option<u64>,
-    pub(crate) minor: Option<u64>,
-    pub(crate) name: Option<Vec<u8>>,
-    pub(crate) real_size: Option<u64>,
+pub struct SparseKeys {
+    pub major: Option<u64>,
+    pub minor: Option<u64>,
+    pub name: Option<Vec<u8>>,
+    pub real_size: Option<u64>,
     /// Offsets and lengths in turn, from `map` or from pairs of `offset` and `numbytes`.
-    pub(crate) numbers: Vec<u64>,
-    pub(crate) present: bool,
+    pub numbers: Vec<u64>,
+    pub present: bool,
 }
 
 /// Reads a block of records.
-pub(crate) fn parse(block: &[u8]) -> Result<Extensions, Problem> {
+pub fn parse(block: &[u8]) -> Result<Extensions, Problem> {
     let mut extensions = Extensions::default();
     let mut rest = block;
     while !rest.is_empty() {
@@ -99,7 +99,7 @@ impl Extensions {
     }
 
     /// What a global block may say without making parsers disagree about where entries begin or what they are called.
-    pub(crate) fn check_global(&self) -> Result<(), Problem> {
+    pub fn check_global(&self) -> Result<(), Problem> {
         if self.path.is_some() || self.link.is_some() || self.size.is_some() || self.sparse.present {
             return Err("a global PAX header sets a path, a link or a size for all entries".into());
         }
@@ -136,7 +136,7 @@ fn name(what: &str, value: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
 }
 
 /// A decimal number without sign.
-pub(crate) fn decimal(what: &str, text: &[u8]) -> Result<u64, Problem> {
+pub fn decimal(what: &str, text: &[u8]) -> Result<u64, Problem> {
     let wrong = || format!("{what} is no number in range");
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(wrong());

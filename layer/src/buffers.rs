@@ -6,16 +6,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Large enough that hashing and inflating run at full speed, small enough to stay in the cache.
-pub(crate) const SIZE: usize = 256 << 10;
+pub const SIZE: usize = 256 << 10;
 
 /// Where buffers come from and return to. Clones are the same place.
 #[derive(Clone, Default)]
-pub(crate) struct Buffers {
+pub struct Buffers {
     free: Arc<Mutex<Vec<Box<[u8]>>>>,
 }
 
 /// [`SIZE`] bytes, of which some are filled. Returns home when dropped.
-pub(crate) struct Buffer {
+pub struct Buffer {
     bytes: Box<[u8]>,
     filled: usize,
     home: Buffers,
@@ -23,7 +23,7 @@ pub(crate) struct Buffer {
 
 impl Buffers {
     /// A buffer with nothing in it.
-    pub(crate) fn take(&self) -> Buffer {
+    pub fn take(&self) -> Buffer {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let bytes = free.unwrap_or_else(|| vec![0; SIZE].into_boxed_slice());
         Buffer { bytes, filled: 0, home: self.clone() }
@@ -32,17 +32,17 @@ impl Buffers {
 
 impl Buffer {
     /// The part that is not filled yet.
-    pub(crate) fn space(&mut self) -> &mut [u8] {
+    pub fn space(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled..]
     }
 
     /// So many more bytes are filled.
-    pub(crate) fn fill(&mut self, length: usize) {
+    pub fn fill(&mut self, length: usize) {
         self.filled = (self.filled + length).min(SIZE);
     }
 
     /// Copies as much of `from` as fits, and says how much that was.
-    pub(crate) fn copy(&mut self, from: &[u8]) -> usize {
+    pub fn copy(&mut self, from: &[u8]) -> usize {
         let space = self.space();
         let length = from.len().min(space.len());
         space[..length].copy_from_slice(&from[..length]);

@@ -17,15 +17,15 @@ use rustix::{
     io::Errno,
 };
 
-use super::name;
+use crate::name;
 
-pub(super) const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 /// Directories inside each other: far more than anybody uses, few enough for one descriptor each.
 const MAX_DEPTH: usize = 512;
 /// As the kernel has it for one path (PATH_MAX with its NUL), but counted where links lead to.
 const MAX_PATH: usize = 4095;
 /// Steps of one lookup, those through links included.
-pub(super) const MAX_STEPS: usize = 4096;
+pub(crate) const MAX_STEPS: usize = 4096;
 const CACHED: usize = 256;
 
 /// An open directory of the layer.
@@ -218,11 +218,11 @@ impl Tree {
     }
 }
 
-pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
+pub(crate) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
 }
 
-pub(super) fn check_depth(path: &[u8]) -> Result<(), LookupError> {
+pub(crate) fn check_depth(path: &[u8]) -> Result<(), LookupError> {
     let depth = path.iter().filter(|byte| **byte == b'/').count() + 1;
     if path.len() > MAX_PATH || depth > MAX_DEPTH { Err(LookupError::TooDeep) } else { Ok(()) }
 }
@@ -263,11 +263,10 @@ fn remove_all(parent: BorrowedFd<'_>, last: &[u8]) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::open_directory;
 
     fn tree() -> (tempfile::TempDir, Tree) {
         let directory = tempfile::tempdir().unwrap();
-        let tree = Tree::new(open_directory(directory.path()).unwrap());
+        let tree = Tree::new(std::fs::File::open(directory.path()).unwrap().into());
         (directory, tree)
     }
 

@@ -3,6 +3,8 @@
 //! [`Feed`] hashes the blob as it arrives, [`Decoder`] inflates by looking at the first bytes rather than the media type,
 //! [`Hashed`] hashes what comes out and ends a stream that grows beyond its limits. Nothing is stored.
 
+mod gzip;
+
 use std::{
     io::{self, BufRead, Read},
     sync::{
@@ -14,17 +16,20 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::gzip::Gzip;
+use gzip::Gzip;
+
 use crate::{
     buffers::{Buffer, Buffers},
-    config::Limits,
     digest::{Algorithm, Digest, Hasher},
+    limits::Limits,
 };
 
 /// A piece of a blob on its way to the unpacker. A channel that closes before `End` means that the pull was given up.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub enum Piece {
+    /// The next bytes.
     Data(Bytes),
+    /// The end of the blob.
     End,
 }
 
@@ -34,12 +39,12 @@ pub(crate) fn corrupt(problem: &str) -> io::Error {
 }
 
 /// The error of a stream whose other end is gone.
-pub(crate) fn aborted() -> io::Error {
+pub fn aborted() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the pull was given up")
 }
 
 /// The blob as it arrives, hashed.
-pub(crate) struct Feed {
+pub struct Feed {
     pieces: tokio::sync::mpsc::Receiver<Piece>,
     current: Bytes,
     hasher: Hasher,
@@ -49,12 +54,14 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(pieces: tokio::sync::mpsc::Receiver<Piece>, algorithm: Algorithm) -> Self {
+    /// A feed of the pieces that arrive in a channel.
+    pub fn new(pieces: tokio::sync::mpsc::Receiver<Piece>, algorithm: Algorithm) -> Self {
         let seen = Arc::default();
         Self { pieces, current: Bytes::new(), hasher: Hasher::new(algorithm), seen, ended: false }
     }
 
-    pub(crate) fn seen(&self) -> Arc<AtomicU64> {
+    /// The counter of the bytes that arrived so far.
+    pub fn seen(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.seen)
     }
 
@@ -86,7 +93,7 @@ impl Feed {
     }
 
     /// The blob's digest and size, if all of it was read.
-    pub(crate) fn finish(mut self) -> io::Result<(Digest, u64)> {
+    pub fn finish(mut self) -> io::Result<(Digest, u64)> {
         if !self.fill_buf()?.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "data after the end of the compressed stream"));
         }
@@ -120,14 +127,17 @@ impl Read for Feed {
 }
 
 /// A layer's unpacked bytes, whatever its compression.
-pub(crate) enum Decoder {
+pub enum Decoder {
+    /// Not compressed.
     Plain(Box<Feed>),
+    /// Compressed with gzip.
     Gzip(Box<Gzip<Feed>>),
+    /// Compressed with zstd.
     Zstd(Box<Zstd>),
 }
 
 /// A zstd stream and what its window may take.
-pub(crate) struct Zstd {
+pub struct Zstd {
     decoder: zstd::stream::read::Decoder<'static, Feed>,
     window_log: u32,
 }
@@ -136,7 +146,8 @@ pub(crate) struct Zstd {
 const ZSTD_WINDOW_LOGS: (u32, u32) = (10, 31);
 
 impl Decoder {
-    pub(crate) fn new(mut feed: Feed, limits: &Limits) -> io::Result<Decoder> {
+    /// Chooses by the first bytes.
+    pub fn new(mut feed: Feed, limits: &Limits) -> io::Result<Decoder> {
         let magic = feed.peek(4)?;
         if is_gzip(magic) {
             Ok(Decoder::Gzip(Box::new(Gzip::new(feed))))
@@ -152,7 +163,7 @@ impl Decoder {
     }
 
     /// The feed, to learn the blob's digest.
-    pub(crate) fn into_feed(self) -> Feed {
+    pub fn into_feed(self) -> Feed {
         match self {
             Decoder::Plain(feed) => *feed,
             Decoder::Gzip(gzip) => gzip.input,
@@ -162,7 +173,7 @@ impl Decoder {
 }
 
 /// Whether these four bytes begin something that is inflated.
-pub(crate) fn is_compressed(magic: &[u8]) -> bool {
+pub fn is_compressed(magic: &[u8]) -> bool {
     is_gzip(magic) || is_zstd(magic)
 }
 
@@ -199,7 +210,7 @@ impl Read for Zstd {
 }
 
 /// Hashes and limits the unpacked bytes.
-pub(crate) struct Hashed<R> {
+pub struct Hashed<R> {
     inner: R,
     /// How much of what the reader has at hand was hashed but not consumed.
     ready: usize,
@@ -210,12 +221,13 @@ pub(crate) struct Hashed<R> {
 }
 
 impl<R: BufRead> Hashed<R> {
-    pub(crate) fn new(inner: R, algorithm: Algorithm, compressed: Arc<AtomicU64>, limits: Limits) -> Self {
+    /// Takes a reader and the counter of compressed bytes.
+    pub fn new(inner: R, algorithm: Algorithm, compressed: Arc<AtomicU64>, limits: Limits) -> Self {
         Self { inner, ready: 0, hasher: Hasher::new(algorithm), total: 0, compressed, limits }
     }
 
     /// The inner reader, the digest of all that was read, and how much it was.
-    pub(crate) fn finish(self) -> (R, Digest, u64) {
+    pub fn finish(self) -> (R, Digest, u64) {
         (self.inner, self.hasher.finish(), self.total)
     }
 

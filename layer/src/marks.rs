@@ -13,13 +13,13 @@ use rustix::{
 };
 
 /// Marks a directory that hides what lower layers have in it.
-pub(crate) const OPAQUE: &CStr = c"trusted.overlay.opaque";
+pub const OPAQUE: &CStr = c"trusted.overlay.opaque";
 
 /// The socket that does it where the attribute cannot be set.
-pub(crate) const OPAQUE_SOCKET: &CStr = c".wh..wh..opq";
+pub const OPAQUE_SOCKET: &CStr = c".wh..wh..opq";
 
 /// Hides a name of lower layers. Says whether overlayfs can read it.
-pub(crate) fn hide(parent: impl AsFd, name: &[u8]) -> Result<bool, Errno> {
+pub fn hide(parent: impl AsFd, name: &[u8]) -> Result<bool, Errno> {
     match mknodat(parent.as_fd(), name, FileType::CharacterDevice, Mode::empty(), 0) {
         Err(Errno::PERM | Errno::OPNOTSUPP) => {
             mknodat(parent, name, FileType::Socket, Mode::empty(), 0)?;
@@ -30,7 +30,7 @@ pub(crate) fn hide(parent: impl AsFd, name: &[u8]) -> Result<bool, Errno> {
 }
 
 /// Hides all that lower layers have in a directory. Says whether overlayfs can read it.
-pub(crate) fn hide_all(directory: impl AsFd) -> Result<bool, Errno> {
+pub fn hide_all(directory: impl AsFd) -> Result<bool, Errno> {
     match fsetxattr(directory.as_fd(), OPAQUE, b"y", XattrFlags::empty()) {
         Err(Errno::PERM | Errno::OPNOTSUPP) => {
             mknodat(directory, OPAQUE_SOCKET, FileType::Socket, Mode::empty(), 0)?;
@@ -41,7 +41,7 @@ pub(crate) fn hide_all(directory: impl AsFd) -> Result<bool, Errno> {
 }
 
 /// Whether a directory hides all that lower layers have in it.
-pub(crate) fn hides_all(directory: impl AsFd) -> Result<bool, Errno> {
+pub fn hides_all(directory: impl AsFd) -> Result<bool, Errno> {
     let mut value = [0u8; 4];
     match fgetxattr(directory.as_fd(), OPAQUE, &mut value) {
         Ok(length) if &value[..length] == b"y" => return Ok(true),

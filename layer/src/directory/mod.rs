@@ -4,6 +4,9 @@
 //! all whiteouts are applied at the end: a later entry of the same layer beats its whiteout, a directory that was removed and made
 //! again hides what lower layers have in it, and no directory's own mode or default ACL gets in the way of filling it.
 
+mod finish;
+pub(crate) mod tree;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, BufRead},
@@ -16,54 +19,60 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    UnpackError,
-    archive::{Archive, Entry},
+use tree::{Dir, LookupError, Tree, is_within, take_within};
+
+use crate::{
     attributes::{self, Attributes, NotSet},
-    classify,
-    header::Kind,
+    checks::{self, classify},
+    error::UnpackError,
+    limits::Limits,
     name::{self, Target},
-    tree::{Dir, LookupError, Tree, is_within, take_within},
+    tar::{
+        archive::{Archive, Entry},
+        header::Kind,
+    },
 };
-use crate::config::Limits;
 
 /// Applies the entries of one layer.
 pub(crate) struct Applier {
-    pub(super) tree: Tree,
-    pub(super) limits: Limits,
+    pub(crate) tree: Tree,
+    pub(crate) limits: Limits,
     owner: (u32, u32),
     /// By canonical path; the last entry for a directory counts.
-    pub(super) dirs: BTreeMap<Vec<u8>, DirRecord>,
-    pub(super) whiteouts: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(super) opaque: BTreeSet<Vec<u8>>,
-    pub(super) entries: u64,
+    pub(crate) dirs: BTreeMap<Vec<u8>, DirRecord>,
+    pub(crate) whiteouts: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) opaque: BTreeSet<Vec<u8>>,
+    pub(crate) entries: u64,
     /// A mark is not one that overlayfs reads.
-    pub(super) copy_only: bool,
+    pub(crate) copy_only: bool,
     /// Sizes of sparse files as they appear.
-    pub(super) apparent: u64,
+    pub(crate) apparent: u64,
     /// Bytes that `dirs`, `whiteouts` and `opaque` hold, or held once.
     kept: usize,
-    pub(super) not_set: NotSet,
+    pub(crate) not_set: NotSet,
 }
 
 /// What the layer looks like now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Applied {
-    pub(crate) entries: u64,
-    pub(crate) implicit: Vec<Vec<u8>>,
+pub struct Applied {
+    /// Entries of the archive.
+    pub entries: u64,
+    /// Implied directories.
+    pub implicit: Vec<Vec<u8>>,
     /// The layer hides everything below it. The kernel ignores the mark on a layer's root.
-    pub(crate) opaque_root: bool,
-    pub(crate) not_set: NotSet,
-    /// The file system refused overlayfs's marks, see [`super::marks`].
-    pub(crate) copy_only: bool,
+    pub opaque_root: bool,
+    /// Extended attributes that were left out.
+    pub not_set: NotSet,
+    /// The file system refused overlayfs's marks, see [`crate::marks`].
+    pub copy_only: bool,
     /// Its files are in an image, not in a directory.
-    pub(crate) image: bool,
+    pub image: bool,
 }
 
 /// What an entry said about a directory.
-pub(super) struct DirRecord {
-    pub(super) inode: u64,
-    pub(super) attributes: Attributes,
+pub(crate) struct DirRecord {
+    pub(crate) inode: u64,
+    pub(crate) attributes: Attributes,
 }
 
 impl Applier {
@@ -110,7 +119,7 @@ impl Applier {
 
     /// Directories that no entry describes take an inode and memory like any other.
     fn check_amount(&self) -> Result<(), UnpackError> {
-        super::check_entries(self.entries.saturating_add(self.tree.made() as u64), &self.limits)
+        checks::check_entries(self.entries.saturating_add(self.tree.made() as u64), &self.limits)
     }
 
     fn keep(&mut self, bytes: usize) -> Result<(), UnpackError> {
@@ -126,9 +135,9 @@ impl Applier {
         Ok(())
     }
 
-    pub(super) fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Rc<Dir>, UnpackError> {
+    pub(crate) fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Rc<Dir>, UnpackError> {
         let made = self.tree.made();
-        let parent = self.tree.dir(path, true).map_err(|error| super::no_parent(entry, error))?;
+        let parent = self.tree.dir(path, true).map_err(|error| checks::no_parent(entry, error))?;
         let new = self.tree.made() - made;
         if new > 0 {
             self.check_amount()?;
@@ -137,7 +146,7 @@ impl Applier {
         Ok(parent)
     }
 
-    pub(super) fn root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
+    pub(crate) fn root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
         self.tree.made_explicit(b"");
         let (_, stat) = self.tree.open_dir(b"").map_err(|error| lookup(&entry.name, error))?;
         self.remember(Vec::new(), stat.st_ino, entry)
@@ -223,7 +232,7 @@ impl Applier {
     }
 
     /// A regular file, whose data `fill` writes.
-    pub(super) fn file(
+    pub(crate) fn file(
         &mut self,
         entry: &Entry,
         parent: &Rc<Dir>,
@@ -263,7 +272,7 @@ impl Applier {
             }
         };
         self.apparent = self.apparent.saturating_add(sparse.size);
-        super::check_apparent(entry, self.apparent, &self.limits)?;
+        checks::check_apparent(entry, self.apparent, &self.limits)?;
         let disk = |errno: Errno| UnpackError::disk(&entry.name, "writing it", errno.into());
         rustix::fs::ftruncate(fd, sparse.size).map_err(disk)?;
         for (offset, length) in &sparse.segments {
@@ -282,7 +291,7 @@ impl Applier {
         Ok(())
     }
 
-    pub(super) fn dir(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+    pub(crate) fn dir(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
         let make = || rustix::fs::mkdirat(&**parent, name, Mode::from_raw_mode(0o755));
         let stat = || rustix::fs::statat(&**parent, name, AtFlags::SYMLINK_NOFOLLOW);
         let disk = |errno: Errno| UnpackError::disk(&entry.name, "creating it", errno.into());
@@ -303,20 +312,20 @@ impl Applier {
         self.remember(path, stat.st_ino, entry)
     }
 
-    pub(super) fn symlink(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
-        super::check_target(entry)?;
+    pub(crate) fn symlink(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+        checks::check_target(entry)?;
         self.replacing(entry, parent, name, || rustix::fs::symlinkat(&entry.link[..], &**parent, name))?;
         self.finish_node(entry, parent, name)
     }
 
-    pub(super) fn node(
+    pub(crate) fn node(
         &mut self,
         entry: &Entry,
         parent: &Rc<Dir>,
         name: &[u8],
         kind: FileType,
     ) -> Result<(), UnpackError> {
-        let (major, minor) = super::device(entry)?;
+        let (major, minor) = checks::device(entry)?;
         let device = rustix::fs::makedev(major, minor);
         let mode = Mode::from_raw_mode(entry.mode);
         self.replacing(entry, parent, name, || rustix::fs::mknodat(&**parent, name, kind, mode, device))?;
@@ -345,7 +354,7 @@ impl Applier {
     }
 
     /// A second name for something that this layer made before. Its attributes are those of the first name.
-    pub(super) fn hard_link(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
+    pub(crate) fn hard_link(&mut self, entry: &Entry, parent: &Rc<Dir>, name: &[u8]) -> Result<(), UnpackError> {
         let refuse = |problem: &str| UnpackError::refused(&entry.name, problem);
         let target = name::clean(&entry.link).map_err(|problem| refuse(&format!("hard link target: {problem}")))?;
         let (target_parent, target_name) = name::split(&target);

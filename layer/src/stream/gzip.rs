@@ -7,10 +7,10 @@ use std::io::{self, BufRead, Read};
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::stream::corrupt;
+use super::corrupt;
 
 /// The unpacked bytes of a gzip stream.
-pub(crate) struct Gzip<R> {
+pub struct Gzip<R> {
     pub(crate) input: R,
     inflate: Decompress,
     state: GzipState,

@@ -5,12 +5,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    UnpackError,
-    apply::{Applied, Applier},
-    marks, name,
-    tree::LookupError,
-};
+use super::{Applied, Applier, tree::LookupError};
+use crate::{error::UnpackError, marks, name};
 
 impl Applier {
     /// Whiteouts, opaque directories, and the attributes of directories.
