@@ -54,7 +54,7 @@ pub fn fingerprint(config: &PluginConfig, engine: Result<Option<String>, String>
 
 fn look(config: &PluginConfig, engine: Result<Option<String>, String>) -> Host {
     Host {
-        missing: Networks::missing(&config.policy.network),
+        missing: Networks::missing_programs(&config.policy.network),
         root: rustix::process::geteuid().is_root(),
         cgroup: cgroup_version(),
         overlay_problem: engine.clone().unwrap_or_default(),

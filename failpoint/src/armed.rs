@@ -1,4 +1,4 @@
-//! What a dev build does at a point.
+//! The behaviour of a development build at a failpoint.
 
 use std::{
     fs::File,
@@ -12,36 +12,38 @@ use std::{
 
 use rustix::process::{Signal, getpid, kill_process};
 
-/// What the environment asked for when the process passed its first point.
-struct Orders {
-    point: Option<(String, u32)>,
-    /// Kept open: a process may leave the place where its path leads there.
+/// The content of the environment variables when the process passed its first failpoint.
+struct Settings {
+    /// The failpoint to die at, and the number of the arrival.
+    fatal: Option<(String, u32)>,
+    /// Kept open, because the process may later change its root or its mount namespace.
     trace: Option<File>,
 }
 
-static ORDERS: OnceLock<Orders> = OnceLock::new();
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
 static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 
-pub(crate) fn at(name: &str) {
-    let orders = ORDERS.get_or_init(|| Orders {
-        point: std::env::var(crate::VARIABLE).ok().map(|text| parse(&text)),
-        trace: std::env::var_os(crate::TRACE).map(|path| open(Path::new(&path))),
+/// Records the arrival at a failpoint, and kills the process if `variable` names this arrival.
+pub(crate) fn at(name: &str, variable: &str, trace_variable: &str) {
+    let settings = SETTINGS.get_or_init(|| Settings {
+        fatal: std::env::var(variable).ok().map(|text| parse(&text)),
+        trace: std::env::var_os(trace_variable).map(|path| open(Path::new(&path))),
     });
-    // One write, so that processes and threads do not mix their lines.
-    if let Some(Err(error)) = orders.trace.as_ref().map(|mut file| file.write_all(format!("{name}\n").as_bytes())) {
+    // A single write, so that lines of several processes and threads do not mix.
+    if let Some(Err(error)) = settings.trace.as_ref().map(|mut file| file.write_all(format!("{name}\n").as_bytes())) {
         panic!("failpoint {name}: {error}");
     }
-    if let Some((wanted, arrival)) = &orders.point
+    if let Some((wanted, arrival)) = &settings.fatal
         && wanted == name
         && ARRIVALS.fetch_add(1, Ordering::SeqCst) + 1 == *arrival
     {
-        // Nothing may run after this point: no destructor, no handler, no other thread.
+        // SIGKILL, because nothing may run after this failpoint: no destructor, no signal handler, no other thread.
         let killed = kill_process(getpid(), Signal::KILL);
         panic!("failpoint {name}: still alive after SIGKILL ({killed:?})");
     }
 }
 
-/// `name` or `name:N`, N from 1.
+/// Parses `name` or `name:N`. N counts from 1.
 fn parse(text: &str) -> (String, u32) {
     match text.rsplit_once(':').and_then(|(name, number)| Some((name, number.parse().ok()?))) {
         Some((name, number)) => (name.to_owned(), number),
@@ -49,7 +51,7 @@ fn parse(text: &str) -> (String, u32) {
     }
 }
 
-/// A trace that cannot be written is a broken test.
+/// Opens the trace. A trace that cannot be written means a broken test, so this panics.
 fn open(path: &Path) -> File {
     let opened = File::options().append(true).create(true).open(path);
     opened.unwrap_or_else(|error| panic!("trace {}: {error}", path.display()))
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_point_may_carry_its_arrival() {
+    fn a_failpoint_may_have_the_number_of_an_arrival() {
         assert_eq!(parse("pull-before-commit"), ("pull-before-commit".into(), 1));
         assert_eq!(parse("pull-before-commit:3"), ("pull-before-commit".into(), 3));
         assert_eq!(parse("odd:name"), ("odd:name".into(), 1));

@@ -1,10 +1,10 @@
-//! What can go wrong, in words for the person who reads the task's events.
+//! The errors of the crate. Their texts become events of the task, so they name the remedy.
 
 use std::path::PathBuf;
 
 use host::{IoError, record::RecordError};
 
-/// Why a container's network could not be made or taken down.
+/// A container's network could not be created or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// The operating system refused an action.
@@ -15,37 +15,37 @@ pub enum NetworkError {
     Record(#[from] RecordError),
     /// Programs that the network needs are not installed.
     #[error(
-        "this node cannot give tasks a network of their own: {} not found (CNI plugins are looked for in {directories}). Install \
-         the packages containernetworking-plugins and iptables, or name their directory in the plugin block (`network {{ cni_path = … \
-         }}`). Until then tasks can have `network_mode = \"host\"` or \"none\"; `network {{ default_mode = \"host\" }}` in the plugin \
-         block makes the first the rule",
+        "this node cannot give tasks a network of their own: {} not found (CNI plugins are searched in {directories}). \
+         Install the packages containernetworking-plugins and iptables, or name their directory in the plugin block \
+         (`network {{ cni_path = … }}`). Until then tasks can have `network_mode = \"host\"` or \"none\"; \
+         `network {{ default_mode = \"host\" }}` in the plugin block makes the first the default",
         programs.join(", ")
     )]
-    Missing {
+    MissingPrograms {
         /// Their names.
         programs: Vec<String>,
-        /// Where plugins were looked for.
+        /// The directories in which plugins were searched.
         directories: String,
     },
     /// The operator has no network of this name.
     #[error("there is no CNI network {name:?} in {directory}: the operator must put its .conflist there{problems}")]
     UnknownNetwork {
-        /// Its name.
+        /// The name.
         name: String,
-        /// Where it was looked for.
+        /// The directory in which it was searched.
         directory: PathBuf,
-        /// What was wrong with files that could not be read, or nothing.
+        /// The problems of files that could not be parsed, or nothing.
         problems: String,
     },
-    /// The network cannot do what the task asks of it.
+    /// The network does not support an option of the task.
     #[error("{0}")]
-    Unfit(String),
+    Unsupported(String),
     /// Every address is in use.
     #[error(
-        "network {network} has no free address left: end tasks, or give it a larger subnet (`network {{ subnet = … }}` in the \
-         plugin block for the driver's own bridge); {detail}"
+        "network {network} has no free address left: end tasks, or give it a larger subnet (`network {{ subnet = … }}` \
+         in the plugin block for the driver's own bridge); {detail}"
     )]
-    Exhausted {
+    NoFreeAddress {
         /// The network's name.
         network: String,
         /// The plugin's own words.
@@ -53,21 +53,24 @@ pub enum NetworkError {
     },
     /// A CNI plugin or iptables failed.
     #[error("network {network}: {program} failed ({command}): {problem}")]
-    Plugin {
+    ProgramFailed {
         /// The network's name.
         network: String,
         /// The program.
         program: String,
-        /// What it was to do.
+        /// The CNI operation, or the purpose of the call.
         command: &'static str,
-        /// Its own words.
+        /// The program's own words.
         problem: String,
     },
 }
 
 impl NetworkError {
-    /// Whether the same may succeed later on this node.
+    /// Whether a later attempt on this node may succeed.
     pub fn recoverable(&self) -> bool {
-        matches!(self, Self::Io(_) | Self::Record(RecordError::Io(_)) | Self::Exhausted { .. } | Self::Plugin { .. })
+        matches!(
+            self,
+            Self::Io(_) | Self::Record(RecordError::Io(_)) | Self::NoFreeAddress { .. } | Self::ProgramFailed { .. }
+        )
     }
 }

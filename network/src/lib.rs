@@ -1,28 +1,34 @@
-//! Networks of single containers: a namespace that a file pins, connected to the world by CNI plugins.
+//! Networks of single containers: a network namespace that a file pins, and CNI plugins that connect it.
 //!
-//! Holds always: before anything of a container's network is made on the host, a record in the state directory says what it is
-//! going to be, and the record goes last. Whoever has a lock on the record's directory works on that network alone; a CNI plugin
-//! that runs shares the lock, also when the process that started it has been killed. So whatever a killed process left is found
-//! and taken down by the next one, and nobody takes down what is still being made.
+//! Always true:
 //!
-//! What decides is pure ([`Conflist`], the request to a plugin, the reading of its answer); what acts is around it.
+//! - Before anything of a container's network is created on the host, a record in the state directory describes it. The
+//!   record is removed last.
+//! - Work on a container's network happens only under the lock of its directory. A running CNI plugin shares that lock,
+//!   also after the process that started it was killed.
+//! - So the next process finds and removes everything that a killed process left, and no process removes a network that
+//!   is still being created.
+//!
+//! Pure modules decide ([`Conflist`], [`AttachRequest`], [`Attachment`]); the modules around them act.
 
-mod admin;
 mod conflist;
 mod error;
-mod gate;
+mod firewall;
+mod lookup;
 mod namespace;
 mod networks;
 mod plugin;
+mod program;
 mod record;
+mod request;
 mod result;
+mod semaphore;
 mod settings;
 mod sys;
-mod wish;
 
 pub use conflist::Conflist;
 pub use error::NetworkError;
 pub use networks::{Networks, namespace_of};
+pub use request::{AttachRequest, NetworkChoice, PortMapping, Protocol};
 pub use result::{Attachment, Dns};
 pub use settings::Settings;
-pub use wish::{Choice, PortMapping, Protocol, Wish};

@@ -1,4 +1,4 @@
-//! Network namespaces that live without a process, because a file of ours holds them.
+//! Network namespaces that exist without a process, because they are mounted on a file (pinned).
 
 use std::{
     fs::{self, File},
@@ -15,31 +15,31 @@ use rustix::{
 
 use crate::sys;
 
-/// The file system of namespaces (linux/magic.h).
+/// The type of the file system of namespaces (linux/magic.h).
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
-/// Makes a namespace with nothing but its loopback device, and pins it to a file.
+/// Creates a network namespace with its loopback device only, and pins it to a file.
 pub(crate) fn pin(file: &Path) -> io::Result<()> {
     drop(File::create(file)?);
-    // Only this thread leaves the host's network, and it ends here.
+    // Only this new thread leaves the host's network namespace. It ends here.
     thread::scope(|scope| {
-        let made = scope.spawn(|| -> io::Result<()> {
-            sys::leave_network()?;
+        let pinned = scope.spawn(|| -> io::Result<()> {
+            sys::unshare_network()?;
             host::sys::loopback_up()?;
             Ok(mount_bind("/proc/thread-self/ns/net", file)?)
         });
-        made.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes namespaces panicked")))
+        pinned.join().unwrap_or_else(|_| Err(io::Error::other("the thread that creates the namespace panicked")))
     })
 }
 
-/// Whether a file holds a namespace: after a restart of the machine it is nothing but a file.
+/// Whether a namespace is pinned to a file. After a reboot the file is still there, without a namespace.
 pub(crate) fn is_pinned(file: &Path) -> bool {
-    statfs(file).is_ok_and(|system| system.f_type == NSFS_MAGIC)
+    statfs(file).is_ok_and(|statistics| statistics.f_type == NSFS_MAGIC)
 }
 
-/// Lets a namespace go; it ends with its last process. One that is gone is fine.
+/// Unmounts the namespace and removes the file. The namespace ends with its last process. A missing file is no error.
 pub(crate) fn unpin(file: &Path) -> io::Result<()> {
-    // A killed process may have come to the second mount of two.
+    // A process that was killed between two mounts may have left more than one.
     while is_pinned(file) {
         match unmount(file, UnmountFlags::DETACH) {
             Ok(()) => {}

@@ -1,4 +1,4 @@
-//! Making containers' networks, taking them down, and sweeping up after those who were killed.
+//! Creating and removing the networks of containers, and removing those that killed processes left behind.
 
 use std::{
     fs,
@@ -13,16 +13,17 @@ use host::Context;
 use serde_json::Value;
 
 use crate::{
-    admin,
     conflist::Conflist,
     error::NetworkError,
-    gate::{Gate, Turn},
+    firewall,
+    lookup::{conflist_of, missing_programs},
     namespace,
-    plugin::{Call, Verb, find, find_in_system},
-    record::{Directory, NAMESPACE, Record},
+    plugin::{Operation, PluginCall},
+    record::{NAMESPACE, NetworkDirectory, NetworkRecord},
+    request::{AttachRequest, NetworkChoice},
     result::Attachment,
+    semaphore::{Permit, Semaphore},
     settings::Settings,
-    wish::{Choice, Wish},
 };
 
 /// The networks of one state directory.
@@ -30,10 +31,11 @@ use crate::{
 pub struct Networks {
     settings: Settings,
     root: PathBuf,
+    /// The directory in which the IPAM plugin records addresses.
     leases: PathBuf,
-    gate: Gate,
-    /// What containers share has been made by this process, or found.
-    shared_is_there: AtomicBool,
+    semaphore: Semaphore,
+    /// Whether this process has attached a container before. Then everything that containers share exists.
+    attached_before: AtomicBool,
 }
 
 /// The directory of all networks in a state directory.
@@ -41,80 +43,70 @@ fn root_in(state_dir: &Path) -> PathBuf {
     state_dir.join("networks")
 }
 
-/// Where the namespace of a container is, or will be, pinned.
+/// The file to which the network namespace of a container is, or will be, pinned.
 pub fn namespace_of(state_dir: &Path, container: &str) -> PathBuf {
     root_in(state_dir).join(container).join(NAMESPACE)
 }
 
 impl Networks {
-    /// Nothing is made or looked at. `state_dir` must be an absolute path.
+    /// Creates and reads nothing on disk. `state_dir` must be an absolute path.
     pub fn new(settings: Settings, state_dir: &Path) -> Self {
-        let width = available_parallelism().map_or(2, usize::from).clamp(2, 8);
+        let permits = available_parallelism().map_or(2, usize::from).clamp(2, 8);
         Self {
             settings,
             root: root_in(state_dir),
             leases: state_dir.join("addresses"),
-            gate: Gate::new(width),
-            shared_is_there: AtomicBool::new(false),
+            semaphore: Semaphore::new(permits),
+            attached_before: AtomicBool::new(false),
         }
     }
 
     /// The programs that our own bridge needs and that are not installed.
-    pub fn missing(settings: &Settings) -> Vec<String> {
-        missing(settings, &Conflist::of_bridge(settings, Path::new(""), true), true)
+    pub fn missing_programs(settings: &Settings) -> Vec<String> {
+        missing_programs(settings, &Conflist::of_bridge(settings, Path::new(""), true), true)
     }
 
-    /// Makes a container's network. Blocks for as long as the plugins take. What an earlier start of the same container left is
-    /// taken down first; on an error nothing is left.
-    pub fn attach(&self, container: &str, wish: &Wish) -> Result<Attachment, NetworkError> {
-        let network = self.network(wish)?;
-        let programs = missing(&self.settings, &network, wish.network == Choice::Bridge);
+    /// Creates a container's network. Blocks until the plugins have ended. Leftovers of an earlier attempt for the same
+    /// container are removed first. After an error nothing is left.
+    pub fn attach(&self, container: &str, request: &AttachRequest) -> Result<Attachment, NetworkError> {
+        let network = conflist_of(&self.settings, &self.leases, request)?;
+        let bridge = request.network == NetworkChoice::Bridge;
+        let programs = missing_programs(&self.settings, &network, bridge);
         if !programs.is_empty() {
-            return Err(NetworkError::Missing {
-                programs,
-                directories: Settings::search_path(&self.settings.cni_path),
-            });
+            let directories = Settings::search_path(&self.settings.cni_path);
+            return Err(NetworkError::MissingPrograms { programs, directories });
         }
         let path = self.root.join(container);
-        let directory = Directory::make(&path).context(|| format!("making {}", path.display()))?;
-        self.take_down(&directory)?;
-        let record = Record::new(cni_id(container), network, wish.capabilities(), self.settings.cni_path.clone());
-        let bridge = wish.network == Choice::Bridge;
-        let made = self.set_up(&directory, record.clone(), bridge, false);
-        let made = match made {
-            Err(error @ NetworkError::Plugin { .. }) => {
-                // Plugins that work at the same time get into each other's way now and then: once more, alone.
-                tracing::warn!(container, %error, "network not made, trying again");
-                self.take_down(&directory).and_then(|()| self.set_up(&directory, record, bridge, true))
-            }
-            made => made,
-        };
-        match made {
+        let directory = NetworkDirectory::create(&path).context(|| format!("making {}", path.display()))?;
+        self.tear_down(&directory)?;
+        let arguments = request.capability_arguments();
+        let record = NetworkRecord::new(cni_id(container), network, arguments, self.settings.cni_path.clone());
+        match self.set_up_with_retry(container, &directory, record, bridge) {
             Ok(attachment) => {
-                self.shared_is_there.store(true, Ordering::Release);
+                self.attached_before.store(true, Ordering::Release);
                 Ok(attachment)
             }
             Err(error) => {
-                let cleaned = self.take_down(&directory).and_then(|()| remove(directory, &path));
-                if let Err(left) = cleaned {
-                    tracing::warn!(container, error = %left, "a network that could not be made was not removed either");
+                let cleaned = self.tear_down(&directory).and_then(|()| remove(directory, &path));
+                if let Err(leftover) = cleaned {
+                    tracing::warn!(container, error = %leftover, "the leftovers of a failed network were not removed");
                 }
                 Err(error)
             }
         }
     }
 
-    /// Takes a container's network down, whatever there is of it. The container's processes should be gone.
+    /// Removes everything of a container's network. The container's processes should have ended.
     pub fn release(&self, container: &str) -> Result<(), NetworkError> {
         let path = self.root.join(container);
-        match Directory::take(&path).context(|| format!("locking {}", path.display()))? {
-            Some(directory) => self.take_down(&directory).and_then(|()| remove(directory, &path)),
+        match NetworkDirectory::open(&path).context(|| format!("locking {}", path.display()))? {
+            Some(directory) => self.tear_down(&directory).and_then(|()| remove(directory, &path)),
             None => Ok(()),
         }
     }
 
-    /// Takes down the networks that nobody wants any more, those that were never finished included; says whose. Waits for
-    /// plugins that still run for one.
+    /// Removes the networks of containers that are not `wanted`, including unfinished ones. Waits for plugins that
+    /// still run for such a network. Returns the containers whose networks were removed.
     pub fn sweep(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, NetworkError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -122,113 +114,114 @@ impl Networks {
         };
         let mut swept = Vec::new();
         for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-            let path = self.root.join(&name);
-            let removed = || -> Result<bool, NetworkError> {
-                if wanted(&name) {
-                    return Ok(false);
-                }
-                let directory = Directory::take(&path).context(|| format!("locking {}", path.display()))?;
-                match directory {
-                    // Whoever wants it now has claimed it before coming for the lock.
-                    Some(directory) if !wanted(&name) => {
-                        self.take_down(&directory).and_then(|()| remove(directory, &path)).map(|()| true)
-                    }
-                    _ => Ok(false),
-                }
-            };
-            match removed() {
+            match self.sweep_one(&name, &wanted) {
                 Ok(true) => swept.push(name),
                 Ok(false) => {}
-                // The others are swept all the same.
-                Err(error) => tracing::warn!(container = name, %error, "leftover of a network not removed"),
+                // One network that cannot be removed does not keep the others.
+                Err(error) => tracing::warn!(container = name, %error, "a leftover network was not removed"),
             }
         }
         Ok(swept)
     }
 
-    /// The network that a container is to be connected to.
-    fn network(&self, wish: &Wish) -> Result<Conflist, NetworkError> {
-        let Choice::Named(name) = &wish.network else {
-            return Ok(Conflist::of_bridge(&self.settings, &self.leases, !wish.ports.is_empty()));
-        };
-        let network = find_network(&self.settings.config_dir, name)?;
-        for capability in wish.capabilities().keys() {
-            if !network.offers(capability) {
-                let (what, plugin) = match capability.as_str() {
-                    "portMappings" => ("publish ports", "portmap"),
-                    "mac" => ("set mac_address", "tuning"),
-                    _ => ("choose addresses", "static"),
-                };
-                return Err(NetworkError::Unfit(format!(
-                    "CNI network {name} cannot {what}: none of its plugins declares the capability {capability:?} (the plugin \
-                     {plugin} has it; add it to the network's .conflist, or remove the option)"
-                )));
-            }
+    /// Removes one container's network unless it is wanted. Returns whether it was removed.
+    fn sweep_one(&self, name: &str, wanted: &impl Fn(&str) -> bool) -> Result<bool, NetworkError> {
+        if wanted(name) {
+            return Ok(false);
         }
-        Ok(network)
+        let path = self.root.join(name);
+        match NetworkDirectory::open(&path).context(|| format!("locking {}", path.display()))? {
+            // A task claims its network before it waits for the lock, so this second look sees the claim.
+            Some(directory) if !wanted(name) => {
+                self.tear_down(&directory).and_then(|()| remove(directory, &path)).map(|()| true)
+            }
+            _ => Ok(false),
+        }
     }
 
-    /// Makes the namespace and calls every plugin.
+    /// Sets a network up. After a failed plugin it tries once more while no other network is worked on, because plugins
+    /// that run at the same time sometimes disturb each other.
+    fn set_up_with_retry(
+        &self,
+        container: &str,
+        directory: &NetworkDirectory,
+        record: NetworkRecord,
+        bridge: bool,
+    ) -> Result<Attachment, NetworkError> {
+        match self.set_up(directory, record.clone(), bridge, false) {
+            Err(error @ NetworkError::ProgramFailed { .. }) => {
+                tracing::warn!(container, %error, "creating the network failed, trying again");
+                self.tear_down(directory)?;
+                self.set_up(directory, record, bridge, true)
+            }
+            result => result,
+        }
+    }
+
+    /// Creates the namespace and calls every plugin.
     fn set_up(
         &self,
-        directory: &Directory,
-        mut record: Record,
+        directory: &NetworkDirectory,
+        mut record: NetworkRecord,
         bridge: bool,
-        alone: bool,
+        exclusive: bool,
     ) -> Result<Attachment, NetworkError> {
         failpoint::at("start-before-network-record");
         directory.commit(&record)?;
         let namespace = directory.namespace();
         failpoint::at("start-before-namespace");
         namespace::pin(&namespace).context(|| format!("making the network namespace {}", namespace.display()))?;
-        let _turn = self.turn(alone);
+        let _permit = self.permit(exclusive);
         if bridge {
             failpoint::at("start-before-bridge-rule");
-            admin::accept_forwarded(&self.settings)?;
+            firewall::accept_forwarded(&self.settings)?;
         }
         for index in 0..record.network.len() {
-            record.called = index + 1;
+            record.plugins_called = index + 1;
             directory.commit(&record)?;
             failpoint::at("start-before-network-plugin");
-            record.result = Some(call(directory, &record, index, Verb::Add)?);
+            record.result = Some(call_plugin(directory, &record, index, Operation::Add)?);
         }
         failpoint::at("start-before-network-result");
         directory.commit(&record)?;
         let result = record.result.unwrap_or_default();
-        Attachment::read(namespace, &result).map_err(|problem| NetworkError::Plugin {
+        Attachment::parse(namespace, &result).map_err(|problem| NetworkError::ProgramFailed {
             network: record.network.name,
             program: "its last plugin".to_owned(),
-            command: Verb::Add.name(),
+            command: Operation::Add.name(),
             problem: format!("its answer {problem}"),
         })
     }
 
-    /// A place beside others, unless this is the first network: what is shared comes with that.
-    fn turn(&self, alone: bool) -> Turn<'_> {
-        let first = || !self.shared_is_there.load(Ordering::Acquire);
-        if !alone && !first() {
-            return self.gate.enter();
+    /// A permit beside others. The first network gets an exclusive one, because its plugins create what containers
+    /// share.
+    fn permit(&self, exclusive: bool) -> Permit<'_> {
+        let is_first = || !self.attached_before.load(Ordering::Acquire);
+        if !exclusive && !is_first() {
+            return self.semaphore.acquire();
         }
-        let turn = self.gate.enter_alone();
-        if alone || first() {
-            return turn;
+        let permit = self.semaphore.acquire_exclusive();
+        if exclusive || is_first() {
+            return permit;
         }
-        // Somebody else was first while we waited.
-        drop(turn);
-        self.gate.enter()
+        // Another thread was the first while this one waited.
+        drop(permit);
+        self.semaphore.acquire()
     }
 
-    /// Undoes whatever a record says, and lets the namespace go. Can be repeated until it has succeeded.
-    fn take_down(&self, directory: &Directory) -> Result<(), NetworkError> {
+    /// Calls the recorded plugins with DEL in reverse order, and removes the namespace. It can be repeated until it
+    /// succeeds.
+    fn tear_down(&self, directory: &NetworkDirectory) -> Result<(), NetworkError> {
         if let Some(record) = directory.read()? {
-            for index in (0..record.called.min(record.network.len())).rev() {
+            for index in (0..record.plugins_called.min(record.network.len())).rev() {
                 failpoint::at("destroy-before-network-plugin");
-                let turn = self.gate.enter();
-                if let Err(error) = call(directory, &record, index, Verb::Del) {
-                    drop(turn);
-                    tracing::warn!(container = record.container, %error, "network not taken down, trying again");
-                    let _alone = self.gate.enter_alone();
-                    call(directory, &record, index, Verb::Del)?;
+                let permit = self.semaphore.acquire();
+                if let Err(error) = call_plugin(directory, &record, index, Operation::Del) {
+                    drop(permit);
+                    let container = &record.container_id;
+                    tracing::warn!(container, %error, "removing the network failed, trying again");
+                    let _exclusive = self.semaphore.acquire_exclusive();
+                    call_plugin(directory, &record, index, Operation::Del)?;
                 }
             }
         }
@@ -239,68 +232,41 @@ impl Networks {
     }
 }
 
-fn remove(directory: Directory, path: &Path) -> Result<(), NetworkError> {
+fn remove(directory: NetworkDirectory, path: &Path) -> Result<(), NetworkError> {
     failpoint::at("destroy-before-network-record");
     directory.remove().context(|| format!("removing {}", path.display()))?;
     Ok(())
 }
 
-fn call(directory: &Directory, record: &Record, index: usize, verb: Verb) -> Result<Value, NetworkError> {
+fn call_plugin(
+    directory: &NetworkDirectory,
+    record: &NetworkRecord,
+    index: usize,
+    operation: Operation,
+) -> Result<Value, NetworkError> {
     let namespace = directory.namespace();
     let program = record.network.program(index);
-    let call = Call {
+    let call = PluginCall {
         program,
-        verb,
-        container: &record.container,
+        operation,
+        container_id: &record.container_id,
         namespace: namespace::is_pinned(&namespace).then_some(&*namespace),
         interface: &record.interface,
-        directories: &record.directories,
-        request: record.network.request(index, &record.asked, record.result.as_ref()),
+        directories: &record.plugin_directories,
+        request: record.network.request(index, &record.capability_arguments, record.result.as_ref()),
         log: directory.log(),
     };
     call.run().map_err(|problem| {
         let network = record.network.name.clone();
+        // The words of the IPAM plugin host-local.
         if problem.contains("no IP addresses available") {
-            return NetworkError::Exhausted { network, detail: problem };
+            return NetworkError::NoFreeAddress { network, detail: problem };
         }
-        NetworkError::Plugin { network, program: program.to_owned(), command: verb.name(), problem }
+        NetworkError::ProgramFailed { network, program: program.to_owned(), command: operation.name(), problem }
     })
 }
 
-fn missing(settings: &Settings, network: &Conflist, bridge: bool) -> Vec<String> {
-    let plugins = network.programs().into_iter().filter(|program| find(program, &settings.cni_path).is_none());
-    let mut missing: Vec<String> = plugins.map(|program| format!("CNI plugin {program}")).collect();
-    if bridge {
-        let tools = admin::programs(settings).filter(|(program, _)| find_in_system(program).is_none());
-        missing.extend(tools.map(|(program, _)| program.to_owned()));
-    }
-    missing
-}
-
-/// The operator's network of a name: the first file, in the order of their names, that holds it.
-fn find_network(directory: &Path, name: &str) -> Result<Conflist, NetworkError> {
-    let mut files: Vec<PathBuf> = fs::read_dir(directory)
-        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
-        .unwrap_or_default();
-    files.retain(|file| {
-        file.extension()
-            .and_then(|extension| extension.to_str())
-            .is_some_and(|extension| ["conflist", "conf", "json"].contains(&extension))
-    });
-    files.sort();
-    let mut problems = String::new();
-    for file in files {
-        let text = fs::read_to_string(&file).map_err(|error| error.to_string());
-        match text.and_then(|text| Conflist::parse(&text)) {
-            Ok(network) if network.name == name => return Ok(network),
-            Ok(_) => {}
-            Err(problem) => problems += &format!("; {} {problem}", file.display()),
-        }
-    }
-    Err(NetworkError::UnknownNetwork { name: name.to_owned(), directory: directory.to_owned(), problems })
-}
-
-/// A container's name as plugins may have it (specification 1.0, section 2): letters, digits, `_`, `.` and `-`.
+/// The container id for plugins. The specification (1.0, section 2) allows letters, digits, `_`, `.` and `-`.
 fn cni_id(container: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     if container.chars().all(allowed) {
@@ -314,35 +280,13 @@ fn cni_id(container: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use proptest::prelude::*;
 
-    use super::{cni_id, find_network};
-
-    #[test]
-    fn the_operators_networks_are_found_by_their_name() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).expect("a file");
-        write("20-late.conflist", r#"{"name": "lan", "plugins": [{"type": "late"}]}"#);
-        write("10-first.conf", r#"{"name": "lan", "type": "first"}"#);
-        write("other.json", r#"{"name": "dmz", "type": "other"}"#);
-        write("broken.conflist", "{}");
-        write("lan.txt", r#"{"name": "hidden", "type": "x"}"#);
-        let find = |name: &str| find_network(directory.path(), name);
-        assert_eq!(find("lan").expect("a network").program(0), "first");
-        assert_eq!(find("dmz").expect("a network").program(0), "other");
-        let error = find("hidden").expect_err("no network").to_string();
-        assert!(
-            error.contains("no CNI network \"hidden\"") && error.contains("broken.conflist has no name"),
-            "{error}"
-        );
-        assert!(find_network(&directory.path().join("none"), "lan").is_err());
-    }
+    use super::cni_id;
 
     proptest! {
         #[test]
-        fn any_two_containers_have_names_of_their_own(a in "[a-b+_.]{1,4}", b in "[a-b+_.]{1,4}") {
+        fn different_containers_have_different_valid_ids(a in "[a-b+_.]{1,4}", b in "[a-b+_.]{1,4}") {
             let (left, right) = (cni_id(&a), cni_id(&b));
             prop_assert!(left.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)));
             prop_assert_eq!(a == b, left == right);

@@ -1,7 +1,8 @@
-//! A network's directory in the state directory: its record, its pinned namespace, its log, and the lock on all of it.
+//! The directory of one network in the state directory. It holds the network's record, its pinned namespace and its
+//! log.
 //!
-//! The lock (flock) is on the log, which every plugin has as its standard error: a plugin that outlives the process that started it
-//! keeps others from its network until it has come to its end.
+//! The lock (flock) of the directory is on the log. The log is the standard error of every plugin, so a running plugin
+//! shares the lock: after its parent was killed, the plugin keeps the directory locked until it ends.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -22,63 +23,80 @@ use serde_json::{Map, Value};
 
 use crate::{conflist::Conflist, error::NetworkError};
 
-/// The version of records that this build writes; it rises when an older build would misread one.
+/// The version of records that this build writes. It increases when an older build would misread a record.
 const VERSION: u32 = 1;
 
 const RECORD: &str = "network.json";
 const LOG: &str = "plugins.log";
 
-/// The namespace's file in a network's directory.
+/// The name of the file to which the namespace is pinned.
 pub(crate) const NAMESPACE: &str = "netns";
 
-/// What a container's network is, and how far it got. Everything that taking it down needs, whatever the plugin block says by
-/// then.
+/// The record of a container's network. It holds everything that removing the network needs, because the settings may
+/// have changed by then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    /// The container as plugins know it.
-    pub container: String,
+pub(crate) struct NetworkRecord {
+    /// The container id that plugins get (`CNI_CONTAINERID`).
+    #[serde(rename = "container")]
+    pub container_id: String,
     /// The interface in the container.
     pub interface: String,
-    /// The network.
+    /// The network configuration list.
     pub network: Conflist,
-    /// What was asked of its plugins.
-    pub asked: Map<String, Value>,
-    /// Where the plugins were found.
-    pub directories: Vec<PathBuf>,
-    /// How many plugins have been called, the one that is being called included.
-    pub called: usize,
-    /// The answer of the last one that has answered.
+    /// The arguments for the capabilities of its plugins.
+    #[serde(rename = "asked")]
+    pub capability_arguments: Map<String, Value>,
+    /// The directories in which plugins are searched.
+    #[serde(rename = "directories")]
+    pub plugin_directories: Vec<PathBuf>,
+    /// How many plugins have been called, including a running one.
+    #[serde(rename = "called")]
+    pub plugins_called: usize,
+    /// The result of the last plugin that has ended.
     pub result: Option<Value>,
 }
 
-impl Record {
-    pub fn new(container: String, network: Conflist, asked: Map<String, Value>, directories: Vec<PathBuf>) -> Self {
+impl NetworkRecord {
+    pub fn new(
+        container_id: String,
+        network: Conflist,
+        capability_arguments: Map<String, Value>,
+        plugin_directories: Vec<PathBuf>,
+    ) -> Self {
         let interface = "eth0".to_owned();
-        Self { container, interface, network, asked, directories, called: 0, result: None }
+        Self {
+            container_id,
+            interface,
+            network,
+            capability_arguments,
+            plugin_directories,
+            plugins_called: 0,
+            result: None,
+        }
     }
 }
 
-/// A network's directory under lock. Dropped, it lets go, unless a plugin still runs.
+/// The locked directory of a network. Dropping it unlocks the directory, unless a plugin still runs.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct NetworkDirectory {
     path: PathBuf,
     log: File,
 }
 
-impl Directory {
-    /// Makes the directory if there is none, and waits for its lock.
-    pub fn make(path: &Path) -> io::Result<Self> {
+impl NetworkDirectory {
+    /// Creates the directory unless it exists, and waits for its lock.
+    pub fn create(path: &Path) -> io::Result<Self> {
         loop {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-            // Between the two the one who had the lock may have removed it.
+            // The previous holder of the lock may have removed the directory before this call locked it.
             if let Some(directory) = Self::lock(path)? {
                 return Ok(directory);
             }
         }
     }
 
-    /// Waits for the lock of a directory; `None` when there is none, or no more.
-    pub fn take(path: &Path) -> io::Result<Option<Self>> {
+    /// Waits for the lock of an existing directory. `None` if it does not exist, or was removed meanwhile.
+    pub fn open(path: &Path) -> io::Result<Option<Self>> {
         if path.is_dir() { Self::lock(path) } else { Ok(None) }
     }
 
@@ -92,23 +110,23 @@ impl Directory {
         }
     }
 
-    /// Where the namespace is pinned.
+    /// The file to which the namespace is pinned.
     pub fn namespace(&self) -> PathBuf {
         self.path.join(NAMESPACE)
     }
 
-    /// What plugins have as their standard error.
+    /// The log, which is the standard error of plugins.
     pub fn log(&self) -> &File {
         &self.log
     }
 
-    /// The record; `None` when there is none.
-    pub fn read(&self) -> Result<Option<Record>, NetworkError> {
+    /// Reads the record. `None` if there is none.
+    pub fn read(&self) -> Result<Option<NetworkRecord>, NetworkError> {
         Ok(record::read(VERSION, &self.path.join(RECORD))?)
     }
 
-    /// Writes the record so that it is there completely or not at all, and lasts.
-    pub fn commit(&self, record: &Record) -> Result<(), NetworkError> {
+    /// Writes the record atomically and durably.
+    pub fn commit(&self, record: &NetworkRecord) -> Result<(), NetworkError> {
         let path = self.path.join(RECORD);
         let temporary = self.path.join(format!("{RECORD}.tmp"));
         let written = record::encode(VERSION, record).and_then(|bytes| {
@@ -118,7 +136,7 @@ impl Directory {
         Ok(written.context(|| format!("writing {}", path.display()))?)
     }
 
-    /// Removes the directory, the lock last. The namespace must be gone.
+    /// Removes the directory, its lock last. The namespace must have been removed before.
     pub fn remove(self) -> io::Result<()> {
         for name in [RECORD.to_owned(), format!("{RECORD}.tmp"), LOG.to_owned()] {
             match fs::remove_file(self.path.join(name)) {
@@ -127,7 +145,7 @@ impl Directory {
             }
         }
         match fs::remove_dir(&self.path) {
-            // Somebody has made it anew since the lock went.
+            // Another process has created the directory again after the lock was removed.
             Err(error) if [ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => Ok(()),
             removed => removed,
         }
@@ -140,38 +158,38 @@ mod tests {
 
     use serde_json::{Map, json};
 
-    use super::{Directory, RECORD, Record};
+    use super::{NetworkDirectory, NetworkRecord, RECORD};
     use crate::{Conflist, Settings};
 
-    fn record() -> Record {
+    fn record() -> NetworkRecord {
         let network = Conflist::of_bridge(&Settings::default(), Path::new("/leases"), false);
-        Record::new("web".into(), network, Map::new(), vec!["/opt/cni/bin".into()])
+        NetworkRecord::new("web".into(), network, Map::new(), vec!["/opt/cni/bin".into()])
     }
 
     #[test]
-    fn a_record_replaces_the_one_before_and_survives() {
+    fn a_record_replaces_the_previous_one_and_persists() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("networks/web");
-        let directory = Directory::make(&path).expect("made");
+        let directory = NetworkDirectory::create(&path).expect("created");
         assert_eq!(directory.read().expect("read"), None);
-        fs::write(path.join("network.json.tmp"), "{").expect("half a record");
+        fs::write(path.join("network.json.tmp"), "{").expect("half of a record");
         let mut record = record();
         directory.commit(&record).expect("written");
-        record.called = 1;
+        record.plugins_called = 1;
         record.result = Some(json!({"ips": []}));
         directory.commit(&record).expect("written again");
         drop(directory);
-        let directory = Directory::take(&path).expect("a look").expect("a directory");
+        let directory = NetworkDirectory::open(&path).expect("a look").expect("a directory");
         assert_eq!(directory.read().expect("read"), Some(record));
         directory.remove().expect("removed");
-        assert!(!path.exists() && Directory::take(&path).expect("a look").is_none());
+        assert!(!path.exists() && NetworkDirectory::open(&path).expect("a look").is_none());
     }
 
     #[test]
     fn damaged_and_newer_records_are_errors_that_name_the_file() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("web");
-        let directory = Directory::make(&path).expect("made");
+        let directory = NetworkDirectory::create(&path).expect("created");
         directory.commit(&record()).expect("written");
         let text = fs::read_to_string(path.join(RECORD)).expect("a record");
         for (text, expected) in
@@ -184,23 +202,23 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waited_for_a_directory_that_was_removed_finds_none_or_a_new_one() {
+    fn a_waiter_for_the_lock_of_a_removed_directory_gets_a_new_directory() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("web");
-        let directory = Directory::make(&path).expect("made");
-        let (told, listen) = mpsc::channel();
-        let waiting = thread::spawn({
+        let directory = NetworkDirectory::create(&path).expect("created");
+        let (send, receive) = mpsc::channel();
+        let waiter = thread::spawn({
             let path = path.clone();
             move || {
-                told.send(()).expect("a listener");
-                Directory::make(&path).expect("made anew")
+                send.send(()).expect("a receiver");
+                NetworkDirectory::create(&path).expect("created again")
             }
         });
-        listen.recv().expect("the other one");
+        receive.recv().expect("the other thread");
         directory.remove().expect("removed");
-        let anew = waiting.join().expect("the other one");
-        anew.commit(&record()).expect("written");
-        anew.remove().expect("removed");
+        let created = waiter.join().expect("the other thread");
+        created.commit(&record()).expect("written");
+        created.remove().expect("removed");
         assert!(!path.exists());
     }
 }

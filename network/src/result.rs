@@ -1,24 +1,24 @@
-//! What plugins answer (specification 1.0, section 5), as far as a container needs to know it.
+//! The part of a CNI result (specification 1.0, section 5) that a container needs.
 
 use std::{net::IpAddr, path::PathBuf};
 
 use ipnet::IpNet;
 use serde_json::Value;
 
-/// A container's network that is there.
+/// The connection of a container to its network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// The namespace, to be joined by this path.
+    /// The file of the network namespace.
     pub namespace: PathBuf,
-    /// The container's addresses, in the network's order.
+    /// The container's addresses, in the order of the CNI result.
     pub addresses: Vec<IpAddr>,
-    /// The host's addresses on the same network, as far as there are any.
+    /// The addresses of the gateways, if there are any. On our own bridge that is the host.
     pub gateways: Vec<IpAddr>,
-    /// How names are resolved there, if the network says so.
+    /// The resolver configuration of the network.
     pub dns: Dns,
 }
 
-/// A network's own resolver configuration; empty lists say nothing.
+/// A network's resolver configuration. An empty list means that the network does not configure it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Name servers.
@@ -30,13 +30,17 @@ pub struct Dns {
 }
 
 impl Attachment {
-    /// Reads the last plugin's result. The error says what it lacks.
-    pub(crate) fn read(namespace: PathBuf, result: &Value) -> Result<Self, String> {
+    /// Parses the last plugin's result.
+    ///
+    /// # Errors
+    ///
+    /// The problem, as the end of a sentence about the result.
+    pub(crate) fn parse(namespace: PathBuf, result: &Value) -> Result<Self, String> {
         let mut addresses = Vec::new();
         let mut gateways = Vec::new();
-        for ip in list(result, "ips").filter(|ip| of_the_container(result, ip)) {
+        for ip in list(result, "ips").filter(|ip| is_in_container(result, ip)) {
             let address = ip.get("address").and_then(Value::as_str).unwrap_or_default();
-            let address: IpNet = address.parse().map_err(|_| format!("has an address that is none: {address:?}"))?;
+            let address: IpNet = address.parse().map_err(|_| format!("has an invalid address: {address:?}"))?;
             addresses.push(address.addr());
             gateways.extend(ip.get("gateway").and_then(Value::as_str).and_then(|text| text.parse::<IpAddr>().ok()));
         }
@@ -56,8 +60,9 @@ fn list<'a>(object: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     object.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Addresses may also be those of interfaces of the host.
-fn of_the_container(result: &Value, ip: &Value) -> bool {
+/// Whether an address belongs to an interface in the container. A result may also list addresses of the host's
+/// interfaces.
+fn is_in_container(result: &Value, ip: &Value) -> bool {
     let index = ip.get("interface").and_then(Value::as_u64).and_then(|index| usize::try_from(index).ok());
     let Some(index) = index else { return true };
     let interface = result.get("interfaces").and_then(|all| all.get(index));
@@ -74,11 +79,11 @@ mod tests {
     use super::{Attachment, Dns};
 
     fn read(result: &Value) -> Result<Attachment, String> {
-        Attachment::read("/netns".into(), result)
+        Attachment::parse("/netns".into(), result)
     }
 
     #[test]
-    fn the_containers_addresses_are_found() {
+    fn addresses_gateways_and_dns_of_the_container_are_parsed() {
         let result = json!({
             "cniVersion": "1.0.0",
             "interfaces": [{"name": "oci-rs"}, {"name": "veth1"}, {"name": "eth0", "sandbox": "/netns"}],
@@ -106,16 +111,16 @@ mod tests {
     }
 
     #[test]
-    fn little_is_enough_and_nonsense_is_told() {
-        let bare = read(&json!({"ips": [{"address": "10.1.0.2/16"}], "dns": {}})).expect("a result");
-        assert_eq!((bare.addresses.len(), bare.gateways.len(), bare.dns), (1, 0, Dns::default()));
+    fn missing_fields_are_accepted_and_invalid_addresses_are_refused() {
+        let minimal = read(&json!({"ips": [{"address": "10.1.0.2/16"}], "dns": {}})).expect("a result");
+        assert_eq!((minimal.addresses.len(), minimal.gateways.len(), minimal.dns), (1, 0, Dns::default()));
         assert!(read(&json!({})).expect("a network without addresses").addresses.is_empty());
         assert!(read(&json!({"ips": [{"address": "10.1.0.2"}]})).expect_err("no prefix").contains("10.1.0.2"));
     }
 
     proptest! {
         #[test]
-        fn no_answer_makes_the_reader_panic(text in "[\\[\\]{}\":,0-9a-z./]{0,40}", index in any::<u64>()) {
+        fn no_result_makes_the_parser_panic(text in "[\\[\\]{}\":,0-9a-z./]{0,40}", index in any::<u64>()) {
             if let Ok(value) = serde_json::from_str::<Value>(&text) {
                 read(&value).ok();
                 read(&json!({"ips": value, "dns": value, "interfaces": value})).ok();

@@ -1,4 +1,4 @@
-//! What the operator decides.
+//! The operator's settings for networks.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -7,26 +7,26 @@ use std::{
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// Where CNI plugins and networks are found, and what the bridge of our own is like.
+/// The locations of CNI plugins and network configurations, and the properties of our own bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Directories with CNI plugins; the first one that has a plugin provides it.
+    /// Directories with CNI plugins. A plugin is taken from the first directory that has it.
     pub cni_path: Vec<PathBuf>,
     /// Directory with the operator's network configurations.
     pub config_dir: PathBuf,
-    /// Name of the bridge, at most 15 characters; it is the network's name as well.
+    /// The name of the bridge and of its network. It has at most [`Settings::MAX_NAME_LENGTH`] characters.
     pub bridge: String,
-    /// Its IPv4 addresses; the first one is the bridge's own.
+    /// The IPv4 subnet. Its first address is that of the bridge.
     pub subnet: Ipv4Net,
-    /// Its IPv6 addresses, if tasks are to have some.
+    /// The IPv6 subnet. Without it, containers have no IPv6 addresses.
     pub subnet_ipv6: Option<Ipv6Net>,
 }
 
 impl Settings {
-    /// The longest name that an interface can have (IFNAMSIZ less its NUL).
-    pub const LONGEST_NAME: usize = 15;
+    /// The longest possible name of a network interface (IFNAMSIZ without the NUL), in bytes.
+    pub const MAX_NAME_LENGTH: usize = 15;
 
-    /// Whether an address is one that a container on the bridge can have.
+    /// Whether a container on the bridge can have this address.
     pub fn holds_ipv4(&self, address: Ipv4Addr) -> bool {
         self.subnet.contains(&address) && self.subnet.network() != address && self.subnet.broadcast() != address
     }
@@ -36,14 +36,14 @@ impl Settings {
         self.subnet_ipv6.is_some_and(|subnet| subnet.contains(&address) && subnet.network() != address)
     }
 
-    /// The directories as `CNI_PATH` has them.
+    /// The directories in the form of the variable `CNI_PATH`.
     pub(crate) fn search_path(directories: &[PathBuf]) -> String {
         directories.iter().map(|directory| directory.to_string_lossy()).collect::<Vec<_>>().join(":")
     }
 }
 
 impl Default for Settings {
-    /// Nomad's own places first. The subnet is the block that follows the one of Nomad's bridge.
+    /// Plugins are searched first where Nomad searches them. The subnet is the block after that of Nomad's bridge.
     fn default() -> Self {
         Self {
             cni_path: ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"].map(PathBuf::from).into(),
@@ -60,7 +60,7 @@ mod tests {
     use super::Settings;
 
     #[test]
-    fn addresses_of_the_subnet_but_not_its_edges() {
+    fn addresses_of_the_subnet_are_usable_except_its_first_and_last() {
         let settings = Settings { subnet_ipv6: "fd00:1::/64".parse().ok(), ..Settings::default() };
         let held = |address: &str| settings.holds_ipv4(address.parse().expect("an address"));
         assert!(held("172.26.80.2") && held("172.26.95.254"));

@@ -1,12 +1,12 @@
-//! The crate's only unsafe code.
+//! The only unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::io;
 
 use rustix::thread::UnshareFlags;
 
-/// A network namespace of this thread's own.
-pub(crate) fn leave_network() -> io::Result<()> {
-    // SAFETY: a network namespace concerns neither memory nor descriptors; those of sockets stay in the namespace they came from.
+/// Moves this thread to a new network namespace.
+pub(crate) fn unshare_network() -> io::Result<()> {
+    // SAFETY: a network namespace does not concern memory or descriptors. Open sockets stay in their namespace.
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?)
 }

@@ -32,7 +32,7 @@ pub fn default_network(block: &Reader) -> DefaultNetwork {
 pub fn settings(block: &Reader, default: Settings) -> Settings {
     let bridge = block.string("bridge").unwrap_or(default.bridge);
     let nameable = |name: &str| {
-        name.len() <= Settings::LONGEST_NAME
+        name.len() <= Settings::MAX_NAME_LENGTH
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
             && name.starts_with(|c: char| c.is_ascii_alphanumeric())
     };

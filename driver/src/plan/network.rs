@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use network::{Attachment, Choice, PortMapping, Protocol, Wish};
+use network::{AttachRequest, Attachment, NetworkChoice, PortMapping, Protocol};
 use runtime::plan::{Mount, Network};
 
 use super::{AllocatedPort, Attached, TaskContext, container_id};
@@ -16,7 +16,7 @@ use crate::config::{DefaultNetwork, Mistakes, NetworkMode};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnNetwork {
     /// What it is to be.
-    pub wish: Wish,
+    pub request: AttachRequest,
     /// The container's ports by label.
     pub ports: BTreeMap<String, u16>,
     /// Services advertise its IPv6 address.
@@ -27,7 +27,7 @@ impl OwnNetwork {
     /// Whether services advertise the container's address without being told to: on docker's default bridge, and so on ours, they
     /// advertise the host's.
     pub fn auto_advertise(&self) -> bool {
-        self.advertise_ipv6 || self.wish.network != Choice::Bridge
+        self.advertise_ipv6 || self.request.network != NetworkChoice::Bridge
     }
 
     /// The address that stands for the container.
@@ -52,9 +52,9 @@ pub fn namespace(context: &TaskContext, own: Option<&OwnNetwork>) -> Network {
 pub fn own(context: &TaskContext, mistakes: &Mistakes) -> Option<OwnNetwork> {
     let TaskContext { spec, task, policy, .. } = *context;
     let choice = match (&spec.network_mode, &task.network_path) {
-        (NetworkMode::Bridge, None) => Some(Choice::Bridge),
-        (NetworkMode::Unset, None) if policy.default_network == DefaultNetwork::Bridge => Some(Choice::Bridge),
-        (NetworkMode::Named(name), None) => Some(Choice::Named(name.clone())),
+        (NetworkMode::Bridge, None) => Some(NetworkChoice::Bridge),
+        (NetworkMode::Unset, None) if policy.default_network == DefaultNetwork::Bridge => Some(NetworkChoice::Bridge),
+        (NetworkMode::Named(name), None) => Some(NetworkChoice::Named(name.clone())),
         (NetworkMode::Named(name), Some(_)) => {
             mistakes.add(
                 "network_mode",
@@ -70,7 +70,7 @@ pub fn own(context: &TaskContext, mistakes: &Mistakes) -> Option<OwnNetwork> {
         return None;
     };
     let published = published(context, mistakes);
-    if choice == Choice::Bridge {
+    if choice == NetworkChoice::Bridge {
         check_bridge(context, &published, mistakes);
     }
     let mapping = |port: &AllocatedPort, protocol| PortMapping {
@@ -80,7 +80,7 @@ pub fn own(context: &TaskContext, mistakes: &Mistakes) -> Option<OwnNetwork> {
         protocol,
     };
     let addresses = &spec.addresses;
-    let wish = Wish {
+    let request = AttachRequest {
         network: choice,
         // As docker does: Nomad's ports have no protocol.
         ports: published.iter().flat_map(|port| [mapping(port, Protocol::Tcp), mapping(port, Protocol::Udp)]).collect(),
@@ -88,7 +88,7 @@ pub fn own(context: &TaskContext, mistakes: &Mistakes) -> Option<OwnNetwork> {
         addresses: addresses.ipv4.map(IpAddr::V4).into_iter().chain(addresses.ipv6.map(IpAddr::V6)).collect(),
     };
     let ports = published.into_iter().map(|port| (port.label, port.container_port)).collect();
-    Some(OwnNetwork { wish, ports, advertise_ipv6: addresses.advertise_ipv6 })
+    Some(OwnNetwork { request, ports, advertise_ipv6: addresses.advertise_ipv6 })
 }
 
 /// Options that mean nothing without a network of the task's own.
@@ -109,7 +109,7 @@ fn refuse_without_own(context: &TaskContext, mistakes: &Mistakes) {
             );
         }
     }
-    // On the host's network by the job's own wish docker ignores ports, too; in the group's Nomad maps them.
+    // On the host's network by the job's own request docker ignores ports, too; in the group's Nomad maps them.
     let by_default = spec.network_mode == NetworkMode::Unset && task.network_path.is_none();
     if by_default && !spec.ports.is_empty() {
         mistakes.add(

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
-use network::{Attachment, Choice, Wish};
+use network::{AttachRequest, Attachment, NetworkChoice};
 use runtime::{
     Running, StartErrorKind, Status,
     plan::{ContainerId, SeccompProfile},
@@ -96,7 +96,7 @@ async fn attempt(
         events.emit(text.clone(), []);
     }
     // A CNI network may yet say how names are resolved.
-    let ask_network = planned.own_network.as_ref().is_some_and(|own| own.wish.network != Choice::Bridge);
+    let ask_network = planned.own_network.as_ref().is_some_and(|own| own.request.network != NetworkChoice::Bridge);
     if let Some(reason) = planned.no_names.as_ref().filter(|_| !ask_network) {
         events.emit(reason.clone(), []);
     }
@@ -243,7 +243,7 @@ async fn start_connected(
         auto_advertise: own.auto_advertise(),
     };
     let began = std::time::Instant::now();
-    let attachment = connect(engine, tasks.clone(), planned, own.wish.clone(), alloc_id).await?;
+    let attachment = connect(engine, tasks.clone(), planned, own.request.clone(), alloc_id).await?;
     let took = began.elapsed();
     // Only now is it known what stands in /etc/hosts.
     let planned = plan::container_plan(&TaskContext { attached: Attached::To(&attachment), ..*context });
@@ -267,7 +267,7 @@ async fn connect(
     engine: &Arc<Engine>,
     tasks: Tasks,
     planned: TaskPlan,
-    wish: Wish,
+    request: AttachRequest,
     alloc_id: &str,
 ) -> Result<Attachment, TaskError> {
     let (engine, prefix) = (engine.clone(), plan::alloc_prefix(alloc_id));
@@ -277,7 +277,7 @@ async fn connect(
         if let Some(prefix) = prefix {
             remove_predecessors(&engine, &tasks, &planned, &prefix)?;
         }
-        Ok(engine.networks.attach(planned.container.id.as_str(), &wish)?)
+        Ok(engine.networks.attach(planned.container.id.as_str(), &request)?)
     })
     .await
 }

@@ -178,7 +178,11 @@ fn invalid_profiles_are_refused_with_the_reason() {
             "flags are not supported",
         ),
         (
-            json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86"], "archMap": [{ "architecture": "x" }] }),
+            json!({
+                "defaultAction": "SCMP_ACT_ALLOW",
+                "architectures": ["SCMP_ARCH_X86"],
+                "archMap": [{ "architecture": "x" }],
+            }),
             "exclude each other",
         ),
         (rule(json!({ "action": "SCMP_ACT_ALLOW" })), "needs either names or a name"),
@@ -187,9 +191,11 @@ fn invalid_profiles_are_refused_with_the_reason() {
             "needs either names or a name",
         ),
         (
-            rule(
-                json!({ "names": ["read"], "action": "SCMP_ACT_ALLOW", "args": [{ "index": 6, "value": 0, "op": "SCMP_CMP_EQ" }] }),
-            ),
+            rule(json!({
+                "names": ["read"],
+                "action": "SCMP_ACT_ALLOW",
+                "args": [{ "index": 6, "value": 0, "op": "SCMP_CMP_EQ" }],
+            })),
             "a rule for read looks at argument 6",
         ),
         (

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use network::{Attachment, Choice, Dns as NetworkDns, Protocol};
+use network::{Attachment, Dns as NetworkDns, NetworkChoice, Protocol};
 use runtime::plan::Network;
 use serde_json::json;
 
@@ -55,10 +55,10 @@ fn port(label: &str, host_ip: &str, host_port: u16, container_port: u16) -> Allo
 fn a_task_without_a_groups_network_gets_one_of_its_own() {
     let group = Some(PathBuf::from("/run/netns/x"));
     for (mode, path, expected) in [
-        ("", None, Some(Choice::Bridge)),
-        ("bridge", None, Some(Choice::Bridge)),
-        ("default", None, Some(Choice::Bridge)),
-        ("cni/lan", None, Some(Choice::Named("lan".into()))),
+        ("", None, Some(NetworkChoice::Bridge)),
+        ("bridge", None, Some(NetworkChoice::Bridge)),
+        ("default", None, Some(NetworkChoice::Bridge)),
+        ("cni/lan", None, Some(NetworkChoice::Named("lan".into()))),
         ("", group.clone(), None),
         ("bridge", group.clone(), None),
         ("host", None, None),
@@ -67,7 +67,7 @@ fn a_task_without_a_groups_network_gets_one_of_its_own() {
         let mut case = Case::under(json!({}), json!({ "network_mode": mode }));
         case.task.network_path = path.clone();
         let plan = case.plan().unwrap();
-        assert_eq!(plan.own_network.as_ref().map(|own| own.wish.network.clone()), expected, "{mode}");
+        assert_eq!(plan.own_network.as_ref().map(|own| own.request.network.clone()), expected, "{mode}");
         let namespace = plan.container.namespaces.network;
         assert_eq!(matches!(namespace, Network::Path(_)), expected.is_some() || path.is_some(), "{mode}");
     }
@@ -80,7 +80,7 @@ fn a_task_without_a_groups_network_gets_one_of_its_own() {
     ];
     assert_eq!(sysctl, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     // The same where the operator chose the host's network, if the task asks for it.
-    assert_eq!(own(&Case::new(json!({ "network_mode": "bridge" }))).wish.network, Choice::Bridge);
+    assert_eq!(own(&Case::new(json!({ "network_mode": "bridge" }))).request.network, NetworkChoice::Bridge);
     let mut case = Case::new(json!({ "network_mode": "cni/lan" }));
     case.task.network_path = group;
     assert!(case.error().starts_with("network_mode: \"cni/lan\" is not possible in a group that has a network"));
@@ -93,7 +93,7 @@ fn listed_ports_are_published_for_both_protocols() {
         vec![port("db", "", 20001, 20001), port("http", "192.0.2.1", 20000, 80), port("admin", "192.0.2.1", 20002, 9)];
     let found = own(&case);
     let published: Vec<_> = found
-        .wish
+        .request
         .ports
         .iter()
         .map(|port| {
@@ -140,8 +140,8 @@ fn addresses_must_be_ones_that_the_bridge_has() {
         "advertise_ipv6_address": true,
     });
     let found = own(&Case::under(six.clone(), block.clone()));
-    assert_eq!(found.wish.mac.as_deref(), Some("02:42:ac:11:00:02"));
-    let addresses: Vec<String> = found.wish.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(found.request.mac.as_deref(), Some("02:42:ac:11:00:02"));
+    let addresses: Vec<String> = found.request.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["172.26.80.9", "fd00:1::9"]);
     assert!(found.auto_advertise());
 

@@ -1,41 +1,41 @@
-//! What one container's network is to be.
+//! The request for one container's network.
 
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-/// Which network the container is connected to, and how.
+/// The network that a container is attached to, with the options of the attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct AttachRequest {
     /// The network.
-    pub network: Choice,
-    /// Ports of the host that lead into the container.
+    pub network: NetworkChoice,
+    /// Ports of the host that are forwarded to the container.
     pub ports: Vec<PortMapping>,
-    /// Hardware address, `aa:bb:cc:dd:ee:ff`; any without one.
+    /// The MAC address (`aa:bb:cc:dd:ee:ff`). Without it, the network chooses one.
     pub mac: Option<String>,
-    /// Addresses that it must have; free ones are chosen without them.
+    /// The addresses that the container must have. If the list is empty, the network chooses free ones.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A network.
+/// The network of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Choice {
-    /// The bridge of our own.
+pub enum NetworkChoice {
+    /// Our own bridge.
     Bridge,
-    /// One that the operator configured, by its name.
+    /// A network that the operator configured, by its name.
     Named(String),
 }
 
-/// One port of the host that leads to a port of the container.
+/// One port of the host that is forwarded to a port of the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortMapping {
-    /// The host's address; every one of them without it.
+    /// The host's address. Without it, connections to every address are forwarded.
     pub host_ip: Option<IpAddr>,
-    /// On the host.
+    /// The port on the host.
     pub host_port: u16,
-    /// In the container.
+    /// The port in the container.
     pub container_port: u16,
-    /// For which protocol.
+    /// The protocol.
     pub protocol: Protocol,
 }
 
@@ -48,20 +48,20 @@ pub enum Protocol {
     Udp,
 }
 
-impl Wish {
-    /// What is asked of the network's plugins at run time, by CNI's names of these capabilities.
-    pub(crate) fn capabilities(&self) -> Map<String, Value> {
-        let mut asked = Map::new();
+impl AttachRequest {
+    /// The arguments of the capabilities that the request needs, by their names in CNI.
+    pub(crate) fn capability_arguments(&self) -> Map<String, Value> {
+        let mut arguments = Map::new();
         if !self.ports.is_empty() {
-            asked.insert("portMappings".to_owned(), self.ports.iter().map(|port| port.to_json()).collect());
+            arguments.insert("portMappings".to_owned(), self.ports.iter().map(|port| port.to_json()).collect());
         }
         if let Some(mac) = &self.mac {
-            asked.insert("mac".to_owned(), json!(mac));
+            arguments.insert("mac".to_owned(), json!(mac));
         }
         if !self.addresses.is_empty() {
-            asked.insert("ips".to_owned(), json!(self.addresses));
+            arguments.insert("ips".to_owned(), json!(self.addresses));
         }
-        asked
+        arguments
     }
 }
 
@@ -73,7 +73,7 @@ impl PortMapping {
         };
         let mut mapping =
             json!({ "hostPort": self.host_port, "containerPort": self.container_port, "protocol": protocol });
-        // 0.0.0.0 and :: are every address, which a rule that names an address never matches.
+        // 0.0.0.0 and :: mean every address. A firewall rule with such an address would match no packet.
         if let (Some(address), Value::Object(mapping)) =
             (self.host_ip.filter(|address| !address.is_unspecified()), &mut mapping)
         {
@@ -87,25 +87,25 @@ impl PortMapping {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{Choice, PortMapping, Protocol, Wish};
+    use super::{AttachRequest, NetworkChoice, PortMapping, Protocol};
 
     #[test]
-    fn what_is_asked_of_plugins() {
+    fn options_become_capability_arguments() {
         let port = |host_ip: &str, protocol| PortMapping {
             host_ip: host_ip.parse().ok(),
             host_port: 8080,
             container_port: 80,
             protocol,
         };
-        let wish = Wish {
-            network: Choice::Bridge,
+        let request = AttachRequest {
+            network: NetworkChoice::Bridge,
             ports: vec![port("192.0.2.1", Protocol::Tcp), port("0.0.0.0", Protocol::Udp), port("::", Protocol::Udp)],
             mac: Some("02:42:ac:11:00:02".into()),
             addresses: vec!["172.26.80.9".parse().expect("an address")],
         };
         let any = json!({"hostPort": 8080, "containerPort": 80, "protocol": "udp"});
         assert_eq!(
-            Value::Object(wish.capabilities()),
+            Value::Object(request.capability_arguments()),
             json!({
                 "portMappings": [
                     {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": "192.0.2.1"}, any, any,
@@ -114,7 +114,8 @@ mod tests {
                 "ips": ["172.26.80.9"],
             })
         );
-        let nothing = Wish { network: Choice::Bridge, ports: Vec::new(), mac: None, addresses: Vec::new() };
-        assert!(nothing.capabilities().is_empty());
+        let nothing =
+            AttachRequest { network: NetworkChoice::Bridge, ports: Vec::new(), mac: None, addresses: Vec::new() };
+        assert!(nothing.capability_arguments().is_empty());
     }
 }
