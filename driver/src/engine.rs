@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use image_store::{Removed, Retention, Store};
+use image_store::{LeaseOwner, Removed, Retention, Store};
 use network::Networks;
 use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 
@@ -24,7 +24,7 @@ use crate::{
     fingerprint, layers,
     logs::Logs,
     plan::NodeFacts,
-    task::{Compute, Facts, TaskError, Tasks, blocking, exec::tools},
+    task::{Compute, Facts, TaskError, Tasks, blocking},
 };
 
 /// See the module's head.
@@ -208,15 +208,17 @@ impl Engine {
         // Leases are listed first: a task is known before it leases its image, and keeps its state directory until after.
         let leases = self.store.leases().map_err(TaskError::internal)?;
         let containers = self.runtime.list().map_err(TaskError::internal)?;
-        let is_orphan = |lease: &&String| {
-            let is_used = containers.iter().any(|container| container.as_str() == **lease) || tools::is_ours(lease);
-            !is_used && !cli::is_running(lease)
+        let is_orphan = |owner: &&LeaseOwner| match owner {
+            LeaseOwner::Task { container } => !containers.iter().any(|known| known.as_str() == container),
+            // The commands of an earlier plugin process ended with it.
+            LeaseOwner::DebugImage { process, .. } => *process != std::process::id(),
+            LeaseOwner::Operator { process, .. } => !cli::is_running(*process),
         };
-        for lease in leases.iter().filter(is_orphan) {
+        for owner in leases.iter().filter(is_orphan) {
             // A start that is retried under the same id takes the lease over: it cannot claim the id meanwhile.
-            tasks.unless_known(lease, || {
-                tracing::info!(lease, "releasing the image of a task that is gone");
-                self.store.release(lease).map_err(TaskError::internal)
+            tasks.unless_known(&owner.to_string(), || {
+                tracing::info!(lease = %owner, "releasing the image of a task that is gone");
+                self.store.release(owner).map_err(TaskError::internal)
             })?;
         }
         let layers = self.runtime.sweep().map_err(TaskError::internal)?;

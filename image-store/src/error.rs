@@ -5,7 +5,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use crate::digest::Digest;
+use crate::{digest::Digest, lease::LeaseOwner};
 
 /// A failure of the store's own files.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -32,12 +32,12 @@ pub enum StoreError {
         expected: &'static str,
     },
     /// The image is held by a lease.
-    #[error("image {reference} is in use by {lease:?}")]
+    #[error("image {reference} is in use by {:?}", owner.to_string())]
     InUse {
         /// Which image.
         reference: String,
-        /// One of its leases.
-        lease: String,
+        /// The owner of one of its leases.
+        owner: LeaseOwner,
     },
     /// A registry's configuration is wrong.
     #[error("registry {host}: {problem}")]

@@ -10,6 +10,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod lease;
 mod manifest;
 mod platform;
 mod progress;
@@ -25,6 +26,7 @@ use layer::digest;
 
 pub use error::{PullError, SharedIo, StoreError};
 pub use layer::{Digest, InvalidDigest, SampleImage};
+pub use lease::LeaseOwner;
 pub use manifest::ImageConfig;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent};

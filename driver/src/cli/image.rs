@@ -10,8 +10,8 @@ use std::{
 };
 
 use image_store::{
-    FsckOptions, ImageUsage, LoadRequest, Progress, PullError, PullEvent, PullRequest, Reference, Store, StoreError,
-    fsck,
+    FsckOptions, ImageUsage, LeaseOwner, LoadRequest, Progress, PullError, PullEvent, PullRequest, Reference, Store,
+    StoreError, fsck,
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -95,7 +95,11 @@ fn inspect(store: &Store, reference: &Reference, output: &Output) -> Result<(), 
 }
 
 /// Runs pulls. A signal gives the work up in order, with nothing of it left but finished layers.
-fn wait_for<T>(store: &Store, lease: &str, work: impl Future<Output = Result<T, PullError>>) -> Result<T, Failure> {
+fn wait_for<T>(
+    store: &Store,
+    owner: &LeaseOwner,
+    work: impl Future<Output = Result<T, PullError>>,
+) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::of)?;
     let result = runtime.block_on(async {
         let mut ended = signal(SignalKind::terminate()).map_err(Failure::of)?;
@@ -108,19 +112,20 @@ fn wait_for<T>(store: &Store, lease: &str, work: impl Future<Output = Result<T, 
     // Threads that unpack or write the lease may be at it still.
     drop(runtime);
     // The image is here now and counts as used until now; what the plugin's gc says decides how long it stays.
-    store.release(lease).map_err(Failure::of)?;
+    store.release(owner).map_err(Failure::of)?;
     let result = result?;
     store.sync().map_err(Failure::of)?;
     Ok(result)
 }
 
-fn lease_name() -> String {
+/// This process as the owner of a lease.
+fn lease_owner() -> LeaseOwner {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    format!("{}{}.{}", show::OPERATOR, std::process::id(), now.as_nanos())
+    LeaseOwner::Operator { process: std::process::id(), started: now.as_nanos() }
 }
 
 fn pull(settings: &Settings, reference: Reference, output: &Output) -> Result<(), Failure> {
-    let (store, lease) = (make(settings)?, lease_name());
+    let (store, owner) = (make(settings)?, lease_owner());
     let request = PullRequest {
         // Whoever types it wants to know what the name means now.
         force: true,
@@ -128,16 +133,16 @@ fn pull(settings: &Settings, reference: Reference, output: &Output) -> Result<()
         ..PullRequest::new(reference.clone())
     };
     let progress: Arc<dyn Progress> = Arc::new(Teller { people: std::io::stderr().is_terminal() && !output.json });
-    let image = wait_for(&store, &lease, store.acquire(request, &lease, progress))?;
+    let image = wait_for(&store, &owner, store.acquire(request, &owner, progress))?;
     ready(&reference, &image.digest, output)
 }
 
 fn load(settings: &Settings, file: &Path, reference: Reference, output: &Output) -> Result<(), Failure> {
-    let (store, lease) = (make(settings)?, lease_name());
+    let (store, owner) = (make(settings)?, lease_owner());
     let source = fs::File::open(file).map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?;
     let name = format!("archive {:?}", file.display().to_string());
     let request = LoadRequest { source: source.into(), name, reference: reference.clone(), timeout: None };
-    let image = wait_for(&store, &lease, store.load(request, &lease))?;
+    let image = wait_for(&store, &owner, store.load(request, &owner))?;
     ready(&reference, &image.digest, output)
 }
 
@@ -194,13 +199,13 @@ fn remove_one(store: &Store, reference: &Reference) -> Result<(), Failure> {
     match store.remove(reference) {
         Ok(true) => Ok(()),
         Ok(false) => Err(unknown()),
-        Err(StoreError::InUse { lease, .. }) => {
-            let mut held_by: Vec<String> =
+        Err(StoreError::InUse { owner, .. }) => {
+            let mut held_by: Vec<LeaseOwner> =
                 find(store, reference)?.into_iter().flat_map(|image| image.held_by).collect();
             if held_by.is_empty() {
-                held_by.push(lease);
+                held_by.push(owner);
             }
-            let who = show::holders(&held_by);
+            let who = show::owners(&held_by);
             Err(Failure::InUse(format!(
                 "{reference} is in use by {who}; it can be removed once that has been destroyed"
             )))
@@ -220,7 +225,7 @@ fn prune(store: &Store, output: &Output) -> Result<(), Failure> {
     }
     names.iter().try_for_each(|name| output.line(format_args!("removed {name}")))?;
     for image in &kept {
-        output.line(format_args!("kept {}: in use by {}", image.record.reference, show::holders(&image.held_by)))?;
+        output.line(format_args!("kept {}: in use by {}", image.record.reference, show::owners(&image.held_by)))?;
     }
     output.line(format_args!("{} layers, {} freed", report.layers, show::size(report.bytes)))?;
     Ok(())
@@ -228,18 +233,18 @@ fn prune(store: &Store, output: &Output) -> Result<(), Failure> {
 
 fn check(settings: &Settings, repair: bool, output: &Output) -> Result<(), Failure> {
     expect_store(settings)?;
-    let holders = if settings.known { Some(containers(&settings.config.state_dir)?) } else { None };
-    let found = fsck(&settings.config.store().root, &FsckOptions { repair, holders }).map_err(Failure::of)?;
+    let owners = if settings.known { Some(containers(&settings.config.state_dir)?) } else { None };
+    let found = fsck(&settings.config.store().root, &FsckOptions { repair, owners }).map_err(Failure::of)?;
     report::check(&found, repair, output)?;
     if found.is_sound() { Ok(()) } else { Err(Failure::Damage) }
 }
 
-/// Who may hold a lease: containers with a directory. A task that just starts has none yet; its lease is young.
-fn containers(state_dir: &Path) -> Result<BTreeSet<String>, Failure> {
+/// The possible owners of leases: containers with a directory. A task that is just starting has none yet; its lease is young.
+fn containers(state_dir: &Path) -> Result<BTreeSet<LeaseOwner>, Failure> {
     if !state_dir.exists() {
         // No task was started since the machine was.
         return Ok(BTreeSet::new());
     }
     let listed = runtime::containers(state_dir).map_err(Failure::of)?;
-    Ok(listed.into_iter().map(|id| id.to_string()).collect())
+    Ok(listed.into_iter().map(|id| LeaseOwner::Task { container: id.to_string() }).collect())
 }

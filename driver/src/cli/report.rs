@@ -87,7 +87,7 @@ pub fn details(images: &[(ImageUsage, Value)], output: &Output) -> Result<(), Fa
             ("layers", format!("{}{missing}", record.layers.len())),
         ];
         rows.extend(record.layers.iter().map(|layer| ("", layer.diff_id.to_string())));
-        rows.extend(usage.held_by.iter().map(|lease| ("used by", show::holder(lease))));
+        rows.extend(usage.held_by.iter().map(|owner| ("used by", show::owner(owner))));
         let run = &config["config"];
         for (name, key) in
             [("entrypoint", "Entrypoint"), ("command", "Cmd"), ("user", "User"), ("directory", "WorkingDir")]
@@ -137,7 +137,7 @@ fn line(finding: &Finding) -> String {
         text.push_str(&format!("; image {}", names.join(", ")));
     }
     if !finding.held_by.is_empty() {
-        text.push_str(&format!("; in use by {}", show::holders(&finding.held_by)));
+        text.push_str(&format!("; in use by {}", show::owners(&finding.held_by)));
     }
     match &finding.outcome {
         Outcome::Mended(what) => text.push_str(&format!("\n  done: {what}")),

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use image_store::LeaseOwner;
 use serde_json::Value;
 
 /// Standard output, for people or for programs.
@@ -80,24 +81,21 @@ pub fn short(digest: &str) -> &str {
     digest.get(.."sha256:".len() + 12).unwrap_or(digest)
 }
 
-/// How the leases of operator's commands begin.
-pub const OPERATOR: &str = "operator.";
-
-/// Who holds a lease. Containers of tasks are named `<allocation>.<task>.<random>` as long as nothing in that is unusual.
-pub fn holder(lease: &str) -> String {
-    if let Some(pid) = lease.strip_prefix(OPERATOR).and_then(|rest| rest.split('.').next()) {
-        return format!("a command of an operator (process {pid})");
-    }
-    let parts: Vec<&str> = lease.split('.').collect();
-    match parts.as_slice() {
-        [alloc, task, _] if alloc.len() == 36 => format!("task {task:?} of allocation {alloc}"),
-        _ => format!("container {lease}"),
+/// The owner of a lease. Containers of tasks are named `<allocation>.<task>.<random>` as long as nothing in that is unusual.
+pub fn owner(owner: &LeaseOwner) -> String {
+    match owner {
+        LeaseOwner::Operator { process, .. } => format!("a command of an operator (process {process})"),
+        LeaseOwner::DebugImage { .. } => format!("container {owner}"),
+        LeaseOwner::Task { container } => match container.split('.').collect::<Vec<_>>()[..] {
+            [alloc, task, _] if alloc.len() == 36 => format!("task {task:?} of allocation {alloc}"),
+            _ => format!("container {container}"),
+        },
     }
 }
 
-/// Several holders in one line.
-pub fn holders(leases: &[String]) -> String {
-    leases.iter().map(|lease| holder(lease)).collect::<Vec<_>>().join(", ")
+/// Several owners in one line.
+pub fn owners(owners: &[LeaseOwner]) -> String {
+    owners.iter().map(owner).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -130,8 +128,9 @@ mod tests {
     #[test]
     fn leases_are_told_as_what_nomad_calls_them() {
         let alloc = "d9eb0a3f-8b0e-4a45-9d2e-0f0a1b2c3d4e";
-        assert_eq!(holder(&format!("{alloc}.web.0a1b2c3d")), format!("task \"web\" of allocation {alloc}"));
-        assert_eq!(holder("operator.12.99"), "a command of an operator (process 12)");
-        assert_eq!(holder("x.y"), "container x.y");
+        let owner = |name: &str| owner(&name.into());
+        assert_eq!(owner(&format!("{alloc}.web.0a1b2c3d")), format!("task \"web\" of allocation {alloc}"));
+        assert_eq!(owner("operator.12.99"), "a command of an operator (process 12)");
+        assert_eq!(owner("x.y"), "container x.y");
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     archive::{self, Found, FoundLayer, GivenUp, Source},
     digest::Hasher,
     error::{PullError, StoreError},
+    lease::LeaseOwner,
     reference::Reference,
     store::{self, ImageRecord, Inner, LayerRecord, Lease, Outstanding, Stack, Store, Work},
 };
@@ -38,19 +39,19 @@ pub struct LoadRequest {
 impl Store {
     /// Makes an image of an archive ready and leases it, as [`Store::acquire`] does for a registry's. Reads what `docker save`
     /// writes and OCI layouts, plain or compressed.
-    pub async fn load(&self, request: LoadRequest, lease: &str) -> Result<Image, PullError> {
-        self.load_unless(request, lease, future::pending()).await
+    pub async fn load(&self, request: LoadRequest, owner: impl Into<LeaseOwner>) -> Result<Image, PullError> {
+        self.load_unless(request, owner, future::pending()).await
     }
 
     /// The same until `given_up` is ready, as [`Store::acquire_unless`].
     pub async fn load_unless(
         &self,
         request: LoadRequest,
-        lease: &str,
+        owner: impl Into<LeaseOwner>,
         given_up: impl Future<Output = ()>,
     ) -> Result<Image, PullError> {
-        let (reference, limit) = (request.reference.clone(), request.timeout);
-        unless(given_up, (&reference, limit), |work| load(&self.inner, request, lease, work)).await
+        let (reference, limit, owner) = (request.reference.clone(), request.timeout, owner.into());
+        unless(given_up, (&reference, limit), |work| load(&self.inner, request, owner, work)).await
     }
 }
 
@@ -63,13 +64,13 @@ impl Drop for GiveUp {
     }
 }
 
-async fn load(inner: &Arc<Inner>, request: LoadRequest, lease: &str, whole: Work) -> Result<Image, PullError> {
+async fn load(inner: &Arc<Inner>, request: LoadRequest, owner: LeaseOwner, whole: Work) -> Result<Image, PullError> {
     let reference = request.reference.clone();
     let guard = GiveUp(GivenUp::default());
     let (keeper, given_up) = (Arc::clone(inner), Arc::clone(&guard.0));
     let (source, found) = working(move || open(&keeper, request, given_up)).await?;
     let lease = Lease {
-        name: lease.to_owned(),
+        owner,
         reference: reference.clone(),
         manifest: found.id.clone(),
         layers: unique(&found.layers).into_iter().map(|layer| layer.diff_id).collect(),

@@ -25,6 +25,7 @@ pub(crate) use resolve::Resolved;
 use crate::{
     config::PullRequest,
     error::{PullError, StoreError},
+    lease::LeaseOwner,
     manifest::ImageConfig,
     progress::{Progress, PullEvent},
     reference::Reference,
@@ -52,21 +53,22 @@ impl Store {
     pub async fn acquire(
         &self,
         request: PullRequest,
-        lease: &str,
+        owner: impl Into<LeaseOwner>,
         progress: Arc<dyn Progress>,
     ) -> Result<Image, PullError> {
-        self.acquire_unless(request, lease, progress, future::pending()).await
+        self.acquire_unless(request, owner, progress, future::pending()).await
     }
 
     /// The same until `given_up` is ready: [`PullError::GivenUp`], and nothing is under way any more.
     pub async fn acquire_unless(
         &self,
         request: PullRequest,
-        lease: &str,
+        owner: impl Into<LeaseOwner>,
         progress: Arc<dyn Progress>,
         given_up: impl Future<Output = ()>,
     ) -> Result<Image, PullError> {
-        let work = |work| acquire(&self.inner, &request, lease, progress, work);
+        let owner = owner.into();
+        let work = |work| acquire(&self.inner, &request, owner, progress, work);
         unless(given_up, (&request.reference, request.timeout), work).await
     }
 }
@@ -101,7 +103,7 @@ async fn unless<T, F: Future<Output = Result<T, PullError>>>(
 async fn acquire(
     inner: &Arc<Inner>,
     request: &PullRequest,
-    lease: &str,
+    owner: LeaseOwner,
     progress: Arc<dyn Progress>,
     whole: Work,
 ) -> Result<Image, PullError> {
@@ -113,7 +115,7 @@ async fn acquire(
     let record = resolved.record.clone();
     let layers = without_duplicates(&record.layers);
     let lease = Lease {
-        name: lease.to_owned(),
+        owner,
         reference: reference.clone(),
         manifest: record.manifest.clone(),
         layers: layers.iter().map(|layer| layer.diff_id.clone()).collect(),
@@ -178,7 +180,7 @@ impl Pin {
             failpoint::at("pull-before-lease");
             let before = inner.pin(&lease)?;
             failpoint::at("pull-before-layers");
-            let undo = Undo { inner, name: lease.name, before, done: false, given_up: Arc::default(), _whole: whole };
+            let undo = Undo { inner, owner: lease.owner, before, done: false, given_up: Arc::default(), _whole: whole };
             Ok(Pin { undo: Some(undo) })
         });
         Ok(pinned.await?)
@@ -234,7 +236,7 @@ impl Drop for Pin {
 /// Puts back, when it is dropped, what a lease replaced.
 struct Undo {
     inner: Arc<Inner>,
-    name: String,
+    owner: LeaseOwner,
     before: Option<Lease>,
     /// There is nothing to put back: the pull succeeded.
     done: bool,
@@ -249,9 +251,9 @@ impl Drop for Undo {
             return;
         }
         *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        if let Err(error) = self.inner.unpin(&self.name, self.before.as_ref()) {
+        if let Err(error) = self.inner.unpin(&self.owner, self.before.as_ref()) {
             // What the pull failed of says more, and is often the same.
-            tracing::warn!(lease = self.name, %error, "the lease of a failed pull stays");
+            tracing::warn!(lease = %self.owner, %error, "the lease of a failed pull stays");
         }
     }
 }

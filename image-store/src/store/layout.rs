@@ -17,6 +17,7 @@ use crate::{
     config::LayerFormat,
     digest::Digest,
     error::StoreError,
+    lease::LeaseOwner,
     reference::Reference,
 };
 
@@ -125,8 +126,8 @@ impl Layout {
         self.record("images", &format!("loaded {reference} {manifest}"))
     }
 
-    pub(crate) fn lease(&self, name: &str) -> PathBuf {
-        self.record("leases", name)
+    pub(crate) fn lease(&self, owner: &LeaseOwner) -> PathBuf {
+        self.record("leases", &owner.to_string())
     }
 
     /// Names come from outside and may hold anything, so the file is named after their hash.
@@ -235,7 +236,7 @@ mod tests {
     fn lease_names_cannot_leave_their_directory() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::open(directory.path(), LayerFormat::Directory).unwrap();
-        let path = layout.lease("../../etc/passwd");
+        let path = layout.lease(&"../../etc/passwd".into());
         assert_eq!(path.parent().unwrap(), directory.path().join("leases"));
     }
 }

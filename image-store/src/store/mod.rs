@@ -52,6 +52,7 @@ use crate::{
     config::{CredentialSources, Credentials, Limits, StoreConfig},
     digest::Digest,
     error::StoreError,
+    lease::LeaseOwner,
     manifest::{self, ConfigDocument},
     platform::Platform,
     pull::Resolved,
@@ -146,15 +147,16 @@ impl Store {
     }
 
     /// Ends a lease. An unknown one is fine. Its image counts as used until now.
-    pub fn release(&self, lease: &str) -> Result<(), StoreError> {
+    pub fn release(&self, owner: impl Into<LeaseOwner>) -> Result<(), StoreError> {
+        let owner = owner.into();
         let layout = &self.inner.layout;
         {
             let _adding = layout.lock(false)?;
-            if let Some(lease) = Lease::read(layout, lease)? {
+            if let Some(lease) = Lease::read(layout, &owner)? {
                 lease.touch_image(layout)?;
             }
             failpoint::at("release-before-removal");
-            record::remove_file(&layout.lease(lease))?;
+            record::remove_file(&layout.lease(&owner))?;
         }
         self.inner.changed.notify_one();
         Ok(())
@@ -178,10 +180,10 @@ impl Store {
         self.inner.changed.notified().await;
     }
 
-    /// The names of all leases.
-    pub fn leases(&self) -> Result<Vec<String>, StoreError> {
+    /// The owners of all leases.
+    pub fn leases(&self) -> Result<Vec<LeaseOwner>, StoreError> {
         let leases: Vec<Lease> = record::all(&self.inner.layout, "leases")?;
-        Ok(leases.into_iter().map(|lease| lease.name).collect())
+        Ok(leases.into_iter().map(|lease| lease.owner).collect())
     }
 
     /// Removes what dead processes and other boots left behind, and makes this boot's layers last.
@@ -215,7 +217,7 @@ impl Store {
         images.retain(|image| image.reference == *reference);
         let leases: Vec<Lease> = record::all(&self.inner.layout, "leases")?;
         if let Some(lease) = leases.into_iter().find(|lease| images.iter().any(|image| sweep::holds(lease, image))) {
-            return Err(StoreError::InUse { reference: reference.to_string(), lease: lease.name });
+            return Err(StoreError::InUse { reference: reference.to_string(), owner: lease.owner });
         }
         let report = sweep::prune(&self.inner.layout, |image| image.reference == *reference)?;
         Ok(report.images.contains(reference))
@@ -281,7 +283,7 @@ impl Inner {
     /// holds what that one held, too: a crash, or a disk too full to put it back, takes nothing from who has it.
     pub(crate) fn pin(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
         let _adding = self.layout.lock(false)?;
-        let before = Lease::read(&self.layout, &lease.name)?;
+        let before = Lease::read(&self.layout, &lease.owner)?;
         let mut both = lease.clone();
         if let Some(before) = &before {
             both.layers.extend(before.layers.iter().filter(|layer| !lease.layers.contains(layer)).cloned());
@@ -292,12 +294,12 @@ impl Inner {
     }
 
     /// Puts back what a failed pull's lease replaced.
-    pub(crate) fn unpin(&self, name: &str, before: Option<&Lease>) -> Result<(), StoreError> {
+    pub(crate) fn unpin(&self, owner: &LeaseOwner, before: Option<&Lease>) -> Result<(), StoreError> {
         {
             let _adding = self.layout.lock(false)?;
             match before {
                 Some(lease) => lease.write(&self.layout)?,
-                None => record::remove_file(&self.layout.lease(name))?,
+                None => record::remove_file(&self.layout.lease(owner))?,
             }
         }
         self.changed.notify_one();

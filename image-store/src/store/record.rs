@@ -16,6 +16,7 @@ use crate::{
     commit::{self, Durability},
     digest::Digest,
     error::StoreError,
+    lease::LeaseOwner,
     reference::Reference,
 };
 
@@ -165,7 +166,9 @@ pub(crate) fn now() -> u64 {
 /// The directories that a task uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
-    pub(crate) name: String,
+    /// The name of the lease.
+    #[serde(rename = "name")]
+    pub(crate) owner: LeaseOwner,
     pub(crate) reference: Reference,
     pub(crate) manifest: Digest,
     pub(crate) layers: Vec<Digest>,
@@ -182,7 +185,7 @@ fn yes() -> bool {
 
 impl Lease {
     pub(crate) fn write(&self, layout: &Layout) -> Result<(), StoreError> {
-        commit::write_json(&layout.lease(&self.name), self, Durability::Later)
+        commit::write_json(&layout.lease(&self.owner), self, Durability::Later)
     }
 
     /// Notes that the lease's image is used now.
@@ -191,8 +194,8 @@ impl Lease {
         touch(&layout.loaded(&self.reference, &self.manifest))
     }
 
-    pub(crate) fn read(layout: &Layout, name: &str) -> Result<Option<Lease>, StoreError> {
-        commit::read_json(&layout.lease(name))
+    pub(crate) fn read(layout: &Layout, owner: &LeaseOwner) -> Result<Option<Lease>, StoreError> {
+        commit::read_json(&layout.lease(owner))
     }
 }
 

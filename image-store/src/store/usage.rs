@@ -8,7 +8,7 @@ use super::{
     record::{self, ImageRecord, Lease},
     sweep,
 };
-use crate::{digest::Digest, error::StoreError};
+use crate::{digest::Digest, error::StoreError, lease::LeaseOwner};
 
 /// One image, and who uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct ImageUsage {
     pub record: ImageRecord,
     /// When it was last leased or released; an image that is held counts as used still.
     pub last_used: SystemTime,
-    /// Leases that keep its name.
-    pub held_by: Vec<String>,
+    /// Owners of leases that keep its name.
+    pub held_by: Vec<LeaseOwner>,
     /// Unpacked bytes of its layers that are here, those that it shares with others included.
     pub bytes: u64,
     /// Layers that are not here, or may not be used.
@@ -39,7 +39,7 @@ fn one(layout: &Layout, record: ImageRecord, leases: &[Lease]) -> Result<ImageUs
     let path = record.path(layout);
     let last_used =
         std::fs::metadata(&path).and_then(|meta| meta.modified()).map_err(StoreError::io("examining", path))?;
-    let held_by = leases.iter().filter(|lease| sweep::holds(lease, &record)).map(|lease| lease.name.clone()).collect();
+    let held_by = leases.iter().filter(|lease| sweep::holds(lease, &record)).map(|lease| lease.owner.clone()).collect();
     let (mut bytes, mut missing) = (0u64, Vec::new());
     for layer in &record.layers {
         match layer::usable(layout, &layer.diff_id)? {

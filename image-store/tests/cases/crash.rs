@@ -64,7 +64,7 @@ impl World {
         let store = open(directory.path());
         let (mut layers, mut mounted) = (Trees::new(), Vec::new());
         for (reference, _) in &images {
-            let image = store.acquire(request(reference), reference, Arc::new(Silent)).await.unwrap();
+            let image = store.acquire(request(reference), reference.as_str(), Arc::new(Silent)).await.unwrap();
             mounted.push(shapes(&image));
         }
         for path in listing(&directory.path().join("layers")) {
@@ -77,7 +77,7 @@ impl World {
     async fn prepare(&self, root: &Path, images: &[(usize, &str)]) {
         let store = open(root);
         for (at, lease) in images {
-            store.acquire(request(&self.images[*at].0), lease, Arc::new(Silent)).await.unwrap();
+            store.acquire(request(&self.images[*at].0), *lease, Arc::new(Silent)).await.unwrap();
         }
     }
 

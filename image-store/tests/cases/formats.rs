@@ -159,7 +159,7 @@ async fn many_askers_share_one_pull() {
     bench.registry.fault(Fault::on("/manifests/", Action::Delay(Duration::from_millis(500))).times(1));
     let pulls = (0..8).map(|at| {
         let (store, request) = (bench.store.clone(), request(&reference));
-        tokio::spawn(async move { store.acquire(request, &format!("task {at}"), Arc::new(Silent)).await })
+        tokio::spawn(async move { store.acquire(request, format!("task {at}"), Arc::new(Silent)).await })
     });
     for pull in pulls.collect::<Vec<_>>() {
         pull.await.unwrap().unwrap();

@@ -80,7 +80,7 @@ async fn whoever_gives_up_waiting_fails_nobody_else() {
     });
     assert!(
         fixtures::wait::eventually(Duration::from_secs(30), || {
-            bench.store.leases().unwrap().contains(&"patient".to_owned())
+            bench.store.leases().unwrap().contains(&"patient".into())
         })
         .await
     );

@@ -226,7 +226,7 @@ impl Lister<'_> {
                 self.facts.images.push(found);
             }
             ("leases", _) if meta.is_file() && is_record(&name) => {
-                let found = found(path, relative, &meta, |lease: &Lease| self.layout.lease(&lease.name))?;
+                let found = found(path, relative, &meta, |lease: &Lease| self.layout.lease(&lease.owner))?;
                 self.facts.leases.push(found);
             }
             _ => self.facts.foreign.push(relative),

@@ -15,7 +15,7 @@ use super::{
     FindingKind as Kind, FsckOptions,
     facts::{Directory, Facts, Files, Found, LayerFacts, Read},
 };
-use crate::{digest::Digest, reference::Reference};
+use crate::{digest::Digest, lease::LeaseOwner, reference::Reference};
 
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) struct Verdict {
     pub(super) path: PathBuf,
     pub(super) problem: String,
     pub(super) images: Vec<Reference>,
-    pub(super) held_by: Vec<String>,
+    pub(super) held_by: Vec<LeaseOwner>,
     pub(super) mend: Mend,
     /// Records of images that go with it, so that nobody believes them complete.
     pub(super) forget: Vec<PathBuf>,
@@ -44,8 +44,8 @@ pub(super) enum Mend {
     Manual(&'static str),
 }
 
-/// Everything that is wrong. `holders`: see [`FsckOptions::holders`].
-pub(super) fn judge(facts: &Facts, holders: Option<&BTreeSet<String>>) -> Vec<Verdict> {
+/// Everything that is wrong. `owners`: see [`FsckOptions::owners`].
+pub(super) fn judge(facts: &Facts, owners: Option<&BTreeSet<LeaseOwner>>) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     match &facts.version {
         Version::Ours | Version::Earlier => {}
@@ -59,7 +59,7 @@ pub(super) fn judge(facts: &Facts, holders: Option<&BTreeSet<String>>) -> Vec<Ve
         }
     }
     verdicts.extend(facts.directories.iter().filter_map(|(path, state)| directory(path, *state, facts.owner)));
-    let judge = Judge::new(facts, holders);
+    let judge = Judge::new(facts, owners);
     verdicts.extend(facts.layers.iter().filter_map(|layer| judge.layer(layer)));
     verdicts.extend(facts.documents.iter().filter(|(.., intact)| !intact).map(|(path, digest, _)| {
         judge.droppable(Kind::DocumentCorrupt, path, "does not hash to its name".into(), digest, Mend::Remove)
@@ -118,11 +118,11 @@ struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    fn new(facts: &'a Facts, holders: Option<&BTreeSet<String>>) -> Self {
-        let of_nobody = |found: &Found<Lease>| match (&found.record, holders) {
+    fn new(facts: &'a Facts, owners: Option<&BTreeSet<LeaseOwner>>) -> Self {
+        let of_nobody = |found: &Found<Lease>| match (&found.record, owners) {
             // A pull may take as long as it likes.
-            (Read::Is(lease), Some(holders)) => {
-                lease.ready && !holders.contains(&lease.name) && found.age.as_secs() >= FsckOptions::GRACE_SECONDS
+            (Read::Is(lease), Some(owners)) => {
+                lease.ready && !owners.contains(&lease.owner) && found.age.as_secs() >= FsckOptions::GRACE_SECONDS
             }
             _ => false,
         };
@@ -143,9 +143,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn holding(&self, digest: &Digest) -> Vec<String> {
+    fn holding(&self, digest: &Digest) -> Vec<LeaseOwner> {
         let holds = |lease: &&&Lease| lease.layers.contains(digest) || lease.fixups.contains(digest);
-        self.leases.iter().filter(holds).map(|lease| lease.name.clone()).collect()
+        self.leases.iter().filter(holds).map(|lease| lease.owner.clone()).collect()
     }
 
     /// Something that can be fetched again, unless somebody uses it.
@@ -238,15 +238,15 @@ impl<'a> Judge<'a> {
             Read::Absent => return None,
         };
         let named = |kind, problem: String, mend| {
-            let (images, held_by) = (vec![lease.reference.clone()], vec![lease.name.clone()]);
+            let (images, held_by) = (vec![lease.reference.clone()], vec![lease.owner.clone()]);
             Some(Verdict { images, held_by, ..verdict(kind, &found.path, problem, mend) })
         };
         if self.nobodys.contains(&found.path) {
-            let problem = format!("belongs to {:?}, which does not exist", lease.name);
+            let problem = format!("belongs to {:?}, which does not exist", lease.owner.to_string());
             return named(Kind::LeaseOfNobody, problem, Mend::Remove);
         }
         if !found.in_place {
-            let problem = format!("is the lease of {:?}, which belongs elsewhere", lease.name);
+            let problem = format!("is the lease of {:?}, which belongs elsewhere", lease.owner.to_string());
             return named(Kind::LeaseUnreadable, problem, Mend::Manual("end its task, then remove the file"));
         }
         let layers = lease.layers.iter().filter(|layer| !self.layers.contains(layer));

@@ -19,16 +19,16 @@ use std::{
 use serde::Serialize;
 
 use super::{layout::Layout, sweep};
-use crate::{error::StoreError, reference::Reference};
+use crate::{error::StoreError, lease::LeaseOwner, reference::Reference};
 
 /// How to check.
 #[derive(Debug, Clone, Default)]
 pub struct FsckOptions {
     /// Mend what can be mended.
     pub repair: bool,
-    /// Names of leases whose holders exist, if the caller knows all of them. Any other lease is left over once it is
+    /// The owners of leases that exist, if the caller knows all of them. The lease of any other owner is left over once it is
     /// [`FsckOptions::GRACE_SECONDS`] old.
-    pub holders: Option<BTreeSet<String>>,
+    pub owners: Option<BTreeSet<LeaseOwner>>,
 }
 
 impl FsckOptions {
@@ -70,8 +70,8 @@ pub struct Finding {
     pub problem: String,
     /// Images that it belongs to.
     pub images: Vec<Reference>,
-    /// Leases that hold it.
-    pub held_by: Vec<String>,
+    /// Owners of the leases that hold it.
+    pub held_by: Vec<LeaseOwner>,
     /// What was done about it, or could be.
     pub outcome: Outcome,
 }
@@ -182,7 +182,7 @@ pub fn fsck(root: &Path, options: &FsckOptions) -> Result<FsckReport, StoreError
         let facts = facts::collect(&layout, &trees)?;
         // Behind a link in place of a directory lies what was never the store's.
         mending = options.repair && !facts.directories.iter().any(|(_, state)| *state == facts::Directory::Replaced);
-        let verdicts = judge::judge(&facts, options.holders.as_ref());
+        let verdicts = judge::judge(&facts, options.owners.as_ref());
         let findings = verdicts.into_iter().map(|verdict| mend::settle(&layout, verdict, mending)).collect();
         FsckReport {
             findings,

@@ -14,7 +14,7 @@ use super::{
     facts::{Directory, Facts, Files, Found, LayerFacts, Read},
     judge::{Mend, Verdict, judge},
 };
-use crate::digest::Digest;
+use crate::{digest::Digest, lease::LeaseOwner};
 
 const BOOT: &str = "this boot";
 
@@ -82,7 +82,7 @@ fn image(at: u8, layers: &[u8], loaded: bool, damage: u8) -> Found<ImageRecord> 
 
 fn lease(at: u8, layers: &[u8], fixups: &[u8], ready: bool, damage: u8, age: u64) -> Found<Lease> {
     let lease = Lease {
-        name: format!("lease{at}"),
+        owner: format!("lease{at}").into(),
         reference: "r.example/image:1".parse().unwrap(),
         manifest: digest(20),
         layers: digests(layers),
@@ -166,10 +166,10 @@ fn mended(mut facts: Facts, verdicts: &[Verdict]) -> Facts {
 }
 
 /// Leases that nobody may take anything from.
-fn live<'a>(facts: &'a Facts, holders: Option<&'a BTreeSet<String>>) -> impl Iterator<Item = &'a Lease> {
+fn live<'a>(facts: &'a Facts, owners: Option<&'a BTreeSet<LeaseOwner>>) -> impl Iterator<Item = &'a Lease> {
     facts.leases.iter().filter_map(move |found| match &found.record {
         Read::Is(lease) => {
-            let gone = holders.is_some_and(|holders| !holders.contains(&lease.name))
+            let gone = owners.is_some_and(|owners| !owners.contains(&lease.owner))
                 && lease.ready
                 && found.age.as_secs() >= FsckOptions::GRACE_SECONDS;
             (!gone).then_some(lease)
@@ -181,23 +181,23 @@ fn live<'a>(facts: &'a Facts, holders: Option<&'a BTreeSet<String>>) -> impl Ite
 proptest! {
     #[test]
     fn one_repair_is_enough_and_takes_nothing_from_a_lease(facts in stores(), known in any::<bool>()) {
-        let holders = known.then(|| BTreeSet::from(["lease0".to_owned()]));
-        let verdicts = judge(&facts, holders.as_ref());
+        let owners = known.then(|| BTreeSet::from(["lease0".into()]));
+        let verdicts = judge(&facts, owners.as_ref());
         let after = mended(facts.clone(), &verdicts);
-        for lease in live(&facts, holders.as_ref()) {
+        for lease in live(&facts, owners.as_ref()) {
             for digest in lease.layers.iter().chain(&lease.fixups) {
                 let there = |facts: &Facts| {
                     facts.layers.iter().any(|layer| layer.diff_id == *digest)
                         || facts.fixups.iter().any(|(_, key, _)| key == digest)
                 };
-                prop_assert_eq!(there(&facts), there(&after), "held by {}", lease.name);
+                prop_assert_eq!(there(&facts), there(&after), "held by {}", lease.owner);
             }
         }
         prop_assert_eq!(&facts.foreign, &after.foreign);
         // Nothing is named twice, so nobody counts one thing as two.
         let named: BTreeSet<_> = verdicts.iter().map(|verdict| (&verdict.path, verdict.kind)).collect();
         prop_assert_eq!(named.len(), verdicts.len());
-        for verdict in judge(&after, holders.as_ref()) {
+        for verdict in judge(&after, owners.as_ref()) {
             prop_assert!(matches!(verdict.mend, Mend::Manual(_)), "still there: {verdict:?}");
         }
     }

@@ -16,7 +16,7 @@ use image_store::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severi
 
 use crate::common::{Bench, Shown, describe};
 
-const REPAIR: FsckOptions = FsckOptions { repair: true, holders: None };
+const REPAIR: FsckOptions = FsckOptions { repair: true, owners: None };
 
 fn check(bench: &Bench) -> FsckReport {
     fsck(&bench.root(), &FsckOptions::default()).unwrap()

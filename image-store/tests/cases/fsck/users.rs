@@ -59,10 +59,10 @@ async fn leases_torn_or_of_nobody() {
     let good = Good::new().await;
     good.bench.pull(&good.reference).await.unwrap();
     let lease = good.only("leases");
-    // Only who knows all holders can say that one is gone, and not of one who may be just starting.
-    let with = |holders: &[&str], repair| FsckOptions {
+    // A caller that knows all owners can say that one is gone, but not of an owner that may be just starting.
+    let with = |owners: &[&str], repair| FsckOptions {
         repair,
-        holders: Some(holders.iter().map(|name| (*name).to_owned()).collect()),
+        owners: Some(owners.iter().map(|name| (*name).into()).collect()),
     };
     let root = good.bench.root();
     assert_eq!(fsck(&root, &with(&[], true)).unwrap().findings, []);
