@@ -29,7 +29,7 @@ pub(super) fn run(execute: impl FnOnce() -> StartError) -> StartError {
                 Err(error) => StartError::internal(format!("resetting signals: {error}")),
             }
         }
-        Ok(Fork::Parent(command)) => match sys::close_all_fds() {
+        Ok(Fork::Parent(command)) => match sys::close_descriptors(0, u32::MAX) {
             Ok(()) => sys::exit_now(supervise(command)),
             Err(error) => StartError::internal(format!("closing descriptors: {error}")),
         },

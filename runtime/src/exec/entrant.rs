@@ -151,7 +151,7 @@ impl Entry {
                 ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
             // The entrant's pipe is among them.
-            sys::close_fds_from(3)
+            sys::close_descriptors(3, u32::MAX)
         };
         let (text, status) = match prepare() {
             Ok(()) => {

@@ -54,7 +54,7 @@ pub fn exec_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Becomes a process of its own; the connection to the plugin.
 fn settle() -> io::Result<OwnedFd> {
-    sys::close_fds_from(3)?;
+    sys::close_descriptors(3, u32::MAX)?;
     // Whatever the container sees of us, it cannot trace it or look into it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let plugin = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;

@@ -104,7 +104,7 @@ pub fn monitor_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Becomes a process of its own, which no terminal, no parent and no descriptor ties to the plugin; the plugin's pipe.
 fn settle() -> io::Result<File> {
-    sys::close_fds_from(3)?;
+    sys::close_descriptors(3, u32::MAX)?;
     let plugin = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     let null = File::open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -1,4 +1,4 @@
-//! bpf(2), as far as control groups of v2 need it to restrict devices.
+//! bpf(2), for the device programs of cgroups v2.
 
 use std::{
     ffi::CStr,
@@ -15,10 +15,10 @@ const PROG_QUERY: i32 = 16;
 
 const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
-/// Programs of others in the same group stay in force.
+/// Programs that other processes have attached to the same cgroup stay in force.
 const ALLOW_MULTI: u32 = 2;
 
-/// How many programs of a group are looked at.
+/// The most programs of a cgroup that are inspected.
 const MAX_PROGRAMS: usize = 64;
 
 #[repr(C)]
@@ -73,7 +73,7 @@ struct InfoAttributes {
     info: u64,
 }
 
-/// The beginning of `struct bpf_prog_info`, up to the name.
+/// The first fields of `struct bpf_prog_info`, up to the name.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramInfo {
@@ -82,13 +82,14 @@ struct ProgramInfo {
 }
 
 fn bpf<T>(command: i32, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: each caller passes the structure of its command, with its size; what it points to outlives the call.
+    // SAFETY: each caller passes the structure of its command, with its size. The memory behind its pointers outlives
+    // the call.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
 fn owned(fd: i32) -> OwnedFd {
-    // SAFETY: the kernel has just made the descriptor for us (close-on-exec), and nobody else knows it.
+    // SAFETY: the kernel has just created the descriptor (close-on-exec) for this caller, and nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -100,7 +101,7 @@ fn name_bytes(name: &CStr) -> [u8; 16] {
     bytes
 }
 
-/// Loads a program that decides on the use of devices.
+/// Loads a program that decides whether a device may be used.
 pub(crate) fn load_device_program(instructions: &[u64], name: &CStr) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0";
     let mut attributes = LoadAttributes {
@@ -114,10 +115,10 @@ pub(crate) fn load_device_program(instructions: &[u64], name: &CStr) -> io::Resu
     bpf(PROG_LOAD, &mut attributes).map(owned)
 }
 
-/// Puts a loaded program in force in a group.
-pub(crate) fn attach_device_program(group: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+/// Attaches a loaded program to a cgroup.
+pub(crate) fn attach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut attributes = AttachAttributes {
-        target_fd: group.as_raw_fd() as u32,
+        target_fd: cgroup.as_raw_fd() as u32,
         attach_bpf_fd: program.as_raw_fd() as u32,
         attach_type: ATTACH_CGROUP_DEVICE,
         attach_flags: ALLOW_MULTI,
@@ -125,11 +126,11 @@ pub(crate) fn attach_device_program(group: BorrowedFd<'_>, program: BorrowedFd<'
     bpf(PROG_ATTACH, &mut attributes).map(drop)
 }
 
-/// Takes the programs of this name out of force in a group.
-pub(crate) fn detach_device_programs(group: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+/// Detaches the programs of this name from a cgroup.
+pub(crate) fn detach_device_programs(cgroup: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     let mut ids = [0u32; MAX_PROGRAMS];
     let mut query = QueryAttributes {
-        target_fd: group.as_raw_fd() as u32,
+        target_fd: cgroup.as_raw_fd() as u32,
         attach_type: ATTACH_CGROUP_DEVICE,
         prog_ids: ids.as_mut_ptr() as u64,
         prog_cnt: MAX_PROGRAMS as u32,
@@ -139,7 +140,7 @@ pub(crate) fn detach_device_programs(group: BorrowedFd<'_>, name: &CStr) -> io::
     for id in &ids[..(query.prog_cnt as usize).min(MAX_PROGRAMS)] {
         let program = match bpf(PROG_GET_FD_BY_ID, &mut IdAttributes { id: *id, ..IdAttributes::default() }) {
             Ok(fd) => owned(fd),
-            // Gone since.
+            // It was detached and freed after the query.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -152,7 +153,7 @@ pub(crate) fn detach_device_programs(group: BorrowedFd<'_>, name: &CStr) -> io::
         bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
         if info.name == name_bytes(name) {
             let mut attributes = AttachAttributes {
-                target_fd: group.as_raw_fd() as u32,
+                target_fd: cgroup.as_raw_fd() as u32,
                 attach_bpf_fd: program.as_raw_fd() as u32,
                 attach_type: ATTACH_CGROUP_DEVICE,
                 ..AttachAttributes::default()

@@ -1,24 +1,25 @@
-//! The module of the crate that may use `unsafe`: what no library offers safely.
+//! System calls that no library offers safely. This is the only module of the crate with unsafe code.
+//!
+//! System calls that other crates need too are in `host::sys`.
 #![allow(unsafe_code)]
 
 mod bpf;
-mod clone;
+mod descriptor;
 mod mount;
-mod net;
 mod pidfd;
 mod process;
 mod seccomp;
+mod signal;
 
 pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_program};
-pub(crate) use clone::fork_sibling;
+pub(crate) use descriptor::{file_of, leave_descriptors};
+pub(crate) use host::sys::{close_descriptors, ignore_signal, loopback_up};
 pub(crate) use mount::{
-    PropagationType, make_private, make_readonly, restrict_mount, set_propagation, without_restrictions,
+    PropagationType, make_private, make_readonly, restrict_mount, set_propagation, unrestrict_mount,
 };
-pub(crate) use net::loopback_up;
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{
-    EndedChild, Fork, block_signals, close_all_fds, close_fds_from, default_signals, execve, exit_now, file_of, fork,
-    ignore_signal, join_new_session_keyring, leave_descriptors, peek_ended_child, realtime_signal, unshare_mounts,
-    wait_for_any_signal,
+    EndedChild, Fork, execve, exit_now, fork, fork_sibling, join_new_session_keyring, peek_ended_child, unshare_mounts,
 };
 pub(crate) use seccomp::install_filter;
+pub(crate) use signal::{block_signals, default_signals, realtime_signal, wait_for_any_signal};

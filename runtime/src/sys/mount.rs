@@ -1,20 +1,20 @@
-//! mount_setattr(2), which rustix lacks.
+//! mount_setattr(2).
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// How mounts below a mount travel.
+/// The propagation type of a mount (mount_namespaces(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PropagationType {
     Private,
-    /// What is mounted on the original appears here, and nothing goes back.
+    /// Mounts on the original appear here, but not the other way round.
     Slave,
     Shared,
 }
 
-/// Sets the propagation of a mount and of all below it.
+/// Sets the propagation of a mount and of all mounts below it.
 pub(crate) fn set_propagation(mount: BorrowedFd<'_>, propagation: PropagationType) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: 0,
@@ -29,8 +29,8 @@ pub(crate) fn set_propagation(mount: BorrowedFd<'_>, propagation: PropagationTyp
     set_attributes(mount, libc::AT_RECURSIVE, &attributes)
 }
 
-/// Takes back what keeps a mount from executing programs, honouring set-user-id bits, opening devices and being written to.
-pub(crate) fn without_restrictions(mount: BorrowedFd<'_>) -> io::Result<()> {
+/// Removes the attributes noexec, nosuid, nodev and read-only from a mount.
+pub(crate) fn unrestrict_mount(mount: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: 0,
         attr_clr: libc::MOUNT_ATTR_NOEXEC | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_RDONLY,
@@ -40,20 +40,20 @@ pub(crate) fn without_restrictions(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, 0, &attributes)
 }
 
-/// Keeps a mount and all below it from being written to.
+/// Makes a mount and all mounts below it read-only.
 pub(crate) fn make_readonly(mount: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
     set_attributes(mount, libc::AT_RECURSIVE, &attributes)
 }
 
-/// Makes a mount and all below it private, and keeps them from being written to if that is asked for.
+/// Makes a mount and all mounts below it private, and also read-only if `readonly` is set.
 pub(crate) fn make_private(mount: BorrowedFd<'_>, readonly: bool) -> io::Result<()> {
     let attr_set = if readonly { libc::MOUNT_ATTR_RDONLY } else { 0 };
     let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     set_attributes(mount, libc::AT_RECURSIVE, &attributes)
 }
 
-/// Keeps a mount from honouring set-user-id bits, opening devices and being written to.
+/// Sets the attributes nosuid, nodev and read-only on a mount.
 pub(crate) fn restrict_mount(mount: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_RDONLY,

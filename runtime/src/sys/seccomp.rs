@@ -20,7 +20,8 @@ pub(crate) fn install_filter(program: &[u8]) -> io::Result<()> {
         .collect();
     let len = u16::try_from(instructions.len()).map_err(|_| too_long())?;
     let program = libc::sock_fprog { len, filter: instructions.as_mut_ptr() };
-    // SAFETY: the program points to `len` instructions that live until the call returns; the kernel copies and checks them.
+    // SAFETY: the program points to `len` instructions that live until the call returns; the kernel copies and checks
+    // them.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -26,7 +26,7 @@ use rustix::{
 use self::node::Copier;
 use crate::{
     error::{Context, RuntimeError},
-    sys::without_restrictions,
+    sys::unrestrict_mount,
 };
 
 const OPAQUE: &CStr = c"trusted.overlay.opaque";
@@ -179,7 +179,7 @@ fn hides_all(parent: impl AsFd, name: &CStr) -> Result<bool, Errno> {
 /// would not have them either.
 pub(super) fn mount(root: &Path, target: &Path) -> io::Result<()> {
     let copy = open_tree(CWD, root, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-    without_restrictions(copy.as_fd())?;
+    unrestrict_mount(copy.as_fd())?;
     Ok(move_mount(&copy, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
