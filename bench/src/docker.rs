@@ -14,8 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
 use crate::{
-    arena::{Arena, text},
     process::{MEMORY, READY, SAY_READY, until_done, until_ready},
+    workdir::{WorkDirectory, text},
 };
 
 /// The client that belongs to the daemon of the distribution.
@@ -32,9 +32,9 @@ pub struct Docker {
 
 impl Docker {
     /// Starts the daemon with its data in the directory, and waits until it answers.
-    pub fn start(arena: &Arena, data: &Path) -> Result<Self, String> {
-        let run = arena.directory("docker-run");
-        let (socket, exec_root) = (run.join("socket"), arena.memory("docker"));
+    pub fn start(workdir: &WorkDirectory, data: &Path) -> Result<Self, String> {
+        let run = workdir.directory("docker-run");
+        let (socket, exec_root) = (run.join("socket"), workdir.memory("docker"));
         let log = fs::File::create(run.join("log")).must("a log for dockerd");
         let mut command = Command::new(DAEMON);
         command.arg("--data-root").arg(data.join("docker")).arg("--exec-root").arg(&exec_root);

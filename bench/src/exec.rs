@@ -1,23 +1,23 @@
 //! A command in a running container, from the call to its exit code.
 
 use crate::{
-    arena::Arena,
     images,
-    ours::Lineup,
+    ours::Contenders,
     quiet::Quiet,
     report::{Series, note, or_say},
     start::{Field, record},
+    workdir::WorkDirectory,
 };
 
 const IDLE: [&str; 2] = ["sleep", "100000"];
 const TRUE: [&str; 1] = ["true"];
 
 /// Measures the table.
-pub async fn measure(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize) {
+pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders, quiet: &mut Quiet, rounds: usize) {
     note("exec");
-    let data = arena.fresh("exec");
+    let data = workdir.fresh("exec");
     let Some((_registry, image)) = images::small() else { return };
-    let mut field = Field::assemble(arena, lineup, &data, &image).await;
+    let mut field = Field::assemble(workdir, contenders, &data, &image).await;
     let mut tasks = Vec::new();
     for ours in &mut field.ours {
         let task = ours.task(&image, &IDLE).await;

@@ -13,8 +13,8 @@ use fixtures::{
 use serde_json::json;
 
 use crate::{
-    arena::{Arena, text, tool},
     report::say,
+    workdir::{WorkDirectory, text, tool},
 };
 
 /// Makes the tar files of the large image.
@@ -55,39 +55,39 @@ pub struct LayerFiles {
 }
 
 /// Hundreds of megabytes as an ordinary service has them; its tar files lie in the directory, or are made there.
-pub fn large(arena: &Arena, directory: &Path) -> Option<Large> {
-    make_layers(arena, directory);
-    packed(arena, (1..=LAYERS).map(|number| directory.join(format!("{number}.tar"))).collect())
+pub fn large(workdir: &WorkDirectory, directory: &Path) -> Option<Large> {
+    make_layers(workdir, directory);
+    packed(workdir, (1..=LAYERS).map(|number| directory.join(format!("{number}.tar"))).collect())
 }
 
 /// One layer that is a single file of a gibibyte, made of programs.
-pub fn one_layer(arena: &Arena, directory: &Path) -> Option<Large> {
-    make_layers(arena, directory);
+pub fn one_layer(workdir: &WorkDirectory, directory: &Path) -> Option<Large> {
+    make_layers(workdir, directory);
     let program = fs::read(directory.join(format!("{PROGRAM}.tar"))).must("the layer of one program");
     let mut data = Vec::with_capacity(1 << 30);
     while data.len() < 1 << 30 {
         data.extend(&program[..program.len().min((1 << 30) - data.len())]);
     }
-    let tar = arena.directory("one-layer").join("1.tar");
+    let tar = workdir.directory("one-layer").join("1.tar");
     let command = Entry::file("bin/true", fixtures::busybox::program()).mode(0o755);
     let layer = Layer::of([Entry::dir("bin"), command, Entry::dir("data"), Entry::file("data/blob", data)]);
     fs::write(&tar, layer.tar()).must("the layer's file");
-    packed(arena, vec![tar])
+    packed(workdir, vec![tar])
 }
 
-fn make_layers(arena: &Arena, directory: &Path) {
-    let script = arena.directory("generator").join("image.sh");
+fn make_layers(workdir: &WorkDirectory, directory: &Path) {
+    let script = workdir.directory("generator").join("image.sh");
     fs::write(&script, GENERATOR).must("the generator");
     tool("bash", &[&text(&script), &text(directory)]);
 }
 
 /// Compresses the layers, which takes longer than any pull, and serves them.
-fn packed(arena: &Arena, tars: Vec<PathBuf>) -> Option<Large> {
+fn packed(workdir: &WorkDirectory, tars: Vec<PathBuf>) -> Option<Large> {
     let read = |tar: &PathBuf| Layer::raw(fs::read(tar).must("a layer")).compression(Compression::GzipAsUsual);
     let unpacked: u64 = tars.iter().filter_map(|tar| Some(fs::metadata(tar).ok()?.len())).sum();
     let image = tars.iter().map(read).fold(Image::new(), Image::layer).run(json!({"Cmd": ["/bin/true"]}));
     let built = image.build();
-    let directory = arena.directory("blobs");
+    let directory = workdir.directory("blobs");
     // The config comes last.
     let blobs = built.blobs.iter().take(tars.len()).enumerate().map(|(number, (_, bytes))| {
         let blob = directory.join(format!("{number}.gz"));

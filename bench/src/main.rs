@@ -1,14 +1,13 @@
-//! Benchmarks against peers: what a start, a command in a container, a cold pull and an idle task cost here and elsewhere.
+//! Benchmarks: the cost of a start, an exec, a cold pull and an idle task, compared with other programs.
 //!
-//! An absolute time says more about the machine than about a program, so every measurement runs the peers beside us, in turns,
-//! and reports medians and their ratio to ours. A peer that is not installed or does not run here is named and left out.
-//! Needs root. Everything that is made lies in one directory and on loop devices that go with it, also after a failure.
+//! An absolute time depends on the machine. Each measurement therefore runs all programs in turns, and reports medians and their
+//! ratio to ours. A program that is not installed or does not run here is named and left out. Needs root. All files are in one
+//! directory and on loop devices. Both are removed at the end, also after a failure.
 
-mod arena;
-mod crowd;
 mod docker;
 mod exec;
 mod images;
+mod machine;
 mod memory;
 mod network;
 mod nomad;
@@ -19,69 +18,73 @@ mod pull;
 mod quiet;
 mod report;
 mod runtimes;
+mod scale;
 mod start;
+mod workdir;
 
 use std::path::PathBuf;
 
 use fixtures::must::Must;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{arena::Arena, ours::Lineup, quiet::Quiet, report::say};
+use crate::{ours::Contenders, quiet::Quiet, report::say, workdir::WorkDirectory};
 
-/// What is to be measured, and how often.
+/// The command line: the cases, and the number of rounds.
 #[derive(Debug)]
-struct Order {
+struct Arguments {
     cases: Vec<String>,
     rounds: usize,
     pull_rounds: usize,
     layers: Option<PathBuf>,
-    lineup: Lineup,
+    contenders: Contenders,
 }
 
-const CASES: [&str; 9] = ["start", "network", "exec", "memory", "tasks", "crowd", "pull", "pull-link", "pull-layer"];
+const CASES: [&str; 9] = ["start", "network", "exec", "memory", "tasks", "scale", "pull", "pull-link", "pull-layer"];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] [--no-peers] \
-                     [start] [network] [exec] [memory] [tasks] [crowd] [pull] [pull-link] [pull-layer]";
+                     [start] [network] [exec] [memory] [tasks] [scale] [pull] [pull-link] [pull-layer]";
 
-impl Order {
+impl Arguments {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let lineup = Lineup { against: None, peers: true };
-        let mut order = Self { cases: Vec::new(), rounds: 21, pull_rounds: 5, layers: None, lineup };
+        let contenders = Contenders { against: None, peers: true };
+        let mut arguments = Self { cases: Vec::new(), rounds: 21, pull_rounds: 5, layers: None, contenders };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; {USAGE}"));
             let count = |text: String| text.parse().map_err(|_| format!("{text} is no number; {USAGE}"));
             match arg.as_str() {
-                "--rounds" => order.rounds = count(value()?)?,
-                "--pull-rounds" => order.pull_rounds = count(value()?)?,
-                "--layers" => order.layers = Some(value()?.into()),
-                "--against" => order.lineup.against = Some(value()?.into()),
-                "--no-peers" => order.lineup.peers = false,
-                case if CASES.contains(&case) => order.cases.push(case.to_owned()),
+                "--rounds" => arguments.rounds = count(value()?)?,
+                "--pull-rounds" => arguments.pull_rounds = count(value()?)?,
+                "--layers" => arguments.layers = Some(value()?.into()),
+                "--against" => arguments.contenders.against = Some(value()?.into()),
+                "--no-peers" => arguments.contenders.peers = false,
+                // The case's name in earlier versions.
+                "crowd" => arguments.cases.push("scale".to_owned()),
+                case if CASES.contains(&case) => arguments.cases.push(case.to_owned()),
                 other => return Err(format!("{other} is unknown; {USAGE}")),
             }
         }
-        if order.cases.is_empty() {
-            order.cases = CASES.map(str::to_owned).into();
+        if arguments.cases.is_empty() {
+            arguments.cases = CASES.map(str::to_owned).into();
         }
-        Ok(order)
+        Ok(arguments)
     }
 }
 
-async fn run(order: Order) {
-    let arena = Arena::new();
+async fn run(arguments: Arguments) {
+    let workdir = WorkDirectory::new();
     let mut quiet = Quiet::default();
-    report::head();
-    let (lineup, layers) = (&order.lineup, order.layers.as_deref());
-    for case in &order.cases {
+    machine::print();
+    let (contenders, layers) = (&arguments.contenders, arguments.layers.as_deref());
+    for case in &arguments.cases {
         match case.as_str() {
-            "start" => start::measure(&arena, lineup, &mut quiet, order.rounds).await,
-            "network" => network::measure(&arena, &mut quiet, order.rounds).await,
-            "exec" => exec::measure(&arena, lineup, &mut quiet, order.rounds).await,
-            "memory" => memory::measure(&arena, lineup).await,
-            "tasks" => nomad::measure(&arena, lineup, order.rounds),
-            "crowd" => crowd::measure(&arena, lineup).await,
-            "pull" => pull::ordinary(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
-            "pull-link" => pull::through_link(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
-            _ => pull::one_layer(&arena, lineup, &mut quiet, order.pull_rounds, layers).await,
+            "start" => start::measure(&workdir, contenders, &mut quiet, arguments.rounds).await,
+            "network" => network::measure(&workdir, &mut quiet, arguments.rounds).await,
+            "exec" => exec::measure(&workdir, contenders, &mut quiet, arguments.rounds).await,
+            "memory" => memory::measure(&workdir, contenders).await,
+            "tasks" => nomad::measure(&workdir, contenders, arguments.rounds),
+            "scale" => scale::measure(&workdir, contenders).await,
+            "pull" => pull::ordinary(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
+            "pull-link" => pull::through_link(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
+            _ => pull::one_layer(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
         }
     }
     say(&quiet.to_string());
@@ -90,11 +93,11 @@ async fn run(order: Order) {
 #[tokio::main]
 async fn main() {
     assert!(rustix::process::geteuid().is_root(), "benchmarks make containers: run them as root");
-    let order = Order::parse(std::env::args().skip(1)).must("the command line");
+    let arguments = Arguments::parse(std::env::args().skip(1)).must("the command line");
     let mut terminated = signal(SignalKind::terminate()).must("watch for SIGTERM");
     tokio::select! {
-        () = run(order) => {}
-        // Dropping the run takes down whatever it made. A peer that is being measured is waited for.
+        () = run(arguments) => {}
+        // Dropping the run removes everything that it made. It waits for the program that is being measured.
         interrupted = tokio::signal::ctrl_c() => interrupted.must("wait for an interrupt"),
         _ = terminated.recv() => {}
     }
@@ -104,23 +107,28 @@ async fn main() {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Order, String> {
-        Order::parse(line.split_whitespace().map(str::to_owned))
+    fn parse(line: &str) -> Result<Arguments, String> {
+        Arguments::parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
-    fn nothing_said_means_everything() {
-        assert_eq!(parse("").must("an order").cases, CASES);
+    fn no_case_means_all_cases() {
+        assert_eq!(parse("").must("arguments").cases, CASES);
     }
 
     #[test]
-    fn cases_and_rounds_are_taken() {
-        let order = parse("exec --rounds 3 --layers /x").must("an order");
-        assert_eq!((order.cases, order.rounds, order.layers), (vec!["exec".into()], 3, Some("/x".into())));
+    fn cases_and_rounds_are_parsed() {
+        let arguments = parse("exec --rounds 3 --layers /x").must("arguments");
+        assert_eq!((arguments.cases, arguments.rounds, arguments.layers), (vec!["exec".into()], 3, Some("/x".into())));
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn the_old_name_of_scale_is_accepted() {
+        assert_eq!(parse("crowd").must("arguments").cases, ["scale"]);
+    }
+
+    #[test]
+    fn errors_contain_the_usage() {
         for line in ["--rounds", "--rounds many", "stop"] {
             assert!(parse(line).err().must("an error").contains(USAGE), "{line}");
         }

@@ -6,11 +6,11 @@ use fixtures::process;
 use kit::task::Task;
 
 use crate::{
-    arena::Arena,
     images,
-    ours::Lineup,
+    ours::Contenders,
     report::{median, note, or_say, say},
     start::Field,
+    workdir::WorkDirectory,
 };
 
 const IDLE: [&str; 2] = ["sleep", "100000"];
@@ -87,11 +87,11 @@ struct Row {
 }
 
 /// Measures the table.
-pub async fn measure(arena: &Arena, lineup: &Lineup) {
+pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
     note("memory");
-    let data = arena.fresh("memory");
+    let data = workdir.fresh("memory");
     let Some((_registry, image)) = images::small() else { return };
-    let mut field = Field::assemble(arena, lineup, &data, &image).await;
+    let mut field = Field::assemble(workdir, contenders, &data, &image).await;
     let mut tasks: Vec<Vec<Task>> = field.ours.iter().map(|_| Vec::new()).collect();
     let (mut containers, mut pods) = (Vec::new(), 0);
     let mut rows = Vec::new();

@@ -1,4 +1,4 @@
-//! What a network of the task's own adds to a start. On an island, so that the machine's network stays as it is.
+//! What a network of the task's own adds to a start. On an netns, so that the machine's network stays as it is.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use kit::{
 use serde_json::json;
 
 use crate::{
-    arena::{Arena, Fresh},
     images,
     ours::Ours,
     process::SAY_READY,
     quiet::Quiet,
     report::{Series, note},
+    workdir::{Fresh, WorkDirectory},
 };
 
 /// The networks that are compared: their name in the table, `network_mode`, and whether a port is published.
@@ -31,19 +31,19 @@ const NETWORKS: [(&str, &str, bool); 4] = [
 ];
 
 /// Measures the table.
-pub async fn measure(arena: &Arena, quiet: &mut Quiet, rounds: usize) {
+pub async fn measure(workdir: &WorkDirectory, quiet: &mut Quiet, rounds: usize) {
     note("network");
     // Unmounted here, where it was mounted.
-    let data = Arc::new(arena.fresh("network"));
+    let data = Arc::new(workdir.fresh("network"));
     let shared = Arc::clone(&data);
-    // Only a thread of its own can be on an island.
+    // Only a thread of its own can be on an netns.
     let waited = std::mem::take(quiet);
-    let measured = tokio::task::spawn_blocking(move || on_an_island(&shared, waited, rounds));
+    let measured = tokio::task::spawn_blocking(move || in_test_network(&shared, waited, rounds));
     *quiet = measured.await.must("the measurement");
 }
 
-fn on_an_island(data: &Fresh, mut quiet: Quiet, rounds: usize) -> Quiet {
-    let _island = TestNetwork::enter();
+fn in_test_network(data: &Fresh, mut quiet: Quiet, rounds: usize) -> Quiet {
+    let _netns = TestNetwork::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().must("an async runtime");
     runtime.block_on(async {
         let Some((_registry, image)) = images::small() else { return quiet };

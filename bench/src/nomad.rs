@@ -11,11 +11,11 @@ use fixtures::must::Must;
 use serde::Deserialize;
 
 use crate::{
-    arena::{Arena, text},
     docker::Docker,
     images,
-    ours::Lineup,
+    ours::Contenders,
     report::{Row, Samples, note, or_say, range, say},
+    workdir::{WorkDirectory, text},
 };
 
 /// What the program prints, a line each.
@@ -27,13 +27,13 @@ struct Measurement {
 }
 
 /// Measures the tables.
-pub fn measure(arena: &Arena, lineup: &Lineup, rounds: usize) {
+pub fn measure(workdir: &WorkDirectory, contenders: &Contenders, rounds: usize) {
     note("tasks, as a Nomad client runs them");
-    let data = arena.fresh("nomad");
+    let data = workdir.fresh("nomad");
     let Some((_registry, image)) = images::small() else { return };
-    let Some(program) = or_say(build(arena)) else { return };
-    let docker = if lineup.peers {
-        or_say(Docker::start(arena, data.path()).and_then(|docker| docker.pull(&image).map(|_| docker)))
+    let Some(program) = or_say(build(workdir)) else { return };
+    let docker = if contenders.peers {
+        or_say(Docker::start(workdir, data.path()).and_then(|docker| docker.pull(&image).map(|_| docker)))
     } else {
         None
     };
@@ -47,9 +47,9 @@ pub fn measure(arena: &Arena, lineup: &Lineup, rounds: usize) {
     say("- left out: the containerd driver: Go's module proxy does not have its module");
 }
 
-fn build(arena: &Arena) -> Result<PathBuf, String> {
+fn build(workdir: &WorkDirectory) -> Result<PathBuf, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/conformance");
-    let program = arena.directory("nomad-contest").join("contest");
+    let program = workdir.directory("nomad-contest").join("contest");
     // As the conformance tests are built, so that both share one cache.
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-buildvcs=false", "-o", &text(&program), "./contest"]).current_dir(module);

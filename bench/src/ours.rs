@@ -8,26 +8,26 @@ use std::{
 use fixtures::{must::Must, wait::seconds};
 use kit::{
     node::Node,
-    plugin::{Launch, Plugin, binary, nomad_config},
+    plugin::{Plugin, PluginCommand, binary, nomad_config},
     task::Task,
 };
 use serde_json::{Value as Json, json};
 
 use crate::{
-    arena::Fresh,
     process::{READY, SAY_READY},
+    workdir::Fresh,
 };
 
 /// Who takes part.
 #[derive(Debug)]
-pub struct Lineup {
+pub struct Contenders {
     /// Another build of ours, e.g. that before a change.
     pub against: Option<PathBuf>,
     /// Whether peers take part.
     pub peers: bool,
 }
 
-impl Lineup {
+impl Contenders {
     /// Launches ours, and the other build where there is one; the first is the measure of all.
     pub async fn launch(&self, data: &Fresh) -> Vec<Ours> {
         let options = || json!({"default_mode": "host"});
@@ -54,7 +54,7 @@ impl Ours {
     /// Launches the plugin; `network` is that block of its configuration.
     pub async fn launch(binary: &Path, name: &'static str, data: &Fresh, network: Json) -> Self {
         let node = Node::new();
-        let mut plugin = Launch::new(&node).binary(binary).connect().await;
+        let mut plugin = PluginCommand::new(node.root()).binary(binary).connect().await;
         let directory = name.replace(' ', "-");
         let mut config = json!({"data_dir": data.path().join(&directory), "state_dir": data.memory().join(&directory)});
         // Another build may not know the block, and then means the host's network anyway.
@@ -64,7 +64,7 @@ impl Ours {
         let packed = plugin.encode_config(&config).await;
         plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
         plugin.watch();
-        plugin.told.fingerprint().await;
+        plugin.streams.fingerprint().await;
         Self { name, node, plugin }
     }
 
@@ -103,8 +103,8 @@ impl Ours {
     /// Ends a task and takes away what the client made for it.
     pub async fn remove(&self, task: &Task) {
         self.plugin.end(task).await;
-        let resistance = task.alloc.take_away();
-        assert!(resistance.is_empty(), "{resistance:?}");
+        let failures = task.alloc.release();
+        assert!(failures.is_empty(), "{failures:?}");
     }
 
     /// Ends the node; nothing may be left.

@@ -3,8 +3,8 @@
 use std::{path::PathBuf, process::Command, time::Duration};
 
 use crate::{
-    arena::{Arena, Fresh, text},
     process::{MEMORY, SAY_READY, exists, until_done, until_ready},
+    workdir::{Fresh, WorkDirectory, text},
 };
 
 /// Podman's roots, and the runtime that it is to use.
@@ -18,13 +18,13 @@ pub struct Podman {
 
 impl Podman {
     /// Podman, where it is installed, with the runtime that it is to use.
-    pub fn find(arena: &Arena, data: &Fresh, runtime: &'static str) -> Result<Self, String> {
+    pub fn find(workdir: &WorkDirectory, data: &Fresh, runtime: &'static str) -> Result<Self, String> {
         if !exists("podman") {
             return Err("podman is not installed".to_owned());
         }
         let scratch = data.path().join("podman-scratch");
         std::fs::create_dir_all(&scratch).map_err(|error| format!("a directory for podman: {error}"))?;
-        Ok(Self { root: data.path().join("podman"), run: arena.directory("podman-run"), scratch, runtime })
+        Ok(Self { root: data.path().join("podman"), run: workdir.directory("podman-run"), scratch, runtime })
     }
 
     fn command(&self) -> Command {

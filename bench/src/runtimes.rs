@@ -12,9 +12,9 @@ use fixtures::must::Must;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    arena::{Arena, text},
     process::{MEMORY, SAY_READY, exists, until_done, until_ready},
     report::or_say,
+    workdir::{WorkDirectory, text},
 };
 
 /// A runtime with its bundles.
@@ -29,9 +29,9 @@ pub struct Bare {
 
 impl Bare {
     /// The runtimes that run here, with bundles on the given file system.
-    pub fn all(arena: &Arena, data: &Path) -> Vec<Self> {
+    pub fn all(workdir: &WorkDirectory, data: &Path) -> Vec<Self> {
         let make = |program: &'static str| {
-            let state = arena.directory("runtimes").join(program);
+            let state = workdir.directory("runtimes").join(program);
             let at = data.join(program);
             let (bundle, idle) = (bundle(&at.join("say"), &SAY_READY), bundle(&at.join("idle"), &["sleep", "100000"]));
             Self { program, state, bundle, idle }
@@ -90,7 +90,7 @@ fn bundle(at: &Path, command: &[&str]) -> PathBuf {
     for name in ["sh", "sleep", "true"] {
         symlink("busybox", bin.join(name)).must("a link in a bundle");
     }
-    crate::arena::tool("runc", &["spec", "--bundle", &text(at)]);
+    crate::workdir::tool("runc", &["spec", "--bundle", &text(at)]);
     let file = at.join("config.json");
     let mut spec: Json = serde_json::from_slice(&fs::read(&file).must("a spec")).must("a spec");
     spec["process"]["terminal"] = json!(false);

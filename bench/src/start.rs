@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    arena::{Arena, Fresh},
     docker::Docker,
     images,
-    ours::{Lineup, Ours},
+    ours::{Contenders, Ours},
     podman::Podman,
     quiet::Quiet,
     report::{Series, note, or_say},
     runtimes::Bare,
+    workdir::{Fresh, WorkDirectory},
 };
 
 /// Pause before each start of the second table.
@@ -30,16 +30,16 @@ pub struct Field {
 
 impl Field {
     /// Starts everybody and lets them pull the image.
-    pub async fn assemble(arena: &Arena, lineup: &Lineup, data: &Fresh, image: &str) -> Self {
-        let ours = lineup.launch(data).await;
-        if !lineup.peers {
+    pub async fn assemble(workdir: &WorkDirectory, contenders: &Contenders, data: &Fresh, image: &str) -> Self {
+        let ours = contenders.launch(data).await;
+        if !contenders.peers {
             return Self { ours, docker: None, podman: None, bare: Vec::new() };
         }
-        let bare = Bare::all(arena, data.path());
+        let bare = Bare::all(workdir, data.path());
         // Podman's own preference, where it runs.
         let runtime = if bare.iter().any(|bare| bare.program == "crun") { "crun" } else { "runc" };
-        let docker = or_say(Docker::start(arena, data.path()).and_then(|docker| docker.pull(image).map(|_| docker)));
-        let podman = or_say(Podman::find(arena, data, runtime).and_then(|podman| podman.pull(image).map(|_| podman)));
+        let docker = or_say(Docker::start(workdir, data.path()).and_then(|docker| docker.pull(image).map(|_| docker)));
+        let podman = or_say(Podman::find(workdir, data, runtime).and_then(|podman| podman.pull(image).map(|_| podman)));
         Self { ours, docker, podman, bare }
     }
 
@@ -52,10 +52,10 @@ impl Field {
 }
 
 /// Measures both tables.
-pub async fn measure(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize) {
-    let data = arena.fresh("start");
+pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders, quiet: &mut Quiet, rounds: usize) {
+    let data = workdir.fresh("start");
     let Some((_registry, image)) = images::small() else { return };
-    let mut field = Field::assemble(arena, lineup, &data, &image).await;
+    let mut field = Field::assemble(workdir, contenders, &data, &image).await;
     for (title, pause) in [("start, one after the other", None), ("start, after 200 ms of nothing", Some(PAUSE))] {
         note(title);
         let mut series = Series::default();

@@ -1,4 +1,4 @@
-//! The driver's calls, one method each, with the checks that a Go client makes by crashing.
+//! One method for each call of the driver, with the checks of a Go client.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::{plugin::Plugin, task::Task};
 
-/// No call of a test may take longer.
+/// The time limit of each call.
 const LIMIT: Duration = seconds(60);
 
 /// How a task ended.
@@ -31,9 +31,9 @@ pub struct Exit {
     pub code: i32,
     /// Signal as the driver reports it.
     pub signal: i32,
-    /// Killed for want of memory.
+    /// Whether the kernel killed it at the memory limit.
     pub oom: bool,
-    /// The message beside it.
+    /// The driver's error message.
     pub err: String,
 }
 
@@ -44,7 +44,7 @@ impl Plugin {
         answer.must("Capabilities").into_inner().capabilities.must("capabilities")
     }
 
-    /// StartTask; a success is checked to carry the handle that Nomad needs.
+    /// StartTask. A success must contain the handle that Nomad needs.
     pub async fn start(&self, task: &Task) -> Result<StartTaskResponse, Status> {
         let request = StartTaskRequest { task: Some(task.config.clone()) };
         let answer = within(LIMIT, "StartTask", self.driver().start_task(request)).await?.into_inner();
@@ -60,13 +60,13 @@ impl Plugin {
         answer.handle.must("a handle")
     }
 
-    /// WaitTask, as it comes.
+    /// WaitTask, with the unchanged answer.
     pub async fn wait_raw(&self, id: &str) -> Result<WaitTaskResponse, Status> {
         let request = WaitTaskRequest { task_id: id.to_owned() };
         within(LIMIT, "WaitTask", self.driver().wait_task(request)).await.map(tonic::Response::into_inner)
     }
 
-    /// WaitTask that must tell an end. A missing result would panic an agent.
+    /// WaitTask that must return an exit status. An agent panics without a result.
     pub async fn wait(&self, id: &str) -> Exit {
         let answer = self.wait_raw(id).await.must("WaitTask");
         let result = answer.result.must("a result in WaitTask's answer");
@@ -88,7 +88,7 @@ impl Plugin {
         within(LIMIT, "DestroyTask", self.driver().destroy_task(request)).await.map(|_| ())
     }
 
-    /// What an agent does when a task is over: stop at once, then destroy.
+    /// Ends a task as an agent does: StopTask without a timeout, then DestroyTask.
     pub async fn end(&self, task: &Task) {
         self.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
         self.destroy(task.id(), true).await.must("DestroyTask");
@@ -100,7 +100,7 @@ impl Plugin {
         within(LIMIT, "SignalTask", self.driver().signal_task(request)).await.map(|_| ())
     }
 
-    /// InspectTask; a success is checked for the parts whose absence would panic an agent.
+    /// InspectTask. A success must contain the fields without which an agent panics.
     pub async fn inspect(&self, id: &str) -> Result<InspectTaskResponse, Status> {
         let request = InspectTaskRequest { task_id: id.to_owned() };
         let answer = within(LIMIT, "InspectTask", self.driver().inspect_task(request)).await?.into_inner();
@@ -111,7 +111,7 @@ impl Plugin {
         Ok(answer)
     }
 
-    /// RecoverTask. As an agent does it, without the task's id beside the handle.
+    /// RecoverTask. An agent sends the handle without a task id.
     pub async fn recover(&self, handle: &TaskHandle) -> Result<(), Status> {
         let request = RecoverTaskRequest { task_id: String::new(), handle: Some(handle.clone()) };
         within(LIMIT, "RecoverTask", self.driver().recover_task(request)).await.map(|_| ())
@@ -143,8 +143,7 @@ impl Plugin {
         output.trim_end().to_owned()
     }
 
-    /// The process id, on the host, of a task's first process: the one that is process 1 in its namespace, or the one that
-    /// carries the task's environment and whose parent does not.
+    /// The host's process id of a task's first process. It has the task's environment, and its parent does not.
     pub fn init_pid(&self, task: &Task) -> i32 {
         let marker = format!("NOMAD_ALLOC_ID={}", task.alloc.id);
         let name = format!("NOMAD_TASK_NAME={}", task.config.name);
@@ -167,14 +166,14 @@ impl Plugin {
         monitor.filter(|pid| *pid != self.process.pid()).must("the monitor")
     }
 
-    /// Kills it.
+    /// Kills the monitor of a running task.
     pub fn kill_monitor(&self, task: &Task) {
         let monitor = Pid::from_raw(self.monitor_pid(task)).must("a pid");
         kill_process(monitor, Signal::KILL).must("kill the monitor");
     }
 }
 
-/// Google's status message, which carries an error's details.
+/// Google's status message with the details of an error.
 #[derive(Clone, PartialEq, Message)]
 struct StatusDetails {
     #[prost(int32, tag = "1")]
@@ -185,7 +184,8 @@ struct StatusDetails {
     details: Vec<prost_types::Any>,
 }
 
-/// What an agent learns from a failed StartTask: may the restart policy try again? Everything without the detail is final.
+/// Whether a failed StartTask is recoverable, that is, whether the restart policy tries again. An error without the detail
+/// is final.
 pub fn recoverable(status: &Status) -> bool {
     assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled), "a code that means a dead plugin: {status}");
     if status.details().is_empty() {

@@ -1,7 +1,7 @@
 //! Cgroups as a Nomad client makes them for a task, on v1 and v2.
 //!
-//! The client's own groups (`nomad`, `nomad.slice`) are shared by all nodes of all tests, and perhaps with a real agent. A
-//! [`Hold`] keeps them: the first one makes what is missing and notes it, the last one takes away what was noted.
+//! All tests, and perhaps a real agent, share the client's own cgroups (`nomad`, `nomad.slice`). [`ClientGroups`] counts their
+//! users: the first one makes the missing cgroups and records them in a file, the last one removes the recorded cgroups.
 
 use std::{
     fs::{self, File},
@@ -16,67 +16,67 @@ use fixtures::{
     must::Must,
 };
 
-/// The v1 hierarchies in which a client makes a group for each task.
+/// The v1 hierarchies in which a client makes a cgroup for each task.
 const V1: [&str; 3] = ["freezer", "cpu", "memory"];
-/// Controllers that a client hands down on v2.
+/// The controllers that a client enables on v2.
 const V2_CONTROLLERS: &str = "+cpuset +cpu +io +memory +pids";
 
-/// The client's groups are there as long as this lives.
+/// Keeps the client's cgroups.
 ///
-/// Holding is sharing a lock on the note, so any number may hold at once, in one process or in many. Only making and taking away
-/// is done one at a time, under a lock that nobody keeps.
+/// Each user has a shared lock on the record file, in one process or in many. A second, short lock serializes making and
+/// removing.
 #[derive(Debug)]
-pub struct Hold {
-    note: File,
+pub struct ClientGroups {
+    record: File,
 }
 
-impl Hold {
-    /// Makes the client's groups where they are missing.
-    pub fn take() -> Self {
-        let _alone = alone();
-        let note = open(&note_path());
-        flock(&note, FlockOperation::LockShared).must("share the note of shared cgroups");
+impl ClientGroups {
+    /// Makes the missing cgroups.
+    pub fn acquire() -> Self {
+        let _guard = serialize();
+        let record = open(&record_path());
+        flock(&record, FlockOperation::LockShared).must("share the record of the client's cgroups");
         for group in parents() {
             if !group.exists() {
                 make_parent(&group).must(&format!("make {}", group.display()));
-                writeln!(&note, "{}", group.display()).must("note a shared cgroup");
+                writeln!(&record, "{}", group.display()).must("record a cgroup");
             }
         }
-        Self { note }
+        Self { record }
     }
 }
 
-impl Drop for Hold {
+impl Drop for ClientGroups {
     fn drop(&mut self) {
-        let _alone = alone();
-        // Somebody else still holds them: the last one cleans.
-        if flock(&self.note, FlockOperation::NonBlockingLockExclusive).is_err() || agent_is_running() {
+        let _guard = serialize();
+        // The lock fails while another user exists. The last user removes the cgroups.
+        if flock(&self.record, FlockOperation::NonBlockingLockExclusive).is_err() || agent_is_running() {
             return;
         }
-        let noted = fs::read_to_string(note_path()).unwrap_or_default();
-        for group in noted.lines().rev() {
+        let recorded = fs::read_to_string(record_path()).unwrap_or_default();
+        for group in recorded.lines().rev() {
             cgroup::remove(Path::new(group)).ok();
         }
-        self.note.set_len(0).ok();
+        self.record.set_len(0).ok();
     }
 }
 
-/// Nobody else makes or takes away groups while the file lives.
-fn alone() -> File {
-    let guard = open(&note_path().with_extension("cgroups-guard"));
-    flock(&guard, FlockOperation::LockExclusive).must("lock the guard of shared cgroups");
+/// No other process makes or removes the client's cgroups while the returned file is open.
+fn serialize() -> File {
+    let guard = open(&record_path().with_extension("cgroups-guard"));
+    flock(&guard, FlockOperation::LockExclusive).must("lock the client's cgroups");
     guard
 }
 
 fn open(path: &Path) -> File {
-    File::options().create(true).append(true).read(true).open(path).must("open the note of shared cgroups")
+    File::options().create(true).append(true).read(true).open(path).must("open the record of the client's cgroups")
 }
 
-fn note_path() -> PathBuf {
+fn record_path() -> PathBuf {
     std::env::temp_dir().join("oci-rs-kit.cgroups")
 }
 
-/// A real agent may have come to rely on groups that we made before it started.
+/// A real agent that started later may use cgroups that a test made.
 fn agent_is_running() -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return false;
@@ -111,7 +111,7 @@ fn make_parent(group: &Path) -> io::Result<()> {
     }
 }
 
-/// A v1 cpuset takes no process before it has processors and memory nodes.
+/// Copies processors and memory nodes from the parent: without them a v1 cpuset accepts no process.
 fn inherit_cpuset(group: &Path) -> io::Result<()> {
     let parent = group.parent().unwrap_or(Path::new(ROOT));
     for file in ["cpuset.cpus", "cpuset.mems"] {
@@ -120,17 +120,17 @@ fn inherit_cpuset(group: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The groups of one task.
+/// The cgroups of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskGroups {
-    /// All groups that belong to this task alone.
+    /// The cgroups that belong to this task alone.
     pub own: Vec<PathBuf>,
-    /// What the client sends as `cpuset_cgroup`.
+    /// The value that the client sends as `cpuset_cgroup`.
     pub cpuset: PathBuf,
 }
 
 impl TaskGroups {
-    /// Makes the groups for a task; with `reserve` it gets cores of its own.
+    /// Makes the cgroups of a task; with `reserve` for reserved cores.
     pub fn make(alloc: &str, task: &str, reserve: bool) -> io::Result<Self> {
         let name = format!("{alloc}.{task}");
         let part = if reserve { "reserve" } else { "share" };
@@ -155,7 +155,7 @@ impl TaskGroups {
             fs::create_dir_all(group)?;
         }
         if mode() == Mode::V1 && reserve {
-            // The client widens this part as cores are reserved.
+            // The client adds reserved cores to this cgroup.
             let reserve = root.join("cpuset/nomad/reserve");
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 fs::write(reserve.join(file), fs::read(root.join("cpuset/nomad").join(file))?)?;
@@ -166,7 +166,7 @@ impl TaskGroups {
         Ok(groups)
     }
 
-    /// The group of one controller.
+    /// The cgroup of one controller.
     pub fn of(&self, controller: &str) -> PathBuf {
         match mode() {
             Mode::V1 => {
@@ -177,30 +177,30 @@ impl TaskGroups {
         }
     }
 
-    /// A file of the group, trimmed; the name is the one of the mode in use.
+    /// The trimmed content of a file of one controller's cgroup. The file's name depends on the mode.
     pub fn read(&self, controller: &str, file: &str) -> String {
         let path = self.of(controller).join(file);
         fs::read_to_string(&path).must(&format!("read {}", path.display())).trim().to_owned()
     }
 
-    /// Processes in any of the groups.
+    /// The processes in all cgroups of the task.
     pub fn members(&self) -> Vec<i32> {
         self.own.iter().flat_map(|group| members(group)).collect()
     }
 
-    /// What the client does when a task is over for good: kill members, remove the groups. Groups that cannot be removed
-    /// (because a driver left children in them) come back.
+    /// Removes the cgroups as a client does after a task's end. Returns the cgroups that cannot be removed, because the
+    /// driver has left a process or a child in them.
     pub fn remove(&self) -> Vec<PathBuf> {
         let leftover = |group: &&PathBuf| fs::remove_dir(group).is_err() && group.exists();
         self.own.iter().filter(leftover).cloned().collect()
     }
 
-    /// Freezes everything in the groups, as an operator or a checkpoint does.
+    /// Freezes the task, as an operator or a checkpoint does.
     pub fn freeze(&self) {
         self.write_freezer("FROZEN", "1").must("freeze the task");
     }
 
-    /// Whether everything is frozen.
+    /// Whether the task is frozen.
     pub fn is_frozen(&self) -> bool {
         match mode() {
             Mode::V1 => self.read("freezer", "freezer.state") == "FROZEN",
@@ -216,9 +216,9 @@ impl TaskGroups {
         fs::write(self.of("freezer").join(file), state)
     }
 
-    /// Removes the groups with all that is in and below them.
+    /// Removes the cgroups and their children by force.
     pub fn destroy(&self) {
-        // What was killed while it was frozen dies now.
+        // A killed process ends only after it is thawed.
         self.write_freezer("THAWED", "0").ok();
         for group in &self.own {
             cgroup::remove(group).ok();

@@ -1,4 +1,4 @@
-//! `nomad alloc exec`: the streaming session as the agent drives it.
+//! `nomad alloc exec`: a streaming session, driven as the agent does it.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tonic::{Status, Streaming};
 
 use crate::plugin::Plugin;
 
-/// What a finished session gave.
+/// The result of a finished session.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Outcome {
-    /// Standard output, or everything of a terminal.
+    /// Standard output, or the output of the terminal.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
@@ -26,19 +26,19 @@ pub struct Outcome {
     pub signal: i32,
 }
 
-/// The client's side of a session.
+/// The sender of a session's requests.
 pub type Requests = mpsc::Sender<ExecTaskStreamingRequest>;
 
-/// A message with input.
+/// A request with input.
 pub fn stdin(data: &[u8], close: bool) -> ExecTaskStreamingRequest {
     let stdin = Some(ExecTaskStreamingIoOperation { data: data.to_vec(), close });
     ExecTaskStreamingRequest { stdin, ..Default::default() }
 }
 
-/// A session. Dropping it cancels the call, as a client that goes away does.
+/// A session. Dropping it cancels the call, like a client that disconnects.
 #[derive(Debug)]
 pub struct Session {
-    // The client never closes its side.
+    // A client never closes its side of the stream.
     requests: mpsc::UnboundedSender<ExecTaskStreamingRequest>,
     answers: Streaming<ExecTaskStreamingResponse>,
     outcome: Outcome,
@@ -46,7 +46,7 @@ pub struct Session {
 }
 
 impl Plugin {
-    /// Opens a session with its setup message; with a terminal the size follows at once.
+    /// Opens a session with its setup message. With a terminal, the next message is the size.
     pub async fn exec_streaming(&self, id: &str, command: &[&str], tty: Option<(i32, i32)>) -> Result<Session, Status> {
         let (requests, outgoing) = mpsc::unbounded_channel();
         let command = command.iter().map(|part| (*part).to_owned()).collect();
@@ -59,7 +59,7 @@ impl Plugin {
         Ok(Session { requests, answers, outcome: Outcome::default(), result: None })
     }
 
-    /// A session whose messages the test sends and takes itself, under the flow control of the connection.
+    /// Opens a session. The test sends and receives the messages itself, under the flow control of the connection.
     pub async fn exec_raw(&self, id: &str, command: &[&str]) -> (Requests, Streaming<ExecTaskStreamingResponse>) {
         let (requests, outgoing) = mpsc::channel(16);
         let command = command.iter().map(|part| (*part).to_owned()).collect();
@@ -70,7 +70,7 @@ impl Plugin {
         (requests, answers.into_inner())
     }
 
-    /// A whole session without input.
+    /// Runs a session without input to its end.
     pub async fn exec_to_end(
         &self,
         id: &str,
@@ -86,14 +86,14 @@ impl Plugin {
     }
 }
 
-/// A message with the terminal's size.
+/// A request with the terminal's size.
 pub fn size(height: i32, width: i32) -> ExecTaskStreamingRequest {
     ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height, width }), ..Default::default() }
 }
 
 impl Session {
     fn send(&self, request: ExecTaskStreamingRequest) {
-        // A session that has ended takes nothing more, as in reality.
+        // This fails when the session has ended, as in Nomad's client.
         self.requests.send(request).ok();
     }
 
@@ -114,7 +114,7 @@ impl Session {
         self.send(size(height, width));
     }
 
-    /// The empty message that the client sends every ten seconds.
+    /// Sends the empty message that a client sends every ten seconds.
     pub fn heartbeat(&self) {
         self.send(ExecTaskStreamingRequest::default());
     }
@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    /// Reads to the end, and checks the order of messages on which Go's client relies.
+    /// Reads to the end. Checks the order of messages that Go's client needs.
     pub async fn finish(mut self, limit: Duration) -> Result<Outcome, Status> {
         within(limit, "the end of the exec session", async {
             while self.step().await? {}

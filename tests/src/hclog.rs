@@ -1,8 +1,8 @@
-//! The agent's reading of a plugin's standard error: JSON lines in hclog's form.
+//! Checks a plugin's log lines by the rules of the agent: JSON in the form of hclog.
 
 use serde_json::{Map, Value};
 
-/// Why the agent would not take the line as a log entry of the plugin (or would die of it); `None` for a good line.
+/// The reason why the agent rejects the log line or panics; `None` for a valid line.
 pub fn fault(line: &str) -> Option<String> {
     let entry: Map<String, Value> = match serde_json::from_str(line) {
         Ok(Value::Object(entry)) => entry,
@@ -48,7 +48,7 @@ mod tests {
     use super::fault;
 
     #[test]
-    fn what_the_agent_accepts() {
+    fn only_lines_that_the_agent_accepts_are_valid() {
         let line = |time: &str| format!(r#"{{"@message":"m","@level":"INFO","@timestamp":"{time}","k":1}}"#);
         assert_eq!(fault(&line("2026-01-02T03:04:05.000006Z")), None);
         assert_eq!(fault(&line("2026-01-02T03:04:05.000006+01:00")), None);

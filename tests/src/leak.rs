@@ -1,7 +1,7 @@
-//! What a test left behind on the machine.
+//! The traces of a node on the machine. A test fails when a trace is left at its end.
 //!
-//! Tests run beside each other, so nothing is compared with a state before: everything that belongs to a node can be told by
-//! its directories' path or by the ids of its allocations, and must be gone at the end.
+//! Tests run concurrently, so the state before the test is not compared. A trace contains the path of the node's directories or
+//! the id of one of its allocations.
 
 use std::{
     collections::BTreeSet,
@@ -20,8 +20,8 @@ use fixtures::{
 pub struct Traces {
     /// Processes whose command line, environment or cgroup names the node: pid and command line.
     pub processes: Vec<(i32, String)>,
-    /// Mount points of the driver's directories in the host's mount table; never allowed, not even while a task runs, unless it has a
-    /// network of its own.
+    /// Mount points below the driver's directories in the host's mount table. A running task has none, except the pinned
+    /// namespace of its own network.
     pub mounts: Vec<String>,
     /// Cgroups that carry an allocation's id.
     pub cgroups: Vec<PathBuf>,
@@ -32,7 +32,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Looks for traces of a node with these directories and allocations.
+    /// Finds the traces of a node with these directories and allocations.
     pub fn find(root: &Path, driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Self {
         Self {
             processes: processes(root, allocs),
@@ -43,7 +43,7 @@ impl Traces {
         }
     }
 
-    /// Nothing is left.
+    /// Whether there are no traces.
     pub fn is_clean(&self) -> bool {
         *self == Self::default()
     }
@@ -105,14 +105,14 @@ fn files(driver_dirs: &[PathBuf], allocs: &BTreeSet<String>) -> Vec<PathBuf> {
         };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            // An image's files are nobody's trace, and many.
+            // The files of layers belong to images, not to tasks.
             if name == "layers" {
                 continue;
             }
-            // Directories of single tasks, also of those whose id does not name an allocation.
+            // Each entry of these directories belongs to one task, also when its name has no allocation id.
             let of_a_task =
                 ["tasks", "networks", "containers", "leases"].iter().any(|parent| directory.ends_with(parent));
-            // Addresses in use are files of that name, in a directory per network.
+            // A used address is a file with that name, in the directory of its network.
             let lease = directory.parent().is_some_and(|parent| parent.ends_with("addresses"))
                 && name.to_str().is_some_and(|name| name.parse::<IpAddr>().is_ok());
             let named = |alloc: &String| name.to_string_lossy().contains(alloc.as_str());

@@ -1,18 +1,20 @@
-//! The integration kit: it plays Nomad to the built binary, over the real wire and against a real kernel.
+//! A stand-in for the Nomad agent. It drives the built binary over the real gRPC protocol and on a real kernel.
 //!
-//! A [`node::Node`] stands for one machine under a Nomad client: directories for the driver, an alloc dir, cgroups. It launches
-//! the binary as go-plugin does ([`plugin`]), hands it configuration as Nomad encodes it ([`hcl`]), makes what a client makes
-//! for a task ([`task`], [`cgroup`]), and at the end tells what was left behind ([`leak`]). The kit takes nothing from the
-//! driver's own crates except the generated protocol types, so that a mistake there cannot hide itself here.
+//! A [`node::Node`] is one machine of a Nomad client: directories for the driver, an alloc directory, cgroups. It launches the
+//! binary as go-plugin does ([`plugin`]) and encodes its configuration as Nomad does ([`hcl`]). It makes what a client makes for
+//! a task ([`alloc`], [`cgroup`], [`log`], [`task`]), and at the end it finds leftovers ([`leak`]). This crate uses no crate of
+//! the driver except the generated protocol types. An error of the driver can therefore not hide itself here.
 //!
-//! Tests need root. Whatever a test makes goes away with its node, also when the test fails.
+//! Tests need root. A node removes everything that its test made, also when the test fails.
 
+pub mod alloc;
 pub mod calls;
 pub mod cgroup;
 pub mod exec;
 pub mod hcl;
 pub mod hclog;
 pub mod leak;
+pub mod log;
 pub mod node;
 pub mod plugin;
 pub mod task;

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use fixtures::{
@@ -15,18 +15,19 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use crate::{
-    cgroup::Hold,
+    alloc::{Alloc, Allocs},
+    cgroup::ClientGroups,
     leak::Traces,
-    plugin::{Launch, Plugin, nomad_config},
-    task::{Alloc, TaskBuilder},
+    plugin::{Plugin, PluginCommand, nomad_config},
+    task::TaskBuilder,
 };
 
-/// A machine with directories of its own for the driver and for allocations.
+/// A machine with its own directories for the driver and for allocations.
 #[derive(Debug)]
 pub struct Node {
     root: TempDir,
-    allocs: Mutex<Vec<Arc<Alloc>>>,
-    _groups: Hold,
+    allocs: Allocs,
+    _groups: ClientGroups,
 }
 
 impl Default for Node {
@@ -36,22 +37,23 @@ impl Default for Node {
 }
 
 impl Node {
-    /// Fresh directories.
+    /// Makes the directories.
     pub fn new() -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests make containers: run them as root");
         let root = TempDir::with_prefix("oci-rs-kit-").must("a directory for the node");
         for name in ["tmp", "alloc"] {
             std::fs::create_dir(root.path().join(name)).must("a directory of the node");
         }
-        Self { root, allocs: Mutex::default(), _groups: Hold::take() }
+        let allocs = Allocs::new(root.path().join("alloc"));
+        Self { root, allocs, _groups: ClientGroups::acquire() }
     }
 
-    /// The directory that holds everything of this node.
+    /// The directory that contains all directories of this node.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
 
-    /// `TMPDIR` of the plugin, where its socket appears.
+    /// The plugin's `TMPDIR`, in which it makes its socket.
     pub fn temp_dir(&self) -> PathBuf {
         self.root().join("tmp")
     }
@@ -71,30 +73,31 @@ impl Node {
         self.root().join("alloc")
     }
 
-    /// The plugin block of this node's agent. Tasks use the machine's network unless a test has an island.
+    /// The plugin block of this node's agent. The default network is the machine's; a test with a test network changes it.
     pub fn config(&self) -> Json {
         let network = json!({"default_mode": "host"});
         json!({"state_dir": self.state_dir(), "data_dir": self.data_dir(), "network": network})
     }
 
-    /// Launches the plugin for good: configuration with the agent's part, then fingerprint and event streams.
+    /// Launches the plugin as the agent does for the instance that it keeps: configuration with the agent's part, then the
+    /// streams of fingerprints and events.
     pub async fn launch(&self) -> Plugin {
         self.launch_with(json!({})).await
     }
 
     /// Like [`Node::launch`], with further options in the plugin block.
     pub async fn launch_with(&self, options: Json) -> Plugin {
-        self.launch_as(Launch::new(self), options).await
+        self.launch_as(PluginCommand::new(self.root()), options).await
     }
 
-    /// Like [`Node::launch_with`], for a process that is started in another way.
-    pub async fn launch_as(&self, launch: Launch, options: Json) -> Plugin {
+    /// Like [`Node::launch_with`], with another command.
+    pub async fn launch_as(&self, command: PluginCommand, options: Json) -> Plugin {
         let mut config = self.config();
         if let (Some(config), Json::Object(options)) = (config.as_object_mut(), options) {
             config.extend(options);
         }
-        let mut plugin = launch.connect().await;
-        // A build from before it (`OCI_RS_PREVIOUS_BIN`) means the machine's network anyway.
+        let mut plugin = command.connect().await;
+        // A build without that option (`OCI_RS_PREVIOUS_BIN`) always uses the machine's network.
         if let Some(config) = config.as_object_mut()
             && !plugin.config_options().await.contains("network")
         {
@@ -103,36 +106,30 @@ impl Node {
         let packed = plugin.encode_config(&config).await;
         plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
         plugin.watch();
-        plugin.told.fingerprint().await;
+        plugin.streams.fingerprint().await;
         plugin
     }
 
-    /// A task of this node, to be described further.
+    /// Describes a task of this node.
     pub fn task(&self, image: &str) -> TaskBuilder<'_> {
-        TaskBuilder::new(self, image)
+        TaskBuilder::new(&self.allocs, image)
     }
 
     /// A new allocation.
     pub fn alloc(&self) -> Arc<Alloc> {
-        let alloc = Arc::new(Alloc::make(&self.alloc_root()));
-        self.allocs().push(Arc::clone(&alloc));
-        alloc
+        self.allocs.make()
     }
 
-    fn allocs(&self) -> MutexGuard<'_, Vec<Arc<Alloc>>> {
-        self.allocs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What of this node is on the machine now.
+    /// The traces of this node on the machine now.
     pub fn traces(&self) -> Traces {
-        let allocs: BTreeSet<String> = self.allocs().iter().map(|alloc| alloc.id.clone()).collect();
+        let allocs: BTreeSet<String> = self.allocs.list().iter().map(|alloc| alloc.id.clone()).collect();
         Traces::find(self.root(), &[self.state_dir(), self.data_dir()], &allocs)
     }
 
-    /// Ends the node as a test wants it: the plugin shuts down as told, the client takes its directories and groups away
-    /// without resistance, and nothing is left of any task.
+    /// Ends the node and checks that nothing is left: the plugin shuts down, the client's directories and cgroups can be
+    /// removed, and no task has left a trace.
     pub async fn finish(self, mut plugin: Plugin) {
-        let ended = plugin.told.ended();
+        let ended = plugin.streams.ended();
         assert!(ended.is_empty(), "streams ended that must stay open: {ended:?}");
         let children = fixtures::process::children(plugin.process.pid());
         assert!(children.is_empty(), "the plugin still has children: {children:?}");
@@ -142,19 +139,19 @@ impl Node {
         self.finish_without_plugin().await;
     }
 
-    /// The same once the plugin has ended.
+    /// The same for a plugin that has ended already.
     pub async fn finish_without_plugin(self) {
-        // The kernel tells a parent, not us, when the last processes are gone.
+        // Only a parent is notified of a process's end, so this polls.
         eventually(seconds(10), || self.traces().processes.is_empty()).await;
-        let resistance: Vec<String> = self.allocs().iter().flat_map(|alloc| alloc.take_away()).collect();
+        let failures: Vec<String> = self.allocs.list().iter().flat_map(|alloc| alloc.release()).collect();
         let traces = self.traces();
-        assert!(traces.is_clean() && resistance.is_empty(), "left behind:\n{traces}{}", resistance.join("\n"));
+        assert!(traces.is_clean() && failures.is_empty(), "left behind:\n{traces}{}", failures.join("\n"));
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Only after a failed test is there anything to do. Twice, because a monitor may have been about to start a process.
+        // After a failed test, processes may be left. A monitor may start one more process, so this runs twice.
         for _ in 0..2 {
             for (pid, _) in self.traces().processes {
                 if let Some(pid) = Pid::from_raw(pid) {
@@ -162,8 +159,8 @@ impl Drop for Node {
                 }
             }
         }
-        for alloc in self.allocs().iter() {
-            alloc.destroy();
+        for alloc in self.allocs.list().iter() {
+            alloc.force_release();
         }
     }
 }

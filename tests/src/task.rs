@@ -1,242 +1,24 @@
-//! A task as a Nomad client prepares it: alloc dir, secrets mount, log FIFOs with their reader, cgroups, environment.
+//! A task as a Nomad client prepares it for StartTask: configuration, environment, resources.
 
 use std::{
-    collections::BTreeMap,
-    fs,
-    io::{ErrorKind, Read},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
+    sync::Arc,
 };
 
-use fixtures::{must::Must, random::uuid, wait::patient};
+use fixtures::{must::Must, random::uuid};
 use proto::driver::{
     AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount,
-    NetworkIsolationSpec, PortMapping, Resources, TaskConfig, network_isolation_spec::NetworkIsolationMode,
-};
-use rustix::{
-    fs::{Mode, mkfifoat},
-    mount::{MountFlags, UnmountFlags, mount, unmount},
+    NetworkIsolationSpec, PortMapping, Resources, TaskConfig,
 };
 use serde_json::{Map, Value as Json, json};
-use tokio::sync::watch;
 
-use crate::{cgroup::TaskGroups, hcl, node::Node, plugin::Plugin};
-
-/// The user that owns what tasks may write.
-const NOBODY: u32 = 65534;
-
-/// An allocation's directories and groups.
-#[derive(Debug)]
-pub struct Alloc {
-    /// Its id, a UUID.
-    pub id: String,
-    /// `<alloc_dir>/<id>`.
-    pub dir: PathBuf,
-    mounts: Mutex<Vec<PathBuf>>,
-    groups: Mutex<BTreeMap<String, TaskGroups>>,
-    readers: Mutex<Vec<PathBuf>>,
-    network: OnceLock<PathBuf>,
-}
-
-fn make_dir(path: &Path, mode: u32, owner: u32) {
-    fs::create_dir_all(path).must("make a directory of an allocation");
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).must("set a directory's mode");
-    chown(path, Some(owner), Some(owner)).must("give a directory to its owner");
-}
-
-impl Alloc {
-    pub(crate) fn make(root: &Path) -> Self {
-        let id = uuid();
-        let dir = root.join(&id);
-        for name in ["data", "logs", "tmp"] {
-            make_dir(&dir.join("alloc").join(name), 0o777, NOBODY);
-        }
-        make_dir(&dir.join("alloc"), 0o777, NOBODY);
-        Self {
-            id,
-            dir,
-            mounts: Mutex::default(),
-            groups: Mutex::default(),
-            readers: Mutex::default(),
-            network: OnceLock::new(),
-        }
-    }
-
-    /// The directory of a task, made as for image isolation when it is missing.
-    pub fn task_dir(&self, task: &str) -> PathBuf {
-        let dir = self.dir.join(task);
-        if !dir.exists() {
-            make_dir(&dir.join("local"), 0o777, NOBODY);
-            make_dir(&dir.join("tmp"), 0o1777, 0);
-            for name in ["secrets", "private"] {
-                let point = dir.join(name);
-                make_dir(&point, 0o700, 0);
-                let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
-                mount("tmpfs", &point, "tmpfs", flags, Some(c"size=1m,mode=0777")).must("mount a tmpfs for secrets");
-                self.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(point);
-            }
-            fs::write(dir.join("secrets/.nomad-mount"), "").must("mark the secrets mount");
-        }
-        dir
-    }
-
-    /// The groups of a task, made when they are missing; the client keeps them over restarts.
-    pub fn task_groups(&self, task: &str, reserve: bool) -> TaskGroups {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = || TaskGroups::make(&self.id, task, reserve).must("make the cgroups of a task");
-        groups.entry(task.to_owned()).or_insert_with(made).clone()
-    }
-
-    /// The group's network namespace as a client makes it for bridge mode, with loopback up and nothing else.
-    pub fn network(&self) -> NetworkIsolationSpec {
-        let path = self.network.get_or_init(|| {
-            ip(&["netns", "add", &self.id]).must("make a network namespace");
-            ip(&["-n", &self.id, "link", "set", "lo", "up"]).must("loopback");
-            Path::new("/run/netns").join(&self.id)
-        });
-        NetworkIsolationSpec {
-            mode: NetworkIsolationMode::Group.into(),
-            path: path.to_string_lossy().into_owned(),
-            ..Default::default()
-        }
-    }
-
-    fn remove_network(&self) -> Result<(), String> {
-        if self.network.get().is_some_and(|path| path.exists()) { ip(&["netns", "delete", &self.id]) } else { Ok(()) }
-    }
-
-    /// What a client does at an allocation's end: groups and mounts go. Returns what resisted.
-    pub fn take_away(&self) -> Vec<String> {
-        let mut resistance = Vec::new();
-        for groups in self.groups.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            let left = groups.remove();
-            resistance.extend(left.iter().map(|group| format!("cgroup {} cannot be removed", group.display())));
-        }
-        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).retain(|point| {
-            match unmount(point, UnmountFlags::empty()) {
-                Ok(()) => false,
-                Err(error) => {
-                    resistance.push(format!("{} cannot be unmounted: {error}", point.display()));
-                    true
-                }
-            }
-        });
-        resistance.extend(self.remove_network().err());
-        resistance
-    }
-
-    /// Takes everything away by force.
-    pub(crate) fn destroy(&self) {
-        self.remove_network().ok();
-        for fifo in self.readers.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            wake_reader(&fifo);
-        }
-        for point in self.mounts.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            unmount(&point, UnmountFlags::DETACH).ok();
-        }
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        // Killed processes leave their group a moment later.
-        for _ in 0..100 {
-            groups.values().for_each(TaskGroups::destroy);
-            let left = fixtures::cgroup::find(&self.id);
-            if left.is_empty() {
-                break;
-            }
-            left.iter().rev().for_each(|group| drop(fs::remove_dir(group)));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// FIFO for one stream of a task, and its reader: what logmon does before each start of a task.
-    fn logmon(&self, task: &str, stream: &str) -> (PathBuf, Log) {
-        let fifo = self.dir.join("alloc/logs").join(format!(".{task}.{stream}.fifo"));
-        if !fifo.exists() {
-            mkfifoat(rustix::fs::CWD, &fifo, Mode::from_raw_mode(0o600)).must("make a log FIFO");
-        }
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(fifo.clone());
-        (fifo.clone(), Log::read(fifo))
-    }
-}
-
-fn ip(args: &[&str]) -> Result<(), String> {
-    let output =
-        std::process::Command::new("ip").args(args).output().map_err(|error| format!("ip (iproute2): {error}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
-}
-
-/// Lets a reader that waits for its first writer come to its end.
-fn wake_reader(fifo: &Path) {
-    const NONBLOCK: i32 = 0o4000;
-    drop(fs::OpenOptions::new().write(true).custom_flags(NONBLOCK).open(fifo));
-}
-
-/// What a task wrote to one of its streams.
-#[derive(Debug, Clone)]
-pub struct Log {
-    state: watch::Receiver<LogState>,
-}
-
-#[derive(Debug, Default)]
-struct LogState {
-    bytes: Vec<u8>,
-    ended: bool,
-}
-
-impl Log {
-    /// Reads as logmon does: blocks until a writer comes, then until the last one is gone.
-    fn read(fifo: PathBuf) -> Self {
-        let (sender, state) = watch::channel(LogState::default());
-        std::thread::spawn(move || {
-            if let Ok(mut file) = fs::File::open(&fifo) {
-                let mut buffer = [0; 65536];
-                loop {
-                    match file.read(&mut buffer) {
-                        Ok(0) => break,
-                        Ok(count) => sender.send_modify(|state| state.bytes.extend_from_slice(&buffer[..count])),
-                        Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        Err(_) => break,
-                    }
-                }
-            }
-            sender.send_modify(|state| state.ended = true);
-        });
-        Self { state }
-    }
-
-    /// What has arrived so far.
-    pub fn so_far(&self) -> String {
-        String::from_utf8_lossy(&self.state.borrow().bytes).into_owned()
-    }
-
-    /// Waits for a text.
-    pub async fn contains(&self, text: &str, limit: Duration) -> String {
-        let mut state = self.state.clone();
-        let reached = |state: &LogState| state.ended || String::from_utf8_lossy(&state.bytes).contains(text);
-        let waited = tokio::time::timeout(patient(limit), state.wait_for(reached)).await.is_ok();
-        let all = self.so_far();
-        assert!(
-            all.contains(text),
-            "no {text:?} in the log ({}): {all:?}",
-            if waited { "ended" } else { "still open" }
-        );
-        all
-    }
-
-    /// Everything, once the last writer has closed the FIFO.
-    pub async fn all(&self, limit: Duration) -> String {
-        String::from_utf8_lossy(&self.all_bytes(limit).await).into_owned()
-    }
-
-    /// The same for output that is no text.
-    pub async fn all_bytes(&self, limit: Duration) -> Vec<u8> {
-        let mut state = self.state.clone();
-        let ended = tokio::time::timeout(patient(limit), state.wait_for(|state| state.ended)).await.is_ok();
-        assert!(ended, "the log FIFO is still held open by a writer after {limit:?}; so far {:?}", self.so_far());
-        self.state.borrow().bytes.clone()
-    }
-}
+use crate::{
+    alloc::{Alloc, Allocs},
+    cgroup::TaskGroups,
+    hcl,
+    log::Log,
+    plugin::Plugin,
+};
 
 /// How a task's configuration is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,7 +32,7 @@ pub enum Style {
 /// Describes a task; [`TaskBuilder::build`] makes what a client would have made by the time of StartTask.
 #[derive(Debug, Clone)]
 pub struct TaskBuilder<'a> {
-    node: &'a Node,
+    allocs: &'a Allocs,
     name: String,
     alloc: Option<Arc<Alloc>>,
     options: Map<String, Json>,
@@ -262,7 +44,7 @@ pub struct TaskBuilder<'a> {
 }
 
 impl<'a> TaskBuilder<'a> {
-    pub(crate) fn new(node: &'a Node, image: &str) -> Self {
+    pub(crate) fn new(allocs: &'a Allocs, image: &str) -> Self {
         let mut options = Map::new();
         options.insert("image".to_owned(), json!(image));
         let config = TaskConfig {
@@ -276,7 +58,7 @@ impl<'a> TaskBuilder<'a> {
             ..Default::default()
         };
         Self {
-            node,
+            allocs,
             name: "main".into(),
             alloc: None,
             options,
@@ -417,8 +199,8 @@ impl<'a> TaskBuilder<'a> {
 
     /// The same with a configuration that is encoded already.
     pub fn build_packed(self, packed: Vec<u8>) -> Task {
-        let Self { node, name, alloc, id, cores, log_collection, mut config, .. } = self;
-        let alloc = alloc.unwrap_or_else(|| node.alloc());
+        let Self { allocs, name, alloc, id, cores, log_collection, mut config, .. } = self;
+        let alloc = alloc.unwrap_or_else(|| allocs.make());
         alloc.task_dir(&name);
         let groups = alloc.task_groups(&name, cores.is_some());
         config.id = id.unwrap_or_else(|| format!("{}/{name}/{}", alloc.id, &uuid()[..8]));

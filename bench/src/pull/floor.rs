@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::cost::{self, Cost};
 use crate::{
-    arena::{Fresh, text},
     images::LayerFiles,
     process::until_done,
+    workdir::{Fresh, text},
 };
 
 /// Its row in the table.

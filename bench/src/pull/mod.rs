@@ -8,69 +8,94 @@ mod table;
 use std::{path::Path, process::Command};
 
 use crate::{
-    arena::{Arena, Fresh, text},
     docker::Docker,
     images::{self, Large},
-    ours::Lineup,
+    ours::Contenders,
     podman::Podman,
     process::{exists, until_done},
     quiet::Quiet,
     report::{note, say},
+    workdir::{Fresh, WorkDirectory, text},
 };
 use cost::Cost;
 use link::Link;
 use table::Costs;
 
 /// Measures the tables of an ordinary image: as fast as the machine is, and through a link.
-pub async fn ordinary(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
-    let Some(image) = images::large(arena, &layer_directory(arena, layers)) else { return };
-    contest("pull, cold, loopback", arena, lineup, quiet, rounds, &image).await;
+pub async fn ordinary(
+    workdir: &WorkDirectory,
+    contenders: &Contenders,
+    quiet: &mut Quiet,
+    rounds: usize,
+    layers: Option<&Path>,
+) {
+    let Some(image) = images::large(workdir, &layer_directory(workdir, layers)) else { return };
+    contest("pull, cold, loopback", workdir, contenders, quiet, rounds, &image).await;
 }
 
 /// The same image through a Gigabit link.
-pub async fn through_link(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
-    let Some(mut image) = images::large(arena, &layer_directory(arena, layers)) else { return };
+pub async fn through_link(
+    workdir: &WorkDirectory,
+    contenders: &Contenders,
+    quiet: &mut Quiet,
+    rounds: usize,
+    layers: Option<&Path>,
+) {
+    let Some(mut image) = images::large(workdir, &layer_directory(workdir, layers)) else { return };
     let link = Link::open(image.registry.host(), link::GIGABIT).await;
     image.reference = image.reference.replace(&image.registry.host(), &link.host());
     let floor = image.packed as f64 * 1000.0 / link::GIGABIT as f64;
     say(&format!("The link's own time for the layers: {floor:.0} ms."));
-    contest("pull, cold, through 1 Gbit/s", arena, lineup, quiet, rounds, &image).await;
+    contest("pull, cold, through 1 Gbit/s", workdir, contenders, quiet, rounds, &image).await;
 }
 
 /// One layer of a gibibyte.
-pub async fn one_layer(arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, layers: Option<&Path>) {
-    let Some(image) = images::one_layer(arena, &layer_directory(arena, layers)) else { return };
-    contest("pull, cold, one layer of 1 GiB", arena, lineup, quiet, rounds, &image).await;
+pub async fn one_layer(
+    workdir: &WorkDirectory,
+    contenders: &Contenders,
+    quiet: &mut Quiet,
+    rounds: usize,
+    layers: Option<&Path>,
+) {
+    let Some(image) = images::one_layer(workdir, &layer_directory(workdir, layers)) else { return };
+    contest("pull, cold, one layer of 1 GiB", workdir, contenders, quiet, rounds, &image).await;
 }
 
-fn layer_directory(arena: &Arena, given: Option<&Path>) -> std::path::PathBuf {
+fn layer_directory(workdir: &WorkDirectory, given: Option<&Path>) -> std::path::PathBuf {
     note("pull: making the image");
-    given.map_or_else(|| arena.directory("layers"), Path::to_owned)
+    given.map_or_else(|| workdir.directory("layers"), Path::to_owned)
 }
 
-async fn contest(title: &str, arena: &Arena, lineup: &Lineup, quiet: &mut Quiet, rounds: usize, image: &Large) {
+async fn contest(
+    title: &str,
+    workdir: &WorkDirectory,
+    contenders: &Contenders,
+    quiet: &mut Quiet,
+    rounds: usize,
+    image: &Large,
+) {
     let mut costs = Costs::default();
     for number in 0..rounds {
         note(&format!("{title}: round {} of {rounds}", number + 1));
-        for which in 0..1 + usize::from(lineup.against.is_some()) {
+        for which in 0..1 + usize::from(contenders.against.is_some()) {
             quiet.wait().await;
-            let (name, cost) = ours(lineup, which, &arena.fresh("pull"), &image.reference).await;
+            let (name, cost) = ours(contenders, which, &workdir.fresh("pull"), &image.reference).await;
             costs.add(&format!("{name}, StartTask (pull and start)"), Ok(cost));
         }
         quiet.wait().await;
-        costs.add(floor::NAME, floor::measure(&arena.fresh("pull"), &image.layers));
-        for (name, contender) in CONTENDERS.into_iter().filter(|_| lineup.peers) {
+        costs.add(floor::NAME, floor::measure(&workdir.fresh("pull"), &image.layers));
+        for (name, contender) in CONTENDERS.into_iter().filter(|_| contenders.peers) {
             quiet.wait().await;
-            let data = arena.fresh("pull");
-            costs.add(name, contender(arena, &data, &image.reference));
+            let data = workdir.fresh("pull");
+            costs.add(name, contender(workdir, &data, &image.reference));
         }
     }
     costs.table(title);
 }
 
 /// A whole StartTask: a pull cannot be asked for alone, so the container's start is ours on top.
-async fn ours(lineup: &Lineup, which: usize, data: &Fresh, image: &str) -> (&'static str, Cost) {
-    let mut all = lineup.launch(data).await;
+async fn ours(contenders: &Contenders, which: usize, data: &Fresh, image: &str) -> (&'static str, Cost) {
+    let mut all = contenders.launch(data).await;
     let ours = &mut all[which];
     let name = ours.name;
     let task = ours.task(image, &["/bin/true"]).await;
@@ -87,15 +112,15 @@ async fn ours(lineup: &Lineup, which: usize, data: &Fresh, image: &str) -> (&'st
     (name, cost)
 }
 
-type Contender = fn(&Arena, &Fresh, &str) -> Result<Cost, String>;
+type Contender = fn(&WorkDirectory, &Fresh, &str) -> Result<Cost, String>;
 
 const CONTENDERS: [(&str, Contender); 4] = [
-    ("docker pull", |arena, data, image| {
-        let docker = Docker::start(arena, data.path())?;
+    ("docker pull", |workdir, data, image| {
+        let docker = Docker::start(workdir, data.path())?;
         cost::watch(&docker.daemons(), || docker.pull(image))
     }),
-    ("podman pull", |arena, data, image| {
-        let podman = Podman::find(arena, data, "runc")?;
+    ("podman pull", |workdir, data, image| {
+        let podman = Podman::find(workdir, data, "runc")?;
         cost::watch(&[], || podman.pull(image))
     }),
     ("containerd, ctr images pull", containerd),
@@ -103,8 +128,8 @@ const CONTENDERS: [(&str, Contender); 4] = [
 ];
 
 /// The containerd that belongs to dockerd, whose root is on the same file system.
-fn containerd(arena: &Arena, data: &Fresh, image: &str) -> Result<Cost, String> {
-    let docker = Docker::start(arena, data.path())?;
+fn containerd(workdir: &WorkDirectory, data: &Fresh, image: &str) -> Result<Cost, String> {
+    let docker = Docker::start(workdir, data.path())?;
     let address = text(&docker.containerd());
     // The daemon of the two that pulls.
     let daemons: Vec<i32> = docker.daemons().into_iter().skip(1).collect();
@@ -113,7 +138,7 @@ fn containerd(arena: &Arena, data: &Fresh, image: &str) -> Result<Cost, String> 
     cost::watch(&daemons, pull)
 }
 
-fn skopeo_and_umoci(_: &Arena, data: &Fresh, image: &str) -> Result<Cost, String> {
+fn skopeo_and_umoci(_: &WorkDirectory, data: &Fresh, image: &str) -> Result<Cost, String> {
     if !exists("skopeo") || !exists("umoci") {
         return Err("skopeo or umoci is not installed".to_owned());
     }

@@ -12,7 +12,7 @@ use fixtures::{
 };
 use kit::{
     node::Node,
-    plugin::{Launch, Plugin},
+    plugin::{Plugin, PluginCommand},
     task::Task,
 };
 use proto::driver::TaskState;
@@ -80,7 +80,7 @@ async fn a_task_that_hangs_in_the_kernel() {
         return skipped("the kernel has no FUSE");
     };
     plugin.started(&task).await;
-    let taken = tokio::task::spawn_blocking(move || (file_system.is_taken(seconds(10)), file_system));
+    let taken = tokio::task::spawn_blocking(move || (file_system.wait_for_lookup(seconds(10)), file_system));
     let (taken, file_system) = taken.await.must("a look at the file system");
     assert!(taken, "nobody asks for the file");
 
@@ -90,7 +90,7 @@ async fn a_task_that_hangs_in_the_kernel() {
     let refused = plugin.destroy(task.id(), true).await.err().must("an error of DestroyTask");
     assert!(refused.message().contains("did not end within"), "{refused}");
 
-    let (waited, ()) = tokio::join!(plugin.wait(task.id()), async { file_system.let_go() });
+    let (waited, ()) = tokio::join!(plugin.wait(task.id()), async { file_system.abort() });
     assert_eq!(waited.code, 137);
     assert!(eventually(seconds(10), || node.traces().files.is_empty()).await, "{}", node.traces());
     nothing_is_left(&node, &task);
@@ -108,7 +108,7 @@ fn skipped(why: &str) {
 async fn a_start_that_fails_leaves_nothing_of_an_interrupted_one() {
     let node = Node::new();
     let images = Images::start().await;
-    let armed = Launch::new(&node).env(POINT, "start-before-answer:1");
+    let armed = PluginCommand::new(node.root()).env(POINT, "start-before-answer:1");
     let mut plugin = node.launch_as(armed, json!({})).await;
     let mut task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.start(&task).await.err().must("the plugin's death");

@@ -377,13 +377,9 @@ impl<'a> Lived<'a> {
             traces
         };
         eventually(seconds(10), || traces().processes.is_empty() && traces().files.is_empty()).await;
-        let resistance = alloc.take_away();
+        let failures = alloc.release();
         let traces = traces();
-        assert!(
-            traces.is_clean() && resistance.is_empty(),
-            "{}: left behind:\n{traces}{resistance:?}",
-            self.life.number
-        );
+        assert!(traces.is_clean() && failures.is_empty(), "{}: left behind:\n{traces}{failures:?}", self.life.number);
     }
 }
 

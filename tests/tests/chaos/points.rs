@@ -3,7 +3,7 @@
 //! A traced life tells which points there are, so a new one is visited without being named here. Afterwards the agent does what
 //! Nomad does: it starts a new plugin and asks again, starts the task under a new id because it died as well, or never asks again.
 //! Whichever it is, a start that was cut is finished or undone, and nothing is left at the end. Lives with a network of the task's
-//! own, or with a copied root, pass further points; the former are lived on an island, each with a bridge of its own.
+//! own, or with a copied root, pass further points; the former are lived on an netns, each with a bridge of its own.
 
 use std::{
     cell::RefCell,
@@ -22,7 +22,7 @@ use fixtures::{
 };
 use kit::{
     node::Node,
-    plugin::{Launch, Plugin},
+    plugin::{Plugin, PluginCommand},
     task::Task,
 };
 use proto::driver::TaskHandle;
@@ -171,7 +171,7 @@ impl Drop for Named<'_> {
 
 /// A plugin that writes a trace and dies at the point.
 async fn armed(node: &Node, point: Option<&Point>, setting: Setting) -> Plugin {
-    let mut launch = Launch::new(node).env(TRACE, &trace(node).to_string_lossy());
+    let mut launch = PluginCommand::new(node.root()).env(TRACE, &trace(node).to_string_lossy());
     if let Some(Point { name, arrival }) = point {
         launch = launch.env(POINT, &format!("{name}:{arrival}"));
     }
@@ -378,7 +378,7 @@ async fn a_death_at_any_point_of_a_recovery() {
 
 #[tokio::test]
 async fn a_death_at_any_point_of_a_network_of_its_own() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let images = Images::start().await;
     let plain = traced(&images, Ending::Told, false, Setting::Plain).await;
     let own = traced(&images, Ending::Told, false, Setting::OwnNetwork(0)).await;
@@ -398,7 +398,7 @@ async fn a_death_at_any_point_of_a_network_of_its_own() {
         }
     }
     make_all(visits, &images).await;
-    assert_eq!(island.left(), Vec::<String>::new());
+    assert_eq!(netns.leftovers(), Vec::<String>::new());
 }
 
 #[tokio::test]

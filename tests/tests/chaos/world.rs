@@ -27,7 +27,7 @@ pub struct World {
     /// The machine.
     pub node: Node,
     /// Its network, if tasks have networks of their own.
-    island: Option<TestNetwork>,
+    netns: Option<TestNetwork>,
     /// The schema of a task's configuration.
     pub schema: Arc<Spec>,
     /// An exec helper was killed, so a command may end by that.
@@ -49,9 +49,9 @@ pub struct Connection {
 }
 
 impl World {
-    /// A node with a plugin, on an island if tasks are to have networks of their own. That is for the thread's life.
+    /// A node with a plugin, on an netns if tasks are to have networks of their own. That is for the thread's life.
     pub async fn new(own_networks: bool) -> Self {
-        let island = own_networks.then(TestNetwork::enter);
+        let netns = own_networks.then(TestNetwork::enter);
         let node = Node::new();
         let mut plugin = node.launch_with(options(own_networks)).await;
         let schema = plugin.task_schema().await;
@@ -60,7 +60,7 @@ impl World {
         let current = Connection { plugin, dead: Cell::new(false), number: 0 };
         Self {
             node,
-            island,
+            netns,
             schema,
             helpers_killed: Cell::new(false),
             registry,
@@ -82,7 +82,7 @@ impl World {
         let old = Rc::clone(&self.current.borrow());
         old.dead.set(true);
         old.plugin.process.signal(Signal::KILL);
-        let plugin = self.node.launch_with(options(self.island.is_some())).await;
+        let plugin = self.node.launch_with(options(self.netns.is_some())).await;
         let next = Connection { plugin, dead: Cell::new(false), number: old.number + 1 };
         self.current.replace(Rc::new(next));
     }
@@ -117,7 +117,7 @@ impl World {
     pub async fn finish(self) {
         let last = Rc::into_inner(self.current.into_inner()).must("the only hold on the last plugin");
         self.node.finish(last.plugin).await;
-        assert_eq!(self.island.map(|island| island.left()).unwrap_or_default(), Vec::<String>::new());
+        assert_eq!(self.netns.map(|netns| netns.leftovers()).unwrap_or_default(), Vec::<String>::new());
     }
 }
 

@@ -191,7 +191,7 @@ async fn errors_and_logs_keep_secrets() {
         mistake.message(),
         missing.message(),
         &plugin.process.stderr.so_far().join("\n"),
-        &format!("{:?}", plugin.told.events()),
+        &format!("{:?}", plugin.streams.events()),
     ]
     .join("\n");
     for secret in ["s3cr3t-token", "s3cr3t-password"] {

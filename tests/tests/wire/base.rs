@@ -9,7 +9,7 @@ use fixtures::{
 use kit::{
     hcl,
     node::Node,
-    plugin::{Launch, nomad_config},
+    plugin::{PluginCommand, nomad_config},
 };
 use proto::{
     base::{ConfigSchemaRequest, PluginInfoRequest, PluginType},
@@ -88,7 +88,7 @@ const DOCKER_KEYS: [&str; 58] = [
 #[tokio::test]
 async fn plugin_info() {
     let node = Node::new();
-    let plugin = Launch::new(&node).connect().await;
+    let plugin = PluginCommand::new(node.root()).connect().await;
     let info = plugin.base().plugin_info(PluginInfoRequest {}).await.must("PluginInfo").into_inner();
     assert_eq!(info.r#type(), PluginType::Driver);
     assert_eq!(info.plugin_api_versions, ["v0.1.0"]);
@@ -101,7 +101,7 @@ async fn plugin_info() {
 #[tokio::test]
 async fn both_schemas_are_ones_that_nomad_can_convert() {
     let node = Node::new();
-    let mut plugin = Launch::new(&node).connect().await;
+    let mut plugin = PluginCommand::new(node.root()).connect().await;
     let answer = plugin.base().config_schema(ConfigSchemaRequest {}).await.must("ConfigSchema").into_inner();
     let config = answer.spec.must("a schema of the plugin block");
     assert_eq!(hcl::schema_faults(&config), Vec::<String>::new());
@@ -122,7 +122,7 @@ async fn both_schemas_are_ones_that_nomad_can_convert() {
 #[tokio::test]
 async fn docker_jobs_parse() {
     let node = Node::new();
-    let mut plugin = Launch::new(&node).connect().await;
+    let mut plugin = PluginCommand::new(node.root()).connect().await;
     let schema = plugin.task_schema().await;
     let job = serde_json::json!({
         "image": "redis:7", "args": ["--port", 6379], "ports": ["db"], "labels": {"a": "b"}, "port_map": {"db": 6379},
@@ -147,7 +147,7 @@ async fn docker_jobs_parse() {
 #[tokio::test]
 async fn configuration_comes_in_both_styles_and_again() {
     let node = Node::new();
-    let plugin = Launch::new(&node).connect().await;
+    let plugin = PluginCommand::new(node.root()).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
     plugin.set_config(packed.clone(), None).await.must("SetConfig");
     plugin.set_config(hcl::plain(&node.config()), None).await.must("SetConfig in the harness's style");
@@ -161,7 +161,7 @@ async fn configuration_comes_in_both_styles_and_again() {
 #[tokio::test]
 async fn a_configuration_that_is_none_is_refused() {
     let node = Node::new();
-    let plugin = Launch::new(&node).connect().await;
+    let plugin = PluginCommand::new(node.root()).connect().await;
     for garbage in [vec![0x91, 0x01], vec![0x81, 0xa9], b"{}".to_vec()] {
         let status = plugin.set_config(garbage.clone(), None).await.err().must(&format!("a refusal of {garbage:?}"));
         assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled), "{status}");
@@ -206,15 +206,15 @@ async fn capabilities() {
 async fn the_fingerprint_comes_at_once_and_its_stream_stays() {
     let node = Node::new();
     let plugin = node.launch().await;
-    let first = plugin.told.fingerprint().await;
+    let first = plugin.streams.fingerprint().await;
     assert_eq!(first.health(), HealthState::Healthy, "{}", first.health_description);
     assert!(first.err.is_empty());
     let version = first.attributes.get("driver.oci-rs.version").and_then(|attribute| attribute.value.clone());
     assert!(matches!(version, Some(Value::StringVal(text)) if !text.is_empty()), "{:?}", first.attributes);
     // Nothing of what must stay open has ended, and nothing was repeated in a hot loop.
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(plugin.told.ended(), Vec::<String>::new());
-    assert!(plugin.told.fingerprints().len() <= 2);
+    assert_eq!(plugin.streams.ended(), Vec::<String>::new());
+    assert!(plugin.streams.fingerprints().len() <= 2);
     node.finish(plugin).await;
 }
 

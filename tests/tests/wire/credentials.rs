@@ -6,7 +6,7 @@ use fixtures::{busybox::Images, must::Must, registry::Auth};
 use kit::{
     calls::recoverable,
     node::Node,
-    plugin::{Launch, Plugin},
+    plugin::{Plugin, PluginCommand},
 };
 use serde_json::json;
 
@@ -78,7 +78,7 @@ async fn a_helper_is_asked() {
     );
     helper("kit", &format!("echo {PASSWORD} >&2; exit 1"));
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").must("PATH"));
-    let launch = Launch::new(&node).env("PATH", &path);
+    let launch = PluginCommand::new(node.root()).env("PATH", &path);
     let mut plugin = node.launch_as(launch, json!({"auth": {"helper": "kit"}})).await;
     let failed = refused(&node, &mut plugin, &images.busybox()).await;
     assert!(failed.contains("docker-credential-kit") && failed.contains("exit code 1"), "{failed}");

@@ -12,7 +12,7 @@ use kit::{node::Node, plugin::Plugin, task::Task};
 use serde_json::json;
 
 async fn told(plugin: &Plugin, task: &Task, text: &str) -> String {
-    let event = plugin.told.event(text, |event| event.task_id == task.id() && event.message.contains(text)).await;
+    let event = plugin.streams.event(text, |event| event.task_id == task.id() && event.message.contains(text)).await;
     assert_eq!((event.alloc_id.as_str(), event.task_name.as_str()), (task.alloc.id.as_str(), "main"));
     event.message
 }

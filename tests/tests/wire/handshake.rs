@@ -1,4 +1,4 @@
-//! Launch, handshake, and the life of the process.
+//! Start, handshake, and the life of the process.
 
 use std::os::unix::fs::FileTypeExt;
 
@@ -6,7 +6,7 @@ use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::{
     hclog,
     node::Node,
-    plugin::{COOKIE, Handshake, Launch},
+    plugin::{COOKIE, Handshake, PluginCommand},
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -14,7 +14,10 @@ use serde_json::json;
 #[tokio::test]
 async fn a_plain_start_says_what_this_is_and_fails() {
     let node = Node::new();
-    for launch in [Launch::new(&node).without(COOKIE.0), Launch::new(&node).env(COOKIE.0, "something else")] {
+    for launch in [
+        PluginCommand::new(node.root()).without(COOKIE.0),
+        PluginCommand::new(node.root()).env(COOKIE.0, "something else"),
+    ] {
         let mut process = launch.spawn();
         let status = process.ended(seconds(5)).await;
         assert_eq!(status.code(), Some(1), "{:?}", process.stderr.so_far());
@@ -48,7 +51,7 @@ async fn the_first_line_is_the_handshake_and_the_only_one() {
 #[tokio::test]
 async fn a_host_that_could_multiplex_is_told_no() {
     let node = Node::new();
-    let plugin = Launch::new(&node).env("PLUGIN_MULTIPLEX_GRPC", "true").connect().await;
+    let plugin = PluginCommand::new(node.root()).env("PLUGIN_MULTIPLEX_GRPC", "true").connect().await;
     assert_eq!(plugin.handshake.line.split('|').nth(6), Some("false"), "{}", plugin.handshake.line);
     node.finish(plugin).await;
 }
@@ -58,7 +61,8 @@ async fn the_socket_goes_where_the_host_wants_it() {
     let node = Node::new();
     let directory = node.root().join("sockets");
     std::fs::create_dir(&directory).must("a directory for sockets");
-    let plugin = Launch::new(&node).env("PLUGIN_UNIX_SOCKET_DIR", &directory.to_string_lossy()).connect().await;
+    let plugin =
+        PluginCommand::new(node.root()).env("PLUGIN_UNIX_SOCKET_DIR", &directory.to_string_lossy()).connect().await;
     assert!(plugin.handshake.socket.starts_with(&directory), "{}", plugin.handshake.line);
     node.finish(plugin).await;
 }
@@ -98,7 +102,7 @@ async fn a_lost_agent_is_no_reason_to_end() {
     // All connections break, as when the agent is killed; the next one probes, connects, and does not configure again.
     for _ in 0..3 {
         plugin.reattach().await;
-        plugin.told.fingerprint().await;
+        plugin.streams.fingerprint().await;
     }
     plugin.capabilities().await;
     node.finish(plugin).await;
@@ -107,14 +111,14 @@ async fn a_lost_agent_is_no_reason_to_end() {
 #[tokio::test]
 async fn a_broken_standard_error_does_no_harm() {
     let node = Node::new();
-    let mut plugin = Launch::new(&node).deaf().connect().await;
+    let mut plugin = PluginCommand::new(node.root()).broken_stderr().connect().await;
     let packed = plugin.encode_config(&node.config()).await;
     // A refused configuration and an unknown task give it something to say.
     let garbage = plugin.set_config(vec![0x91, 0x01], None).await;
     assert!(garbage.is_err());
     plugin.set_config(packed, Some(kit::plugin::nomad_config())).await.must("SetConfig");
     plugin.watch();
-    plugin.told.fingerprint().await;
+    plugin.streams.fingerprint().await;
     assert!(plugin.inspect("nobody").await.is_err());
     assert!(plugin.process.is_running());
     node.finish(plugin).await;
@@ -158,9 +162,9 @@ async fn launches_beside_a_live_instance_do_not_touch_it() {
     let node = Node::new();
     let live = node.launch().await;
     let before = std::fs::read_dir(node.state_dir()).map(Iterator::count).unwrap_or(0);
-    let asking = Launch::new(&node).connect().await;
+    let asking = PluginCommand::new(node.root()).connect().await;
     let schema = asking.encode_config(&node.config()).await;
-    let validating = Launch::new(&node).connect().await;
+    let validating = PluginCommand::new(node.root()).connect().await;
     for _ in 0..2 {
         validating.set_config(schema.clone(), None).await.must("SetConfig for validation");
     }
@@ -176,7 +180,7 @@ async fn launches_beside_a_live_instance_do_not_touch_it() {
 #[tokio::test]
 async fn validation_makes_nothing_on_disk() {
     let node = Node::new();
-    let mut plugin = Launch::new(&node).connect().await;
+    let mut plugin = PluginCommand::new(node.root()).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
     for _ in 0..2 {
         plugin.set_config(packed.clone(), None).await.must("SetConfig for validation");

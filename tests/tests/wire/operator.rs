@@ -15,7 +15,7 @@ use fixtures::{
 };
 use kit::{
     node::Node,
-    plugin::{COOKIE, Launch, Plugin},
+    plugin::{COOKIE, Plugin, PluginCommand},
     task::Task,
 };
 use serde_json::{Value as Json, json};
@@ -41,7 +41,7 @@ impl Said {
 }
 
 async fn run(node: &Node, args: &[&str]) -> Said {
-    let mut process = Launch::new(node).without(COOKIE.0).args(args).spawn();
+    let mut process = PluginCommand::new(node.root()).without(COOKIE.0).args(args).spawn();
     let (out, err) = (process.stdout.all(seconds(30)).await, process.stderr.all(seconds(30)).await);
     let code = process.ended(seconds(30)).await.code().must("an exit code");
     Said { code, out: out.join("\n"), err: err.join("\n") }
@@ -289,7 +289,7 @@ async fn a_pull_that_is_interrupted_leaves_nothing() {
     });
     let directory = node.data_dir().display().to_string();
     let args = ["image", "pull", &name, "--data-dir", &directory];
-    let mut process = Launch::new(&node).without(COOKIE.0).args(&args).spawn();
+    let mut process = PluginCommand::new(node.root()).without(COOKIE.0).args(&args).spawn();
     let asked = || images.requests().iter().any(|request| request.contains("/blobs/"));
     assert!(fixtures::wait::eventually(seconds(20), asked).await);
     process.signal(rustix::process::Signal::TERM);

@@ -1,4 +1,4 @@
-//! Networks of a task's own: docker's commonest job. Each test has an island, so that nothing of it touches the machine.
+//! Networks of a task's own: docker's commonest job. Each test has an netns, so that nothing of it touches the machine.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use fixtures::{
     busybox::Images,
     must::Must,
-    netns::{TestNetwork, cni_path, inside, network_of, talk},
+    netns::{TestNetwork, cni_path, exchange, in_namespace, namespace_of},
     wait::{all, eventually, patient, seconds},
 };
 use kit::{calls::recoverable, node::Node, plugin::Plugin, task::Task};
@@ -29,10 +29,10 @@ pub fn bridge(further: Json) -> Json {
     json!({ "network": network })
 }
 
-/// Ends the node; neither it nor the island may have anything left.
-pub async fn finish(island: TestNetwork, node: Node, plugin: Plugin) {
+/// Ends the node; neither it nor the netns may have anything left.
+pub async fn finish(netns: TestNetwork, node: Node, plugin: Plugin) {
     node.finish(plugin).await;
-    assert_eq!(island.left(), Vec::<String>::new());
+    assert_eq!(netns.leftovers(), Vec::<String>::new());
 }
 
 fn at(address: IpAddr, port: u16) -> SocketAddr {
@@ -50,8 +50,8 @@ async fn started(plugin: &Plugin, task: &Task) -> IpAddr {
 
 /// Answers datagrams in a task's network, until one says `end`.
 fn echo_datagrams(plugin: &Plugin, task: &Task, address: &'static str) -> thread::JoinHandle<()> {
-    let namespace = network_of(plugin.init_pid(task));
-    let socket = inside(&namespace, || UdpSocket::bind(address).must("a socket in the task's network"));
+    let namespace = namespace_of(plugin.init_pid(task));
+    let socket = in_namespace(&namespace, || UdpSocket::bind(address).must("a socket in the task's network"));
     thread::spawn(move || {
         let mut buffer = [0; 100];
         loop {
@@ -77,12 +77,12 @@ fn datagram(to: SocketAddr, words: &str) -> String {
 }
 
 async fn answers(address: SocketAddr) -> bool {
-    eventually(seconds(5), || talk(address, "").is_ok_and(|answer| answer == "hello\n")).await
+    eventually(seconds(5), || exchange(address, "").is_ok_and(|answer| answer == "hello\n")).await
 }
 
 #[tokio::test]
 async fn published_ports_lead_into_the_task_and_it_gets_out() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let images = Images::start().await;
@@ -96,39 +96,39 @@ async fn published_ports_lead_into_the_task_and_it_gets_out() {
     // From the node by its own address, from the machine outside, and from the task itself.
     let published = at(TestNetwork::NODE, 20080);
     assert!(answers(published).await);
-    assert_eq!(island.outside(|| talk(published, "")).must("an answer outside"), "hello\n");
+    assert_eq!(netns.outside(|| exchange(published, "")).must("an answer outside"), "hello\n");
     assert_eq!(plugin.sh(&task, "nc 192.0.2.1 20080 </dev/null").await, "hello");
     let loopback = |port| at(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     assert!(answers(loopback(20081)).await);
     // Not by any other address of the node, nor the task's own port there.
     for other in [loopback(20080), at(TestNetwork::NODE, 20081), at(TestNetwork::NODE, 8080)] {
-        assert!(talk(other, "").is_err(), "{other}");
+        assert!(exchange(other, "").is_err(), "{other}");
     }
     let udp = echo_datagrams(&plugin, &task, "0.0.0.0:8080");
-    assert_eq!(island.outside(|| datagram(published, "ping")), "ping");
+    assert_eq!(netns.outside(|| datagram(published, "ping")), "ping");
     datagram(published, "end");
     udp.join().ok().must("the echo's end");
 
     // Outside sees the node's address, because it knows no way to the task's.
-    let listener = island.outside(|| TcpListener::bind((TestNetwork::OUTSIDE, 7000)).must("a listener outside"));
+    let listener = netns.outside(|| TcpListener::bind((TestNetwork::OUTSIDE, 7000)).must("a listener outside"));
     let seen = thread::spawn(move || listener.accept().must("a connection from the task").1.ip());
     plugin.sh(&task, "nc 192.0.2.2 7000 </dev/null || true").await;
     assert_eq!(seen.join().ok().must("the listener"), TestNetwork::NODE);
 
     // Its loopback is its own.
-    assert!(talk(loopback(8080), "").is_err());
+    assert!(exchange(loopback(8080), "").is_err());
     assert_eq!(plugin.sh(&task, "nc 127.0.0.1 8080 </dev/null").await, "hello");
     plugin.end(&task).await;
-    assert!(talk(published, "").is_err(), "the port is free again");
-    finish(island, node, plugin).await;
+    assert!(exchange(published, "").is_err(), "the port is free again");
+    finish(netns, node, plugin).await;
 }
 
 #[tokio::test]
 async fn a_task_knows_who_and_where_it_is() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
-    let fingerprint = plugin.told.fingerprint().await;
+    let fingerprint = plugin.streams.fingerprint().await;
     let attribute = &fingerprint.attributes["driver.oci-rs.network.bridge"];
     assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(true)));
     let images = Images::start().await;
@@ -143,7 +143,7 @@ async fn a_task_knows_who_and_where_it_is() {
         .build(&mut plugin)
         .await;
     let answer = plugin.start(&task).await.must("StartTask").network_override.must("a network");
-    let event = plugin.told.event("the start", |event| event.message.starts_with("Started container")).await;
+    let event = plugin.streams.event("the start", |event| event.message.starts_with("Started container")).await;
     assert!(event.annotations.contains_key("network_ms"), "{event:?}");
     assert!(!answer.auto_advertise);
     let ports: Vec<_> = ["http", "same"].map(|label| answer.port_map.get(label).copied()).into();
@@ -169,12 +169,12 @@ async fn a_task_knows_who_and_where_it_is() {
     plugin.started(&again).await;
     assert_eq!(plugin.sh(&again, "grep -c edited /etc/resolv.conf || true").await, "0");
     plugin.end(&again).await;
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
 #[tokio::test]
 async fn addresses_of_the_jobs_choice_and_ipv6() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({"subnet_ipv6": "fd00:26:80::/64"}))).await;
     let images = Images::start().await;
@@ -197,19 +197,19 @@ async fn addresses_of_the_jobs_choice_and_ipv6() {
     let hosts = plugin.sh(&task, "cat /etc/hosts").await;
     assert!(hosts.contains("172.26.80.99\t") && hosts.contains("fd00:26:80::99\t"), "{hosts}");
 
-    let namespace = network_of(plugin.init_pid(&task));
-    let listener = inside(&namespace, || TcpListener::bind("[::]:8080").must("a listener in the task's network"));
+    let namespace = namespace_of(plugin.init_pid(&task));
+    let listener = in_namespace(&namespace, || TcpListener::bind("[::]:8080").must("a listener in the task's network"));
     let server = thread::spawn(move || {
         for stream in listener.incoming().take(2) {
             std::io::Write::write_all(&mut stream.must("a connection"), b"six").must("an answer");
         }
     });
     let published = at(TestNetwork::NODE_V6, 20080);
-    assert_eq!(talk(published, "").must("an answer on the node"), "six");
-    assert_eq!(island.outside(|| talk(published, "")).must("an answer outside"), "six");
+    assert_eq!(exchange(published, "").must("an answer on the node"), "six");
+    assert_eq!(netns.outside(|| exchange(published, "")).must("an answer outside"), "six");
     server.join().ok().must("the server's end");
     let udp = echo_datagrams(&plugin, &task, "[::]:8080");
-    assert_eq!(island.outside(|| datagram(published, "ping")), "ping");
+    assert_eq!(netns.outside(|| datagram(published, "ping")), "ping");
     datagram(published, "end");
     udp.join().ok().must("the echo's end");
 
@@ -221,12 +221,12 @@ async fn addresses_of_the_jobs_choice_and_ipv6() {
     plugin.end(&task).await;
     plugin.started(&second).await;
     plugin.end(&second).await;
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
 #[tokio::test]
 async fn tasks_at_once_have_addresses_of_their_own_until_there_are_none() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     // Six addresses, one of which is the bridge's.
     let mut plugin = node.launch_with(bridge(json!({"subnet": "10.77.0.0/29"}))).await;
@@ -260,12 +260,12 @@ async fn tasks_at_once_have_addresses_of_their_own_until_there_are_none() {
     plugin.end(first).await;
     plugin.started(&late).await;
     all(tasks[1..].iter().chain([&late]).map(|task| plugin.end(task))).await;
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
 #[tokio::test]
 async fn a_network_outlives_the_plugin() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let images = Images::start().await;
@@ -281,7 +281,7 @@ async fn a_network_outlives_the_plugin() {
     assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").network_override, told);
     assert!(answers(at(TestNetwork::NODE, 20080)).await);
     plugin.end(&task).await;
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
 /// Networks of the operator's: a plain bridge without anything else, and one whose ports can be published.
@@ -295,7 +295,7 @@ const DMZ: &str = r#"{"cniVersion": "1.0.0", "name": "dmz", "plugins": [{"type":
 
 #[tokio::test]
 async fn networks_of_the_operators() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let directory = node.root().join("cni");
     fs::create_dir(&directory).must("a directory");
@@ -319,7 +319,7 @@ async fn networks_of_the_operators() {
     let task = task.build(&mut plugin).await;
     plugin.started(&task).await;
     assert!(answers(at(TestNetwork::NODE, 20080)).await);
-    assert_eq!(island.outside(|| talk(at(TestNetwork::NODE, 20080), "")).must("an answer outside"), "hello\n");
+    assert_eq!(netns.outside(|| exchange(at(TestNetwork::NODE, 20080), "")).must("an answer outside"), "hello\n");
     assert!(plugin.sh(&task, "ip link show eth0").await.contains("02:42:ac:11:00:63"));
     plugin.end(&task).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask once more");
@@ -334,23 +334,23 @@ async fn networks_of_the_operators() {
         assert!(status.message().contains(expected) && !recoverable(&status), "{status}");
     }
     assert!(node.traces().files.is_empty(), "{}", node.traces());
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
-/// How many tasks start at once; `OCI_RS_NETWORKS=200` for a real crowd.
-fn crowd() -> u16 {
+/// How many tasks start at once; `OCI_RS_NETWORKS=200` for a scale test.
+fn parallel_tasks() -> u16 {
     std::env::var("OCI_RS_NETWORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)
 }
 
 #[tokio::test]
 async fn a_crowd_starts_and_ends_at_once() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let images = Images::start().await;
     let image = images.busybox();
     let mut tasks = Vec::new();
-    for number in 0..crowd() {
+    for number in 0..parallel_tasks() {
         let task = node.task(&image).sh(SERVER).port("http", "192.0.2.1", 20_000 + number, 8080);
         tasks.push(task.build(&mut plugin).await);
     }
@@ -362,7 +362,7 @@ async fn a_crowd_starts_and_ends_at_once() {
     }))
     .await;
     assert_eq!(addresses.borrow().len(), tasks.len());
-    for number in 0..crowd() {
+    for number in 0..parallel_tasks() {
         assert!(answers(at(TestNetwork::NODE, 20_000 + number)).await, "port {}", 20_000 + number);
     }
     let up = begun.elapsed();
@@ -371,7 +371,7 @@ async fn a_crowd_starts_and_ends_at_once() {
     {
         eprintln!("{} tasks: all answer after {up:?}, gone after {:?}", tasks.len(), begun.elapsed());
     }
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
 /// StartTask without the kit's limit, which a crowd exceeds.

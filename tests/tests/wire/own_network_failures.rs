@@ -13,7 +13,7 @@ use fixtures::{
     netns::{TestNetwork, cni_path},
     wait::{eventually, seconds},
 };
-use kit::{calls::recoverable, node::Node, plugin::Launch};
+use kit::{calls::recoverable, node::Node, plugin::PluginCommand};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 
@@ -21,26 +21,26 @@ use super::own_network::{IDLE, bridge, finish};
 
 #[tokio::test]
 async fn what_a_killed_start_left_is_swept() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
-    let launch = Launch::new(&node).env("OCI_RS_FAILPOINT", "start-before-plan");
+    let launch = PluginCommand::new(node.root()).env("OCI_RS_FAILPOINT", "start-before-plan");
     let mut plugin = node.launch_as(launch, bridge(json!({}))).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).port("http", "192.0.2.1", 20080, 80).build(&mut plugin).await;
     plugin.start(&task).await.err().must("no answer");
-    assert!(!island.left().is_empty(), "the network was made");
+    assert!(!netns.leftovers().is_empty(), "the network was made");
     plugin.process.kill().await;
     let plugin = node.launch_with(bridge(json!({}))).await;
-    assert!(eventually(seconds(20), || island.left().is_empty() && node.traces().files.is_empty()).await);
-    finish(island, node, plugin).await;
+    assert!(eventually(seconds(20), || netns.leftovers().is_empty() && node.traces().files.is_empty()).await);
+    finish(netns, node, plugin).await;
 }
 
 #[tokio::test]
 async fn without_plugins_other_networks_work() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({"cni_path": node.root()}))).await;
-    let fingerprint = plugin.told.fingerprint().await;
+    let fingerprint = plugin.streams.fingerprint().await;
     let attribute = &fingerprint.attributes["driver.oci-rs.network.bridge"];
     assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(false)));
     let images = Images::start().await;
@@ -57,12 +57,12 @@ async fn without_plugins_other_networks_work() {
         assert_eq!(plugin.start(&task).await.must("StartTask").network_override, None);
         plugin.end(&task).await;
     }
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
 #[tokio::test]
 async fn a_failing_plugin_leaves_nothing() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     // The real plugins, but for one that always fails, in front of them.
     let directory = node.root().join("bin");
@@ -80,8 +80,8 @@ async fn a_failing_plugin_leaves_nothing() {
     assert!(status.message().contains("network oci-rs: firewall failed (ADD): no luck today"), "{status}");
     assert!(recoverable(&status), "{status}");
     assert!(node.traces().files.is_empty(), "{}", node.traces());
-    assert_eq!(island.left(), Vec::<String>::new());
-    finish(island, node, plugin).await;
+    assert_eq!(netns.leftovers(), Vec::<String>::new());
+    finish(netns, node, plugin).await;
 }
 
 /// The real bridge plugin behind a gate: whoever opens it lets one call go on. In front of the others in this `cni_path`.
@@ -120,7 +120,7 @@ fn program(path: &Path, script: &str) {
 
 #[tokio::test]
 async fn a_plugin_that_outlives_the_driver_is_waited_for() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);
     let slow = bridge(json!({"cni_path": gated.path}));
@@ -138,16 +138,16 @@ async fn a_plugin_that_outlives_the_driver_is_waited_for() {
     assert!(!swept, "the record of the network stays until it can be taken down");
     gated.open();
     assert!(eventually(seconds(20), || node.traces().files.is_empty()).await, "{}", node.traces());
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }
 
 #[tokio::test]
 async fn a_stop_while_the_network_is_made_ends_the_start() {
-    let island = TestNetwork::enter();
+    let netns = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);
     let trace = node.root().join("trace");
-    let launch = Launch::new(&node).env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
+    let launch = PluginCommand::new(node.root()).env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
     let mut plugin = node.launch_as(launch, bridge(json!({"cni_path": gated.path}))).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
@@ -166,5 +166,5 @@ async fn a_stop_while_the_network_is_made_ends_the_start() {
     assert!(status.message().contains("stopped while it was starting"), "{status}");
     assert!(node.traces().files.is_empty(), "{}", node.traces());
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    finish(island, node, plugin).await;
+    finish(netns, node, plugin).await;
 }

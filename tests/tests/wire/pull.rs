@@ -12,7 +12,7 @@ use fixtures::{
 use kit::{
     calls::recoverable,
     node::Node,
-    plugin::{Launch, Plugin},
+    plugin::{Plugin, PluginCommand},
 };
 use proto::driver::DriverTaskEvent;
 use serde_json::json;
@@ -50,7 +50,7 @@ async fn the_resolved_digest_is_told() {
     plugin.started(&task).await;
     for what in ["Downloaded image", "Started container"] {
         let ours = |event: &DriverTaskEvent| event.task_id == task.id() && event.message.starts_with(what);
-        let event = plugin.told.event(what, ours).await;
+        let event = plugin.streams.event(what, ours).await;
         assert_eq!(event.annotations.get("digest").map(String::as_str), Some(&*digest), "{event:?}");
     }
     let inspected = plugin.inspect(task.id()).await.must("InspectTask");
@@ -66,7 +66,7 @@ async fn the_environments_proxy_is_used_for_all_but_loopback() {
     let images = Images::start().await;
     // The kit's registry answers as a proxy would, whatever host is meant.
     let proxy = format!("http://{}", images.host());
-    let launch = Launch::new(&node).env("HTTP_PROXY", &proxy).env("http_proxy", &proxy);
+    let launch = PluginCommand::new(node.root()).env("HTTP_PROXY", &proxy).env("http_proxy", &proxy);
     let options = json!({"registry": {"registry.example:5000": {"plain_http": true}}});
     let mut plugin = node.launch_as(launch, options).await;
     let name = images.busybox().replace(images.host(), "registry.example:5000");

@@ -14,7 +14,7 @@ use fixtures::{
     registry::{Action, Fault},
     wait::{eventually, patient, seconds},
 };
-use kit::{calls::recoverable, node::Node, plugin::Launch};
+use kit::{calls::recoverable, node::Node, plugin::PluginCommand};
 use serde_json::json;
 
 const IDLE: &str = "while :; do sleep 1000; done";
@@ -76,7 +76,7 @@ async fn a_start_that_was_given_up_is_answered_when_nothing_is_left() {
     let node = Node::new();
     let images = Images::start().await;
     let trace = node.root().join("trace");
-    let launch = Launch::new(&node)
+    let launch = PluginCommand::new(node.root())
         .env("OCI_RS_FAILPOINT", "owner-before-remove:1")
         .env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
     let mut plugin = node.launch_as(launch, json!({"rootfs": "copy"})).await;
@@ -162,7 +162,7 @@ async fn destroy_does_not_need_the_allocation() {
     let task = node.task(&images.busybox()).sh("exit 3").build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 3);
-    assert_eq!(task.alloc.take_away(), Vec::<String>::new(), "nothing holds the allocation after the task's end");
+    assert_eq!(task.alloc.release(), Vec::<String>::new(), "nothing holds the allocation after the task's end");
     fs::remove_dir_all(&task.alloc.dir).must("remove the allocation");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;

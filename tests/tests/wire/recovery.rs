@@ -11,7 +11,7 @@ use fixtures::{
 use kit::{
     calls::Exit,
     node::Node,
-    plugin::{Launch, binary, nomad_config},
+    plugin::{PluginCommand, binary, nomad_config},
     task::Task,
 };
 use proto::driver::{TaskHandle, TaskState};
@@ -325,7 +325,7 @@ async fn a_terminal_needs_its_monitor_or_a_plugin() {
 
     let plugin = node.launch().await;
     plugin.recover(&handle).await.must("RecoverTask of a task that was hung up");
-    plugin.told.event("the hang-up", |event| event.message.contains("terminal was hung up")).await;
+    plugin.streams.event("the hang-up", |event| event.message.contains("terminal was hung up")).await;
     tell(&task);
     let exit = plugin.wait(task.id()).await;
     assert!(exit.code == 43 || exit.err.contains("lost"), "{exit:?}");
@@ -359,11 +359,11 @@ async fn tasks_do_not_need_the_plugins_file() {
     let node = Node::new();
     let copy = node.root().join("oci-rs");
     crate::upgrade::install(&binary(), &copy);
-    let mut plugin = Launch::new(&node).binary(&copy).connect().await;
+    let mut plugin = PluginCommand::new(node.root()).binary(&copy).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
     plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
     plugin.watch();
-    plugin.told.fingerprint().await;
+    plugin.streams.fingerprint().await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(&until_told(33)).build(&mut plugin).await;
     let handle = plugin.started(&task).await;

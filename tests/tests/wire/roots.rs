@@ -60,7 +60,7 @@ fn hiding(images: &Images) -> String {
 }
 
 async fn root_kind(plugin: &Plugin) -> (String, bool) {
-    let told = plugin.told.fingerprint().await;
+    let told = plugin.streams.fingerprint().await;
     let attribute = told.attributes.get("driver.oci-rs.rootfs").and_then(|attribute| attribute.value.clone());
     let Some(Value::StringVal(kind)) = attribute else { panic!("{attribute:?}") };
     (kind, told.health == i32::from(HealthState::Healthy))
@@ -74,9 +74,9 @@ async fn runs(node: &Node, plugin: &mut Plugin, image: &str, data_dir: &Path) ->
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let started =
-        plugin.told.event("the start", |event| event.task_id == task.id() && event.message.starts_with("Started"));
+        plugin.streams.event("the start", |event| event.task_id == task.id() && event.message.starts_with("Started"));
     started.await;
-    let told = plugin.told.events().into_iter().filter(|event| event.task_id == task.id());
+    let told = plugin.streams.events().into_iter().filter(|event| event.task_id == task.id());
     let events = told.map(|event| event.message).filter(|message| message.starts_with("Copying")).collect();
     let left = fs::read_dir(data_dir.join("containers")).must("the writable layers").count();
     assert_eq!(left, 0, "the copy is left");

@@ -107,11 +107,11 @@ async fn the_pull_is_told_as_events() {
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh("exit 0").build(&mut plugin).await;
     plugin.started(&task).await;
-    let event = plugin.told.event("an event of the pull", |event| event.alloc_id == task.alloc.id).await;
+    let event = plugin.streams.event("an event of the pull", |event| event.alloc_id == task.alloc.id).await;
     assert_eq!((event.task_name.as_str(), event.task_id.as_str()), ("main", task.id()));
     assert!(event.message.to_lowercase().contains("image"), "{event:?}");
     event.timestamp.must("a timestamp");
-    let started = plugin.told.event("the start", |event| event.message.starts_with("Started container")).await;
+    let started = plugin.streams.event("the start", |event| event.message.starts_with("Started container")).await;
     assert!(started.annotations["digest"].starts_with("sha256:"), "{started:?}");
     for phase in ["pull_ms", "plan_ms", "start_ms"] {
         started.annotations[phase].parse::<u64>().must("milliseconds");
@@ -119,6 +119,6 @@ async fn the_pull_is_told_as_events() {
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     // Only the last ten events of a task are kept, so an ordinary start says little.
-    assert!(plugin.told.events().len() <= 4, "{:?}", plugin.told.events());
+    assert!(plugin.streams.events().len() <= 4, "{:?}", plugin.streams.events());
     node.finish(plugin).await;
 }

@@ -84,13 +84,13 @@ impl Scene {
         fs::write(self.task.dir().join("local").join(name), "").must("tell the task");
     }
 
-    async fn told(&self, name: &str) {
+    async fn wait_for_file(&self, name: &str) {
         let path = self.task.dir().join("local").join(name);
         assert!(eventually(seconds(20), || path.exists()).await, "the task is blocked: no {name}");
     }
 
     async fn lost(&self, plugin: &Plugin) -> usize {
-        let event = plugin.told.event("what was lost", |event| {
+        let event = plugin.streams.event("what was lost", |event| {
             event.task_id == self.task.id() && event.annotations.contains_key("lost_bytes")
         });
         let event = event.await;
@@ -121,7 +121,7 @@ async fn the_task_goes_on_and_the_next_reader_gets_the_rest() {
         first.contains("start").await;
         first.kill();
         scene.tell("go");
-        scene.told("written").await;
+        scene.wait_for_file("written").await;
         let mut second = scene.reader(&node, "second");
         let lost = scene.lost(&plugin).await;
         scene.tell("end");
@@ -151,7 +151,7 @@ async fn a_short_absence_loses_nothing() {
     first.contains("start\n").await;
     first.kill();
     scene.tell("go");
-    scene.told("written").await;
+    scene.wait_for_file("written").await;
     // Long enough for the plugin to look and to look again.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut second = scene.reader(&node, "second");
@@ -161,7 +161,7 @@ async fn a_short_absence_loses_nothing() {
     plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
     let expected: String = (1..=1000).map(|n| format!("{n}\n")).collect::<String>() + "last\n";
     assert_eq!(String::from_utf8_lossy(&second.all().await), expected);
-    let events = plugin.told.events();
+    let events = plugin.streams.events();
     assert!(!events.iter().any(|event| event.message.contains("lost")), "{events:?}");
     node.finish(plugin).await;
 }
@@ -218,7 +218,7 @@ async fn a_new_plugin_finds_a_fifo_that_nobody_reads() {
     let script = format!("{WAIT}; head -c 500000 /dev/zero; touch /local/one; wait_for go; head -c 700000 /dev/zero");
     let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
     let handle = plugin.started(&scene.task).await;
-    scene.told("one").await;
+    scene.wait_for_file("one").await;
     plugin.process.kill().await;
     scene.tell("go");
     let plugin = node.launch().await;
@@ -244,7 +244,7 @@ async fn without_plugin_and_reader_the_task_goes_on_and_losses_are_counted() {
         plugin.process.kill().await;
         first.kill();
         scene.tell("go");
-        scene.told("written").await;
+        scene.wait_for_file("written").await;
         let mut second = scene.reader(&node, "second");
         plugin = node.launch().await;
         plugin.recover(&handle).await.must("RecoverTask");
@@ -272,7 +272,7 @@ async fn losses_of_a_task_that_ended_alone_are_told() {
     let init = plugin.init_pid(&scene.task);
     plugin.process.kill().await;
     scene.tell("go");
-    scene.told("written").await;
+    scene.wait_for_file("written").await;
     assert!(eventually(seconds(20), || !Path::new(&format!("/proc/{init}")).exists()).await, "it has not ended");
     let plugin = node.launch().await;
     plugin.recover(&handle).await.must("RecoverTask");
@@ -300,7 +300,7 @@ async fn a_task_outlives_all_that_stands_around_it() {
     plugin.kill_monitor(&scene.task);
     first.kill();
     scene.tell("go");
-    scene.told("written").await;
+    scene.wait_for_file("written").await;
     let mut second = scene.reader(&node, "second");
     let plugin = node.launch().await;
     plugin.recover(&handle).await.must("RecoverTask");

@@ -13,7 +13,7 @@ use fixtures::{
 };
 use kit::{
     node::Node,
-    plugin::{Launch, binary},
+    plugin::{PluginCommand, binary},
 };
 use proto::driver::{TaskHandle, TaskState};
 use serde_json::json;
@@ -125,7 +125,7 @@ async fn tasks_of_an_older_build_are_taken_over() {
     let installed = node.root().join("oci-rs");
     let previous = std::env::var_os("OCI_RS_PREVIOUS_BIN").map_or_else(binary, PathBuf::from);
     install(&previous, &installed);
-    let mut plugin = node.launch_as(Launch::new(&node).binary(&installed), json!({})).await;
+    let mut plugin = node.launch_as(PluginCommand::new(node.root()).binary(&installed), json!({})).await;
     let images = Images::start().await;
     let script = "trap 'exit 35' TERM; echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 36";
     let mut tasks = Vec::new();
@@ -144,7 +144,7 @@ async fn tasks_of_an_older_build_are_taken_over() {
     fs::write(ended.dir().join("local/go"), "").must("tell the task to end");
     let gone = || ended.groups.members().is_empty();
     assert!(eventually(seconds(10), gone).await, "it runs on: {:?}", ended.groups.members());
-    let plugin = node.launch_as(Launch::new(&node).binary(&installed), json!({})).await;
+    let plugin = node.launch_as(PluginCommand::new(node.root()).binary(&installed), json!({})).await;
     plugin.recover(&ended_handle).await.must("RecoverTask of a task that has ended");
     assert_eq!(plugin.wait(ended.id()).await.code, 36);
     plugin.destroy(ended.id(), true).await.must("DestroyTask");

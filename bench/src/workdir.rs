@@ -21,11 +21,11 @@ const SIZE: u64 = 6 << 30;
 
 /// The directory of a run.
 #[derive(Debug)]
-pub struct Arena {
+pub struct WorkDirectory {
     directory: TempDir,
 }
 
-impl Drop for Arena {
+impl Drop for WorkDirectory {
     fn drop(&mut self) {
         // Peers leave mounts behind: dockerd its network namespace, podman its store.
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -45,12 +45,12 @@ pub struct Fresh {
     memory: PathBuf,
 }
 
-impl Arena {
+impl WorkDirectory {
     /// A new directory.
     pub fn new() -> Self {
-        let arena = Self { directory: TempDir::with_prefix("oci-rs-bench-").must("a directory for the run") };
-        tool("mount", &["-t", "tmpfs", "-o", "mode=0700", "bench", &text(&arena.directory(MEMORY))]);
-        arena
+        let workdir = Self { directory: TempDir::with_prefix("oci-rs-bench-").must("a directory for the run") };
+        tool("mount", &["-t", "tmpfs", "-o", "mode=0700", "bench", &text(&workdir.directory(MEMORY))]);
+        workdir
     }
 
     /// A directory of this run in memory.

@@ -14,10 +14,10 @@ use fixtures::must::Must;
 use kit::task::Task;
 
 use crate::{
-    arena::Arena,
     images,
-    ours::{Lineup, Ours},
+    ours::{Contenders, Ours},
     report::{median, milliseconds, note, range, say},
+    workdir::WorkDirectory,
 };
 
 const IDLE: [&str; 2] = ["sleep", "100000"];
@@ -38,10 +38,10 @@ const WATCH: Duration = Duration::from_secs(10);
 const TICKS: f64 = 100.0;
 
 /// Measures both tables, for ours alone: nobody else is asked for so many.
-pub async fn measure(arena: &Arena, lineup: &Lineup) {
-    let data = arena.fresh("crowd");
+pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
+    let data = workdir.fresh("scale");
     let Some((_registry, image)) = images::small() else { return };
-    for mut ours in lineup.launch(&data).await {
+    for mut ours in contenders.launch(&data).await {
         note(&format!("{MANY} tasks of {}", ours.name));
         let (mut tasks, mut watched) = (Vec::new(), Vec::new());
         let mut steps: Vec<Step> = (0..MANY / STEP).map(|_| Step::default()).collect();
