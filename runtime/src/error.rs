@@ -1,30 +1,19 @@
-//! What can go wrong, in words for the person who reads the task's events.
+//! The errors of the runtime. Their texts are for the reader of the task's events.
 
-use std::{io, path::PathBuf};
-
+use host::{IoError, record::RecordError};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::ContainerId;
 
-/// Why the runtime could not do what it was asked, apart from starting a container.
+/// Why an operation of the runtime failed, other than starting a container.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The operating system refused something.
-    #[error("{action}: {source}")]
-    Io {
-        /// What was tried.
-        action: String,
-        /// The refusal.
-        source: io::Error,
-    },
-    /// A record of ours cannot be read.
-    #[error("{path}: not a record of this version: {problem}")]
-    Record {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    /// The operating system refused an action.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A record cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// There is no such container, or it has ended.
     #[error("container {0} is not running")]
     NotRunning(ContainerId),
@@ -33,24 +22,25 @@ pub enum RuntimeError {
     StillAlive(ContainerId, u64),
 }
 
-/// Adds what was tried to an error of the operating system.
+/// Adds the attempted action to an error of the operating system.
 pub(crate) trait Context<T> {
+    /// `action` is computed only for an error.
     fn context(self, action: impl FnOnce() -> String) -> Result<T, RuntimeError>;
 }
 
-impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+impl<T, R: host::Context<T>> Context<T> for R {
     fn context(self, action: impl FnOnce() -> String) -> Result<T, RuntimeError> {
-        self.map_err(|source| RuntimeError::Io { action: action(), source: source.into() })
+        Ok(host::Context::context(self, action)?)
     }
 }
 
-/// Why a container could not be started; nothing of it is left.
+/// Why a container could not be started. Everything that was made for it has been removed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct StartError {
-    /// The kind, for callers that decide by it.
+    /// The kind, for decisions.
     pub kind: StartErrorKind,
-    /// The reason in words.
+    /// The reason as text.
     pub message: String,
 }
 
@@ -64,13 +54,13 @@ pub enum StartErrorKind {
     CommandNotExecutable,
     /// The user or a group is not in the image.
     UnknownUser,
-    /// The source of a mount or device is missing or cannot be used.
+    /// The source of a mount, or a device, is missing or cannot be used.
     MountSource,
-    /// The plan cannot be carried out as it stands.
+    /// The plan is wrong.
     Invalid,
-    /// A container of this name exists.
+    /// There is a container of this name already.
     Exists,
-    /// Everything else.
+    /// Any other error.
     Internal,
 }
 
@@ -100,10 +90,10 @@ pub enum ExecError {
     /// There is no such container, or it has ended.
     #[error("container {0} is not running")]
     NotRunning(ContainerId),
-    /// The request itself is wrong.
+    /// The request is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// Everything else.
+    /// Any other error.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }

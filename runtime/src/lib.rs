@@ -3,28 +3,27 @@
 //! Knows no Nomad and no images. What decides is pure (`plan` → `spec`); what acts is thin. Nothing here may run in a
 //! threaded process except [`Runtime`], which only executes our own binary in its roles `monitor` and `exec`.
 
-mod apparmor;
+mod capability;
 pub mod cgroup;
-mod claim;
-mod end;
+mod command;
 mod engine;
 mod error;
 mod exec;
+mod exit_status;
 mod launcher;
-mod listen;
 pub mod logs;
 mod monitor;
 mod names;
 mod packets;
 pub mod plan;
-mod prelink;
 mod process;
+mod report_pipe;
 mod rootfs;
 mod runtime;
 mod spec;
 mod state;
 mod sys;
-mod terminal;
+mod terminal_hold;
 mod user;
 
 pub use cgroup::{
@@ -36,6 +35,6 @@ pub use monitor::monitor_main;
 pub use process::ProcessRef;
 pub use runtime::{Running, Runtime, StatsReader, Status, containers, layer_image_problem};
 pub use state::ExitRecord;
-pub use terminal::TerminalHold;
+pub use terminal_hold::TerminalHold;
 
 pub use exec::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, ToolsImage, exec_main};

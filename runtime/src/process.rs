@@ -17,7 +17,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{end::End, sys};
+use crate::{exit_status::ExitStatus, sys};
 
 /// A process, held by a pidfd.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl ProcessRef {
 
     /// The process of a record, if it still runs.
     pub(crate) fn find(record: &ProcessRecord) -> io::Result<Option<Self>> {
-        if record.boot_id != boot_id()? {
+        if record.boot_id != host::boot::id()? {
             return Ok(None);
         }
         match Self::open(record.pid) {
@@ -71,7 +71,7 @@ impl ProcessRef {
 
     /// What to write down to find the process again.
     pub(crate) fn record(&self) -> io::Result<ProcessRecord> {
-        Ok(ProcessRecord { pid: self.pid, start_time: self.start_time, boot_id: boot_id()? })
+        Ok(ProcessRecord { pid: self.pid, start_time: self.start_time, boot_id: host::boot::id()? })
     }
 
     /// Whether the process has ended.
@@ -101,12 +101,12 @@ impl ProcessRef {
 
     /// How the process ended, which the kernel tells others than its parent too: by `/proc` as long as nobody has reaped it, and
     /// afterwards, since Linux 6.15, by a pidfd that was open before. `None` when it has not ended, or when nobody can tell.
-    pub(crate) fn end(&self) -> io::Result<Option<End>> {
+    pub(crate) fn end(&self) -> io::Result<Option<ExitStatus>> {
         if !self.ended() {
             return Ok(None);
         }
         if let Some(status) = self.zombie_status()? {
-            return Ok(Some(End::of_status(status)));
+            return Ok(Some(ExitStatus::of_wait_status(status)));
         }
         let status = match sys::reaped_status(self.pidfd.as_fd()) {
             // An older kernel, or a process that was gone before we looked, see `gone`.
@@ -118,7 +118,7 @@ impl ProcessRef {
                 sys::reaped_status(self.pidfd.as_fd())?
             }
         };
-        Ok(status.map(End::of_status))
+        Ok(status.map(ExitStatus::of_wait_status))
     }
 
     /// The wait status of a process that has ended and that nobody has reaped.
@@ -158,11 +158,6 @@ pub(crate) fn signal_from(signal: i32) -> io::Result<Signal> {
     Signal::from_named_raw(signal)
         .or_else(|| sys::realtime_signal(signal))
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{signal} is not a signal")))
-}
-
-/// Identifies this boot of the machine.
-pub(crate) fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// How long a parent may be at reaping its child.
@@ -226,7 +221,7 @@ mod tests {
     /// By `/proc` before it is reaped, by the kernel's memory of it afterwards.
     #[test]
     fn the_end_of_a_process_is_told_before_and_after_it_is_reaped() {
-        for (script, expected) in [("exit 37", End::exited(37)), ("kill -TERM $$", End::killed(15))] {
+        for (script, expected) in [("exit 37", ExitStatus::exited(37)), ("kill -TERM $$", ExitStatus::killed(15))] {
             let mut child = std::process::Command::new("sh").args(["-c", script]).spawn().expect("a child");
             let process = ProcessRef::open(child.id() as i32).expect("the child");
             assert!(process.wait_for(Some(Duration::from_secs(10))).expect("a poll"));

@@ -18,21 +18,24 @@ use std::{
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
-    Stats,
-    cgroup::{self, Groups, LimitHits, stats::Counters},
-    claim::Claim,
+    cgroup::{
+        self, Groups, LimitHits,
+        stats::{Counters, Stats},
+    },
     error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
-    listen,
     logs::{DroppedBytes, OutputStream},
     monitor::Outcome,
     names::{self, Names},
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
+    report_pipe::read_report,
     rootfs::{EmptyMounts, MountedImages, image_problem, overlay_problem},
-    state::{self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, LOG_WATCHER, MONITOR, PLAN, TaskDir},
-    terminal::TerminalHold,
+    state::{
+        self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, LOG_WATCHER, MONITOR, PLAN, TaskDir, TaskLock,
+    },
+    terminal_hold::TerminalHold,
 };
 
 /// Containers of one state directory. Cheap to clone, safe to share between threads.
@@ -196,20 +199,20 @@ impl Runtime {
     /// the container is left.
     pub fn start(&self, plan: &ContainerPlan) -> Result<Running, StartError> {
         let task = self.task(&plan.id);
-        let claim = Claim::make(&task).map_err(|error| match error.kind() {
+        let lock = TaskLock::create(&task).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 StartError::new(StartErrorKind::Exists, format!("container {} exists already", plan.id))
             }
             _ => StartError::internal(format!("making {}: {error}", task.path().display())),
         })?;
-        let started = self.launch(&task, plan, &claim).and_then(|running| {
+        let started = self.launch(&task, plan, &lock).and_then(|running| {
             failpoint::at("start-before-unmark");
             // The caller is about to give out a handle: from here on a restart of the plugin finds a task.
-            claim.unmark(&task).context(|| format!("taking over {}", task.path().display()))?;
+            lock.unmark(&task).context(|| format!("taking over {}", task.path().display()))?;
             Ok(running)
         });
         if let Err(error) = started {
-            return Err(match self.remove(&plan.id, &task, claim) {
+            return Err(match self.remove(&plan.id, &task, lock) {
                 Ok(()) => error,
                 Err(left) => {
                     StartError { message: format!("{}; cleaning up failed too: {left}", error.message), ..error }
@@ -219,7 +222,7 @@ impl Runtime {
         started
     }
 
-    fn launch(&self, task: &TaskDir, plan: &ContainerPlan, claim: &Claim) -> Result<Running, StartError> {
+    fn launch(&self, task: &TaskDir, plan: &ContainerPlan, lock: &TaskLock) -> Result<Running, StartError> {
         // Beside everything up to the engine, which would wait for it otherwise.
         cgroup::warm_up();
         failpoint::at("start-before-plan");
@@ -229,10 +232,10 @@ impl Runtime {
             .create(true)
             .append(true)
             .mode(0o600)
-            .open(task.file("monitor.log"))
+            .open(task.monitor_log())
             .context(|| "opening the monitor's log".to_owned())?;
         // Should we be killed, whoever removes the directory waits until the monitor has recorded itself, and so finds it.
-        let stdio = [claim.as_fd(), writer.as_fd(), log.as_fd()];
+        let stdio = [lock.as_fd(), writer.as_fd(), log.as_fd()];
         let args = self.monitor_args(plan)?;
         failpoint::at("start-before-monitor");
         let monitor =
@@ -298,7 +301,7 @@ impl Runtime {
         let end = running.init.end().context(|| format!("asking how {id} ended"))?;
         let (Some(end), Some(container)) = (end, task.read::<ContainerRecord>(CONTAINER)?) else { return Ok(None) };
         let groups = task.read::<Groups>(CGROUP)?.filter(|_| container.hits.is_some());
-        let exit = end.record(groups.as_ref(), container.hits.unwrap_or_default(), running.started_at);
+        let exit = ExitRecord::of(end, groups.as_ref(), container.hits.unwrap_or_default(), running.started_at);
         if let Err(error) = task.commit(EXIT, &exit) {
             tracing::warn!(container = %id, %error, "the end is known to this process alone");
         }
@@ -390,12 +393,12 @@ struct Placed {
 
 /// Waits for the monitor's one message. Its forks hold the pipe too, and may outlive it when it was killed.
 fn await_outcome(task: &TaskDir, pipe: &mut File, monitor: &ProcessRef) -> Result<(), StartError> {
-    let text = listen::until_end(pipe, monitor).context(|| "listening to the monitor".to_owned())?;
+    let text = read_report(pipe, monitor).context(|| "listening to the monitor".to_owned())?;
     match serde_json::from_slice(&text) {
         Ok(Outcome::Started) => Ok(()),
         Ok(Outcome::Failed(error)) => Err(error),
         Err(_) => {
-            let log = fs::read_to_string(task.file("monitor.log")).unwrap_or_default();
+            let log = fs::read_to_string(task.monitor_log()).unwrap_or_default();
             Err(StartError::internal(format!("the container's monitor died: {}", log.trim())))
         }
     }

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{StartError, StartErrorKind};
+
 /// An image's user and group files are not larger than this.
 pub(crate) const MAX_USER_FILE: u64 = 4 << 20;
 
@@ -27,6 +29,12 @@ pub(crate) enum UserError {
     UnknownGroup(String),
     #[error("user or group id {0:?} is out of range: ids go from 0 to 2147483647")]
     OutOfRange(String),
+}
+
+impl From<UserError> for StartError {
+    fn from(error: UserError) -> Self {
+        Self::new(StartErrorKind::UnknownUser, error.to_string())
+    }
 }
 
 struct User<'a> {

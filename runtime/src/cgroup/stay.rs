@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use host::IoError;
+
 use super::{DeviceRule, Groups, Mode, devices, hierarchy, join};
 use crate::{
     error::{Context, RuntimeError},
@@ -71,7 +73,7 @@ impl Stay {
         let mut late = Vec::new();
         for (controller, file, value) in settings(limits, groups.count_swap(), rules) {
             let at = groups.members.iter().position(|group| group.holds(controller));
-            let path = at.map(|at| directories[at].join(file)).ok_or_else(|| RuntimeError::Io {
+            let path = at.map(|at| directories[at].join(file)).ok_or_else(|| IoError {
                 action: format!("limiting {controller}"),
                 source: io::Error::other("no control group hierarchy of that name is mounted"),
             })?;

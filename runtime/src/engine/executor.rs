@@ -1,4 +1,4 @@
-//! Our part of libcontainer's last step.
+//! The executor that libcontainer calls as its last step.
 
 use std::collections::HashMap;
 
@@ -7,31 +7,32 @@ use libcontainer::{
     workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError},
 };
 
-use super::launch::Launch;
+use crate::command::ConfinedCommand;
 
-/// Hands the container's first process over to [`Launch`].
+/// Turns the container's first process into a [`ConfinedCommand`].
 #[derive(Clone)]
-pub(super) struct LaunchExecutor {
-    launch: Launch,
+pub(super) struct CommandExecutor {
+    command: ConfinedCommand,
 }
 
-impl LaunchExecutor {
-    pub fn new(launch: Launch) -> Self {
-        Self { launch }
+impl CommandExecutor {
+    pub fn new(command: ConfinedCommand) -> Self {
+        Self { command }
     }
 }
 
-impl Executor for LaunchExecutor {
+impl Executor for CommandExecutor {
     fn exec(&self, _spec: &Spec) -> Result<(), ExecutorError> {
-        self.launch.run()
+        self.command.run()
     }
 
-    /// The command is looked up when it is executed; libcontainer's own check refuses commands that work.
+    /// Checks nothing: the command is looked up when it is executed, and libcontainer's own check refuses commands that
+    /// work.
     fn validate(&self, _spec: &Spec) -> Result<(), ExecutorValidationError> {
         Ok(())
     }
 
-    /// The launch brings its own environment, in order. This process has none.
+    /// Does nothing: [`ConfinedCommand`] has the environment, in order.
     fn setup_envs(&self, _envs: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
         Ok(())
     }

@@ -1,21 +1,21 @@
-//! libcontainer, and nothing of it anywhere else.
+//! libcontainer. No other module uses it.
 //!
-//! Building a container runs ordinary Rust in forked processes and changes the state of its caller (working directory,
-//! dumpable flag), so it is done by a process that ends right afterwards: the monitor's creator. The container's first
-//! process becomes the monitor's child (`as_sibling`). What libcontainer does not do, or not in the right order, our
-//! executor does as the last thing before the command (`launch`).
+//! Building a container runs ordinary Rust code in forked processes and changes the state of the calling process (working
+//! directory, dumpable flag). So the caller must be a process that ends right afterwards: the monitor's creator. The
+//! container's first process becomes the monitor's child (`as_sibling`). The last steps before the command are ours
+//! ([`ConfinedCommand`]): libcontainer does not make all of them, or not in the right order.
 
 mod executor;
-mod init;
-mod launch;
 mod trace;
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
+use host::durable::private_file;
 use libcontainer::{
     container::{Container, builder::ContainerBuilder},
     error::LibcontainerError,
@@ -23,73 +23,71 @@ use libcontainer::{
     syscall::syscall::SyscallType,
 };
 
-pub(crate) use launch::{Launch, rlimit_resource};
-/// The spec's types, in the one version that the library takes.
-pub(crate) use libcontainer::oci_spec;
+use crate::{command::ConfinedCommand, error::StartError, plan::ContainerId};
+use executor::CommandExecutor;
 
-use crate::{error::StartError, plan::ContainerId};
-use executor::LaunchExecutor;
-
-/// What a container is built from.
-pub(crate) struct Parts<'a> {
+/// The inputs of a container.
+pub(crate) struct BuildRequest<'a> {
     pub id: &'a ContainerId,
-    /// Directory of libcontainer's own state.
+    /// The directory of libcontainer's own state.
     pub state: &'a Path,
-    /// Directory that the spec is written to.
+    /// The directory to which the spec is written.
     pub bundle: &'a Path,
     pub spec: &'a Spec,
-    /// Standard input, output and error; a terminal's socket instead when the spec asks for a terminal.
+    /// Standard input, output and error.
     pub stdio: [OwnedFd; 3],
+    /// The socket to which the terminal is sent, if the spec asks for a terminal.
     pub console_socket: Option<PathBuf>,
-    pub launch: Launch,
+    /// The last steps of the container's first process.
+    pub command: ConfinedCommand,
 }
 
-/// A container whose first process waits for [`Built::start`].
-pub(crate) struct Built {
+/// A container whose first process waits for [`BuiltContainer::start`].
+pub(crate) struct BuiltContainer {
     container: Container,
     errors: trace::Errors,
 }
 
-/// Builds a container. To be called in a process that ends soon.
-pub(crate) fn build(parts: Parts<'_>) -> Result<Built, StartError> {
+/// Builds a container. The calling process must end soon.
+pub(crate) fn build(request: BuildRequest<'_>) -> Result<BuiltContainer, StartError> {
     let prepare = || -> io::Result<trace::Errors> {
-        fs::create_dir_all(parts.bundle)?;
-        fs::create_dir_all(parts.state)?;
-        let spec = serde_json::to_vec(parts.spec)?;
-        io::Write::write_all(&mut crate::state::private_file(&parts.bundle.join("config.json"))?, &spec)?;
+        fs::create_dir_all(request.bundle)?;
+        fs::create_dir_all(request.state)?;
+        let spec = serde_json::to_vec(request.spec)?;
+        private_file(&request.bundle.join("config.json"))?.write_all(&spec)?;
         trace::capture()
     };
     let errors = prepare().map_err(|error| StartError::internal(format!("preparing the engine: {error}")))?;
-    match create(parts) {
-        Ok(container) => Ok(Built { container, errors }),
+    match create(request) {
+        Ok(container) => Ok(BuiltContainer { container, errors }),
         Err(error) => Err(errors.explain("making the container", &error)),
     }
 }
 
-fn create(parts: Parts<'_>) -> Result<Container, LibcontainerError> {
-    let [stdin, stdout, stderr] = parts.stdio;
-    ContainerBuilder::new(parts.id.to_string(), SyscallType::default())
+fn create(request: BuildRequest<'_>) -> Result<Container, LibcontainerError> {
+    let [stdin, stdout, stderr] = request.stdio;
+    ContainerBuilder::new(request.id.to_string(), SyscallType::default())
         .validate_id()?
-        .with_root_path(parts.state)?
-        .with_executor(LaunchExecutor::new(parts.launch))
-        .with_console_socket(parts.console_socket)
+        .with_root_path(request.state)?
+        .with_executor(CommandExecutor::new(request.command))
+        .with_console_socket(request.console_socket)
         .with_stdin(stdin)
         .with_stdout(stdout)
         .with_stderr(stderr)
-        .as_init(parts.bundle)
+        .as_init(request.bundle)
         .with_systemd(false)
         .with_detach(true)
         .as_sibling(true)
         .build()
 }
 
-impl Built {
+impl BuiltContainer {
     /// The container's first process.
     pub fn pid(&self) -> Result<i32, StartError> {
         self.container.pid().map(|pid| pid.as_raw()).ok_or_else(|| StartError::internal("the container has no process"))
     }
 
-    /// Lets the first process go on to the command. Whether that could be executed is told on the launch's report pipe.
+    /// Lets the first process execute the command. A failure of that is written to [`ConfinedCommand::report`].
     pub fn start(&mut self) -> Result<(), StartError> {
         self.container.start().map_err(|error| self.errors.explain("starting the container", &error))
     }

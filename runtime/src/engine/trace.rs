@@ -1,6 +1,6 @@
 //! The causes of libcontainer's errors.
 //!
-//! An error that crosses libcontainer's processes keeps its top-most text only; the cause is in the ERROR events that the
+//! An error that crosses libcontainer's processes keeps only its top-most text. The cause is in the ERROR events that the
 //! failing process emits. They are collected in a memory file, which all forks of this process share, position included.
 
 use std::{
@@ -25,7 +25,6 @@ pub(super) struct Errors(Arc<File>);
 /// Collects the ERROR events of this process and its forks from now on.
 pub(super) fn capture() -> io::Result<Errors> {
     let file = Arc::new(File::from(memfd_create("errors", MemfdFlags::CLOEXEC)?));
-    // Set already means that this process builds a second container: the first collector stays, and so does its file.
     match tracing::subscriber::set_global_default(Collector(Arc::clone(&file))) {
         Ok(()) => Ok(Errors(file)),
         Err(error) => Err(io::Error::other(error)),
@@ -33,7 +32,7 @@ pub(super) fn capture() -> io::Result<Errors> {
 }
 
 impl Errors {
-    /// An error with what was collected. The first event is nearest to the cause.
+    /// An error with the first collected event, which is nearest to the cause.
     pub fn explain(&self, action: &str, error: &dyn fmt::Display) -> StartError {
         let mut text = String::new();
         let mut file = &*self.0;
@@ -69,7 +68,7 @@ impl Subscriber for Collector {
         let mut line = Line::default();
         event.record(&mut line);
         let text = format!("{}{}\n", line.message, line.fields).replace('\n', " ");
-        // Nobody could be told of a failure, and the error itself is reported all the same.
+        // A lost event only loses the cause: the error itself is reported anyway.
         drop((&*self.0).write_all(format!("{}\n", text.trim_end()).as_bytes()));
     }
 

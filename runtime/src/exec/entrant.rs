@@ -28,12 +28,12 @@ use super::{
     terminal::{Terminal, open_terminal},
 };
 use crate::{
-    engine::Launch,
+    capability::CapabilityMask,
+    command::{ConfinedCommand, apply_apparmor, apply_oom_score},
     error::StartErrorKind,
     packets::{clip, send},
     process::ProcessRef,
     rootfs::Tools,
-    spec::CapabilityMask,
     sys::{self, Fork},
     user::ResolvedUser,
 };
@@ -58,7 +58,7 @@ pub(super) struct Entry {
     pub terminal: Option<TerminalSize>,
     /// The command's descriptors, unless it gets a terminal.
     pub stdio: Option<[OwnedFd; 3]>,
-    pub launch: Launch,
+    pub command: ConfinedCommand,
 }
 
 /// What a root of tools is made of.
@@ -85,8 +85,8 @@ pub(super) fn run(entry: Entry, helper: &OwnedFd) -> ! {
 impl Entry {
     fn enter(self) -> Result<(i32, Option<Terminal>), String> {
         let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-        crate::monitor::set_oom_score(self.oom_score_adj).map_err(|error| error.to_string())?;
-        let apparmor = self.apparmor.as_deref().map_or(Ok(()), crate::apparmor::confine_at_exec);
+        apply_oom_score(self.oom_score_adj).map_err(|error| error.to_string())?;
+        let apparmor = self.apparmor.as_deref().map_or(Ok(()), apply_apparmor);
         apparmor.map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.groups).map_err(step("joining the container's control groups"))?;
         let tools = self.tools.as_ref().map(|tools| Tools::mount(&tools.layers, &tools.directory, &tools.target));
@@ -106,10 +106,10 @@ impl Entry {
         }
         become_user(&self.user).map_err(step("becoming the container's user"))?;
         if let Some(directory) = &self.other_cwd {
-            as_the_command(self.launch.kept_capabilities(), || enter_directory(directory))
+            as_the_command(self.command.kept_capabilities(), || enter_directory(directory))
                 .map_err(|error| format!("working directory {directory}: {error}"))?;
         }
-        self.launch.restrict().map_err(|error| error.to_string())?;
+        self.command.restrict().map_err(|error| error.to_string())?;
         let (mut ready, unready) = io::pipe().map_err(step("making a pipe"))?;
         match sys::fork_sibling().map_err(too_many)? {
             Fork::Child => self.become_command(terminal.is_some()),
@@ -155,7 +155,7 @@ impl Entry {
         };
         let (text, status) = match prepare() {
             Ok(()) => {
-                let error = self.launch.execute();
+                let error = self.command.execute();
                 let not_found = error.kind == StartErrorKind::CommandNotFound;
                 (error.message, if not_found { 127 } else { 126 })
             }

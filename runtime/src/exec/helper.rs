@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     cgroup::{Groups, groups_of},
-    monitor,
+    command::{confined_command, held_capabilities},
     packets::{clip, connection, receive, send},
     plan::ContainerPlan,
     process::ProcessRef,
@@ -164,12 +164,12 @@ fn entry(
     })?;
     let options = request.options;
     let command = ContainerPlan { args: request.args, init: false, terminal: false, ..plan };
-    let held = monitor::held_capabilities();
-    let mut launch = monitor::launch(&command, &container.user, held, -1)?;
+    let held = held_capabilities();
+    let mut launch = confined_command(&command, &container.user, held, -1)?;
     let mut user = container.user;
     if let Some(other) = options.user {
         user = identity::become_other(&init, &user, launch.bounding, &other)?;
-        launch = monitor::launch(&command, &user, held, -1)?;
+        launch = confined_command(&command, &user, held, -1)?;
     }
     launch.loopback = false;
     let tools = options.tools.map(|image| {
@@ -195,7 +195,7 @@ fn entry(
         whole_tree: options.whole_tree,
         terminal: request.terminal,
         stdio,
-        launch,
+        command: launch,
     })
 }
 

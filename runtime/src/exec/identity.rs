@@ -7,9 +7,9 @@ use std::io;
 
 use super::OtherUser;
 use crate::{
+    capability::CapabilityMask,
     process::ProcessRef,
     rootfs::Root,
-    spec::CapabilityMask,
     user::{self, MAX_USER_FILE, ResolvedUser, UserError},
 };
 

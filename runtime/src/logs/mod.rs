@@ -17,6 +17,7 @@ mod dropped;
 mod fifo;
 mod output;
 mod reader;
+mod stream;
 mod watcher;
 
 pub use drainer::{Drained, FifoDrainer};
@@ -25,26 +26,5 @@ pub use fifo::{Fifo, FileId, readers_of, waiting_bytes};
 pub(crate) use fifo::{discard, is_full};
 pub(crate) use output::{LogStream, Outputs};
 pub use reader::Action;
+pub use stream::OutputStream;
 pub use watcher::{Checked, LogWatcher, ReaderCheck, RemovedStream, StreamKey};
-
-/// One of a container's two output streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OutputStream {
-    /// Standard output, and everything of a terminal.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
-impl OutputStream {
-    /// Both streams.
-    pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
-
-    /// The name of the stream in file names and event annotations.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
-    }
-}

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchown, fstat, open, openat};
 
-use super::{OutputStream, fifo::Fifo};
+use super::{fifo::Fifo, stream::OutputStream};
 use crate::{
     error::{StartError, StartErrorKind},
     plan::Output,

@@ -6,35 +6,36 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
+use host::durable::private_file;
 use rustix::{
     fs::{Mode, OFlags},
-    process::{Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, umask},
-    thread::{CapabilitySet, capability_is_in_bounding_set},
+    process::{Pid, Signal, getppid, set_parent_process_death_signal, umask},
 };
 
 use super::{Args, Created, terminal::Console};
 use crate::{
-    apparmor,
     cgroup::{self, Access, DeviceRule, Groups, Stay},
-    engine::{self, Launch, Parts, rlimit_resource},
+    command::{ConfinedCommand, apply_apparmor, apply_oom_score, confined_command, held_capabilities, kernel_version},
+    engine::{self, BuildRequest},
     error::{Context, StartError, StartErrorKind},
     logs::Outputs,
-    plan::{ContainerPlan, Device, MountKind, Network, RootStorage, Seccomp},
+    plan::{ContainerPlan, Device, MountKind, RootStorage},
+    process::ProcessRef,
     rootfs::{
         EmptyMounts, HeldNetwork, HostMounts, Layers, Root, View, Writable, hide_from_engine, make_binds, make_volume,
         tree_of_groups,
     },
     spec::{
-        self, CapabilityMask, Facts, GROUPS, GroupsView, HostDevice, Sources, SpecError, below_virtual, file_source,
-        host_devices, libcontainer_spec::Spec,
+        self, GROUPS, GroupsView, HostDevice, Sources, SpecInputs, below_virtual, file_source, host_devices,
+        libcontainer_spec::Spec,
     },
-    state::{CGROUP, PLAN, TaskDir, private_dir, private_file},
+    state::{CGROUP, PLAN, TaskDir, private_dir},
     sys,
-    user::{self, MAX_USER_FILE, ResolvedUser, UserError},
+    user::{self, MAX_USER_FILE, ResolvedUser},
 };
 
 /// The creator's whole life.
@@ -64,12 +65,12 @@ pub(super) fn main(
 fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &OwnedFd) -> Result<Created, StartError> {
     let Args { task, data_dir, empty, images } = args;
     let plan: ContainerPlan = task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
-    set_oom_score(plan.oom_score_adj)?;
+    apply_oom_score(plan.oom_score_adj)?;
     // Places in the root and groups are for the container's users to enter. What is ours alone is made with modes that say so.
     umask(Mode::from_raw_mode(0o022));
     // Inherited by all that becomes of this process.
     sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
-    plan.security.apparmor.as_deref().map_or(Ok(()), apparmor::confine_at_exec)?;
+    plan.security.apparmor.as_deref().map_or(Ok(()), apply_apparmor)?;
     let mut host_mounts = HostMounts::open(&plan)?;
     let network = HeldNetwork::open(&plan.namespaces.network)?;
     let layers = Layers::open(&plan.root.layers, images.as_deref())?;
@@ -95,7 +96,7 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
     let devices = find_devices(&plan)?;
     let held = held_capabilities();
     let visible = visible_groups(&plan, &groups);
-    let facts = Facts {
+    let inputs = SpecInputs {
         user: &user,
         cgroup_mode: groups.mode,
         swap_accounting: groups.count_swap(),
@@ -104,14 +105,14 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
         devices: &devices,
         rootfs: &task.rootfs(),
         files: &task.files(),
-        visible_groups: &visible,
+        visible_cgroups: &visible,
         writable_paths: &writable_paths(&plan, &root)?,
     };
     let view = spec::groups_view(&plan, groups.mode, &visible);
-    let mut spec = engine_spec(task, &plan, &facts, &sources, view.as_ref())?;
+    let mut spec = engine_spec(task, &plan, &inputs, &sources, view.as_ref())?;
     make_binds(&root, &task.mounts(), &mut spec)?;
     let stdio = stdio(outputs).context(|| "opening the container's standard streams".to_owned())?;
-    let launch = launch(&plan, &user, held, report.as_raw_fd())?;
+    let command = confined_command(&plan, &user, held, report.as_raw_fd())?;
     let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
     let rules = (!plan.security.privileged).then_some(rules.as_slice());
     failpoint::at("creator-before-stay");
@@ -122,17 +123,17 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
     hide_from_engine(groups.mode, &mut spec, &task.mounts())?;
     let dev = dev.iter().map(|tree| (tree.as_raw_fd(), "/dev"));
     let trees = view.iter().map(|tree| (tree.as_raw_fd(), GROUPS)).chain(dev).collect();
-    let parts = Parts {
+    let request = BuildRequest {
         id: &plan.id,
         state: &task.engine_state(),
         bundle: &task.engine_bundle(),
         spec: &spec,
         stdio,
         console_socket: console.as_ref().map(Console::path),
-        launch: Launch { trees, ..launch },
+        command: ConfinedCommand { trees, ..command },
     };
     failpoint::at("creator-before-build");
-    let mut built = match engine::build(parts) {
+    let mut built = match engine::build(request) {
         Ok(built) => built,
         Err(error) => {
             groups.restore()?;
@@ -154,7 +155,7 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
         Ok(()) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, hits }),
         Err(error) => {
             // It waits to be started: without a start it must not stay.
-            if let Ok(process) = crate::ProcessRef::open(init) {
+            if let Ok(process) = ProcessRef::open(init) {
                 drop(process.signal(libc::SIGKILL));
             }
             Err(error)
@@ -166,11 +167,11 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
 fn engine_spec(
     task: &TaskDir,
     plan: &ContainerPlan,
-    facts: &Facts<'_>,
+    inputs: &SpecInputs<'_>,
     sources: &Sources,
     view: Option<&GroupsView<'_>>,
 ) -> Result<Spec, StartError> {
-    let mut spec = spec::oci_spec(plan, facts)?;
+    let mut spec = spec::complete_spec(plan, inputs)?;
     let write = || -> io::Result<()> {
         private_dir(&task.bundle())?;
         private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec(&spec)?)
@@ -179,34 +180,9 @@ fn engine_spec(
     if let Some(dev) = spec::host_dev(plan) {
         let mut without = plan.clone();
         without.mounts.remove(dev);
-        spec = spec::oci_spec(&without, facts)?;
+        spec = spec::complete_spec(&without, inputs)?;
     }
-    Ok(spec::for_engine(spec, &facts.user.home, sources, facts.cgroup_mode, view))
-}
-
-impl From<SpecError> for StartError {
-    fn from(error: SpecError) -> Self {
-        Self::invalid(error.to_string())
-    }
-}
-
-impl From<UserError> for StartError {
-    fn from(error: UserError) -> Self {
-        Self::new(StartErrorKind::UnknownUser, error.to_string())
-    }
-}
-
-/// The container inherits this process's score. Lowering it takes a capability that we may lack.
-pub(crate) fn set_oom_score(score: i32) -> Result<(), StartError> {
-    const FILE: &str = "/proc/self/oom_score_adj";
-    match fs::write(FILE, score.to_string()) {
-        // A plan that does not ask for protection is content with the score that we have ourselves.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && score >= 0 => Ok(()),
-        Err(error) => Err(StartError::invalid(format!(
-            "oom_score_adj {score}: {error}; a score below the driver's own needs CAP_SYS_RESOURCE"
-        ))),
-        Ok(()) => Ok(()),
-    }
+    Ok(spec::for_engine(spec, &inputs.user.home, sources, inputs.cgroup_mode, view))
 }
 
 fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan, layers: &Layers) -> Result<Root, StartError> {
@@ -327,13 +303,6 @@ fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
     Ok(found)
 }
 
-pub(crate) fn held_capabilities() -> CapabilityMask {
-    let held = |bit: u32| capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << bit)).ok();
-    // The first one that the kernel does not know is the end.
-    let known = (0..64).map_while(|bit| held(bit).map(|held| (bit, held)));
-    CapabilityMask(known.filter(|(_, held)| *held).fold(0, |mask, (bit, _)| mask | 1 << bit))
-}
-
 /// The groups that programs in the container look at to size themselves. On v2 a namespace of the container's own shows them, and
 /// who is privileged sees all there are.
 fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf)> {
@@ -352,72 +321,6 @@ fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf
 fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {
     let stdin = OwnedFd::from(File::open("/dev/null")?);
     Ok([stdin, outputs.stdout.reopen(OFlags::empty())?, outputs.stderr.reopen(OFlags::empty())?])
-}
-
-pub(crate) fn launch(
-    plan: &ContainerPlan,
-    user: &ResolvedUser,
-    held: CapabilityMask,
-    report: RawFd,
-) -> Result<Launch, StartError> {
-    let bounding = spec::capabilities(plan, held).map_err(SpecError::from)?;
-    Ok(Launch {
-        args: plan.args.clone(),
-        env: spec::environment(plan, user),
-        uid: user.uid,
-        terminal: plan.terminal,
-        trees: Vec::new(),
-        loopback: plan.namespaces.network == Network::Private,
-        init: plan.init,
-        rlimits: rlimits(plan, held)?,
-        no_new_privileges: plan.security.no_new_privileges,
-        filter: filter(plan, bounding)?,
-        bounding,
-        report,
-    })
-}
-
-/// The compiled system call filter for what the container may do.
-fn filter(plan: &ContainerPlan, bounding: CapabilityMask) -> Result<Option<Vec<u8>>, StartError> {
-    let names: Vec<String> = bounding.names().map(str::to_owned).collect();
-    let program = match &plan.security.seccomp {
-        Seccomp::Unconfined => return Ok(None),
-        Seccomp::Default if plan.security.privileged => return Ok(None),
-        Seccomp::Default => seccomp::default_program(&names),
-        Seccomp::Profile(profile) => seccomp::custom_program(profile, &names, kernel_version()),
-    };
-    program.map(Some).map_err(|error| StartError::invalid(error.to_string()))
-}
-
-/// The first two numbers of the kernel's version.
-fn kernel_version() -> (u32, u32) {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
-/// The limits to set, checked against what we can set at all.
-fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Resource, Rlimit)>, StartError> {
-    let may_raise = CapabilityMask::from_names(&["CAP_SYS_RESOURCE"]).is_ok_and(|needed| held.and(needed) == needed);
-    plan.rlimits
-        .iter()
-        .filter_map(|(name, limit)| Some((name, limit, rlimit_resource(name)?)))
-        .map(|(name, limit, resource)| {
-            let finite = |value: u64| (value != u64::MAX).then_some(value);
-            let own = getrlimit(resource).maximum;
-            let raises = own.is_some_and(|own| limit.hard > own);
-            if raises && !may_raise {
-                return Err(StartError::invalid(format!(
-                    "ulimit {name}: the hard limit {} is above the driver's own {}, and raising it needs \
-                     CAP_SYS_RESOURCE; ask for less, or raise the limit of the Nomad agent",
-                    limit.hard,
-                    own.unwrap_or(u64::MAX),
-                )));
-            }
-            Ok((name.clone(), resource, Rlimit { current: finite(limit.soft), maximum: finite(limit.hard) }))
-        })
-        .collect()
 }
 
 fn device_rule(device: &HostDevice) -> DeviceRule {

@@ -11,8 +11,6 @@ mod drain;
 mod terminal;
 mod watch;
 
-pub(crate) use create::{held_capabilities, launch, set_oom_score};
-
 use std::{
     ffi::OsString,
     fs::File,
@@ -33,10 +31,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cgroup::LimitHits,
     error::{Context, RuntimeError, StartError},
-    listen,
     logs::Outputs,
     plan::{ContainerId, Output},
     process::ProcessRef,
+    report_pipe::read_report,
     state::{CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
     sys::{self, Fork},
     user::ResolvedUser,
@@ -198,7 +196,7 @@ fn pipe() -> Result<(File, OwnedFd), RuntimeError> {
 /// Waits for the creator's end; what it has to tell.
 fn await_creator(task: &TaskDir, creator: Pid, mut told: File) -> Result<Created, StartError> {
     let process = ProcessRef::open(creator.as_raw_nonzero().get()).context(|| "opening the creator".to_owned())?;
-    let text = listen::until_end(&mut told, &process).context(|| "listening to the creator".to_owned())?;
+    let text = read_report(&mut told, &process).context(|| "listening to the creator".to_owned())?;
     let status = loop {
         match waitpid(Some(creator), WaitOptions::empty()) {
             Err(rustix::io::Errno::INTR) => {}
@@ -209,7 +207,7 @@ fn await_creator(task: &TaskDir, creator: Pid, mut told: File) -> Result<Created
         Ok(told) => told,
         Err(_) => Err(StartError::internal(format!(
             "the container's creator ended without a word ({status:?}); see {}",
-            task.file("monitor.log").display()
+            task.monitor_log().display()
         ))),
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     cgroup::Groups,
     error::{Context, RuntimeError},
     process::ProcessRef,
-    state::{CGROUP, EXIT},
+    state::{CGROUP, EXIT, ExitRecord},
     sys::{EndedChild, peek_ended_child},
 };
 
@@ -23,7 +23,7 @@ pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
     failpoint::at("monitor-before-wait");
     let ended = wait_for(started.init.pid).context(|| format!("waiting for the end of {}", started.id))?;
     let groups: Option<Groups> = started.task.read(CGROUP)?;
-    let record = ended.end.record(groups.as_ref(), started.hits_before, started.started_at);
+    let record = ExitRecord::of(ended.end, groups.as_ref(), started.hits_before, started.started_at);
     failpoint::at("monitor-before-exit");
     started.task.commit(EXIT, &record)?;
     failpoint::at("monitor-before-reap");

@@ -128,7 +128,7 @@ fn owner(layer: &Path) -> Vec<u8> {
 pub(super) fn remove_tree(directory: &Path) -> Result<(), RuntimeError> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(RuntimeError::Io { action: format!("removing {}", directory.display()), source: error })
+            Err(error).context(|| format!("removing {}", directory.display()))
         }
         _ => Ok(()),
     }

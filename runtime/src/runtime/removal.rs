@@ -15,12 +15,11 @@ use rustix::{
 use super::Runtime;
 use crate::{
     cgroup::{Groups, kill_group},
-    claim::Claim,
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
     rootfs::Writable,
-    state::{self, CGROUP, CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
+    state::{self, CGROUP, CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir, TaskLock},
 };
 
 /// What finding an owner's containers needs of a plan.
@@ -38,8 +37,8 @@ impl Runtime {
     /// that is gone is fine.
     pub fn destroy(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let task = self.task(id);
-        match Claim::take(&task).context(|| format!("locking {}", task.path().display()))? {
-            Some(claim) => self.remove(id, &task, claim),
+        match TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display()))? {
+            Some(lock) => self.remove(id, &task, lock),
             None => Writable::of(&self.inner.data_dir, id.as_str()).remove(),
         }
     }
@@ -47,8 +46,8 @@ impl Runtime {
     /// The same, if `wanted` says yes once nobody else can make or remove the container; whether it was removed.
     pub fn destroy_if(&self, id: &ContainerId, wanted: impl FnOnce() -> bool) -> Result<bool, RuntimeError> {
         let task = self.task(id);
-        match Claim::take(&task).context(|| format!("locking {}", task.path().display()))? {
-            Some(claim) if wanted() => self.remove(id, &task, claim).map(|()| true),
+        match TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display()))? {
+            Some(lock) if wanted() => self.remove(id, &task, lock).map(|()| true),
             _ => Ok(false),
         }
     }
@@ -69,9 +68,9 @@ impl Runtime {
     }
 
     /// The same under the lock. Each step can be repeated, so a removal that was cut short is done again from its beginning.
-    pub(super) fn remove(&self, id: &ContainerId, task: &TaskDir, claim: Claim) -> Result<(), RuntimeError> {
+    pub(super) fn remove(&self, id: &ContainerId, task: &TaskDir, lock: TaskLock) -> Result<(), RuntimeError> {
         failpoint::at("destroy-before-mark");
-        if let Err(error) = claim.mark(task) {
+        if let Err(error) = lock.mark(task) {
             // A full disk, say: the removal makes room. Only if it is cut short as well does something stay.
             tracing::warn!(container = %id, %error, "removal not marked");
         }
@@ -88,7 +87,7 @@ impl Runtime {
         failpoint::at("destroy-before-layer");
         Writable::of(&self.inner.data_dir, id.as_str()).remove()?;
         failpoint::at("destroy-before-directory");
-        claim.remove(task).context(|| format!("removing {}", task.path().display()))
+        lock.remove(task).context(|| format!("removing {}", task.path().display()))
     }
 
     /// Removes the containers whose start or removal was cut short by the death of the process that worked on it; says which.
@@ -97,12 +96,13 @@ impl Runtime {
         let mut swept = Vec::new();
         for id in self.list()?.into_iter().filter(|id| !held(id)) {
             let task = self.task(&id);
-            let removed = Claim::take(&task).context(|| format!("locking {}", task.path().display())).and_then(
-                |claim| match claim {
-                    Some(claim) if self.is_abandoned(&task, &claim)? => self.remove(&id, &task, claim).map(|()| true),
-                    _ => Ok(false),
-                },
-            );
+            let removed =
+                TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display())).and_then(|lock| {
+                    match lock {
+                        Some(lock) if self.is_abandoned(&task, &lock)? => self.remove(&id, &task, lock).map(|()| true),
+                        _ => Ok(false),
+                    }
+                });
             match removed {
                 Ok(true) => swept.push(id),
                 Ok(false) => {}
@@ -114,9 +114,9 @@ impl Runtime {
     }
 
     /// Nobody asks for it: it is marked so, or its command never ran and nobody is left to run it.
-    fn is_abandoned(&self, task: &TaskDir, claim: &Claim) -> Result<bool, RuntimeError> {
+    fn is_abandoned(&self, task: &TaskDir, lock: &TaskLock) -> Result<bool, RuntimeError> {
         let never_ran = || Ok(!task.file(CONTAINER).exists() && self.process(task, MONITOR)?.is_none());
-        if claim.is_marked(task) { Ok(true) } else { never_ran() }
+        if lock.is_marked(task) { Ok(true) } else { never_ran() }
     }
 
     /// Removes what containers left whose state is gone, as after a restart of the machine: their writable layers. Says whose.

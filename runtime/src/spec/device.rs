@@ -6,12 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    SpecError,
-    libcontainer_spec::{
-        LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType,
-    },
+use oci_spec::runtime::{
+    LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType,
 };
+
+use super::error::SpecError;
 use crate::plan::Device;
 
 /// A device node of the host and where it appears.

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{
-    Facts, SpecError,
-    libcontainer_spec::{Mount as OciMount, MountBuilder},
-};
+use oci_spec::runtime::{Mount as OciMount, MountBuilder};
+
+use super::{error::SpecError, inputs::SpecInputs};
 use crate::{
     cgroup::Mode,
     plan::{ContainerPlan, Mount, MountKind, Propagation},
@@ -98,8 +97,25 @@ pub(crate) fn groups_view<'a>(
     shown.then_some(GroupsView { groups, readonly: !plan.security.privileged })
 }
 
-/// What can be done about mounts over /dev and below it.
-pub(super) fn check_dev(plan: &ContainerPlan) -> Result<(), SpecError> {
+/// Checks the destinations of the plan's mounts and files.
+pub(super) fn check(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<(), SpecError> {
+    let usable = |path: &str| {
+        path.starts_with('/') && !path.trim_matches('/').is_empty() && path.split('/').all(|name| name != "..")
+    };
+    let destinations =
+        plan.mounts.iter().map(|mount| &mount.destination).chain(plan.files.iter().map(|(path, _)| path));
+    if let Some(wrong) = destinations.into_iter().find(|path| !usable(path)) {
+        return Err(SpecError::MountDestination(wrong.clone()));
+    }
+    if let Some(wrong) = plan.mounts.iter().find(|mount| !may_be_covered(Path::new(&mount.destination))) {
+        return Err(SpecError::MountOverProc(wrong.destination.clone()));
+    }
+    check_dev(plan)?;
+    check_tmpfs(plan, inputs)
+}
+
+/// Only a directory of the host can be mounted over /dev, and nothing below it.
+fn check_dev(plan: &ContainerPlan) -> Result<(), SpecError> {
     let Some(index) = host_dev(plan) else { return Ok(()) };
     if matches!(plan.mounts[index].kind, MountKind::Tmpfs { .. }) {
         return Err(SpecError::MountOverDev);
@@ -112,10 +128,10 @@ pub(super) fn check_dev(plan: &ContainerPlan) -> Result<(), SpecError> {
 }
 
 /// A read-only tmpfs is read-only from its first moment, so no place for another mount can be made in it.
-pub(super) fn check_tmpfs(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<(), SpecError> {
+fn check_tmpfs(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<(), SpecError> {
     let destinations = || {
         let mounts = plan.mounts.iter().map(|mount| &mount.destination);
-        mounts.chain(plan.files.iter().map(|(path, _)| path)).chain(facts.writable_paths.iter().map(|(path, _)| path))
+        mounts.chain(plan.files.iter().map(|(path, _)| path)).chain(inputs.writable_paths.iter().map(|(path, _)| path))
     };
     let readonly = |mount: &&Mount| mount.readonly && matches!(mount.kind, MountKind::Tmpfs { .. });
     for outer in plan.mounts.iter().filter(readonly).map(|mount| &mount.destination) {
@@ -126,16 +142,16 @@ pub(super) fn check_tmpfs(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<(),
     Ok(())
 }
 
-pub(super) fn mounts(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, SpecError> {
+pub(super) fn mounts(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<OciMount>, SpecError> {
     let mut list = standard(plan)?;
-    list.extend(cgroups(plan, facts)?);
-    for (destination, source) in facts.writable_paths {
+    list.extend(cgroups(plan, inputs)?);
+    for (destination, source) in inputs.writable_paths {
         list.push(bind(source, destination, false, Propagation::Private)?);
     }
     let planned = |destination: &str| plan.mounts.iter().any(|mount| mount.destination == destination);
     for (index, (destination, _)) in plan.files.iter().enumerate() {
         if !planned(destination) {
-            list.push(bind(&file_source(facts.files, index, destination), destination, false, Propagation::Private)?);
+            list.push(bind(&file_source(inputs.files, index, destination), destination, false, Propagation::Private)?);
         }
     }
     for mount in &plan.mounts {
@@ -184,10 +200,10 @@ fn standard(plan: &ContainerPlan) -> Result<Vec<OciMount>, SpecError> {
 }
 
 /// The container's own control groups, to be read: programs size themselves by them.
-fn cgroups(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<OciMount>, SpecError> {
+fn cgroups(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<OciMount>, SpecError> {
     const FLAGS: [&str; 3] = ["nosuid", "noexec", "nodev"];
     let access = if plan.security.privileged { "rw" } else { "ro" };
-    match (facts.cgroup_mode, facts.visible_groups) {
+    match (inputs.cgroup_mode, inputs.visible_cgroups) {
         // Without a namespace for them, mounting them would show those of all tasks.
         (Mode::V2, [(_, group)]) => Ok(vec![bind(group, GROUPS, true, Propagation::Private)?]),
         (Mode::V2, _) => Ok(vec![mount("cgroup", "cgroup", GROUPS, &[&FLAGS[..], &[access]].concat())?]),

@@ -2,52 +2,51 @@
 
 use std::collections::HashMap;
 
-use super::{
-    Facts, HostDevice, SpecError,
-    libcontainer_spec::{
-        LinuxCpu, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxMemory, LinuxPidsBuilder, LinuxResources,
-    },
+use oci_spec::runtime::{
+    LinuxCpu, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxMemory, LinuxPidsBuilder, LinuxResources,
 };
+
+use super::{device::HostDevice, error::SpecError, inputs::SpecInputs};
 use crate::{cgroup::Mode, plan::ContainerPlan};
 
-pub(super) fn resources(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<LinuxResources, SpecError> {
+pub(super) fn resources(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<LinuxResources, SpecError> {
     let limits = &plan.resources;
     let mut memory = LinuxMemory::default();
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(-1);
     memory.set_limit(limits.memory_limit.map(bytes)).set_reservation(limits.memory_reservation.map(bytes));
     let mut resources = LinuxResources::default();
-    if facts.cgroup_mode == Mode::V1 {
+    if inputs.cgroup_mode == Mode::V1 {
         // The one way to say it for a task without a limit, or where the kernel does not count swap. Version 2 has no such file.
         memory.set_swappiness(Some(0));
     }
-    if facts.swap_accounting {
+    if inputs.swap_accounting {
         // Memory and swap together: no swap beyond the limit.
         memory.set_swap(limits.memory_limit.map(bytes));
-        if facts.cgroup_mode == Mode::V2 {
+        if inputs.cgroup_mode == Mode::V2 {
             // Here swap has a limit of its own. libcontainer does not write the 0 that the difference of the two comes to.
             resources.set_unified(Some(HashMap::from([("memory.swap.max".to_owned(), "0".to_owned())])));
         }
     }
     let mut cpu = LinuxCpu::default();
     cpu.set_shares(limits.cpu_shares).set_quota(limits.cpu_quota).set_period(limits.cpu_period);
-    if plan.cgroup.cpuset_v1.is_none() || facts.cgroup_mode == Mode::V2 {
+    if plan.cgroup.cpuset_v1.is_none() || inputs.cgroup_mode == Mode::V2 {
         cpu.set_cpus(limits.cpuset_cpus.clone()).set_mems(limits.cpuset_mems.clone());
     }
     if let Some(limit) = limits.pids_limit {
         resources.set_pids(Some(LinuxPidsBuilder::default().limit(limit).build()?));
     }
-    resources.set_memory(Some(memory)).set_cpu(Some(cpu)).set_devices(Some(device_rules(plan, facts)?));
+    resources.set_memory(Some(memory)).set_cpu(Some(cpu)).set_devices(Some(device_rules(plan, inputs)?));
     Ok(resources)
 }
 
 /// No device but the listed ones; the standard ones are added by every OCI runtime.
-fn device_rules(plan: &ContainerPlan, facts: &Facts<'_>) -> Result<Vec<LinuxDeviceCgroup>, SpecError> {
+fn device_rules(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<LinuxDeviceCgroup>, SpecError> {
     let all = |allow: bool| LinuxDeviceCgroupBuilder::default().allow(allow).access("rwm").build();
     if plan.security.privileged {
         return Ok(vec![all(true)?]);
     }
     let mut rules = vec![all(false)?];
-    for device in facts.devices {
+    for device in inputs.devices {
         rules.push(HostDevice::rule(device)?);
     }
     Ok(rules)

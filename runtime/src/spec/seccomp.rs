@@ -5,14 +5,12 @@
 //! arguments. Where the kernel uses only 32 bits of an argument, the rules here have a mask.
 
 use ::seccomp::{Arch, ArgumentRule, Permission, SeccompError, SeccompProfile, default_profile, resolve};
-
-use super::{
-    SpecError,
-    libcontainer_spec::{
-        Arch as OciArch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder,
-        LinuxSeccompBuilder, LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
-    },
+use oci_spec::runtime::{
+    Arch as OciArch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder, LinuxSeccompBuilder,
+    LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
 };
+
+use super::error::SpecError;
 
 /// Address families have numbers below this (`AF_MAX`, with a reserve for later ones).
 const FAMILIES: u32 = 64;

@@ -2,14 +2,24 @@ mod golden;
 #[path = "../../tests/common/schema.rs"]
 mod schema;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use proptest::prelude::*;
 
-use super::{libcontainer_spec::LinuxNamespaceType, *};
-use crate::plan::{
-    CgroupPlacement, Device, Mount, MountKind, Namespaces, Output, Propagation, Resources, Rlimit, RootFs, RootStorage,
-    Seccomp, Security,
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
+
+use super::*;
+use crate::{
+    capability::CapabilityMask,
+    cgroup::Mode,
+    plan::{
+        CgroupPlacement, ContainerPlan, Device, Mount, MountKind, Namespaces, Network, Output, Propagation, Resources,
+        Rlimit, RootFs, RootStorage, Seccomp, Security,
+    },
+    user::ResolvedUser,
 };
 
 fn plan() -> ContainerPlan {
@@ -70,17 +80,17 @@ fn user(uid: u32) -> ResolvedUser {
     ResolvedUser { uid, gid: 7, groups: vec![7, 8], home: "/home/app".to_owned() }
 }
 
-fn spec_with(plan: &ContainerPlan, change: impl FnOnce(&mut Facts<'_>)) -> Result<Spec, SpecError> {
+fn spec_with(plan: &ContainerPlan, change: impl FnOnce(&mut SpecInputs<'_>)) -> Result<Spec, SpecError> {
     spec_for(plan, &[], change)
 }
 
 fn spec_for(
     plan: &ContainerPlan,
     devices: &[HostDevice],
-    change: impl FnOnce(&mut Facts<'_>),
+    change: impl FnOnce(&mut SpecInputs<'_>),
 ) -> Result<Spec, SpecError> {
     let user = user(1000);
-    let mut facts = Facts {
+    let mut inputs = SpecInputs {
         user: &user,
         cgroup_mode: Mode::V1,
         swap_accounting: true,
@@ -89,11 +99,11 @@ fn spec_for(
         devices,
         rootfs: Path::new("/run/rootfs"),
         files: Path::new("/run/etc"),
-        visible_groups: &[],
+        visible_cgroups: &[],
         writable_paths: &[],
     };
-    change(&mut facts);
-    oci_spec(plan, &facts)
+    change(&mut inputs);
+    complete_spec(plan, &inputs)
 }
 
 fn spec(plan: &ContainerPlan) -> Spec {
@@ -147,9 +157,9 @@ fn swap_is_off_whatever_the_kernel() {
     let limited =
         ContainerPlan { resources: Resources { memory_limit: Some(1 << 20), ..Resources::default() }, ..plan() };
     let resources = |plan: &ContainerPlan, mode, swap_accounting| {
-        let spec = spec_with(plan, |facts| {
-            facts.cgroup_mode = mode;
-            facts.swap_accounting = swap_accounting;
+        let spec = spec_with(plan, |inputs| {
+            inputs.cgroup_mode = mode;
+            inputs.swap_accounting = swap_accounting;
         });
         spec.expect("a spec").linux().clone().and_then(|linux| linux.resources().clone()).expect("resources")
     };
@@ -182,7 +192,7 @@ fn cores_are_not_set_in_a_cpuset_that_is_left() {
     };
     assert_eq!(mems(&plan).as_deref(), Some("0"));
     let cpus = |plan: &ContainerPlan, mode| {
-        let spec = spec_with(plan, |facts| facts.cgroup_mode = mode).expect("a spec");
+        let spec = spec_with(plan, |inputs| inputs.cgroup_mode = mode).expect("a spec");
         let resources = spec.linux().clone().and_then(|linux| linux.resources().clone()).expect("resources");
         resources.cpu().as_ref().and_then(|cpu| cpu.cpus().clone())
     };
@@ -241,7 +251,7 @@ fn a_mount_of_the_plan_replaces_a_standard_one_or_a_small_file() {
 fn without_a_view_of_its_own_a_container_is_shown_its_own_groups() {
     let group = &*vec![(String::new(), PathBuf::from("/sys/fs/cgroup/nomad.slice/task.scope"))].leak();
     let shown = |groups| {
-        let spec = spec_with(&plan(), |facts| (facts.cgroup_mode, facts.visible_groups) = (Mode::V2, groups));
+        let spec = spec_with(&plan(), |inputs| (inputs.cgroup_mode, inputs.visible_cgroups) = (Mode::V2, groups));
         let mounts = spec.expect("a spec").mounts().clone().expect("mounts");
         let mount = mounts.into_iter().find(|mount| mount.destination() == Path::new("/sys/fs/cgroup"));
         mount.map(|mount| (mount.typ().clone(), mount.source().clone())).expect("a mount")
@@ -276,7 +286,7 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
     assert!(groups_view(&plan(), Mode::V1, &[]).is_none());
 
     let plan = plan();
-    let complete = spec_with(&plan, |facts| facts.visible_groups = groups).expect("a spec");
+    let complete = spec_with(&plan, |inputs| inputs.visible_cgroups = groups).expect("a spec");
     let places = |spec: &Spec| {
         let paths = spec.linux().as_ref().and_then(|linux| linux.readonly_paths().clone()).expect("paths");
         destinations(spec).into_iter().map(str::to_owned).chain(paths).collect::<Vec<_>>()
@@ -395,7 +405,7 @@ proptest! {
     /// Whatever is asked for: the spec is a spec, and what keeps a container in is there.
     #[test]
     fn every_plan_keeps_its_container_in(plan in any_plan(), v2 in any::<bool>()) {
-        let spec = spec_with(&plan, |facts| facts.cgroup_mode = if v2 { Mode::V2 } else { Mode::V1 }).expect("a spec");
+        let spec = spec_with(&plan, |inputs| inputs.cgroup_mode = if v2 { Mode::V2 } else { Mode::V1 }).expect("a spec");
         schema::assert_valid(&serde_json::to_value(&spec).expect("JSON"));
         let text = serde_json::to_vec(&spec).expect("JSON");
         prop_assert_eq!(&serde_json::from_slice::<Spec>(&text).expect("a spec"), &spec);

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::{process::Pid, thread::UnshareFlags};
 
-use crate::end::End;
+use crate::exit_status::ExitStatus;
 
 /// The side of a fork on which the caller is.
 pub(crate) enum Fork {
@@ -85,7 +85,7 @@ pub(crate) fn join_new_session_keyring() -> io::Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndedChild {
     pub pid: i32,
-    pub end: End,
+    pub end: ExitStatus,
 }
 
 /// Waits until a child has ended, and leaves it a zombie. Without `block` it returns `None` if no child has ended.
@@ -102,8 +102,8 @@ pub(crate) fn peek_ended_child(block: bool) -> io::Result<Option<EndedChild>> {
         };
         match result {
             0 if pid == 0 => return Ok(None),
-            0 if code == libc::CLD_EXITED => return Ok(Some(EndedChild { pid, end: End::exited(status) })),
-            0 => return Ok(Some(EndedChild { pid, end: End::killed(status) })),
+            0 if code == libc::CLD_EXITED => return Ok(Some(EndedChild { pid, end: ExitStatus::exited(status) })),
+            0 => return Ok(Some(EndedChild { pid, end: ExitStatus::killed(status) })),
             _ => {
                 let error = io::Error::last_os_error();
                 if error.kind() != io::ErrorKind::Interrupted {

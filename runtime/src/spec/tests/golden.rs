@@ -73,7 +73,7 @@ fn a_service_of_nomad_s() {
     plan.sysctl = BTreeMap::from([("net.core.somaxconn".to_owned(), "1024".to_owned())]);
     plan.annotations = BTreeMap::from([("com.hashicorp.nomad.alloc_id".to_owned(), "id".to_owned())]);
     let groups = vec![("memory".to_owned(), PathBuf::from("/sys/fs/cgroup/memory/nomad/task"))].leak();
-    check("service", &spec_with(&plan, |facts| facts.visible_groups = groups).expect("a spec"));
+    check("service", &spec_with(&plan, |inputs| inputs.visible_cgroups = groups).expect("a spec"));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_read_only_root_with_volumes_that_follow_the_host() {
         },
     ];
     let writable = vec![("/data".to_owned(), PathBuf::from("/run/rootfs/data"))].leak();
-    check("read-only", &spec_with(&plan, |facts| facts.writable_paths = writable).expect("a spec"));
+    check("read-only", &spec_with(&plan, |inputs| inputs.writable_paths = writable).expect("a spec"));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_privileged_container_in_the_host_s_namespaces() {
         private_uts: false,
         private_cgroup: false,
     };
-    check("privileged", &spec_with(&plan, |facts| facts.cgroup_mode = Mode::V2).expect("a spec"));
+    check("privileged", &spec_with(&plan, |inputs| inputs.cgroup_mode = Mode::V2).expect("a spec"));
 }
 
 #[test]
@@ -123,5 +123,5 @@ fn an_unconfined_container_of_cgroup_v2() {
         cpuset_cpus: Some("0-1".to_owned()),
         ..Resources::default()
     };
-    check("unconfined", &spec_with(&plan, |facts| facts.cgroup_mode = Mode::V2).expect("a spec"));
+    check("unconfined", &spec_with(&plan, |inputs| inputs.cgroup_mode = Mode::V2).expect("a spec"));
 }

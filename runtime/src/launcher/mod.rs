@@ -7,6 +7,8 @@
 //! Processes are started by a thread that has no descriptors in common with the rest of us. A new process begins with a copy of its
 //! starter's table of descriptors and closes all but three of them; ours has several for each task, which would cost a start more with every task.
 
+mod prelink;
+
 use std::{
     ffi::OsString,
     fs::File,
@@ -24,9 +26,9 @@ use std::{
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde::{Deserialize, Serialize};
 
+use self::prelink::{ReadAt, prelink};
 use crate::{
     packets::{connection, receive, send},
-    prelink::{self, Parts, prelink},
     process::ProcessRef,
     sys,
 };
@@ -165,7 +167,7 @@ fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
 }
 
-impl Parts for File {
+impl ReadAt for File {
     fn part(&self, offset: u64, length: usize) -> Option<Vec<u8>> {
         // A length that a broken file claims must not become memory.
         let end = offset.checked_add(u64::try_from(length).ok()?)?;

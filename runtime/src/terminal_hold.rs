@@ -1,4 +1,4 @@
-//! A hold on a container's terminal beside the monitor's own, so that killing the monitor does not hang the terminal up.
+//! A second holder of a container's terminal. If the monitor is killed, the terminal is not hung up.
 
 use std::{
     fs, io,
@@ -12,16 +12,16 @@ use rustix::{
 
 use crate::process::ProcessRef;
 
-/// The terminal stays up for as long as this lives.
+/// Keeps the terminal from being hung up for as long as this lives.
 #[derive(Debug)]
 pub struct TerminalHold {
     master: OwnedFd,
-    /// Without it, the master hangs up whenever no process of the container has the terminal open for a moment.
+    /// Without an open slave side, the master hangs up when no process of the container has the terminal open for a moment.
     _slave: OwnedFd,
 }
 
 impl TerminalHold {
-    /// The terminal whose master side the monitor has open; `None` when it has none.
+    /// The terminal whose master side the monitor has open; `None` if it has none.
     pub(crate) fn of(monitor: &ProcessRef) -> io::Result<Option<Self>> {
         for descriptor in fs::read_dir(format!("/proc/{}/fd", monitor.pid))? {
             let descriptor = descriptor?;
@@ -39,7 +39,7 @@ impl TerminalHold {
 }
 
 impl AsFd for TerminalHold {
-    /// The master side, which does not block.
+    /// The master side, in non-blocking mode.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.master.as_fd()
     }

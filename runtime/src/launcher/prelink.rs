@@ -53,8 +53,8 @@ pub(crate) struct Patch {
     pub bytes: Vec<u8>,
 }
 
-/// Parts of an executable.
-pub(crate) trait Parts {
+/// ReadAt of an executable.
+pub(crate) trait ReadAt {
     /// That many bytes from an offset on; `None` when there are fewer.
     fn part(&self, offset: u64, length: usize) -> Option<Vec<u8>>;
 }
@@ -66,7 +66,7 @@ pub(crate) fn base(random: u64) -> u64 {
 
 /// What to change in an executable so that it lies at `base` and need not relocate itself; `None` when it is of a kind that
 /// is not understood.
-pub(crate) fn prelink(file: &impl Parts, base: u64) -> Option<Vec<Patch>> {
+pub(crate) fn prelink(file: &impl ReadAt, base: u64) -> Option<Vec<Patch>> {
     let mut header = file.part(0, EHDR_SIZE)?;
     // ELFCLASS64, ELFDATA2LSB, EV_CURRENT.
     if !header.starts_with(b"\x7fELF\x02\x01\x01") || u16_at(&header, 16)? != ET_DYN {
@@ -139,7 +139,7 @@ struct Table {
     size_at: u64,
 }
 
-fn relocations(file: &impl Parts, segments: &[Segment]) -> Option<Table> {
+fn relocations(file: &impl ReadAt, segments: &[Segment]) -> Option<Table> {
     let dynamic = segments.iter().find(|segment| segment.kind == PT_DYNAMIC)?;
     let length = usize::try_from(dynamic.file.end - dynamic.file.start).ok()?;
     let entries = file.part(dynamic.file.start, length)?;
@@ -161,7 +161,7 @@ fn relocations(file: &impl Parts, segments: &[Segment]) -> Option<Table> {
 }
 
 /// The segments' bytes with every relocation done, one patch for each segment that has any.
-fn relocate(file: &impl Parts, segments: &[Segment], table: &Table, relative: u64, base: u64) -> Option<Vec<Patch>> {
+fn relocate(file: &impl ReadAt, segments: &[Segment], table: &Table, relative: u64, base: u64) -> Option<Vec<Patch>> {
     let entries = file.part(offset_of(segments, table.address, table.size)?, usize::try_from(table.size).ok()?)?;
     let mut patches: Vec<Option<Patch>> = segments.iter().map(|_| None).collect();
     for entry in entries.chunks_exact(RELA_SIZE) {
@@ -206,7 +206,7 @@ fn add(bytes: &mut [u8], offset: usize, number: u64) -> Option<()> {
 mod tests {
     use super::*;
 
-    impl Parts for Vec<u8> {
+    impl ReadAt for Vec<u8> {
         fn part(&self, offset: u64, length: usize) -> Option<Vec<u8>> {
             let offset = usize::try_from(offset).ok()?;
             Some(self.get(offset..offset.checked_add(length)?)?.to_vec())

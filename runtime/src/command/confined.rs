@@ -1,0 +1,156 @@
+//! A command and the restrictions under which it is executed, applied in the one correct order.
+//!
+//! The process that applies them is in the container's namespaces and root, has the container's user, and still has all our
+//! capabilities. Every step must succeed. A failure is reported and ends the process, so that nothing ever runs with more
+//! rights than its plan says.
+
+use std::{
+    ffi::CString,
+    io::{self, Write},
+    os::fd::RawFd,
+};
+
+use rustix::{
+    fs::{CWD, Mode, fchown},
+    mount::{MoveMountFlags, move_mount},
+    process::{Resource, Rlimit, Uid, setrlimit, umask},
+    termios::{Winsize, tcsetwinsize},
+    thread::{
+        CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    },
+};
+
+use super::{
+    init,
+    lookup::{DEFAULT_PATH, candidates, is_missing, not_executable, not_found},
+};
+use crate::{capability::CapabilityMask, error::StartError, sys};
+
+/// The size of a terminal until a client sets it.
+const TERMINAL_SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+
+/// A command with its restrictions.
+#[derive(Debug, Clone)]
+pub(crate) struct ConfinedCommand {
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    /// The user of the process, which has been set already.
+    pub uid: u32,
+    /// Standard input is a terminal. The user becomes its owner.
+    pub terminal: bool,
+    /// Detached mount trees, by their descriptors, and the place in the container where each is attached.
+    pub trees: Vec<(RawFd, &'static str)>,
+    /// The network namespace is new: its loopback device is switched on.
+    pub loopback: bool,
+    /// Stay as process 1 and let a child be the command.
+    pub init: bool,
+    /// Resource limits, with their names for errors.
+    pub rlimits: Vec<(String, Resource, Rlimit)>,
+    pub no_new_privileges: bool,
+    /// A compiled seccomp filter.
+    pub filter: Option<Vec<u8>>,
+    /// The capability bounding set.
+    pub bounding: CapabilityMask,
+    /// A descriptor to which a failure is written as JSON. execve(2) closes it: end of file means success.
+    pub report: RawFd,
+}
+
+impl ConfinedCommand {
+    /// Applies the restrictions and executes the command, or reports the failure and ends the process.
+    pub fn run(&self) -> ! {
+        let error = match self.restrict() {
+            Ok(()) if self.init => init::run(|| self.execute()),
+            Ok(()) => self.execute(),
+            Err(error) => error,
+        };
+        self.fail(&error)
+    }
+
+    /// Reports a failure and ends the process.
+    fn fail(&self, error: &StartError) -> ! {
+        let report = serde_json::to_vec(error).unwrap_or_default();
+        // If the report cannot be written, the exit status still tells the failure.
+        drop(sys::file_of(self.report).write_all(&report));
+        sys::exit_now(127)
+    }
+
+    /// Applies the restrictions to the calling process.
+    pub fn restrict(&self) -> Result<(), StartError> {
+        let step = |what: &'static str| move |error: io::Error| StartError::internal(format!("{what}: {error}"));
+        if self.terminal {
+            prepare_terminal(self.uid).map_err(step("preparing the terminal"))?;
+        }
+        for (tree, place) in &self.trees {
+            move_mount(&*sys::file_of(*tree), "", CWD, *place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                .map_err(|error| StartError::internal(format!("mounting {place}: {}", io::Error::from(error))))?;
+        }
+        if self.loopback {
+            sys::loopback_up().map_err(step("switching the loopback device on"))?;
+        }
+        sys::default_signals().map_err(step("resetting signals"))?;
+        umask(Mode::from_raw_mode(0o022));
+        for (name, resource, limit) in &self.rlimits {
+            setrlimit(*resource, *limit)
+                .map_err(|error| StartError::invalid(format!("ulimit {name}: {}", io::Error::from(error))))?;
+        }
+        if self.no_new_privileges {
+            set_no_new_privs(true).map_err(|error| step("setting no_new_privileges")(error.into()))?;
+        }
+        if let Some(filter) = &self.filter {
+            sys::install_filter(filter).map_err(step("loading the seccomp filter"))?;
+        }
+        drop_capabilities(self.bounding, self.kept_capabilities()).map_err(step("dropping capabilities"))
+    }
+
+    /// The capabilities that the command has: the bounding set for root, none for another user.
+    pub fn kept_capabilities(&self) -> CapabilityMask {
+        if self.uid == 0 { self.bounding } else { CapabilityMask(0) }
+    }
+
+    /// Executes the command; returns only the reason why it could not.
+    pub fn execute(&self) -> StartError {
+        let args: Result<Vec<CString>, _> = self.args.iter().cloned().map(CString::new).collect();
+        let env: Result<Vec<CString>, _> =
+            self.env.iter().map(|(name, value)| CString::new(format!("{name}={value}"))).collect();
+        let (Ok(args), Ok(env)) = (args, env) else {
+            return StartError::invalid("the command or its environment contains a NUL byte");
+        };
+        let program = &self.args[0];
+        let path = self.env.iter().find(|(name, _)| name == "PATH").map_or(DEFAULT_PATH, |(_, value)| value);
+        let mut denied = None;
+        for candidate in candidates(program, path) {
+            let Ok(file) = CString::new(candidate.clone()) else { continue };
+            let error = sys::execve(&file, &args, &env);
+            match error.raw_os_error() {
+                _ if is_missing(&candidate, &error) => {}
+                Some(libc::EACCES) => denied = Some(not_executable(program, &candidate, &error)),
+                _ => return not_executable(program, &candidate, &error),
+            }
+        }
+        denied.unwrap_or_else(|| not_found(program, path))
+    }
+}
+
+fn prepare_terminal(uid: u32) -> io::Result<()> {
+    let stdin = rustix::stdio::stdin();
+    fchown(stdin, Some(Uid::from_raw(uid)), None)?;
+    Ok(tcsetwinsize(stdin, TERMINAL_SIZE)?)
+}
+
+/// Gives up all capabilities but `kept`, and all outside `bounding` for ever.
+fn drop_capabilities(bounding: CapabilityMask, kept: CapabilityMask) -> io::Result<()> {
+    const LAST: u32 = 63;
+    clear_ambient_capability_set()?;
+    for bit in (0..=LAST).filter(|bit| bounding.0 & (1 << bit) == 0) {
+        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+            Ok(()) => {}
+            // The kernel knows no capability with this or a higher number.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let kept = CapabilitySet::from_bits_retain(kept.0);
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })?;
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Reading the report of a process from a pipe, without waiting for the processes that it forked.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::retry_on_intr,
+};
+
+use crate::process::ProcessRef;
+
+/// Reads a pipe until its last writer closes it or `writer` has ended. The forks of the writer hold the pipe too. If the
+/// writer was killed, a fork may wait for ever for an answer of the writer, so the end of the pipe never comes.
+pub(crate) fn read_report(pipe: &mut File, writer: &ProcessRef) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    loop {
+        let mut events = [PollFd::new(&*pipe, PollFlags::IN), PollFd::new(&writer.pidfd, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut events, None))?;
+        let readable = !events[0].revents().is_empty();
+        let mut chunk = [0; 4096];
+        match readable.then(|| pipe.read(&mut chunk)).transpose()? {
+            Some(length) if length > 0 => text.extend_from_slice(&chunk[..length]),
+            // The end of the pipe, or the end of the writer with nothing left to read.
+            _ => return Ok(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, process::Command};
+
+    use super::*;
+
+    #[test]
+    fn only_the_reporting_process_is_waited_for() {
+        let (reader, mut other) = io::pipe().expect("a pipe");
+        let mut writer = Command::new("sh");
+        writer.args(["-c", "printf hello"]).stdout(other.try_clone().expect("its other end"));
+        let mut writer = writer.spawn().expect("a process");
+        let process = ProcessRef::open(writer.id() as i32).expect("the process");
+        let mut pipe = File::from(std::os::fd::OwnedFd::from(reader));
+        assert_eq!(read_report(&mut pipe, &process).expect("its words"), b"hello");
+        writer.wait().expect("reaped");
+        other.write_all(b"more").expect("the pipe is open");
+        assert_eq!(read_report(&mut pipe, &process).expect("what came later"), b"more");
+        drop(other);
+        assert_eq!(read_report(&mut pipe, &process).expect("the end"), b"");
+    }
+}

@@ -1,0 +1,46 @@
+//! The spec that libcontainer gets.
+
+use oci_spec::runtime::Spec;
+
+use super::mounts::{GROUPS, GroupsView, Sources};
+use crate::cgroup::Mode;
+
+/// Changes a complete spec for libcontainer.
+///
+/// * The last steps before the command are ours ([`ConfinedCommand`](crate::command::ConfinedCommand)), because their order
+///   matters: libcontainer gets none of them.
+/// * Prepared mount sources replace those of the plan.
+/// * On version 1 the limits are ours to set ([`Stay`](crate::cgroup::Stay)). The view of the cgroups is ours to make if
+///   there is one.
+pub(crate) fn for_engine(
+    mut spec: Spec,
+    home: &str,
+    sources: &Sources,
+    mode: Mode,
+    view: Option<&GroupsView<'_>>,
+) -> Spec {
+    if let Some(process) = spec.process_mut() {
+        let no_new_privileges = process.no_new_privileges().filter(|wanted| *wanted);
+        process
+            .set_env(Some(vec![format!("HOME={home}")]))
+            .set_capabilities(None)
+            .set_rlimits(None)
+            .set_oom_score_adj(None)
+            .set_apparmor_profile(None)
+            .set_no_new_privileges(no_new_privileges);
+    }
+    if let Some(linux) = spec.linux_mut() {
+        linux.set_seccomp(None);
+        if mode == Mode::V1 {
+            linux.set_resources(None);
+        }
+        if let (Some(_), Some(paths)) = (view, linux.readonly_paths_mut()) {
+            paths.retain(|path| path != GROUPS);
+        }
+    }
+    if let Some(list) = spec.mounts_mut() {
+        sources.replace(list);
+        list.retain(|mount| view.is_none() || !mount.destination().starts_with(GROUPS));
+    }
+    spec
+}

@@ -1,0 +1,13 @@
+//! The state of containers on disk: the task's directory, its records, and the lock under which it changes.
+//!
+//! A record is absent, complete, or a temporary file that the next writer replaces. Every record has a version; a build
+//! reads all versions up to its own.
+
+mod lock;
+mod records;
+mod task_dir;
+
+pub(crate) use lock::TaskLock;
+pub use records::ExitRecord;
+pub(crate) use records::{CGROUP, CONTAINER, ContainerRecord, EXIT, LOG_WATCHER, MONITOR, PLAN};
+pub(crate) use task_dir::{TaskDir, private_dir, tasks};

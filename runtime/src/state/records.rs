@@ -1,0 +1,77 @@
+//! The records of a container: their file names and contents.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cgroup::{Groups, LimitHits, OutOfMemory},
+    exit_status::ExitStatus,
+    process::ProcessRecord,
+    user::ResolvedUser,
+};
+
+/// The plan, as the caller gave it.
+pub(crate) const PLAN: &str = "plan.json";
+/// The monitor's process.
+pub(crate) const MONITOR: &str = "monitor.json";
+/// The container's first process. It exists once the command runs.
+pub(crate) const CONTAINER: &str = "container.json";
+/// How the container ended.
+pub(crate) const EXIT: &str = "exit.json";
+/// The plugin process that watches the log FIFOs.
+pub(crate) const LOG_WATCHER: &str = "keeper.json";
+/// The cgroups of the container, and which of them are ours to remove.
+pub(crate) const CGROUP: &str = "cgroup.json";
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// The command's exit code; 128 + n when signal n ended it.
+    pub exit_code: i32,
+    /// The signal that ended it, or 0.
+    pub signal: i32,
+    /// Whether the kernel killed a process of the container for want of memory.
+    pub oom_killed: bool,
+    /// Details of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_memory: Option<OutOfMemory>,
+    /// The number of processes and threads that the container could not create because of its limit.
+    #[serde(default)]
+    pub forks_refused: u64,
+    /// When the command was started.
+    pub started_at: SystemTime,
+    /// When its end was seen.
+    pub finished_at: SystemTime,
+}
+
+impl ExitRecord {
+    /// The record of a container that ended just now. The events that its cgroups counted since `before` belong to it.
+    pub(crate) fn of(status: ExitStatus, groups: Option<&Groups>, before: LimitHits, started_at: SystemTime) -> Self {
+        let hits = groups.map(Groups::hits).unwrap_or_default().since(before);
+        let out_of_memory =
+            groups.filter(|_| hits.oom_kills > 0).map(|groups| groups.out_of_memory(hits.oom_kills, started_at));
+        Self {
+            exit_code: status.exit_code,
+            signal: status.signal,
+            oom_killed: hits.oom_kills > 0,
+            out_of_memory,
+            forks_refused: hits.forks_refused,
+            started_at,
+            finished_at: SystemTime::now(),
+        }
+    }
+}
+
+/// A running container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ContainerRecord {
+    pub init: ProcessRecord,
+    pub started_at: SystemTime,
+    pub user: ResolvedUser,
+    /// The container has a pid namespace of its own: all its processes end with the first one.
+    pub private_pid: bool,
+    /// The events that its cgroups had counted before it started. Older builds did not record this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hits: Option<LimitHits>,
+}
