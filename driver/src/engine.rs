@@ -23,8 +23,8 @@ use crate::{
     events::Events,
     fingerprint, layers,
     logs::Logs,
-    plan::NodeFacts,
-    task::{Compute, Facts, TaskError, Tasks, blocking},
+    plan::{Compute, NodeInfo},
+    task::{Facts, TaskError, Tasks, blocking},
 };
 
 /// See the module's head.
@@ -84,12 +84,12 @@ impl Engine {
     }
 
     /// What plans need to know of this node, read afresh because a resolv.conf changes under a running agent. Blocks.
-    pub fn node_facts(&self) -> NodeFacts {
-        NodeFacts {
+    pub fn node_info(&self) -> NodeInfo {
+        NodeInfo {
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),
-            ..fingerprint::node_facts(self.compute)
+            ..fingerprint::node_info(self.compute)
         }
     }
 

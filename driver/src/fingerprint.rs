@@ -11,8 +11,7 @@ use runtime::{cgroup::Mode, plan::CAPABILITIES};
 
 use crate::{
     config::{PluginConfig, RootChoice},
-    plan::NodeFacts,
-    task::Compute,
+    plan::{Compute, NodeInfo},
 };
 
 /// One attribute's value.
@@ -115,11 +114,10 @@ fn cgroup_version() -> Option<&'static str> {
 }
 
 /// Reads what plans need to know of this node.
-pub fn node_facts(compute: Compute) -> NodeFacts {
-    NodeFacts {
+pub fn node_info(compute: Compute) -> NodeInfo {
+    NodeInfo {
         cgroup_v2: runtime::cgroup::mode().is_ok_and(|mode| mode == Mode::V2),
-        total_mhz: compute.total_mhz,
-        cores: compute.cores,
+        compute,
         overlay_problem: None,
         held_capabilities: held_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
         host_resolv_conf: host_resolv_conf(),
@@ -167,8 +165,8 @@ fn held_capabilities(status: &str) -> BTreeSet<String> {
     held.map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// The host's resolver configuration, seen from a container: systemd-resolved's stub on 127.0.0.53 cannot be reached from
-/// another network namespace, so the file behind it is taken where there is one.
+/// The host's resolver configuration, seen from a container: systemd-resolved's stub on 127.0.0.53 cannot be reached
+/// from another network namespace, so the file behind it is taken where there is one.
 fn host_resolv_conf() -> String {
     const BEHIND_STUB: &str = "/run/systemd/resolve/resolv.conf";
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What a person gets who starts the binary by hand: commands for the images of this node.
 //!
-//! They use the store as every plugin does, beside plugins and running tasks: no daemon is asked, locks and leases keep everybody
-//! apart. What they print for people may change; `--json` and the exit codes are for programs.
+//! They use the store as every plugin does, beside plugins and running tasks: no daemon is asked, locks and leases keep
+//! everybody apart. What they print for people may change; `--json` and the exit codes are for programs.
 
 mod failure;
 mod image;
@@ -19,8 +19,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 /// Nomad task driver plugin that runs OCI and Docker images without a daemon.
 ///
-/// This binary is a plugin: Nomad starts it. Copy it into the agent's plugin_dir, name it in a `plugin "oci-rs"` block of
-/// the agent's configuration, and write `driver = "oci-rs"` in a job's task. By hand it looks after the images of this node.
+/// This binary is a plugin: Nomad starts it. Copy it into the agent's plugin_dir, name it in a `plugin "oci-rs"` block
+/// of the agent's configuration, and write `driver = "oci-rs"` in a job's task. By hand it looks after the images of
+/// this node.
 #[derive(Parser)]
 #[command(name = "oci-rs", version)]
 struct Arguments {
@@ -43,7 +44,8 @@ struct ImageArguments {
     /// The driver's data_dir; overrides the one in --config [default: /var/lib/oci-rs]
     #[arg(long, global = true, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
-    /// The plugin block as JSON, or an agent's configuration file in JSON that holds it: directories, registries, credentials, limits
+    /// The plugin block as JSON, or an agent's configuration file in JSON that holds it: directories, registries,
+    /// credentials, limits
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print JSON

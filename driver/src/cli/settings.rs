@@ -1,4 +1,5 @@
-//! Where the store is and how registries are reached: the plugin block again, as JSON, because Nomad alone reads the agent's HCL.
+//! Where the store is and how registries are reached: the plugin block again, as JSON, because Nomad alone reads the
+//! agent's HCL.
 
 use std::{fs, path::Path};
 

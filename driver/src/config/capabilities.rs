@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use runtime::plan::CAPABILITIES;
 
-/// What a container has in docker when nobody says anything. `NET_RAW` is among them, but not among the capabilities that
-/// the plugin allows unless its operator says so, and is therefore dropped like any other that is not allowed.
+/// What a container has in docker when nobody says anything. `NET_RAW` is among them, but not among the capabilities
+/// that the plugin allows unless its operator says so, and is therefore dropped like any other that is not allowed.
 const DOCKER_DEFAULT: [&str; 14] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",

@@ -22,7 +22,7 @@ pub fn default_network(block: &Reader) -> DefaultNetwork {
         None | Some("bridge") => DefaultNetwork::Bridge,
         Some("host") => DefaultNetwork::Host,
         Some(other) => {
-            block.mistake("default_mode", format!("{other:?} cannot be everybody's network"), "write bridge or host");
+            block.error("default_mode", format!("{other:?} cannot be everybody's network"), "write bridge or host");
             DefaultNetwork::Bridge
         }
     }
@@ -37,7 +37,7 @@ pub fn settings(block: &Reader, default: Settings) -> Settings {
             && name.starts_with(|c: char| c.is_ascii_alphanumeric())
     };
     if !nameable(&bridge) {
-        block.mistake(
+        block.error(
             "bridge",
             format!("{bridge:?} cannot name an interface"),
             "use up to 15 letters, digits, `-`, `_` and `.`",
@@ -47,7 +47,7 @@ pub fn settings(block: &Reader, default: Settings) -> Settings {
         // Room for the bridge and one container beside the two addresses that mean something else.
         let subnet = text.parse().ok().map(|subnet: Ipv4Net| subnet.trunc()).filter(|subnet| subnet.prefix_len() <= 30);
         if subnet.is_none() {
-            block.mistake("subnet", format!("{text:?} is no IPv4 subnet"), "write it as in \"172.26.80.0/20\"");
+            block.error("subnet", format!("{text:?} is no IPv4 subnet"), "write it as in \"172.26.80.0/20\"");
         }
         subnet
     });
@@ -55,7 +55,7 @@ pub fn settings(block: &Reader, default: Settings) -> Settings {
         let subnet =
             text.parse().ok().map(|subnet: Ipv6Net| subnet.trunc()).filter(|subnet| subnet.prefix_len() <= 126);
         if subnet.is_none() {
-            block.mistake("subnet_ipv6", format!("{text:?} is no IPv6 subnet"), "write it as in \"fd00:26:80::/64\"");
+            block.error("subnet_ipv6", format!("{text:?} is no IPv6 subnet"), "write it as in \"fd00:26:80::/64\"");
         }
         subnet
     });
@@ -63,7 +63,7 @@ pub fn settings(block: &Reader, default: Settings) -> Settings {
         let directories: Vec<PathBuf> =
             text.split(':').filter(|directory| !directory.is_empty()).map(PathBuf::from).collect();
         for directory in directories.iter().filter(|directory| !directory.is_absolute()) {
-            block.mistake("cni_path", format!("{directory:?} is not an absolute path"), "begin it with /");
+            block.error("cni_path", format!("{directory:?} is not an absolute path"), "begin it with /");
         }
         directories
     });

@@ -1,7 +1,7 @@
 //! The description of one option.
 //!
-//! Three things follow from the same description and therefore always agree: the schema that Nomad gets, the checks of the
-//! decoder, and the tables of `docs/configuration.md`.
+//! Three things follow from the same description and therefore always agree: the schema that Nomad gets, the checks of
+//! the decoder, and the tables of `docs/configuration.md`.
 
 /// One option of a block.
 #[derive(Debug, Clone, Copy)]

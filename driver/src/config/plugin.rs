@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use image_store::{CredentialSources, LayerFormat, Limits, RegistryConfig, Retention, Secret, StoreConfig};
 
 use super::{
-    mistake::{ConfigErrors, Mistakes},
+    error::{ConfigErrors, ErrorCollector},
     plugin_options::PLUGIN,
     policy::{self, Policy},
     value::{self, Reader},
@@ -113,10 +113,10 @@ impl Default for PluginConfig {
 
 /// Reads the plugin block.
 pub fn decode_plugin(msgpack: &[u8]) -> Result<PluginConfig, ConfigErrors> {
-    let mistakes = Mistakes::default();
-    let root = value::decode(msgpack, &mistakes);
-    let config = read(&Reader::new(&root, PLUGIN, &mistakes));
-    mistakes.result(BLOCK, config)
+    let errors = ErrorCollector::default();
+    let root = value::decode(msgpack, &errors);
+    let config = read(&Reader::new(&root, PLUGIN, &errors));
+    errors.result(BLOCK, config)
 }
 
 fn read(block: &Reader) -> PluginConfig {
@@ -138,7 +138,7 @@ fn read(block: &Reader) -> PluginConfig {
         exec: exec(&block.block("exec")),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
-        block.mistake("state_dir", "lies within data_dir, or the other way round", "give each a directory of its own");
+        block.error("state_dir", "lies within data_dir, or the other way round", "give each a directory of its own");
     }
     config
 }
@@ -147,7 +147,7 @@ fn read(block: &Reader) -> PluginConfig {
 pub(super) fn absolute(block: &Reader, option: &str) -> Option<PathBuf> {
     let path = PathBuf::from(block.string(option)?);
     if !path.is_absolute() {
-        block.mistake(option, format!("{path:?} is not an absolute path"), "begin it with /");
+        block.error(option, format!("{path:?} is not an absolute path"), "begin it with /");
         return None;
     }
     Some(path)
@@ -161,14 +161,14 @@ fn retention(gc: &Reader, default: Option<Retention>) -> Option<Retention> {
         None => default,
         Some(Ok(percent)) if percent <= 100 => percent,
         Some(_) => {
-            gc.mistake(option, "is more than 100 percent", "write a number from 1 to 100");
+            gc.error(option, "is more than 100 percent", "write a number from 1 to 100");
             default
         }
     };
     let high = percent("disk_high_percent", default.high);
     let low = percent("disk_low_percent", high.saturating_sub(5));
     if low > high {
-        gc.mistake("disk_low_percent", format!("is above disk_high_percent, {high}"), "make it smaller");
+        gc.error("disk_low_percent", format!("is above disk_high_percent, {high}"), "make it smaller");
     }
     let delay = gc.duration("image_delay").unwrap_or(default.delay);
     let wanted = gc.bool_or("image", true);
@@ -190,7 +190,7 @@ fn layer_images(block: &Reader) -> bool {
         None | Some("auto") => true,
         Some("directory" | "folder") => false,
         Some(other) => {
-            block.mistake("layer_format", format!("{other:?} is no form of a layer"), "write auto or directory");
+            block.error("layer_format", format!("{other:?} is no form of a layer"), "write auto or directory");
             true
         }
     }
@@ -210,7 +210,7 @@ fn limits(block: &Reader, default: Limits) -> Limits {
     let layers = count("layers", default.layers);
     if layers > default.layers {
         let most = default.layers;
-        block.mistake("layers", format!("is more than {most}"), format!("write {most} at most"));
+        block.error("layers", format!("is more than {most}"), format!("write {most} at most"));
     }
     Limits {
         document_bytes: bytes("document_kib", KIB, default.document_bytes),
@@ -235,7 +235,7 @@ fn limits(block: &Reader, default: Limits) -> Limits {
 fn credentials(auth: &Reader) -> CredentialSources {
     let helper = auth.string("helper");
     if let Some(name) = helper.as_deref().filter(|name| name.contains(['/', ' '])) {
-        auth.mistake(
+        auth.error(
             "helper",
             format!("{name:?} is no credential helper's name"),
             "leave out the path and docker-credential-, as in \"ecr-login\"",
@@ -252,7 +252,7 @@ fn exec(block: &Reader) -> ExecPolicy {
         debug_images: block.strings("debug_images"),
     };
     if policy.any_user && !policy.user {
-        block.mistake("any_user", "does nothing without user", "set user = true beside it, or remove it");
+        block.error("any_user", "does nothing without user", "set user = true beside it, or remove it");
     }
     policy
 }
@@ -262,18 +262,18 @@ fn registry(host: &str, block: &Reader) -> RegistryConfig {
     let unusable = |name: &str| name.is_empty() || name.contains(['/', ' ', '@', '?', '#']);
     const REMEDY: &str = "write only the host and its port, as in \"registry.example:5000\"";
     if unusable(host) {
-        block.mistakes.add("registry", format!("{host:?} is not a registry's host"), REMEDY);
+        block.errors.add("registry", format!("{host:?} is not a registry's host"), REMEDY);
     }
     for name in mirrors.iter().filter(|name| unusable(name)) {
-        block.mistake("mirrors", format!("{name:?} is not a registry's host"), REMEDY);
+        block.error("mirrors", format!("{name:?} is not a registry's host"), REMEDY);
     }
     let auth = block.block("auth");
     let (username, password) = (auth.string("username"), auth.string("password"));
     if auth.has("username") != auth.has("password") {
-        block.mistake("auth", "needs both username and password", "set the missing one, or remove the block");
+        block.error("auth", "needs both username and password", "set the missing one, or remove the block");
     }
     if block.has("cert_file") != block.has("key_file") {
-        block.mistake("cert_file", "needs key_file beside it, and the other way round", "set both, or neither");
+        block.error("cert_file", "needs key_file beside it, and the other way round", "set both, or neither");
     }
     let headers = block.string_map("headers").into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
     RegistryConfig {

@@ -97,7 +97,7 @@ pub(super) fn read(block: &Reader) -> Policy {
         Some(list) => {
             let (allowed, unknown) = Written::read(&list);
             for name in unknown {
-                block.mistake("allow_caps", format!("{name:?} is no capability"), "see capabilities(7) for the names");
+                block.error("allow_caps", format!("{name:?} is no capability"), "see capabilities(7) for the names");
             }
             allowed
         }
@@ -134,7 +134,7 @@ fn root_choice(block: &Reader) -> RootChoice {
         Some("overlay") => RootChoice::Overlay,
         Some("copy") => RootChoice::Copy,
         Some(other) => {
-            block.mistake("rootfs", format!("{other:?} is no way to make a root"), "write auto, overlay or copy");
+            block.error("rootfs", format!("{other:?} is no way to make a root"), "write auto, overlay or copy");
             RootChoice::Auto
         }
     }

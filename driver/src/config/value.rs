@@ -1,15 +1,16 @@
 //! Reading blocks out of msgpack, whoever wrote it.
 //!
 //! Nomad sends every option of the schema, nil when unset; its test harness leaves unset ones out. Numbers arrive as
-//! integers, floats or text, maps as lists of maps to be merged, and a block as a map or as a list of one. All of that is read
-//! here; anything else is noted as a mistake and reads as unset, so that reading goes on and finds the next mistake.
+//! integers, floats or text, maps as lists of maps to be merged, and a block as a map or as a list of one. All of that
+//! is read here; anything else is noted as a mistake and reads as unset, so that reading goes on and finds the next
+//! mistake.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use rmpv::Value;
 
 use super::{
-    mistake::Mistakes,
+    error::ErrorCollector,
     option::{self, DefaultValue, OptionSpec, OptionType, Support},
 };
 
@@ -22,11 +23,11 @@ pub struct Reader<'a> {
     options: &'static [OptionSpec],
     entries: BTreeMap<String, &'a Value>,
     /// Where mistakes go.
-    pub mistakes: &'a Mistakes,
+    pub errors: &'a ErrorCollector,
 }
 
 /// Decodes the bytes of a block; nil and no bytes at all are a block without options.
-pub fn decode(msgpack: &[u8], mistakes: &Mistakes) -> Value {
+pub fn decode(msgpack: &[u8], errors: &ErrorCollector) -> Value {
     if msgpack.is_empty() {
         return Value::Nil;
     }
@@ -34,7 +35,7 @@ pub fn decode(msgpack: &[u8], mistakes: &Mistakes) -> Value {
     match rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH) {
         Ok(value) if rest.is_empty() => value,
         Ok(_) => {
-            mistakes.add(
+            errors.add(
                 "config",
                 "has bytes after its end",
                 "report this: Nomad and the driver disagree about the format",
@@ -42,7 +43,7 @@ pub fn decode(msgpack: &[u8], mistakes: &Mistakes) -> Value {
             Value::Nil
         }
         Err(error) => {
-            mistakes.add(
+            errors.add(
                 "config",
                 format!("is not msgpack: {error}"),
                 "report this: Nomad and the driver disagree about the format",
@@ -54,19 +55,19 @@ pub fn decode(msgpack: &[u8], mistakes: &Mistakes) -> Value {
 
 impl<'a> Reader<'a> {
     /// Starts to read a block that was decoded before.
-    pub fn new(value: &'a Value, options: &'static [OptionSpec], mistakes: &'a Mistakes) -> Self {
-        Self::at(String::new(), value, options, mistakes)
+    pub fn new(value: &'a Value, options: &'static [OptionSpec], errors: &'a ErrorCollector) -> Self {
+        Self::at(String::new(), value, options, errors)
     }
 
-    fn at(path: String, value: &'a Value, options: &'static [OptionSpec], mistakes: &'a Mistakes) -> Self {
-        let mut reader = Self { path, options, entries: BTreeMap::new(), mistakes };
+    fn at(path: String, value: &'a Value, options: &'static [OptionSpec], errors: &'a ErrorCollector) -> Self {
+        let mut reader = Self { path, options, entries: BTreeMap::new(), errors };
         for (key, value) in reader.pairs(value) {
             let Some(name) = text_of(key) else {
-                reader.mistakes.add(reader.name("config"), "has a key that is not text", "");
+                reader.errors.add(reader.name("config"), "has a key that is not text", "");
                 continue;
             };
             if option::find(options, &name).is_none() {
-                reader.mistakes.add(reader.name(&name), "is no option of this driver", "remove it");
+                reader.errors.add(reader.name(&name), "is no option of this driver", "remove it");
             }
             reader.entries.insert(name, value);
         }
@@ -86,7 +87,7 @@ impl<'a> Reader<'a> {
                 [Value::Nil] => &[],
                 [_] => self.wrong(path, "a block", value),
                 _ => {
-                    self.mistakes.add(path, "occurs more than once", "merge the blocks into one");
+                    self.errors.add(path, "occurs more than once", "merge the blocks into one");
                     &[]
                 }
             },
@@ -96,7 +97,7 @@ impl<'a> Reader<'a> {
 
     /// Notes a value of the wrong kind. Says nothing of the value itself, which may be a secret.
     fn wrong<T: Default>(&self, option: &str, expected: &str, value: &Value) -> T {
-        self.mistakes.add(option, format!("expects {expected}, not {}", kind_of(value)), self.default_of(option));
+        self.errors.add(option, format!("expects {expected}, not {}", kind_of(value)), self.default_of(option));
         T::default()
     }
 
@@ -115,7 +116,7 @@ impl<'a> Reader<'a> {
             if let Support::Refused(remedy) = option.support
                 && self.entries.get(option.name).is_some_and(|value| is_set(value))
             {
-                self.mistakes.add(self.name(option.name), format!("is not supported: {}", option.help), remedy);
+                self.errors.add(self.name(option.name), format!("is not supported: {}", option.help), remedy);
             }
         }
     }
@@ -126,8 +127,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes a mistake in one of this block's options.
-    pub fn mistake(&self, option: &str, problem: impl Into<String>, remedy: impl Into<String>) {
-        self.mistakes.add(self.name(option), problem, remedy);
+    pub fn error(&self, option: &str, problem: impl Into<String>, remedy: impl Into<String>) {
+        self.errors.add(self.name(option), problem, remedy);
     }
 
     /// The value of an option that is set at all.
@@ -149,7 +150,7 @@ impl<'a> Reader<'a> {
     fn text(&self, option: &str, value: &Value) -> Option<String> {
         match text_of(value) {
             Some(text) if text.contains('\0') => {
-                self.mistake(option, "holds a NUL byte", "remove it");
+                self.error(option, "holds a NUL byte", "remove it");
                 None
             }
             Some(text) => Some(text),
@@ -192,7 +193,7 @@ impl<'a> Reader<'a> {
             Ok(0) => None,
             Ok(number) => Some(number),
             Err(_) => {
-                self.mistake(option, format!("cannot be negative, but is {number}"), "");
+                self.error(option, format!("cannot be negative, but is {number}"), "");
                 None
             }
         }
@@ -203,7 +204,7 @@ impl<'a> Reader<'a> {
         let text = self.string(option)?;
         let duration = parse_duration(&text).filter(|duration| !duration.is_zero());
         if duration.is_none() {
-            self.mistake(
+            self.error(
                 option,
                 format!("{text:?} is not a span of time"),
                 "write it as in \"90s\", \"5m\" or \"1h30m\"",
@@ -255,7 +256,7 @@ impl<'a> Reader<'a> {
             let port = integer_of(&Value::from(text.as_str())).and_then(|port| u16::try_from(port).ok());
             let port = port.filter(|port| *port != 0);
             if port.is_none() {
-                self.mistake(option, format!("{text:?} of {label:?} is not a port"), "write a number from 1 to 65535");
+                self.error(option, format!("{text:?} of {label:?} is not a port"), "write a number from 1 to 65535");
             }
             Some((label, port?))
         };
@@ -268,7 +269,7 @@ impl<'a> Reader<'a> {
             Some(OptionType::Block(options)) => options,
             _ => &[],
         };
-        Self::at(self.name(option), self.get(option).unwrap_or(&Value::Nil), options, self.mistakes)
+        Self::at(self.name(option), self.get(option).unwrap_or(&Value::Nil), options, self.errors)
     }
 
     /// Repeated blocks, in order.
@@ -282,7 +283,7 @@ impl<'a> Reader<'a> {
             Some(Value::Array(items)) => items,
             Some(single) => std::slice::from_ref(single),
         };
-        let one = |(index, item)| Self::at(format!("{}[{index}]", self.name(option)), item, options, self.mistakes);
+        let one = |(index, item)| Self::at(format!("{}[{index}]", self.name(option)), item, options, self.errors);
         items.iter().enumerate().filter(|(_, item)| !item.is_nil()).map(one).collect()
     }
 
@@ -296,14 +297,15 @@ impl<'a> Reader<'a> {
         let Value::Map(pairs) = value else { return self.wrong(&self.name(option), "blocks with a label", value) };
         let one = |(label, block): &'a (Value, Value)| {
             let label = self.text(option, label)?;
-            let reader = Self::at(format!("{}[{label:?}]", self.name(option)), block, options, self.mistakes);
+            let reader = Self::at(format!("{}[{label:?}]", self.name(option)), block, options, self.errors);
             Some((label, reader))
         };
         pairs.iter().filter_map(one).collect()
     }
 }
 
-/// Whether a value says anything: empty texts, lists and maps, false and zero are what options are when nobody sets them.
+/// Whether a value says anything: empty texts, lists and maps, false and zero are what options are when nobody sets
+/// them.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Nil => false,
@@ -513,7 +515,7 @@ mod tests {
         #[test]
         fn no_task_block_makes_the_decoder_panic(block in block(TASK)) {
             if let Err(errors) = decode_task(&encode(&block), &Policy::default()) {
-                prop_assert!(!errors.mistakes.is_empty());
+                prop_assert!(!errors.errors.is_empty());
             }
         }
 

@@ -1,8 +1,8 @@
-//! Looks whether paths of the host stay inside the allocation's directory when every link is followed.
+//! Checks that host paths stay inside the allocation directory when all links are followed.
 //!
-//! A task can write to most of that directory, so a path's letters say nothing about where it leads. The kernel resolves it
-//! (openat2 with `RESOLVE_BENEATH`), and missing directories are made one by one relative to directories that were resolved so. What is
-//! found here is told in good words and early; the runtime resolves once more, and mounts what it then holds open.
+//! A task can write to most of that directory and can put links there. Therefore the kernel resolves each path (openat2
+//! with `RESOLVE_BENEATH`), and a missing directory is made relative to its resolved parent. This check gives an early
+//! and clear error. The runtime resolves each path again and mounts the directory that it then holds open.
 
 use std::{
     fs,
@@ -15,19 +15,20 @@ use rustix::{
     io::Errno,
 };
 
-use super::TaskPlan;
+use super::task_plan::TaskPlan;
 
 impl TaskPlan {
-    /// Checks the confined sources of binds and makes missing ones that may be made. Blocks on the file system.
+    /// Checks the confined sources of binds, and makes missing directories of `created_sources`. Blocks on the file
+    /// system.
     ///
-    /// The text of an error is complete.
+    /// The error is a complete text for the job's author.
     pub fn check_confined(&self) -> Result<(), String> {
         let root = open_root(&self.alloc_dir)?;
-        for path in &self.confined {
+        for path in &self.confined_sources {
             let below = path.strip_prefix(&self.alloc_dir).map_err(|_| leads_out(path))?;
-            confine(&root, below, path, self.create.contains(path))?;
+            confine(&root, below, path, self.created_sources.contains(path))?;
         }
-        for path in self.create.iter().filter(|path| !self.confined.contains(path)) {
+        for path in self.created_sources.iter().filter(|path| !self.confined_sources.contains(path)) {
             if !path.exists() {
                 fs::create_dir_all(path).map_err(|error| format!("volume source {path:?} cannot be made: {error}"))?;
             }
@@ -38,8 +39,8 @@ impl TaskPlan {
 
 fn leads_out(path: &Path) -> String {
     format!(
-        "{path:?} leads out of the allocation's directory, and this node does not allow host paths: remove the link, or have the \
-         operator set `volumes {{ enabled = true }}` in the plugin block"
+        "{path:?} leads out of the allocation's directory, and this node does not allow host paths: remove the \
+         link, or have the operator set `volumes {{ enabled = true }}` in the plugin block"
     )
 }
 
@@ -54,7 +55,7 @@ fn open_beneath(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     loop {
         match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // Something was renamed meanwhile, and the kernel could not tell whether it left the directory.
+            // A concurrent rename kept the kernel from deciding. Try again.
             Err(Errno::AGAIN) => {}
             result => return result,
         }
@@ -96,7 +97,7 @@ mod tests {
 
     use super::{confine, open_root};
 
-    /// An allocation's directory beside one that must stay out of reach.
+    /// An allocation directory, and beside it a directory that must stay out of reach.
     fn directories() -> tempfile::TempDir {
         let parent = tempfile::tempdir().unwrap();
         fs::create_dir_all(parent.path().join("alloc/web/local")).unwrap();
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_inside_pass_and_missing_directories_are_made() {
+    fn paths_inside_the_allocation_pass_and_missing_directories_are_made() {
         let parent = directories();
         let alloc = parent.path().join("alloc");
         check(parent.path(), "web/local", false).unwrap();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_out_are_refused() {
+    fn links_out_of_the_allocation_are_refused() {
         let parent = directories();
         let local = parent.path().join("alloc/web/local");
         symlink("../../../secret", local.join("relative")).unwrap();

@@ -1,47 +1,50 @@
-//! What of the host is in the container: Nomad's directories, its volumes, the task's own mounts and devices.
+//! Mounts of the container: Nomad's directories, Nomad's volumes, and the task's own mounts.
 //!
-//! Always holds: a destination occurs once and is absolute and clean, a mount stands after every mount above it, and every
-//! source that a task could have led astray with a link is in the list of paths to be confined.
+//! Always holds: a destination occurs once, and it is absolute and normalized. A mount comes after every mount above
+//! it. Every source in which a task could have put a link is in the list of confined sources.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use image_store::ImageConfig;
-use runtime::plan::{Device, Mount, MountKind, NamedVolume, Propagation};
+use runtime::plan::{Mount, MountKind, NamedVolume, Propagation};
 
 use super::{
-    NomadTask, TaskContext,
+    context::TaskContext,
+    nomad_task::NomadTask,
     path::{normalize_container_path, normalize_host_path},
 };
-use crate::config::{Mistakes, MountRequest, MountSource};
+use crate::config::{ErrorCollector, MountRequest, MountSource};
 
-/// The mounts, and what must be done about their sources.
+/// The mounts, and the rules for their sources.
 #[derive(Debug, Default)]
-pub struct Binds {
+pub struct MountPlan {
     /// In the order in which they are made.
     pub mounts: Vec<Mount>,
-    /// Sources that must lie in the allocation's directory with all links resolved.
+    /// Sources that must lie in the allocation directory after all links are resolved.
     pub confined: Vec<PathBuf>,
-    /// Sources that become directories when they are missing.
+    /// Sources that are made as directories if they are missing.
     pub create: Vec<PathBuf>,
     /// Named volumes.
     pub volumes: Vec<NamedVolume>,
-    /// Places where the image's files stay writable on a read-only root.
-    pub writable: Vec<String>,
+    /// Destinations of volumes without a name, which hold the image's files and stay writable on a read-only root.
+    pub anonymous: Vec<String>,
 }
 
-/// A mount with the option it comes from.
-struct Named {
+/// A mount with the option that asks for it.
+struct Labelled {
     option: String,
     mount: Mount,
 }
 
-pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Binds {
+/// Decides all mounts.
+pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
     let task = context.task;
-    let mut binds = Binds::default();
-    let mut all = standard(task);
-    // A task that can write to its allocation's directory could put links where these were before a restart.
-    binds.confined.extend(all.iter().filter_map(|named| source(&named.mount)).cloned());
-    all.extend(task.mounts.iter().map(|mount| Named {
+    let mut plan = MountPlan::default();
+    let mut all = nomad_directories(task);
+    // A task can write to its allocation directory, and could have replaced these directories with links before a
+    // restart.
+    plan.confined.extend(all.iter().filter_map(|labelled| source(&labelled.mount)).cloned());
+    all.extend(task.mounts.iter().map(|mount| Labelled {
         option: format!("volume_mount {}", mount.task_path),
         mount: Mount {
             destination: normalize_container_path(&mount.task_path),
@@ -51,34 +54,34 @@ pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Binds {
         },
     }));
     for request in &context.spec.mounts {
-        all.extend(requested(context, request, &mut binds, mistakes));
+        all.extend(requested(context, request, &mut plan, errors));
     }
-    cover_logs(task, &mut all);
-    // Stable: mounts of one depth keep their order, and a mount never hides one that was made before it.
-    all.sort_by_key(|named| depth(&named.mount.destination));
-    check(&all, mistakes);
-    binds.mounts = all.into_iter().map(|named| named.mount).collect();
-    binds
+    protect_logs(task, &mut all);
+    // The sort is stable. It puts outer mounts first, so that no mount hides an earlier one.
+    all.sort_by_key(|labelled| depth(&labelled.mount.destination));
+    check_destinations(&all, errors);
+    plan.mounts = all.into_iter().map(|labelled| labelled.mount).collect();
+    plan
 }
 
-/// Nomad's three directories, and the logs over the shared one: a task must not be able to exchange its log FIFOs.
-fn standard(task: &NomadTask) -> Vec<Named> {
-    let place = |variable: &str, default: &str| {
-        let path =
-            task.env.get(variable).filter(|path| path.starts_with('/')).map(|path| normalize_container_path(path));
+/// Nomad's three directories, and the log directory read-only: a task must not be able to replace its log FIFOs.
+fn nomad_directories(task: &NomadTask) -> Vec<Labelled> {
+    let destination = |variable: &str, default: &str| {
+        let path = task.env.get(variable).filter(|path| path.starts_with('/'));
+        let path = path.map(|path| normalize_container_path(path));
         path.filter(|path| path != "/").unwrap_or_else(|| default.to_owned())
     };
-    let shared = place("NOMAD_ALLOC_DIR", "/alloc");
-    let directory = task_dir(task);
-    let named = |name: &str, source: PathBuf, destination: String, readonly| Named {
+    let shared = destination("NOMAD_ALLOC_DIR", "/alloc");
+    let task_dir = task_dir(task);
+    let directory = |name: &str, source: PathBuf, destination: String, readonly| Labelled {
         option: format!("the task's {name} directory"),
         mount: Mount { destination, kind: MountKind::Bind { source }, readonly, propagation: Propagation::Private },
     };
     vec![
-        named("logs", logs_dir(task), format!("{shared}/logs"), true),
-        named("alloc", task.alloc_dir.join("alloc"), shared, false),
-        named("local", directory.join("local"), place("NOMAD_TASK_DIR", "/local"), false),
-        named("secrets", directory.join("secrets"), place("NOMAD_SECRETS_DIR", "/secrets"), false),
+        directory("logs", logs_dir(task), format!("{shared}/logs"), true),
+        directory("alloc", task.alloc_dir.join("alloc"), shared, false),
+        directory("local", task_dir.join("local"), destination("NOMAD_TASK_DIR", "/local"), false),
+        directory("secrets", task_dir.join("secrets"), destination("NOMAD_SECRETS_DIR", "/secrets"), false),
     ]
 }
 
@@ -90,60 +93,79 @@ fn logs_dir(task: &NomadTask) -> PathBuf {
     task.alloc_dir.join("alloc/logs")
 }
 
-fn requested(context: &TaskContext, request: &MountRequest, binds: &mut Binds, mistakes: &Mistakes) -> Option<Named> {
+/// One mount of the task block. Notes in the plan what its source needs.
+fn requested(
+    context: &TaskContext,
+    request: &MountRequest,
+    plan: &mut MountPlan,
+    errors: &ErrorCollector,
+) -> Option<Labelled> {
+    let destination = normalize_container_path(&request.target);
     let (kind, propagation) = match &request.source {
         MountSource::Tmpfs { size, mode, uid, gid } => {
             (MountKind::Tmpfs { size: *size, mode: *mode, uid: *uid, gid: *gid }, Propagation::Private)
         }
         MountSource::Volume { name, copy } => {
-            let (directory, destination) =
-                (context.node.volumes_dir.join(name), normalize_container_path(&request.target));
-            binds.volumes.push(NamedVolume { directory: directory.clone(), destination, copy: *copy });
+            let directory = context.node.volumes_dir.join(name);
+            let volume = NamedVolume { directory: directory.clone(), destination: destination.clone(), copy: *copy };
+            plan.volumes.push(volume);
             (MountKind::Bind { source: directory }, Propagation::Private)
         }
         MountSource::Anonymous => {
-            binds.writable.push(normalize_container_path(&request.target));
+            plan.anonymous.push(destination);
             return None;
         }
         MountSource::Bind { path, propagation, create } => {
-            let source = normalize_host_path(&task_dir(context.task).join(path));
-            let inside = source.starts_with(&context.task.alloc_dir);
-            if !context.policy.volumes_enabled {
-                if !inside {
-                    mistakes.add(
-                        &request.option,
-                        format!("{path:?} lies outside the allocation's directory, and this node does not allow host paths"),
-                        "use a path within the task's directory or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
-                    );
-                    return None;
-                }
-                binds.confined.push(source.clone());
-            }
+            let source = bind_source(context, &request.option, path, plan, errors)?;
             if *create {
-                binds.create.push(source.clone());
+                plan.create.push(source.clone());
             }
             (MountKind::Bind { source }, *propagation)
         }
     };
-    let mount =
-        Mount { destination: normalize_container_path(&request.target), kind, readonly: request.readonly, propagation };
-    Some(Named { option: request.option.clone(), mount })
+    let mount = Mount { destination, kind, readonly: request.readonly, propagation };
+    Some(Labelled { option: request.option.clone(), mount })
 }
 
-/// Keeps the logs read-only also where the task binds them, or a directory above them, a second time.
-fn cover_logs(task: &NomadTask, all: &mut Vec<Named>) {
+/// The host path of a bind. Refuses one outside the allocation directory unless the operator allows host paths.
+fn bind_source(
+    context: &TaskContext,
+    option: &str,
+    path: &str,
+    plan: &mut MountPlan,
+    errors: &ErrorCollector,
+) -> Option<PathBuf> {
+    let source = normalize_host_path(&task_dir(context.task).join(path));
+    if context.policy.volumes_enabled {
+        return Some(source);
+    }
+    if !source.starts_with(&context.task.alloc_dir) {
+        errors.add(
+            option,
+            format!("{path:?} lies outside the allocation's directory, and this node does not allow host paths"),
+            "use a path within the task's directory or a `volume` block in the group, or have the operator set \
+             `volumes { enabled = true }` in the plugin block",
+        );
+        return None;
+    }
+    plan.confined.push(source.clone());
+    Some(source)
+}
+
+/// Keeps the log directory read-only also where the task binds it, or a directory above it, a second time.
+fn protect_logs(task: &NomadTask, all: &mut Vec<Labelled>) {
     let logs = logs_dir(task);
     let mut covers = Vec::new();
-    for named in all.iter_mut() {
-        let Some(source) = source(&named.mount).cloned() else { continue };
+    for labelled in all.iter_mut() {
+        let Some(source) = source(&labelled.mount).cloned() else { continue };
         if source.starts_with(&logs) {
-            named.mount.readonly = true;
+            labelled.mount.readonly = true;
         } else if let Ok(below) = logs.strip_prefix(&source)
-            && !named.mount.readonly
+            && !labelled.mount.readonly
         {
-            let destination = format!("{}/{}", named.mount.destination.trim_end_matches('/'), below.display());
-            covers.push(Named {
-                option: named.option.clone(),
+            let destination = format!("{}/{}", labelled.mount.destination.trim_end_matches('/'), below.display());
+            covers.push(Labelled {
+                option: labelled.option.clone(),
                 mount: Mount {
                     destination,
                     kind: MountKind::Bind { source: logs.clone() },
@@ -153,19 +175,19 @@ fn cover_logs(task: &NomadTask, all: &mut Vec<Named>) {
             });
         }
     }
-    covers.retain(|cover| all.iter().all(|named| named.mount.destination != cover.mount.destination));
+    covers.retain(|cover| all.iter().all(|labelled| labelled.mount.destination != cover.mount.destination));
     all.extend(covers);
 }
 
-fn check(all: &[Named], mistakes: &Mistakes) {
-    for (index, named) in all.iter().enumerate() {
-        let destination = &named.mount.destination;
+fn check_destinations(all: &[Labelled], errors: &ErrorCollector) {
+    for (index, labelled) in all.iter().enumerate() {
+        let destination = &labelled.mount.destination;
         if destination == "/" {
-            mistakes.add(&named.option, "would cover the container's root", "choose a destination below /");
+            errors.add(&labelled.option, "would cover the container's root", "choose a destination below /");
         }
         if let Some(earlier) = all[..index].iter().find(|earlier| earlier.mount.destination == *destination) {
-            mistakes.add(
-                &named.option,
+            errors.add(
+                &labelled.option,
                 format!("{destination} is already the destination of {}", earlier.option),
                 "choose another destination",
             );
@@ -184,42 +206,12 @@ fn depth(destination: &str) -> usize {
     destination.split('/').filter(|part| !part.is_empty()).count()
 }
 
-/// The image's volumes and the task's nameless ones that nothing is mounted on.
-pub fn image_volumes(image: &ImageConfig, nameless: &[String], mounts: &[Mount]) -> Vec<String> {
-    let mut volumes: Vec<String> =
-        image.volumes.iter().chain(nameless).map(|path| normalize_container_path(path)).collect();
+/// The image's volumes and the task's volumes without a name, except those with a mount at their path.
+pub fn anonymous_volumes(image: &ImageConfig, from_task: &[String], mounts: &[Mount]) -> Vec<String> {
+    let all = image.volumes.iter().chain(from_task);
+    let mut volumes: Vec<String> = all.map(|path| normalize_container_path(path)).collect();
     volumes.retain(|path| path != "/" && mounts.iter().all(|mount| mount.destination != *path));
     volumes.sort();
     volumes.dedup();
     volumes
-}
-
-/// Devices that the task names, and those that device plugins gave it.
-pub fn devices(context: &TaskContext, mistakes: &Mistakes) -> Vec<Device> {
-    let TaskContext { spec, task, .. } = *context;
-    // The plugin for these gives no device nodes, only this variable for a runtime hook that is not there.
-    if task.device_env.contains_key("NVIDIA_VISIBLE_DEVICES") {
-        mistakes.add(
-            "device",
-            "NVIDIA devices are not supported",
-            "remove the device block, or run the task with another driver",
-        );
-    }
-    let own = spec.devices.iter().map(|device| Device {
-        host_path: normalize_host_path(Path::new(&device.host_path)),
-        container_path: normalize_container_path(&device.container_path),
-        permissions: device.permissions.clone(),
-    });
-    let given = task.devices.iter().map(|device| Device {
-        host_path: device.host_path.clone(),
-        container_path: normalize_container_path(&device.task_path),
-        permissions: device.permissions.clone(),
-    });
-    let mut devices: Vec<Device> = Vec::new();
-    for device in own.chain(given) {
-        // The last one for a path wins, as in docker.
-        devices.retain(|earlier| earlier.container_path != device.container_path);
-        devices.push(device);
-    }
-    devices
 }

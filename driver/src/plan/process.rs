@@ -1,27 +1,28 @@
-//! The command, its environment, where it starts and where its output goes.
+//! The command: arguments, environment, working directory, stop signal and output.
 
 use std::path::PathBuf;
 
 use image_store::ImageConfig;
 use runtime::plan::Output;
 
-use super::NomadTask;
-use crate::config::{Mistakes, TaskSpec};
+use super::{context::TaskContext, nomad_task::NomadTask, path::normalize_container_path};
+use crate::config::{ErrorCollector, TaskSpec};
 
-/// Docker's rules: an entrypoint of the task's own leaves the image's CMD unused; `command` and `args` replace the CMD only.
-pub fn args(spec: &TaskSpec, image: &ImageConfig, mistakes: &Mistakes) -> Vec<String> {
-    let own: Vec<String> = spec.command.iter().chain(&spec.args).cloned().collect();
-    // An empty entrypoint removes the image's and keeps its CMD.
+/// The command line, by docker's rules: the task's `entrypoint` replaces the image's entrypoint and CMD; `command` and
+/// `args` replace the CMD only.
+pub fn args(spec: &TaskSpec, image: &ImageConfig, errors: &ErrorCollector) -> Vec<String> {
+    let from_task: Vec<String> = spec.command.iter().chain(&spec.args).cloned().collect();
+    // An empty list removes the image's entrypoint and keeps its CMD.
     let overridden = spec.entrypoint.as_ref().is_some_and(|entrypoint| !entrypoint.is_empty());
-    let cmd = if own.is_empty() && !overridden { image.cmd.clone().unwrap_or_default() } else { own };
+    let cmd = if from_task.is_empty() && !overridden { image.cmd.clone().unwrap_or_default() } else { from_task };
     let mut entrypoint = spec.entrypoint.clone().or_else(|| image.entrypoint.clone()).unwrap_or_default();
-    // What `docker run --entrypoint ""` becomes.
+    // The form of `docker run --entrypoint ""`.
     if entrypoint == [""] {
         entrypoint.clear();
     }
     entrypoint.extend(cmd);
     if entrypoint.first().is_none_or(String::is_empty) {
-        mistakes.add(
+        errors.add(
             "command",
             "is missing: the image names no command of its own, or the task's entrypoint leaves it unused",
             "set `command`, or `entrypoint`",
@@ -30,24 +31,23 @@ pub fn args(spec: &TaskSpec, image: &ImageConfig, mistakes: &Mistakes) -> Vec<St
     entrypoint
 }
 
-/// What docker sets, then the image's environment, then the task's with the ports that the driver mapped; the last one wins and a
-/// name occurs once.
+/// The environment. Later sources override earlier ones, and each name occurs once: docker's defaults, the image, the
+/// task, and the ports that the driver maps.
 ///
-/// `HOME` is left to the runtime, which knows the user's.
+/// `HOME` is left to the runtime, which knows the user's home directory.
 pub fn env(
-    spec: &TaskSpec,
-    image: &ImageConfig,
-    task: &NomadTask,
+    context: &TaskContext,
     hostname: &str,
     ports: &[(String, String)],
-    mistakes: &Mistakes,
+    errors: &ErrorCollector,
 ) -> Vec<(String, String)> {
+    let (spec, image, task) = (context.spec, &context.image.config, context.task);
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env: Vec<(String, String)> = Vec::with_capacity(3 + image.env.len() + task.env.len());
     let mut index = std::collections::HashMap::new();
     let mut set = |name: &str, value: &str| {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            mistakes.add("env", format!("{name:?} is not a variable that a process can have"), "");
+            errors.add("env", format!("{name:?} is not a variable that a process can have"), "");
             return;
         }
         let at = *index.entry(name.to_owned()).or_insert(env.len());
@@ -73,22 +73,22 @@ pub fn env(
     env
 }
 
-/// The working directory; an image's relative one is taken from the root.
+/// The working directory. A relative one of an image is relative to the root.
 pub fn cwd(spec: &TaskSpec, image: &ImageConfig) -> String {
-    super::path::normalize_container_path(spec.work_dir.as_deref().unwrap_or(&image.working_dir))
+    normalize_container_path(spec.work_dir.as_deref().unwrap_or(&image.working_dir))
 }
 
-/// The image's STOPSIGNAL, or SIGTERM when it has none or one that does not exist.
+/// The image's STOPSIGNAL, or SIGTERM if the image has none or an unknown one.
 pub fn stop_signal(image: &ImageConfig) -> i32 {
     let named = image.stop_signal.as_deref().and_then(|name| crate::signal::parse(name).ok());
     named.filter(|signal| *signal != 0).unwrap_or(libc::SIGTERM)
 }
 
-/// Nomad's FIFOs, or nowhere.
+/// The targets of stdout and stderr: Nomad's FIFOs, or /dev/null.
 pub fn output(spec: &TaskSpec, task: &NomadTask) -> Output {
     let path = |path: &PathBuf| {
-        let nowhere = spec.discard_output || path.as_os_str().is_empty();
-        if nowhere { PathBuf::from("/dev/null") } else { path.clone() }
+        let discard = spec.discard_output || path.as_os_str().is_empty();
+        if discard { PathBuf::from("/dev/null") } else { path.clone() }
     };
     Output { stdout: path(&task.stdout_path), stderr: path(&task.stderr_path) }
 }

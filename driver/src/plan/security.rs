@@ -1,34 +1,34 @@
-//! Namespaces, capabilities, filters and kernel parameters.
+//! Namespaces, capabilities, the system call filter and kernel parameters.
 
 use std::collections::BTreeMap;
 
 use runtime::plan::{Namespaces, Network, Seccomp, Security};
 
-use super::TaskContext;
-use crate::config::{IpcMode, Mistakes, SeccompChoice, TaskSpec};
+use super::context::TaskContext;
+use crate::config::{ErrorCollector, IpcMode, SeccompChoice, TaskSpec};
 
-/// Everything is the container's own, except what the task takes from the host.
+/// Every namespace is the container's own, except those that the task takes from the host.
 pub fn namespaces(spec: &TaskSpec, network: Network) -> Namespaces {
-    let wanted = &spec.namespaces;
+    let requested = &spec.namespaces;
     Namespaces {
         network,
-        private_pid: !wanted.host_pid,
-        private_ipc: wanted.ipc != IpcMode::Host,
-        // Also with the host's network: the container has a host name of its own and must not be able to set the node's.
-        private_uts: !wanted.host_uts,
-        // Nomad's own conformance suite wants to find the task's cgroup in /proc/self/cgroup (`:freezer:/nomad` on v1, a
-        // path that ends in `.scope` on v2). In a cgroup namespace both read `/`, so the host's view is the default on
-        // both, as it is docker's on v1; a job that wants docker's default on v2 says `cgroupns = "private"`.
-        private_cgroup: wanted.private_cgroup,
+        private_pid: !requested.host_pid,
+        private_ipc: requested.ipc != IpcMode::Host,
+        // Also on the host's network: the container has its own host name and must not be able to set the node's.
+        private_uts: !requested.host_uts,
+        // The default is the host's cgroup namespace, as with docker on v1. Nomad's conformance suite expects the
+        // task's cgroup in /proc/self/cgroup (`:freezer:/nomad` on v1, a path that ends in `.scope` on v2). A private
+        // cgroup namespace shows `/` there. Docker's default on v2 is `cgroupns = "private"`.
+        private_cgroup: requested.private_cgroup,
     }
 }
 
-/// Rights of the command.
-pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Security {
+/// The command's privileges.
+pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Security {
     let TaskContext { spec, node, .. } = *context;
     let apparmor = spec.security.apparmor.clone();
     if apparmor.is_some() && !node.apparmor {
-        mistakes.add(
+        errors.add(
             "security_opt",
             "apparmor: this node's kernel does not use AppArmor",
             "remove it, or constrain the job to nodes with `${attr.driver.oci-rs.apparmor}`",
@@ -46,7 +46,7 @@ pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Security {
     let held = |name: &&&str| node.held_capabilities.contains(**name);
     let missing: Vec<&str> = spec.capabilities.wanted.iter().filter(|name| !held(name)).copied().collect();
     if !missing.is_empty() {
-        mistakes.add(
+        errors.add(
             "cap_add",
             format!("the agent itself lacks {}", missing.join(", ")),
             "remove it, or run the agent with these capabilities",
@@ -61,31 +61,31 @@ pub fn decide(context: &TaskContext, mistakes: &Mistakes) -> Security {
     }
 }
 
-/// The filter that the task chose. A file has become a profile by now.
+/// The system call filter that the task chose. A profile file was read before.
 fn seccomp(context: &TaskContext, default: Seccomp) -> Seccomp {
     match (context.profile, &context.spec.security.seccomp) {
         (Some(profile), _) => Seccomp::Profile(profile.clone()),
         (None, Some(SeccompChoice::Unconfined)) => Seccomp::Unconfined,
-        // A profile that nobody read leaves the built-in filter, which allows less than most.
+        // Without the file's content the built-in filter applies, which is strict.
         (None, Some(SeccompChoice::Builtin | SeccompChoice::File(_))) => Seccomp::Default,
         (None, None) => default,
     }
 }
 
-/// Kernel parameters; each only where the namespace that it belongs to is not the host's.
-pub fn sysctl(spec: &TaskSpec, network: &Network, mistakes: &Mistakes) -> BTreeMap<String, String> {
+/// Kernel parameters. A parameter of a namespace that the task shares with the host is refused.
+pub fn sysctl(spec: &TaskSpec, network: &Network, errors: &ErrorCollector) -> BTreeMap<String, String> {
     for name in spec.sysctl.keys() {
-        let of_network = name.starts_with("net.");
-        if of_network && *network == Network::Host {
-            mistakes.add(
+        let is_network = name.starts_with("net.");
+        if is_network && *network == Network::Host {
+            errors.add(
                 "sysctl",
                 format!("{name} cannot be set: the task uses the host's network, so it would change the node"),
                 "write `network { mode = \"bridge\" }` in the group, or remove it",
             );
         }
-        // What is not of the network is of System V IPC and message queues: nothing else is let through.
-        if !of_network && spec.namespaces.ipc == IpcMode::Host {
-            mistakes.add(
+        // The decoder lets only parameters of the network, of System V IPC and of message queues pass.
+        if !is_network && spec.namespaces.ipc == IpcMode::Host {
+            errors.add(
                 "sysctl",
                 format!("{name} cannot be set: the task uses the host's IPC namespace, so it would change the node"),
                 "remove it, or remove `ipc_mode`",

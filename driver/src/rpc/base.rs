@@ -7,7 +7,7 @@ use proto::base::{
 use tonic::{Request, Response, Status};
 
 use super::{Plugin, schema, status};
-use crate::{config, task::Compute};
+use crate::{config, plan::Compute};
 
 /// The one version of the driver API that agents support.
 const API_VERSION: &str = "v0.1.0";
@@ -58,7 +58,7 @@ mod tests {
     use proto::base::{ClientTopology, ClientTopologyCore, NomadConfig, NomadDriverConfig};
 
     use super::compute;
-    use crate::task::Compute;
+    use crate::plan::Compute;
 
     fn node(override_total_compute: u64) -> NomadConfig {
         let core =

@@ -24,8 +24,9 @@ use crate::{
     config::PluginConfig,
     engine::Engine,
     events::Events,
+    plan::Compute,
     plugin::hclog::LogFile,
-    task::{Compute, TaskError, Tasks, blocking},
+    task::{TaskError, Tasks, blocking},
 };
 
 /// Larger than any task configuration or handle; tonic's default of 4 MiB is not.

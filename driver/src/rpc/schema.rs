@@ -82,17 +82,17 @@ mod tests {
     /// The docker driver's task options and their types. This list was written independently of our table.
     const DOCKER: &str = "
         advertise_ipv6_address bool, args list(string), auth block, auth_soft_fail bool, cap_add list(string),
-        cap_drop list(string), cgroupns string, command string, container_exists_attempts number, cpu_cfs_period number,
-        cpu_hard_limit bool, cpuset_cpus string, devices blocks, dns_options list(string), dns_search_domains list(string),
-        dns_servers list(string), entrypoint list(string), extra_hosts list(string), force_pull bool, group_add list(string),
-        healthchecks block, hostname string, image string, image_pull_timeout string, init bool, interactive bool,
-        ipc_mode string, ipv4_address string, ipv6_address string, isolation string, labels list(map(string)), load string,
-        logging block, mac_address string, memory_hard_limit number, mount blocks, mounts blocks,
-        network_aliases list(string), network_mode string, oom_score_adj number, pid_mode string, pids_limit number,
-        port_map list(map(number)), ports list(string), privileged bool, readonly_rootfs bool, runtime string,
-        security_opt list(string), shm_size number, storage_opt attrs(string), sysctl list(map(string)), tty bool,
-        ulimit list(map(string)), userns_mode string, uts_mode string, volume_driver string, volumes list(string),
-        work_dir string";
+        cap_drop list(string), cgroupns string, command string, container_exists_attempts number, cpu_cfs_period
+        number, cpu_hard_limit bool, cpuset_cpus string, devices blocks, dns_options list(string), dns_search_domains
+        list(string), dns_servers list(string), entrypoint list(string), extra_hosts list(string), force_pull bool,
+        group_add list(string), healthchecks block, hostname string, image string, image_pull_timeout string, init
+        bool, interactive bool, ipc_mode string, ipv4_address string, ipv6_address string, isolation string, labels
+        list(map(string)), load string, logging block, mac_address string, memory_hard_limit number, mount blocks,
+        mounts blocks, network_aliases list(string), network_mode string, oom_score_adj number, pid_mode string,
+        pids_limit number, port_map list(map(number)), ports list(string), privileged bool, readonly_rootfs bool,
+        runtime string, security_opt list(string), shm_size number, storage_opt attrs(string), sysctl
+        list(map(string)), tty bool, ulimit list(map(string)), userns_mode string, uts_mode string, volume_driver
+        string, volumes list(string), work_dir string";
 
     /// The options of a schema with their types. An option in a block has the block's path before its name.
     fn flatten(spec: &Spec, path: &str, into: &mut BTreeMap<String, String>) {
@@ -136,8 +136,8 @@ mod tests {
     fn the_task_schema_has_all_options_of_the_docker_driver_with_their_types() {
         let docker: BTreeMap<String, String> = DOCKER
             .split(',')
-            .map(|option| option.trim().split_once(' ').unwrap())
-            .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+            .map(|option| option.trim().split_once(char::is_whitespace).unwrap())
+            .map(|(name, kind)| (name.to_owned(), kind.trim().to_owned()))
             .collect();
         assert_eq!(docker.len(), 58);
         let mut ours = options(&task_schema());

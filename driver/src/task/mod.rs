@@ -25,7 +25,6 @@ pub use handle::{DriverNetwork, DriverState};
 pub use lifecycle::{Event, Phase, Refusal};
 pub use registry::{Facts, TaskRef, Tasks};
 pub use start::blocking;
-pub use stats::Compute;
 
 /// What the owner publishes of its task.
 #[derive(Debug, Clone)]

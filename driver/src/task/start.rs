@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
-use network::{AttachRequest, Attachment, NetworkChoice};
+use network::{AttachRequest, Attachment};
 use runtime::{
     Running, StartErrorKind, Status,
     plan::{ContainerId, SeccompProfile},
@@ -19,7 +19,7 @@ use crate::{
     config::{self, SeccompChoice, TaskSpec},
     engine::Engine,
     events::TaskEvents,
-    plan::{self, Attached, NodeFacts, NomadTask, OwnNetwork, TaskContext, TaskPlan},
+    plan::{self, NodeInfo, NomadTask, OwnNetwork, TaskContext, TaskPlan},
 };
 
 /// What a start reports.
@@ -77,7 +77,7 @@ async fn attempt(
     let lease = lease_image(engine, &spec, &task, &container, (events.clone(), cancelled.clone())).await?;
     let pulled = began.elapsed();
 
-    let node = node_facts(engine).await?;
+    let node = node_info(engine).await?;
     let context = TaskContext {
         spec: &spec,
         task: &task,
@@ -85,20 +85,17 @@ async fn attempt(
         node: &node,
         policy: engine.policy(),
         profile: profile.as_ref(),
-        attached: Attached::Soon,
     };
-    let planned = plan::container_plan(&context)?;
-    if let Some(reason) = &planned.slow {
+    let planned = plan::plan_task(&context)?;
+    if let Some(reason) = &planned.copy_reason {
         events.emit(format!("Copying the image, which makes the start slow: {reason}"), []);
     }
-    for text in &planned.shortcomings {
+    for text in &planned.warnings {
         tracing::warn!(task = task.id, "{text}");
         events.emit(text.clone(), []);
     }
-    // A CNI network may yet say how names are resolved.
-    let ask_network = planned.own_network.as_ref().is_some_and(|own| own.request.network != NetworkChoice::Bridge);
-    if let Some(reason) = planned.no_names.as_ref().filter(|_| !ask_network) {
-        events.emit(reason.clone(), []);
+    if let Some(warning) = &planned.dns_warning {
+        events.emit(warning.clone(), []);
     }
     let mut state = DriverState::new(container, planned.stop_signal, spec.image.clone(), lease.image.digest.clone());
     let memory_limit = planned.container.resources.memory_limit;
@@ -108,7 +105,8 @@ async fn attempt(
     let running = match planned.own_network.clone() {
         None => start_container(engine, tasks, planned, &task.alloc_id).await?,
         Some(own) => {
-            let (network, took, running) = start_connected(engine, tasks, &context, planned, own, &cancelled).await?;
+            let (network, took, running) =
+                start_connected(engine, tasks, &task.alloc_id, planned, own, &cancelled).await?;
             state.network = Some(network);
             network_ms = Some(took.as_millis().to_string());
             running
@@ -217,9 +215,9 @@ fn pull_request(engine: &Engine, spec: &TaskSpec, reference: Reference, timeout:
     }
 }
 
-async fn node_facts(engine: &Arc<Engine>) -> Result<NodeFacts, TaskError> {
+async fn node_info(engine: &Arc<Engine>) -> Result<NodeInfo, TaskError> {
     let engine = engine.clone();
-    blocking(move || Ok(engine.node_facts())).await
+    blocking(move || Ok(engine.node_info())).await
 }
 
 async fn seccomp_profile(spec: &TaskSpec) -> Result<Option<SeccompProfile>, TaskError> {
@@ -231,23 +229,22 @@ async fn seccomp_profile(spec: &TaskSpec) -> Result<Option<SeccompProfile>, Task
 async fn start_connected(
     engine: &Arc<Engine>,
     tasks: Tasks,
-    context: &TaskContext<'_>,
+    alloc_id: &str,
     planned: TaskPlan,
     own: OwnNetwork,
     cancelled: &watch::Receiver<bool>,
 ) -> Result<(DriverNetwork, Duration, Running), TaskError> {
-    let (container, alloc_id) = (planned.container.id.clone(), &context.task.alloc_id);
+    let container = planned.container.id.clone();
     let network = |attachment: &Attachment| DriverNetwork {
         address: own.address(attachment).map(|address| address.to_string()).unwrap_or_default(),
         ports: own.ports.clone(),
         auto_advertise: own.auto_advertise(),
     };
     let began = std::time::Instant::now();
-    let attachment = connect(engine, tasks.clone(), planned, own.request.clone(), alloc_id).await?;
+    let attachment = connect(engine, tasks.clone(), planned.clone(), own.request.clone(), alloc_id).await?;
     let took = began.elapsed();
-    // Only now is it known what stands in /etc/hosts.
-    let planned = plan::container_plan(&TaskContext { attached: Attached::To(&attachment), ..*context });
-    let started = match planned {
+    // The content of /etc/hosts depends on the container's addresses.
+    let started = match planned.with_attachment(&attachment) {
         Err(error) => Err(error.into()),
         // In a crowd the network may have taken a while.
         Ok(_) if *cancelled.borrow() => Err(TaskError::Cancelled),

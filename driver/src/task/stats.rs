@@ -4,14 +4,7 @@ use std::time::Instant;
 
 use runtime::{CpuStats, Stats};
 
-/// What the node can compute in all, as the agent told it.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Compute {
-    /// MHz of all cores together; 0 when unknown.
-    pub total_mhz: u64,
-    /// Number of cores.
-    pub cores: u64,
-}
+use crate::plan::Compute;
 
 /// CPU use over the time since the reading before. Percent of one core, so 200 is two cores' worth.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -58,7 +51,8 @@ mod tests {
 
     use runtime::{CpuStats, Stats};
 
-    use super::{Compute, CpuRates, Sampler};
+    use super::{CpuRates, Sampler};
+    use crate::plan::Compute;
 
     fn used(total_ms: u64, user_ms: u64) -> Stats {
         let (total_ns, user_ns) = (total_ms * 1_000_000, user_ms * 1_000_000);

@@ -43,7 +43,7 @@ pub fn rlimits(block: &Reader) -> BTreeMap<String, Rlimit> {
     for (name, text) in block.string_map("ulimit") {
         let lower = name.to_ascii_lowercase();
         if !RLIMITS.contains(&lower.as_str()) {
-            block.mistake(
+            block.error(
                 "ulimit",
                 format!("{name:?} is no resource limit"),
                 format!("use one of {}", RLIMITS.join(", ")),
@@ -54,12 +54,12 @@ pub fn rlimits(block: &Reader) -> BTreeMap<String, Rlimit> {
             Some(limit) if limit.soft <= limit.hard => {
                 limits.insert(lower, limit);
             }
-            Some(_) => block.mistake(
+            Some(_) => block.error(
                 "ulimit",
                 format!("{name} = {text:?}: the soft limit is above the hard one"),
                 "write \"soft:hard\"",
             ),
-            None => block.mistake(
+            None => block.error(
                 "ulimit",
                 format!("{name} = {text:?} is not a limit"),
                 "write one number, \"soft:hard\", or -1 for no limit",
@@ -85,12 +85,12 @@ pub fn sysctl(block: &Reader) -> BTreeMap<String, String> {
             Some(dotted) if namespaced(&dotted) => {
                 parameters.insert(dotted, value);
             }
-            Some(_) => block.mistake(
+            Some(_) => block.error(
                 "sysctl",
                 format!("{name:?} is not a parameter of the container's own namespaces"),
                 "set it on the host; tasks can set net.*, fs.mqueue.* and the kernel.* parameters of System V IPC",
             ),
-            None => block.mistake(
+            None => block.error(
                 "sysctl",
                 format!("{name:?} is not a kernel parameter"),
                 "write it as in \"net.core.somaxconn\"",
@@ -119,7 +119,7 @@ pub fn pids(block: &Reader, policy: &Policy) -> Option<i64> {
     if let Some(ceiling) = policy.pids_limit
         && limit > ceiling
     {
-        block.mistake(
+        block.error(
             "pids_limit",
             format!("{limit} is more than the {ceiling} that this node allows"),
             format!("use up to {ceiling}"),
@@ -137,7 +137,7 @@ pub fn cpu_hard_limit(block: &Reader) -> Option<u64> {
     }
     // The kernel's own bounds.
     if !(1000..=1_000_000).contains(&period) {
-        block.mistake("cpu_cfs_period", format!("{period} is out of bounds"), "use 1000 to 1000000 microseconds");
+        block.error("cpu_cfs_period", format!("{period} is out of bounds"), "use 1000 to 1000000 microseconds");
     }
     u64::try_from(period).ok()
 }
@@ -147,7 +147,7 @@ pub fn oom_score_adj(block: &Reader) -> i32 {
     match i32::try_from(score) {
         Ok(score) if (-1000..=1000).contains(&score) => score,
         _ => {
-            block.mistake("oom_score_adj", format!("{score} is out of bounds"), "use -1000 to 1000");
+            block.error("oom_score_adj", format!("{score} is out of bounds"), "use -1000 to 1000");
             0
         }
     }

@@ -1,7 +1,7 @@
 //! The task block: docker's options as values that are fit to be used.
 //!
-//! What depends on the task block and the operator's policy alone is decided here; what also needs the image, the node or
-//! Nomad's part of the task is decided in `plan`.
+//! What depends on the task block and the operator's policy alone is decided here; what also needs the image, the node
+//! or Nomad's part of the task is decided in `plan`.
 
 mod limits;
 mod mounts;
@@ -23,7 +23,7 @@ pub use self::{
     security::{CapabilityRequest, SeccompChoice, SecurityOptions},
 };
 use super::{
-    mistake::{ConfigErrors, Mistakes},
+    error::{ConfigErrors, ErrorCollector},
     policy::Policy,
     task_options::TASK,
     value::{self, Reader},
@@ -111,10 +111,10 @@ pub struct TaskSpec {
 
 /// Reads a task block.
 pub fn decode_task(msgpack: &[u8], policy: &Policy) -> Result<TaskSpec, ConfigErrors> {
-    let mistakes = Mistakes::default();
-    let root = value::decode(msgpack, &mistakes);
-    let spec = read(&Reader::new(&root, TASK, &mistakes), policy);
-    mistakes.result(BLOCK, spec)
+    let errors = ErrorCollector::default();
+    let root = value::decode(msgpack, &errors);
+    let spec = read(&Reader::new(&root, TASK, &errors), policy);
+    errors.result(BLOCK, spec)
 }
 
 fn read(block: &Reader, policy: &Policy) -> TaskSpec {
@@ -158,7 +158,7 @@ fn read(block: &Reader, policy: &Policy) -> TaskSpec {
         discard_output: discard_output(block),
     };
     if spec.namespaces.host_uts && spec.hostname.is_some() {
-        block.mistake("hostname", "cannot be set together with `uts_mode = \"host\"`", "remove one of them");
+        block.error("hostname", "cannot be set together with `uts_mode = \"host\"`", "remove one of them");
     }
     spec
 }
@@ -166,10 +166,10 @@ fn read(block: &Reader, policy: &Policy) -> TaskSpec {
 /// Options of which only some values are honoured and that leave no trace in the spec.
 fn check_leftovers(block: &Reader) {
     if block.bool("interactive") && !block.bool("tty") {
-        block.mistake("interactive", "is not supported without a terminal", "set `tty = true` as well, or remove it");
+        block.error("interactive", "is not supported without a terminal", "set `tty = true` as well, or remove it");
     }
     if let Some(runtime) = block.string("runtime").filter(|name| name != "runc") {
-        block.mistake(
+        block.error(
             "runtime",
             format!("{runtime:?} is not supported: containers run with the built-in runtime"),
             "remove it",
@@ -184,11 +184,11 @@ fn check_leftovers(block: &Reader) {
 fn image(block: &Reader) -> String {
     let image = block.string("image").unwrap_or_default();
     if !block.has("image") {
-        block.mistake("image", "is missing", "name an image, as in \"nginx:1.27\"");
+        block.error("image", "is missing", "name an image, as in \"nginx:1.27\"");
     } else if !image.is_empty()
         && let Err(error) = image.parse::<Reference>()
     {
-        block.mistake("image", error.to_string(), "write it as in \"nginx:1.27\" or \"registry.example/team/app:1\"");
+        block.error("image", error.to_string(), "write it as in \"nginx:1.27\" or \"registry.example/team/app:1\"");
     }
     image
 }
@@ -196,7 +196,7 @@ fn image(block: &Reader) -> String {
 fn load(block: &Reader) -> Option<String> {
     let path = block.string("load").filter(|path| !path.is_empty())?;
     if path.starts_with('/') || path.split('/').any(|part| part == "..") {
-        block.mistake(
+        block.error(
             "load",
             format!("{path:?} is not a path below the task's local directory"),
             "write it relative to that directory, as in \"image.tar\"",
@@ -212,7 +212,7 @@ fn auth(block: &Reader) -> Option<Credentials> {
         (username, _) => {
             let (missing, given) = if username.is_some() { ("password", "username") } else { ("username", "password") };
             if !block.has(missing) {
-                block.mistake(missing, format!("is missing beside {given}"), "set both, or remove the block");
+                block.error(missing, format!("is missing beside {given}"), "set both, or remove the block");
             }
             None
         }
@@ -222,7 +222,7 @@ fn auth(block: &Reader) -> Option<Credentials> {
 fn command(block: &Reader) -> Option<String> {
     let command = block.string("command")?;
     if command.trim() != command {
-        block.mistake(
+        block.error(
             "command",
             format!("{command:?} begins or ends with white space"),
             "it is the name of one program; arguments belong into `args`",
@@ -234,7 +234,7 @@ fn command(block: &Reader) -> Option<String> {
 fn work_dir(block: &Reader) -> Option<String> {
     let directory = block.string("work_dir")?;
     if !directory.starts_with('/') {
-        block.mistake("work_dir", format!("{directory:?} is not an absolute path"), "begin it with /");
+        block.error("work_dir", format!("{directory:?} is not an absolute path"), "begin it with /");
     }
     Some(directory)
 }
@@ -250,7 +250,7 @@ fn discard_output(block: &Reader) -> bool {
         "none" => true,
         "json-file" | "local" => false,
         _ => {
-            logging.mistake(
+            logging.error(
                 option,
                 format!("{kind:?} is not supported: Nomad collects the output of tasks"),
                 "remove the block, and let a log shipper read the allocation's log files",

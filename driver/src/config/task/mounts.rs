@@ -1,7 +1,7 @@
 //! Binds, other mounts and devices.
 //!
-//! Paths are only looked at here, not touched: whether a bind stays inside the allocation's directory is decided by `plan`,
-//! which knows that directory, and checked against links when the container is made.
+//! Paths are only looked at here, not touched: whether a bind stays inside the allocation's directory is decided by
+//! `plan`, which knows that directory, and checked against links when the container is made.
 
 use runtime::plan::Propagation;
 
@@ -82,7 +82,7 @@ fn named_volumes(block: &Reader) -> bool {
         None => false,
         Some("local") => true,
         Some(driver) => {
-            block.mistake(
+            block.error(
                 "volume_driver",
                 format!("{driver:?} is not supported: there are no docker volume plugins"),
                 "use a `volume` block in the group (host volume or CSI) and `volume_mount` in the task, or \"local\"",
@@ -102,7 +102,7 @@ fn is_volume_name(name: &str) -> bool {
 
 fn named_volume(block: &Reader, policy: &Policy, option: &str, name: &str, copy: bool) -> Option<MountSource> {
     if !is_volume_name(name) {
-        block.mistake(
+        block.error(
             option,
             format!("{name:?} is no name of a volume"),
             "write letters, digits, `_`, `.` and `-`; for a path, write `type = \"bind\"`",
@@ -110,7 +110,7 @@ fn named_volume(block: &Reader, policy: &Policy, option: &str, name: &str, copy:
         return None;
     }
     if !policy.volumes_enabled {
-        block.mistake(
+        block.error(
             option,
             format!("named volumes such as {name:?} are not allowed on this node"),
             "use a directory of the task, as in `type = \"bind\" source = \"local/data\"`, or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
@@ -126,7 +126,7 @@ fn volume(block: &Reader, policy: &Policy, index: usize, text: &str, named: bool
         [path, target] if !path.is_empty() => (path, target, ""),
         [path, target, options] if !path.is_empty() => (path, target, options),
         _ => {
-            block.mistake(
+            block.error(
                 &option,
                 format!("{text:?} is not `source:destination[:options]`"),
                 "write it as in \"local/conf:/etc/app:ro\"",
@@ -143,7 +143,7 @@ fn volume(block: &Reader, policy: &Policy, index: usize, text: &str, named: bool
             "rw" | "z" | "Z" | "consistent" | "cached" | "delegated" => {}
             _ => match parse_propagation(word) {
                 Some(parsed) => propagation = parsed,
-                None => block.mistake(
+                None => block.error(
                     &option,
                     format!("{word:?} is not an option of volumes"),
                     "use ro, rw, or a propagation such as rslave",
@@ -168,7 +168,7 @@ fn mount(block: &Reader, policy: &Policy) -> Option<MountRequest> {
     let source = match (kind.as_str(), source) {
         ("bind", Some(path)) => MountSource::Bind { path, propagation: propagation(block), create: false },
         ("bind", None) => {
-            block.mistake("source", "is missing", "name the host path to bind");
+            block.error("source", "is missing", "name the host path to bind");
             return None;
         }
         ("tmpfs", None) => {
@@ -177,12 +177,12 @@ fn mount(block: &Reader, policy: &Policy) -> Option<MountRequest> {
             MountSource::Tmpfs { size: options.positive("size"), mode: mode(&options), uid, gid }
         }
         ("tmpfs", Some(_)) => {
-            block.mistake("source", "has no meaning for a tmpfs", "remove it");
+            block.error("source", "has no meaning for a tmpfs", "remove it");
             return None;
         }
         ("volume", source) => volume_of_mount(block, policy, source)?,
         _ => {
-            block.mistake("type", format!("{kind:?} is not a type of mount"), "use \"bind\", \"tmpfs\" or \"volume\"");
+            block.error("type", format!("{kind:?} is not a type of mount"), "use \"bind\", \"tmpfs\" or \"volume\"");
             return None;
         }
     };
@@ -199,7 +199,7 @@ fn volume_of_mount(block: &Reader, policy: &Policy, source: Option<String>) -> O
     let options = block.block("volume_options");
     let driver = options.block("driver_config");
     if let Some(name) = driver.string("name").filter(|name| name != "local") {
-        driver.mistake(
+        driver.error(
             "name",
             format!("{name:?} is not supported: there are no docker volume plugins"),
             "use a `volume` block in the group (host volume or CSI) and `volume_mount` in the task, or \"local\"",
@@ -211,7 +211,7 @@ fn volume_of_mount(block: &Reader, policy: &Policy, source: Option<String>) -> O
         Some(name) => named_volume(block, policy, "source", &name, copy),
         None => {
             if block.bool("readonly") {
-                block.mistake(
+                block.error(
                     "readonly",
                     "makes no sense for a volume without a name",
                     "name the volume in `source`, or remove it",
@@ -224,7 +224,7 @@ fn volume_of_mount(block: &Reader, policy: &Policy, source: Option<String>) -> O
 
 fn check_target(block: &Reader, option: &str, target: &str) {
     if !target.starts_with('/') || target.trim_matches('/').is_empty() {
-        block.mistake(option, format!("{target:?} is not a path below / in the container"), "write an absolute path");
+        block.error(option, format!("{target:?} is not a path below / in the container"), "write an absolute path");
     }
 }
 
@@ -232,7 +232,7 @@ fn propagation(block: &Reader) -> Propagation {
     let options = block.block("bind_options");
     let Some(text) = options.string("propagation") else { return Propagation::Private };
     parse_propagation(&text).unwrap_or_else(|| {
-        options.mistake("propagation", format!("{text:?} is not a propagation"), "use rprivate, rslave or rshared");
+        options.error("propagation", format!("{text:?} is not a propagation"), "use rprivate, rslave or rshared");
         Propagation::Private
     })
 }
@@ -250,7 +250,7 @@ fn id(block: &Reader, option: &str) -> Option<u32> {
     let id = block.positive(option)?;
     let valid = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
     if valid.is_none() {
-        block.mistake(option, format!("{id} is no id"), "write the number of a user or group");
+        block.error(option, format!("{id} is no id"), "write the number of a user or group");
     }
     valid
 }
@@ -259,7 +259,7 @@ fn mode(block: &Reader) -> Option<u32> {
     let mode = block.positive("mode")?;
     let bits = u32::try_from(mode).ok().filter(|bits| *bits <= 0o7777);
     if bits.is_none() {
-        block.mistake(
+        block.error(
             "mode",
             format!("{mode} is more than permission bits can say"),
             "write the octal mode as a decimal number: 1777 is 1023",
@@ -274,18 +274,18 @@ pub fn devices(block: &Reader) -> Vec<DeviceRequest> {
 
 fn device(block: &Reader) -> Option<DeviceRequest> {
     let Some(host_path) = block.string("host_path") else {
-        block.mistake("host_path", "is missing", "name the device node of the host, as in \"/dev/fuse\"");
+        block.error("host_path", "is missing", "name the device node of the host, as in \"/dev/fuse\"");
         return None;
     };
     let container_path = block.string("container_path").unwrap_or_else(|| host_path.clone());
     for (option, path) in [("host_path", &host_path), ("container_path", &container_path)] {
         if !path.starts_with('/') {
-            block.mistake(option, format!("{path:?} is not an absolute path"), "begin it with /");
+            block.error(option, format!("{path:?} is not an absolute path"), "begin it with /");
         }
     }
     let permissions = block.string("cgroup_permissions").unwrap_or_else(|| "rwm".to_owned());
     if !permissions.chars().all(|c| "rwm".contains(c)) {
-        block.mistake(
+        block.error(
             "cgroup_permissions",
             format!("{permissions:?} is not made of r, w and m"),
             "use \"rwm\", \"rw\" or \"r\"",

@@ -79,7 +79,7 @@ fn private_cgroup(block: &Reader, policy: &Policy) -> bool {
             false
         }
         Some(mode) => {
-            block.mistake("cgroupns", format!("{mode:?} is not a cgroup namespace"), "use \"host\" or \"private\"");
+            block.error("cgroupns", format!("{mode:?} is not a cgroup namespace"), "use \"host\" or \"private\"");
             false
         }
     }
@@ -87,7 +87,7 @@ fn private_cgroup(block: &Reader, policy: &Policy) -> bool {
 
 fn check_user_namespace(block: &Reader) {
     if let Some(mode) = block.string("userns_mode").filter(|mode| mode != "host") {
-        block.mistake(
+        block.error(
             "userns_mode",
             format!("{mode:?} is not supported: containers have no user namespace of their own"),
             "remove it",
@@ -97,7 +97,7 @@ fn check_user_namespace(block: &Reader) {
 
 fn allow_host(block: &Reader, policy: &Policy, option: &str, kind: &str, allowed: &[String]) {
     if !policy.allows_mode(allowed, "host") {
-        block.mistake(
+        block.error(
             option,
             "\"host\" is not allowed on this node",
             format!(
@@ -112,5 +112,5 @@ fn refuse(block: &Reader, option: &str, mode: &str, remedy: &str) {
         Some(_) => format!("{mode:?} is not supported: containers cannot join each other's namespaces"),
         None => format!("{mode:?} is not supported"),
     };
-    block.mistake(option, problem, remedy);
+    block.error(option, problem, remedy);
 }

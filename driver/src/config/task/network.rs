@@ -83,13 +83,13 @@ fn refuse(block: &Reader, mode: &str) {
              other in a group with `network { mode = \"bridge\" }` or by their services",
         )
     };
-    block.mistake("network_mode", format!("{mode:?} is not supported: {problem}"), remedy);
+    block.error("network_mode", format!("{mode:?} is not supported: {problem}"), remedy);
 }
 
 pub fn addresses(block: &Reader) -> Addresses {
     let mac = block.string("mac_address");
     if let Some(text) = mac.as_deref().filter(|text| !is_hardware_address(text)) {
-        block.mistake(
+        block.error(
             "mac_address",
             format!("{text:?} is not the hardware address of one interface"),
             "write it as in \"02:42:ac:11:00:02\"; the first number is even",
@@ -98,14 +98,14 @@ pub fn addresses(block: &Reader) -> Addresses {
     let ipv4 = block.string("ipv4_address").and_then(|text| {
         let address = text.parse().ok();
         if address.is_none() {
-            block.mistake("ipv4_address", format!("{text:?} is not an IPv4 address"), "write it as in \"172.26.80.9\"");
+            block.error("ipv4_address", format!("{text:?} is not an IPv4 address"), "write it as in \"172.26.80.9\"");
         }
         address
     });
     let ipv6 = block.string("ipv6_address").and_then(|text| {
         let address = text.parse().ok();
         if address.is_none() {
-            block.mistake("ipv6_address", format!("{text:?} is not an IPv6 address"), "write it as in \"fd00::9\"");
+            block.error("ipv6_address", format!("{text:?} is not an IPv6 address"), "write it as in \"fd00::9\"");
         }
         address
     });
@@ -126,7 +126,7 @@ pub fn hostname(block: &Reader) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     // HOST_NAME_MAX of the kernel.
     if name.len() > 64 || !name.chars().all(allowed) {
-        block.mistake(
+        block.error(
             "hostname",
             format!("{name:?} is not a host name"),
             "use up to 64 letters, digits, `-`, `_` and `.`",
@@ -142,7 +142,7 @@ pub fn extra_hosts(block: &Reader) -> Vec<ExtraHost> {
         .filter_map(|line| {
             let host = parse_host(line);
             if host.is_none() {
-                block.mistake(
+                block.error(
                     "extra_hosts",
                     format!("{line:?} is not `name:address`"),
                     "write it as in \"db.internal:10.0.0.5\"",
@@ -172,11 +172,11 @@ pub fn dns(block: &Reader) -> DnsOptions {
         options: block.strings("dns_options"),
     };
     for server in dns.servers.iter().filter(|server| server.parse::<IpAddr>().is_err()) {
-        block.mistake("dns_servers", format!("{server:?} is not an IP address"), "write it as in \"10.0.0.2\"");
+        block.error("dns_servers", format!("{server:?} is not an IP address"), "write it as in \"10.0.0.2\"");
     }
     for (option, words) in [("dns_search_domains", &dns.searches), ("dns_options", &dns.options)] {
         for word in words.iter().filter(|word| word.is_empty() || word.contains(char::is_whitespace)) {
-            block.mistake(option, format!("{word:?} is not one word"), "make every word an element of the list");
+            block.error(option, format!("{word:?} is not one word"), "make every word an element of the list");
         }
     }
     dns

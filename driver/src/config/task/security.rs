@@ -44,7 +44,7 @@ pub struct SecurityOptions {
 pub fn privileged(block: &Reader, policy: &Policy) -> bool {
     let privileged = block.bool("privileged");
     if privileged && !policy.allow_privileged {
-        block.mistake(
+        block.error(
             "privileged",
             "is not allowed on this node",
             "remove it and name what the task needs in `cap_add` and `devices`, or have the operator set `allow_privileged = true` in the plugin block",
@@ -58,7 +58,7 @@ pub fn capabilities(block: &Reader, policy: &Policy) -> CapabilityRequest {
         let list = block.strings(option);
         let (written, unknown) = Written::read(&list);
         for name in unknown {
-            block.mistake(option, format!("{name:?} is no capability"), "see capabilities(7) for the names");
+            block.error(option, format!("{name:?} is no capability"), "see capabilities(7) for the names");
         }
         written
     };
@@ -66,7 +66,7 @@ pub fn capabilities(block: &Reader, policy: &Policy) -> CapabilityRequest {
     let refused = policy.allow_caps.missing(&add);
     if !refused.is_empty() {
         let names = if add.all { "\"all\"".to_owned() } else { refused.join(", ") };
-        block.mistake(
+        block.error(
             "cap_add",
             format!("this node does not allow {names}"),
             "remove it, or have the operator add it to `allow_caps` in the plugin block",
@@ -75,8 +75,8 @@ pub fn capabilities(block: &Reader, policy: &Policy) -> CapabilityRequest {
     CapabilityRequest { granted: capabilities::granted(&policy.allow_caps, &add, &drop), wanted: add.names }
 }
 
-/// `security_opt`: docker writes `name=value`, and `name:value` in older jobs. What weakens a restriction, or replaces it by
-/// something else, must be in the operator's list.
+/// `security_opt`: docker writes `name=value`, and `name:value` in older jobs. What weakens a restriction, or replaces
+/// it by something else, must be in the operator's list.
 pub fn options(block: &Reader, policy: &Policy) -> SecurityOptions {
     let mut options = SecurityOptions::default();
     for option in block.strings("security_opt") {
@@ -97,7 +97,7 @@ pub fn options(block: &Reader, policy: &Policy) -> SecurityOptions {
                 allowed();
                 options.seccomp = Some(SeccompChoice::File(PathBuf::from(path)));
             }
-            ("seccomp", path) => block.mistake(
+            ("seccomp", path) => block.error(
                 "security_opt",
                 format!("{path:?} is no path of a seccomp profile"),
                 "write the absolute path of a file on the node, without `..`, or `unconfined`",
@@ -108,12 +108,12 @@ pub fn options(block: &Reader, policy: &Policy) -> SecurityOptions {
                 allowed();
                 options.apparmor = Some(profile.to_owned());
             }
-            ("label", _) => block.mistake(
+            ("label", _) => block.error(
                 "security_opt",
                 format!("{option:?} is not supported: containers get no SELinux label"),
                 "remove it",
             ),
-            _ => block.mistake(
+            _ => block.error(
                 "security_opt",
                 format!("{option:?} is not supported"),
                 "use `no-new-privileges=…`, `seccomp=…` or `apparmor=…`",
@@ -127,7 +127,7 @@ fn check_allowed(block: &Reader, policy: &Policy, name: &str, value: &str) {
     // A privileged task has less to lose: whoever allows that has allowed this.
     let option = format!("{name}={value}");
     if !policy.allow_privileged && !any_matches(&policy.allow_security_opts, &option) {
-        block.mistake(
+        block.error(
             "security_opt",
             format!("{option:?} is not allowed on this node"),
             format!("remove it, or have the operator set `allow_security_opts = [{option:?}]` in the plugin block"),

@@ -1,11 +1,11 @@
-//! Rights, namespaces, filters, volumes and memory: what a task may take, and what is told when it cannot be had.
+//! Privileges, namespaces, the seccomp filter, named volumes and NUMA memory, and the warnings about them.
 
 use runtime::plan::{NamedVolume, SeccompProfile};
 
 use super::*;
 
 #[test]
-fn rights_are_few_unless_asked_for() {
+fn privileges_are_restricted_by_default() {
     let plain = Case::new(json!({})).container().security;
     assert!(!plain.privileged && plain.no_new_privileges && plain.seccomp == Seccomp::Default);
     assert_eq!(plain.capabilities.len(), 13);
@@ -21,7 +21,7 @@ fn rights_are_few_unless_asked_for() {
 }
 
 #[test]
-fn a_container_gets_no_more_than_the_agent_holds() {
+fn a_container_gets_no_capability_that_the_agent_lacks() {
     let mut case = Case::under(json!({ "allow_caps": ["all"] }), json!({ "cap_add": ["all"] }));
     case.node.held_capabilities = ["CAP_CHOWN".to_owned()].into();
     assert_eq!(case.container().security.capabilities, ["CAP_CHOWN"]);
@@ -31,7 +31,7 @@ fn a_container_gets_no_more_than_the_agent_holds() {
 }
 
 #[test]
-fn the_cgroup_namespace_is_the_hosts_unless_asked_for() {
+fn the_cgroup_namespace_is_the_hosts_by_default() {
     for (block, expected) in
         [(json!({}), false), (json!({ "cgroupns": "host" }), false), (json!({ "cgroupns": "private" }), true)]
     {
@@ -40,7 +40,7 @@ fn the_cgroup_namespace_is_the_hosts_unless_asked_for() {
 }
 
 #[test]
-fn the_filter_is_the_tasks_choice() {
+fn the_seccomp_filter_follows_security_opt() {
     let plugin = json!({ "allow_privileged": true });
     let seccomp = |block: Json| Case::under(plugin.clone(), block).container().security.seccomp;
     assert_eq!(seccomp(json!({ "security_opt": ["seccomp=unconfined"] })), Seccomp::Unconfined);
@@ -50,9 +50,8 @@ fn the_filter_is_the_tasks_choice() {
     for privileged in [false, true] {
         let block = json!({ "security_opt": ["seccomp=/etc/x.json"], "privileged": privileged });
         let Case { spec, task, image, node, policy, .. } = &Case::under(plugin.clone(), block);
-        let context =
-            TaskContext { spec, task, image, node, policy, profile: Some(&profile), attached: Attached::Soon };
-        let security = container_plan(&context).unwrap().container.security;
+        let context = TaskContext { spec, task, image, node, policy, profile: Some(&profile) };
+        let security = plan_task(&context).unwrap().container.security;
         assert_eq!((security.seccomp, security.privileged), (Seccomp::Profile(profile.clone()), privileged));
     }
 }
@@ -68,18 +67,18 @@ fn an_apparmor_profile_needs_a_kernel_that_uses_it() {
 }
 
 #[test]
-fn namespaces_of_the_host() {
+fn host_namespaces_are_shared_when_the_task_asks() {
     let plugin = json!({ "allowed_modes": { "pid": ["host"], "ipc": ["host"], "uts": ["host"] } });
     let own = Case::new(json!({})).container();
     assert!(own.namespaces.private_pid && own.namespaces.private_ipc && own.namespaces.private_uts);
-    let taken =
+    let shared =
         Case::under(plugin.clone(), json!({ "pid_mode": "host", "ipc_mode": "host", "uts_mode": "host" })).container();
-    assert!(!taken.namespaces.private_pid && !taken.namespaces.private_ipc && !taken.namespaces.private_uts);
-    // It has the host's name, and nobody gives it another one.
-    assert_eq!((taken.hostname.as_deref(), file(&taken, "/etc/hostname").as_str()), (None, "node-1\n"));
+    assert!(!shared.namespaces.private_pid && !shared.namespaces.private_ipc && !shared.namespaces.private_uts);
+    // The container has the host's name, and the plan sets no other.
+    assert_eq!((shared.hostname.as_deref(), file(&shared, "/etc/hostname").as_str()), (None, "node-1\n"));
     let without = Case::new(json!({ "ipc_mode": "none" })).container();
     assert_eq!((without.namespaces.private_ipc, without.shm_size), (true, 0));
-    // Parameters of a namespace that is the host's would change the node.
+    // Parameters of a host namespace would change the node.
     for name in ["kernel.shmmax", "fs.mqueue.msg_max"] {
         let sysctl = json!({ name: "1" });
         let text = Case::under(plugin.clone(), json!({ "ipc_mode": "host", "sysctl": sysctl })).error();
@@ -89,7 +88,7 @@ fn namespaces_of_the_host() {
 }
 
 #[test]
-fn volumes_have_names_when_the_operator_allows_them() {
+fn named_volumes_need_the_operators_permission() {
     let enabled = json!({ "volumes": { "enabled": true } });
     let block = json!({
         "volume_driver": "local",
@@ -113,7 +112,7 @@ fn volumes_have_names_when_the_operator_allows_them() {
 }
 
 #[test]
-fn memory_comes_from_beside_the_cores_when_the_operator_wants_it() {
+fn numa_memory_follows_the_reserved_cores() {
     for (cores, bound, expected) in [
         ("1", true, Some("0")),
         ("2-3", true, Some("1")),
@@ -129,7 +128,7 @@ fn memory_comes_from_beside_the_cores_when_the_operator_wants_it() {
 }
 
 #[test]
-fn what_the_node_cannot_do_is_told() {
+fn unfulfilled_requests_become_warnings() {
     let mut case = Case::new(json!({}));
     case.task.mounts = vec![NomadMount {
         task_path: "/vol".into(),
@@ -138,11 +137,11 @@ fn what_the_node_cannot_do_is_told() {
         propagation: Propagation::Private,
         selinux_label: "Z".into(),
     }];
-    assert_eq!(case.plan().unwrap().shortcomings, Vec::<String>::new());
+    assert_eq!(case.plan().unwrap().warnings, Vec::<String>::new());
     case.node.swap_uncounted = true;
     case.node.selinux = true;
-    let told = case.plan().unwrap().shortcomings;
+    let told = case.plan().unwrap().warnings;
     assert!(told[0].contains("does not count swap") && told[1].ends_with(": /vol"), "{told:?}");
     case.task.resources.memory_max_mb = -1;
-    assert_eq!(case.plan().unwrap().shortcomings.len(), 1, "without a limit there is nothing to exceed");
+    assert_eq!(case.plan().unwrap().warnings.len(), 1, "without a limit there is nothing to exceed");
 }

@@ -1,4 +1,4 @@
-//! Whole plans: what of the task block, the image, Nomad's part and the node arrives where in the container.
+//! Whole plans, from the task block, the image, Nomad's task and the node.
 
 mod isolation;
 mod mounts;
@@ -16,30 +16,30 @@ use runtime::plan::{CAPABILITIES, ContainerPlan, Device, Mount, MountKind, Propa
 use serde_json::{Value as Json, json};
 
 use super::{
-    Attached, NodeFacts, NomadDevice, NomadMount, NomadTask, TaskContext, TaskPlan, TaskResources, container_plan,
-    path::normalize_container_path,
+    Compute, NodeInfo, NomadDevice, NomadMount, NomadTask, TaskContext, TaskPlan, TaskResources,
+    path::normalize_container_path, plan_task,
 };
 use crate::config::{Policy, TaskSpec, decode_plugin, decode_task, testing::msgpack};
 
 const ALLOC: &str = "9f7b0c1e-1111-2222-3333-444455556666";
 
-/// Everything that a plan is made of, to be changed by a test.
+/// The inputs of a plan. Tests change them.
 struct Case {
     spec: TaskSpec,
     task: NomadTask,
     image: Image,
-    node: NodeFacts,
+    node: NodeInfo,
     policy: Policy,
     attachment: Option<Attachment>,
 }
 
 impl Case {
-    /// A task with this block on a node where tasks use the host's network unless they say otherwise.
+    /// A task with this block, on a node whose default network is the host's.
     fn new(block: Json) -> Self {
         Self::under(json!({ "network": { "default_mode": "host" } }), block)
     }
 
-    /// The same with a plugin block.
+    /// A task with this block, on a node with this plugin block.
     fn under(plugin: Json, mut block: Json) -> Self {
         let policy = decode_plugin(&msgpack(&plugin)).unwrap().policy;
         block.as_object_mut().unwrap().insert("image".into(), json!("nginx"));
@@ -49,18 +49,21 @@ impl Case {
 
     fn plan(&self) -> Result<TaskPlan, String> {
         let Self { spec, task, image, node, policy, attachment } = self;
-        let attached = attachment.as_ref().map_or(Attached::Soon, Attached::To);
-        container_plan(&TaskContext { spec, task, image, node, policy, profile: None, attached })
-            .map_err(|errors| errors.to_string())
+        let plan = plan_task(&TaskContext { spec, task, image, node, policy, profile: None });
+        let plan = plan.and_then(|plan| match attachment {
+            Some(attachment) => plan.with_attachment(attachment),
+            None => Ok(plan),
+        });
+        plan.map_err(|errors| errors.to_string())
     }
 
     fn container(&self) -> ContainerPlan {
         self.plan().unwrap().container
     }
 
-    /// The text of the only mistake.
+    /// The text of the only error.
     fn error(&self) -> String {
-        let text = self.plan().expect_err("a plan although there should be a mistake");
+        let text = self.plan().expect_err("the plan must fail");
         text.strip_prefix("the task cannot run here: ").unwrap().to_owned()
     }
 }
@@ -103,11 +106,10 @@ fn image() -> Image {
     }
 }
 
-fn node() -> NodeFacts {
-    NodeFacts {
+fn node() -> NodeInfo {
+    NodeInfo {
         cgroup_v2: false,
-        total_mhz: 8000,
-        cores: 4,
+        compute: Compute { total_mhz: 8000, cores: 4 },
         held_capabilities: CAPABILITIES.iter().map(|name| (*name).to_owned()).collect(),
         overlay_problem: None,
         state_dir: "/run/oci-rs".into(),
@@ -161,12 +163,12 @@ fn a_plain_task_gets_the_images_process_and_nomads_directories() {
             bind(in_alloc("alloc/logs"), "/alloc/logs", true, private),
         ]
     );
-    assert_eq!(plan.confined.len(), 4);
-    assert!(plan.create.is_empty());
+    assert_eq!(plan.confined_sources.len(), 4);
+    assert!(plan.created_sources.is_empty());
 }
 
 #[test]
-fn output_goes_to_the_fifos_or_nowhere() {
+fn output_goes_to_the_fifos_or_to_dev_null() {
     let output = Case::new(json!({ "logging": { "type": "none" } })).container().output;
     assert_eq!((output.stdout, output.stderr), ("/dev/null".into(), "/dev/null".into()));
     let mut case = Case::new(json!({}));
@@ -175,7 +177,7 @@ fn output_goes_to_the_fifos_or_nowhere() {
 }
 
 #[test]
-fn all_mistakes_of_a_plan_come_at_once() {
+fn all_errors_of_a_plan_are_reported_at_once() {
     let mut case =
         Case::new(json!({ "ports": ["a"], "memory_hard_limit": 1, "volumes": ["/etc:/x"], "entrypoint": [""] }));
     case.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "0".into());
@@ -186,7 +188,7 @@ fn all_mistakes_of_a_plan_come_at_once() {
 }
 
 #[test]
-fn roots_are_copied_only_where_they_cannot_be_mounted_or_when_the_operator_says_so() {
+fn a_root_is_copied_if_it_cannot_be_mounted_or_the_operator_asks() {
     let case = |rootfs: &str, problem: Option<&str>, copy_only: bool, layers: usize| {
         let mut case = Case::under(json!({ "rootfs": rootfs }), json!({}));
         case.node.overlay_problem = problem.map(str::to_owned);
@@ -204,8 +206,8 @@ fn roots_are_copied_only_where_they_cannot_be_mounted_or_when_the_operator_says_
     ] {
         let plan = case(rootfs, problem, copy_only, layers).plan().unwrap();
         assert_eq!(plan.container.root.storage, storage, "{rootfs} {problem:?}");
-        assert_eq!(plan.slow.is_some(), slow.is_some());
-        assert!(plan.slow.unwrap_or_default().contains(slow.unwrap_or_default()), "{rootfs} {problem:?}");
+        assert_eq!(plan.copy_reason.is_some(), slow.is_some());
+        assert!(plan.copy_reason.unwrap_or_default().contains(slow.unwrap_or_default()), "{rootfs} {problem:?}");
     }
     for (rootfs, problem, copy_only, layers, text) in [
         ("auto", None, false, 501, "image: has 501 layers, and the kernel mounts at most 500 over one another"),

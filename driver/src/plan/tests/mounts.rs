@@ -1,9 +1,9 @@
-//! Volumes, directories of the allocation, devices and small files: what appears where.
+//! Volumes, directories of the allocation, devices and the files in /etc.
 
 use super::*;
 
 #[test]
-fn volumes_are_bound_where_docker_binds_them() {
+fn mounts_have_dockers_sources_and_destinations() {
     let mut case = Case::new(json!({
         "volumes": ["local/a:/srv/a/", "../alloc/data:/data:ro"],
         "mount": [{ "type": "bind", "source": "secrets/x", "target": "/run/x" },
@@ -27,8 +27,11 @@ fn volumes_are_bound_where_docker_binds_them() {
         mount_at(container, "/tmp/t").kind,
         MountKind::Tmpfs { size: Some(9), mode: None, uid: None, gid: None }
     );
-    assert_eq!(plan.confined[4..], [in_alloc("web/local/a"), in_alloc("alloc/data"), in_alloc("web/secrets/x")]);
-    assert_eq!(plan.create, [in_alloc("web/local/a"), in_alloc("alloc/data")]);
+    assert_eq!(
+        plan.confined_sources[4..],
+        [in_alloc("web/local/a"), in_alloc("alloc/data"), in_alloc("web/secrets/x")]
+    );
+    assert_eq!(plan.created_sources, [in_alloc("web/local/a"), in_alloc("alloc/data")]);
     assert!(container.root.volumes.is_empty(), "the task's mount takes the place of the image's volume");
 }
 
@@ -43,18 +46,18 @@ fn host_paths_need_permission() {
         assert!(case.error().contains("lies outside the allocation's directory"), "{}", case.error());
         let allowed = Case::under(json!({ "volumes": { "enabled": true } }), block);
         let plan = allowed.plan().unwrap();
-        assert_eq!(plan.confined.len(), 4, "only Nomad's own directories");
+        assert_eq!(plan.confined_sources.len(), 4, "only Nomad's own directories");
         mount_at(&plan.container, "/x");
     }
-    // A neighbour whose name begins like the allocation's.
-    let neighbour = format!("{}-2/x:/x", task().alloc_dir.display());
-    assert!(Case::new(json!({ "volumes": [neighbour] })).plan().is_err());
+    // A directory beside the allocation whose name begins with the allocation's.
+    let sibling = format!("{}-2/x:/x", task().alloc_dir.display());
+    assert!(Case::new(json!({ "volumes": [sibling] })).plan().is_err());
     let absolute = format!("{}/alloc/data:/x", task().alloc_dir.display());
     assert!(Case::new(json!({ "volumes": [absolute] })).plan().is_ok());
 }
 
 #[test]
-fn the_logs_stay_read_only_by_every_way() {
+fn the_logs_are_read_only_through_every_bind() {
     for (source, logs) in [("../alloc", "/x/logs"), ("..", "/x/alloc/logs"), ("../alloc/logs", "/x")] {
         let container = Case::new(json!({ "volumes": [format!("{source}:/x")] })).container();
         assert_eq!(
@@ -68,7 +71,7 @@ fn the_logs_stay_read_only_by_every_way() {
 }
 
 #[test]
-fn one_destination_holds_one_mount() {
+fn two_mounts_at_one_destination_are_an_error() {
     for (target, earlier) in
         [("/local", "the task's local directory"), ("/a", "volumes[0]"), ("/alloc/logs/", "the task's logs directory")]
     {
@@ -90,7 +93,7 @@ fn one_destination_holds_one_mount() {
 }
 
 #[test]
-fn directories_move_with_nomads_variables() {
+fn nomads_variables_set_the_destinations_of_its_directories() {
     let mut case = Case::new(json!({}));
     case.task.env.insert("NOMAD_ALLOC_DIR".into(), "/shared/".into());
     case.task.env.insert("NOMAD_TASK_DIR".into(), "relative".into());
@@ -117,7 +120,7 @@ fn devices_come_from_the_task_and_from_plugins() {
 }
 
 #[test]
-fn files_give_way_to_the_tasks_own() {
+fn a_file_is_not_made_where_the_task_mounts_its_own() {
     let container =
         Case::new(json!({ "volumes": ["local/hosts:/etc/hosts", "local/r:/etc//resolv.conf"] })).container();
     let paths: Vec<&str> = container.files.iter().map(|(path, _)| path.as_str()).collect();

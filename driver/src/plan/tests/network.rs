@@ -1,4 +1,4 @@
-//! Networks and the files that speak of them.
+//! The network namespace, ports, addresses, /etc/hosts and /etc/resolv.conf.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 #[test]
-fn the_network_is_the_groups_unless_the_task_says_otherwise() {
+fn network_mode_overrides_the_groups_network() {
     let group = Some(PathBuf::from("/run/netns/x"));
     for (mode, path, expected) in [
         ("", None, Network::Host),
@@ -29,7 +29,7 @@ fn the_network_is_the_groups_unless_the_task_says_otherwise() {
 }
 
 #[test]
-fn ports_and_network_parameters_need_a_network_of_the_groups() {
+fn ports_and_network_sysctls_are_refused_on_the_hosts_network() {
     let mut case = Case::new(json!({ "ports": ["http"], "sysctl": { "net.core.somaxconn": "9", "kernel.sem": "1" } }));
     let text = case.error();
     assert!(text.contains("ports: cannot be mapped: on this node tasks use the host's network"), "{text}");
@@ -39,7 +39,7 @@ fn ports_and_network_parameters_need_a_network_of_the_groups() {
     assert!(Case::new(json!({ "ports": ["http"], "network_mode": "host" })).plan().is_ok());
 }
 
-/// The plan of a task with a network of its own.
+/// The own network in a case's plan.
 fn own(case: &Case) -> OwnNetwork {
     let plan = case.plan().unwrap();
     let path = format!("/run/oci-rs/networks/{ALLOC}.web.01234567/netns");
@@ -52,7 +52,7 @@ fn port(label: &str, host_ip: &str, host_port: u16, container_port: u16) -> Allo
 }
 
 #[test]
-fn a_task_without_a_groups_network_gets_one_of_its_own() {
+fn a_task_without_a_group_network_gets_its_own_network() {
     let group = Some(PathBuf::from("/run/netns/x"));
     for (mode, path, expected) in [
         ("", None, Some(NetworkChoice::Bridge)),
@@ -79,7 +79,7 @@ fn a_task_without_a_groups_network_gets_one_of_its_own() {
         ("net.ipv4.ping_group_range", "0 2147483647"),
     ];
     assert_eq!(sysctl, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
-    // The same where the operator chose the host's network, if the task asks for it.
+    // A task can ask for the bridge where the operator's default is the host's network.
     assert_eq!(own(&Case::new(json!({ "network_mode": "bridge" }))).request.network, NetworkChoice::Bridge);
     let mut case = Case::new(json!({ "network_mode": "cni/lan" }));
     case.task.network_path = group;
@@ -118,7 +118,7 @@ fn listed_ports_are_published_for_both_protocols() {
 }
 
 #[test]
-fn the_old_form_of_ports_is_mapped_and_told() {
+fn port_map_maps_ports_and_sets_their_variables() {
     let mut case = Case::under(json!({}), json!({ "port_map": [{ "my-db": 6379 }] }));
     case.task.resources.task_ports = vec![port("my-db", "192.0.2.1", 20000, 20000), port("admin", "", 20001, 20001)];
     case.task.env.insert("NOMAD_PORT_my_db".into(), "20000".into());
@@ -133,7 +133,7 @@ fn the_old_form_of_ports_is_mapped_and_told() {
 }
 
 #[test]
-fn addresses_must_be_ones_that_the_bridge_has() {
+fn addresses_outside_the_bridges_subnets_are_refused() {
     let six = json!({ "network": { "subnet_ipv6": "fd00:1::/64" } });
     let block = json!({
         "mac_address": "02:42:ac:11:00:02", "ipv4_address": "172.26.80.9", "ipv6_address": "fd00:1::9",
@@ -146,10 +146,18 @@ fn addresses_must_be_ones_that_the_bridge_has() {
     assert!(found.auto_advertise());
 
     for (option, value, expected) in [
-        ("ipv4_address", json!("172.26.96.1"), "ipv4_address: 172.26.96.1 is none that a task can have on this node's"),
-        ("ipv4_address", json!("172.26.80.1"), "ipv4_address: 172.26.80.1 is none that a task can have on this node's"),
-        ("ipv6_address", json!("fd00:2::9"), "ipv6_address: fd00:2::9 is none that a task can have on this node's"),
-        ("ipv6_address", json!("fd00:1::1"), "ipv6_address: fd00:1::1 is none that a task can have on this node's"),
+        (
+            "ipv4_address",
+            json!("172.26.96.1"),
+            "ipv4_address: 172.26.96.1 is not an address that a task can have on this",
+        ),
+        (
+            "ipv4_address",
+            json!("172.26.80.1"),
+            "ipv4_address: 172.26.80.1 is not an address that a task can have on this",
+        ),
+        ("ipv6_address", json!("fd00:2::9"), "ipv6_address: fd00:2::9 is not an address that a task can have on this"),
+        ("ipv6_address", json!("fd00:1::1"), "ipv6_address: fd00:1::1 is not an address that a task can have on this"),
     ] {
         let text = Case::under(six.clone(), json!({ option: value })).error();
         assert!(text.starts_with(expected), "{text}");
@@ -168,9 +176,9 @@ fn addresses_must_be_ones_that_the_bridge_has() {
 }
 
 #[test]
-fn names_in_a_network_of_ones_own_follow_from_what_it_became() {
+fn host_names_and_dns_follow_from_the_attachment() {
     let mut case = Case::under(json!({}), json!({ "hostname": "web1", "extra_hosts": ["up:host-gateway"] }));
-    // Before it is there nothing is refused that may yet be known.
+    // Before the network exists, `host-gateway` is not refused.
     assert!(case.plan().is_ok());
     let address = |text: &str| text.parse().unwrap();
     case.attachment = Some(Attachment {
@@ -197,7 +205,7 @@ fn names_in_a_network_of_ones_own_follow_from_what_it_became() {
 }
 
 #[test]
-fn etc_hosts_knows_the_container_and_its_extra_hosts() {
+fn etc_hosts_has_the_container_and_its_extra_hosts() {
     let mut case = Case::new(json!({ "hostname": "web1", "extra_hosts": ["db:10.0.0.5", "up:host-gateway"] }));
     let hosts = file(&case.container(), "/etc/hosts");
     assert!(hosts.starts_with("127.0.0.1\tlocalhost\n::1\tlocalhost"), "{hosts}");
@@ -216,7 +224,7 @@ fn etc_hosts_knows_the_container_and_its_extra_hosts() {
 }
 
 #[test]
-fn resolv_conf_takes_each_list_from_the_group_the_task_or_the_host() {
+fn each_list_of_resolv_conf_comes_from_group_task_or_host() {
     let resolv = |case: &Case| file(&case.container(), "/etc/resolv.conf");
     assert_eq!(resolv(&Case::new(json!({}))), node().host_resolv_conf);
     let task = json!({ "dns_servers": ["1.1.1.1"], "dns_search_domains": ["a.b", "c"] });
@@ -230,15 +238,15 @@ fn resolv_conf_takes_each_list_from_the_group_the_task_or_the_host() {
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions ndots:5 nameserver 6.6.6.6\n");
     case.task.dns = Some(GroupDns::default());
     assert_eq!(resolv(&case), "search lan\nnameserver 10.0.0.1\noptions edns0\n");
-    assert_eq!(case.plan().unwrap().no_names, None);
+    assert_eq!(case.plan().unwrap().dns_warning, None);
     case.node.host_resolv_conf = "nameserver ::1\n".into();
     assert_eq!(resolv(&case), "nameserver ::1\n", "an unreachable server is better than none of the operator's choice");
-    let told = case.plan().unwrap().no_names.unwrap();
+    let told = case.plan().unwrap().dns_warning.unwrap();
     assert!(told.contains("the node's name servers (::1) listen on its loopback"), "{told}");
     case.task.dns = Some(GroupDns { servers: vec!["127.0.0.1".into()], ..GroupDns::default() });
-    assert_eq!(case.plan().unwrap().no_names, None, "somebody may listen there in the group's network");
+    assert_eq!(case.plan().unwrap().dns_warning, None, "a server may listen there in the group's network");
     case.task.dns = None;
     case.spec.dns.servers.clear();
     case.task.network_path = None;
-    assert_eq!(case.plan().unwrap().no_names, None, "the host's network reaches them");
+    assert_eq!(case.plan().unwrap().dns_warning, None, "the host's network reaches them");
 }

@@ -1,9 +1,9 @@
-//! Command, environment, user, directory, stop signal and labels: what becomes of them between job and image.
+//! Command, environment, user, working directory, stop signal and labels, each from job and image.
 
 use super::*;
 
 #[test]
-fn the_command_line_is_dockers() {
+fn the_command_line_follows_dockers_rules() {
     for (block, expected) in [
         (json!({ "command": "run" }), "/entry run"),
         (json!({ "command": "run", "args": ["x"] }), "/entry run x"),
@@ -26,7 +26,7 @@ fn the_command_line_is_dockers() {
 }
 
 #[test]
-fn the_environment_is_layered() {
+fn later_sources_override_earlier_variables() {
     let mut case = Case::new(json!({ "tty": true, "hostname": "h" }));
     case.image.config.env =
         vec![("A".into(), "image".into()), ("B".into(), "image".into()), ("A".into(), "again".into())];
@@ -48,7 +48,7 @@ fn the_environment_is_layered() {
 }
 
 #[test]
-fn user_directory_and_stop_signal_have_their_order() {
+fn user_working_directory_and_stop_signal_have_an_order_of_sources() {
     let mut case = Case::new(json!({ "work_dir": "/own/./x/.." }));
     case.task.user = "1000:100".into();
     case.image.config.stop_signal = Some("SIGNONSENSE".into());
@@ -78,9 +78,9 @@ fn labels_become_annotations() {
     assert_eq!(case.container().annotations["com.hashicorp.nomad.parent_job_id"], "parent");
 }
 
-/// CVE-2024-3154, CVE-2026-53488: programs around a container act upon annotations, so an image must not set them.
+/// CVE-2024-3154, CVE-2026-53488: programs on the host act upon annotations, so an image must not set them.
 #[test]
-fn labels_of_images_only_describe() {
+fn only_descriptive_labels_of_an_image_are_kept() {
     let mut case = Case::new(json!({ "labels": { "run.oci.handler": "the job's own word" } }));
     for name in [
         "org.systemd.property.ExecStartPre",

@@ -1,8 +1,8 @@
-//! What holds for any job.
+//! Properties that hold for any job.
 
 use super::*;
 
-/// Paths from few letters, so that they collide and nest.
+/// Paths of few letters, so that they are often equal or nested.
 fn path() -> impl Strategy<Value = String> {
     "(/?(a|b|\\.|\\.\\.)){1,4}/?"
 }
@@ -21,10 +21,12 @@ proptest! {
     fn mounts_never_hide_earlier_ones_and_never_leave_the_allocation(
         volumes in prop::collection::vec((path(), path()), 0..6),
     ) {
-        let volumes: Vec<String> = volumes.into_iter().map(|(source, target)| format!("{source}:/t/{target}")).collect();
+        let volume = |(source, target)| format!("{source}:/t/{target}");
+        let volumes: Vec<String> = volumes.into_iter().map(volume).collect();
         let policy = Policy::default();
-        // Targets that climb to the root are refused when the block is read.
-        let Ok(spec) = decode_task(&msgpack(&json!({ "image": "nginx", "volumes": volumes })), &policy) else { return Ok(()) };
+        // The decoder refuses targets that normalize to the root.
+        let block = json!({ "image": "nginx", "volumes": volumes });
+        let Ok(spec) = decode_task(&msgpack(&block), &policy) else { return Ok(()) };
         let case = Case { spec, task: task(), image: image(), node: node(), policy, attachment: None };
         let Ok(plan) = case.plan() else { return Ok(()) };
         let mounts = &plan.container.mounts;
@@ -34,12 +36,13 @@ proptest! {
             prop_assert!(mounts[..index].iter().all(|earlier| earlier.destination != mount.destination));
             let MountKind::Bind { source } = &mount.kind else { continue };
             prop_assert!(source.starts_with(&case.task.alloc_dir));
-            prop_assert!(plan.confined.contains(source));
+            prop_assert!(plan.confined_sources.contains(source));
             let logs = in_alloc("alloc/logs");
             prop_assert!(!source.starts_with(&logs) || mount.readonly);
             if let Ok(rest) = logs.strip_prefix(source) {
                 let logs = PathBuf::from(&mount.destination).join(rest);
-                prop_assert!(mounts.iter().any(|mount| std::path::Path::new(&mount.destination) == logs && mount.readonly));
+                let covers = |mount: &Mount| PathBuf::from(&mount.destination) == logs && mount.readonly;
+                prop_assert!(mounts.iter().any(covers));
             }
         }
     }
@@ -82,7 +85,12 @@ proptest! {
     }
 
     #[test]
-    fn every_plan_survives_json(memory in 0_i64..1 << 40, mhz in any::<i64>(), percent in any::<f64>(), host in any::<String>()) {
+    fn every_plan_survives_json(
+        memory in 0_i64..1 << 40,
+        mhz in any::<i64>(),
+        percent in any::<f64>(),
+        host in any::<String>(),
+    ) {
         let mut case = Case::new(json!({ "cpu_hard_limit": true, "extra_hosts": ["a:::1"] }));
         case.task.resources.memory_mb = memory;
         case.task.resources.cpu_shares = mhz;

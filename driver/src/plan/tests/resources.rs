@@ -46,13 +46,13 @@ fn cpu_follows_nomads_rules() {
     ] {
         let mut case = Case::new(json!({}));
         case.task.resources.cpu_shares = mhz;
-        case.node.total_mhz = total;
+        case.node.compute.total_mhz = total;
         assert_eq!(case.container().resources.cpu_shares, expected, "{mhz} of {total}");
     }
 }
 
 #[test]
-fn the_cgroup_is_nomads() {
+fn the_cgroup_is_the_one_that_nomad_made() {
     let at = |v2: bool, given: &str| {
         let mut case = Case::new(json!({}));
         case.node.cgroup_v2 = v2;

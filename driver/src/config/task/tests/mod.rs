@@ -33,14 +33,14 @@ fn decode(block: Json) -> TaskSpec {
     decode_with(block, &Policy::default()).unwrap()
 }
 
-/// The error of a block that has one mistake, without its beginning.
+/// The error of a block that has one error, without its beginning.
 fn error(block: Json) -> String {
     error_with(block, &Policy::default())
 }
 
 fn error_with(block: Json, policy: &Policy) -> String {
     let text = decode_with(block.clone(), policy).expect_err(&block.to_string());
-    text.strip_prefix("invalid task config: ").unwrap_or_else(|| panic!("more than one mistake: {text}")).to_owned()
+    text.strip_prefix("invalid task config: ").unwrap_or_else(|| panic!("more than one error: {text}")).to_owned()
 }
 
 #[test]
@@ -210,13 +210,13 @@ fn values_that_cannot_be_honoured_name_option_and_remedy() {
 }
 
 #[test]
-fn all_mistakes_come_at_once_and_no_secret_with_them() {
+fn all_errors_are_reported_at_once_and_without_secrets() {
     let text = decode_with(
         json!({ "image": null, "tty": [], "auth": { "password": "hunter2" }, "isolation": "x", "work_dir": "x" }),
         &Policy::default(),
     )
     .unwrap_err();
-    assert!(text.starts_with("invalid task config, 5 mistakes: [1] isolation: "), "{text}");
+    assert!(text.starts_with("invalid task config, 5 errors: [1] isolation: "), "{text}");
     for option in ["image: ", "tty: ", "auth.username: ", "work_dir: ", "[5] "] {
         assert!(text.contains(option), "{text}");
     }
@@ -437,7 +437,7 @@ fn wrong_volumes_and_mounts_are_named() {
         (json!({ "type": "npipe", "target": "/a" }), "mount[0].type: \"npipe\" is not a type of mount"),
         (json!({ "type": "bind", "target": "/a" }), "mount[0].source: is missing"),
         (json!({ "type": "bind", "source": "a" }), "mount[0].target: \"\" is not a path below /"),
-        (json!({ "type": "tmpfs", "source": "a", "target": "/a" }), "mount[0].source: has no help for a tmpfs"),
+        (json!({ "type": "tmpfs", "source": "a", "target": "/a" }), "mount[0].source: has no meaning for a tmpfs"),
         (
             json!({ "type": "bind", "source": "a", "target": "/a", "bind_options": { "propagation": "up" } }),
             "mount[0].bind_options.propagation: \"up\" is not a propagation",

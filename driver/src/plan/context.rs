@@ -1,0 +1,24 @@
+//! The inputs of a plan.
+
+use image_store::Image;
+use runtime::plan::SeccompProfile;
+
+use super::{node::NodeInfo, nomad_task::NomadTask};
+use crate::config::{Policy, TaskSpec};
+
+/// Everything that decides which container a task becomes.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskContext<'a> {
+    /// The task block.
+    pub spec: &'a TaskSpec,
+    /// Nomad's description of the task.
+    pub task: &'a NomadTask,
+    /// The image.
+    pub image: &'a Image,
+    /// The node.
+    pub node: &'a NodeInfo,
+    /// The operator's rules for tasks.
+    pub policy: &'a Policy,
+    /// The content of the seccomp profile file that the task block names, if it names one.
+    pub profile: Option<&'a SeccompProfile>,
+}

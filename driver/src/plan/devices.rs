@@ -1,0 +1,42 @@
+//! Devices of the host in the container.
+
+use std::path::Path;
+
+use runtime::plan::Device;
+
+use super::{
+    context::TaskContext,
+    path::{normalize_container_path, normalize_host_path},
+};
+use crate::config::ErrorCollector;
+
+/// Devices that the task names, and those that device plugins assigned. For one path, the last device wins, as in
+/// docker.
+pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Vec<Device> {
+    let TaskContext { spec, task, .. } = *context;
+    // NVIDIA's device plugin assigns no device nodes. It sets only this variable, for a runtime hook that the driver
+    // lacks.
+    if task.device_env.contains_key("NVIDIA_VISIBLE_DEVICES") {
+        errors.add(
+            "device",
+            "NVIDIA devices are not supported",
+            "remove the device block, or run the task with another driver",
+        );
+    }
+    let from_task = spec.devices.iter().map(|device| Device {
+        host_path: normalize_host_path(Path::new(&device.host_path)),
+        container_path: normalize_container_path(&device.container_path),
+        permissions: device.permissions.clone(),
+    });
+    let from_plugins = task.devices.iter().map(|device| Device {
+        host_path: device.host_path.clone(),
+        container_path: normalize_container_path(&device.task_path),
+        permissions: device.permissions.clone(),
+    });
+    let mut devices: Vec<Device> = Vec::new();
+    for device in from_task.chain(from_plugins) {
+        devices.retain(|earlier| earlier.container_path != device.container_path);
+        devices.push(device);
+    }
+    devices
+}

@@ -1,0 +1,111 @@
+//! The container's host name and its /etc/hosts.
+
+use std::{
+    fmt::Write,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use ::network::Attachment;
+use runtime::plan::Network;
+
+use super::context::TaskContext;
+use crate::config::{ErrorCollector, ExtraHost};
+
+/// The address of the host name in a container without an address of its own. 127.0.0.1 stays the address of
+/// `localhost`.
+const HOSTNAME_LOOPBACK: &str = "127.0.1.1";
+
+/// The lines that every container has.
+const LOCAL_NAMES: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\n\
+                           ff00::\tip6-mcastprefix\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n";
+
+/// The sources of /etc/hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hosts {
+    /// The host name.
+    pub hostname: String,
+    /// The address of the host name, unless the task's own network assigns addresses.
+    address: String,
+    /// `extra_hosts` of the task.
+    extra_hosts: Vec<ExtraHost>,
+    /// The task uses the host's network.
+    host_network: bool,
+    /// The task gets its own network.
+    own_network: bool,
+}
+
+impl Hosts {
+    /// Collects the sources.
+    pub fn new(context: &TaskContext, namespace: &Network, own_network: bool) -> Self {
+        Self {
+            hostname: hostname(context),
+            address: address(context, namespace),
+            extra_hosts: context.spec.extra_hosts.clone(),
+            host_network: *namespace == Network::Host,
+            own_network,
+        }
+    }
+
+    /// The content of /etc/hosts.
+    pub fn render(&self, attachment: Option<&Attachment>, errors: &ErrorCollector) -> String {
+        let mut text = String::from(LOCAL_NAMES);
+        let mut line = |address: &str, name: &str| {
+            // Writing to a string cannot fail.
+            writeln!(text, "{address}\t{name}").ok();
+        };
+        match attachment.map(|attachment| attachment.addresses.as_slice()) {
+            None | Some([]) => line(&self.address, &self.hostname),
+            Some(addresses) => addresses.iter().for_each(|address| line(&address.to_string(), &self.hostname)),
+        }
+        for host in &self.extra_hosts {
+            // An address that the task's own network may yet provide is left out until the network exists.
+            let pending = host.address.is_none() && self.own_network && attachment.is_none();
+            match host.address.or_else(|| self.gateway(attachment)) {
+                Some(address) => line(&address.to_string(), &host.name),
+                None if pending => {}
+                None => errors.add(
+                    "extra_hosts",
+                    format!("the address of the host is not known for {:?}", host.name),
+                    format!("write \"{}:${{attr.unique.network.ip-address}}\" instead of host-gateway", host.name),
+                ),
+            }
+        }
+        text
+    }
+
+    /// The address of docker's `host-gateway`: the host, as the container reaches it.
+    fn gateway(&self, attachment: Option<&Attachment>) -> Option<IpAddr> {
+        if self.host_network {
+            return Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        }
+        attachment.and_then(|attachment| attachment.gateways.first().copied())
+    }
+}
+
+/// The task's `hostname`, the group's, or the first part of the allocation's id. In the host's UTS namespace it is the
+/// host's name.
+fn hostname(context: &TaskContext) -> String {
+    let TaskContext { spec, task, node, .. } = *context;
+    if spec.namespaces.host_uts {
+        return node.host_name.clone();
+    }
+    let group = task.hosts_entry.as_ref().map(|entry| entry.hostname.clone());
+    let id = if task.alloc_id.is_empty() { &task.id } else { &task.alloc_id };
+    let short = || id.chars().take_while(|c| c.is_ascii_alphanumeric()).take(12).collect::<String>();
+    let name = spec.hostname.clone().or(group).unwrap_or_else(short);
+    if name.is_empty() { "container".to_owned() } else { name }
+}
+
+/// The address of the host name in the group's network, or a loopback address.
+fn address(context: &TaskContext, namespace: &Network) -> String {
+    if !matches!(namespace, Network::Path(_)) {
+        return HOSTNAME_LOOPBACK.to_owned();
+    }
+    let task = context.task;
+    let from_group = task.hosts_entry.as_ref().map(|entry| entry.address.as_str());
+    // Nomad puts the address in the group's network into one variable per port label.
+    let from_env =
+        || task.env.iter().find(|(name, _)| name.starts_with("NOMAD_ALLOC_IP_")).map(|(_, value)| value.as_str());
+    let valid = |address: &&str| address.parse::<IpAddr>().is_ok();
+    from_group.filter(valid).or_else(|| from_env().filter(valid)).unwrap_or(HOSTNAME_LOOPBACK).to_owned()
+}

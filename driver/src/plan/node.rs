@@ -1,0 +1,41 @@
+//! The properties of the node that plans depend on.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+/// The node's CPU capacity, as the agent reports it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Compute {
+    /// MHz of all cores together; 0 when unknown.
+    pub total_mhz: u64,
+    /// Number of cores.
+    pub cores: u64,
+}
+
+/// The properties of the node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeInfo {
+    /// The node uses cgroup v2.
+    pub cgroup_v2: bool,
+    /// CPU capacity.
+    pub compute: Compute,
+    /// The capabilities that this process holds, by their kernel names. A container cannot get more.
+    pub held_capabilities: BTreeSet<String>,
+    /// Why overlayfs does not work with `data_dir`, if it does not.
+    pub overlay_problem: Option<String>,
+    /// The host's resolv.conf, with the upstream name servers if the host uses a local stub resolver.
+    pub host_resolv_conf: String,
+    /// The driver's `state_dir`. The namespaces of tasks' own networks are below it.
+    pub state_dir: PathBuf,
+    /// The host name.
+    pub host_name: String,
+    /// The kernel uses AppArmor.
+    pub apparmor: bool,
+    /// NUMA nodes: number, and cores in the kernel's list format.
+    pub numa_nodes: Vec<(u32, String)>,
+    /// The node has swap, and the kernel does not count it per cgroup.
+    pub swap_uncounted: bool,
+    /// The kernel uses SELinux.
+    pub selinux: bool,
+    /// Directory of the named volumes.
+    pub volumes_dir: PathBuf,
+}

@@ -1,0 +1,87 @@
+//! Ports that are published from the task's own network.
+
+use super::{context::TaskContext, nomad_task::AllocatedPort};
+use crate::config::{ErrorCollector, NetworkMode, TaskSpec};
+
+/// The problem of an IPv6 request on a bridge without IPv6.
+pub const NO_IPV6_PROBLEM: &str = "is not possible: this node's bridge has no IPv6";
+/// The remedy for [`NO_IPV6_PROBLEM`].
+pub const NO_IPV6_REMEDY: &str =
+    "have the operator set `network { subnet_ipv6 = … }` in the plugin block, or remove it";
+
+const PORT_MAP_REMEDY: &str =
+    "write `port \"<label>\" { to = <port> }` in the group's network block and the label into `ports`";
+
+/// The published ports: those of the group's network block that the task lists, and all of the task's own network
+/// block.
+pub fn published(context: &TaskContext, errors: &ErrorCollector) -> Vec<AllocatedPort> {
+    let TaskContext { spec, task, .. } = *context;
+    let mut published = Vec::new();
+    for label in &spec.ports {
+        match task.resources.ports.iter().find(|port| port.label == *label) {
+            Some(port) if !published.contains(port) => published.push(port.clone()),
+            Some(_) => {}
+            None => errors.add(
+                "ports",
+                format!("{label:?} is no port of the group's network block"),
+                format!("write `network {{ port \"{label}\" {{}} }}` in the group, or remove it"),
+            ),
+        }
+    }
+    let is_task_port = |label: &str| task.resources.task_ports.iter().any(|port| port.label == label);
+    for label in spec.port_map.keys().filter(|label| !is_task_port(label)) {
+        errors.add(
+            "port_map",
+            format!("{label:?} is no port of a network block in the task's own `resources`"),
+            PORT_MAP_REMEDY,
+        );
+    }
+    let task_ports = task.resources.task_ports.iter().map(|port| {
+        let container_port = spec.port_map.get(&port.label).copied().unwrap_or(port.container_port);
+        AllocatedPort { container_port, ..port.clone() }
+    });
+    published.extend(task_ports);
+    published
+}
+
+/// Refuses ports that a bridge without IPv6 cannot publish.
+pub fn check_on_bridge(context: &TaskContext, published: &[AllocatedPort], errors: &ErrorCollector) {
+    if context.policy.network.subnet_ipv6.is_some() {
+        return;
+    }
+    let on_ipv6 =
+        |port: &&AllocatedPort| port.host_ip.is_some_and(|address| address.is_ipv6() && !address.is_unspecified());
+    for port in published.iter().filter(on_ipv6) {
+        let problem = format!("{:?} on an IPv6 address of the host {NO_IPV6_PROBLEM}", port.label);
+        errors.add("ports", problem, NO_IPV6_REMEDY);
+    }
+}
+
+/// Refuses `ports` and `port_map` of a task that gets no network of its own.
+///
+/// `ports` are accepted in two cases: in a group's network Nomad maps them, and docker ignores them on a host network
+/// that the job asks for.
+pub fn refuse_without_own_network(context: &TaskContext, errors: &ErrorCollector) {
+    let TaskContext { spec, task, .. } = *context;
+    let host_by_default = spec.network_mode == NetworkMode::Unset && task.network_path.is_none();
+    if host_by_default && !spec.ports.is_empty() {
+        errors.add(
+            "ports",
+            "cannot be mapped: on this node tasks use the host's network unless they say otherwise",
+            "write `network_mode = \"bridge\"`, or `network_mode = \"host\"` if the task listens on the node's ports \
+             itself",
+        );
+    }
+    if !spec.port_map.is_empty() && (host_by_default || task.network_path.is_some()) {
+        errors.add("port_map", "cannot map ports of the group's network", PORT_MAP_REMEDY);
+    }
+}
+
+/// The variables `NOMAD_PORT_<label>` of ports in `port_map`. Nomad does not know these container ports.
+pub fn env(spec: &TaskSpec, own_network: bool) -> Vec<(String, String)> {
+    if !own_network {
+        return Vec::new();
+    }
+    let name = |label: &str| label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect::<String>();
+    spec.port_map.iter().map(|(label, port)| (format!("NOMAD_PORT_{}", name(label)), port.to_string())).collect()
+}

@@ -1,0 +1,167 @@
+//! The plan of a task.
+//!
+//! A plan is made once. If the task gets its own network, the plan is completed with
+//! [`TaskPlan::with_attachment`] when the network exists, because only then the container's addresses are known.
+
+use std::{fmt, path::PathBuf};
+
+use ::network::Attachment;
+use runtime::plan::{Confined, ContainerPlan, RootFs};
+
+use super::{
+    context::TaskContext,
+    devices,
+    etc_files::EtcFiles,
+    identity::container_id,
+    labels,
+    mounts::{self, MountPlan},
+    network::{self, OwnNetwork},
+    ports, process, resources,
+    root::{self, RootDecision},
+    security, warnings,
+};
+use crate::config::{ConfigError, ErrorCollector, IpcMode};
+
+/// Docker's default size of /dev/shm, in bytes.
+const DEFAULT_SHM_SIZE: u64 = 64 << 20;
+
+/// A container, and the steps before its start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskPlan {
+    /// The container.
+    pub container: ContainerPlan,
+    /// The signal that stops the command if the job names none.
+    pub stop_signal: i32,
+    /// Why the image is copied, which makes the start slow. `None` if it is mounted.
+    pub copy_reason: Option<String>,
+    /// Why the container will not be able to resolve names, if so.
+    pub dns_warning: Option<String>,
+    /// Requests of the job that the node cannot fulfil. The task starts nevertheless, as with docker.
+    pub warnings: Vec<String>,
+    /// The allocation directory.
+    pub alloc_dir: PathBuf,
+    /// Sources of binds that must lie in `alloc_dir` after all links are resolved.
+    pub confined_sources: Vec<PathBuf>,
+    /// Sources of binds that are made as directories if they are missing.
+    pub created_sources: Vec<PathBuf>,
+    /// The task's own network, which must exist before the container is made.
+    pub own_network: Option<OwnNetwork>,
+    /// Sources of the files in /etc.
+    pub(super) etc_files: EtcFiles,
+}
+
+/// Why a task cannot run on this node; at least one reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct PlanErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for PlanErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the task cannot run here: ")?;
+        for (index, error) in self.0.iter().enumerate() {
+            if self.0.len() > 1 {
+                write!(f, "{}[{}] ", if index > 0 { " " } else { "" }, index + 1)?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Decides which container a task becomes.
+///
+/// A plan with an `own_network` is complete only after [`TaskPlan::with_attachment`].
+pub fn plan_task(context: &TaskContext) -> Result<TaskPlan, PlanErrors> {
+    let errors = ErrorCollector::default();
+    let plan = decide(context, &errors);
+    refuse(errors, plan)
+}
+
+impl TaskPlan {
+    /// Completes the plan of a task with its own network: host names and name servers follow from the attachment.
+    ///
+    /// Fails if the task asks for an address that the network does not have.
+    pub fn with_attachment(mut self, attachment: &Attachment) -> Result<Self, PlanErrors> {
+        let errors = ErrorCollector::default();
+        self.container.files = self.etc_files.render(Some(attachment), &errors);
+        refuse(errors, self)
+    }
+}
+
+fn refuse(errors: ErrorCollector, plan: TaskPlan) -> Result<TaskPlan, PlanErrors> {
+    let errors = errors.into_inner();
+    if errors.is_empty() { Ok(plan) } else { Err(PlanErrors(errors)) }
+}
+
+fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
+    let own_network = network::own_network(context, errors);
+    let mounts = mounts::decide(context, errors);
+    let namespace = network::namespace(context, own_network.as_ref());
+    let etc_files = EtcFiles::new(context, &namespace, own_network.is_some(), &mounts.mounts);
+    let dns_warning = network::dns_warning(own_network.as_ref(), &etc_files);
+    let root = root::decide(context, errors);
+    let copy_reason = root.copy_reason.clone();
+    let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
+    let parts = Parts { own_network: own_network.as_ref(), namespace, etc_files: &etc_files, root, mounts };
+    let container = container(context, parts, errors);
+    TaskPlan {
+        warnings: warnings::warnings(context, &container),
+        container,
+        copy_reason,
+        dns_warning,
+        stop_signal: process::stop_signal(&context.image.config),
+        alloc_dir: context.task.alloc_dir.clone(),
+        confined_sources,
+        created_sources,
+        own_network,
+        etc_files,
+    }
+}
+
+/// Decisions that several fields of a container depend on.
+struct Parts<'a> {
+    own_network: Option<&'a OwnNetwork>,
+    namespace: runtime::plan::Network,
+    etc_files: &'a EtcFiles,
+    root: RootDecision,
+    mounts: MountPlan,
+}
+
+fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> ContainerPlan {
+    let TaskContext { spec, task, image, node, .. } = *context;
+    let Parts { own_network, namespace, etc_files, root, mounts } = parts;
+    let hostname = etc_files.hostname();
+    let port_env = ports::env(spec, own_network.is_some());
+    ContainerPlan {
+        id: container_id(&task.id),
+        args: process::args(spec, &image.config, errors),
+        env: process::env(context, hostname, &port_env, errors),
+        cwd: process::cwd(spec, &image.config),
+        user: if task.user.is_empty() { image.config.user.clone() } else { task.user.clone() },
+        groups: spec.group_add.clone(),
+        terminal: spec.tty,
+        init: spec.init,
+        root: RootFs {
+            layers: image.layers.clone(),
+            storage: root.storage,
+            readonly: spec.readonly_rootfs,
+            volumes: mounts::anonymous_volumes(&image.config, &mounts.anonymous, &mounts.mounts),
+        },
+        files: etc_files.render(None, errors),
+        devices: devices::decide(context, errors),
+        sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), own_network),
+        namespaces: security::namespaces(spec, namespace),
+        security: security::decide(context, errors),
+        rlimits: spec.rlimits.clone(),
+        shm_size: if spec.namespaces.ipc == IpcMode::None { 0 } else { spec.shm_size.unwrap_or(DEFAULT_SHM_SIZE) },
+        oom_score_adj: spec.oom_score_adj,
+        resources: resources::limits(context, errors),
+        cgroup: resources::cgroup(task, node, errors),
+        output: process::output(spec, task),
+        annotations: labels::labels(context),
+        owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
+        confined: Some(Confined { directory: task.alloc_dir.clone(), sources: mounts.confined }),
+        mounts: mounts.mounts,
+        volumes: mounts.volumes,
+        hostname: (!spec.namespaces.host_uts).then(|| hostname.to_owned()),
+    }
+}
