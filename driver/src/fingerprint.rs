@@ -7,7 +7,7 @@ use std::{
 };
 
 use network::Networks;
-use runtime::{cgroup::Mode, plan::CAPABILITIES};
+use runtime::{cgroup::Version, plan::CAPABILITIES};
 
 use crate::{
     config::{PluginConfig, RootChoice},
@@ -107,16 +107,16 @@ fn problem(rootfs: RootChoice, host: Host) -> Option<String> {
 
 /// The generation of control groups that limits anything here, if one does.
 fn cgroup_version() -> Option<&'static str> {
-    match runtime::cgroup::mode().ok()? {
-        Mode::V2 => Some("v2"),
-        Mode::V1 => Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists().then_some("v1"),
+    match runtime::cgroup::version().ok()? {
+        Version::V2 => Some("v2"),
+        Version::V1 => Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists().then_some("v1"),
     }
 }
 
 /// Reads what plans need to know of this node.
 pub fn node_info(compute: Compute) -> NodeInfo {
     NodeInfo {
-        cgroup_v2: runtime::cgroup::mode().is_ok_and(|mode| mode == Mode::V2),
+        cgroup_v2: runtime::cgroup::version().is_ok_and(|version| version == Version::V2),
         compute,
         overlay_problem: None,
         held_capabilities: held_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
@@ -147,7 +147,7 @@ fn numa_nodes() -> std::io::Result<Vec<(u32, String)>> {
 
 /// On v2 swap is always counted; on v1 the file is there when it is.
 fn swap_uncounted() -> bool {
-    let counted = !runtime::cgroup::mode().is_ok_and(|mode| mode == Mode::V1)
+    let counted = !runtime::cgroup::version().is_ok_and(|version| version == Version::V1)
         || Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     !counted && swaps.lines().count() > 1

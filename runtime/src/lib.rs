@@ -27,7 +27,7 @@ mod terminal_hold;
 mod user;
 
 pub use cgroup::{
-    LimitHits, OutOfMemory, Victim,
+    CgroupEvents, OutOfMemory, Victim,
     stats::{CpuStats, MemoryStats, Stats},
 };
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};

@@ -322,7 +322,7 @@ pub struct Resources {
 /// Where the container's processes live in the cgroup tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupPlacement {
-    /// Below the root of each v1 hierarchy, or of the v2 tree: `/nomad/<alloc>.<task>`. Groups that exist are used and stay
+    /// Below the root of each v1 hierarchy, or of the v2 tree: `/nomad/<alloc>.<task>`. Cgroups that exist are used and stay
     /// when the container goes; missing ones are made and removed again.
     pub path: String,
     /// v1: the cpuset group (absolute) that the processes join instead of `path`, when the caller manages cpusets.

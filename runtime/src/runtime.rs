@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
     cgroup::{
-        self, Groups, LimitHits,
+        self, CgroupEvents, Cgroups,
         stats::{Counters, Stats},
     },
     error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
@@ -300,8 +300,9 @@ impl Runtime {
         }
         let end = running.init.end().context(|| format!("asking how {id} ended"))?;
         let (Some(end), Some(container)) = (end, task.read::<ContainerRecord>(CONTAINER)?) else { return Ok(None) };
-        let groups = task.read::<Groups>(CGROUP)?.filter(|_| container.hits.is_some());
-        let exit = ExitRecord::of(end, groups.as_ref(), container.hits.unwrap_or_default(), running.started_at);
+        let groups = task.read::<Cgroups>(CGROUP)?.filter(|_| container.events_before.is_some());
+        let exit =
+            ExitRecord::of(end, groups.as_ref(), container.events_before.unwrap_or_default(), running.started_at);
         if let Err(error) = task.commit(EXIT, &exit) {
             tracing::warn!(container = %id, %error, "the end is known to this process alone");
         }
@@ -362,11 +363,11 @@ impl Runtime {
     }
 
     /// How often the container's groups have met their limits, files that tell when that changes, and the limit on processes.
-    pub fn limit_hits(&self, id: &ContainerId) -> Result<(LimitHits, Vec<File>, Option<u64>), RuntimeError> {
-        let groups = self.task(id).read::<Groups>(CGROUP)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
+    pub fn cgroup_events(&self, id: &ContainerId) -> Result<(CgroupEvents, Vec<File>, Option<u64>), RuntimeError> {
+        let groups = self.task(id).read::<Cgroups>(CGROUP)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
         // Opened first, so that no change goes unnoticed.
-        let files = groups.hit_files();
-        Ok((groups.hits(), files, groups.pids_limit()))
+        let files = groups.event_files();
+        Ok((groups.events(), files, groups.pids_limit()))
     }
 
     /// Opens the counters of a running container.
@@ -375,7 +376,7 @@ impl Runtime {
         let not_running = || RuntimeError::NotRunning(id.clone());
         let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
         let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?.ok_or_else(not_running)?;
-        let groups = task.read::<Groups>(CGROUP)?.ok_or_else(not_running)?;
+        let groups = task.read::<Cgroups>(CGROUP)?.ok_or_else(not_running)?;
         Ok(StatsReader { id: id.clone(), init, counters: Counters::open(&groups) })
     }
 

@@ -2,7 +2,7 @@
 
 use std::{future::Future, io, os::fd::OwnedFd, sync::Arc};
 
-use runtime::{ExitRecord, LimitHits, plan::ContainerId};
+use runtime::{CgroupEvents, ExitRecord, plan::ContainerId};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::JoinHandle,
@@ -31,7 +31,7 @@ impl Drop for AbortOnDrop {
 /// want of memory. Waits for the kernel to tell; a kernel that does not leaves it to the end.
 pub async fn watch(engine: Arc<Engine>, container: ContainerId, events: TaskEvents) {
     let (worker, id) = (engine.clone(), container.clone());
-    let looked = blocking(move || worker.runtime.limit_hits(&id).map_err(TaskError::internal)).await;
+    let looked = blocking(move || worker.runtime.cgroup_events(&id).map_err(TaskError::internal)).await;
     let watched = looked.and_then(|(before, files, pids_limit)| {
         let files: io::Result<Vec<_>> =
             files.into_iter().map(|file| sys::watch(OwnedFd::from(file), Interest::PRIORITY)).collect();
@@ -42,13 +42,13 @@ pub async fn watch(engine: Arc<Engine>, container: ContainerId, events: TaskEven
         // Mostly a task that has ended already.
         Err(error) => return tracing::debug!(%container, %error, "limits are not watched"),
     };
-    let mut told = LimitHits::default();
+    let mut told = CgroupEvents::default();
     while told.forks_refused == 0 || told.oom_kills == 0 {
         if changed(&files).await.is_err() {
             return;
         }
         let (worker, id) = (engine.clone(), container.clone());
-        let looked = blocking(move || worker.runtime.limit_hits(&id).map_err(TaskError::internal)).await;
+        let looked = blocking(move || worker.runtime.cgroup_events(&id).map_err(TaskError::internal)).await;
         let Ok((now, _, _)) = looked else { return };
         let new = now.since(before);
         if told.forks_refused == 0 && new.forks_refused > 0 {

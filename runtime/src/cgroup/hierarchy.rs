@@ -1,16 +1,13 @@
-//! Where control group hierarchies are mounted.
+//! The mounted cgroup hierarchies, and paths of cgroups in them.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use super::Mode;
+use super::version::{ROOT, Version};
 
-/// Where everything about control groups is mounted.
-pub(super) const ROOT: &str = "/sys/fs/cgroup";
-
-/// The v1 controllers that a container's processes are placed in. The engine places them in these, by the same list.
+/// The v1 controllers in whose hierarchies a container has cgroups. The engine has the same list.
 const CONTROLLERS: [&str; 12] = [
     "cpu",
     "cpuacct",
@@ -28,27 +25,28 @@ const CONTROLLERS: [&str; 12] = [
 
 /// One mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hierarchy {
+pub(super) struct Hierarchy {
     pub mount_point: PathBuf,
-    /// Empty on the unified hierarchy.
+    /// Empty on v2.
     pub controllers: Vec<String>,
 }
 
-/// The hierarchies that containers live in.
-pub(crate) fn hierarchies(mode: Mode) -> io::Result<Vec<Hierarchy>> {
-    match mode {
-        Mode::V2 => Ok(vec![Hierarchy { mount_point: PathBuf::from(ROOT), controllers: Vec::new() }]),
-        Mode::V1 => Ok(mounted(&fs::read_to_string("/proc/self/cgroup")?, is_v1)),
+/// The hierarchies in which containers have cgroups.
+pub(super) fn hierarchies(version: Version) -> io::Result<Vec<Hierarchy>> {
+    match version {
+        Version::V2 => Ok(vec![Hierarchy { mount_point: PathBuf::from(ROOT), controllers: Vec::new() }]),
+        Version::V1 => Ok(mounted(&fs::read_to_string("/proc/self/cgroup")?, is_v1)),
     }
 }
 
 fn is_v1(directory: &Path) -> bool {
     const CGROUP_SUPER_MAGIC: u64 = 0x0027_e0eb;
-    rustix::fs::statfs(directory).is_ok_and(|found| found.f_type as u64 == CGROUP_SUPER_MAGIC)
+    rustix::fs::statfs(directory).is_ok_and(|file_system| file_system.f_type as u64 == CGROUP_SUPER_MAGIC)
 }
 
-/// The v1 hierarchies of a membership text (`/proc/self/cgroup`) that are mounted where everybody looks for them: in a directory with the names of
-/// all their controllers, or of one of them. The table of mounts would say it too, but grows with what runs on the machine.
+/// The v1 hierarchies in a text like `/proc/self/cgroup` that are mounted at the usual places: a directory named after
+/// all their controllers, or after one of them. The table of mounts has the same information, but it grows with the
+/// number of containers on the machine.
 fn mounted(membership: &str, is_v1: impl Fn(&Path) -> bool) -> Vec<Hierarchy> {
     let hierarchy = |line: &str| {
         let all = line.split(':').nth(1)?;
@@ -62,8 +60,9 @@ fn mounted(membership: &str, is_v1: impl Fn(&Path) -> bool) -> Vec<Hierarchy> {
     membership.lines().filter_map(hierarchy).collect()
 }
 
-/// Our own group in the hierarchy of a controller (`""`: the unified one), by `/proc/self/cgroup`.
-pub(super) fn own_path(text: &str, controller: &str) -> Option<String> {
+/// The path of the cgroup in the hierarchy of a controller (`""`: the unified one), from a text like
+/// `/proc/self/cgroup`.
+pub(super) fn path_in(text: &str, controller: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
@@ -71,20 +70,21 @@ pub(super) fn own_path(text: &str, controller: &str) -> Option<String> {
     })
 }
 
-/// A group's directory: an absolute path below the mount point.
+/// The directory of a cgroup: `path` below the mount point.
 pub(super) fn below(mount_point: &Path, path: &str) -> PathBuf {
     mount_point.join(path.trim_start_matches('/'))
 }
 
-/// Gives a cpuset group that has none the cores and memory nodes of its parent, without which it takes no process.
-pub(super) fn inherit_cpuset(group: &Path) -> io::Result<()> {
+/// Copies the cores and memory nodes of the parent to a cpuset cgroup that has none. Without them it accepts no
+/// process.
+pub(super) fn inherit_cpuset(cgroup: &Path) -> io::Result<()> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
-        if fs::read_to_string(group.join(file))?.trim().is_empty()
-            && let Some(parent) = group.parent()
+        if fs::read_to_string(cgroup.join(file))?.trim().is_empty()
+            && let Some(parent) = cgroup.parent()
         {
-            // The hierarchy's root has all of them.
+            // The recursion ends at the root of the hierarchy, which has all cores and nodes.
             inherit_cpuset(parent)?;
-            fs::write(group.join(file), fs::read_to_string(parent.join(file))?.trim())?;
+            fs::write(cgroup.join(file), fs::read_to_string(parent.join(file))?.trim())?;
         }
     }
     Ok(())
@@ -95,20 +95,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v1_hierarchies_are_found_where_they_are_mounted() {
+    fn v1_hierarchies_are_found_at_the_usual_mount_points() {
         let text = "5:net_cls,net_prio:/\n4:memory:/a:b\n3:cpu,cpuacct:/\n2:pids:/x\n1:name=systemd:/init\n0::/u\n";
-        let there = ["cpu,cpuacct", "memory", "net_prio", "name=systemd"].map(|name| Path::new(ROOT).join(name));
-        let found = mounted(text, |path| there.iter().any(|one| one == path));
-        let points: Vec<_> = found.iter().map(|one| one.mount_point.to_str().expect("text")).collect();
+        let mounts = ["cpu,cpuacct", "memory", "net_prio", "name=systemd"].map(|name| Path::new(ROOT).join(name));
+        let found = mounted(text, |path| mounts.iter().any(|mount| mount == path));
+        let points: Vec<_> = found.iter().map(|hierarchy| hierarchy.mount_point.to_str().expect("text")).collect();
         assert_eq!(points, ["net_prio", "memory", "cpu,cpuacct"].map(|name| format!("{ROOT}/{name}")));
         assert_eq!(found[2].controllers, ["cpu", "cpuacct"]);
     }
 
     #[test]
-    fn own_groups() {
+    fn the_path_in_a_hierarchy_is_that_of_its_controller() {
         let text = "3:cpu,cpuacct:/a:b\n2:pids:/x\n1:name=systemd:/init\n0::/u\n";
-        assert_eq!(own_path(text, "cpuacct").as_deref(), Some("/a:b"));
-        assert_eq!(own_path(text, "").as_deref(), Some("/u"));
-        assert_eq!(own_path(text, "memory"), None);
+        assert_eq!(path_in(text, "cpuacct").as_deref(), Some("/a:b"));
+        assert_eq!(path_in(text, "").as_deref(), Some("/u"));
+        assert_eq!(path_in(text, "memory"), None);
     }
 }

@@ -1,41 +1,62 @@
-//! Joining the groups that another process is in.
+//! Moving this process into cgroups, and finding those of another process.
 
-use std::{fs, io, path::PathBuf};
-
-use super::{
-    Mode,
-    hierarchy::{Hierarchy, below, hierarchies, own_path},
-    mode,
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
 };
 
-/// The groups of a process in the hierarchies that containers live in.
-pub(crate) fn groups_of(pid: i32) -> io::Result<Vec<PathBuf>> {
-    let mode = mode()?;
-    Ok(paths(mode, &hierarchies(mode)?, &fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
+use super::{
+    hierarchy::{Hierarchy, below, hierarchies, path_in},
+    version::{ROOT, Version, version},
+};
+
+/// The cgroups of a process in the hierarchies in which containers have cgroups.
+pub(crate) fn cgroups_of_process(pid: i32) -> io::Result<Vec<PathBuf>> {
+    let version = version()?;
+    Ok(paths(version, &hierarchies(version)?, &fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
 }
 
-fn paths(mode: Mode, hierarchies: &[Hierarchy], membership: &str) -> Vec<PathBuf> {
+fn paths(version: Version, hierarchies: &[Hierarchy], membership: &str) -> Vec<PathBuf> {
     let path = |hierarchy: &Hierarchy| {
-        let controller = match mode {
-            Mode::V1 => hierarchy.controllers.first()?,
-            Mode::V2 => "",
+        let controller = match version {
+            Version::V1 => hierarchy.controllers.first()?,
+            Version::V2 => "",
         };
-        Some(below(&hierarchy.mount_point, &own_path(membership, controller)?))
+        Some(below(&hierarchy.mount_point, &path_in(membership, controller)?))
     };
     hierarchies.iter().filter_map(path).collect()
 }
 
-/// Moves this process, which must have one thread only, into groups.
+/// Moves this process into cgroups. It must have one thread.
 ///
-/// A thread that moves itself needs no lock against threads of its process that come and go, which every fork on the machine takes part
-/// in and which costs a grace period of RCU, 5 to 13 ms, when nobody has moved for a while. Version 2 has no file for threads in groups like these.
-pub(crate) fn join(groups: &[PathBuf]) -> io::Result<()> {
-    let file = match mode()? {
-        Mode::V1 => "tasks",
-        Mode::V2 => "cgroup.procs",
+/// On v1 it writes to `tasks`, not to `cgroup.procs`. Moving a whole process takes a lock that every fork on the
+/// machine takes too. After a pause without migrations that lock costs an RCU grace period, 5 to 13 ms. A thread that
+/// moves itself needs no such lock. On v2 these cgroups have no file for threads.
+pub(crate) fn join(cgroups: &[PathBuf]) -> io::Result<()> {
+    let file = match version()? {
+        Version::V1 => "tasks",
+        Version::V2 => "cgroup.procs",
     };
-    // Zero is whoever writes.
-    groups.iter().try_for_each(|group| fs::write(group.join(file), "0"))
+    // Zero means the writing process.
+    cgroups.iter().try_for_each(|cgroup| fs::write(cgroup.join(file), "0"))
+}
+
+/// On v2, starts a thread that moves this process from its cgroup to the same cgroup.
+///
+/// The first migration after a pause waits several milliseconds in the kernel, later ones do not. An early call of this
+/// function takes that wait out of a container's start. It changes nothing else, so its errors are only logged. On v1
+/// it does nothing, because a container's first process is created in its cgroups.
+pub fn warm_up() {
+    fn migrate() -> io::Result<()> {
+        let own = path_in(&fs::read_to_string("/proc/self/cgroup")?, "");
+        let procs = own.map(|own| below(Path::new(ROOT), &own).join("cgroup.procs"));
+        procs.map_or(Ok(()), |procs| fs::write(procs, std::process::id().to_string()))
+    }
+    let log = |error: io::Error| tracing::debug!(%error, "no early control group migration");
+    if version().is_ok_and(|version| version == Version::V2) {
+        let thread = std::thread::Builder::new().spawn(move || migrate().unwrap_or_else(log));
+        thread.map(drop).unwrap_or_else(log);
+    }
 }
 
 #[cfg(test)]
@@ -51,8 +72,8 @@ mod tests {
         let v1 = [hierarchy("/c/cpu,cpuacct", &["cpu", "cpuacct"]), hierarchy("/c/memory", &["memory"])];
         let text = "4:memory:/nomad/a:b\n3:cpu,cpuacct:/nomad/x\n1:name=systemd:/n\n0::/u\n";
         let expected = ["/c/cpu,cpuacct/nomad/x", "/c/memory/nomad/a:b"].map(PathBuf::from);
-        assert_eq!(paths(Mode::V1, &v1, text), expected);
+        assert_eq!(paths(Version::V1, &v1, text), expected);
         let v2 = [hierarchy("/c", &[])];
-        assert_eq!(paths(Mode::V2, &v2, "0::/nomad.slice/x.scope\n"), [PathBuf::from("/c/nomad.slice/x.scope")]);
+        assert_eq!(paths(Version::V2, &v2, "0::/nomad.slice/x.scope\n"), [PathBuf::from("/c/nomad.slice/x.scope")]);
     }
 }

@@ -1,4 +1,4 @@
-//! Ending everything in a group and removing it.
+//! Killing all processes of a cgroup, and removing cgroups.
 
 use std::{
     fs, io,
@@ -17,24 +17,25 @@ use crate::{
     process::ProcessRef,
 };
 
-use super::Mode;
+use super::version::Version;
 
-/// Kills every process of a group and of the groups below it, and waits until they have ended; whether they have.
-pub(crate) fn kill_group(mode: Mode, group: &Path, limit: Duration) -> Result<bool, RuntimeError> {
+/// Kills every process of a cgroup and of the cgroups below it, and waits until they have ended, at most for `limit`.
+/// Returns whether all have ended.
+pub(crate) fn kill_cgroup(version: Version, cgroup: &Path, limit: Duration) -> Result<bool, RuntimeError> {
     let deadline = Instant::now() + limit;
     loop {
-        let processes = processes_below(group).context(|| format!("reading the processes of {}", group.display()))?;
+        let processes = processes_in(cgroup).context(|| format!("reading the processes of {}", cgroup.display()))?;
         if processes.is_empty() {
             return Ok(true);
         }
         if Instant::now() >= deadline {
             return Ok(false);
         }
-        match mode {
-            Mode::V2 => write_existing(&group.join("cgroup.kill"), "1"),
-            Mode::V1 => kill_frozen(group, &processes),
+        match version {
+            Version::V2 => write_existing(&cgroup.join("cgroup.kill"), "1"),
+            Version::V1 => kill_frozen(cgroup, &processes),
         }
-        .context(|| format!("killing the processes of {}", group.display()))?;
+        .context(|| format!("killing the processes of {}", cgroup.display()))?;
         for process in &processes {
             process
                 .wait_for(Some(deadline.saturating_duration_since(Instant::now())))
@@ -43,22 +44,20 @@ pub(crate) fn kill_group(mode: Mode, group: &Path, limit: Duration) -> Result<bo
     }
 }
 
-/// Frozen, processes cannot fork away from the kill; the signal works as soon as they thaw.
-fn kill_frozen(group: &Path, processes: &[ProcessRef]) -> io::Result<()> {
-    let state = group.join("freezer.state");
+/// Kills processes while they are frozen, so that they cannot fork meanwhile. The signal takes effect when they thaw.
+fn kill_frozen(cgroup: &Path, processes: &[ProcessRef]) -> io::Result<()> {
+    let state = cgroup.join("freezer.state");
     write_existing(&state, "FROZEN")?;
     let killed = processes
         .iter()
         .try_for_each(|process| process.signal(libc::SIGKILL))
-        .and_then(|()| processes_below(group)?.iter().try_for_each(|process| process.signal(libc::SIGKILL)));
-    thaw(group).and(killed)
+        .and_then(|()| processes_in(cgroup)?.iter().try_for_each(|process| process.signal(libc::SIGKILL)));
+    thaw(cgroup).and(killed)
 }
 
-/// Thaws a v1 group and the groups below it, which can be frozen by themselves.
-pub(super) fn thaw(group: &Path) -> io::Result<()> {
-    directories_below(group)?
-        .iter()
-        .try_for_each(|directory| write_existing(&directory.join("freezer.state"), "THAWED"))
+/// Thaws a cgroup v1 and the cgroups below it, which can be frozen on their own.
+pub(super) fn thaw(cgroup: &Path) -> io::Result<()> {
+    directories_in(cgroup)?.iter().try_for_each(|directory| write_existing(&directory.join("freezer.state"), "THAWED"))
 }
 
 fn write_existing(path: &Path, text: &str) -> io::Result<()> {
@@ -68,64 +67,65 @@ fn write_existing(path: &Path, text: &str) -> io::Result<()> {
     }
 }
 
-/// The processes of a group and of all groups below; none when there is no such group.
-pub(crate) fn processes_below(group: &Path) -> io::Result<Vec<ProcessRef>> {
-    let mut found = Vec::new();
-    for directory in directories_below(group)? {
+/// The running processes of a cgroup and of all cgroups below it. None if the cgroup does not exist.
+pub(crate) fn processes_in(cgroup: &Path) -> io::Result<Vec<ProcessRef>> {
+    let mut processes = Vec::new();
+    for directory in directories_in(cgroup)? {
         let text = match fs::read_to_string(directory.join("cgroup.procs")) {
             Ok(text) => text,
-            Err(error) if gone(&error) => continue,
+            Err(error) if is_gone(&error) => continue,
             Err(error) => return Err(error),
         };
         for pid in text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {
             match ProcessRef::open(pid) {
                 Ok(process) if process.ended() => {}
-                Ok(process) => found.push(process),
+                Ok(process) => processes.push(process),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
     }
-    Ok(found)
+    Ok(processes)
 }
 
-/// A group and the groups below it, parents first; none when it does not exist.
-fn directories_below(group: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut open = vec![group.to_owned()];
-    while let Some(directory) = open.pop() {
+/// The directories of a cgroup and of all cgroups below it, parents first. None if the cgroup does not exist.
+fn directories_in(cgroup: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut directories = Vec::new();
+    let mut unvisited = vec![cgroup.to_owned()];
+    while let Some(directory) = unvisited.pop() {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
-            Err(error) if gone(&error) => continue,
+            Err(error) if is_gone(&error) => continue,
             Err(error) => return Err(error),
         };
         for entry in entries {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
-                open.push(entry.path());
+                unvisited.push(entry.path());
             }
         }
-        found.push(directory);
+        directories.push(directory);
     }
-    Ok(found)
+    Ok(directories)
 }
 
-fn gone(error: &io::Error) -> bool {
+/// Whether an error means that the cgroup was removed, maybe after its directory was opened (ENODEV).
+fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
 }
 
-/// Removes a group and the groups below it; none is fine.
-pub(crate) fn remove_group(group: &Path) -> Result<(), RuntimeError> {
-    remove_directories(group, true)
+/// Removes a cgroup and all cgroups below it. A missing cgroup is no error.
+pub(super) fn remove_cgroup(cgroup: &Path) -> Result<(), RuntimeError> {
+    remove_directories(cgroup, true)
 }
 
-/// Removes the groups below a group that stays.
-pub(super) fn remove_children(group: &Path) -> Result<(), RuntimeError> {
-    remove_directories(group, false)
+/// Removes all cgroups below a cgroup that stays.
+pub(super) fn remove_children(cgroup: &Path) -> Result<(), RuntimeError> {
+    remove_directories(cgroup, false)
 }
 
-fn remove_directories(group: &Path, itself: bool) -> Result<(), RuntimeError> {
-    let mut directories = directories_below(group).context(|| format!("looking into {}", group.display()))?;
+fn remove_directories(cgroup: &Path, itself: bool) -> Result<(), RuntimeError> {
+    let mut directories = directories_in(cgroup).context(|| format!("looking into {}", cgroup.display()))?;
     if !itself && !directories.is_empty() {
         directories.remove(0);
     }
@@ -135,27 +135,28 @@ fn remove_directories(group: &Path, itself: bool) -> Result<(), RuntimeError> {
     Ok(())
 }
 
-/// How often a group that should be empty is asked again.
-const TRIES: u32 = 20;
+/// How often the removal of a cgroup that should be empty is tried.
+const ATTEMPTS: u32 = 20;
 
-/// Removes one group. One that seems to have processes is tried again: the kernel can see a process leave its group a
-/// moment after it told of its end. One that keeps them is somebody else's by now (a successor's) and stays.
+/// Removes one cgroup. If the cgroup is busy, the removal is tried again, because the kernel can report the end of a
+/// process a moment before the process leaves its cgroup. A cgroup that still has processes then is used by another
+/// container (a successor), and stays.
 fn remove_directory(directory: &Path) -> io::Result<()> {
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS {
         match rustix::fs::rmdir(directory) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::BUSY) => wait_for_change(directory)?,
             Err(error) => return Err(error.into()),
         }
     }
-    if processes_below(directory)?.is_empty() {
+    if processes_in(directory)?.is_empty() {
         return Err(Errno::BUSY.into());
     }
-    tracing::warn!(group = %directory.display(), "a control group that is used by others stays");
+    tracing::warn!(group = %directory.display(), "a control group that other processes use was not removed");
     Ok(())
 }
 
-/// Waits until the group's population changes, a few milliseconds at most.
+/// Waits until the number of processes in the cgroup may have changed, for a few milliseconds at most.
 fn wait_for_change(directory: &Path) -> io::Result<()> {
     let limit = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
     match fs::File::open(directory.join("cgroup.events")) {

@@ -1,11 +1,12 @@
-//! Limits that an earlier container left in a group that outlives it.
+//! Resetting the limits that an earlier container left in a cgroup.
 
 use std::{fs, io};
 
-use super::{Groups, Mode};
+use super::{container::Cgroups, version::Version};
 use crate::error::{Context, RuntimeError};
 
-/// What a fresh group holds, in an order in which each can be written: `memory.memsw` never below `memory.limit`.
+/// Controller, file and value of a new cgroup v1, in an order in which each value can be written: the limit of memory
+/// and swap may never be below that of memory.
 const V1_DEFAULTS: [(&str, &str, &str); 8] = [
     ("memory", "memory.memsw.limit_in_bytes", "-1"),
     ("memory", "memory.limit_in_bytes", "-1"),
@@ -17,6 +18,7 @@ const V1_DEFAULTS: [(&str, &str, &str); 8] = [
     ("devices", "devices.allow", "a"),
 ];
 
+/// Controller, file and value of a new cgroup v2.
 const V2_DEFAULTS: [(&str, &str, &str); 8] = [
     ("memory", "memory.max", "max"),
     ("memory", "memory.low", "0"),
@@ -28,19 +30,20 @@ const V2_DEFAULTS: [(&str, &str, &str); 8] = [
     ("pids", "pids.max", "max"),
 ];
 
-/// Takes all limits off the groups that were there before: a task that is started again must not inherit a limit that its
-/// new plan lacks. A file that does not exist here limits nothing.
-pub(crate) fn reset_limits(groups: &Groups) -> Result<(), RuntimeError> {
-    let defaults: &[_] = match groups.mode {
-        Mode::V1 => &V1_DEFAULTS,
-        Mode::V2 => &V2_DEFAULTS,
+/// Removes all limits from the cgroups that existed before the container. A restarted task must not inherit a limit
+/// that its new plan does not have. A missing file is skipped, because it limits nothing.
+pub(crate) fn reset_limits(cgroups: &Cgroups) -> Result<(), RuntimeError> {
+    let defaults: &[_] = match cgroups.version {
+        Version::V1 => &V1_DEFAULTS,
+        Version::V2 => &V2_DEFAULTS,
     };
     for (controller, file, value) in defaults {
-        let group =
-            groups.members.iter().find(|group| !group.ours && (groups.mode == Mode::V2 || group.holds(controller)));
-        let Some(path) = group.map(|group| group.path.join(file)) else { continue };
-        // To write a quota, even the same, the kernel walks through all groups of the machine.
-        if fs::read_to_string(&path).is_ok_and(|now| now.trim() == value.trim()) {
+        let has_file = |controllers: bool| cgroups.version == Version::V2 || controllers;
+        let mut existing = cgroups.members.iter().filter(|cgroup| !cgroup.created);
+        let cgroup = existing.find(|cgroup| has_file(cgroup.has_controller(controller)));
+        let Some(path) = cgroup.map(|cgroup| cgroup.path.join(file)) else { continue };
+        // Writing a quota, even an unchanged one, makes the kernel walk through all cgroups of the machine.
+        if fs::read_to_string(&path).is_ok_and(|current| current.trim() == value.trim()) {
             continue;
         }
         match fs::OpenOptions::new().write(true).open(&path) {

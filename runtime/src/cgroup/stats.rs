@@ -1,69 +1,70 @@
-//! What a container uses.
+//! The resource usage of a container.
 //!
-//! Kernels differ in the files that they have (no swap accounting, no counter of kernel memory, no peak before 5.19): a
-//! file or a line that is missing is "not measured" or zero, never an error.
+//! Kernels differ in their files: some have no swap accounting, no counter of kernel memory, or no peak (before 5.19).
+//! A missing file or line means "not measured" or zero, never an error.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-use super::{Groups, Mode, field};
+use super::{container::Cgroups, flat_keyed::field, version::Version};
 
-/// Use of the processors since the container's group was made.
+/// CPU usage since the container's cgroup was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuStats {
-    /// Nanoseconds of all cores together.
+    /// Nanoseconds on all cores together.
     pub total_ns: u64,
-    /// Part of it that programs used.
+    /// The part in user mode.
     pub user_ns: u64,
-    /// Part of it that the kernel used for them.
+    /// The part in kernel mode.
     pub system_ns: u64,
-    /// Periods in which the container was stopped by its quota.
+    /// The number of periods in which the quota throttled the container.
     pub throttled_periods: u64,
-    /// Nanoseconds for which it was stopped.
+    /// Nanoseconds for which the quota throttled the container.
     pub throttled_ns: u64,
 }
 
-/// Use of memory now, in bytes.
+/// Current memory usage, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// All that counts towards the limit.
+    /// All memory that counts towards the limit.
     pub usage: u64,
-    /// Memory of processes that no file stands behind.
+    /// Anonymous memory.
     pub rss: u64,
-    /// Memory that files stand behind.
+    /// The page cache.
     pub cache: u64,
-    /// Memory that was moved out.
+    /// Memory in swap.
     pub swap: u64,
     /// The highest usage so far.
     pub max_usage: Option<u64>,
-    /// The kernel's own memory for the container.
+    /// Kernel memory that is charged to the container.
     pub kernel: Option<u64>,
-    /// The highest of it so far.
+    /// The highest usage of kernel memory so far.
     pub kernel_max: Option<u64>,
 }
 
-/// What a container uses.
+/// The resource usage of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Processors.
+    /// CPU usage.
     pub cpu: CpuStats,
-    /// Memory.
+    /// Memory usage.
     pub memory: MemoryStats,
-    /// Measured by control groups of version 2.
+    /// Whether it was measured on cgroup v2.
     pub cgroup_v2: bool,
-    /// How often the kernel killed a process for want of memory.
+    /// The number of processes that the OOM killer killed.
     pub oom_kills: u64,
-    /// Processes and threads.
+    /// The number of processes and threads.
     pub pids: u64,
 }
 
-/// The counters' files of one container, opened once: a reading is one pread(2) for each.
+/// The open files with the counters of one container. Reading all of them takes one pread(2) per file.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    mode: Mode,
-    /// By name, which is the same in no two controllers.
+    version: Version,
+    /// Files by their names, which are unique over all controllers.
     files: Vec<(&'static str, File)>,
 }
 
+/// Controllers and files of cgroup v1.
 const V1_FILES: [(&str, &str); 12] = [
     ("cpuacct", "cpuacct.usage"),
     ("cpuacct", "cpuacct.usage_user"),
@@ -79,6 +80,7 @@ const V1_FILES: [(&str, &str); 12] = [
     ("pids", "pids.current"),
 ];
 
+/// Controllers and files of cgroup v2.
 const V2_FILES: [(&str, &str); 7] = [
     ("cpu", "cpu.stat"),
     ("memory", "memory.stat"),
@@ -90,40 +92,40 @@ const V2_FILES: [(&str, &str); 7] = [
 ];
 
 impl Counters {
-    /// Opens those that are there.
-    pub fn open(groups: &Groups) -> Self {
-        let names: &[_] = match groups.mode {
-            Mode::V1 => &V1_FILES,
-            Mode::V2 => &V2_FILES,
+    /// Opens the files that exist.
+    pub fn open(cgroups: &Cgroups) -> Self {
+        let names: &[_] = match cgroups.version {
+            Version::V1 => &V1_FILES,
+            Version::V2 => &V2_FILES,
         };
         let open = |(controller, name): &(&str, &'static str)| {
-            Some((*name, File::open(groups.of(controller)?.join(name)).ok()?))
+            Some((*name, File::open(cgroups.path_of(controller)?.join(name)).ok()?))
         };
-        Self { mode: groups.mode, files: names.iter().filter_map(open).collect() }
+        Self { version: cgroups.version, files: names.iter().filter_map(open).collect() }
     }
 
-    /// Reads them all.
+    /// Reads all files.
     pub fn read(&self) -> Stats {
         let file = |_: &str, name: &str| {
             let (_, file) = self.files.iter().find(|(known, _)| *known == name)?;
-            whole(file).ok()
+            read_whole(file).ok()
         };
-        let (cpu, memory, oom) = match self.mode {
-            Mode::V1 => (cpu_v1(file), memory_v1(file), file("memory", "memory.oom_control")),
-            Mode::V2 => (cpu_v2(file), memory_v2(file), file("memory", "memory.events")),
+        let (cpu, memory, oom) = match self.version {
+            Version::V1 => (cpu_v1(file), memory_v1(file), file("memory", "memory.oom_control")),
+            Version::V2 => (cpu_v2(file), memory_v2(file), file("memory", "memory.events")),
         };
         Stats {
             cpu,
             memory,
-            cgroup_v2: self.mode == Mode::V2,
+            cgroup_v2: self.version == Version::V2,
             oom_kills: oom.and_then(|text| field(&text, "oom_kill")).unwrap_or(0),
             pids: number(file("pids", "pids.current")).unwrap_or(0),
         }
     }
 }
 
-/// What a file of the kernel's holds now, from its beginning.
-fn whole(file: &File) -> io::Result<String> {
+/// The current content of a kernel file, from its beginning.
+fn read_whole(file: &File) -> io::Result<String> {
     let mut text = Vec::new();
     let mut buffer = [0; 8192];
     loop {
@@ -138,11 +140,11 @@ fn number(text: Option<String>) -> Option<u64> {
     text?.trim().parse().ok()
 }
 
-/// Nanoseconds in one unit of `cpuacct.stat`, which counts in the hundredths of a second of the system's interface.
+/// Nanoseconds in one tick of `cpuacct.stat`. A tick is 1/100 s in every interface to user space (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
 const MICROSECOND_NS: u64 = 1000;
 
-/// Gives the text of a controller's file.
+/// A function from a controller and a file name to the text of the file.
 trait Files: Fn(&str, &str) -> Option<String> {}
 impl<F: Fn(&str, &str) -> Option<String>> Files for F {}
 
@@ -150,7 +152,7 @@ fn cpu_v1(file: impl Files) -> CpuStats {
     let mut user_ns = number(file("cpuacct", "cpuacct.usage_user")).unwrap_or(0);
     let mut system_ns = number(file("cpuacct", "cpuacct.usage_sys")).unwrap_or(0);
     if user_ns + system_ns == 0 {
-        // Kernels that account by ticks keep the split here only.
+        // Kernels with tick-based accounting have the split only in this file.
         let ticks = file("cpuacct", "cpuacct.stat").unwrap_or_default();
         user_ns = field(&ticks, "user").unwrap_or(0) * TICK_NS;
         system_ns = field(&ticks, "system").unwrap_or(0) * TICK_NS;
@@ -179,7 +181,7 @@ fn cpu_v2(file: impl Files) -> CpuStats {
 
 fn memory_v1(file: impl Files) -> MemoryStats {
     let stat = file("memory", "memory.stat").unwrap_or_default();
-    // The totals are those of the groups below as well.
+    // The values with the prefix `total_` include the cgroups below.
     let with_children = |name: &str| field(&stat, &format!("total_{name}")).or_else(|| field(&stat, name)).unwrap_or(0);
     MemoryStats {
         usage: number(file("memory", "memory.usage_in_bytes")).unwrap_or(0),
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1() {
+    fn v1_files_are_parsed() {
         let all = files(&[
             ("cpuacct.usage", "5000000000\n"),
             ("cpuacct.usage_user", "3000000000\n"),
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_that_accounts_by_ticks() {
+    fn v1_files_with_tick_based_accounting_are_parsed() {
         let all = files(&[
             ("cpuacct.usage", "1000000001\n"),
             ("cpuacct.usage_user", "0\n"),
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2() {
+    fn v2_files_are_parsed() {
         let all = files(&[
             (
                 "cpu.stat",
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unreadable_is_not_measured() {
+    fn missing_and_invalid_values_are_not_measured() {
         for all in [
             files(&[]),
             files(&[("memory.peak", "max\n"), ("memory.current", "-1"), ("cpu.stat", "usage_usec x\nuser_usec\n")]),
@@ -301,7 +303,7 @@ mod tests {
             assert_eq!((cpu_v1(all), cpu_v2(all)), Default::default());
             assert_eq!((memory_v1(all), memory_v2(all)), Default::default());
         }
-        let groups = Groups { mode: Mode::V2, members: Vec::new() };
-        assert_eq!(Counters::open(&groups).read(), Stats { cgroup_v2: true, ..Stats::default() });
+        let cgroups = Cgroups { version: Version::V2, members: Vec::new() };
+        assert_eq!(Counters::open(&cgroups).read(), Stats { cgroup_v2: true, ..Stats::default() });
     }
 }

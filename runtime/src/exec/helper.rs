@@ -28,7 +28,7 @@ use super::{
     session::Session,
 };
 use crate::{
-    cgroup::{Groups, groups_of},
+    cgroup::{Cgroups, cgroups_of_process},
     command::{confined_command, held_capabilities},
     packets::{clip, connection, receive, send},
     plan::ContainerPlan,
@@ -117,7 +117,7 @@ fn begin(task: &TaskDir, request: Request, stdio: Option<[OwnedFd; 3]>) -> Resul
         return Err(Refusal::ContainerGone);
     };
     let init = ProcessRef::find(&container.init)?.ok_or(Refusal::ContainerGone)?;
-    let groups = task.read::<Groups>(CGROUP)?;
+    let groups = task.read::<Cgroups>(CGROUP)?;
     let entry = entry(task, plan, container, init, request, stdio)?;
     let (ours, theirs) = connection()?;
     let entrant = match sys::fork()? {
@@ -153,7 +153,7 @@ fn entry(
     stdio: Option<[OwnedFd; 3]>,
 ) -> Result<Entry, Refusal> {
     // What is read by the pid was the container's if that still runs afterwards.
-    let facts = groups_of(init.pid).and_then(|groups| Ok((groups, foreign_namespaces(init.pid)?)));
+    let facts = cgroups_of_process(init.pid).and_then(|groups| Ok((groups, foreign_namespaces(init.pid)?)));
     if init.ended() {
         return Err(Refusal::ContainerGone);
     }
@@ -223,7 +223,7 @@ enum Ending {
 
 impl Command {
     /// A pid is believed only if it is a child of ours.
-    fn adopt(pid: i32, groups: Option<Groups>) -> io::Result<Self> {
+    fn adopt(pid: i32, groups: Option<Cgroups>) -> io::Result<Self> {
         let process = ProcessRef::open(pid)?;
         let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::PidFd(process.pidfd.as_fd()), flags)?;

@@ -10,14 +10,14 @@ use std::{
 };
 
 use crate::{
-    cgroup::{Groups, processes_below},
+    cgroup::{Cgroups, processes_in},
     process::ProcessRef,
 };
 
 /// The processes of one command.
 pub(super) struct Session {
     leader: i32,
-    groups: Option<Groups>,
+    groups: Option<Cgroups>,
 }
 
 /// One process as `/proc/<pid>/stat` shows it.
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Session {
     /// The leader must stay unreaped as long as this is used: its pid names the session.
-    pub fn new(leader: i32, groups: Option<Groups>) -> Self {
+    pub fn new(leader: i32, groups: Option<Cgroups>) -> Self {
         Self { leader, groups }
     }
 
@@ -76,10 +76,10 @@ impl Session {
     }
 
     fn members(&self) -> io::Result<Vec<ProcessRef>> {
-        let Some(group) = self.groups.as_ref().and_then(|groups| groups.of("freezer")) else {
+        let Some(group) = self.groups.as_ref().and_then(|groups| groups.path_of("freezer")) else {
             return Ok(ProcessRef::open(self.leader).into_iter().filter(|leader| !leader.ended()).collect());
         };
-        let mut processes = processes_below(group)?;
+        let mut processes = processes_in(group)?;
         let relatives: Vec<_> = processes.iter().filter_map(|process| relatives(process.pid)).collect();
         let members = members(self.leader, &relatives);
         // A process that has ended since is not confused with a new one: it was opened first.

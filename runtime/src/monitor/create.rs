@@ -18,7 +18,7 @@ use rustix::{
 
 use super::{Args, Created, terminal::Console};
 use crate::{
-    cgroup::{self, Access, DeviceRule, Groups, Stay},
+    cgroup::{self, Access, Cgroups, DeviceRule, MembershipGuard},
     command::{ConfinedCommand, apply_apparmor, apply_oom_score, confined_command, held_capabilities, kernel_version},
     engine::{self, BuildRequest},
     error::{Context, StartError, StartErrorKind},
@@ -88,18 +88,18 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
     prepare_paths(task, &plan, &root, &sources)?;
     outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
 
-    let groups = Groups::plan(&plan.cgroup)?;
-    failpoint::at("creator-before-groups");
+    let groups = Cgroups::locate(&plan.cgroup)?;
+    failpoint::at("creator-before-cgroups");
     task.commit(CGROUP, &groups)?;
-    groups.make_parents()?;
+    groups.create_parents()?;
     cgroup::reset_limits(&groups)?;
     let devices = find_devices(&plan)?;
     let held = held_capabilities();
     let visible = visible_groups(&plan, &groups);
     let inputs = SpecInputs {
         user: &user,
-        cgroup_mode: groups.mode,
-        swap_accounting: groups.count_swap(),
+        cgroup_version: groups.version,
+        swap_accounting: groups.accounts_swap(),
         held,
         kernel: kernel_version(),
         devices: &devices,
@@ -108,19 +108,19 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
         visible_cgroups: &visible,
         writable_paths: &writable_paths(&plan, &root)?,
     };
-    let view = spec::groups_view(&plan, groups.mode, &visible);
+    let view = spec::groups_view(&plan, groups.version, &visible);
     let mut spec = engine_spec(task, &plan, &inputs, &sources, view.as_ref())?;
     make_binds(&root, &task.mounts(), &mut spec)?;
     let stdio = stdio(outputs).context(|| "opening the container's standard streams".to_owned())?;
     let command = confined_command(&plan, &user, held, report.as_raw_fd())?;
     let rules: Vec<DeviceRule> = devices.iter().map(device_rule).collect();
     let rules = (!plan.security.privileged).then_some(rules.as_slice());
-    failpoint::at("creator-before-stay");
-    let stay = Stay::begin(&groups, &plan.cgroup, &plan.resources, rules)?;
-    let hits = groups.hits();
+    failpoint::at("creator-before-cgroup-join");
+    let membership = MembershipGuard::enter(&groups, &plan.cgroup, &plan.resources, rules)?;
+    let events_before = groups.events();
     let view = view.map(|view| tree_of_groups(&view, &task.mounts().join("groups"))).transpose()?;
     network.name_in(&mut spec);
-    hide_from_engine(groups.mode, &mut spec, &task.mounts())?;
+    hide_from_engine(groups.version, &mut spec, &task.mounts())?;
     let dev = dev.iter().map(|tree| (tree.as_raw_fd(), "/dev"));
     let trees = view.iter().map(|tree| (tree.as_raw_fd(), GROUPS)).chain(dev).collect();
     let request = BuildRequest {
@@ -136,23 +136,23 @@ fn create(args: &Args, outputs: &Outputs, console: Option<Console>, report: &Own
     let mut built = match engine::build(request) {
         Ok(built) => built,
         Err(error) => {
-            groups.restore()?;
+            groups.recreate_existing()?;
             return Err(error);
         }
     };
     let init = built.pid()?;
     let restrict = || match rules {
-        Some(rules) => cgroup::restrict_devices(&groups, rules),
+        Some(rules) => groups.restrict_devices(rules),
         None => Ok(()),
     };
-    let started = restrict().and_then(|()| stay.end()).map_err(StartError::from).and_then(|()| {
+    let started = restrict().and_then(|()| membership.leave()).map_err(StartError::from).and_then(|()| {
         failpoint::at("creator-before-start");
         built.start()?;
         failpoint::at("creator-before-answer");
         Ok(())
     });
     match started {
-        Ok(()) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, hits }),
+        Ok(()) => Ok(Created { init, user, private_pid: plan.namespaces.private_pid, events_before }),
         Err(error) => {
             // It waits to be started: without a start it must not stay.
             if let Ok(process) = ProcessRef::open(init) {
@@ -182,7 +182,7 @@ fn engine_spec(
         without.mounts.remove(dev);
         spec = spec::complete_spec(&without, inputs)?;
     }
-    Ok(spec::for_engine(spec, &inputs.user.home, sources, inputs.cgroup_mode, view))
+    Ok(spec::for_engine(spec, &inputs.user.home, sources, inputs.cgroup_version, view))
 }
 
 fn make_root(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan, layers: &Layers) -> Result<Root, StartError> {
@@ -305,15 +305,15 @@ fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
 
 /// The groups that programs in the container look at to size themselves. On v2 a namespace of the container's own shows them, and
 /// who is privileged sees all there are.
-fn visible_groups(plan: &ContainerPlan, groups: &Groups) -> Vec<(String, PathBuf)> {
+fn visible_groups(plan: &ContainerPlan, groups: &Cgroups) -> Vec<(String, PathBuf)> {
     const LOOKED_AT: [&str; 6] = ["memory", "cpu", "cpuacct", "cpuset", "pids", "blkio"];
-    if groups.mode == cgroup::Mode::V2 {
+    if groups.version == cgroup::Version::V2 {
         let bound = !plan.namespaces.private_cgroup && !plan.security.privileged;
         return groups.members.iter().filter(|_| bound).map(|group| (String::new(), group.path.clone())).collect();
     }
     let path = |name: &&str| match (&plan.cgroup.cpuset_v1, *name) {
         (Some(cpuset), "cpuset") => Some(cpuset.clone()),
-        _ => groups.of(name).map(Path::to_owned),
+        _ => groups.path_of(name).map(Path::to_owned),
     };
     LOOKED_AT.iter().filter_map(|name| Some(((*name).to_owned(), path(name)?))).collect()
 }

@@ -29,7 +29,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cgroup::LimitHits,
+    cgroup::CgroupEvents,
     error::{Context, RuntimeError, StartError},
     logs::Outputs,
     plan::{ContainerId, Output},
@@ -62,7 +62,7 @@ struct Created {
     init: i32,
     user: ResolvedUser,
     private_pid: bool,
-    hits: LimitHits,
+    events_before: CgroupEvents,
 }
 
 /// What the monitor is told by whoever starts it.
@@ -126,7 +126,7 @@ struct Started {
     id: ContainerId,
     init: ProcessRef,
     started_at: SystemTime,
-    hits_before: LimitHits,
+    events_before: CgroupEvents,
     outputs: Outputs,
     terminal: Option<terminal::Terminal>,
 }
@@ -166,15 +166,15 @@ fn serve(args: Args) -> Result<Started, StartError> {
             started_at,
             user: created.user.clone(),
             private_pid: created.private_pid,
-            hits: Some(created.hits),
+            events_before: Some(created.events_before),
         };
         task.commit(CONTAINER, &record)?;
         Ok((terminal, started_at))
     };
     match run() {
         Ok((terminal, started_at)) => {
-            let hits_before = created.hits;
-            Ok(Started { task: args.task, id: plan.id, init, started_at, hits_before, outputs, terminal })
+            let events_before = created.events_before;
+            Ok(Started { task: args.task, id: plan.id, init, started_at, events_before, outputs, terminal })
         }
         Err(error) => {
             watch::kill_and_reap(&init);

@@ -6,7 +6,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::{Started, drain::LogDrain};
 use crate::{
-    cgroup::Groups,
+    cgroup::Cgroups,
     error::{Context, RuntimeError},
     process::ProcessRef,
     state::{CGROUP, EXIT, ExitRecord},
@@ -22,8 +22,8 @@ pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
     }
     failpoint::at("monitor-before-wait");
     let ended = wait_for(started.init.pid).context(|| format!("waiting for the end of {}", started.id))?;
-    let groups: Option<Groups> = started.task.read(CGROUP)?;
-    let record = ExitRecord::of(ended.end, groups.as_ref(), started.hits_before, started.started_at);
+    let groups: Option<Cgroups> = started.task.read(CGROUP)?;
+    let record = ExitRecord::of(ended.end, groups.as_ref(), started.events_before, started.started_at);
     failpoint::at("monitor-before-exit");
     started.task.commit(EXIT, &record)?;
     failpoint::at("monitor-before-reap");

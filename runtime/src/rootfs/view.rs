@@ -3,7 +3,7 @@
 //! Nothing of this may cost more when more runs on the host, and the engine reads its table of mounts several times and copies it for the
 //! container. So the creator takes hold of what it needs, leaves the host's mount namespace for an empty one, and puts that in the same places
 //! there. Later changes of the host still come, nothing goes back. On version 1 the control groups are taken away before
-//! the engine begins: it shall find none to move its processes to ([`Stay`](crate::cgroup::Stay)).
+//! the engine begins: it shall find none to move its processes to ([`MembershipGuard`](crate::cgroup::MembershipGuard)).
 
 use std::{
     fs::{self, DirBuilder},
@@ -108,9 +108,9 @@ fn memory_file_system() -> rustix::io::Result<OwnedFd> {
 }
 
 /// Takes away what the engine must not see. Sources of the spec's mounts that go with it are bound in `directory` and named there.
-pub(crate) fn hide_from_engine(mode: cgroup::Mode, spec: &mut Spec, directory: &Path) -> Result<(), RuntimeError> {
+pub(crate) fn hide_from_engine(mode: cgroup::Version, spec: &mut Spec, directory: &Path) -> Result<(), RuntimeError> {
     // The engine makes the container's group of version 2, which is then mounted from there.
-    if mode == cgroup::Mode::V2 {
+    if mode == cgroup::Version::V2 {
         return Ok(());
     }
     let mut hide = || -> io::Result<()> {

@@ -14,7 +14,7 @@ use rustix::{
 
 use super::Runtime;
 use crate::{
-    cgroup::{Groups, kill_group},
+    cgroup::{Cgroups, kill_cgroup},
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
@@ -81,7 +81,7 @@ impl Runtime {
         // What the monitor was just making.
         self.kill_all(id)?;
         failpoint::at("destroy-before-groups");
-        if let Some(groups) = task.read::<Groups>(CGROUP)? {
+        if let Some(groups) = task.read::<Cgroups>(CGROUP)? {
             groups.remove()?;
         }
         failpoint::at("destroy-before-layer");
@@ -164,8 +164,8 @@ impl Runtime {
             if let Some(init) = init {
                 init.signal(libc::SIGKILL).context(|| format!("killing {id}"))?;
                 // Somebody may have frozen the task: the signal works as soon as it thaws.
-                let groups = task.read::<Groups>(CGROUP)?;
-                groups.as_ref().map_or(Ok(()), Groups::thaw)?;
+                let groups = task.read::<Cgroups>(CGROUP)?;
+                groups.as_ref().map_or(Ok(()), Cgroups::thaw)?;
                 if !init.wait_for(Some(PATIENCE)).context(|| format!("waiting for the end of {id}"))? {
                     return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
                 }
@@ -176,9 +176,9 @@ impl Runtime {
         if container.is_some_and(|record| record.private_pid) {
             return Ok(());
         }
-        let Some(groups) = task.read::<Groups>(CGROUP)? else { return Ok(()) };
-        let Some(group) = groups.of("freezer") else { return Ok(()) };
-        if !kill_group(groups.mode, group, PATIENCE)? {
+        let Some(groups) = task.read::<Cgroups>(CGROUP)? else { return Ok(()) };
+        let Some(group) = groups.path_of("freezer") else { return Ok(()) };
+        if !kill_cgroup(groups.version, group, PATIENCE)? {
             return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
         }
         Ok(())

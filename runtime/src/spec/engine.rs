@@ -3,20 +3,20 @@
 use oci_spec::runtime::Spec;
 
 use super::mounts::{GROUPS, GroupsView, Sources};
-use crate::cgroup::Mode;
+use crate::cgroup::Version;
 
 /// Changes a complete spec for libcontainer.
 ///
-/// * The last steps before the command are ours ([`ConfinedCommand`](crate::command::ConfinedCommand)), because their order
-///   matters: libcontainer gets none of them.
+/// * The last steps before the command are ours ([`ConfinedCommand`](crate::command::ConfinedCommand)), because their
+///   order matters: libcontainer gets none of them.
 /// * Prepared mount sources replace those of the plan.
-/// * On version 1 the limits are ours to set ([`Stay`](crate::cgroup::Stay)). The view of the cgroups is ours to make if
-///   there is one.
+/// * On version 1 the limits are ours to set ([`MembershipGuard`](crate::cgroup::MembershipGuard)). The view of the
+///   cgroups is ours to make if there is one.
 pub(crate) fn for_engine(
     mut spec: Spec,
     home: &str,
     sources: &Sources,
-    mode: Mode,
+    version: Version,
     view: Option<&GroupsView<'_>>,
 ) -> Spec {
     if let Some(process) = spec.process_mut() {
@@ -31,7 +31,7 @@ pub(crate) fn for_engine(
     }
     if let Some(linux) = spec.linux_mut() {
         linux.set_seccomp(None);
-        if mode == Mode::V1 {
+        if version == Version::V1 {
             linux.set_resources(None);
         }
         if let (Some(_), Some(paths)) = (view, linux.readonly_paths_mut()) {

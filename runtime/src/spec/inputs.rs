@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::device::HostDevice;
-use crate::{capability::CapabilityMask, cgroup::Mode, user::ResolvedUser};
+use crate::{capability::CapabilityMask, cgroup::Version, user::ResolvedUser};
 
 /// The inputs of a spec beside the plan.
 #[derive(Debug)]
 pub(crate) struct SpecInputs<'a> {
     pub user: &'a ResolvedUser,
-    pub cgroup_mode: Mode,
+    pub cgroup_version: Version,
     /// The kernel counts swap per cgroup.
     pub swap_accounting: bool,
     /// Capabilities that this process has.

@@ -6,7 +6,7 @@ use oci_spec::runtime::{Mount as OciMount, MountBuilder};
 
 use super::{error::SpecError, inputs::SpecInputs};
 use crate::{
-    cgroup::Mode,
+    cgroup::Version,
     plan::{ContainerPlan, Mount, MountKind, Propagation},
 };
 
@@ -86,14 +86,14 @@ pub(crate) struct GroupsView<'a> {
 /// The view that is attached when the engine is done; `None` where there is none, or where mounts of the plan stand there.
 pub(crate) fn groups_view<'a>(
     plan: &ContainerPlan,
-    mode: Mode,
+    version: Version,
     groups: &'a [(String, PathBuf)],
 ) -> Option<GroupsView<'a>> {
     let covered = plan.mounts.iter().any(|mount| {
         let place = Path::new(&mount.destination);
         place.starts_with(GROUPS) || Path::new(GROUPS).starts_with(place)
     });
-    let shown = mode == Mode::V1 && !groups.is_empty() && !covered;
+    let shown = version == Version::V1 && !groups.is_empty() && !covered;
     shown.then_some(GroupsView { groups, readonly: !plan.security.privileged })
 }
 
@@ -203,12 +203,12 @@ fn standard(plan: &ContainerPlan) -> Result<Vec<OciMount>, SpecError> {
 fn cgroups(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<OciMount>, SpecError> {
     const FLAGS: [&str; 3] = ["nosuid", "noexec", "nodev"];
     let access = if plan.security.privileged { "rw" } else { "ro" };
-    match (inputs.cgroup_mode, inputs.visible_cgroups) {
+    match (inputs.cgroup_version, inputs.visible_cgroups) {
         // Without a namespace for them, mounting them would show those of all tasks.
-        (Mode::V2, [(_, group)]) => Ok(vec![bind(group, GROUPS, true, Propagation::Private)?]),
-        (Mode::V2, _) => Ok(vec![mount("cgroup", "cgroup", GROUPS, &[&FLAGS[..], &[access]].concat())?]),
-        (Mode::V1, []) => Ok(Vec::new()),
-        (Mode::V1, groups) => {
+        (Version::V2, [(_, group)]) => Ok(vec![bind(group, GROUPS, true, Propagation::Private)?]),
+        (Version::V2, _) => Ok(vec![mount("cgroup", "cgroup", GROUPS, &[&FLAGS[..], &[access]].concat())?]),
+        (Version::V1, []) => Ok(Vec::new()),
+        (Version::V1, groups) => {
             let directory = mount("tmpfs", "tmpfs", GROUPS, &[&FLAGS[..], &["mode=755"]].concat())?;
             let mut list = vec![directory];
             for (name, group) in groups {

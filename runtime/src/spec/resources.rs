@@ -7,7 +7,7 @@ use oci_spec::runtime::{
 };
 
 use super::{device::HostDevice, error::SpecError, inputs::SpecInputs};
-use crate::{cgroup::Mode, plan::ContainerPlan};
+use crate::{cgroup::Version, plan::ContainerPlan};
 
 pub(super) fn resources(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<LinuxResources, SpecError> {
     let limits = &plan.resources;
@@ -15,21 +15,21 @@ pub(super) fn resources(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(-1);
     memory.set_limit(limits.memory_limit.map(bytes)).set_reservation(limits.memory_reservation.map(bytes));
     let mut resources = LinuxResources::default();
-    if inputs.cgroup_mode == Mode::V1 {
+    if inputs.cgroup_version == Version::V1 {
         // The one way to say it for a task without a limit, or where the kernel does not count swap. Version 2 has no such file.
         memory.set_swappiness(Some(0));
     }
     if inputs.swap_accounting {
         // Memory and swap together: no swap beyond the limit.
         memory.set_swap(limits.memory_limit.map(bytes));
-        if inputs.cgroup_mode == Mode::V2 {
+        if inputs.cgroup_version == Version::V2 {
             // Here swap has a limit of its own. libcontainer does not write the 0 that the difference of the two comes to.
             resources.set_unified(Some(HashMap::from([("memory.swap.max".to_owned(), "0".to_owned())])));
         }
     }
     let mut cpu = LinuxCpu::default();
     cpu.set_shares(limits.cpu_shares).set_quota(limits.cpu_quota).set_period(limits.cpu_period);
-    if plan.cgroup.cpuset_v1.is_none() || inputs.cgroup_mode == Mode::V2 {
+    if plan.cgroup.cpuset_v1.is_none() || inputs.cgroup_version == Version::V2 {
         cpu.set_cpus(limits.cpuset_cpus.clone()).set_mems(limits.cpuset_mems.clone());
     }
     if let Some(limit) = limits.pids_limit {

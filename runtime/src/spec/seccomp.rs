@@ -1,8 +1,8 @@
 //! The `seccomp` section of the OCI spec, for other runtimes than ours.
 //!
 //! It has the meaning of our own filter, with one exception: for system calls newer than its table, our filter returns
-//! ENOSYS; other runtimes do the same with tables of their own. Other runtimes use libseccomp, which compares whole 64-bit
-//! arguments. Where the kernel uses only 32 bits of an argument, the rules here have a mask.
+//! ENOSYS; other runtimes do the same with tables of their own. Other runtimes use libseccomp, which compares whole
+//! 64-bit arguments. Where the kernel uses only 32 bits of an argument, the rules here have a mask.
 
 use ::seccomp::{Arch, ArgumentRule, Permission, SeccompError, SeccompProfile, default_profile, resolve};
 use oci_spec::runtime::{

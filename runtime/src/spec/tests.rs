@@ -14,7 +14,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use super::*;
 use crate::{
     capability::CapabilityMask,
-    cgroup::Mode,
+    cgroup::Version,
     plan::{
         CgroupPlacement, ContainerPlan, Device, Mount, MountKind, Namespaces, Network, Output, Propagation, Resources,
         Rlimit, RootFs, RootStorage, Seccomp, Security,
@@ -92,7 +92,7 @@ fn spec_for(
     let user = user(1000);
     let mut inputs = SpecInputs {
         user: &user,
-        cgroup_mode: Mode::V1,
+        cgroup_version: Version::V1,
         swap_accounting: true,
         held: held(),
         kernel: (6, 1),
@@ -158,7 +158,7 @@ fn swap_is_off_whatever_the_kernel() {
         ContainerPlan { resources: Resources { memory_limit: Some(1 << 20), ..Resources::default() }, ..plan() };
     let resources = |plan: &ContainerPlan, mode, swap_accounting| {
         let spec = spec_with(plan, |inputs| {
-            inputs.cgroup_mode = mode;
+            inputs.cgroup_version = mode;
             inputs.swap_accounting = swap_accounting;
         });
         spec.expect("a spec").linux().clone().and_then(|linux| linux.resources().clone()).expect("resources")
@@ -171,14 +171,14 @@ fn swap_is_off_whatever_the_kernel() {
     // Version 1 can only ask the kernel to take from others first; that works without a limit too.
     let swappiness = |plan: &ContainerPlan, mode| resources(plan, mode, false).memory().as_ref()?.swappiness();
     for plan in [&plan(), &limited] {
-        assert_eq!((swappiness(plan, Mode::V1), swappiness(plan, Mode::V2)), (Some(0), None));
+        assert_eq!((swappiness(plan, Version::V1), swappiness(plan, Version::V2)), (Some(0), None));
     }
-    assert_eq!(swap(&limited, Mode::V1, true), (Some(1 << 20), None));
-    assert_eq!(swap(&limited, Mode::V2, true), (Some(1 << 20), Some("0".to_owned())));
-    assert_eq!(swap(&limited, Mode::V1, false), (None, None));
-    assert_eq!(swap(&plan(), Mode::V1, true), (None, None));
-    assert_eq!(swap(&plan(), Mode::V2, true), (None, Some("0".to_owned())));
-    assert_eq!(swap(&limited, Mode::V2, false), (None, None));
+    assert_eq!(swap(&limited, Version::V1, true), (Some(1 << 20), None));
+    assert_eq!(swap(&limited, Version::V2, true), (Some(1 << 20), Some("0".to_owned())));
+    assert_eq!(swap(&limited, Version::V1, false), (None, None));
+    assert_eq!(swap(&plan(), Version::V1, true), (None, None));
+    assert_eq!(swap(&plan(), Version::V2, true), (None, Some("0".to_owned())));
+    assert_eq!(swap(&limited, Version::V2, false), (None, None));
 }
 
 #[test]
@@ -192,14 +192,14 @@ fn cores_are_not_set_in_a_cpuset_that_is_left() {
     };
     assert_eq!(mems(&plan).as_deref(), Some("0"));
     let cpus = |plan: &ContainerPlan, mode| {
-        let spec = spec_with(plan, |inputs| inputs.cgroup_mode = mode).expect("a spec");
+        let spec = spec_with(plan, |inputs| inputs.cgroup_version = mode).expect("a spec");
         let resources = spec.linux().clone().and_then(|linux| linux.resources().clone()).expect("resources");
         resources.cpu().as_ref().and_then(|cpu| cpu.cpus().clone())
     };
-    assert_eq!(cpus(&plan, Mode::V1).as_deref(), Some("1"));
+    assert_eq!(cpus(&plan, Version::V1).as_deref(), Some("1"));
     plan.cgroup.cpuset_v1 = Some("/sys/fs/cgroup/cpuset/nomad/share".into());
-    assert_eq!(cpus(&plan, Mode::V1), None);
-    assert_eq!(cpus(&plan, Mode::V2).as_deref(), Some("1"));
+    assert_eq!(cpus(&plan, Version::V1), None);
+    assert_eq!(cpus(&plan, Version::V2).as_deref(), Some("1"));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_mount_of_the_plan_replaces_a_standard_one_or_a_small_file() {
 fn without_a_view_of_its_own_a_container_is_shown_its_own_groups() {
     let group = &*vec![(String::new(), PathBuf::from("/sys/fs/cgroup/nomad.slice/task.scope"))].leak();
     let shown = |groups| {
-        let spec = spec_with(&plan(), |inputs| (inputs.cgroup_mode, inputs.visible_cgroups) = (Mode::V2, groups));
+        let spec = spec_with(&plan(), |inputs| (inputs.cgroup_version, inputs.visible_cgroups) = (Version::V2, groups));
         let mounts = spec.expect("a spec").mounts().clone().expect("mounts");
         let mount = mounts.into_iter().find(|mount| mount.destination() == Path::new("/sys/fs/cgroup"));
         mount.map(|mount| (mount.typ().clone(), mount.source().clone())).expect("a mount")
@@ -276,14 +276,14 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
             readonly: true,
             propagation: Propagation::Private,
         });
-        groups_view(&plan, Mode::V1, groups).is_none()
+        groups_view(&plan, Version::V1, groups).is_none()
     };
-    assert_eq!(readonly(|_| (), Mode::V1), Some(true));
-    assert_eq!(readonly(|plan| plan.security.privileged = true, Mode::V1), Some(false));
-    assert_eq!(readonly(|_| (), Mode::V2), None, "a file system of its own");
+    assert_eq!(readonly(|_| (), Version::V1), Some(true));
+    assert_eq!(readonly(|plan| plan.security.privileged = true, Version::V1), Some(false));
+    assert_eq!(readonly(|_| (), Version::V2), None, "a file system of its own");
     assert!(["/sys", "/sys/fs/cgroup", "/sys/fs/cgroup/memory"].into_iter().all(mounted));
     assert!(!mounted("/sys/fs/bpf"));
-    assert!(groups_view(&plan(), Mode::V1, &[]).is_none());
+    assert!(groups_view(&plan(), Version::V1, &[]).is_none());
 
     let plan = plan();
     let complete = spec_with(&plan, |inputs| inputs.visible_cgroups = groups).expect("a spec");
@@ -291,8 +291,8 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
         let paths = spec.linux().as_ref().and_then(|linux| linux.readonly_paths().clone()).expect("paths");
         destinations(spec).into_iter().map(str::to_owned).chain(paths).collect::<Vec<_>>()
     };
-    let view = groups_view(&plan, Mode::V1, groups);
-    let engine = for_engine(complete.clone(), "/root", &Sources::default(), Mode::V1, view.as_ref());
+    let view = groups_view(&plan, Version::V1, groups);
+    let engine = for_engine(complete.clone(), "/root", &Sources::default(), Version::V1, view.as_ref());
     let (all, engine) = (places(&complete), places(&engine));
     assert_eq!(
         all.iter().filter(|place| place.starts_with(GROUPS)).count(),
@@ -340,7 +340,7 @@ fn prepared_sources_stand_in_for_their_mount_alone() {
         original: "/source".into(),
         prepared: "/prepared".into(),
     }]);
-    let engine = for_engine(spec(&plan), "/root", &sources, Mode::V2, None);
+    let engine = for_engine(spec(&plan), "/root", &sources, Version::V2, None);
     let source = |destination: &str| {
         let mounts = engine.mounts().as_ref().expect("mounts");
         mounts
@@ -405,7 +405,7 @@ proptest! {
     /// Whatever is asked for: the spec is a spec, and what keeps a container in is there.
     #[test]
     fn every_plan_keeps_its_container_in(plan in any_plan(), v2 in any::<bool>()) {
-        let spec = spec_with(&plan, |inputs| inputs.cgroup_mode = if v2 { Mode::V2 } else { Mode::V1 }).expect("a spec");
+        let spec = spec_with(&plan, |inputs| inputs.cgroup_version = if v2 { Version::V2 } else { Version::V1 }).expect("a spec");
         schema::assert_valid(&serde_json::to_value(&spec).expect("JSON"));
         let text = serde_json::to_vec(&spec).expect("JSON");
         prop_assert_eq!(&serde_json::from_slice::<Spec>(&text).expect("a spec"), &spec);
@@ -433,7 +433,7 @@ proptest! {
     /// libcontainer is never given what our executor must do itself.
     #[test]
     fn the_engine_leaves_the_last_steps_to_us(plan in any_plan()) {
-        let engine = for_engine(spec(&plan), "/root", &Sources::default(), Mode::V1, None);
+        let engine = for_engine(spec(&plan), "/root", &Sources::default(), Version::V1, None);
         let process = engine.process().as_ref().expect("a process");
         prop_assert!(process.capabilities().is_none() && process.rlimits().is_none());
         prop_assert!(process.oom_score_adj().is_none());

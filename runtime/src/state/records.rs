@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cgroup::{Groups, LimitHits, OutOfMemory},
+    cgroup::{CgroupEvents, Cgroups, OutOfMemory},
     exit_status::ExitStatus,
     process::ProcessRecord,
     user::ResolvedUser,
@@ -47,16 +47,21 @@ pub struct ExitRecord {
 
 impl ExitRecord {
     /// The record of a container that ended just now. The events that its cgroups counted since `before` belong to it.
-    pub(crate) fn of(status: ExitStatus, groups: Option<&Groups>, before: LimitHits, started_at: SystemTime) -> Self {
-        let hits = groups.map(Groups::hits).unwrap_or_default().since(before);
+    pub(crate) fn of(
+        status: ExitStatus,
+        groups: Option<&Cgroups>,
+        before: CgroupEvents,
+        started_at: SystemTime,
+    ) -> Self {
+        let events = groups.map(Cgroups::events).unwrap_or_default().since(before);
         let out_of_memory =
-            groups.filter(|_| hits.oom_kills > 0).map(|groups| groups.out_of_memory(hits.oom_kills, started_at));
+            groups.filter(|_| events.oom_kills > 0).map(|groups| groups.out_of_memory(events.oom_kills, started_at));
         Self {
             exit_code: status.exit_code,
             signal: status.signal,
-            oom_killed: hits.oom_kills > 0,
+            oom_killed: events.oom_kills > 0,
             out_of_memory,
-            forks_refused: hits.forks_refused,
+            forks_refused: events.forks_refused,
             started_at,
             finished_at: SystemTime::now(),
         }
@@ -72,6 +77,6 @@ pub(crate) struct ContainerRecord {
     /// The container has a pid namespace of its own: all its processes end with the first one.
     pub private_pid: bool,
     /// The events that its cgroups had counted before it started. Older builds did not record this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hits: Option<LimitHits>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "hits")]
+    pub events_before: Option<CgroupEvents>,
 }

@@ -148,7 +148,7 @@ fn before_rename(name: &str) -> &'static str {
     match name {
         PLAN => "start-before-plan-rename",
         MONITOR => "monitor-before-record-rename",
-        CGROUP => "creator-before-groups-rename",
+        CGROUP => "creator-before-cgroups-rename",
         CONTAINER => "monitor-before-container-rename",
         EXIT => "monitor-before-exit-rename",
         _ => "record-before-rename",

@@ -9,7 +9,7 @@ use std::{
 
 use runtime::{
     Running, Status,
-    cgroup::{Mode, mode},
+    cgroup::{Version, version},
     plan::{ContainerPlan, Device, Mount, MountKind, Propagation, Resources},
 };
 
@@ -47,7 +47,7 @@ fn read(path: &str, file: &str) -> String {
 /// Whether this kernel has a file in the groups; v1 has all of them.
 fn has(file: &str) -> bool {
     let probe = PathBuf::from("/sys/fs/cgroup/oci-rs-test-probe");
-    if mode().expect("a mode") == Mode::V1 {
+    if version().expect("a version") == Version::V1 {
         return true;
     }
     let controller = file.split('.').next().expect("a controller");
@@ -80,8 +80,8 @@ fn limits() {
     without_what_is_missing(&mut plan.resources);
     let container = node.start(plan);
     let path = container.plan.cgroup.path.as_str();
-    let expected: &[(&str, &str)] = match mode().expect("a mode") {
-        Mode::V1 => &[
+    let expected: &[(&str, &str)] = match version().expect("a version") {
+        Version::V1 => &[
             ("memory.limit_in_bytes", "50331648"),
             ("memory.memsw.limit_in_bytes", "50331648"),
             ("memory.soft_limit_in_bytes", "25165824"),
@@ -90,7 +90,7 @@ fn limits() {
             ("cpuset.cpus", "0"),
             ("pids.max", "33"),
         ],
-        Mode::V2 => &[
+        Version::V2 => &[
             ("memory.max", "50331648"),
             ("memory.swap.max", "0"),
             ("memory.low", "25165824"),
@@ -125,16 +125,16 @@ fn out_of_memory_of_a_child() {
 fn groups_that_were_there_stay() {
     let node = Node::new();
     let path = format!("{}-nomad", node.cgroup);
-    let existing: Vec<PathBuf> = match mode().expect("a mode") {
-        Mode::V1 => ["memory", "cpu", "freezer"].map(|name| PathBuf::from("/sys/fs/cgroup").join(name)).to_vec(),
-        Mode::V2 => vec![PathBuf::from("/sys/fs/cgroup")],
+    let existing: Vec<PathBuf> = match version().expect("a version") {
+        Version::V1 => ["memory", "cpu", "freezer"].map(|name| PathBuf::from("/sys/fs/cgroup").join(name)).to_vec(),
+        Version::V2 => vec![PathBuf::from("/sys/fs/cgroup")],
     };
     let mut existing: Vec<PathBuf> = existing.into_iter().map(|root| root.join(path.trim_start_matches('/'))).collect();
     existing.sort();
     for group in &existing {
         fs::create_dir_all(group).expect("a group");
     }
-    if mode().expect("a mode") == Mode::V2 {
+    if version().expect("a version") == Version::V2 {
         for directory in ["/sys/fs/cgroup", "/sys/fs/cgroup/oci-rs-test"] {
             for controller in ["cpu", "memory", "pids"] {
                 let file = PathBuf::from(directory).join("cgroup.subtree_control");
@@ -161,10 +161,10 @@ fn groups_that_were_there_stay() {
         without_what_is_missing(&mut plan.resources);
         let id = plan.id.clone();
         let running = node.runtime.start(&plan).expect("started");
-        let file = if mode().expect("a mode") == Mode::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+        let file = if version().expect("a version") == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
         let now = read(&path, file);
         assert_eq!(now == "16777216", limit.is_some(), "{now}");
-        if mode().expect("a mode") == Mode::V1 {
+        if version().expect("a version") == Version::V1 {
             assert_eq!(read(&path, "cpu.cfs_quota_us") == "-1", limit.is_none());
         }
         drop(running);
@@ -186,7 +186,7 @@ fn groups_made_inside_go() {
 }
 
 fn cpuset_of_the_caller() {
-    if mode().expect("a mode") != Mode::V1 {
+    if version().expect("a version") != Version::V1 {
         return;
     }
     let node = Node::new();
@@ -215,14 +215,14 @@ fn in_a_group_that_stays<T>(node: &Node, plan: &ContainerPlan, look: impl FnOnce
 fn cores_follow_the_caller() {
     let node = Node::new();
     let mut plan = node.plan("sleep 100");
-    let (around, scope) = match mode().expect("a mode") {
-        Mode::V1 => {
+    let (around, scope) = match version().expect("a version") {
+        Version::V1 => {
             let group = PathBuf::from(format!("/sys/fs/cgroup/cpuset{}-share", node.cgroup));
             make_cpuset(&group);
             plan.cgroup.cpuset_v1 = Some(group.clone());
             (group, None)
         }
-        Mode::V2 => {
+        Version::V2 => {
             plan.cgroup.path = format!("{}-share.slice/task.scope", node.cgroup);
             let scope = PathBuf::from(format!("/sys/fs/cgroup{}", plan.cgroup.path));
             fs::create_dir_all(&scope).expect("a group");
@@ -256,10 +256,10 @@ fn cores_follow_the_caller() {
 fn devices_are_not_inherited() {
     let node = Node::new();
     let path = format!("{}-restarted", node.cgroup);
-    let mode = mode().expect("a mode");
+    let mode = version().expect("a version");
     let group = match mode {
-        Mode::V1 => PathBuf::from(format!("/sys/fs/cgroup/devices{path}")),
-        Mode::V2 => PathBuf::from(format!("/sys/fs/cgroup{path}")),
+        Version::V1 => PathBuf::from(format!("/sys/fs/cgroup/devices{path}")),
+        Version::V2 => PathBuf::from(format!("/sys/fs/cgroup{path}")),
     };
     fs::create_dir_all(&group).expect("a group");
     let may_open = |devices: Vec<Device>| {
@@ -280,7 +280,7 @@ fn devices_are_not_inherited() {
     assert!(!may_open(Vec::new()));
     assert!(may_open(vec![log]));
     assert!(!may_open(Vec::new()), "as before");
-    if mode == Mode::V2 {
+    if mode == Version::V2 {
         // Nomad's group; on version 1 it makes none for devices.
         let mut stranger = Command::new("sh");
         stranger.args(["-c", "echo $$ > \"$0\" && : >> /dev/kmsg"]).arg(group.join("cgroup.procs"));
@@ -293,9 +293,9 @@ fn devices_are_not_inherited() {
 fn frozen_ones_end() {
     let node = Node::new();
     let container = node.start(node.plan("sleep 100 & sleep 100"));
-    let (file, frozen, state) = match mode().expect("a mode") {
-        Mode::V1 => ("freezer.state", "FROZEN", "freezer.state"),
-        Mode::V2 => ("cgroup.freeze", "1", "cgroup.events"),
+    let (file, frozen, state) = match version().expect("a version") {
+        Version::V1 => ("freezer.state", "FROZEN", "freezer.state"),
+        Version::V2 => ("cgroup.freeze", "1", "cgroup.events"),
     };
     let group = group_with(&container.plan.cgroup.path, file);
     fs::write(group.join(file), frozen).expect("frozen");
@@ -321,9 +321,9 @@ fn forks_do_not_escape_the_end() {
 
 /// Nothing of a container is ever moved out to disk, limited or not. On version 1, that is: not while the node has other memory to take.
 fn swap_is_off() {
-    let file = match mode().expect("a mode") {
-        Mode::V1 => "memory.swappiness",
-        Mode::V2 => "memory.swap.max",
+    let file = match version().expect("a version") {
+        Version::V1 => "memory.swappiness",
+        Version::V2 => "memory.swap.max",
     };
     let node = Node::new();
     for limit in [None, Some(64 << 20)] {
@@ -343,7 +343,7 @@ fn disk() -> Option<String> {
 
 /// Limits that no job asks for are the caller's or the operator's to set on the group around the task, which is where it runs.
 fn limits_of_the_caller_stay() {
-    if mode().expect("a mode") == Mode::V1 {
+    if version().expect("a version") == Version::V1 {
         println!("skipped: Nomad makes no group with such limits on version 1");
         return;
     }
@@ -437,7 +437,7 @@ fn hold_the_container_alone() {
 
 /// A command may use its limits up to the last: what makes a container on version 1 leaves before they are set.
 fn limits_do_not_count_who_builds() {
-    if mode().expect("a mode") == Mode::V2 {
+    if version().expect("a version") == Version::V2 {
         println!("  skipped: libcontainer's own processes are counted on version 2");
         return;
     }
@@ -452,7 +452,7 @@ fn limits_do_not_count_who_builds() {
 
 /// On version 1 a container finds its own groups where programs look for them, and can change none.
 fn shown_to_be_read() {
-    if mode().expect("a mode") == Mode::V2 {
+    if version().expect("a version") == Version::V2 {
         println!("  skipped: version 2 has one directory for everything");
         return;
     }

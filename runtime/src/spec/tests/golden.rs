@@ -107,7 +107,7 @@ fn a_privileged_container_in_the_host_s_namespaces() {
         private_uts: false,
         private_cgroup: false,
     };
-    check("privileged", &spec_with(&plan, |inputs| inputs.cgroup_mode = Mode::V2).expect("a spec"));
+    check("privileged", &spec_with(&plan, |inputs| inputs.cgroup_version = Version::V2).expect("a spec"));
 }
 
 #[test]
@@ -123,5 +123,5 @@ fn an_unconfined_container_of_cgroup_v2() {
         cpuset_cpus: Some("0-1".to_owned()),
         ..Resources::default()
     };
-    check("unconfined", &spec_with(&plan, |inputs| inputs.cgroup_mode = Mode::V2).expect("a spec"));
+    check("unconfined", &spec_with(&plan, |inputs| inputs.cgroup_version = Version::V2).expect("a spec"));
 }

@@ -1,0 +1,195 @@
+//! The membership of the creating process in a container's cgroups v1, while it creates the container.
+//!
+//! libcontainer would move the container's first process through `cgroup.procs`, whose lock is slow (see [`join()`]).
+//! So the hierarchies are hidden from libcontainer (`rootfs::build_mounts`), and the creator is a member of the cgroups
+//! while it creates the container. Its children are then members from the beginning.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    container::Cgroups,
+    device_rules::{DeviceRule, allow_lines},
+    hierarchy,
+    join::{cgroups_of_process, join},
+    version::Version,
+};
+use crate::{
+    error::{Context, RuntimeError},
+    plan::{CgroupPlacement, Resources},
+};
+
+/// The membership of this process, which must have one thread, in the cgroups of a container.
+#[must_use]
+pub(crate) struct MembershipGuard {
+    /// The open files through which the process returns to its own cgroups.
+    own_cgroups: Vec<File>,
+    /// The limits that are written after the process has left, because they would slow down or count the process
+    /// itself.
+    deferred: Vec<Setting>,
+}
+
+/// A limit with the file to which it is written.
+struct Setting {
+    path: PathBuf,
+    file: File,
+    value: String,
+}
+
+impl Setting {
+    fn write(&self) -> Result<(), RuntimeError> {
+        let written = (&self.file).write_all(self.value.as_bytes());
+        written.context(|| format!("writing {:?} to {}", self.value, self.path.display()))
+    }
+}
+
+/// Limits that apply to the container's command only, not to the creator.
+const DEFERRED: [&str; 3] = ["cpu.shares", "cpu.cfs_quota_us", "pids.max"];
+
+impl MembershipGuard {
+    /// Creates the missing cgroups, sets the limits of all, and joins them. Does nothing on v2. Without rules all
+    /// devices are allowed.
+    pub fn enter(
+        cgroups: &Cgroups,
+        placement: &CgroupPlacement,
+        limits: &Resources,
+        rules: Option<&[DeviceRule]>,
+    ) -> Result<Self, RuntimeError> {
+        if cgroups.version == Version::V2 {
+            return Ok(Self { own_cgroups: Vec::new(), deferred: Vec::new() });
+        }
+        let own_cgroups = open_own_cgroups().context(|| "looking at our own control groups".to_owned())?;
+        let directories = create_directories(cgroups, placement)?;
+        let mut deferred = Vec::new();
+        for (controller, file, value) in settings(limits, cgroups.accounts_swap(), rules) {
+            let setting = open_setting(cgroups, &directories, controller, file, value)?;
+            if DEFERRED.contains(&file) {
+                deferred.push(setting);
+            } else {
+                setting.write()?;
+            }
+        }
+        join(&directories).context(|| "joining the container's control groups".to_owned())?;
+        Ok(Self { own_cgroups, deferred })
+    }
+
+    /// Returns to the own cgroups. Processes that were forked meanwhile stay in the container's cgroups.
+    pub fn leave(self) -> Result<(), RuntimeError> {
+        let left = self.own_cgroups.iter().try_for_each(|mut cgroup| cgroup.write_all(b"0"));
+        left.context(|| "leaving the container's control groups".to_owned())?;
+        self.deferred.iter().try_for_each(Setting::write)
+    }
+}
+
+/// Creates the missing cgroups. Returns the directories of all, in the order of the members.
+fn create_directories(cgroups: &Cgroups, placement: &CgroupPlacement) -> Result<Vec<PathBuf>, RuntimeError> {
+    let mut directories = Vec::with_capacity(cgroups.members.len());
+    for cgroup in &cgroups.members {
+        let has_cpuset = cgroup.has_controller("cpuset");
+        // A container with reserved cores has a separate cpuset cgroup, which the caller has chosen.
+        let reserved = placement.cpuset_v1.as_ref().filter(|_| has_cpuset);
+        let directory = reserved.unwrap_or(&cgroup.path).clone();
+        let create = || match has_cpuset {
+            true => fs::create_dir_all(&directory).and_then(|()| hierarchy::inherit_cpuset(&directory)),
+            false => fs::create_dir_all(&directory),
+        };
+        create().context(|| format!("making the control group {}", directory.display()))?;
+        directories.push(directory);
+    }
+    Ok(directories)
+}
+
+/// Opens the file of a limit in the directory of its controller.
+fn open_setting(
+    cgroups: &Cgroups,
+    directories: &[PathBuf],
+    controller: &str,
+    file: &str,
+    value: String,
+) -> Result<Setting, RuntimeError> {
+    let unmounted = || io::Error::other("no control group hierarchy of that name is mounted");
+    let index = cgroups.members.iter().position(|cgroup| cgroup.has_controller(controller));
+    let directory = index.map(|index| &directories[index]).ok_or_else(unmounted);
+    let path = directory.context(|| format!("limiting {controller}"))?.join(file);
+    let file = open(&path).context(|| format!("opening {}", path.display()))?;
+    Ok(Setting { path, file, value })
+}
+
+fn open_own_cgroups() -> io::Result<Vec<File>> {
+    let own = std::process::id() as i32;
+    cgroups_of_process(own)?.iter().map(|cgroup| open(&cgroup.join("tasks"))).collect()
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().write(true).open(path)
+}
+
+/// The text of a number that is not zero. Zero means that the limit is not set.
+fn nonzero<N: ToString + Default + PartialEq>(number: Option<N>) -> Option<String> {
+    number.filter(|number| *number != N::default()).map(|number| number.to_string())
+}
+
+/// Controllers, files and values, in the order in which the values are written.
+fn settings(
+    limits: &Resources,
+    accounts_swap: bool,
+    rules: Option<&[DeviceRule]>,
+) -> Vec<(&'static str, &'static str, String)> {
+    let mut list = Vec::new();
+    let mut set = |controller, file, value: Option<String>| {
+        list.extend(value.map(|value| (controller, file, value)));
+    };
+    let memory = nonzero(limits.memory_limit);
+    set("memory", "memory.limit_in_bytes", memory.clone());
+    // The limit of memory and swap together is the memory limit, so the container cannot use swap.
+    set("memory", "memory.memsw.limit_in_bytes", memory.filter(|_| accounts_swap));
+    set("memory", "memory.soft_limit_in_bytes", nonzero(limits.memory_reservation));
+    // The only way to forbid swap for a task without a limit, or on a kernel that does not account swap.
+    set("memory", "memory.swappiness", Some("0".to_owned()));
+    set("cpu", "cpu.shares", nonzero(limits.cpu_shares));
+    set("cpu", "cpu.cfs_period_us", nonzero(limits.cpu_period));
+    set("cpu", "cpu.cfs_quota_us", nonzero(limits.cpu_quota));
+    set("pids", "pids.max", nonzero(limits.pids_limit.filter(|limit| *limit > 0)));
+    set("cpuset", "cpuset.cpus", limits.cpuset_cpus.clone());
+    set("cpuset", "cpuset.mems", limits.cpuset_mems.clone());
+    match rules {
+        None => set("devices", "devices.allow", Some("a".to_owned())),
+        Some(rules) => {
+            set("devices", "devices.deny", Some("a".to_owned()));
+            allow_lines(rules).for_each(|line| set("devices", "devices.allow", Some(line)));
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requested_limits_are_written() {
+        let files = |limits: &Resources, swap| -> Vec<_> {
+            settings(limits, swap, None).into_iter().map(|(_, file, value)| format!("{file} {value}")).collect()
+        };
+        let mut limits = Resources { pids_limit: Some(-1), cpu_shares: Some(0), ..Resources::default() };
+        assert_eq!(files(&limits, true), ["memory.swappiness 0", "devices.allow a"]);
+        limits.memory_limit = Some(4096);
+        limits.cpu_quota = Some(-1);
+        limits.cpuset_cpus = Some("0-1".to_owned());
+        let memory = "memory.limit_in_bytes 4096";
+        let rest = ["memory.swappiness 0", "cpu.cfs_quota_us -1", "cpuset.cpus 0-1", "devices.allow a"];
+        assert_eq!(files(&limits, false), [&[memory], &rest[..]].concat());
+        assert_eq!(files(&limits, true), [&[memory, "memory.memsw.limit_in_bytes 4096"], &rest[..]].concat());
+    }
+
+    #[test]
+    fn all_devices_are_denied_before_some_are_allowed() {
+        let list = settings(&Resources::default(), true, Some(&[]));
+        let denial = list.iter().position(|(_, file, _)| *file == "devices.deny").expect("a denial");
+        assert_eq!(list[denial].2, "a");
+        assert!(list.len() > denial + 5 && list[denial + 1..].iter().all(|(_, file, _)| *file == "devices.allow"));
+    }
+}
