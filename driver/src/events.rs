@@ -1,15 +1,15 @@
-//! Task events: what `nomad alloc status` shows of a task beside its state changes.
+//! Task events, which `nomad alloc status` shows beside a task's state changes.
 //!
-//! Nomad keeps the last ten per task, so events are few and each says something new.
+//! Nomad keeps the last ten of a task, so there are few events, and each contains new information.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
 use tokio::sync::broadcast;
 
-/// More than any burst: events are sent per task start, not per byte.
+/// The number of events that wait for a slow listener. Events are sent per task start, so no burst is larger.
 const BACKLOG: usize = 1024;
 
-/// Something worth telling the users of a task.
+/// An event for the users of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskEvent {
     /// Nomad's id of the task.
@@ -18,20 +18,20 @@ pub struct TaskEvent {
     pub alloc_id: String,
     /// The task's name in the job.
     pub task_name: String,
-    /// When it happened.
+    /// The time of the event.
     pub at: SystemTime,
     /// The text that users see.
     pub message: String,
-    /// Further facts, shown in the API.
+    /// Further values, shown in the API.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Hands task events to whoever listens; without a listener they are gone.
+/// A broadcast channel for task events. An event without a listener is lost.
 #[derive(Clone)]
 pub struct Events(broadcast::Sender<TaskEvent>);
 
 impl Events {
-    /// An empty bus.
+    /// A channel without listeners.
     pub fn new() -> Self {
         Self(broadcast::channel(BACKLOG).0)
     }
@@ -72,7 +72,7 @@ impl TaskEvents {
             message: message.into(),
             annotations: annotations.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         };
-        // An error means that no agent listens right now, which is not the task's concern.
+        // An error means that no agent listens at the moment.
         drop(self.events.0.send(event));
     }
 }

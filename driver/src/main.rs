@@ -3,14 +3,18 @@
 //! The role is chosen here, before any thread, runtime or logger exists: monitor and exec must stay single-threaded because
 //! they fork, and a monitor costs its task private memory for as long as it lives.
 
+mod blocking;
+mod cleanup;
 mod cli;
 mod config;
-mod dangling;
-mod engine;
+mod error;
 mod events;
+mod exec_prefix;
 mod fingerprint;
+mod hclog;
 mod layers;
 mod logs;
+mod node;
 mod plan;
 mod plugin;
 mod rpc;

@@ -9,11 +9,7 @@ mod report;
 mod settings;
 mod show;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{io, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -92,11 +88,6 @@ enum ImageCommand {
     },
 }
 
-/// Whether the process of an operator's command still exists. If so, the leases of the command are in use.
-pub fn is_running(process: u32) -> bool {
-    Path::new("/proc").join(process.to_string()).exists()
-}
-
 /// Runs a command; a plain start is a mistake and says so with exit code 1.
 pub fn main() -> ExitCode {
     let Some(Command::Image(arguments)) = Arguments::parse().command else {
@@ -109,15 +100,5 @@ pub fn main() -> ExitCode {
     match image::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.tell(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_command_holds_its_lease_while_it_runs() {
-        assert!(super::is_running(std::process::id()));
-        // No process has such a number: the kernel's limit is 2^22.
-        assert!(!super::is_running(4_194_305));
     }
 }

@@ -1,4 +1,4 @@
-//! go-plugin's handshake: the cookie that proves that Nomad started us, and the line that tells it where we listen.
+//! go-plugin's handshake: the cookie by which Nomad identifies itself, and the line with the plugin's address.
 
 use std::{
     env, fs, io,
@@ -12,24 +12,24 @@ use tokio::net::UnixListener;
 const COOKIE_NAME: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
 const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
 
-/// What the names of our sockets begin with.
+/// The prefix of the names of the driver's sockets.
 pub const SOCKET_PREFIX: &str = "plugin-oci-rs-";
 
-/// go-plugin's own protocol, which has had one version so far.
+/// The version of go-plugin's own protocol. There is no other.
 const CORE_PROTOCOL: u32 = 1;
-/// The version of Nomad's plugin protocol, the only one that any Nomad since 0.9 offers.
+/// The version of Nomad's plugin protocol. Nomad since 0.9 offers no other.
 const NOMAD_PROTOCOL: u32 = 2;
 
-/// Whether Nomad started this process, which it proves by a cookie in the environment.
+/// Whether Nomad started this process: the environment contains its cookie.
 pub fn launched_by_nomad() -> bool {
     env::var(COOKIE_NAME).is_ok_and(|value| value == COOKIE_VALUE)
 }
 
-/// The socket's file; removed when the plugin ends in order.
+/// The socket's file. Dropped, it is removed.
 pub struct SocketFile(PathBuf);
 
 impl SocketFile {
-    /// Where the socket is.
+    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -43,7 +43,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Binds the plugin's socket, readable by root alone.
+/// Binds the plugin's socket. Only root can connect.
 pub fn listen() -> io::Result<(UnixListener, SocketFile)> {
     let directory = env::var_os("PLUGIN_UNIX_SOCKET_DIR").map_or_else(env::temp_dir, PathBuf::from);
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
@@ -54,8 +54,8 @@ pub fn listen() -> io::Result<(UnixListener, SocketFile)> {
     Ok((listener, socket))
 }
 
-/// Prints the handshake line, then turns standard output into /dev/null: the host reads only lines of at most 64 KiB there and
-/// stops draining after a longer one, so nothing else may ever go to it.
+/// Prints the handshake line, then replaces standard output by /dev/null. The agent reads only lines of at most 64 KiB there, and
+/// stops reading after a longer one, so no other output may go there.
 pub fn announce(socket: &Path) -> io::Result<()> {
     let line = line(&socket.to_string_lossy(), env::var_os("PLUGIN_MULTIPLEX_GRPC").is_some());
     let mut stdout = io::stdout().lock();
@@ -67,7 +67,7 @@ pub fn announce(socket: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// `CORE|APP|NETWORK|ADDRESS|PROTOCOL|CERTIFICATE[|MULTIPLEX]`; the last field only for a host that asked for it.
+/// `CORE|APP|NETWORK|ADDRESS|PROTOCOL|CERTIFICATE[|MULTIPLEX]`; the last field only for an agent that asked for it.
 fn line(address: &str, multiplex_offered: bool) -> String {
     let multiplex = if multiplex_offered { "|false" } else { "" };
     format!("{CORE_PROTOCOL}|{NOMAD_PROTOCOL}|unix|{address}|grpc|{multiplex}\n")

@@ -1,4 +1,4 @@
-//! Sockets of plugins that were killed: the kernel leaves the file behind, and nobody else knows whose it is.
+//! Removes the sockets of killed plugins. The kernel leaves their files behind.
 
 use std::{
     fs, io,
@@ -15,15 +15,15 @@ use rustix::{
 
 use super::handshake::SOCKET_PREFIX;
 
-/// A younger socket may be one that is bound and does not listen yet.
+/// A younger socket may be bound but not listening yet.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Removes sockets of our own name, of our own user, older than a minute, on which nobody listens. What cannot be removed stays.
+/// Removes sockets with the driver's prefix, owned by this user, older than a minute, without a listener. Failures are logged.
 pub fn dead_sockets(directory: &Path) {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) => {
-            return tracing::debug!(directory = %directory.display(), %error, "no dead plugin sockets looked for");
+            return tracing::debug!(directory = %directory.display(), %error, "dead plugin sockets not looked for");
         }
     };
     for entry in entries.flatten() {
@@ -32,7 +32,7 @@ pub fn dead_sockets(directory: &Path) {
             continue;
         }
         let path = entry.path();
-        match dead(&path).and_then(|dead| if dead { fs::remove_file(&path).map(|()| true) } else { Ok(false) }) {
+        match is_dead(&path).and_then(|dead| if dead { fs::remove_file(&path).map(|()| true) } else { Ok(false) }) {
             Ok(true) => tracing::debug!(socket = %path.display(), "removed the socket of a plugin that was killed"),
             Ok(false) => {}
             Err(error) => tracing::debug!(socket = %path.display(), %error, "dead plugin socket not removed"),
@@ -40,7 +40,7 @@ pub fn dead_sockets(directory: &Path) {
     }
 }
 
-fn dead(path: &Path) -> io::Result<bool> {
+fn is_dead(path: &Path) -> io::Result<bool> {
     let metadata = fs::symlink_metadata(path)?;
     let age = SystemTime::now().duration_since(metadata.modified()?).unwrap_or_default();
     if !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() || age < GRACE {
@@ -48,7 +48,7 @@ fn dead(path: &Path) -> io::Result<bool> {
     }
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Whoever is too busy to answer is alive.
+    // A plugin that is too busy to accept is alive.
     Ok(connect(&probe, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
 }
 
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn only_old_sockets_of_ours_without_a_listener_go() {
+    fn only_old_sockets_of_the_driver_without_a_listener_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let dead = |name: &str| {

@@ -1,4 +1,4 @@
-//! Who the plugin is, and how it is configured.
+//! The base plugin service: the plugin's name, version and configuration.
 
 use proto::base::{
     ConfigSchemaRequest, ConfigSchemaResponse, NomadConfig, PluginInfoRequest, PluginInfoResponse, PluginType,
@@ -6,12 +6,16 @@ use proto::base::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Plugin, schema, status};
+use super::{
+    schema,
+    state::{Configured, Plugin},
+    status,
+};
 use crate::{config, plan::Compute};
 
-/// The one version of the driver API that agents support.
+/// The version of the driver API. Agents support no other.
 const API_VERSION: &str = "v0.1.0";
-/// What jobs write as their driver.
+/// The value of `driver` in jobs.
 pub const DRIVER_NAME: &str = "oci-rs";
 
 #[tonic::async_trait]
@@ -29,17 +33,17 @@ impl BasePlugin for Plugin {
         Ok(Response::new(ConfigSchemaResponse { spec: Some(schema::plugin_schema()) }))
     }
 
-    /// Checks and remembers, nothing else. An error here keeps the whole agent from starting, so only a configuration that is
-    /// really wrong is refused.
+    /// Checks and stores the configuration, nothing else. An error prevents the start of the whole agent, so only an invalid
+    /// configuration is refused.
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         let request = request.into_inner();
         let config = config::decode_plugin(&request.msgpack_config).map_err(|error| status::of(&error.into()))?;
-        self.configure(config, compute(request.nomad_config.as_ref()));
+        self.configure(Configured { config, compute: compute(request.nomad_config.as_ref()) });
         Ok(Response::new(SetConfigResponse {}))
     }
 }
 
-/// The node's compute as the agent counts it: an operator's override, or the sum of its cores' best known speeds.
+/// The node's CPU capacity as the agent counts it: the operator's override, or the sum of each core's best known speed.
 fn compute(config: Option<&NomadConfig>) -> Compute {
     let topology = config.and_then(|config| config.driver.as_ref()).and_then(|driver| driver.topology.as_ref());
     let Some(topology) = topology else { return Compute::default() };

@@ -1,9 +1,12 @@
 //! The driver's values in their form on the wire.
 //!
-//! Nomad's client reads most nested messages without looking whether they are there: a missing one crashes the agent. So each
-//! function here fills everything, and "not yet" is Go's zero time.
+//! Nomad's client reads most nested messages without a check: a missing message crashes the agent. So each function fills all
+//! fields, and "not yet" is Go's zero time.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use prost_types::Timestamp;
 use proto::{
@@ -13,12 +16,12 @@ use proto::{
     },
     structs::{Attribute, attribute},
 };
-use runtime::Stats;
+use runtime::{ExecExit, Stats};
 
 use crate::{
     events::TaskEvent,
     fingerprint,
-    task::{DriverNetwork, Exit, Phase, TaskView, stats::CpuRates},
+    task::{DriverNetwork, DriverState, Exit, Phase, TaskView, stats::CpuRates},
 };
 
 /// Go's zero time, year 1, which the client reads as "not yet".
@@ -30,9 +33,31 @@ pub fn timestamp(at: SystemTime) -> Timestamp {
     Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() as i32 }
 }
 
-/// How a task ended.
+/// The end of a task.
 pub fn exit_result(exit: &Exit) -> ExitResult {
     ExitResult { exit_code: exit.code, signal: exit.signal, oom_killed: exit.oom_killed }
+}
+
+/// The end of an exec command.
+pub fn exec_result(exit: &ExecExit) -> ExitResult {
+    ExitResult { exit_code: exit.exit_code, signal: exit.signal, oom_killed: false }
+}
+
+/// A duration of the wire. A missing or negative one is zero.
+pub fn duration(duration: Option<prost_types::Duration>) -> Duration {
+    duration.and_then(|duration| Duration::try_from(duration).ok()).unwrap_or_default()
+}
+
+/// The attributes of a running task that InspectTask shows.
+pub fn driver_attributes(state: &DriverState) -> HashMap<String, String> {
+    [
+        ("container_id", state.container.to_string()),
+        ("image", state.image.clone()),
+        ("image_digest", state.image_digest.clone()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
 }
 
 /// A task's state.
@@ -82,7 +107,7 @@ pub fn attribute(value: fingerprint::Value) -> Attribute {
     Attribute { value: Some(value), unit: String::new() }
 }
 
-/// A task's resource use. What was not measured is left out of `measured_fields`, so that nobody is shown a zero for it.
+/// A task's resource use. `measured_fields` lists only measured values, so that users see no zero for the others.
 pub fn task_stats(id: &str, at: SystemTime, stats: &Stats, rates: CpuRates) -> TaskStats {
     let usage = TaskResourceUsage { cpu: Some(cpu(stats, rates)), memory: Some(memory(stats)) };
     TaskStats {

@@ -1,19 +1,19 @@
-//! The one place where a failure becomes a gRPC status.
+//! The only place where an error becomes a gRPC status.
 //!
-//! UNAVAILABLE and CANCELLED are never used: an agent reads them as the death of the plugin.
+//! UNAVAILABLE and CANCELLED are never used, because an agent takes them for the death of the plugin.
 
 use prost::Message;
 use proto::structs::RecoverableError;
 use tonic::{Code, Status};
 
-use crate::task::TaskError;
+use crate::error::TaskError;
 
-/// The status of a failed call. Every one tells whether the restart policy may try again; only StartTask's caller reads it.
+/// The status of a failed call. Each one tells whether the restart policy may try again; only StartTask's caller reads that.
 pub fn of(error: &TaskError) -> Status {
     let code = code(error);
     let message = error.to_string();
     let details = tonic_types::pb::Status {
-        // An agent turns the whole status into INTERNAL when this code is not the one outside.
+        // An agent turns the whole status into INTERNAL if this code differs from the outer one.
         code: code as i32,
         message: message.clone(),
         details: vec![recoverable(error.recoverable())],
@@ -54,10 +54,10 @@ mod tests {
     use tonic::Code;
 
     use super::of;
-    use crate::task::TaskError;
+    use crate::error::TaskError;
 
     #[test]
-    fn the_code_inside_is_the_code_outside() {
+    fn the_inner_code_equals_the_outer_code() {
         for (error, code) in [
             (TaskError::Unknown("a".into()), Code::NotFound),
             (TaskError::Internal("a".into()), Code::Internal),

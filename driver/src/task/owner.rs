@@ -1,369 +1,334 @@
-//! The owner of one task: an async task that takes calls one after another and carries decisions out.
+//! The owner of one task: an async task that takes events one after another and carries the decisions out.
+//!
+//! `lifecycle` decides. The owner only measures time, keeps the callers' replies, and calls the node.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{oneshot, watch},
     time::Instant,
 };
 
 use super::{
-    Exit, Phase, TaskError, TaskView,
-    alive::{Alive, Recovered},
-    hits::{self, AbortOnDrop},
-    lifecycle::{Action, Event, decide},
-    registry::Facts,
-    start::Started,
+    DriverState, Exit, Phase, TaskView,
+    container_watch::ContainerWatch,
+    info::TaskInfo,
+    lifecycle::{Action, Event, Lifecycle, Reply},
+    running::{Recovered, RunningContainer},
+    task_ref::{Command, OwnerChannels},
 };
-use crate::{
-    engine::Engine,
-    events::TaskEvents,
-    logs::{self, Watched},
-};
+use crate::{error::TaskError, events::TaskEvents, logs, node::Node};
 
-/// How long the monitor of a killed container may take to write down its end.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// The longest wait for the monitor of a killed container to record the container's end.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after a failed removal. A container's end, when it comes at last, repeats the removal at once.
+const REMOVAL_RETRY: Duration = Duration::from_secs(60);
 
-type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// One call: what is to happen, and who waits for it.
-pub struct Command {
-    /// What is to happen.
-    pub event: Event,
-    /// Told when it has been carried out.
-    pub reply: oneshot::Sender<Result<(), TaskError>>,
+/// A start in progress.
+pub struct Starting {
+    /// The start.
+    pub work: BoxFuture<'static, Result<(DriverState, RunningContainer), TaskError>>,
+    /// Set to true to cancel the start.
+    pub cancel: watch::Sender<bool>,
+    /// The caller of StartTask.
+    pub caller: oneshot::Sender<Result<DriverState, TaskError>>,
 }
 
-/// The answers that may only leave after the task is forgotten.
-pub struct Farewell {
-    report: Option<Report>,
+/// Replies that leave only after the task is forgotten.
+#[derive(Default)]
+pub struct PendingReplies {
+    start: Option<StartReply>,
     destroys: Vec<oneshot::Sender<Result<(), TaskError>>>,
 }
 
-type Report = (oneshot::Sender<Result<Started, TaskError>>, TaskError);
+struct StartReply {
+    caller: oneshot::Sender<Result<DriverState, TaskError>>,
+    result: Result<DriverState, TaskError>,
+}
 
-impl Farewell {
-    /// Sends them. Whoever hung up meanwhile does not mind.
+impl StartReply {
+    fn send(self) {
+        // A caller that has gone away needs no answer.
+        drop(self.caller.send(self.result));
+    }
+}
+
+impl PendingReplies {
+    /// Sends the replies.
     pub fn send(self) {
-        if let Some((report, error)) = self.report {
-            drop(report.send(Err(error)));
+        if let Some(start) = self.start {
+            start.send();
         }
-        for reply in self.destroys {
-            drop(reply.send(Ok(())));
+        for caller in self.destroys {
+            drop(caller.send(Ok(())));
         }
     }
 }
 
-/// See the module's head.
+/// The owner of one task.
 pub struct Owner {
-    engine: Arc<Engine>,
-    facts: Arc<Facts>,
-    inbox: mpsc::Receiver<Command>,
-    view: watch::Sender<TaskView>,
-    phase: Phase,
+    node: Arc<Node>,
+    info: Arc<TaskInfo>,
+    channels: OwnerChannels,
+    state: Lifecycle,
     starting: Option<Starting>,
-    alive: Option<Arc<Alive>>,
-    logs: Option<Watched>,
-    /// Done when nothing writes about the logs any more.
-    released: Option<oneshot::Receiver<()>>,
-    hits: Option<AbortOnDrop>,
-    /// Ends with the container by itself.
-    terminal: Option<AbortOnDrop>,
-    ended: Option<Later<Exit>>,
+    watch: Option<ContainerWatch>,
+    /// The end of a stop's grace.
     grace: Option<Instant>,
-    /// Destroys that wait for a start to come to its end.
-    destroys: Vec<oneshot::Sender<Result<(), TaskError>>>,
-    failed: Option<Report>,
-    /// Nobody but us will ask for its removal: its start was given up after the container was made, or the removal was asked for and
-    /// failed, which an agent does not ask again.
-    orphaned: bool,
-    /// When a removal that failed is tried again.
-    retry: Option<Instant>,
-}
-
-/// How long a removal that failed waits. That a container ends at last is heard of at once.
-const RETRY: std::time::Duration = std::time::Duration::from_secs(60);
-
-struct Starting {
-    result: Later<Result<(Started, Alive), TaskError>>,
-    cancel: watch::Sender<bool>,
-    report: oneshot::Sender<Result<Started, TaskError>>,
+    /// The time of the repetition of a failed removal.
+    removal_retry: Option<Instant>,
+    replies: PendingReplies,
 }
 
 impl Owner {
     /// The owner of a task that is being started.
-    pub fn starting(
-        engine: Arc<Engine>,
-        facts: Arc<Facts>,
-        inbox: mpsc::Receiver<Command>,
-        view: watch::Sender<TaskView>,
-        result: Later<Result<(Started, Alive), TaskError>>,
-        cancel: watch::Sender<bool>,
-        report: oneshot::Sender<Result<Started, TaskError>>,
-    ) -> Self {
-        let mut owner = Self::new(engine, facts, inbox, view);
-        owner.starting = Some(Starting { result, cancel, report });
-        owner
+    pub fn of_start(node: Arc<Node>, info: Arc<TaskInfo>, channels: OwnerChannels, starting: Starting) -> Self {
+        let state = Lifecycle::new(Phase::Starting { cancelled: false });
+        Self { starting: Some(starting), ..Self::new(node, info, channels, state) }
     }
 
-    /// The owner of a task that another process started.
-    pub fn recovered(
-        engine: Arc<Engine>,
-        facts: Arc<Facts>,
-        inbox: mpsc::Receiver<Command>,
-        view: watch::Sender<TaskView>,
-        recovered: Recovered,
-    ) -> Self {
-        let mut owner = Self::new(engine, facts, inbox, view);
+    /// The owner of a task that another plugin process started.
+    pub fn of_recovered(node: Arc<Node>, info: Arc<TaskInfo>, channels: OwnerChannels, recovered: Recovered) -> Self {
         match recovered {
-            Recovered::Running(alive) => owner.adopt(alive),
+            Recovered::Running(container) => {
+                let mut owner = Self::new(node, info, channels, Lifecycle::new(Phase::Running));
+                owner.watch_container(container);
+                owner
+            }
             Recovered::Ended { exit, started_at } => {
-                owner.phase = Phase::Exited;
-                owner.tell_remarks(&exit);
-                if let Some(state) = owner.facts.state() {
-                    logs::tell_dropped(&owner.engine.runtime, &state.container, &owner.events());
+                let owner = Self::new(node, info, channels, Lifecycle::new(Phase::Exited));
+                owner.emit_remarks(&exit);
+                if let Some(container) = owner.info.container() {
+                    logs::tell_dropped(&owner.node.runtime, &container, &owner.events());
                 }
-                owner.view.send_replace(TaskView { started_at, exit: Some(exit), ..TaskView::new(Phase::Exited) });
+                let view = TaskView { started_at, exit: Some(exit), ..TaskView::new(Phase::Exited) };
+                owner.channels.view.send_replace(view);
+                owner
             }
         }
-        owner
     }
 
-    fn new(
-        engine: Arc<Engine>,
-        facts: Arc<Facts>,
-        inbox: mpsc::Receiver<Command>,
-        view: watch::Sender<TaskView>,
-    ) -> Self {
+    fn new(node: Arc<Node>, info: Arc<TaskInfo>, channels: OwnerChannels, state: Lifecycle) -> Self {
         Self {
-            engine,
-            facts,
-            inbox,
-            view,
-            phase: Phase::Starting { cancelled: false },
+            node,
+            info,
+            channels,
+            state,
             starting: None,
-            alive: None,
-            logs: None,
-            released: None,
-            hits: None,
-            terminal: None,
-            ended: None,
+            watch: None,
             grace: None,
-            destroys: Vec::new(),
-            failed: None,
-            orphaned: false,
-            retry: None,
+            removal_retry: None,
+            replies: PendingReplies::default(),
         }
     }
 
     /// Runs until the task is destroyed.
-    pub async fn run(mut self) -> Farewell {
-        while self.phase != Phase::Destroyed {
+    pub async fn run(mut self) -> PendingReplies {
+        while self.state.phase != Phase::Destroyed {
             tokio::select! {
-                Some(command) = self.inbox.recv() => self.take(command).await,
-                result = finished(self.starting.as_mut().map(|starting| &mut starting.result)) => {
-                    self.start_finished(result).await;
-                }
-                exit = finished(self.ended.as_mut()) => self.container_ended(exit).await,
+                Some(command) = self.channels.inbox.recv() => self.take(command).await,
+                result = start_result(self.starting.as_mut()) => self.start_finished(result).await,
+                exit = container_end(self.watch.as_mut()) => self.container_ended(exit).await,
                 () = reached(self.grace) => {
                     self.grace = None;
-                    self.step(Event::GraceOver).await;
+                    self.raise(Event::GraceOver).await;
                 }
-                () = reached(self.retry) => {
-                    self.retry = None;
-                    self.step(Event::Destroy { force: true }).await;
+                () = reached(self.removal_retry) => {
+                    self.removal_retry = None;
+                    self.raise(Event::REMOVE).await;
                 }
             }
         }
-        Farewell { report: self.failed, destroys: self.destroys }
-    }
-
-    /// Where to tell what happens to the task.
-    fn events(&self) -> TaskEvents {
-        self.engine.events.of_task(&self.facts.task_id, &self.facts.alloc_id, &self.facts.name)
+        self.replies
     }
 
     async fn take(&mut self, Command { event, reply }: Command) {
-        if matches!(event, Event::Stop { .. }) {
-            self.view.send_modify(|view| view.unkillable = None);
-        }
-        let result = self.apply(event).await;
-        if matches!(event, Event::Destroy { .. }) && result.is_ok() {
-            // Answered when the task is gone: now, or when its start has come to an end.
-            self.destroys.push(reply);
-        } else {
-            // The caller may have hung up; what it asked for is done all the same.
-            drop(reply.send(result));
+        match self.apply(event).await {
+            Ok((Reply::WhenDestroyed, follow_up)) => {
+                self.replies.destroys.push(reply);
+                self.raise(follow_up).await;
+            }
+            Ok((Reply::Now, follow_up)) => {
+                // The event is carried out even if the caller has gone away.
+                drop(reply.send(Ok(())));
+                self.raise(follow_up).await;
+            }
+            Err(error) => drop(reply.send(Err(error))),
         }
     }
 
-    async fn start_finished(&mut self, result: Result<(Started, Alive), TaskError>) {
-        let Some(starting) = self.starting.take() else { return };
+    async fn start_finished(&mut self, result: Result<(DriverState, RunningContainer), TaskError>) {
+        let Some(Starting { caller, .. }) = self.starting.take() else { return };
         match result {
-            Ok((started, alive)) => {
-                self.facts.set_state(started.state.clone());
-                if self.phase == (Phase::Starting { cancelled: true }) {
-                    // Answered when the container is gone: after an answer nobody but us would ask for its removal, and we may die.
-                    self.orphaned = true;
-                    self.failed = Some((starting.report, TaskError::Cancelled));
-                    self.adopt_with(alive, Event::Started).await;
-                } else {
-                    self.adopt_with(alive, Event::Started).await;
-                    drop(starting.report.send(Ok(started)));
-                }
+            Ok((state, container)) => {
+                self.info.set_state(state.clone());
+                self.replies.start = Some(StartReply { caller, result: Ok(state) });
+                self.watch_container(container);
+                self.raise(Event::Started).await;
             }
             Err(error) => {
-                self.failed = Some((starting.report, error));
-                self.step(Event::StartFailed).await;
+                self.replies.start = Some(StartReply { caller, result: Err(error) });
+                self.raise(Event::StartFailed).await;
             }
         }
     }
 
-    async fn adopt_with(&mut self, alive: Alive, event: Event) {
-        let phase = self.phase;
-        self.adopt(alive);
-        self.phase = phase;
-        self.step(event).await;
-    }
-
-    /// Watches a container that runs.
-    fn adopt(&mut self, alive: Alive) {
-        let alive = Arc::new(alive);
-        self.phase = Phase::Running;
-        self.logs = self.engine.logs.watch(alive.container(), self.events());
-        let runtime = self.engine.runtime.clone();
-        let terminal = logs::terminal::keep(runtime, alive.container().clone(), alive.clone(), self.events());
-        self.terminal = Some(AbortOnDrop::of(terminal));
-        self.hits = Some(AbortOnDrop::of(hits::watch(self.engine.clone(), alive.container().clone(), self.events())));
-        self.ended = Some(Box::pin(alive.clone().end(self.engine.clone())));
-        self.view.send_modify(|view| {
+    fn watch_container(&mut self, container: RunningContainer) {
+        let watch = ContainerWatch::start(&self.node, container, &self.events());
+        self.channels.view.send_modify(|view| {
             view.phase = Phase::Running;
-            view.started_at = Some(alive.running.started_at);
+            view.started_at = Some(watch.container().processes.started_at);
         });
-        self.alive = Some(alive);
-    }
-
-    fn tell_remarks(&self, exit: &Exit) {
-        for remark in &exit.remarks {
-            self.events().emit(remark.clone(), []);
-        }
+        self.watch = Some(watch);
     }
 
     async fn container_ended(&mut self, exit: Exit) {
-        self.ended = None;
         self.grace = None;
-        self.let_go_of_logs();
-        self.hits = None;
-        self.tell_remarks(&exit);
-        self.view.send_modify(|view| view.exit = Some(exit));
-        self.step(Event::Ended).await;
-        if self.orphaned || !self.destroys.is_empty() {
-            self.step(Event::Destroy { force: true }).await;
+        if let Some(watch) = &mut self.watch {
+            watch.stop_after_end();
+        }
+        self.emit_remarks(&exit);
+        self.channels.view.send_modify(|view| view.exit = Some(exit));
+        self.raise(Event::Ended).await;
+    }
+
+    /// Applies an event that has no caller, and the events that follow it. A refusal is impossible; a failure is logged.
+    async fn raise(&mut self, event: impl Into<Option<Event>>) {
+        let mut next = event.into();
+        while let Some(event) = next.take() {
+            match self.apply(event).await {
+                Ok((_, follow_up)) => next = follow_up,
+                Err(error) => tracing::error!(task = self.info.task_id, ?event, %error, "task step failed"),
+            }
         }
     }
 
-    /// An event of our own: refusals cannot happen, and a failure is logged because nobody waits for it.
-    async fn step(&mut self, event: Event) {
-        if let Err(error) = self.apply(event).await {
-            tracing::error!(task = self.facts.task_id, ?event, %error, "task step failed");
-        }
-    }
-
-    async fn apply(&mut self, event: Event) -> Result<(), TaskError> {
-        let (next, actions) = decide(self.phase, event)?;
-        for action in actions {
-            failpoint::at(before(action));
-            if let Err(error) = self.carry_out(action).await {
-                self.failed_to(event, &error);
+    /// Decides on an event and carries the decision out.
+    async fn apply(&mut self, event: Event) -> Result<(Reply, Option<Event>), TaskError> {
+        let decision = self.state.decide(event)?;
+        for action in decision.actions {
+            if let Some(name) = failpoint_before(action) {
+                failpoint::at(name);
+            }
+            if let Err(error) = self.carry_out(action, None).await {
+                self.fail(event, &error).await;
                 return Err(error);
             }
         }
-        self.phase = next;
-        self.view.send_modify(|view| view.phase = next);
-        Ok(())
+        self.enter(decision.next);
+        Ok((decision.reply, decision.follow_up))
     }
 
-    /// What was to happen did not. A removal is tried again by ourselves; who waits for the end of a task hears that it does not come.
-    fn failed_to(&mut self, event: Event, error: &TaskError) {
-        if let Some((report, cancelled)) = self.failed.take() {
-            drop(report.send(Err(cancelled)));
-        }
-        match event {
-            Event::Destroy { .. } => {
-                self.orphaned = true;
-                self.retry = Some(Instant::now() + RETRY);
+    async fn fail(&mut self, event: Event, error: &TaskError) {
+        let (next, actions) = self.state.after_failure(event);
+        for action in actions {
+            if let Err(error) = self.carry_out(action, Some(error)).await {
+                tracing::error!(task = self.info.task_id, ?action, %error, "a failure could not be handled");
             }
-            // A container whose start was given up, and that does not end.
-            Event::Started => self.phase = Phase::Stopping { killed: false },
-            Event::GraceOver => self.view.send_modify(|view| view.unkillable = Some(error.to_string())),
-            _ => {}
+        }
+        if next.phase == self.state.phase {
+            self.state = next;
+        } else {
+            self.enter(next);
         }
     }
 
-    async fn carry_out(&mut self, action: Action) -> Result<(), TaskError> {
+    fn enter(&mut self, state: Lifecycle) {
+        self.state = state;
+        self.channels.view.send_modify(|view| view.phase = state.phase);
+    }
+
+    /// `failure` is the error that led to the action, if one did.
+    async fn carry_out(&mut self, action: Action, failure: Option<&TaskError>) -> Result<(), TaskError> {
         match action {
+            Action::Signal(signal) => return self.watch.as_ref().map_or(Ok(()), |watch| watch.signal(signal)),
+            Action::KillAll => return self.kill_all().await,
+            Action::Remove => return self.remove().await,
             Action::CancelStart => {
                 if let Some(starting) = &self.starting {
                     starting.cancel.send_replace(true);
                 }
-                Ok(())
             }
-            Action::ArmGrace(grace) => {
-                // A grace beyond what the clock can count never ends.
-                self.grace = Instant::now().checked_add(grace);
-                Ok(())
-            }
-            Action::Signal(signal) => match &self.alive {
-                Some(alive) => alive
-                    .running
-                    .signal(signal)
-                    .map_err(|error| TaskError::Internal(format!("signal {signal}: {error}"))),
-                None => Ok(()),
-            },
-            Action::KillAll => self.engine.kill_all(self.facts.clone()).await,
-            Action::Remove => {
-                self.publish_end().await;
-                // Whatever of ours still works in the task's directory lets go of it.
-                (self.hits, self.terminal) = (None, None);
-                self.let_go_of_logs();
-                if let Some(released) = self.released.take() {
-                    drop(released.await);
+            Action::AnswerStart => {
+                if let Some(start) = self.replies.start.take() {
+                    start.send();
                 }
-                self.engine.remove(self.facts.clone()).await
             }
+            Action::WithholdStartAnswer => {
+                if let Some(start) = &mut self.replies.start {
+                    start.result = Err(TaskError::Cancelled);
+                }
+            }
+            // A grace longer than the clock can count never ends.
+            Action::ArmGrace(grace) => self.grace = Instant::now().checked_add(grace),
+            Action::ArmRemovalRetry => self.removal_retry = Some(Instant::now() + REMOVAL_RETRY),
+            Action::PublishKillError => self.publish_kill_error(failure.map(ToString::to_string)),
+            Action::ClearKillError => self.publish_kill_error(None),
+        }
+        Ok(())
+    }
+
+    fn publish_kill_error(&self, error: Option<String>) {
+        self.channels.view.send_modify(|view| view.kill_error = error);
+    }
+
+    async fn kill_all(&mut self) -> Result<(), TaskError> {
+        match self.info.container() {
+            Some(container) => self.node.kill_all(container).await,
+            None => Ok(()),
         }
     }
 
-    fn let_go_of_logs(&mut self) {
-        if let Some(logs) = self.logs.take() {
-            self.released = Some(logs.let_go());
+    async fn remove(&mut self) -> Result<(), TaskError> {
+        if let Some(watch) = &mut self.watch {
+            // Nomad takes an error of WaitTask for the task's end, so the exit is published before the task is forgotten.
+            if let Some(exit) = watch.take_end(END_PATIENCE).await {
+                self.channels.view.send_modify(|view| view.exit = Some(exit));
+            }
+            watch.release().await;
+        }
+        match self.info.container() {
+            Some(container) => self.node.remove_container(container).await,
+            None => Ok(()),
         }
     }
 
-    /// Before a killed task is forgotten: Nomad takes an error of WaitTask for the task's end, so who waits is told the truth.
-    async fn publish_end(&mut self) {
-        let Some(ended) = self.ended.take() else { return };
-        if let Ok(exit) = tokio::time::timeout(PATIENCE, ended).await {
-            self.view.send_modify(|view| view.exit = Some(exit));
+    fn events(&self) -> TaskEvents {
+        self.info.events(&self.node.events)
+    }
+
+    fn emit_remarks(&self, exit: &Exit) {
+        for remark in &exit.remarks {
+            self.events().emit(remark.clone(), []);
         }
     }
 }
 
 /// The failpoint before an action.
-fn before(action: Action) -> &'static str {
+fn failpoint_before(action: Action) -> Option<&'static str> {
     match action {
-        Action::CancelStart => "owner-before-cancel",
-        Action::Signal(_) => "owner-before-signal",
-        Action::ArmGrace(_) => "owner-before-grace",
-        Action::KillAll => "owner-before-kill",
-        Action::Remove => "owner-before-remove",
+        Action::CancelStart => Some("owner-before-cancel"),
+        Action::Signal(_) => Some("owner-before-signal"),
+        Action::ArmGrace(_) => Some("owner-before-grace"),
+        Action::KillAll => Some("owner-before-kill"),
+        Action::Remove => Some("owner-before-remove"),
+        _ => None,
     }
 }
 
-/// The end of a future that may not be there: pending for ever without one.
-async fn finished<T>(future: Option<&mut Later<T>>) -> T {
-    match future {
-        Some(future) => future.await,
+/// The result of the start; pending for ever without one.
+async fn start_result(starting: Option<&mut Starting>) -> Result<(DriverState, RunningContainer), TaskError> {
+    match starting {
+        Some(starting) => (&mut starting.work).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The container's end; pending for ever without a container.
+async fn container_end(watch: Option<&mut ContainerWatch>) -> Exit {
+    match watch {
+        Some(watch) => watch.ended().await,
         None => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! A task's resource use as Nomad counts it: rates between two readings of the cgroup's counters.
+//! A task's resource use in Nomad's units: rates between two readings of the cgroup's counters.
 
 use std::time::Instant;
 
@@ -6,10 +6,10 @@ use runtime::{CpuStats, Stats};
 
 use crate::plan::Compute;
 
-/// CPU use over the time since the reading before. Percent of one core, so 200 is two cores' worth.
+/// CPU use since the previous reading. Percent of one core: 200 is the capacity of two cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CpuRates {
-    /// In all.
+    /// User and system mode together.
     pub percent: f64,
     /// In user mode.
     pub user: f64,
@@ -19,7 +19,7 @@ pub struct CpuRates {
     pub ticks: f64,
 }
 
-/// Remembers the last reading.
+/// The last reading.
 #[derive(Default)]
 pub struct Sampler {
     last: Option<(Instant, CpuStats)>,
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_went_back_counts_as_no_use() {
+    fn a_decreasing_counter_counts_as_no_use() {
         let began = Instant::now();
         let mut sampler = Sampler::default();
         sampler.rates(began, &used(1000, 600), Compute::default());

@@ -1,4 +1,4 @@
-//! The image of a command's tools, leased for as long as the command runs.
+//! The debug image of an exec command, leased for as long as the command runs.
 
 use std::sync::{
     Arc,
@@ -8,18 +8,18 @@ use std::sync::{
 use image_store::{Image, LeaseOwner, PullRequest, Silent};
 use runtime::{ToolsImage, plan::ContainerId};
 
-use crate::{engine::Engine, task::TaskError};
+use crate::{error::TaskError, node::Node};
 
-/// Holds an image for one command. Dropped, it lets the image go.
-pub struct Lease {
-    engine: Arc<Engine>,
+/// A lease of an image for one command. Dropped, it releases the image.
+pub struct DebugImageLease {
+    node: Arc<Node>,
     owner: LeaseOwner,
     image: Image,
 }
 
-impl Lease {
-    /// Pulls the image if it is not here yet, with the node's own credentials.
-    pub async fn acquire(engine: Arc<Engine>, container: &ContainerId, image: &str) -> Result<Self, TaskError> {
+impl DebugImageLease {
+    /// Pulls the image if the node does not have it, with the node's own credentials.
+    pub async fn acquire(node: Arc<Node>, container: &ContainerId, image: &str) -> Result<Self, TaskError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let owner = LeaseOwner::DebugImage {
             container: container.to_string(),
@@ -28,13 +28,13 @@ impl Lease {
         };
         let reference = image.parse().map_err(|error| TaskError::Invalid(format!("exec: image {image:?}: {error}")))?;
         let request = PullRequest {
-            timeout: Some(engine.config.image_pull_timeout),
-            inactivity: engine.config.pull_activity_timeout,
+            timeout: Some(node.config.image_pull_timeout),
+            inactivity: node.config.pull_activity_timeout,
             ..PullRequest::new(reference)
         };
-        let ready = engine.store.acquire(request, &owner, Arc::new(Silent)).await;
+        let ready = node.store.acquire(request, &owner, Arc::new(Silent)).await;
         let ready = ready.map_err(|error| TaskError::Pull { image: image.to_owned(), error })?;
-        let lease = Self { engine, owner, image: ready };
+        let lease = Self { node, owner, image: ready };
         if lease.image.copy_only {
             return Err(TaskError::Invalid(format!(
                 "exec: image {image:?}: overlayfs does not work with data_dir here"
@@ -43,17 +43,17 @@ impl Lease {
         Ok(lease)
     }
 
-    /// What the runtime makes of it.
-    pub fn tools(&self) -> ToolsImage {
+    /// The image's programs, as the runtime mounts them for a command.
+    pub fn programs(&self) -> ToolsImage {
         let path = self.image.config.env.iter().find(|(name, _)| name == "PATH");
         ToolsImage { layers: self.image.layers.clone(), path: path.map(|(_, path)| path.clone()) }
     }
 }
 
-impl Drop for Lease {
+impl Drop for DebugImageLease {
     fn drop(&mut self) {
-        if let Err(error) = self.engine.store.release(&self.owner) {
-            tracing::warn!(lease = %self.owner, %error, "image of tools not released");
+        if let Err(error) = self.node.store.release(&self.owner) {
+            tracing::warn!(lease = %self.owner, %error, "debug image not released");
         }
     }
 }

@@ -1,69 +1,84 @@
-//! Everything that can go wrong with a task, in the words that its user reads.
+//! The errors of the driver's operations, in the words that the job's author reads.
+//!
+//! Texts are complete sentences. `rpc::status` only adds a gRPC code.
 
 use image_store::PullError;
 use network::NetworkError;
 use runtime::{ExecError, StartError};
 
-use super::{exec::prefix::PrefixError, lifecycle::Refusal};
-use crate::{config::ConfigErrors, plan::PlanErrors, signal::UnknownSignal};
+use crate::{config::ConfigErrors, exec_prefix::PrefixError, plan::PlanErrors, signal::UnknownSignal};
 
-/// A call that failed. Texts are complete: the RPC layer adds a code, nothing else.
+/// A failed operation on a task.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
-    /// The task block has mistakes.
+    /// The task block is invalid.
     #[error("{0}")]
     Config(#[from] ConfigErrors),
-    /// The task block, the image and the node do not go together.
+    /// The task block does not fit the image or the node.
     #[error("{0}")]
     Plan(#[from] PlanErrors),
-    /// The image could not be had.
+    /// The image cannot be pulled or loaded.
     #[error("image {image}: {error}")]
     Pull {
-        /// As the job names it.
+        /// The image as the job names it.
         image: String,
-        /// Why.
+        /// The cause.
         error: PullError,
     },
     /// A host path leads out of the allocation's directory.
     #[error("{0}")]
     Confinement(String),
-    /// The container could not be made or its command not executed.
+    /// The container cannot be created or its command cannot be executed.
     #[error("{0}")]
     Start(#[from] StartError),
-    /// The task's own network could not be made.
+    /// The task's own network cannot be created.
     #[error("{0}")]
     Network(#[from] NetworkError),
-    /// A command could not be run in the container.
+    /// A command cannot be executed in the container.
     #[error("{0}")]
     Exec(#[from] ExecError),
-    /// What was asked for before a command cannot be had.
+    /// The options before an exec command are invalid or not allowed.
     #[error("exec: {0}")]
     Prefix(#[from] PrefixError),
-    /// The task's phase does not allow it.
+    /// The task's phase does not allow the operation.
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// The signal does not exist.
     #[error("{0}")]
     Signal(#[from] UnknownSignal),
-    /// Nobody knows the task.
+    /// The plugin does not know the task.
     #[error("task {0:?} is not known to this driver")]
     Unknown(String),
-    /// Two starts of one id.
+    /// A second start of one task id.
     #[error("task with ID {0:?} already started")]
     AlreadyStarted(String),
-    /// It was stopped before it ran.
+    /// The task was stopped before its command ran.
     #[error("the task was stopped while it was starting")]
     Cancelled,
-    /// A request that Nomad never sends.
+    /// A malformed request. Nomad never sends one.
     #[error("{0}")]
     Invalid(String),
-    /// The host refused something that it should not.
+    /// An unexpected failure of the host.
     #[error("{0}")]
     Internal(String),
 }
 
+/// The reason why a task's phase does not allow an operation. The task is unchanged then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The task does not run yet.
+    #[error("task is still starting")]
+    StillStarting,
+    /// The task no longer runs.
+    #[error("task is not running")]
+    NotRunning,
+    /// The task must be stopped first.
+    #[error("task is still running: stop it first, or destroy it with force")]
+    StillRunning,
+}
+
 impl TaskError {
-    /// A failure of the host whose own text says all that there is to say.
+    /// A failure of the host whose own text is complete.
     pub fn internal(error: impl std::fmt::Display) -> Self {
         Self::Internal(error.to_string())
     }

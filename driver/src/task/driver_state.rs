@@ -1,43 +1,43 @@
-//! The driver's part of a task handle: Nomad keeps it and hands it back after a restart of the agent or of the plugin.
+//! The driver's part of a task handle. Nomad stores it and returns it after a restart of the agent or of the plugin.
 //!
-//! By then the task's own configuration is gone from the wire, so everything that recovery needs is in here or in the task's
-//! state directory. The form is versioned: an older version stays readable, a newer one is refused by name.
+//! Recovery receives nothing else of the task's configuration: all that it needs is here or in the task's state directory. The
+//! format is versioned: older versions stay readable, a newer one is refused.
 
 use std::collections::BTreeMap;
 
 use runtime::plan::ContainerId;
 use serde::{Deserialize, Serialize};
 
-use super::TaskError;
+use crate::error::TaskError;
 
-/// The version that this build writes.
+/// The version that this release writes.
 const VERSION: u32 = 1;
 
-/// What a handle carries.
+/// The driver's part of a task handle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverState {
     version: u32,
     /// The container in the runtime's state directory.
     pub container: ContainerId,
-    /// What StopTask sends when the job names no signal.
+    /// The signal of StopTask if the job names none.
     pub stop_signal: i32,
     /// The image as the job names it.
     pub image: String,
     /// The manifest that the image resolved to.
     pub image_digest: String,
-    /// The network of the task's own, if it has one.
+    /// The task's own network, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<DriverNetwork>,
 }
 
-/// What Nomad is told of a network that is the task's own: what its services advertise.
+/// The task's own network, as Nomad's services advertise it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverNetwork {
     /// The container's address.
     pub address: String,
     /// The container's ports by label.
     pub ports: BTreeMap<String, u16>,
-    /// Services advertise the address without being told to.
+    /// Services advertise the address by default.
     pub auto_advertise: bool,
 }
 
@@ -62,7 +62,8 @@ impl DriverState {
         let Version { version } = serde_json::from_slice(bytes).map_err(unreadable)?;
         if version > VERSION {
             return Err(TaskError::Invalid(format!(
-                "the task's handle has version {version}, this driver reads up to {VERSION}: it was started by a newer oci-rs"
+                "the task's handle has version {version}, this driver reads up to {VERSION}: it was started by a newer \
+                 oci-rs"
             )));
         }
         serde_json::from_slice(bytes).map_err(unreadable)
@@ -75,7 +76,7 @@ mod tests {
 
     use super::{DriverNetwork, DriverState};
 
-    /// As the first version wrote it; it must stay readable for as long as tasks from then may run.
+    /// A handle of the first version. It must stay readable for as long as such tasks may run.
     const VERSION_1: &str =
         r#"{"version":1,"container":"a.web.01234567","stop_signal":15,"image":"nginx:1","image_digest":"sha256:00"}"#;
 

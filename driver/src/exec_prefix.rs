@@ -1,70 +1,69 @@
-//! What Nomad's command line cannot say, said before the command: `oci-rs:// user=app cwd=/srv -- id`.
+//! Extra options for `nomad alloc exec`, written before the command: `oci-rs:// user=app cwd=/srv -- id`.
 //!
-//! No command that runs without us can be mistaken for this. A path that ends in a slash names a directory, whatever the image
-//! holds (path_resolution(7)), so `oci-rs://` can never be executed; and what belongs to us ends at a mark, so the command behind
-//! it may look like anything.
+//! The first word cannot be a program: a path that ends in a slash names a directory (path_resolution(7)). The options end at
+//! `--`, so the command behind them may contain any word.
 
 use runtime::{ExecOptions, OtherUser};
 
 use crate::config::{ExecPolicy, any_matches};
 
-/// The word that no program can have.
+/// The first word of a command with a prefix.
 const WORD: &str = "oci-rs://";
-/// What stands before the command.
-const END: &str = "--";
+/// The separator between the options and the command.
+const SEPARATOR: &str = "--";
 
-/// Why a prefix is not obeyed.
+/// An invalid or forbidden prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// Only people may use it.
+    /// The command is a script check or a template.
     #[error("{WORD} works with `nomad alloc exec` only: checks and templates run as the task does")]
-    NotHere,
-    /// Nothing tells where the command begins.
-    #[error("{WORD} needs {END} before the command, as in: {WORD} user=app {END} id")]
-    NoEnd,
-    /// Nothing is to be run.
-    #[error("{WORD}: there is no command after {END}")]
+    NotInteractive,
+    /// The separator is missing.
+    #[error("{WORD} needs {SEPARATOR} before the command, as in: {WORD} user=app {SEPARATOR} id")]
+    NoSeparator,
+    /// No command follows the separator.
+    #[error("{WORD}: there is no command after {SEPARATOR}")]
     NoCommand,
-    /// Not one of ours.
+    /// An unknown option.
     #[error("{WORD}: {0:?} is not known; there are user=NAME, cwd=PATH and image=REFERENCE")]
     Unknown(String),
-    /// Said twice.
-    #[error("{WORD}: {0} stands twice")]
+    /// An option occurs twice.
+    #[error("{WORD}: {0} is given twice")]
     Twice(&'static str),
-    /// Something that cannot be.
+    /// An option has an invalid value.
     #[error("{WORD}: {0}= needs {1}")]
-    Unfit(&'static str, &'static str),
-    /// Programs come only from images that the operator trusts.
+    InvalidValue(&'static str, &'static str),
+    /// The operator does not allow this debug image.
     #[error(
         "{WORD}: image {0:?} is not among those that this node's operator allows by the driver's option exec.debug_images"
     )]
     Image(String),
-    /// The operator has not allowed it.
+    /// The operator has not allowed the option.
     #[error("{WORD}: {0}= is switched off on this node; its operator can allow it by the driver's option exec.{0}")]
     SwitchedOff(&'static str),
 }
 
-/// What a prefix asks for.
+/// The options of a prefix.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// What is to be different.
+    /// User and working directory that replace those of the task.
     pub options: ExecOptions,
-    /// The image whose programs are to be there.
+    /// The debug image whose programs the command can use.
     pub image: Option<String>,
 }
 
-/// A command for a script check: the prefix is not for these.
+/// Refuses a prefix in a script check's command.
 pub fn refuse(command: &[String]) -> Result<(), PrefixError> {
-    if command.first().is_some_and(|word| word == WORD) { Err(PrefixError::NotHere) } else { Ok(()) }
+    if command.first().is_some_and(|word| word == WORD) { Err(PrefixError::NotInteractive) } else { Ok(()) }
 }
 
-/// The command without its prefix, and what that asks for.
+/// Splits a command into the command without its prefix, and the prefix.
 pub fn split(mut command: Vec<String>, policy: &ExecPolicy) -> Result<(Vec<String>, Prefix), PrefixError> {
     if command.first().is_none_or(|word| word != WORD) {
         return Ok((command, Prefix::default()));
     }
     let Prefix { mut options, mut image } = Prefix::default();
-    let end = command.iter().position(|word| word == END).ok_or(PrefixError::NoEnd)?;
+    let end = command.iter().position(|word| word == SEPARATOR).ok_or(PrefixError::NoSeparator)?;
     let args = command.split_off(end + 1);
     if args.is_empty() {
         return Err(PrefixError::NoCommand);
@@ -72,9 +71,9 @@ pub fn split(mut command: Vec<String>, policy: &ExecPolicy) -> Result<(Vec<Strin
     let mut user = None;
     for word in &command[1..end] {
         match word.split_once('=') {
-            Some(("user", name)) => put(&mut user, "user", name)?,
-            Some(("cwd", path)) => put(&mut options.cwd, "cwd", path)?,
-            Some(("image", reference)) => put(&mut image, "image", reference)?,
+            Some(("user", name)) => set_once(&mut user, "user", name)?,
+            Some(("cwd", path)) => set_once(&mut options.cwd, "cwd", path)?,
+            Some(("image", reference)) => set_once(&mut image, "image", reference)?,
             _ => return Err(PrefixError::Unknown(word.clone())),
         }
     }
@@ -85,7 +84,7 @@ pub fn split(mut command: Vec<String>, policy: &ExecPolicy) -> Result<(Vec<Strin
         return Err(PrefixError::SwitchedOff("cwd"));
     }
     if options.cwd.as_ref().is_some_and(|path| !path.starts_with('/')) {
-        return Err(PrefixError::Unfit("cwd", "an absolute path"));
+        return Err(PrefixError::InvalidValue("cwd", "an absolute path"));
     }
     if let Some(image) = image.iter().find(|image| !any_matches(&policy.debug_images, image)) {
         return Err(PrefixError::Image(image.clone()));
@@ -94,9 +93,9 @@ pub fn split(mut command: Vec<String>, policy: &ExecPolicy) -> Result<(Vec<Strin
     Ok((args, Prefix { options, image }))
 }
 
-fn put(slot: &mut Option<String>, name: &'static str, value: &str) -> Result<(), PrefixError> {
+fn set_once(slot: &mut Option<String>, name: &'static str, value: &str) -> Result<(), PrefixError> {
     if value.is_empty() {
-        return Err(PrefixError::Unfit(name, "a value"));
+        return Err(PrefixError::InvalidValue(name, "a value"));
     }
     match slot.replace(value.to_owned()) {
         Some(_) => Err(PrefixError::Twice(name)),
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_taken_off() {
+    fn a_prefix_is_split_from_the_command() {
         let (args, Prefix { options, image }) =
             split(words("oci-rs:// user=app:staff cwd=/srv -- sh -c -- x"), &all()).unwrap();
         assert_eq!(image, None);
@@ -139,27 +138,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn each_mistake_has_its_own_error() {
         let cases = [
-            ("oci-rs://", PrefixError::NoEnd),
-            ("oci-rs:// user=app id", PrefixError::NoEnd),
+            ("oci-rs://", PrefixError::NoSeparator),
+            ("oci-rs:// user=app id", PrefixError::NoSeparator),
             ("oci-rs:// user=app --", PrefixError::NoCommand),
             ("oci-rs:// User=app -- id", PrefixError::Unknown("User=app".to_owned())),
             ("oci-rs:// id -- id", PrefixError::Unknown("id".to_owned())),
-            ("oci-rs:// user= -- id", PrefixError::Unfit("user", "a value")),
+            ("oci-rs:// user= -- id", PrefixError::InvalidValue("user", "a value")),
             ("oci-rs:// user=a user=b -- id", PrefixError::Twice("user")),
-            ("oci-rs:// cwd=srv -- id", PrefixError::Unfit("cwd", "an absolute path")),
+            ("oci-rs:// cwd=srv -- id", PrefixError::InvalidValue("cwd", "an absolute path")),
             ("oci-rs:// image=tools.example/net:2 -- id", PrefixError::Image("tools.example/net:2".to_owned())),
         ];
         for (command, error) in cases {
             assert_eq!(split(words(command), &all()), Err(error), "{command}");
         }
-        assert_eq!(refuse(&words("oci-rs:// -- id")), Err(PrefixError::NotHere));
+        assert_eq!(refuse(&words("oci-rs:// -- id")), Err(PrefixError::NotInteractive));
         assert_eq!(refuse(&words("id oci-rs://")), Ok(()));
     }
 
     #[test]
-    fn nothing_is_allowed_that_the_operator_has_not_allowed() {
+    fn each_option_needs_the_operators_permission() {
         let none = ExecPolicy::default();
         for (command, option) in [("oci-rs:// user=app -- id", "user"), ("oci-rs:// cwd=/ -- id", "cwd")] {
             assert_eq!(split(words(command), &none), Err(PrefixError::SwitchedOff(option)));
@@ -171,15 +170,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn other_commands_stay_as_they_are(command in proptest::collection::vec("(oci-rs:?/?/?)?[ -~]{0,6}", 0..5)) {
+        fn commands_without_a_prefix_are_unchanged(command in proptest::collection::vec("(oci-rs:?/?/?)?[ -~]{0,6}", 0..5)) {
             let other = command.first().is_none_or(|word| word != WORD);
             let split = split(command.clone(), &all());
             if other {
                 prop_assert_eq!(split, Ok((command, Prefix::default())));
             } else if let Ok((args, _)) = split {
-                // Nothing of the command gets lost, and nothing is put before it.
+                // The command is complete, and no word precedes it.
                 prop_assert!(!args.is_empty() && command.ends_with(&args));
-                prop_assert_eq!(&command[command.len() - args.len() - 1], END);
+                prop_assert_eq!(&command[command.len() - args.len() - 1], SEPARATOR);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Our ends of a command's pipes and terminal, and what is kept of what comes out of them.
+//! The plugin's ends of a command's pipes and terminal, and the kept part of a command's output.
 
 use std::{
     io,
@@ -8,21 +8,21 @@ use std::{
 use runtime::TerminalSize;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::pipe_failed;
-use crate::{sys, task::TaskError};
+use crate::{error::TaskError, sys};
 
-/// What a script check keeps of a command's output: its end (as Nomad's own drivers).
+/// The kept part of a script check's output: its last bytes, as many as Nomad's own drivers keep.
 const KEPT_OUTPUT: usize = 4096;
-/// One read from a pipe.
+/// The size of one read from a pipe.
 const CHUNK: usize = 32 * 1024;
-/// More than the kernel holds of a terminal's output (drivers/tty/pty.c gives each side 8 KiB, the line discipline 4 KiB more).
+/// More than the kernel holds of a terminal's output: 8 KiB on each side (drivers/tty/pty.c), 4 KiB in the line discipline.
 const TERMINAL_BUFFERS: usize = 64 * 1024;
 
-/// The last bytes of what was pushed.
+/// The last bytes of a command's output.
 #[derive(Default)]
-pub(super) struct Tail(pub Vec<u8>);
+pub struct OutputTail(pub Vec<u8>);
 
-impl Tail {
+impl OutputTail {
+    /// Appends output and drops the oldest bytes beyond the limit.
     pub fn push(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
         let surplus = self.0.len().saturating_sub(KEPT_OUTPUT);
@@ -30,14 +30,17 @@ impl Tail {
     }
 }
 
-/// Our end of a pipe or a terminal, non-blocking.
-pub(super) struct Channel {
+/// The plugin's end of a pipe or a terminal, non-blocking.
+pub struct Endpoint {
     descriptor: AsyncFd<OwnedFd>,
+    /// The endpoint is the master side of a terminal.
     pub is_terminal: bool,
 }
 
-impl Channel {
-    pub fn new(descriptor: OwnedFd) -> Result<Self, TaskError> {
+impl Endpoint {
+    /// Makes a descriptor non-blocking and registers it.
+    pub fn new(descriptor: impl Into<OwnedFd>) -> Result<Self, TaskError> {
+        let descriptor = descriptor.into();
         let prepare = || -> io::Result<Self> {
             rustix::io::ioctl_fionbio(&descriptor, true)?;
             let is_terminal = rustix::termios::isatty(&descriptor);
@@ -46,7 +49,7 @@ impl Channel {
         prepare().map_err(pipe_failed)
     }
 
-    /// The next bytes; empty at the end. A terminal whose last user is gone answers EIO, which is its end.
+    /// Reads the next bytes; empty at the end. A terminal without a user answers EIO, which is its end.
     pub async fn read(&self) -> Vec<u8> {
         let mut buffer = vec![0; CHUNK];
         let length =
@@ -55,8 +58,8 @@ impl Channel {
         buffer
     }
 
-    /// Does something as soon as that does not block. A terminal whose other side is closed counts as ready for ever, and yet may
-    /// take nothing: that is its end, not a reason to try again and again.
+    /// Runs an operation as soon as it does not block. A terminal whose other side is closed is always ready, but may accept
+    /// nothing: that is its end, not a reason to retry.
     async fn when_ready<T>(
         &self,
         interest: Interest,
@@ -73,24 +76,26 @@ impl Channel {
         }
     }
 
-    /// How many bytes may still be what an ended command wrote. Others who hold the pipe may go on writing for ever.
-    pub fn left(&self) -> usize {
+    /// The largest number of unread bytes that an ended command may have written. Other processes that hold the pipe may
+    /// write for ever.
+    pub fn unread(&self) -> usize {
         if self.is_terminal {
             return TERMINAL_BUFFERS;
         }
-        // A pipe always knows.
+        // FIONREAD cannot fail on a pipe.
         rustix::io::ioctl_fionread(&self.descriptor).map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
     }
 
-    /// What is there now, at most `left` bytes, which become fewer by it; `None` when there is nothing.
-    pub fn take(&self, left: &mut usize) -> Option<Vec<u8>> {
-        let mut buffer = vec![0; CHUNK.min(*left)];
+    /// Reads at most `limit` available bytes, and reduces the limit by their number. `None` if nothing is available.
+    pub fn read_available(&self, limit: &mut usize) -> Option<Vec<u8>> {
+        let mut buffer = vec![0; CHUNK.min(*limit)];
         let length = rustix::io::read(&self.descriptor, &mut buffer).ok().filter(|length| *length > 0)?;
         buffer.truncate(length);
-        *left -= length;
+        *limit -= length;
         Some(buffer)
     }
 
+    /// Writes all bytes.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let written = self.when_ready(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?)).await?;
@@ -99,6 +104,7 @@ impl Channel {
         Ok(())
     }
 
+    /// Sets the terminal's size. The kernel signals the change to the command.
     pub fn resize(&self, size: TerminalSize) {
         let size = rustix::termios::Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
         if let Err(error) = rustix::termios::tcsetwinsize(self.descriptor.as_fd(), size) {
@@ -107,13 +113,18 @@ impl Channel {
     }
 }
 
+/// An operation on a command's pipe failed.
+pub fn pipe_failed(error: io::Error) -> TaskError {
+    TaskError::Internal(format!("exec: {error}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_output_is_kept() {
-        let mut tail = Tail::default();
+    fn the_last_bytes_of_the_output_are_kept() {
+        let mut tail = OutputTail::default();
         tail.push(&vec![b'a'; KEPT_OUTPUT]);
         tail.push(b"end");
         assert_eq!(tail.0.len(), KEPT_OUTPUT);

@@ -1,4 +1,4 @@
-//! go-plugin's own services: Shutdown, and two streams that a host opens and never uses for task drivers.
+//! go-plugin's own services: Shutdown, and two streams that an agent opens but never uses for task drivers.
 
 use std::pin::Pin;
 
@@ -14,16 +14,17 @@ pub fn controller(stop: watch::Sender<bool>) -> grpc_controller_server::GrpcCont
     grpc_controller_server::GrpcControllerServer::new(Controller { stop })
 }
 
-/// The stream for a plugin's standard output and error; ours is silent because the log goes to standard error itself.
+/// The stream for a plugin's standard output and error. It is silent, because the log goes to standard error itself.
 pub fn stdio() -> grpc_stdio_server::GrpcStdioServer<Stdio> {
     grpc_stdio_server::GrpcStdioServer::new(Stdio)
 }
 
-/// The stream over which hosts and plugins of other kinds agree on further connections.
+/// The stream over which agents and plugins of other kinds agree on further connections.
 pub fn broker() -> grpc_broker_server::GrpcBrokerServer<Broker> {
     grpc_broker_server::GrpcBrokerServer::new(Broker)
 }
 
+/// Ends this process.
 pub struct Controller {
     stop: watch::Sender<bool>,
 }
@@ -37,6 +38,7 @@ impl grpc_controller_server::GrpcController for Controller {
     }
 }
 
+/// Sends nothing.
 pub struct Stdio;
 
 #[tonic::async_trait]
@@ -48,6 +50,7 @@ impl grpc_stdio_server::GrpcStdio for Stdio {
     }
 }
 
+/// Agrees on no further connections.
 pub struct Broker;
 
 #[tonic::async_trait]

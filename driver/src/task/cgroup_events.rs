@@ -1,36 +1,16 @@
-//! A task that meets its limits: told while it runs, and once more in all when it has ended.
+//! Task events about reached limits: while the task runs, and a summary after its end.
 
-use std::{future::Future, io, os::fd::OwnedFd, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use runtime::{CgroupEvents, ExitRecord, plan::ContainerId};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    task::JoinHandle,
-};
+use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{TaskError, blocking};
-use crate::{engine::Engine, events::TaskEvents, sys};
+use crate::{blocking::blocking, error::TaskError, events::TaskEvents, node::Node, sys};
 
-/// Work that ends when nobody wants it any more.
-pub struct AbortOnDrop(JoinHandle<()>);
-
-impl AbortOnDrop {
-    /// Starts it.
-    pub fn of(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(work))
-    }
-}
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Tells the first time that a container's limit on processes refused one, and the first time that the kernel killed one for
-/// want of memory. Waits for the kernel to tell; a kernel that does not leaves it to the end.
-pub async fn watch(engine: Arc<Engine>, container: ContainerId, events: TaskEvents) {
-    let (worker, id) = (engine.clone(), container.clone());
+/// Emits an event at the first refused fork and at the first out-of-memory kill in a container. Waits for the kernel's
+/// notifications; on a kernel without them, only the summary after the end remains.
+pub async fn watch(node: Arc<Node>, container: ContainerId, events: TaskEvents) {
+    let (worker, id) = (node.clone(), container.clone());
     let looked = blocking(move || worker.runtime.cgroup_events(&id).map_err(TaskError::internal)).await;
     let watched = looked.and_then(|(before, files, pids_limit)| {
         let files: io::Result<Vec<_>> =
@@ -39,29 +19,29 @@ pub async fn watch(engine: Arc<Engine>, container: ContainerId, events: TaskEven
     });
     let (before, files, pids_limit) = match watched {
         Ok(watched) => watched,
-        // Mostly a task that has ended already.
+        // Usually the task has ended already.
         Err(error) => return tracing::debug!(%container, %error, "limits are not watched"),
     };
-    let mut told = CgroupEvents::default();
-    while told.forks_refused == 0 || told.oom_kills == 0 {
+    let mut emitted = CgroupEvents::default();
+    while emitted.forks_refused == 0 || emitted.oom_kills == 0 {
         if changed(&files).await.is_err() {
             return;
         }
-        let (worker, id) = (engine.clone(), container.clone());
+        let (worker, id) = (node.clone(), container.clone());
         let looked = blocking(move || worker.runtime.cgroup_events(&id).map_err(TaskError::internal)).await;
         let Ok((now, _, _)) = looked else { return };
         let new = now.since(before);
-        if told.forks_refused == 0 && new.forks_refused > 0 {
-            events.emit(refusing(pids_limit), []);
+        if emitted.forks_refused == 0 && new.forks_refused > 0 {
+            events.emit(forks_refused(pids_limit), []);
         }
-        if told.oom_kills == 0 && new.oom_kills > 0 {
+        if emitted.oom_kills == 0 && new.oom_kills > 0 {
             events.emit("Out of memory: the kernel is killing processes of the task", []);
         }
-        told = new;
+        emitted = new;
     }
 }
 
-/// Waits until one of the files tells a change.
+/// Waits until the kernel reports a change of one of the files.
 async fn changed(files: &[AsyncFd<OwnedFd>]) -> io::Result<()> {
     if files.is_empty() {
         return std::future::pending().await;
@@ -72,12 +52,12 @@ async fn changed(files: &[AsyncFd<OwnedFd>]) -> io::Result<()> {
     Ok(())
 }
 
-fn refusing(limit: Option<u64>) -> String {
+fn forks_refused(limit: Option<u64>) -> String {
     let limit = limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
     format!("The task has reached its limit{limit} on processes and threads (option pids_limit): it cannot make more")
 }
 
-/// What a task's end leaves to be told.
+/// The texts of the events after a task's end.
 pub fn remarks(record: &ExitRecord) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(memory) = &record.out_of_memory {
@@ -113,10 +93,10 @@ mod tests {
 
     use runtime::{ExitRecord, OutOfMemory, Victim};
 
-    use super::{refusing, remarks};
+    use super::{forks_refused, remarks};
 
     #[test]
-    fn an_end_is_told_with_what_is_known() {
+    fn the_summary_names_what_the_record_knows() {
         let record = |out_of_memory, forks_refused| ExitRecord {
             exit_code: 0,
             signal: 0,
@@ -138,7 +118,7 @@ mod tests {
         let all = remarks(&record(Some(little), 3));
         assert_eq!(all[0], "Out of memory: the kernel killed 2 processes of the task");
         assert!(all[1].contains("refused it 3"), "{all:?}");
-        assert!(refusing(Some(5)).contains("limit of 5 on"));
-        assert!(refusing(None).contains("limit on"));
+        assert!(forks_refused(Some(5)).contains("limit of 5 on"));
+        assert!(forks_refused(None).contains("limit on"));
     }
 }

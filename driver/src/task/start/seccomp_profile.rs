@@ -1,7 +1,7 @@
 //! The seccomp profile that `security_opt` names, read from the host.
 //!
-//! The operator has allowed the path by its letters, so its letters must be where it leads: no link is followed. And what has been
-//! allowed is what root wrote there: a file that somebody else could have changed is refused.
+//! The operator allowed a literal path, so no link is followed. The operator trusts only root's content, so a file that another
+//! user could have changed is refused.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -11,16 +11,16 @@ use rustix::{
     io::Errno,
 };
 
-use super::TaskError;
+use crate::error::TaskError;
 
-/// Docker's own profile has 20 KiB.
+/// The largest accepted profile, in bytes. Docker's own profile has 20 KiB.
 const LARGEST: u64 = 1 << 20;
 
 /// Reads and checks a profile. Blocks on the file system.
 pub fn read(path: &Path) -> Result<SeccompProfile, TaskError> {
     let refused =
         |problem: String| TaskError::Invalid(format!("option security_opt: seccomp profile {path:?} {problem}"));
-    // A FIFO does not block: it is refused below.
+    // NONBLOCK: a FIFO must not block here. It is refused below.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).map_err(|error| match error {
         Errno::NOENT => refused("does not exist on this node".to_owned()),
@@ -62,9 +62,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_of_root_s_that_stands_where_its_path_says_is_read() {
+    fn only_a_regular_file_of_root_without_links_is_read() {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: only root makes files of root's");
+            println!("skipped: needs root");
             return;
         }
         let directory = tempfile::tempdir().unwrap();

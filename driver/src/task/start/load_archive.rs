@@ -1,6 +1,6 @@
-//! The archive that `load` names, opened without ever leaving the task's directory.
+//! The archive that the option `load` names, opened without leaving the task's directory.
 //!
-//! The task, or an artifact that was fetched for it, wrote what lies there, links included.
+//! The content of that directory is untrusted, links included: the task or an artifact wrote it.
 
 use std::os::fd::OwnedFd;
 
@@ -9,10 +9,9 @@ use rustix::{
     io::Errno,
 };
 
-use super::TaskError;
-use crate::plan::NomadTask;
+use crate::{error::TaskError, plan::NomadTask};
 
-/// Opens `path`, relative to the task's local directory. A FIFO does not block: what it is decides whoever reads it.
+/// Opens `path`, relative to the task's local directory. A FIFO does not block; the reader checks the file's type.
 pub fn open(task: &NomadTask, path: &str) -> Result<OwnedFd, TaskError> {
     let directory = task.alloc_dir.join(&task.name);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -25,7 +24,7 @@ pub fn open(task: &NomadTask, path: &str) -> Result<OwnedFd, TaskError> {
     loop {
         let problem = match openat2(&root, &below, flags, Mode::empty(), resolve) {
             Ok(archive) => return Ok(archive),
-            // Something was renamed meanwhile, and the kernel could not tell whether it left the directory.
+            // A directory was renamed meanwhile, and the kernel could not decide whether the path leaves the directory.
             Err(Errno::AGAIN) => continue,
             Err(Errno::NOENT) => {
                 "does not exist: fetch it with an `artifact` block, whose files land in local/".to_owned()
@@ -45,7 +44,7 @@ mod tests {
     use crate::plan::NomadTask;
 
     #[test]
-    fn only_what_lies_in_the_tasks_directory_is_opened() {
+    fn only_files_below_the_tasks_directory_are_opened() {
         let directory = tempfile::tempdir().unwrap();
         let local = directory.path().join("alloc/web/local");
         fs::create_dir_all(&local).unwrap();

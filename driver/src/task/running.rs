@@ -1,41 +1,41 @@
-//! A container whose command runs: found again by its state directory, and watched until it ends.
+//! A running container: found again by its state directory, and watched until it ends.
 
 use std::{sync::Arc, time::SystemTime};
 
 use runtime::{ExitRecord, Running, Status, plan::ContainerId};
 use tokio::io::Interest;
 
-use super::{DriverState, Exit, TaskError, blocking, hits};
-use crate::{engine::Engine, sys};
+use super::{DriverState, Exit, cgroup_events};
+use crate::{blocking::blocking, error::TaskError, node::Node, sys};
 
 /// A container whose command runs.
-pub struct Alive {
-    /// Its processes.
-    pub running: Running,
-    container: ContainerId,
+pub struct RunningContainer {
+    /// The container's processes.
+    pub processes: Running,
+    id: ContainerId,
+    /// In bytes. Known only to the process that started the container.
     memory_limit: Option<u64>,
 }
 
-/// What recovery found.
+/// The container of a task that another plugin process started.
 pub enum Recovered {
-    /// It runs.
-    Running(Alive),
-    /// It ended while nobody watched.
+    /// The container runs.
+    Running(RunningContainer),
+    /// The container ended while no plugin ran.
     Ended {
-        /// How.
+        /// The end.
         exit: Exit,
-        /// When it had started, if that is known.
+        /// The time of its start, if it is known.
         started_at: Option<SystemTime>,
     },
 }
 
-/// Finds a task's container again by what its state directory says.
-pub async fn recover(engine: &Arc<Engine>, state: &DriverState) -> Result<Recovered, TaskError> {
-    let (worker, container) = (engine.clone(), state.container.clone());
-    let status = blocking(move || worker.status(&container)).await?;
-    match status {
-        Status::Running(running) => {
-            Ok(Recovered::Running(Alive { running, container: state.container.clone(), memory_limit: None }))
+/// Finds a task's container again by its state directory.
+pub async fn recover(node: &Arc<Node>, state: &DriverState) -> Result<Recovered, TaskError> {
+    let (worker, container) = (node.clone(), state.container.clone());
+    match blocking(move || worker.status(&container)).await? {
+        Status::Running(processes) => {
+            Ok(Recovered::Running(RunningContainer::new(processes, state.container.clone(), None)))
         }
         Status::Exited(record) => {
             Ok(Recovered::Ended { started_at: Some(record.started_at), exit: exit_of(&record, None) })
@@ -45,55 +45,56 @@ pub async fn recover(engine: &Arc<Engine>, state: &DriverState) -> Result<Recove
     }
 }
 
-impl AsRef<Running> for Alive {
+impl AsRef<Running> for RunningContainer {
     fn as_ref(&self) -> &Running {
-        &self.running
+        &self.processes
     }
 }
 
-impl Alive {
-    pub(super) fn new(running: Running, container: ContainerId, memory_limit: Option<u64>) -> Self {
-        Self { running, container, memory_limit }
+impl RunningContainer {
+    /// A container whose command was executed.
+    pub fn new(processes: Running, id: ContainerId, memory_limit: Option<u64>) -> Self {
+        Self { processes, id, memory_limit }
     }
 
-    /// Its name in the runtime.
-    pub fn container(&self) -> &ContainerId {
-        &self.container
+    /// The container's id in the runtime.
+    pub fn id(&self) -> &ContainerId {
+        &self.id
     }
 
-    /// Waits for the container's end and tells how it ended.
-    pub async fn end(self: Arc<Self>, engine: Arc<Engine>) -> Exit {
-        // The monitor ends last, after it wrote the exit record; when it was killed, the command itself is what is left to watch.
-        for process in [&self.running.monitor, &self.running.init] {
+    /// Waits for the container's end.
+    pub async fn end(self: Arc<Self>, node: Arc<Node>) -> Exit {
+        // The monitor ends last, after it wrote the exit record. If the monitor was killed, the command itself is watched.
+        for process in [&self.processes.monitor, &self.processes.init] {
             if let Err(error) = ended(process).await {
-                tracing::error!(container = %self.container, pid = process.pid, %error, "cannot watch a process");
+                tracing::error!(container = %self.id, pid = process.pid, %error, "cannot watch a process");
             }
-            let (worker, container) = (engine.clone(), self.container.clone());
+            let (worker, container) = (node.clone(), self.id.clone());
             match blocking(move || worker.status(&container)).await {
                 Ok(Status::Exited(record)) => return exit_of(&record, self.memory_limit),
                 Ok(Status::Running(_)) => {
-                    tracing::warn!(container = %self.container, "monitor ended before its task; the exit status may be lost");
+                    tracing::warn!(container = %self.id, "monitor ended before its task; the exit status may be lost");
                 }
                 Ok(Status::Lost) => break,
                 Ok(Status::Unknown) => return lost(),
-                Err(error) => tracing::error!(container = %self.container, %error, "cannot read a task's state"),
+                Err(error) => tracing::error!(container = %self.id, %error, "cannot read a task's state"),
             }
         }
-        self.end_without_monitor(engine).await
+        self.end_without_monitor(node).await
     }
 
-    /// The end of a container whose monitor was killed, as far as the kernel tells it to others than a parent.
-    async fn end_without_monitor(self: Arc<Self>, engine: Arc<Engine>) -> Exit {
-        let alive = self.clone();
-        let told = blocking(move || {
-            let told = engine.runtime.end_without_monitor(&alive.container, &alive.running);
-            told.map_err(TaskError::internal)
+    /// The end of a container whose monitor was killed, as far as the kernel reports it to a process that is no parent.
+    async fn end_without_monitor(self: Arc<Self>, node: Arc<Node>) -> Exit {
+        let container = self.clone();
+        let record = blocking(move || {
+            let record = node.runtime.end_without_monitor(&container.id, &container.processes);
+            record.map_err(TaskError::internal)
         });
-        match told.await {
+        match record.await {
             Ok(Some(record)) => exit_of(&record, self.memory_limit),
             Ok(None) => lost(),
             Err(error) => {
-                tracing::error!(container = %self.container, %error, "cannot ask how a task ended");
+                tracing::error!(container = %self.id, %error, "cannot ask how a task ended");
                 lost()
             }
         }
@@ -112,12 +113,12 @@ fn exit_of(record: &ExitRecord, memory_limit: Option<u64>) -> Exit {
         oom_killed: record.oom_killed,
         finished_at: record.finished_at,
         message: message(record, memory_limit),
-        remarks: hits::remarks(record),
+        remarks: cgroup_events::remarks(record),
     }
 }
 
-/// The end in words. Nomad takes any text for a failure: a task that ended well although the kernel killed a child of it keeps
-/// its success.
+/// The failure in words. Nomad takes any text for a failure, so a task that ended with 0 has none, even if the kernel killed
+/// one of its processes.
 fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
     match (record.exit_code, record.signal) {
         (0, 0) => None,
@@ -133,7 +134,7 @@ fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
     }
 }
 
-/// The end of a task whose monitor was killed before it could write down how it ended, and that nobody else saw.
+/// The end of a task whose exit status is lost: its monitor was killed before it could record the end.
 fn lost() -> Exit {
     Exit {
         code: 255,

@@ -1,8 +1,8 @@
-//! The log, as the agent wants it: one JSON object a line on standard error, and the same lines in a file.
+//! The log in hclog's format: one JSON object per line on standard error, and the same lines in a file.
 //!
-//! `@level`, `@message` and `@timestamp` are always strings and the timestamp has exactly six fractional digits: anything else
-//! makes an agent demote the line, or panic. Write errors are swallowed, because the agent's end of the pipe goes away with
-//! the agent while the plugin lives on, which is also why there is a file: a new agent never reads an old plugin's pipe.
+//! `@level`, `@message` and `@timestamp` are always strings, and the timestamp has exactly six fractional digits: any other line
+//! is demoted by the agent, or makes it panic. Write errors on standard error are ignored, because the plugin may outlive the
+//! agent, which holds the other end of the pipe. A new agent never reads an old plugin's pipe; for that case there is a file.
 
 use std::{
     fmt::{self, Write as _},
@@ -23,12 +23,12 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// The agent cuts longer lines into raw pieces, so a value is cut before.
+/// The agent cuts longer lines into raw pieces, so longer values are shortened.
 const LONGEST_VALUE: usize = 16 * 1024;
-/// A log file that grew past this is kept as `<name>.1` and begun anew.
+/// A log file that is larger is renamed to `<name>.1`, and a new one is begun.
 const LARGEST_FILE: u64 = 16 * 1024 * 1024;
 
-/// The log's file, chosen when the configuration is known.
+/// The log file, opened when the configuration is known.
 #[derive(Clone, Default)]
 pub struct LogFile(Arc<Mutex<Option<OpenLog>>>);
 
@@ -39,7 +39,7 @@ struct OpenLog {
 }
 
 impl LogFile {
-    /// From now on, writes every line to this file as well. The file is for root alone.
+    /// Writes every line also to this file from now on. Only root can read the file.
     pub fn open(&self, path: &Path) -> io::Result<()> {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.as_ref().is_some_and(|open| open.path == path) {
@@ -54,7 +54,7 @@ impl LogFile {
         if let Some(open) = slot.as_mut()
             && open.write(line).is_err()
         {
-            // A full or vanished disk must not stop the driver, and there is nowhere left to say so but standard error.
+            // A full or missing disk must not stop the driver. The error itself cannot be logged here.
             *slot = None;
         }
     }
@@ -89,7 +89,7 @@ pub fn init() -> LogFile {
     let filter = EnvFilter::new("warn,oci_rs=debug,image_store=debug,runtime=debug");
     let layer = HclogLayer { file: file.clone() };
     if tracing_subscriber::registry().with(filter).with(layer).try_init().is_err() {
-        // Only a second call can fail, and then the first one's log is in place.
+        // Only a second call can fail, and then the first one's log is installed.
         return LogFile::default();
     }
     file
@@ -118,7 +118,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for HclogLayer {
         event.record(&mut line);
         let metadata = event.metadata();
         let text = render(line, metadata.level(), metadata.target(), SystemTime::now());
-        // The agent may be gone, and its pipe with it; the file is what remains then.
+        // The agent and its pipe may be gone. The file remains.
         drop(io::stderr().lock().write_all(text.as_bytes()));
         self.file.write(text.as_bytes());
     }
@@ -161,7 +161,7 @@ fn render(mut fields: Fields, level: &Level, target: &str, at: SystemTime) -> St
         Some(other) => other.to_string(),
         None => String::new(),
     };
-    // A field of ours that begins with "@" would be read as hclog's own.
+    // A field whose name begins with "@" would be taken for one of hclog's own.
     fields.0.retain(|name, _| !name.starts_with('@'));
     fields.0.insert("@level".to_owned(), level.as_str().to_ascii_lowercase().into());
     fields.0.insert("@message".to_owned(), message.into());
@@ -172,7 +172,7 @@ fn render(mut fields: Fields, level: &Level, target: &str, at: SystemTime) -> St
     line
 }
 
-/// `2006-01-02T15:04:05.000000Z`: Go's layout that hclog reads back, in UTC.
+/// In Go's layout `2006-01-02T15:04:05.000000Z`, UTC, which hclog parses.
 fn timestamp(at: SystemTime) -> String {
     humantime::format_rfc3339_micros(at).to_string()
 }

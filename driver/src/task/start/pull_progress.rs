@@ -1,4 +1,4 @@
-//! Pull progress as task events: few of them, because Nomad keeps the last ten of a task.
+//! Pull progress as task events. There are few of them, because Nomad keeps the last ten of a task.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -9,11 +9,11 @@ use image_store::{Progress, PullEvent};
 
 use crate::events::TaskEvents;
 
-/// The first progress event comes after this time; each further one waits twice as long as the one before.
+/// The time until the first progress event. Each interval is twice as long as the one before.
 const FIRST_REPORT: Duration = Duration::from_secs(10);
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
-/// Turns what a pull reports into task events.
+/// Turns the reports of a pull into task events.
 pub struct PullEvents {
     events: TaskEvents,
     pace: Mutex<Pace>,
@@ -47,7 +47,7 @@ impl Pace {
 impl Progress for PullEvents {
     fn report(&self, event: PullEvent) {
         match event {
-            // Only what is really fetched is worth one of the ten events: an image that is there costs a request at most.
+            // A local image gets no event: only a download is worth one of the ten.
             PullEvent::Resolved { digest, bytes_total, layers } if layers > 0 => {
                 let annotations = [
                     ("digest", digest.to_string()),
@@ -87,7 +87,7 @@ mod tests {
     use super::{FIRST_REPORT, Pace, advance};
 
     #[test]
-    fn reports_come_at_doubling_distances() {
+    fn reports_come_at_doubling_intervals() {
         let began = Instant::now();
         let mut pace = Pace { began, next: FIRST_REPORT };
         let reports =
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_tells_amount_and_rate() {
+    fn a_report_contains_amount_and_rate() {
         let text = advance(50 << 20, 200 << 20, 1, 4, Duration::from_secs(10));
         assert_eq!(text, "Image download: 50 of 200 MiB, 1 of 4 layers, 5.0 MiB/s");
     }

@@ -1,0 +1,77 @@
+//! Leftovers of a crash of the plugin or a reboot of the machine.
+//!
+//! Leftovers are containers whose start or removal was interrupted, incomplete layers, writable layers without a container,
+//! leases without a task, networks without a container.
+
+use std::path::Path;
+
+use image_store::LeaseOwner;
+use runtime::plan::ContainerId;
+
+use crate::{error::TaskError, node::Node, task::Tasks};
+
+/// Prepares the node for its first task, then removes leftovers. Blocks.
+pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
+    // The first task must not wait for the copy of our own binary.
+    node.runtime.prepare().map_err(TaskError::internal)?;
+    for container in node.runtime.sweep_abandoned(|id| tasks.knows(id)).map_err(TaskError::internal)? {
+        tracing::info!(%container, "removed what was left of a task whose start or removal was cut short");
+    }
+    release_orphaned_leases(node, tasks)?;
+    let layers = node.runtime.sweep().map_err(TaskError::internal)?;
+    let images = node.store.sweep().map_err(TaskError::internal)?;
+    tracing::debug!(?layers, ?images, "leftovers swept");
+    // This step comes last, because it waits for CNI plugins that a dead caller left running.
+    remove_orphaned_networks(node, tasks)
+}
+
+/// Releases the leases of containers that no longer exist.
+fn release_orphaned_leases(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
+    // Leases are listed before containers: a task registers before it leases its image, and it releases the image after
+    // its state directory is removed.
+    let leases = node.store.leases().map_err(TaskError::internal)?;
+    let containers = node.runtime.list().map_err(TaskError::internal)?;
+    let is_orphan = |owner: &&LeaseOwner| match owner {
+        LeaseOwner::Task { container } => !containers.iter().any(|known| known.as_str() == container),
+        // The commands of an earlier plugin process ended with that process.
+        LeaseOwner::DebugImage { process, .. } => *process != std::process::id(),
+        LeaseOwner::Operator { process, .. } => !is_running(*process),
+    };
+    for owner in leases.iter().filter(is_orphan) {
+        // A start that is repeated under the same id takes the lease over. It cannot register that id meanwhile.
+        tasks.unless_known(&owner.to_string(), || {
+            tracing::info!(lease = %owner, "releasing the image of a task that is gone");
+            node.store.release(owner).map_err(TaskError::internal)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether a process exists. While an operator's command exists, its leases are in use.
+fn is_running(process: u32) -> bool {
+    Path::new("/proc").join(process.to_string()).exists()
+}
+
+fn remove_orphaned_networks(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
+    let is_used = |name: &str| match name.parse::<ContainerId>() {
+        // If the containers cannot be listed, each network counts as used.
+        Ok(id) => tasks.knows(&id) || node.runtime.list().map_or(true, |containers| containers.contains(&id)),
+        Err(_) => false,
+    };
+    for container in node.networks.sweep(is_used)? {
+        tracing::info!(container, "removed the network of a task that is gone");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_running;
+
+    #[test]
+    fn a_command_holds_its_lease_while_it_runs() {
+        assert!(is_running(std::process::id()));
+        // No process has such a number: the kernel's limit is 2^22.
+        assert!(!is_running(4_194_305));
+    }
+}

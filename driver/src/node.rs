@@ -1,0 +1,173 @@
+//! This Nomad client node as the driver uses it: container runtime, image store, tasks' own networks, configuration.
+//!
+//! The first call that needs it opens it. SetConfig opens nothing: while SetConfig runs, an older plugin process may still
+//! be alive, and the agent may be about to reattach to it.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use image_store::{LeaseOwner, Store};
+use network::Networks;
+use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
+
+use crate::{
+    blocking::blocking,
+    config::{PluginConfig, Policy, RootChoice},
+    error::TaskError,
+    events::Events,
+    fingerprint, layers,
+    logs::Logs,
+    plan::{Compute, NodeInfo},
+};
+
+/// The services of this node that tasks use.
+pub struct Node {
+    /// The plugin block.
+    pub config: PluginConfig,
+    /// Containers.
+    pub runtime: Runtime,
+    /// Images.
+    pub store: Store,
+    /// Networks that belong to one task each.
+    pub networks: Networks,
+    /// The task events of this process.
+    pub events: Events,
+    /// The watch over the tasks' log FIFOs.
+    pub logs: Logs,
+    /// The node's CPU capacity.
+    pub compute: Compute,
+    /// Nomad's id of this node.
+    pub id: NodeId,
+    /// Set when the periodic cleanup has been started.
+    cleanup_started: AtomicBool,
+}
+
+/// Nomad's id of this node: unknown until the first task arrives, because only tasks name it.
+#[derive(Debug, Default)]
+pub struct NodeId(OnceLock<String>);
+
+impl NodeId {
+    /// Learns the id from a task of this node. An empty id is ignored.
+    pub fn learn(&self, id: &str) {
+        if !id.is_empty() {
+            // The agent's node id never changes, so a second value equals the first.
+            drop(self.0.set(id.to_owned()));
+        }
+    }
+
+    /// The id, if a task has arrived.
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+impl Node {
+    /// Opens the directories and creates the missing ones. Starts nothing.
+    pub fn open(config: PluginConfig, compute: Compute, events: Events) -> Result<Self, TaskError> {
+        let runtime = Runtime::open(&config.state_dir, &config.data_dir)
+            .map_err(|error| TaskError::Internal(format!("runtime: {error}")))?;
+        let store =
+            layers::open_store(&config).map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
+        let mounting = runtime.clone();
+        store.on_removal(move || mounting.forget_removed_images());
+        let logs = Logs::new(runtime.clone());
+        let networks = Networks::new(config.policy.network.clone(), &config.state_dir);
+        Ok(Self {
+            config,
+            runtime,
+            store,
+            networks,
+            events,
+            logs,
+            compute,
+            id: NodeId::default(),
+            cleanup_started: AtomicBool::new(false),
+        })
+    }
+
+    /// The driver's own log file. The agent receives the same lines.
+    pub fn log_path(&self) -> PathBuf {
+        self.config.log_file.clone().unwrap_or_else(|| self.config.data_dir.join("oci-rs.log"))
+    }
+
+    /// The operator's restrictions.
+    pub fn policy(&self) -> &Policy {
+        &self.config.policy
+    }
+
+    /// Marks the periodic cleanup as started; true for the first caller only.
+    pub fn start_cleanup_once(&self) -> bool {
+        !self.cleanup_started.swap(true, Ordering::AcqRel)
+    }
+
+    /// The description of the node that a plan needs. It is read each time, because resolv.conf changes under a running agent. Blocks.
+    pub fn info(&self) -> NodeInfo {
+        NodeInfo {
+            overlay_problem: self.overlay_problem(),
+            state_dir: self.config.state_dir.clone(),
+            volumes_dir: self.config.data_dir.join("volumes"),
+            ..fingerprint::node_info(self.compute)
+        }
+    }
+
+    /// The reason why images cannot be mounted here, if there is one. The first call tries a mount, unless the
+    /// configuration asks for copies. Blocks.
+    pub fn overlay_problem(&self) -> Option<String> {
+        if self.config.policy.rootfs == RootChoice::Copy {
+            return None;
+        }
+        self.runtime.overlay_problem().unwrap_or_else(|error| {
+            // The task's start will meet the same error and describe it better.
+            tracing::warn!(%error, "cannot tell whether overlayfs works");
+            None
+        })
+    }
+
+    /// A container's status according to the state directory. Blocks.
+    pub fn status(&self, container: &ContainerId) -> Result<Status, TaskError> {
+        self.runtime.status(container).map_err(TaskError::internal)
+    }
+
+    /// Opens the counters of a container.
+    pub async fn stats_reader(self: &Arc<Self>, container: &ContainerId) -> Result<StatsReader, TaskError> {
+        let (node, container) = (self.clone(), container.clone());
+        blocking(move || node.runtime.stats_reader(&container).map_err(TaskError::internal)).await
+    }
+
+    /// Kills every process of a container.
+    pub async fn kill_all(self: &Arc<Self>, container: ContainerId) -> Result<(), TaskError> {
+        let node = self.clone();
+        blocking(move || node.runtime.kill_all(&container).map_err(TaskError::internal)).await
+    }
+
+    /// Removes a container from the host, releases its network and its image. Idempotent.
+    pub async fn remove_container(self: &Arc<Self>, container: ContainerId) -> Result<(), TaskError> {
+        let node = self.clone();
+        blocking(move || node.remove_container_now(&container)).await
+    }
+
+    /// The same as [`Self::remove_container`], on a thread that may block.
+    pub fn remove_container_now(&self, container: &ContainerId) -> Result<(), TaskError> {
+        self.runtime.destroy(container).map_err(TaskError::internal)?;
+        self.release_resources(container)
+    }
+
+    /// Releases the addresses and the image of a container that is removed already. Blocks.
+    pub fn release_resources(&self, container: &ContainerId) -> Result<(), TaskError> {
+        failpoint::at("destroy-before-network");
+        let network_released = self.networks.release(container.as_str());
+        failpoint::at("destroy-before-release");
+        self.store.release(lease_owner(container)).map_err(TaskError::internal)?;
+        Ok(network_released?)
+    }
+}
+
+/// The owner of the lease that a task's container has of its image.
+pub fn lease_owner(container: &ContainerId) -> LeaseOwner {
+    LeaseOwner::Task { container: container.to_string() }
+}

@@ -1,0 +1,76 @@
+//! The stream of fingerprints: health and attributes of the node.
+//!
+//! The stream stays open for as long as the plugin lives: an agent whose stream ends opens it again without a pause.
+
+use std::{pin::Pin, time::Duration};
+
+use proto::driver::{FingerprintResponse, fingerprint_response::HealthState};
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::Status;
+
+use super::{convert, state::Plugin};
+use crate::{
+    blocking::blocking,
+    cleanup,
+    error::TaskError,
+    fingerprint::{Fingerprint, fingerprint},
+};
+
+/// The answers to Fingerprint.
+pub type Fingerprints = Pin<Box<dyn Stream<Item = Result<FingerprintResponse, Status>> + Send>>;
+
+/// The time between two looks at the node.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// Sends one fingerprint at once, then one after each change. Starts the cleanup as soon as the node is open.
+pub fn stream(plugin: Plugin) -> Fingerprints {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut cleanup_started = false;
+        let mut sent: Option<Fingerprint> = None;
+        loop {
+            let Ok(current) = take(&plugin, &mut cleanup_started).await else { return };
+            if sent.as_ref() != Some(&current) {
+                if let Some(problem) = &current.problem {
+                    tracing::error!(problem, "driver is unhealthy");
+                }
+                if sender.send(Ok(message(&current))).await.is_err() {
+                    return;
+                }
+                sent = Some(current);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PERIOD) => {}
+                () = sender.closed() => return,
+            }
+        }
+    });
+    Box::pin(ReceiverStream::new(receiver))
+}
+
+/// Takes a fingerprint of the node. A node that cannot be opened is unhealthy.
+async fn take(plugin: &Plugin, cleanup_started: &mut bool) -> Result<Fingerprint, TaskError> {
+    let node = plugin.node().await;
+    if let (false, Ok(node)) = (*cleanup_started, &node) {
+        *cleanup_started = true;
+        tokio::spawn(cleanup::run(node.clone(), plugin.tasks().clone()));
+    }
+    let configured = plugin.configured()?;
+    blocking(move || {
+        let health = node.map(|node| node.overlay_problem()).map_err(|error| error.to_string());
+        Ok(fingerprint(&configured.config, health))
+    })
+    .await
+}
+
+fn message(fingerprint: &Fingerprint) -> FingerprintResponse {
+    let health = if fingerprint.problem.is_none() { HealthState::Healthy } else { HealthState::Unhealthy };
+    let attributes = fingerprint.attributes.clone();
+    FingerprintResponse {
+        attributes: attributes.into_iter().map(|(name, value)| (name, convert::attribute(value))).collect(),
+        health: health.into(),
+        health_description: fingerprint.problem.clone().unwrap_or_else(|| "Healthy".to_owned()),
+        err: String::new(),
+    }
+}

@@ -1,0 +1,100 @@
+//! The state that the plugin's services share.
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::OnceCell;
+use tonic::Status;
+
+use super::status;
+use crate::{
+    blocking::blocking, config::PluginConfig, error::TaskError, events::Events, hclog::LogFile, node::Node,
+    plan::Compute, task::Tasks,
+};
+
+/// The plugin as its services see it.
+#[derive(Clone)]
+pub struct Plugin(Arc<Shared>);
+
+struct Shared {
+    log: LogFile,
+    events: Events,
+    tasks: Tasks,
+    configured: Mutex<Option<Configured>>,
+    node: OnceCell<Arc<Node>>,
+}
+
+/// The content of the last SetConfig.
+#[derive(Clone)]
+pub struct Configured {
+    /// The plugin block.
+    pub config: PluginConfig,
+    /// The node's CPU capacity.
+    pub compute: Compute,
+}
+
+impl Plugin {
+    /// A plugin without a configuration.
+    pub fn new(log: LogFile) -> Self {
+        Self(Arc::new(Shared {
+            log,
+            events: Events::new(),
+            tasks: Tasks::default(),
+            configured: Mutex::new(None),
+            node: OnceCell::new(),
+        }))
+    }
+
+    /// The tasks of this process.
+    pub fn tasks(&self) -> &Tasks {
+        &self.0.tasks
+    }
+
+    /// The task events of this process.
+    pub fn events(&self) -> &Events {
+        &self.0.events
+    }
+
+    /// Takes a configuration. The last one before the node's first use is in force.
+    pub fn configure(&self, configured: Configured) {
+        let mut slot = self.0.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(configured);
+    }
+
+    /// The configuration; an error before SetConfig.
+    pub fn configured(&self) -> Result<Configured, TaskError> {
+        let slot = self.0.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.clone()
+            .ok_or_else(|| TaskError::Invalid("the plugin has not been configured: SetConfig comes first".to_owned()))
+    }
+
+    /// The node. The first call opens it; after a failure the next call tries again.
+    pub async fn node(&self) -> Result<Arc<Node>, TaskError> {
+        let open = || async {
+            let Configured { config, compute } = self.configured()?;
+            let (log, events) = (self.0.log.clone(), self.0.events.clone());
+            blocking(move || {
+                let node = Arc::new(Node::open(config, compute, events)?);
+                let path = node.log_path();
+                if let Err(error) = log.open(&path) {
+                    tracing::warn!(path = %path.display(), %error, "no log file: the log goes to the agent alone");
+                }
+                Ok(node)
+            })
+            .await
+        };
+        self.0.node.get_or_try_init(open).await.cloned()
+    }
+}
+
+/// Runs work to its end even if the caller goes away meanwhile.
+pub async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T, TaskError>> + Send + 'static,
+) -> Result<T, Status> {
+    let result = tokio::spawn(work)
+        .await
+        .unwrap_or_else(|error| Err(TaskError::Internal(format!("the operation ended early: {error}"))));
+    result.map_err(|error| status::of(&error))
+}

@@ -1,0 +1,84 @@
+//! StartTask, RecoverTask, StopTask, DestroyTask: from the wire to the tasks and back.
+
+use proto::driver::{
+    DestroyTaskRequest, DestroyTaskResponse, RecoverTaskRequest, RecoverTaskResponse, StartTaskRequest,
+    StartTaskResponse, StopTaskRequest, StopTaskResponse, TaskHandle, TaskState,
+};
+
+use super::{convert, state::Plugin, task_config};
+use crate::{
+    error::TaskError,
+    signal,
+    task::{DriverState, Event},
+};
+
+/// The version of the handles that Nomad stores. The driver's part in them has a version of its own.
+const HANDLE_VERSION: i32 = 1;
+
+/// StartTask: starts a task and waits until its command runs.
+pub async fn start(plugin: &Plugin, request: StartTaskRequest) -> Result<StartTaskResponse, TaskError> {
+    let wire = request.task.ok_or_else(|| TaskError::Invalid("StartTask without a task".to_owned()))?;
+    let node = plugin.node().await?;
+    // The handle repeats the whole configuration: a restarted agent has no other record of the task.
+    let mut handle = TaskHandle {
+        version: HANDLE_VERSION,
+        config: Some(wire.clone()),
+        state: TaskState::Running.into(),
+        driver_state: Vec::new(),
+    };
+    let task = task_config::nomad_task(wire).map_err(|error| TaskError::Invalid(error.to_string()))?;
+    let id = task.id.clone();
+    let started = plugin.tasks().start(node, task).await.inspect_err(|error| {
+        tracing::error!(task = id, %error, recoverable = error.recoverable(), "task not started");
+    })?;
+    handle.driver_state = started.encode()?;
+    let network_override = started.network.map(convert::network);
+    Ok(StartTaskResponse { handle: Some(handle), network_override, ..StartTaskResponse::default() })
+}
+
+/// RecoverTask: takes over a task that another plugin process started.
+pub async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<RecoverTaskResponse, TaskError> {
+    let invalid = |text: &str| TaskError::Invalid(format!("RecoverTask {text}"));
+    let handle = request.handle.ok_or_else(|| invalid("without a handle"))?;
+    if !(0..=HANDLE_VERSION).contains(&handle.version) {
+        return Err(invalid(&format!(
+            "with a handle of version {}: this driver reads up to {HANDLE_VERSION}",
+            handle.version
+        )));
+    }
+    let config = handle.config.ok_or_else(|| invalid("without a task configuration"))?;
+    let state = DriverState::decode(&handle.driver_state)?;
+    let node = plugin.node().await?;
+    let task = task_config::nomad_task(config).map_err(|error| TaskError::Invalid(error.to_string()))?;
+    let recovered = plugin.tasks().recover(node, &task, state).await;
+    match &recovered {
+        Ok(()) => tracing::info!(task = task.id, "task recovered"),
+        Err(error) => tracing::error!(task = task.id, %error, "task not recovered"),
+    }
+    recovered.map(|()| RecoverTaskResponse {})
+}
+
+/// StopTask: returns when the task has ended. An unknown task counts as stopped, because Nomad repeats a failed stop for minutes.
+pub async fn stop(plugin: &Plugin, request: StopTaskRequest) -> Result<StopTaskResponse, TaskError> {
+    let Ok(task) = plugin.tasks().get(&request.task_id) else { return Ok(StopTaskResponse {}) };
+    let signal = match request.signal.as_str() {
+        "" => task.state().map_or(libc::SIGTERM, |state| state.stop_signal),
+        name => signal::parse(name)?,
+    };
+    match task.apply(Event::Stop { signal, grace: convert::duration(request.timeout) }).await {
+        // The task was destroyed meanwhile, which is an end as well.
+        Err(TaskError::Unknown(_)) => {}
+        applied => {
+            applied?;
+            task.stopped().await?;
+        }
+    }
+    Ok(StopTaskResponse {})
+}
+
+/// DestroyTask: removes everything of a task.
+pub async fn destroy(plugin: &Plugin, request: DestroyTaskRequest) -> Result<DestroyTaskResponse, TaskError> {
+    let node = plugin.node().await?;
+    plugin.tasks().destroy(&node, &request.task_id, request.force).await?;
+    Ok(DestroyTaskResponse {})
+}

@@ -1,0 +1,243 @@
+//! Runs a command for an interactive client, such as `nomad alloc exec`.
+
+use std::{io, sync::Arc, time::Duration};
+
+use runtime::{ExecExit, ExecOptions, ExecProcess, ExecRequest, TerminalSize, plan::ContainerId};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+
+use super::{
+    debug_image::DebugImageLease,
+    endpoint::{Endpoint, pipe_failed},
+    process::{ended, null, spawn},
+};
+use crate::{blocking::blocking, error::TaskError, node::Node};
+
+/// The wait for the terminal's size, which a client sends right after its first message.
+const SIZE_WAIT: Duration = Duration::from_millis(200);
+/// The size of a terminal whose client sends none.
+const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+
+/// A command for an interactive client.
+#[derive(Debug)]
+pub struct InteractiveCommand {
+    /// Program and arguments.
+    pub args: Vec<String>,
+    /// The differences from the task's own command.
+    pub options: ExecOptions,
+    /// The debug image whose programs the command can use.
+    pub debug_image: Option<String>,
+    /// The command runs on a terminal.
+    pub terminal: bool,
+}
+
+/// The channels of an interactive client.
+#[derive(Debug)]
+pub struct InteractiveClient {
+    /// The client's input.
+    pub input: mpsc::Receiver<Input>,
+    /// The terminal's size, once it is known. It has its own channel, so that it reaches a command that reads no input.
+    pub size: watch::Receiver<Option<TerminalSize>>,
+    /// The command's output.
+    pub output: mpsc::Sender<Output>,
+}
+
+/// Input of an interactive client.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Bytes for standard input.
+    Stdin(Vec<u8>),
+    /// The end of standard input.
+    CloseStdin,
+}
+
+/// Output of a command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Bytes of standard output, or of the terminal.
+    Stdout(Vec<u8>),
+    /// Bytes of standard error.
+    Stderr(Vec<u8>),
+    /// The end of standard output.
+    CloseStdout,
+    /// The end of standard error.
+    CloseStderr,
+    /// The command's end.
+    Exited(ExecExit),
+}
+
+/// Runs a command. Returns when it has ended and its output was sent, or when the client has gone away.
+pub async fn stream(
+    node: Arc<Node>,
+    container: ContainerId,
+    mut command: InteractiveCommand,
+    client: InteractiveClient,
+) -> Result<(), TaskError> {
+    let InteractiveClient { input, mut size, output } = client;
+    let lease = match &command.debug_image {
+        Some(image) => tokio::select! {
+            lease = DebugImageLease::acquire(node.clone(), &container, image) => Some(lease?),
+            () = output.closed() => return Ok(()),
+        },
+        None => None,
+    };
+    command.options.tools = lease.as_ref().map(DebugImageLease::programs);
+    let CommandIo { process, sources, sink } = if command.terminal {
+        let size = first_size(&mut size).await;
+        CommandIo::on_terminal(node, container, command, size).await?
+    } else {
+        CommandIo::on_pipes(node, container, command).await?
+    };
+    let (finish, finished) = watch::channel(false);
+    let mut output_copies = JoinSet::new();
+    for source in sources {
+        output_copies.spawn(copy_output(source, output.clone(), finished.clone()));
+    }
+    let mut input_copies = JoinSet::new();
+    if sink.is_terminal {
+        input_copies.spawn(copy_sizes(sink.clone(), size));
+    }
+    input_copies.spawn(copy_input(sink, input));
+    let client_gone = tokio::select! {
+        result = ended(&process) => { result?; false }
+        () = output.closed() => true,
+    };
+    if client_gone {
+        process.end();
+        ended(&process).await?;
+    }
+    finish.send_replace(true);
+    while output_copies.join_next().await.is_some() {}
+    input_copies.shutdown().await;
+    let exit = blocking(move || {
+        drop(lease);
+        Ok(process.wait())
+    });
+    let exit = exit.await?;
+    // A client that has gone away needs no result.
+    drop(output.send(Output::Exited(exit)).await);
+    Ok(())
+}
+
+async fn first_size(size: &mut watch::Receiver<Option<TerminalSize>>) -> TerminalSize {
+    let known = tokio::time::timeout(SIZE_WAIT, size.wait_for(Option::is_some)).await;
+    known.ok().and_then(Result::ok).and_then(|size| *size).unwrap_or(DEFAULT_SIZE)
+}
+
+/// A started command with the plugin's ends of its descriptors.
+struct CommandIo {
+    process: ExecProcess,
+    sources: Vec<Source>,
+    sink: Arc<Endpoint>,
+}
+
+/// A descriptor that yields output.
+struct Source {
+    endpoint: Arc<Endpoint>,
+    /// Makes the message for a chunk.
+    chunk: fn(Vec<u8>) -> Output,
+    /// The message at the end.
+    close: Output,
+}
+
+impl CommandIo {
+    async fn on_pipes(node: Arc<Node>, container: ContainerId, command: InteractiveCommand) -> Result<Self, TaskError> {
+        let ((stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr)) =
+            (io::pipe().map_err(pipe_failed)?, io::pipe().map_err(pipe_failed)?, io::pipe().map_err(pipe_failed)?);
+        let request = ExecRequest {
+            args: command.args,
+            terminal: None,
+            stdin: stdin.into(),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            options: command.options,
+        };
+        let process = spawn(node, container, request).await?;
+        let stdout = Endpoint::new(our_stdout)?;
+        let stderr = Endpoint::new(our_stderr)?;
+        Ok(Self {
+            process,
+            sources: vec![
+                Source { endpoint: Arc::new(stdout), chunk: Output::Stdout, close: Output::CloseStdout },
+                Source { endpoint: Arc::new(stderr), chunk: Output::Stderr, close: Output::CloseStderr },
+            ],
+            sink: Arc::new(Endpoint::new(our_stdin)?),
+        })
+    }
+
+    async fn on_terminal(
+        node: Arc<Node>,
+        container: ContainerId,
+        command: InteractiveCommand,
+        size: TerminalSize,
+    ) -> Result<Self, TaskError> {
+        let request = ExecRequest {
+            args: command.args,
+            terminal: Some(size),
+            stdin: null()?,
+            stdout: null()?,
+            stderr: null()?,
+            options: command.options,
+        };
+        let mut process = spawn(node, container, request).await?;
+        let master = process.terminal.take();
+        let master = master.ok_or_else(|| TaskError::Internal("exec: the helper sent no terminal".to_owned()))?;
+        let terminal = Arc::new(Endpoint::new(master)?);
+        let source = Source { endpoint: terminal.clone(), chunk: Output::Stdout, close: Output::CloseStdout };
+        Ok(Self { process, sources: vec![source], sink: terminal })
+    }
+}
+
+/// Sends output until its end, or until the command has ended and the descriptor is empty.
+async fn copy_output(source: Source, output: mpsc::Sender<Output>, mut finished: watch::Receiver<bool>) {
+    let Source { endpoint, chunk: message, close } = source;
+    loop {
+        let chunk = tokio::select! {
+            chunk = endpoint.read() => chunk,
+            () = async { drop(finished.wait_for(|done| *done).await) } => break,
+        };
+        if chunk.is_empty() || output.send(message(chunk)).await.is_err() {
+            break;
+        }
+    }
+    let mut unread = endpoint.unread();
+    while let Some(chunk) = endpoint.read_available(&mut unread) {
+        if output.send(message(chunk)).await.is_err() {
+            return;
+        }
+    }
+    // A client that has gone away needs no end of output.
+    drop(output.send(close).await);
+}
+
+/// Passes a client's input to the command. A command that closed its input is not an error.
+async fn copy_input(sink: Arc<Endpoint>, mut input: mpsc::Receiver<Input>) {
+    let mut sink = Some(sink);
+    while let Some(message) = input.recv().await {
+        let Some(endpoint) = &sink else { continue };
+        match message {
+            Input::Stdin(bytes) => {
+                if endpoint.write_all(&bytes).await.is_err() {
+                    sink = None;
+                }
+            }
+            // A terminal has one descriptor for both directions. It stays open; the client itself sends ^D.
+            Input::CloseStdin if endpoint.is_terminal => {}
+            Input::CloseStdin => sink = None,
+        }
+    }
+}
+
+/// Gives the terminal each new size, until the client goes away.
+async fn copy_sizes(terminal: Arc<Endpoint>, mut size: watch::Receiver<Option<TerminalSize>>) {
+    loop {
+        if let Some(size) = *size.borrow_and_update() {
+            terminal.resize(size);
+        }
+        if size.changed().await.is_err() {
+            return;
+        }
+    }
+}

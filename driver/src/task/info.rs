@@ -1,0 +1,54 @@
+//! The unchanging facts about one task.
+
+use std::sync::OnceLock;
+
+use runtime::plan::ContainerId;
+
+use super::driver_state::DriverState;
+use crate::events::{Events, TaskEvents};
+
+/// Facts that do not change in a task's life.
+#[derive(Debug)]
+pub struct TaskInfo {
+    /// Nomad's id of the task.
+    pub task_id: String,
+    /// The task's name in the job.
+    pub name: String,
+    /// The allocation.
+    pub alloc_id: String,
+    /// The driver's part of the handle; set when the command runs.
+    state: OnceLock<DriverState>,
+}
+
+impl TaskInfo {
+    /// The facts that a task has before its start.
+    pub fn new(task_id: &str, name: &str, alloc_id: &str) -> Self {
+        Self {
+            task_id: task_id.to_owned(),
+            name: name.to_owned(),
+            alloc_id: alloc_id.to_owned(),
+            state: OnceLock::new(),
+        }
+    }
+
+    /// The driver's part of the handle, once the command runs.
+    pub fn state(&self) -> Option<&DriverState> {
+        self.state.get()
+    }
+
+    /// The task's container, once the command runs.
+    pub fn container(&self) -> Option<ContainerId> {
+        self.state().map(|state| state.container.clone())
+    }
+
+    /// Sets the driver's part of the handle, once.
+    pub fn set_state(&self, state: DriverState) {
+        // A second value is impossible: a task is started or recovered once.
+        drop(self.state.set(state));
+    }
+
+    /// The sender of this task's events.
+    pub fn events(&self, events: &Events) -> TaskEvents {
+        events.of_task(&self.task_id, &self.alloc_id, &self.name)
+    }
+}

@@ -1,0 +1,238 @@
+//! The later phases of a start: the container is planned, the host prepared, the network attached, the command executed.
+
+use std::time::{Duration, Instant};
+
+use network::Attachment;
+use runtime::{Running, StartErrorKind};
+
+use super::{image::Leased, request::StartRequest};
+use crate::{
+    blocking::blocking,
+    error::TaskError,
+    node::Node,
+    plan::{self, OwnNetwork, TaskContext, TaskPlan},
+    task::{DriverNetwork, DriverState, registry::Tasks, running::RunningContainer},
+};
+
+/// A task whose container is planned.
+pub struct Planned<'a> {
+    leased: Leased<'a>,
+    plan: TaskPlan,
+    /// The duration of the phases until now.
+    plan_end: Duration,
+}
+
+/// A task whose host paths are checked. No container of an earlier start of the same task is left.
+pub struct Prepared<'a>(Planned<'a>);
+
+/// A task whose own network is attached, if it has one.
+pub struct Attached<'a> {
+    planned: Planned<'a>,
+    network: Option<TaskNetwork>,
+}
+
+/// A task whose command runs. The container holds the image and the network from now on.
+pub struct Started<'a> {
+    request: &'a StartRequest,
+    state: DriverState,
+    container: RunningContainer,
+    timings: Timings,
+}
+
+/// The network that belongs to one task.
+struct TaskNetwork {
+    attachment: Attachment,
+    attach_time: Duration,
+}
+
+/// The durations that the event "Started container" reports.
+struct Timings {
+    pull: Duration,
+    plan: Duration,
+    start: Duration,
+    network: Option<Duration>,
+}
+
+impl<'a> Planned<'a> {
+    /// Plans the container, and emits what the plan has to say to the job's author.
+    pub async fn plan(leased: Leased<'a>) -> Result<Self, TaskError> {
+        let request = leased.request;
+        let node = request.node.clone();
+        let node = blocking(move || Ok(node.info())).await?;
+        let plan = plan::plan_task(&TaskContext {
+            spec: &leased.spec,
+            task: &request.task,
+            image: leased.image.image(),
+            node: &node,
+            policy: request.node.policy(),
+            profile: leased.profile.as_ref(),
+        })?;
+        emit_warnings(request, &plan);
+        Ok(Self { leased, plan, plan_end: request.elapsed() })
+    }
+
+    /// Checks the host paths, and removes the containers of earlier starts of the same task: they may hold its address.
+    pub async fn prepare(self) -> Result<Prepared<'a>, TaskError> {
+        failpoint::at("start-before-directory");
+        let request = self.leased.request;
+        let (node, tasks, plan) = (request.node.clone(), request.tasks.clone(), self.plan);
+        let prefix = plan::alloc_prefix(&request.task.alloc_id);
+        let plan = blocking(move || {
+            plan.check_confined().map_err(TaskError::Confinement)?;
+            if let Some(prefix) = prefix {
+                remove_predecessors(&node, &tasks, &plan, &prefix)?;
+            }
+            Ok(plan)
+        });
+        Ok(Prepared(Planned { plan: plan.await?, ..self }))
+    }
+}
+
+impl<'a> Prepared<'a> {
+    /// Attaches the task's own network, if it is to have one, and completes the plan with the addresses.
+    pub async fn attach(self) -> Result<Attached<'a>, TaskError> {
+        let Self(planned) = self;
+        let Some(own) = planned.plan.own_network.clone() else { return Ok(Attached { planned, network: None }) };
+        let began = Instant::now();
+        let request = planned.leased.request;
+        let (node, container) = (request.node.clone(), request.container.clone());
+        let attachment = blocking(move || Ok(node.networks.attach(container.as_str(), &own.request)?)).await?;
+        let plan = planned.plan.clone().with_attachment(&attachment);
+        let network = Some(TaskNetwork { attachment, attach_time: began.elapsed() });
+        let attached = Attached { planned, network };
+        match plan {
+            Err(error) => Err(attached.undo(error.into()).await),
+            // The attachment may have taken long.
+            Ok(_) if request.is_cancelled() => Err(attached.undo(TaskError::Cancelled).await),
+            Ok(plan) => Ok(Attached { planned: Planned { plan, ..attached.planned }, ..attached }),
+        }
+    }
+}
+
+impl<'a> Attached<'a> {
+    /// Starts the container.
+    pub async fn start(self) -> Result<Started<'a>, TaskError> {
+        let request = self.planned.leased.request;
+        let (node, plan) = (request.node.clone(), self.planned.plan.container.clone());
+        match blocking(move || start_container(&node, &plan)).await {
+            Ok(running) => Ok(self.started(running)),
+            Err(error) => Err(self.undo(error).await),
+        }
+    }
+
+    /// Removes the network because of an error, and returns that error.
+    async fn undo(self, error: TaskError) -> TaskError {
+        if self.network.is_some() {
+            let request = self.planned.leased.request;
+            let (node, container) = (request.node.clone(), request.container.clone());
+            let removed = blocking(move || Ok(node.networks.release(container.as_str())?)).await;
+            if let Err(error) = removed {
+                tracing::warn!(%error, "the network of a task that did not start was not removed");
+            }
+        }
+        error
+    }
+
+    fn started(self, running: Running) -> Started<'a> {
+        let Planned { leased: Leased { request, spec, image, pull_time, .. }, plan, plan_end, .. } = self.planned;
+        let digest = image.image().digest.clone();
+        let mut state = DriverState::new(request.container.clone(), plan.stop_signal, spec.image, digest);
+        let network = self.network.as_ref().zip(plan.own_network.as_ref());
+        state.network = network.map(|(network, own)| handle_network(network, own));
+        image.keep();
+        failpoint::at("start-before-answer");
+        Started {
+            container: RunningContainer::new(running, request.container.clone(), plan.container.resources.memory_limit),
+            state,
+            timings: Timings {
+                pull: pull_time,
+                plan: plan_end - pull_time,
+                start: request.elapsed() - plan_end,
+                network: self.network.map(|network| network.attach_time),
+            },
+            request,
+        }
+    }
+}
+
+impl Started<'_> {
+    /// Reports the start to the job's author and in the log.
+    pub fn report(self) -> (DriverState, RunningContainer) {
+        let Self { request, state, container, timings } = self;
+        let milliseconds = |duration: Duration| duration.as_millis().to_string();
+        request.events.emit(
+            format!("Started container from {} ({})", state.image, short_digest(&state.image_digest)),
+            [
+                ("image", state.image.clone()),
+                ("digest", state.image_digest.clone()),
+                ("pull_ms", milliseconds(timings.pull)),
+                ("plan_ms", milliseconds(timings.plan)),
+                ("start_ms", milliseconds(timings.start)),
+            ]
+            .into_iter()
+            .chain(timings.network.map(|duration| ("network_ms", milliseconds(duration)))),
+        );
+        tracing::info!(
+            task = request.task.id,
+            image = state.image,
+            digest = state.image_digest,
+            pid = container.processes.init.pid,
+            pull_ms = timings.pull.as_millis() as u64,
+            plan_ms = timings.plan.as_millis() as u64,
+            start_ms = timings.start.as_millis() as u64,
+            "task started"
+        );
+        (state, container)
+    }
+}
+
+fn emit_warnings(request: &StartRequest, plan: &TaskPlan) {
+    if let Some(reason) = &plan.copy_reason {
+        request.events.emit(format!("Copying the image, which makes the start slow: {reason}"), []);
+    }
+    for text in &plan.warnings {
+        tracing::warn!(task = request.task.id, "{text}");
+        request.events.emit(text.clone(), []);
+    }
+    if let Some(warning) = &plan.dns_warning {
+        request.events.emit(warning.clone(), []);
+    }
+}
+
+/// The network as the task's handle describes it.
+fn handle_network(network: &TaskNetwork, own: &OwnNetwork) -> DriverNetwork {
+    DriverNetwork {
+        address: own.address(&network.attachment).map(|address| address.to_string()).unwrap_or_default(),
+        ports: own.ports.clone(),
+        auto_advertise: own.auto_advertise(),
+    }
+}
+
+/// Starts the container. Removes an existing container of the same id first: an id belongs to one task, so an interrupted
+/// start left that container, and the agent knows nothing of it. Blocks.
+fn start_container(node: &Node, plan: &runtime::plan::ContainerPlan) -> Result<Running, TaskError> {
+    match node.runtime.start(plan) {
+        Err(error) if error.kind == StartErrorKind::Exists => {
+            tracing::warn!(container = %plan.id, "removing what an interrupted start left");
+            node.runtime.destroy(&plan.id).map_err(TaskError::internal)?;
+            Ok(node.runtime.start(plan)?)
+        }
+        result => Ok(result?),
+    }
+}
+
+/// Removes containers of the same task that no handle names: plugin and agent died together, so the answer of their start was
+/// lost. The next agent starts the task under a new id, but in the same control group. Blocks.
+fn remove_predecessors(node: &Node, tasks: &Tasks, plan: &TaskPlan, prefix: &str) -> Result<(), TaskError> {
+    let others = node.runtime.sharing_group(&plan.container, prefix).map_err(TaskError::internal)?;
+    for container in others.iter().filter(|container| !tasks.knows(container)) {
+        tracing::warn!(%container, "removing what an earlier start of the same task left");
+        node.remove_container_now(container)?;
+    }
+    Ok(())
+}
+
+/// The first twelve hexadecimal digits, with the algorithm.
+fn short_digest(digest: &str) -> &str {
+    digest.get(.."sha256:".len() + 12).unwrap_or(digest)
+}

@@ -1,0 +1,77 @@
+//! From a task block to a running command.
+//!
+//! A start has five phases. Each phase is a type that holds everything that the phases before it acquired, and one method that
+//! consumes it and returns the next phase. So the order cannot change by accident.
+//!
+//! | phase | acquired | undo after a failure of a later phase |
+//! |---|---|---|
+//! | [`Leased`] | the image | the lease is released |
+//! | [`Planned`] | the container's plan | – |
+//! | [`Prepared`] | checked host paths, no container of an earlier start | – |
+//! | [`Attached`] | the task's own network, if it has one | the network is removed |
+//! | [`Started`] | the running container | – |
+//!
+//! The runtime itself undoes a container that it could not start.
+//!
+//! [`Leased`]: image::Leased
+//! [`Planned`]: container::Planned
+//! [`Prepared`]: container::Prepared
+//! [`Attached`]: container::Attached
+//! [`Started`]: container::Started
+
+mod container;
+mod image;
+mod load_archive;
+mod pull_progress;
+mod request;
+mod seccomp_profile;
+
+use std::sync::Arc;
+
+use runtime::Status;
+use tokio::sync::watch;
+
+use self::{container::Planned, image::Leased, request::StartRequest};
+use super::{DriverState, registry::Tasks, running::RunningContainer};
+use crate::{blocking::blocking, error::TaskError, node::Node, plan::NomadTask};
+
+/// Starts a task's container. Ends with [`TaskError::Cancelled`] if `cancelled` turns true before the container is created.
+/// After an error nothing of the task is left on the host.
+pub async fn run(
+    node: Arc<Node>,
+    tasks: Tasks,
+    task: NomadTask,
+    cancelled: watch::Receiver<bool>,
+) -> Result<(DriverState, RunningContainer), TaskError> {
+    let request = StartRequest::new(node, tasks, task, cancelled);
+    let started = attempt(&request).await;
+    if started.is_err() {
+        remove_interrupted(&request).await;
+    }
+    started
+}
+
+async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContainer), TaskError> {
+    let leased = Leased::acquire(request).await?;
+    let planned = Planned::plan(leased).await?;
+    let prepared = planned.prepare().await?;
+    let attached = prepared.attach().await?;
+    let started = attached.start().await?;
+    Ok(started.report())
+}
+
+/// Removes the container of an interrupted start with the same id, if this start failed before it reached that container.
+/// The agent will not ask for its removal.
+async fn remove_interrupted(request: &StartRequest) {
+    let (node, container) = (request.node.clone(), request.container.clone());
+    let removed = blocking(move || match node.status(&container)? {
+        Status::Unknown => Ok(()),
+        _ => {
+            tracing::warn!(%container, "removing what an interrupted start left");
+            node.remove_container_now(&container)
+        }
+    });
+    if let Err(error) = removed.await {
+        tracing::warn!(%error, "what an interrupted start left was not removed");
+    }
+}
