@@ -29,9 +29,9 @@ check: ## Format, lints, licences, documentation: no root, no Nomad
 upgrade: ## Tasks of an older commit's build taken over by this one's (root). COMMIT=… names it, the one before this otherwise
 	@scripts/upgrade.sh $(COMMIT)
 
-chaos: ## Random tasks with random deaths only (root). CHAOS_LIVES=10000 for long, CHAOS_SEED=… repeats a run
+chaos: ## Random task lifecycles with random kills only (root). CHAOS_LIVES=10000 runs longer, CHAOS_SEED=… repeats a run
 	cargo build -p oci-rs
-	cargo test -p oci-rs-tests --test chaos -- --nocapture storm
+	cargo test -p oci-rs-tests --test chaos -- --nocapture random_lifecycles
 
 e2e: ## Jobs on a real Nomad agent only (root). ONLY=word picks tests by name
 	@scripts/check.sh e2e

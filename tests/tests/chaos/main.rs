@@ -1,9 +1,9 @@
-//! Tasks that live through everything: each failpoint visited with `kill -9`, and random lives with random deaths around them.
+//! Tasks under failures: a kill at each failpoint, random lifecycles with random kills, and rare states.
 
-mod dice;
-mod edges;
-mod life;
-mod points;
+mod edge_cases;
+mod environment;
+mod kill_points;
+mod lifecycle;
+mod random_lifecycles;
+mod rng;
 mod scenario;
-mod storm;
-mod world;

@@ -1,168 +1,171 @@
-//! What happens, as plain data: lives of tasks on one node, each with its steps and its end. A seed makes it, and a failing one
-//! is made shorter by leaving parts out.
+//! Scenarios as plain data: the lifecycles of tasks on one node, each with its steps and its end.
+//!
+//! A seed generates a scenario. A failing scenario is reduced: parts of it are left out while it still fails.
 
 use std::time::Duration;
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
-/// Lives on one node, some of them at once.
+/// Lifecycles on one node, some of them concurrent.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The lives, in the order in which they begin.
-    pub lives: Vec<Life>,
-    /// How many at once.
-    pub width: usize,
-    /// Every task has a network of its own instead of the host's.
+    /// The lifecycles, in the order of their start.
+    pub lifecycles: Vec<Lifecycle>,
+    /// The number of concurrent lifecycles.
+    pub concurrency: usize,
+    /// Whether each task has its own network instead of the host's.
     pub own_networks: bool,
 }
 
-/// One task from its start to nothing.
+/// One task from its start to its removal.
 #[derive(Debug, Clone)]
-pub struct Life {
-    /// Tells it from the others.
+pub struct Lifecycle {
+    /// The number in the scenario.
     pub number: usize,
-    /// What it runs.
+    /// The image of the task.
     pub image: Image,
-    /// How it behaves.
-    pub nature: Nature,
-    /// When a start gets no answer: the agent died too, and starts the task under a new id.
+    /// The behavior of the task's command.
+    pub behavior: Behavior,
+    /// Whether a start without an answer means that the agent died too. It then starts the task under a new id.
     pub agent_dies: bool,
-    /// What happens while it runs: one group after another, the steps of a group at once.
+    /// The steps while the task runs: the groups run one after another, the steps of a group concurrently.
     pub steps: Vec<Vec<Step>>,
-    /// How it ends.
+    /// The end of the task.
     pub ending: Ending,
 }
 
-/// What a task runs.
+/// The image of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Image {
-    /// What most run.
+    /// The image that most tasks share.
     Common,
-    /// One of its own, pulled whole.
+    /// An image of this task alone.
     Own,
-    /// One of its own, and its first downloads are cut after so many bytes.
+    /// An image of this task alone. Its first downloads are cut after this number of bytes.
     Cut(usize),
-    /// One of its own, from a registry that is overloaded at first.
-    Busy,
+    /// An image of this task alone. The registry is overloaded at first.
+    Overloaded,
 }
 
-/// How a task behaves.
+/// The behavior of a task's command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nature {
-    /// Ends with 7 when it is told to terminate.
-    Obedient,
-    /// Ignores what can be ignored.
-    Deaf,
-    /// Obedient, with children that are deaf and in sessions of their own.
-    Litter,
-    /// Ends at once with this code.
-    Brief(i32),
+pub enum Behavior {
+    /// Exits with 7 on SIGTERM.
+    HandlesTerm,
+    /// Ignores SIGTERM and SIGHUP.
+    IgnoresTerm,
+    /// Like `HandlesTerm`, with children that ignore signals and have their own sessions.
+    LeavesChildren,
+    /// Exits at once with this code.
+    ExitsAtOnce(i32),
 }
 
-/// Something that happens to a running task.
+/// An event during the run of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A signal that it survives.
+    /// SignalTask with a signal that the task survives.
     Signal,
-    /// A signal that does not exist.
+    /// SignalTask with a signal that does not exist.
     BadSignal,
-    /// A command in it.
+    /// ExecTask.
     Exec,
-    /// A command in it that takes a moment.
+    /// ExecTask with a command that takes a moment.
     LongExec,
+    /// InspectTask.
     Inspect,
+    /// TaskStats.
     Stats,
-    /// RecoverTask of a task that is known.
+    /// RecoverTask of a known task.
     Recover,
-    /// A caller of WaitTask that goes away.
+    /// WaitTask whose caller disconnects.
     Wait,
-    /// DestroyTask without force, which is refused.
+    /// DestroyTask without force, which the driver refuses.
     Destroy,
-    /// `kill -9` of the plugin, and a new one.
+    /// SIGKILL for the plugin, and a new plugin.
     KillPlugin,
-    /// `kill -9` of its monitor.
+    /// SIGKILL for the task's monitor.
     KillMonitor,
-    /// `kill -9` of an exec helper of anybody's.
+    /// SIGKILL for an exec helper of any task.
     KillHelper,
-    /// `kill -9` of who reads its log, and a new reader.
+    /// SIGKILL for the reader of the task's log, and a new reader.
     KillReader,
-    /// So many milliseconds.
+    /// A pause in milliseconds.
     Pause(u64),
 }
 
-/// How a task ends.
+/// The end of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// StopTask with this patience.
+    /// StopTask with this timeout.
     Stop(Duration),
-    /// StopTask so many milliseconds after StartTask began.
+    /// StopTask this number of milliseconds after the begin of StartTask.
     Interrupt(u64),
-    /// By itself, with this code.
-    Itself(i32),
-    /// Somebody kills its first process.
+    /// The command exits with this code.
+    Exit(i32),
+    /// SIGKILL for the task's first process.
     Killed,
-    /// DestroyTask with force while it runs.
+    /// DestroyTask with force while the task runs.
     Destroy,
-    /// StopTask twice, SignalTask, ExecTask, DestroyTask, all at once.
-    Everything(Duration),
+    /// StopTask twice, SignalTask, ExecTask and DestroyTask, all concurrently.
+    Concurrent(Duration),
 }
 
 impl Scenario {
     /// The scenario of a seed.
-    pub fn new(seed: u64, lives: usize) -> Self {
-        let mut dice = Dice::new(seed);
-        let lives = (0..lives).map(|number| Life::new(number, &mut dice)).collect();
-        Self { lives, width: 3 + dice.below(4), own_networks: false }
+    pub fn new(seed: u64, count: usize) -> Self {
+        let mut rng = Rng::new(seed);
+        let lifecycles = (0..count).map(|number| Lifecycle::new(number, &mut rng)).collect();
+        Self { lifecycles, concurrency: 3 + rng.below(4), own_networks: false }
     }
 
-    /// Scenarios with less in them, the shortest first.
+    /// Scenarios with fewer parts, the shortest first.
     pub fn shorter(&self) -> Vec<Self> {
-        let with = |lives: Vec<Life>| Self { lives, ..*self };
+        let with = |lifecycles: Vec<Lifecycle>| Self { lifecycles, ..*self };
         let mut all = Vec::new();
-        let count = self.lives.len();
+        let count = self.lifecycles.len();
         let mut part = count / 2;
         while part > 0 {
             for from in (0..count).step_by(part) {
-                let (head, tail) = (&self.lives[..from], &self.lives[(from + part).min(count)..]);
+                let (head, tail) = (&self.lifecycles[..from], &self.lifecycles[(from + part).min(count)..]);
                 if !(head.is_empty() && tail.is_empty()) {
                     all.push(with([head, tail].concat()));
                 }
             }
             part /= 2;
         }
-        for (index, life) in self.lives.iter().enumerate() {
-            for group in 0..life.steps.len() {
-                let mut lives = self.lives.clone();
-                lives[index].steps.remove(group);
-                all.push(with(lives));
+        for (index, lifecycle) in self.lifecycles.iter().enumerate() {
+            for group in 0..lifecycle.steps.len() {
+                let mut lifecycles = self.lifecycles.clone();
+                lifecycles[index].steps.remove(group);
+                all.push(with(lifecycles));
             }
         }
         all
     }
 }
 
-impl Life {
-    fn new(number: usize, dice: &mut Dice) -> Self {
-        let image = match dice.below(100) {
+impl Lifecycle {
+    fn new(number: usize, rng: &mut Rng) -> Self {
+        let image = match rng.below(100) {
             0..80 => Image::Common,
             80..87 => Image::Own,
-            87..95 => Image::Cut(1 + dice.below(900_000)),
-            _ => Image::Busy,
+            87..95 => Image::Cut(1 + rng.below(900_000)),
+            _ => Image::Overloaded,
         };
-        let nature = match dice.below(100) {
-            0..50 => Nature::Obedient,
-            50..70 => Nature::Deaf,
-            70..85 => Nature::Litter,
-            _ => Nature::Brief(dice.pick(&[0, 0, 1, 42, 255])),
+        let behavior = match rng.below(100) {
+            0..50 => Behavior::HandlesTerm,
+            50..70 => Behavior::IgnoresTerm,
+            70..85 => Behavior::LeavesChildren,
+            _ => Behavior::ExitsAtOnce(rng.pick(&[0, 0, 1, 42, 255])),
         };
-        let steps = (0..dice.below(5)).map(|_| (0..1 + dice.below(3)).map(|_| Step::new(dice)).collect()).collect();
-        Self { number, image, nature, agent_dies: dice.percent(30), steps, ending: Ending::new(nature, dice) }
+        let steps = (0..rng.below(5)).map(|_| (0..1 + rng.below(3)).map(|_| Step::new(rng)).collect()).collect();
+        Self { number, image, behavior, agent_dies: rng.percent(30), steps, ending: Ending::new(behavior, rng) }
     }
 }
 
 impl Step {
-    fn new(dice: &mut Dice) -> Self {
-        match dice.below(100) {
+    fn new(rng: &mut Rng) -> Self {
+        match rng.below(100) {
             0..12 => Self::Signal,
             12..16 => Self::BadSignal,
             16..30 => Self::Exec,
@@ -176,26 +179,26 @@ impl Step {
             80..85 => Self::KillMonitor,
             85..90 => Self::KillHelper,
             90..94 => Self::KillReader,
-            _ => Self::Pause(dice.below(60) as u64),
+            _ => Self::Pause(rng.below(60) as u64),
         }
     }
 }
 
 impl Ending {
-    fn new(nature: Nature, dice: &mut Dice) -> Self {
-        let mut patience = vec![Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(40)];
-        if matches!(nature, Nature::Obedient | Nature::Litter) {
-            patience.push(Duration::from_secs(10));
-            patience.push(Duration::from_secs(i64::MAX.unsigned_abs()));
+    fn new(behavior: Behavior, rng: &mut Rng) -> Self {
+        let mut timeouts = vec![Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(40)];
+        if matches!(behavior, Behavior::HandlesTerm | Behavior::LeavesChildren) {
+            timeouts.push(Duration::from_secs(10));
+            timeouts.push(Duration::from_secs(i64::MAX.unsigned_abs()));
         }
-        let patience = dice.pick(&patience);
-        match dice.below(100) {
-            0..35 => Self::Stop(patience),
-            35..45 => Self::Interrupt(dice.below(120) as u64),
-            45..65 => Self::Itself(dice.pick(&[0, 0, 3, 127, 255])),
+        let timeout = rng.pick(&timeouts);
+        match rng.below(100) {
+            0..35 => Self::Stop(timeout),
+            35..45 => Self::Interrupt(rng.below(120) as u64),
+            45..65 => Self::Exit(rng.pick(&[0, 0, 3, 127, 255])),
             65..75 => Self::Killed,
             75..87 => Self::Destroy,
-            _ => Self::Everything(patience),
+            _ => Self::Concurrent(timeout),
         }
     }
 }

@@ -23,7 +23,7 @@ async fn refused(node: &Node, plugin: &Plugin, task: &Task) -> Status {
 }
 
 #[tokio::test]
-async fn all_mistakes_are_told_at_once() {
+async fn all_config_errors_are_reported_together() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -59,7 +59,7 @@ async fn all_mistakes_are_told_at_once() {
 }
 
 #[tokio::test]
-async fn configurations_that_are_none() {
+async fn malformed_task_configurations_are_refused() {
     let node = Node::new();
     let plugin = node.launch().await;
     let cases: [(&str, Vec<u8>); 6] = [
@@ -79,7 +79,7 @@ async fn configurations_that_are_none() {
 }
 
 #[tokio::test]
-async fn both_styles_of_configuration_run() {
+async fn tasks_run_with_both_encodings_of_the_configuration() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -100,7 +100,7 @@ async fn both_styles_of_configuration_run() {
 }
 
 #[tokio::test]
-async fn commands_that_cannot_run() {
+async fn a_missing_or_unusable_command_fails_the_start() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -114,7 +114,7 @@ async fn commands_that_cannot_run() {
 }
 
 #[tokio::test]
-async fn an_image_without_a_command_needs_one() {
+async fn an_image_without_a_command_needs_one_in_the_job() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -127,7 +127,7 @@ async fn an_image_without_a_command_needs_one() {
 
 /// Policy is the operator's: what the plugin block does not allow fails with the option that would allow it.
 #[tokio::test]
-async fn what_the_operator_does_not_allow() {
+async fn options_that_the_operator_does_not_allow_are_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -153,7 +153,7 @@ async fn what_the_operator_does_not_allow() {
 }
 
 #[tokio::test]
-async fn a_mount_without_a_source() {
+async fn a_mount_whose_source_does_not_exist_is_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -166,7 +166,7 @@ async fn a_mount_without_a_source() {
 
 /// Secrets of a job never come back in an error.
 #[tokio::test]
-async fn errors_and_logs_keep_secrets() {
+async fn errors_and_logs_contain_no_secrets() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -202,7 +202,7 @@ async fn errors_and_logs_keep_secrets() {
 
 /// After any number of failed starts the same allocation can still run.
 #[tokio::test]
-async fn a_failed_start_does_not_spoil_the_next() {
+async fn a_failed_start_does_not_affect_the_next_start() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -86,7 +86,7 @@ const DOCKER_KEYS: [&str; 58] = [
 ];
 
 #[tokio::test]
-async fn plugin_info() {
+async fn plugin_info_names_the_driver_and_its_versions() {
     let node = Node::new();
     let plugin = PluginCommand::new(node.root()).connect().await;
     let info = plugin.base().plugin_info(PluginInfoRequest {}).await.must("PluginInfo").into_inner();
@@ -99,7 +99,7 @@ async fn plugin_info() {
 }
 
 #[tokio::test]
-async fn both_schemas_are_ones_that_nomad_can_convert() {
+async fn nomad_can_convert_both_schemas() {
     let node = Node::new();
     let mut plugin = PluginCommand::new(node.root()).connect().await;
     let answer = plugin.base().config_schema(ConfigSchemaRequest {}).await.must("ConfigSchema").into_inner();
@@ -120,7 +120,7 @@ async fn both_schemas_are_ones_that_nomad_can_convert() {
 
 /// The types of the docker driver's options, by jobs as people write them.
 #[tokio::test]
-async fn docker_jobs_parse() {
+async fn task_blocks_of_docker_jobs_parse() {
     let node = Node::new();
     let mut plugin = PluginCommand::new(node.root()).connect().await;
     let schema = plugin.task_schema().await;
@@ -145,7 +145,7 @@ async fn docker_jobs_parse() {
 }
 
 #[tokio::test]
-async fn configuration_comes_in_both_styles_and_again() {
+async fn set_config_accepts_both_encodings_and_repeated_calls() {
     let node = Node::new();
     let plugin = PluginCommand::new(node.root()).connect().await;
     let packed = plugin.encode_config(&node.config()).await;
@@ -159,7 +159,7 @@ async fn configuration_comes_in_both_styles_and_again() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_is_none_is_refused() {
+async fn a_malformed_plugin_configuration_is_refused() {
     let node = Node::new();
     let plugin = PluginCommand::new(node.root()).connect().await;
     for garbage in [vec![0x91, 0x01], vec![0x81, 0xa9], b"{}".to_vec()] {
@@ -175,7 +175,7 @@ async fn a_configuration_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn health_service() {
+async fn the_health_service_reports_serving() {
     let node = Node::new();
     let plugin = node.launch().await;
     let mut health = HealthClient::new(plugin.channel());
@@ -185,7 +185,7 @@ async fn health_service() {
 }
 
 #[tokio::test]
-async fn capabilities() {
+async fn capabilities_are_complete_and_constant() {
     let node = Node::new();
     let plugin = node.launch().await;
     let capabilities = plugin.capabilities().await;
@@ -203,7 +203,7 @@ async fn capabilities() {
 }
 
 #[tokio::test]
-async fn the_fingerprint_comes_at_once_and_its_stream_stays() {
+async fn the_fingerprint_arrives_at_once_and_its_stream_stays_open() {
     let node = Node::new();
     let plugin = node.launch().await;
     let first = plugin.streams.fingerprint().await;
@@ -219,7 +219,7 @@ async fn the_fingerprint_comes_at_once_and_its_stream_stays() {
 }
 
 #[tokio::test]
-async fn many_open_streams_leave_room_for_calls() {
+async fn many_open_streams_do_not_block_calls() {
     let node = Node::new();
     let plugin = node.launch().await;
     let mut streams = Vec::new();
@@ -236,7 +236,7 @@ async fn many_open_streams_leave_room_for_calls() {
 }
 
 #[tokio::test]
-async fn large_messages_are_taken() {
+async fn large_messages_are_accepted() {
     let node = Node::new();
     let plugin = node.launch().await;
     let config = TaskConfig { id: "large".into(), ..Default::default() };
@@ -248,7 +248,7 @@ async fn large_messages_are_taken() {
 }
 
 #[tokio::test]
-async fn newer_calls_are_harmless() {
+async fn calls_of_newer_agents_are_harmless() {
     let node = Node::new();
     let plugin = node.launch().await;
     for _ in 0..2 {

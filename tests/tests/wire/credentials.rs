@@ -41,7 +41,7 @@ async fn refused(node: &Node, plugin: &mut Plugin, image: &str) -> String {
 }
 
 #[tokio::test]
-async fn dockers_config_is_read_at_each_pull() {
+async fn the_docker_config_file_is_read_at_each_pull() {
     let node = Node::new();
     let images = private().await;
     let path = node.root().join("config.json");
@@ -60,7 +60,7 @@ async fn dockers_config_is_read_at_each_pull() {
 }
 
 #[tokio::test]
-async fn a_helper_is_asked() {
+async fn a_credential_helper_is_used() {
     let node = Node::new();
     let images = private().await;
     let directory = node.root().join("helpers");
@@ -88,7 +88,7 @@ async fn a_helper_is_asked() {
 }
 
 #[tokio::test]
-async fn a_job_without_credentials_does_not_get_what_another_pulled() {
+async fn a_job_without_credentials_cannot_use_an_image_that_another_job_pulled() {
     let node = Node::new();
     let images = private().await;
     let mut plugin = node.launch().await;

@@ -17,7 +17,7 @@ async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
 }
 
 #[tokio::test]
-async fn output_and_exit_code() {
+async fn exec_returns_output_and_exit_code() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -35,7 +35,7 @@ async fn output_and_exit_code() {
 }
 
 #[tokio::test]
-async fn a_long_output_is_cut_to_its_end() {
+async fn only_the_end_of_a_long_output_is_returned() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -50,7 +50,7 @@ async fn a_long_output_is_cut_to_its_end() {
 }
 
 #[tokio::test]
-async fn both_outputs_are_merged_as_they_were_written() {
+async fn stdout_and_stderr_are_merged_in_the_order_of_writes() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -66,7 +66,7 @@ async fn both_outputs_are_merged_as_they_were_written() {
 /// The agent stops waiting but sends no deadline: the driver enforces the time, and the whole tree goes, whoever made a session
 /// of its own or lost its parent.
 #[tokio::test]
-async fn the_timeout_kills_the_tree() {
+async fn the_timeout_kills_the_whole_process_tree() {
     // Long enough for the command to have made all its processes, on a busy machine too.
     let limit = patient(seconds(3));
     let node = Node::new();
@@ -95,7 +95,7 @@ async fn the_timeout_kills_the_tree() {
 
 /// What a check leaves in the background may write for ever.
 #[tokio::test]
-async fn a_background_writer_does_not_hold_the_answer() {
+async fn a_background_process_does_not_delay_the_answer() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -107,7 +107,7 @@ async fn a_background_writer_does_not_hold_the_answer() {
 }
 
 #[tokio::test]
-async fn a_task_without_a_shell() {
+async fn exec_works_in_a_task_without_a_shell() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -125,7 +125,7 @@ async fn a_task_without_a_shell() {
 
 /// Whatever the moment, the answer is a result or says that the task does not run.
 #[tokio::test]
-async fn a_task_that_is_just_ending() {
+async fn exec_in_an_ending_task_succeeds_or_fails_cleanly() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -157,7 +157,7 @@ async fn a_task_that_is_just_ending() {
 }
 
 #[tokio::test]
-async fn commands_that_cannot_run_say_so() {
+async fn a_missing_or_unusable_command_is_an_error_message() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -175,7 +175,7 @@ async fn commands_that_cannot_run_say_so() {
 }
 
 #[tokio::test]
-async fn an_ended_task_runs_nothing() {
+async fn exec_in_an_ended_task_fails() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -188,7 +188,7 @@ async fn an_ended_task_runs_nothing() {
 }
 
 #[tokio::test]
-async fn an_exec_is_in_the_containers_world() {
+async fn an_exec_process_has_the_containers_namespaces_and_cgroups() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -230,7 +230,7 @@ async fn an_exec_is_in_the_containers_world() {
 }
 
 #[tokio::test]
-async fn many_at_once() {
+async fn many_concurrent_execs_succeed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

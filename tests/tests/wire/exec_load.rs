@@ -37,7 +37,7 @@ async fn checks(plugin: &Arc<Plugin>, task: &Task, count: u64) {
 }
 
 #[tokio::test]
-async fn twenty_checks_a_second_leave_nothing_behind() {
+async fn twenty_execs_a_second_leave_nothing_behind() {
     const GROWTH: u64 = 2 << 20;
     let node = Node::new();
     let mut plugin = node.launch().await;
@@ -69,7 +69,7 @@ async fn twenty_checks_a_second_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn fifty_sessions_at_once() {
+async fn fifty_concurrent_sessions_succeed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -60,7 +60,7 @@ fn conversation(dice: &mut Dice) -> (Vec<ExecTaskStreamingRequest>, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn any_order_of_messages() {
+async fn messages_are_accepted_in_any_order() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -96,7 +96,7 @@ async fn any_order_of_messages() {
 
 /// A size, input, its end or a heartbeat before the set-up: there is no command that it could be meant for.
 #[tokio::test]
-async fn nothing_comes_before_the_setup() {
+async fn a_message_before_the_setup_is_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -117,7 +117,7 @@ async fn nothing_comes_before_the_setup() {
 /// A terminal has its size when the command begins, and gets a new one although nobody reads the input before it, as long as that is
 /// no more than the connection takes.
 #[tokio::test]
-async fn sizes_do_not_wait() {
+async fn terminal_sizes_are_applied_at_once() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

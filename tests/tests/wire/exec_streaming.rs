@@ -18,7 +18,7 @@ pub async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task 
 }
 
 #[tokio::test]
-async fn streams_exit_code_and_order() {
+async fn streams_exit_code_and_order_are_correct() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -33,7 +33,7 @@ async fn streams_exit_code_and_order() {
 }
 
 #[tokio::test]
-async fn input_goes_through_and_its_end_too() {
+async fn input_and_its_end_reach_the_command() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -53,7 +53,7 @@ async fn input_goes_through_and_its_end_too() {
 }
 
 #[tokio::test]
-async fn output_comes_while_the_command_runs() {
+async fn output_arrives_while_the_command_runs() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -86,7 +86,7 @@ async fn large_output_is_complete() {
 }
 
 #[tokio::test]
-async fn a_terminal_with_its_size() {
+async fn a_terminal_has_its_size() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -125,7 +125,7 @@ async fn a_terminal_controls_its_command() {
 
 /// The session ends with its command, not with what the command left running.
 #[tokio::test]
-async fn background_children_do_not_hold_the_session() {
+async fn background_children_do_not_keep_the_session_open() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -142,7 +142,7 @@ async fn background_children_do_not_hold_the_session() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_takes_the_command_along() {
+async fn a_disconnect_ends_the_command() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -166,7 +166,7 @@ async fn a_client_that_leaves_takes_the_command_along() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_or_nonsense() {
+async fn a_missing_setup_or_an_unusable_command_is_an_error() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -195,7 +195,7 @@ async fn a_client_that_says_nothing_or_nonsense() {
 }
 
 #[tokio::test]
-async fn an_open_session_does_not_keep_a_task_from_ending() {
+async fn an_open_session_does_not_prevent_the_tasks_end() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -214,7 +214,7 @@ async fn an_open_session_does_not_keep_a_task_from_ending() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stalls_does_not_stop_others() {
+async fn a_stalled_reader_does_not_block_other_sessions() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_plain_start_says_what_this_is_and_fails() {
+async fn a_start_without_the_cookie_explains_itself_and_fails() {
     let node = Node::new();
     for launch in [
         PluginCommand::new(node.root()).without(COOKIE.0),
@@ -30,7 +30,7 @@ async fn a_plain_start_says_what_this_is_and_fails() {
 }
 
 #[tokio::test]
-async fn the_first_line_is_the_handshake_and_the_only_one() {
+async fn standard_output_contains_only_the_handshake() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let fields: Vec<&str> = plugin.handshake.line.split('|').collect();
@@ -49,7 +49,7 @@ async fn the_first_line_is_the_handshake_and_the_only_one() {
 }
 
 #[tokio::test]
-async fn a_host_that_could_multiplex_is_told_no() {
+async fn multiplexing_is_declined() {
     let node = Node::new();
     let plugin = PluginCommand::new(node.root()).env("PLUGIN_MULTIPLEX_GRPC", "true").connect().await;
     assert_eq!(plugin.handshake.line.split('|').nth(6), Some("false"), "{}", plugin.handshake.line);
@@ -57,7 +57,7 @@ async fn a_host_that_could_multiplex_is_told_no() {
 }
 
 #[tokio::test]
-async fn the_socket_goes_where_the_host_wants_it() {
+async fn the_socket_is_in_the_directory_of_the_host() {
     let node = Node::new();
     let directory = node.root().join("sockets");
     std::fs::create_dir(&directory).must("a directory for sockets");
@@ -68,7 +68,7 @@ async fn the_socket_goes_where_the_host_wants_it() {
 }
 
 #[test]
-fn a_handshake_that_a_host_refuses() {
+fn the_test_client_refuses_malformed_handshakes() {
     for line in ["", "2|2|unix|/s|grpc|", "1|1|unix|/s|grpc|", "1|2|unix|/s|netrpc|", "1|2|unix|/s", "hello"] {
         assert!(Handshake::parse(line).is_err(), "{line}");
     }
@@ -76,7 +76,7 @@ fn a_handshake_that_a_host_refuses() {
 }
 
 #[tokio::test]
-async fn interrupt_is_for_the_agent_not_for_us() {
+async fn sigint_is_ignored() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     // Ctrl-C in a terminal reaches the whole process group.
@@ -87,7 +87,7 @@ async fn interrupt_is_for_the_agent_not_for_us() {
 }
 
 #[tokio::test]
-async fn terminate_ends_the_process() {
+async fn sigterm_ends_the_process() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     plugin.process.signal(Signal::TERM);
@@ -96,7 +96,7 @@ async fn terminate_ends_the_process() {
 }
 
 #[tokio::test]
-async fn a_lost_agent_is_no_reason_to_end() {
+async fn the_plugin_keeps_running_without_an_agent() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     // All connections break, as when the agent is killed; the next one probes, connects, and does not configure again.
@@ -109,7 +109,7 @@ async fn a_lost_agent_is_no_reason_to_end() {
 }
 
 #[tokio::test]
-async fn a_broken_standard_error_does_no_harm() {
+async fn a_broken_standard_error_is_tolerated() {
     let node = Node::new();
     let mut plugin = PluginCommand::new(node.root()).broken_stderr().connect().await;
     let packed = plugin.encode_config(&node.config()).await;
@@ -125,7 +125,7 @@ async fn a_broken_standard_error_does_no_harm() {
 }
 
 #[tokio::test]
-async fn every_line_of_standard_error_is_a_log_entry() {
+async fn every_line_of_standard_error_is_a_valid_log_entry() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     plugin.set_config(vec![0x91, 0x01], None).await.err().must("a refused configuration");
@@ -140,7 +140,7 @@ async fn every_line_of_standard_error_is_a_log_entry() {
 
 /// After an agent's crash the next one does not get our standard error any more.
 #[tokio::test]
-async fn the_log_is_also_in_a_file() {
+async fn the_log_is_also_written_to_a_file() {
     let node = Node::new();
     let file = node.root().join("plugin.log");
     let mut plugin = node.launch_with(json!({"log_file": file})).await;
@@ -158,7 +158,7 @@ async fn the_log_is_also_in_a_file() {
 
 /// An agent that restarts beside a live instance launches two more processes: one asks, one validates.
 #[tokio::test]
-async fn launches_beside_a_live_instance_do_not_touch_it() {
+async fn another_instance_does_not_affect_a_running_one() {
     let node = Node::new();
     let live = node.launch().await;
     let before = std::fs::read_dir(node.state_dir()).map(Iterator::count).unwrap_or(0);
@@ -178,7 +178,7 @@ async fn launches_beside_a_live_instance_do_not_touch_it() {
 }
 
 #[tokio::test]
-async fn validation_makes_nothing_on_disk() {
+async fn validation_writes_nothing_to_disk() {
     let node = Node::new();
     let mut plugin = PluginCommand::new(node.root()).connect().await;
     let packed = plugin.encode_config(&node.config()).await;

@@ -70,7 +70,7 @@ async fn output(node: &Node, plugin: &mut Plugin, image: &str, command: &str) ->
 
 /// Programs that stay on one file system, or ask whether two names are one file, see no difference.
 #[tokio::test]
-async fn layers_in_images_look_like_one_file_system() {
+async fn layers_mounted_as_images_form_one_file_system() {
     let (node, images) = (Node::new(), Images::start().await);
     if !mounts_images(&node) {
         return;
@@ -92,7 +92,7 @@ async fn layers_in_images_look_like_one_file_system() {
 
 /// What one container has read, the next one finds in memory; a removed image takes no space.
 #[tokio::test]
-async fn containers_share_the_mounts_of_their_image_and_its_removal_ends_them() {
+async fn containers_share_layer_mounts_and_the_image_removal_unmounts_them() {
     let (node, images) = (Node::new(), Images::start().await);
     if !mounts_images(&node) {
         return;
@@ -118,7 +118,7 @@ async fn containers_share_the_mounts_of_their_image_and_its_removal_ends_them() 
 }
 
 #[tokio::test]
-async fn a_successor_mounts_for_itself() {
+async fn a_new_plugin_makes_its_own_layer_mounts() {
     let (node, images) = (Node::new(), Images::start().await);
     if !mounts_images(&node) {
         return;
@@ -139,7 +139,7 @@ async fn a_successor_mounts_for_itself() {
 }
 
 #[tokio::test]
-async fn the_operator_may_want_directories() {
+async fn the_operator_can_choose_layer_directories() {
     let (node, images) = (Node::new(), Images::start().await);
     let directories = json!({"layer_format": "directory"});
     let mut plugin = node.launch_with(directories.clone()).await;

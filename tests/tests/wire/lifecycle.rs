@@ -15,7 +15,7 @@ use tonic::Code;
 const GO_ZERO: i64 = -62_135_596_800;
 
 #[tokio::test]
-async fn exit_codes() {
+async fn exit_codes_are_reported() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -31,7 +31,7 @@ async fn exit_codes() {
 }
 
 #[tokio::test]
-async fn an_end_can_be_waited_for_before_after_and_by_many() {
+async fn wait_works_before_and_after_the_end_and_for_several_callers() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -54,7 +54,7 @@ async fn an_end_can_be_waited_for_before_after_and_by_many() {
 }
 
 #[tokio::test]
-async fn a_cancelled_wait_harms_nobody() {
+async fn a_cancelled_wait_does_not_affect_other_callers() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -69,7 +69,7 @@ async fn a_cancelled_wait_harms_nobody() {
 }
 
 #[tokio::test]
-async fn ids_that_nobody_knows() {
+async fn calls_for_unknown_task_ids_fail() {
     let node = Node::new();
     let plugin = node.launch().await;
     // An agent would repeat these two for minutes if they failed.
@@ -102,7 +102,7 @@ async fn ids_that_nobody_knows() {
 }
 
 #[tokio::test]
-async fn an_id_can_be_claimed_once() {
+async fn concurrent_starts_of_one_id_start_one_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -136,7 +136,7 @@ async fn destroy_needs_force_while_the_task_runs() {
 }
 
 #[tokio::test]
-async fn destroy_without_force_takes_an_ended_task() {
+async fn destroy_without_force_removes_an_ended_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -148,7 +148,7 @@ async fn destroy_without_force_takes_an_ended_task() {
 }
 
 #[tokio::test]
-async fn inspect_tells_both_states() {
+async fn inspect_reports_running_and_exited() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -208,7 +208,7 @@ async fn a_killed_command_exits_with_128_and_the_signal() {
 }
 
 #[tokio::test]
-async fn a_restart_lives_in_the_same_directories_groups_and_logs() {
+async fn a_restart_uses_the_same_directories_cgroups_and_logs() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -231,7 +231,7 @@ async fn a_restart_lives_in_the_same_directories_groups_and_logs() {
 
 /// Every start gets a fresh writable layer.
 #[tokio::test]
-async fn writes_to_the_image_do_not_outlive_the_task() {
+async fn writes_to_the_root_are_gone_after_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -251,7 +251,7 @@ async fn writes_to_the_image_do_not_outlive_the_task() {
 
 /// tonic drops a handler whose client went away; a start that has begun must come to a defined end all the same.
 #[tokio::test]
-async fn a_client_that_leaves_during_start_leaves_a_known_task() {
+async fn a_start_whose_client_disconnects_is_completed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -285,7 +285,7 @@ async fn a_client_that_leaves_during_start_leaves_a_known_task() {
 }
 
 #[tokio::test]
-async fn many_tasks_at_once_and_nothing_leaks() {
+async fn many_concurrent_tasks_leave_nothing_behind() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -314,7 +314,7 @@ async fn many_tasks_at_once_and_nothing_leaks() {
 
 /// Ids are Nomad's business: slashes, a bare UUID, and what would be a path.
 #[tokio::test]
-async fn ids_of_any_form() {
+async fn task_ids_of_any_form_work() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

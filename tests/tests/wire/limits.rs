@@ -13,7 +13,7 @@ const IDLE: &str = "while :; do sleep 1000; done";
 const MIB: u64 = 1024 * 1024;
 
 #[tokio::test]
-async fn the_task_lives_in_the_clients_groups() {
+async fn the_task_is_in_the_clients_cgroups() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -36,7 +36,7 @@ async fn the_task_lives_in_the_clients_groups() {
 }
 
 #[tokio::test]
-async fn memory() {
+async fn memory_limits_are_set() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -103,7 +103,7 @@ async fn limits_of_an_earlier_run_are_replaced() {
 }
 
 #[tokio::test]
-async fn running_out_of_memory_is_told() {
+async fn an_oom_kill_is_reported() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -133,7 +133,7 @@ async fn running_out_of_memory_is_told() {
 }
 
 #[tokio::test]
-async fn processors() {
+async fn cpu_limits_are_set() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -169,7 +169,7 @@ async fn processors() {
 }
 
 #[tokio::test]
-async fn cores_of_its_own() {
+async fn reserved_cores_are_used() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"numa_memory": true})).await;
     let images = Images::start().await;
@@ -188,7 +188,7 @@ async fn cores_of_its_own() {
 
 /// Nomad changes the cores of a task's group while it runs: the task is in that very group, so it moves at once.
 #[tokio::test]
-async fn cores_that_move() {
+async fn a_changed_cpuset_is_followed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -208,7 +208,7 @@ async fn cores_that_move() {
 }
 
 #[tokio::test]
-async fn processes_files_and_shared_memory() {
+async fn limits_of_processes_files_and_shared_memory_are_set() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -28,7 +28,7 @@ async fn runs(plugin: &mut Plugin, task: &Task) {
 }
 
 #[tokio::test]
-async fn archives_of_both_kinds_run() {
+async fn docker_archives_and_oci_layouts_run() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let built = busybox::image(Compression::Plain);
@@ -51,7 +51,7 @@ async fn archives_of_both_kinds_run() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_loaded_is_final() {
+async fn an_archive_that_cannot_be_loaded_is_a_final_error() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let good = archive(busybox::image(Compression::Gzip).saved(&[NAME]));
@@ -82,7 +82,7 @@ async fn what_cannot_be_loaded_is_final() {
 
 /// A job that loads something under a name changes nothing for jobs that pull that name.
 #[tokio::test]
-async fn a_loaded_name_is_not_the_registrys() {
+async fn a_loaded_image_does_not_replace_the_registrys_image() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -7,7 +7,7 @@ use kit::node::Node;
 use serde_json::json;
 
 #[tokio::test]
-async fn nomads_directories() {
+async fn nomads_directories_are_mounted() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -39,7 +39,7 @@ async fn nomads_directories() {
 
 /// The client replaces files in secrets (api.sock at each agent restart): the directory is mounted, not its files.
 #[tokio::test]
-async fn secrets_that_come_later_are_seen() {
+async fn secrets_written_later_are_visible() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -55,7 +55,7 @@ async fn secrets_that_come_later_are_seen() {
 }
 
 #[tokio::test]
-async fn two_tasks_of_a_group_share_alloc_alone() {
+async fn tasks_of_a_group_share_only_the_alloc_directory() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -77,7 +77,7 @@ async fn two_tasks_of_a_group_share_alloc_alone() {
 }
 
 #[tokio::test]
-async fn host_volumes_of_the_client() {
+async fn host_volumes_are_mounted() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -112,7 +112,7 @@ async fn host_volumes_of_the_client() {
 }
 
 #[tokio::test]
-async fn relative_volumes_and_mount_blocks() {
+async fn relative_volumes_and_mount_blocks_work() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -152,7 +152,7 @@ async fn relative_volumes_and_mount_blocks() {
 
 /// A link in the task's directory leads out of the allocation: what counts is where a path ends.
 #[tokio::test]
-async fn a_volume_cannot_leave_the_allocation() {
+async fn a_relative_volume_cannot_escape_the_allocation() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -178,7 +178,7 @@ async fn a_volume_cannot_leave_the_allocation() {
 
 /// Nomad cleans paths before anybody follows them: what stands behind a link and `..` is the task's own directory.
 #[tokio::test]
-async fn dots_after_a_link_do_not_climb() {
+async fn dot_dot_after_a_symbolic_link_does_not_escape() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -200,7 +200,7 @@ async fn dots_after_a_link_do_not_climb() {
 }
 
 #[tokio::test]
-async fn volumes_of_the_host_when_the_operator_allows_them() {
+async fn absolute_volumes_need_the_operators_permission() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"volumes": {"enabled": true}})).await;
     let images = Images::start().await;
@@ -256,7 +256,7 @@ async fn the_hosts_mount_table_stays_clean() {
 }
 
 #[tokio::test]
-async fn named_volumes_outlive_their_tasks() {
+async fn named_volumes_persist_after_the_task() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"volumes": {"enabled": true}})).await;
     let images = Images::start().await;
@@ -290,7 +290,7 @@ async fn named_volumes_outlive_their_tasks() {
 
 /// What Nomad gives to a task with a `csi_plugin` block besides: the host's /dev, and a directory for the plugin's socket.
 #[tokio::test]
-async fn a_csi_plugin_has_the_hosts_devices() {
+async fn a_csi_plugin_sees_the_hosts_devices() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
     let images = Images::start().await;
@@ -317,7 +317,7 @@ async fn a_csi_plugin_has_the_hosts_devices() {
 
 /// A volume whose mounts travel both ways, as CSI node plugins need it.
 #[tokio::test]
-async fn mounts_travel_both_ways() {
+async fn bidirectional_propagation_works() {
     use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
@@ -358,7 +358,7 @@ async fn mounts_travel_both_ways() {
 /// Mounts are made from the outside in, whatever the order in the job; targets that are missing are made, and links of the image are
 /// followed within it.
 #[tokio::test]
-async fn mounts_within_mounts() {
+async fn nested_mounts_work() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -396,7 +396,7 @@ async fn mounts_within_mounts() {
 
 /// A restart must not write into what a task, or whoever writes to the allocation, has put in the place of a log FIFO.
 #[tokio::test]
-async fn log_fifos_that_were_exchanged() {
+async fn exchanged_log_fifos_are_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

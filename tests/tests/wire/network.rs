@@ -14,7 +14,7 @@ fn namespace(path: &str) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn without_a_group_network_it_is_the_hosts_where_the_operator_says_so() {
+async fn the_default_mode_host_uses_the_hosts_network() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -27,7 +27,7 @@ async fn without_a_group_network_it_is_the_hosts_where_the_operator_says_so() {
 }
 
 #[tokio::test]
-async fn the_groups_network_is_joined() {
+async fn the_task_joins_the_groups_network() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -75,7 +75,7 @@ async fn the_groups_network_is_joined() {
 }
 
 #[tokio::test]
-async fn a_network_that_is_not_there() {
+async fn a_missing_group_network_fails_the_start() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -98,7 +98,7 @@ async fn a_network_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn no_network_at_all() {
+async fn network_mode_none_has_only_loopback() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

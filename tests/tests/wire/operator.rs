@@ -71,7 +71,7 @@ async fn sleeper(node: &Node, plugin: &mut Plugin, image: &str) -> Task {
 }
 
 #[tokio::test]
-async fn an_image_in_use_is_shown_and_stays() {
+async fn an_image_in_use_is_listed_and_kept() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -109,7 +109,7 @@ async fn an_image_in_use_is_shown_and_stays() {
 }
 
 #[tokio::test]
-async fn a_pulled_image_waits_for_its_task() {
+async fn an_image_pulled_ahead_is_used_by_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -133,7 +133,7 @@ async fn a_pulled_image_waits_for_its_task() {
 }
 
 #[tokio::test]
-async fn registries_are_reached_as_the_plugin_block_says() {
+async fn image_pull_uses_the_plugin_blocks_registry_settings() {
     let node = Node::new();
     let images = Images::start().await;
     let name = images.busybox();
@@ -178,7 +178,7 @@ fn damage(layer: &Path) {
 }
 
 #[tokio::test]
-async fn damage_is_found_under_a_running_task_and_mended_after_it() {
+async fn fsck_finds_damage_under_a_running_task_and_repairs_it_afterwards() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -206,7 +206,7 @@ async fn damage_is_found_under_a_running_task_and_mended_after_it() {
 
 /// Only the plugin block says where tasks are, and with it whose lease is nobody's.
 #[tokio::test]
-async fn leases_of_nobody_are_told_from_those_of_tasks() {
+async fn leases_without_a_task_are_recognized() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -237,7 +237,7 @@ async fn leases_of_nobody_are_told_from_those_of_tasks() {
 }
 
 #[tokio::test]
-async fn an_archive_is_loaded_ahead_of_its_task() {
+async fn an_archive_can_be_loaded_before_its_task() {
     let node = Node::new();
     let bytes = archive(busybox::image(Compression::Gzip).saved(&["team/app:1"]));
     let path = node.root().join("image.tar");
@@ -254,7 +254,7 @@ async fn an_archive_is_loaded_ahead_of_its_task() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_what_went_wrong() {
+async fn exit_codes_of_commands_tell_the_kind_of_error() {
     let node = Node::new();
     for args in [&["ls"][..], &["inspect", "x:1"], &["rm", "x:1"], &["prune"], &["fsck", "--repair"]] {
         let failed = image(&node, args).await;
@@ -280,7 +280,7 @@ async fn exit_codes_tell_what_went_wrong() {
 }
 
 #[tokio::test]
-async fn a_pull_that_is_interrupted_leaves_nothing() {
+async fn an_interrupted_pull_leaves_nothing() {
     let node = Node::new();
     let images = Images::start().await;
     let name = images.busybox();

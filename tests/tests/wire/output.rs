@@ -7,7 +7,7 @@ use kit::node::Node;
 use serde_json::json;
 
 #[tokio::test]
-async fn streams_arrive_apart_and_whole() {
+async fn stdout_and_stderr_arrive_separate_and_complete() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -24,7 +24,7 @@ async fn streams_arrive_apart_and_whole() {
 
 /// logmon reads until the last writer is gone: neither we nor a stray child may hold a FIFO after the end.
 #[tokio::test]
-async fn the_reader_sees_the_end_soon() {
+async fn the_log_ends_soon_after_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -51,7 +51,7 @@ async fn a_terminal_merges_the_streams() {
 }
 
 #[tokio::test]
-async fn disabled_logs_go_nowhere() {
+async fn output_with_disabled_logs_is_dropped() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -66,7 +66,7 @@ async fn disabled_logs_go_nowhere() {
 /// A task can write to its alloc dir on agents that do not protect the logs directory: a link in the FIFO's place must not
 /// lead us to a file of the host.
 #[tokio::test]
-async fn a_link_instead_of_a_fifo_is_refused() {
+async fn a_symbolic_link_instead_of_a_log_fifo_is_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -113,7 +113,7 @@ async fn sixty_four_mebibytes_arrive_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn tasks_may_do_with_their_streams_what_they_like() {
+async fn tasks_can_close_reopen_and_share_their_streams() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -81,7 +81,7 @@ async fn answers(address: SocketAddr) -> bool {
 }
 
 #[tokio::test]
-async fn published_ports_lead_into_the_task_and_it_gets_out() {
+async fn published_ports_reach_the_task_and_the_task_reaches_the_outside() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
@@ -124,7 +124,7 @@ async fn published_ports_lead_into_the_task_and_it_gets_out() {
 }
 
 #[tokio::test]
-async fn a_task_knows_who_and_where_it_is() {
+async fn a_task_has_its_host_name_and_addresses() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
@@ -173,7 +173,7 @@ async fn a_task_knows_who_and_where_it_is() {
 }
 
 #[tokio::test]
-async fn addresses_of_the_jobs_choice_and_ipv6() {
+async fn fixed_addresses_and_ipv6_work() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({"subnet_ipv6": "fd00:26:80::/64"}))).await;
@@ -225,7 +225,7 @@ async fn addresses_of_the_jobs_choice_and_ipv6() {
 }
 
 #[tokio::test]
-async fn tasks_at_once_have_addresses_of_their_own_until_there_are_none() {
+async fn concurrent_tasks_get_distinct_addresses_until_the_subnet_is_full() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     // Six addresses, one of which is the bridge's.
@@ -264,7 +264,7 @@ async fn tasks_at_once_have_addresses_of_their_own_until_there_are_none() {
 }
 
 #[tokio::test]
-async fn a_network_outlives_the_plugin() {
+async fn the_network_survives_a_plugin_kill() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
@@ -294,7 +294,7 @@ const DMZ: &str = r#"{"cniVersion": "1.0.0", "name": "dmz", "plugins": [{"type":
     {"type": "portmap", "capabilities": {"portMappings": true}}]}"#;
 
 #[tokio::test]
-async fn networks_of_the_operators() {
+async fn cni_networks_of_the_operator_work() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let directory = node.root().join("cni");
@@ -343,7 +343,7 @@ fn parallel_tasks() -> u16 {
 }
 
 #[tokio::test]
-async fn a_crowd_starts_and_ends_at_once() {
+async fn many_tasks_start_and_end_concurrently() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::own_network::{IDLE, bridge, finish};
 
 #[tokio::test]
-async fn what_a_killed_start_left_is_swept() {
+async fn leftovers_of_a_killed_start_are_removed() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let launch = PluginCommand::new(node.root()).env("OCI_RS_FAILPOINT", "start-before-plan");
@@ -36,7 +36,7 @@ async fn what_a_killed_start_left_is_swept() {
 }
 
 #[tokio::test]
-async fn without_plugins_other_networks_work() {
+async fn other_network_modes_work_without_cni_plugins() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({"cni_path": node.root()}))).await;
@@ -61,7 +61,7 @@ async fn without_plugins_other_networks_work() {
 }
 
 #[tokio::test]
-async fn a_failing_plugin_leaves_nothing() {
+async fn a_failing_cni_plugin_leaves_nothing() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     // The real plugins, but for one that always fails, in front of them.
@@ -119,7 +119,7 @@ fn program(path: &Path, script: &str) {
 }
 
 #[tokio::test]
-async fn a_plugin_that_outlives_the_driver_is_waited_for() {
+async fn a_cni_plugin_that_outlives_the_driver_is_awaited() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);
@@ -142,7 +142,7 @@ async fn a_plugin_that_outlives_the_driver_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_stop_while_the_network_is_made_ends_the_start() {
+async fn a_stop_during_network_setup_ends_the_start() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);

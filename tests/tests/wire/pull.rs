@@ -26,7 +26,7 @@ async fn runs(node: &Node, plugin: &mut Plugin, image: &str) {
 }
 
 #[tokio::test]
-async fn every_packing_and_both_kinds_of_names() {
+async fn every_compression_tags_and_digests_work() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -41,7 +41,7 @@ async fn every_packing_and_both_kinds_of_names() {
 }
 
 #[tokio::test]
-async fn the_resolved_digest_is_told() {
+async fn the_resolved_digest_is_reported() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -61,7 +61,7 @@ async fn the_resolved_digest_is_told() {
 }
 
 #[tokio::test]
-async fn the_environments_proxy_is_used_for_all_but_loopback() {
+async fn the_proxy_of_the_environment_is_used_except_for_loopback() {
     let node = Node::new();
     let images = Images::start().await;
     // The kit's registry answers as a proxy would, whatever host is meant.
@@ -104,7 +104,7 @@ async fn an_image_is_pulled_once() {
 }
 
 #[tokio::test]
-async fn many_tasks_share_one_pull() {
+async fn concurrent_tasks_share_one_pull() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -132,7 +132,7 @@ async fn many_tasks_share_one_pull() {
 }
 
 #[tokio::test]
-async fn credentials_of_the_job() {
+async fn credentials_of_the_job_are_used() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let (user, password) = ("ann".to_owned(), "s3cret:x".to_owned());
@@ -161,7 +161,7 @@ async fn credentials_of_the_job() {
 }
 
 #[tokio::test]
-async fn credentials_of_the_operator() {
+async fn credentials_of_the_operator_are_used() {
     let node = Node::new();
     let images = Images::start().await;
     images.require(Auth::Basic { user: "ann".into(), password: "s3cret".into() });
@@ -173,7 +173,7 @@ async fn credentials_of_the_operator() {
 
 /// What may be better in a moment is left to the restart policy; what cannot be is final.
 #[tokio::test]
-async fn failures_are_final_or_not() {
+async fn pull_failures_are_recoverable_or_final() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -208,7 +208,7 @@ async fn failures_are_final_or_not() {
 }
 
 #[tokio::test]
-async fn what_the_image_says_is_used() {
+async fn the_image_configuration_is_used() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -21,7 +21,7 @@ const IDLE: &str = "while :; do sleep 1000; done";
 
 /// A pull that stands still ends after its time, and the restart policy may try again.
 #[tokio::test]
-async fn a_pull_has_its_time() {
+async fn a_pull_ends_at_its_timeout() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -44,7 +44,7 @@ async fn a_pull_has_its_time() {
 
 /// An agent that stops a job while its image is being pulled must not wait for the pull.
 #[tokio::test]
-async fn a_stop_cuts_a_start_short() {
+async fn a_stop_ends_a_running_start() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -72,7 +72,7 @@ async fn a_stop_cuts_a_start_short() {
 /// Nobody asks for the removal of a task whose start has failed. So a start that is given up when its container runs already is answered
 /// after the removal: a plugin that dies in between has not answered.
 #[tokio::test]
-async fn a_start_that_was_given_up_is_answered_when_nothing_is_left() {
+async fn an_abandoned_start_is_answered_after_its_cleanup() {
     let node = Node::new();
     let images = Images::start().await;
     let trace = node.root().join("trace");
@@ -101,7 +101,7 @@ async fn a_start_that_was_given_up_is_answered_when_nothing_is_left() {
 
 /// An agent takes any error of WaitTask for the task's end: a forced destroy must still let it know the truth.
 #[tokio::test]
-async fn a_wait_outlives_a_forced_destroy() {
+async fn a_wait_returns_after_a_forced_destroy() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -142,7 +142,7 @@ async fn a_log_without_a_reader_does_not_block_the_start() {
 }
 
 #[tokio::test]
-async fn logs_that_are_not_there() {
+async fn a_missing_log_fifo_fails_the_start() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -170,7 +170,7 @@ async fn destroy_does_not_need_the_allocation() {
 
 /// After a reboot the state directory is empty and every process is gone.
 #[tokio::test]
-async fn a_reboot() {
+async fn after_a_reboot_recovery_fails_and_leftovers_are_removed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -203,7 +203,7 @@ async fn a_reboot() {
 }
 
 #[tokio::test]
-async fn arguments_and_variables_as_long_as_the_kernel_takes_them() {
+async fn the_longest_arguments_and_variables_of_the_kernel_work() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -221,7 +221,7 @@ async fn arguments_and_variables_as_long_as_the_kernel_takes_them() {
 }
 
 #[tokio::test]
-async fn an_init_reaps_and_forwards() {
+async fn init_reaps_zombies_and_forwards_signals() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -247,7 +247,7 @@ async fn an_init_reaps_and_forwards() {
 
 /// What helped to make the container is not only gone, but forgotten: a zombie would count against the task's limit on processes.
 #[tokio::test]
-async fn the_monitor_has_no_child_but_the_task() {
+async fn the_monitors_only_child_is_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -264,7 +264,7 @@ async fn the_monitor_has_no_child_but_the_task() {
 
 /// Every task has one, so it must be next to nothing.
 #[tokio::test]
-async fn the_monitor_is_small() {
+async fn the_monitor_uses_little_memory() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -27,7 +27,7 @@ fn tell(task: &Task) {
 }
 
 #[tokio::test]
-async fn a_task_lives_through_the_plugins_death() {
+async fn a_task_survives_a_plugin_kill() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -52,7 +52,7 @@ async fn a_task_lives_through_the_plugins_death() {
 }
 
 #[tokio::test]
-async fn an_end_that_nobody_watched_is_told_truly() {
+async fn an_exit_status_without_a_running_plugin_is_kept() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -82,7 +82,7 @@ async fn an_end_that_nobody_watched_is_told_truly() {
 
 /// An agent that restarts kills the plugin after Shutdown; its handles have lost the driver's configuration.
 #[tokio::test]
-async fn a_graceful_agent_restart() {
+async fn a_graceful_agent_restart_keeps_tasks() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -103,7 +103,7 @@ async fn a_graceful_agent_restart() {
 
 /// An agent that crashed finds the plugin alive: no SetConfig, RecoverTask of what is known, WaitTask anew.
 #[tokio::test]
-async fn a_crashed_agent_reattaches() {
+async fn a_new_agent_reattaches_to_the_running_plugin() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -119,7 +119,7 @@ async fn a_crashed_agent_reattaches() {
 }
 
 #[tokio::test]
-async fn handles_that_cannot_be_recovered() {
+async fn invalid_handles_are_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -144,7 +144,7 @@ async fn handles_that_cannot_be_recovered() {
 
 /// After a reboot process ids mean other processes.
 #[tokio::test]
-async fn a_stranger_with_the_same_process_id_is_left_alone() {
+async fn another_process_with_a_recorded_pid_is_not_signalled() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -203,7 +203,7 @@ fn told_without_monitor(exit: &Exit, code: i32) {
 
 /// The monitor is not the task: killing it must neither end the task nor make it unknown.
 #[tokio::test]
-async fn a_task_survives_its_monitor() {
+async fn a_task_survives_a_monitor_kill() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -228,7 +228,7 @@ async fn a_task_survives_its_monitor() {
 
 /// The monitor of a task with a terminal copies its output; the plugin goes on with that.
 #[tokio::test]
-async fn a_terminal_survives_its_monitor() {
+async fn a_terminal_survives_a_monitor_kill() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -251,7 +251,7 @@ async fn a_terminal_survives_its_monitor() {
 
 /// Without a monitor a task can still be stopped, by its signal and by force.
 #[tokio::test]
-async fn a_task_without_its_monitor_is_stopped() {
+async fn a_task_without_a_monitor_can_be_stopped() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -275,7 +275,7 @@ async fn a_task_without_its_monitor_is_stopped() {
 
 /// What runs a command in a task is killed: the session ends with a failure, the command with it, and the next one works.
 #[tokio::test]
-async fn an_exec_helper_that_dies() {
+async fn a_killed_exec_helper_ends_its_command() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -306,7 +306,7 @@ async fn an_exec_helper_that_dies() {
 /// A plugin that takes the task over holds the terminal too. With neither plugin nor monitor it is hung up, which is told; the task may
 /// live on, and its end is told truly or as lost.
 #[tokio::test]
-async fn a_terminal_needs_its_monitor_or_a_plugin() {
+async fn a_terminal_hangs_up_without_monitor_and_plugin() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -334,7 +334,7 @@ async fn a_terminal_needs_its_monitor_or_a_plugin() {
 }
 
 #[tokio::test]
-async fn a_monitor_that_dies_unwatched() {
+async fn a_monitor_kill_without_a_plugin_is_recovered() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -355,7 +355,7 @@ async fn a_monitor_that_dies_unwatched() {
 
 /// The plugin's file is replaced while tasks run: an upgrade.
 #[tokio::test]
-async fn tasks_do_not_need_the_plugins_file() {
+async fn tasks_survive_the_removal_of_the_plugins_file() {
     let node = Node::new();
     let copy = node.root().join("oci-rs");
     crate::upgrade::install(&binary(), &copy);
@@ -383,7 +383,7 @@ async fn tasks_do_not_need_the_plugins_file() {
 
 /// Killed in the middle of a start: the next plugin finds nothing half made that disturbs it.
 #[tokio::test]
-async fn a_plugin_that_dies_during_start() {
+async fn a_task_can_start_again_after_a_plugin_kill_during_start() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -27,7 +27,7 @@ async fn run_once(node: &Node, plugin: &mut Plugin, image: &str) {
 }
 
 #[tokio::test]
-async fn an_image_goes_after_its_last_task() {
+async fn an_image_is_removed_after_its_last_task() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"gc": {"image_delay": "1s"}})).await;
     let images = Images::start().await;
@@ -51,7 +51,7 @@ async fn an_image_goes_after_its_last_task() {
 
 /// What decides is on disk: another process goes on with it.
 #[tokio::test]
-async fn a_restart_forgets_nothing() {
+async fn retention_survives_a_plugin_restart() {
     let node = Node::new();
     let images = Images::start().await;
     let mut plugin = node.launch_with(json!({"gc": {"image_delay": "1h"}})).await;
@@ -64,7 +64,7 @@ async fn a_restart_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_disk_does_not_wait() {
+async fn images_are_removed_early_when_the_disk_is_full() {
     let node = Node::new();
     let images = Images::start().await;
     // Every disk is that full.
@@ -76,7 +76,7 @@ async fn a_full_disk_does_not_wait() {
 }
 
 #[tokio::test]
-async fn the_operator_may_keep_everything() {
+async fn the_operator_can_disable_image_removal() {
     let node = Node::new();
     let images = Images::start().await;
     let keep = json!({"gc": {"image": false, "image_delay": "1s", "disk_high_percent": 1}});

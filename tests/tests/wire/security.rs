@@ -22,7 +22,7 @@ fn field(plugin: &Plugin, task: &Task, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_default_is_tight() {
+async fn the_default_profile_is_restrictive() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -55,7 +55,7 @@ async fn the_default_is_tight() {
 }
 
 #[tokio::test]
-async fn a_user_has_no_capabilities_in_effect() {
+async fn a_non_root_user_has_no_effective_capabilities() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -69,7 +69,7 @@ async fn a_user_has_no_capabilities_in_effect() {
 }
 
 #[tokio::test]
-async fn capabilities_as_the_job_wants_within_what_is_allowed() {
+async fn the_job_chooses_among_the_allowed_capabilities() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"allow_caps": ["all"]})).await;
     let images = Images::start().await;
@@ -93,7 +93,7 @@ async fn capabilities_as_the_job_wants_within_what_is_allowed() {
 }
 
 #[tokio::test]
-async fn the_kernels_doors_are_closed() {
+async fn dangerous_system_calls_and_proc_files_are_blocked() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -137,7 +137,7 @@ async fn the_kernels_doors_are_closed() {
 }
 
 #[tokio::test]
-async fn devices_that_were_given() {
+async fn requested_devices_are_usable() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -158,7 +158,7 @@ async fn devices_that_were_given() {
 }
 
 #[tokio::test]
-async fn privileged_when_the_operator_allows_it() {
+async fn privileged_needs_the_operators_permission() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"allow_privileged": true})).await;
     let images = Images::start().await;
@@ -174,7 +174,7 @@ async fn privileged_when_the_operator_allows_it() {
 }
 
 #[tokio::test]
-async fn namespaces_of_the_host_when_the_operator_allows_them() {
+async fn host_namespaces_need_the_operators_permission() {
     let node = Node::new();
     let modes = json!({"pid": ["host"], "ipc": ["host"], "uts": ["host"], "cgroupns": ["private"]});
     let mut plugin = node.launch_with(json!({"allowed_modes": modes})).await;
@@ -215,7 +215,7 @@ async fn namespaces_of_the_host_when_the_operator_allows_them() {
 }
 
 #[tokio::test]
-async fn filters_that_the_operator_allows() {
+async fn seccomp_profiles_need_the_operators_permission() {
     let node = Node::new();
     let profile = node.root().join("profile.json");
     let allowed = json!(["seccomp=unconfined", format!("seccomp={}/*.json", node.root().display())]);
@@ -254,7 +254,7 @@ async fn filters_that_the_operator_allows() {
 
 /// A profile that cannot confine the task ends its start, whatever is missing for it.
 #[tokio::test]
-async fn an_apparmor_profile_that_is_not_there() {
+async fn a_missing_apparmor_profile_fails_the_start() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"allow_security_opts": ["apparmor=*"]})).await;
     let images = Images::start().await;
@@ -274,7 +274,7 @@ async fn an_apparmor_profile_that_is_not_there() {
 
 /// A container must not reach the binary that runs it (CVE-2019-5736).
 #[tokio::test]
-async fn the_hosts_binary_is_out_of_reach() {
+async fn a_task_cannot_reach_the_hosts_driver_binary() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -295,7 +295,7 @@ async fn the_hosts_binary_is_out_of_reach() {
 
 /// Variables of the job are in no file that outlives the task, and the monitor does not carry them.
 #[tokio::test]
-async fn secrets_stay_in_the_task() {
+async fn secrets_are_visible_only_in_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

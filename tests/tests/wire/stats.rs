@@ -12,7 +12,7 @@ use kit::node::Node;
 use proto::driver::{CpuUsage, MemoryUsage, cpu_usage::Fields as Cpu, memory_usage::Fields as Memory};
 
 #[tokio::test]
-async fn samples_come_at_once_and_the_stream_ends_well() {
+async fn the_first_sample_is_immediate_and_the_stream_ends_cleanly() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -71,7 +71,7 @@ async fn samples_come_at_once_and_the_stream_ends_well() {
 
 /// The counters' files are opened once for a stream and closed with it; without a stream nothing of them is open.
 #[tokio::test]
-async fn a_stream_holds_one_set_of_files() {
+async fn a_stream_keeps_one_set_of_open_files() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -101,7 +101,7 @@ async fn a_stream_holds_one_set_of_files() {
 }
 
 #[tokio::test]
-async fn the_pull_is_told_as_events() {
+async fn the_pull_is_reported_by_events() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -10,7 +10,7 @@ use fixtures::{
 use kit::node::Node;
 
 #[tokio::test]
-async fn terminate_is_the_default_and_the_task_may_answer() {
+async fn the_default_stop_signal_is_sigterm() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -30,7 +30,7 @@ async fn terminate_is_the_default_and_the_task_may_answer() {
 }
 
 #[tokio::test]
-async fn a_deaf_task_is_killed_after_its_time() {
+async fn a_task_that_ignores_the_signal_is_killed_after_the_timeout() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -48,7 +48,7 @@ async fn a_deaf_task_is_killed_after_its_time() {
 }
 
 #[tokio::test]
-async fn without_patience_it_is_killed_at_once() {
+async fn a_zero_timeout_kills_at_once() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -65,7 +65,7 @@ async fn without_patience_it_is_killed_at_once() {
 }
 
 #[tokio::test]
-async fn the_jobs_signal_is_used_and_a_wrong_one_refused() {
+async fn the_jobs_stop_signal_is_used_and_an_invalid_one_refused() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -83,7 +83,7 @@ async fn the_jobs_signal_is_used_and_a_wrong_one_refused() {
 }
 
 #[tokio::test]
-async fn the_image_names_its_stop_signal() {
+async fn the_images_stop_signal_is_used() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -99,7 +99,7 @@ async fn the_image_names_its_stop_signal() {
 }
 
 #[tokio::test]
-async fn nothing_that_the_task_started_survives_it() {
+async fn a_stop_ends_all_processes_of_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -115,7 +115,7 @@ async fn nothing_that_the_task_started_survives_it() {
 }
 
 #[tokio::test]
-async fn two_stops_at_once() {
+async fn concurrent_stops_succeed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

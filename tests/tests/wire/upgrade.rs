@@ -72,7 +72,7 @@ fn records(state_dir: &Path) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn records_of_every_version_are_read() {
+async fn state_of_every_version_is_read() {
     let mut versions = 0;
     for version in fs::read_dir(fixtures()).must("recorded versions").flatten() {
         versions += 1;
@@ -172,7 +172,7 @@ pub fn install(build: &Path, place: &Path) {
 
 /// A killed plugin leaves its socket; the next one of ours takes it away when it is old enough to belong to nobody.
 #[tokio::test]
-async fn sockets_of_killed_plugins_go() {
+async fn sockets_of_killed_plugins_are_removed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let socket = plugin.handshake.socket.clone();

@@ -5,7 +5,7 @@ use kit::node::Node;
 use serde_json::json;
 
 #[tokio::test]
-async fn users_by_name_and_number() {
+async fn users_are_accepted_by_name_and_number() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -33,7 +33,7 @@ async fn users_by_name_and_number() {
 }
 
 #[tokio::test]
-async fn the_images_user_and_the_jobs() {
+async fn the_jobs_user_overrides_the_images_user() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -64,7 +64,7 @@ async fn an_unknown_user_is_named_in_the_error() {
 }
 
 #[tokio::test]
-async fn further_groups() {
+async fn supplementary_groups_are_set() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

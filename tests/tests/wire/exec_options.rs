@@ -38,7 +38,7 @@ async fn field(plugin: &Plugin, task: &Task, prefix: &str, name: &str) -> String
 }
 
 #[tokio::test]
-async fn another_user_and_another_directory() {
+async fn a_session_can_choose_user_and_working_directory() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"exec": {"user": true, "cwd": true}})).await;
     let images = Images::start().await;
@@ -69,7 +69,7 @@ async fn another_user_and_another_directory() {
 
 /// A prefix gives nothing that the task's own command could not take.
 #[tokio::test]
-async fn never_more_than_the_task() {
+async fn a_session_never_has_more_rights_than_the_task() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"exec": {"user": true, "cwd": true}})).await;
     let images = Images::start().await;
@@ -97,7 +97,7 @@ async fn never_more_than_the_task() {
 
 /// With the operator's leave a command becomes root in a user's task: with the task's capabilities, never with more.
 #[tokio::test]
-async fn any_user_with_the_operators_leave() {
+async fn any_user_is_possible_if_the_operator_allows_it() {
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"exec": {"user": true, "any_user": true}})).await;
     let images = Images::start().await;
@@ -116,7 +116,7 @@ async fn any_user_with_the_operators_leave() {
 }
 
 #[tokio::test]
-async fn off_unless_the_operator_allows_it_and_for_people_only() {
+async fn exec_options_are_off_by_default_and_only_for_interactive_sessions() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -1,17 +1,17 @@
-//! Random choices that a seed repeats.
+//! Reproducible random choices.
 
-/// A source of choices (SplitMix64).
+/// A seeded random number generator (SplitMix64).
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
-    /// The source that belongs to this seed.
+impl Rng {
+    /// The generator of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
-    pub fn any(&mut self) -> u64 {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,17 +19,17 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.any() % limit as u64).unwrap_or_default()
+        usize::try_from(self.next() % limit as u64).unwrap_or_default()
     }
 
-    /// One of these.
+    /// One of the choices.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
-    /// True so many times in a hundred.
+    /// True with this chance in percent.
     pub fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }

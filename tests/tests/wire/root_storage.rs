@@ -86,7 +86,7 @@ async fn runs(node: &Node, plugin: &mut Plugin, image: &str, data_dir: &Path) ->
 const SHOWN: &str = "/etc:\nhostname\nhosts\npasswd\nresolv.conf\n\n/home:\nnew\nchanged\n";
 
 #[tokio::test]
-async fn on_an_overlay_the_image_is_copied_and_the_task_told_why() {
+async fn on_an_overlay_the_image_is_copied_with_an_event() {
     let (node, nested, images) = (Node::new(), Nested::new(), Images::start().await);
     let mut plugin = node.launch_with(json!({"data_dir": nested.data_dir()})).await;
     assert_eq!(root_kind(&plugin).await, ("copy".to_owned(), true));
@@ -100,7 +100,7 @@ async fn on_an_overlay_the_image_is_copied_and_the_task_told_why() {
 }
 
 #[tokio::test]
-async fn a_node_that_must_mount_and_cannot_says_so() {
+async fn overlay_storage_that_is_not_possible_is_an_error() {
     let (node, nested, images) = (Node::new(), Nested::new(), Images::start().await);
     let mut plugin = node.launch_with(json!({"data_dir": nested.data_dir(), "rootfs": "overlay"})).await;
     assert_eq!(root_kind(&plugin).await, ("overlay".to_owned(), false));
@@ -112,7 +112,7 @@ async fn a_node_that_must_mount_and_cannot_says_so() {
 }
 
 #[tokio::test]
-async fn the_operator_may_want_a_copy() {
+async fn the_operator_can_choose_a_copied_root() {
     let (node, images) = (Node::new(), Images::start().await);
     let mut plugin = node.launch_with(json!({"rootfs": "copy"})).await;
     assert_eq!(root_kind(&plugin).await, ("copy".to_owned(), true));
@@ -122,7 +122,7 @@ async fn the_operator_may_want_a_copy() {
 }
 
 #[tokio::test]
-async fn an_image_may_have_hundreds_of_layers() {
+async fn an_image_with_hundreds_of_layers_runs() {
     let (node, images) = (Node::new(), Images::start().await);
     let mut plugin = node.launch().await;
     assert_eq!(root_kind(&plugin).await, ("overlay".to_owned(), true));

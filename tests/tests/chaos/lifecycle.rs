@@ -1,6 +1,6 @@
-//! One task from its start to nothing: the agent's side, and what must hold at every moment.
+//! Runs one lifecycle: makes the calls of the agent, and checks the invariants.
 //!
-//! The truth is the task's own account: it writes the code that it is about to end with to a file that outlives it.
+//! The task writes its exit code to a file before it exits. This file is compared with the driver's answers.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,45 +23,45 @@ use serde_json::json;
 use tonic::Status;
 
 use crate::{
-    scenario::{Ending, Life, Nature, Step},
-    world::{Connection, World, kill, process_name},
+    environment::{Connection, Environment, kill, process_name},
+    scenario::{Behavior, Ending, Lifecycle, Step},
 };
 
-/// Lives one life. Panics with a text that says what did not hold.
-pub async fn live(world: &World, life: &Life) {
-    let mut lived = Lived::prepare(world, life);
-    let running = match life.ending {
-        Ending::Interrupt(after) => lived.start_interrupted(after).await,
-        _ => lived.start().await,
+/// Runs one lifecycle. Panics when an invariant does not hold.
+pub async fn run(environment: &Environment, lifecycle: &Lifecycle) {
+    let mut run = Run::prepare(environment, lifecycle);
+    let running = match lifecycle.ending {
+        Ending::Interrupt(after) => run.start_interrupted(after).await,
+        _ => run.start().await,
     };
     if running {
-        lived.is_up().await;
-        for group in &life.steps {
-            all(group.iter().map(|step| lived.step(*step))).await;
+        run.is_up().await;
+        for group in &lifecycle.steps {
+            all(group.iter().map(|step| run.step(*step))).await;
         }
-        lived.end().await;
+        run.end().await;
     }
-    lived.leave_nothing().await;
+    run.check_clean().await;
 }
 
-struct Lived<'a> {
-    world: &'a World,
-    life: &'a Life,
+struct Run<'a> {
+    environment: &'a Environment,
+    lifecycle: &'a Lifecycle,
     task: Task,
     handle: Option<TaskHandle>,
-    /// The plugin that knows the task.
+    /// The number of the plugin that knows the task.
     known_to: Cell<usize>,
     reader: RefCell<Reader>,
-    /// Somebody may have ended it.
+    /// Whether the task may have ended.
     may_be_over: Cell<bool>,
-    /// Somebody may have killed it.
+    /// Whether the task may have been killed.
     may_be_killed: Cell<bool>,
-    /// Its removal was asked for.
+    /// Whether DestroyTask was called.
     may_be_gone: Cell<bool>,
     monitor_killed: Cell<bool>,
 }
 
-/// Who reads the task's output, in logmon's place.
+/// The reader of the task's output, in the place of logmon.
 struct Reader {
     fifo: PathBuf,
     child: Child,
@@ -86,34 +86,34 @@ impl Drop for Reader {
     }
 }
 
-fn script(nature: Nature) -> String {
-    let until_told = "while [ ! -e /local/go ]; do echo tick; sleep 0.03; done; c=$(cat /local/go); \
-                      echo $c >>/local/truth; exit $c";
-    let obedient = "trap 'echo 7 >>/local/truth; exit 7' TERM; trap 'echo hup' HUP;";
-    match nature {
-        Nature::Obedient => format!("{obedient} >/up; {until_told}"),
-        Nature::Deaf => format!("trap '' TERM HUP; >/up; {until_told}"),
-        Nature::Litter => format!(
-            "{obedient} for i in 1 2; do (trap '' TERM HUP; setsid sleep 1000 </dev/null >/dev/null 2>&1) & done; \
-             >/up; {until_told}"
+fn script(behavior: Behavior) -> String {
+    let until_go = "while [ ! -e /local/go ]; do echo tick; sleep 0.03; done; c=$(cat /local/go); \
+                      echo $c >>/local/exit-code; exit $c";
+    let traps = "trap 'echo 7 >>/local/exit-code; exit 7' TERM; trap 'echo hup' HUP;";
+    match behavior {
+        Behavior::HandlesTerm => format!("{traps} >/up; {until_go}"),
+        Behavior::IgnoresTerm => format!("trap '' TERM HUP; >/up; {until_go}"),
+        Behavior::LeavesChildren => format!(
+            "{traps} for i in 1 2; do (trap '' TERM HUP; setsid sleep 1000 </dev/null >/dev/null 2>&1) & done; \
+             >/up; {until_go}"
         ),
-        Nature::Brief(code) => format!("echo {code} >>/local/truth; exit {code}"),
+        Behavior::ExitsAtOnce(code) => format!("echo {code} >>/local/exit-code; exit {code}"),
     }
 }
 
-impl<'a> Lived<'a> {
-    fn prepare(world: &'a World, life: &'a Life) -> Self {
-        let image = world.image(life.image, life.number);
-        let config = json!({"image": image, "command": "/bin/sh", "args": ["-c", script(life.nature)]});
-        let packed = hcl::decode(&world.schema, &config).must("the task's config block");
-        let mut task = world.node.task(&image).without_logs().build_packed(packed);
+impl<'a> Run<'a> {
+    fn prepare(environment: &'a Environment, lifecycle: &'a Lifecycle) -> Self {
+        let image = environment.image(lifecycle.image, lifecycle.number);
+        let config = json!({"image": image, "command": "/bin/sh", "args": ["-c", script(lifecycle.behavior)]});
+        let packed = hcl::decode(&environment.schema, &config).must("the task's config block");
+        let mut task = environment.node.task(&image).without_logs().build_packed(packed);
         let fifo = task.alloc.dir.join("alloc/logs/.main.stdout.fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).must("a log FIFO");
         task.config.stdout_path = fifo.to_string_lossy().into_owned();
-        let brief = matches!(life.nature, Nature::Brief(_));
+        let brief = matches!(lifecycle.behavior, Behavior::ExitsAtOnce(_));
         Self {
-            world,
-            life,
+            environment,
+            lifecycle,
             task,
             handle: None,
             known_to: Cell::new(usize::MAX),
@@ -129,10 +129,10 @@ impl<'a> Lived<'a> {
         self.task.id()
     }
 
-    /// StartTask until it is answered. False: it was refused for good, as it may be.
+    /// Repeats StartTask until it is answered. Returns `false` after a final refusal that the lifecycle allows.
     async fn start(&mut self) -> bool {
         loop {
-            let connection = self.world.connection().await;
+            let connection = self.environment.connection().await;
             match connection.plugin.start(&self.task).await {
                 Ok(answer) => {
                     self.handle = answer.handle;
@@ -140,17 +140,17 @@ impl<'a> Lived<'a> {
                     return true;
                 }
                 Err(_) if connection.dead.get() => {
-                    if self.life.agent_dies {
+                    if self.lifecycle.agent_dies {
                         self.task = self.task.restarted();
                     }
                 }
                 Err(status) if self.may_be_over.get() && status.message().contains("stopped while") => return false,
-                // An image that could not be had: the restart policy tries again.
+                // The pull failed. The restart policy tries again.
                 Err(status) => {
                     assert!(
                         recoverable(&status) && status.message().contains("image"),
                         "{}: StartTask: {status}",
-                        self.life.number
+                        self.lifecycle.number
                     );
                     self.task = self.task.restarted();
                 }
@@ -158,14 +158,14 @@ impl<'a> Lived<'a> {
         }
     }
 
-    /// StartTask, and StopTask before it is answered.
+    /// Calls StartTask, and StopTask before the answer.
     async fn start_interrupted(&mut self, after: u64) -> bool {
         self.may_be_over.set(true);
         self.may_be_killed.set(true);
-        let (world, id) = (self.world, self.id().to_owned());
+        let (environment, id) = (self.environment, self.id().to_owned());
         let stop = async {
             tokio::time::sleep(Duration::from_millis(after)).await;
-            let connection = world.connection().await;
+            let connection = environment.connection().await;
             let stopped = connection.plugin.stop(&id, Duration::ZERO, "").await;
             assert!(stopped.is_ok() || connection.dead.get(), "StopTask of a starting task: {stopped:?}");
         };
@@ -173,37 +173,37 @@ impl<'a> Lived<'a> {
         running
     }
 
-    /// Waits until the task can be told things.
+    /// Waits until the task's command runs.
     async fn is_up(&self) {
         if !self.may_be_over.get() {
             let ready = eventually(seconds(20), || is_one_and_up(&self.task)).await;
-            assert!(ready, "{}: not one container that is up: {:?}", self.life.number, self.task.groups.members());
+            assert!(ready, "{}: not one container that is up: {:?}", self.lifecycle.number, self.task.groups.members());
         }
     }
 
-    /// First processes of containers in the task's groups.
+    /// The first processes of containers in the task's cgroups.
     fn leads(&self) -> Vec<i32> {
         leads(&self.task)
     }
 
-    /// The plugin of now, which is told of the task if it does not know it.
+    /// The current plugin. It gets RecoverTask if it does not know the task.
     async fn connection(&self) -> Rc<Connection> {
         loop {
-            let connection = self.world.connection().await;
+            let connection = self.environment.connection().await;
             let handle = self.handle.as_ref().filter(|_| self.known_to.get() != connection.number);
             let Some(handle) = handle else { return connection };
             match connection.plugin.recover(handle).await {
                 Err(_) if connection.dead.get() => continue,
-                // Nothing to be brought back is what its removal wants.
+                // After DestroyTask, there may be nothing to recover.
                 Err(_) if self.may_be_gone.get() => {}
-                recovered => recovered.must(&format!("{}: RecoverTask", self.life.number)),
+                recovered => recovered.must(&format!("{}: RecoverTask", self.lifecycle.number)),
             }
             self.known_to.set(connection.number);
             return connection;
         }
     }
 
-    /// A call, made again when the plugin died in it.
+    /// Makes a call, and repeats it when the plugin was killed during the call.
     async fn call<T>(&self, call: impl AsyncFn(&Plugin) -> Result<T, Status>) -> Result<T, Status> {
         loop {
             let connection = self.connection().await;
@@ -219,7 +219,7 @@ impl<'a> Lived<'a> {
             Step::Signal => self.check(step, self.call(async |plugin| plugin.signal(self.id(), "SIGHUP").await).await),
             Step::BadSignal => {
                 let refused = self.call(async |plugin| plugin.signal(self.id(), "SIGNONSENSE").await).await;
-                assert!(refused.is_err(), "{}: a signal that does not exist was sent", self.life.number);
+                assert!(refused.is_err(), "{}: a signal that does not exist was sent", self.lifecycle.number);
             }
             Step::Exec => self.exec(step, "echo here").await,
             Step::LongExec => self.exec(step, "sleep 0.15; echo here").await,
@@ -251,12 +251,12 @@ impl<'a> Lived<'a> {
             Step::Destroy => {
                 if !self.may_be_over.get() {
                     let refused = self.call(async |plugin| plugin.destroy(self.id(), false).await).await;
-                    assert!(refused.is_err(), "{}: a running task was destroyed without force", self.life.number);
+                    assert!(refused.is_err(), "{}: a running task was destroyed without force", self.lifecycle.number);
                 }
             }
-            Step::KillPlugin => self.world.kill_plugin().await,
+            Step::KillPlugin => self.environment.kill_plugin().await,
             Step::KillMonitor => self.kill_monitor(),
-            Step::KillHelper => self.world.kill_helper().await,
+            Step::KillHelper => self.environment.kill_helper().await,
             Step::KillReader => {
                 let mut reader = self.reader.borrow_mut();
                 reader.end();
@@ -266,10 +266,10 @@ impl<'a> Lived<'a> {
         }
     }
 
-    /// A call that succeeds while the task runs.
+    /// Checks a call that must succeed while the task runs.
     fn check(&self, step: Step, answer: Result<(), Status>) {
         if !self.may_be_over.get() {
-            answer.must(&format!("{}: {step:?} in a running task", self.life.number));
+            answer.must(&format!("{}: {step:?} in a running task", self.lifecycle.number));
         }
     }
 
@@ -281,7 +281,7 @@ impl<'a> Lived<'a> {
             let right = code == 0 && answer.stdout == b"here\n";
             if right { Ok(()) } else { Err(Status::aborted(format!("code {code}, output {:?}", answer.stdout))) }
         });
-        if !(self.world.helpers_killed.get() && done.is_err()) {
+        if !(self.environment.helpers_killed.get() && done.is_err()) {
             self.check(step, done);
         }
     }
@@ -294,106 +294,115 @@ impl<'a> Lived<'a> {
         }
     }
 
-    /// Ends the task, and sees that its end is told truly by whoever is asked.
+    /// Ends the task, and checks the exit status that WaitTask returns.
     async fn end(&self) {
         let wait = self.call(async |plugin| plugin.wait_raw(self.id()).await);
-        let (told, ()) = tokio::join!(wait, self.bring_about_its_end());
-        self.judge(told);
+        let (answer, ()) = tokio::join!(wait, self.cause_end());
+        self.check_end(answer);
         let again = self.call(async |plugin| plugin.wait_raw(self.id()).await).await;
-        self.judge(again);
+        self.check_end(again);
         self.may_be_gone.set(true);
         let destroyed = self.call(async |plugin| plugin.destroy(self.id(), true).await).await;
-        destroyed.must(&format!("{}: DestroyTask of an ended task", self.life.number));
+        destroyed.must(&format!("{}: DestroyTask of an ended task", self.lifecycle.number));
     }
 
-    async fn bring_about_its_end(&self) {
+    async fn cause_end(&self) {
         self.may_be_over.set(true);
-        match self.life.ending {
-            Ending::Stop(patience) => self.stop(patience).await,
+        match self.lifecycle.ending {
+            Ending::Stop(timeout) => self.stop(timeout).await,
             Ending::Interrupt(_) => self.stop(Duration::ZERO).await,
-            Ending::Itself(code) => {
-                let (new, told) = (self.task.dir().join("local/.go"), self.task.dir().join("local/go"));
-                fs::write(&new, code.to_string()).and_then(|()| fs::rename(&new, told)).must("tell the task to end");
+            Ending::Exit(code) => {
+                let (new, go) = (self.task.dir().join("local/.go"), self.task.dir().join("local/go"));
+                fs::write(&new, code.to_string()).and_then(|()| fs::rename(&new, go)).must("let the task exit");
             }
             Ending::Killed => {
                 self.may_be_killed.set(true);
                 self.leads().into_iter().for_each(kill);
             }
             Ending::Destroy => self.destroy().await,
-            Ending::Everything(patience) => {
+            Ending::Concurrent(timeout) => {
                 let signal = self.call(async |plugin| plugin.signal(self.id(), "SIGHUP").await);
-                let stops = async { tokio::join!(self.stop(patience), self.stop(patience)) };
+                let stops = async { tokio::join!(self.stop(timeout), self.stop(timeout)) };
                 let (signalled, ..) = tokio::join!(signal, stops, self.exec(Step::Exec, "echo here"), self.destroy());
                 drop(signalled);
             }
         }
     }
 
-    async fn stop(&self, patience: Duration) {
-        if patience < seconds(10) {
+    async fn stop(&self, timeout: Duration) {
+        if timeout < seconds(10) {
             self.may_be_killed.set(true);
         }
-        let stopped = self.call(async |plugin| plugin.stop(self.id(), patience, "").await).await;
-        stopped.must(&format!("{}: StopTask", self.life.number));
+        let stopped = self.call(async |plugin| plugin.stop(self.id(), timeout, "").await).await;
+        stopped.must(&format!("{}: StopTask", self.lifecycle.number));
     }
 
     async fn destroy(&self) {
         self.may_be_killed.set(true);
         self.may_be_gone.set(true);
         let destroyed = self.call(async |plugin| plugin.destroy(self.id(), true).await).await;
-        destroyed.must(&format!("{}: DestroyTask with force", self.life.number));
+        destroyed.must(&format!("{}: DestroyTask with force", self.lifecycle.number));
     }
 
-    /// Compares what the driver tells of the end with the task's own account.
-    fn judge(&self, told: Result<WaitTaskResponse, Status>) {
-        let number = self.life.number;
-        let told = match told {
-            // Gone before anybody could be told.
+    /// Compares the exit status of the driver with the exit code that the task wrote.
+    fn check_end(&self, answer: Result<WaitTaskResponse, Status>) {
+        let number = self.lifecycle.number;
+        let answer = match answer {
+            // The task was removed before WaitTask.
             Err(_) if self.may_be_gone.get() => return,
-            told => told.must(&format!("{number}: WaitTask")),
+            answer => answer.must(&format!("{number}: WaitTask")),
         };
-        let result = told.result.must("a result in WaitTask's answer");
-        let account = fs::read_to_string(self.task.dir().join("local/truth")).unwrap_or_default();
-        let truth: Option<i32> = account.lines().last().and_then(|line| line.parse().ok());
+        let result = answer.result.must("a result in WaitTask's answer");
+        let written = fs::read_to_string(self.task.dir().join("local/exit-code")).unwrap_or_default();
+        let exit_code: Option<i32> = written.lines().last().and_then(|line| line.parse().ok());
         let killed = self.may_be_killed.get() && (result.exit_code, result.signal) == (137, 9);
-        let lost = self.monitor_killed.get() && result.exit_code != 0 && told.err.contains("lost");
-        let true_code = truth == Some(result.exit_code) && result.signal == 0;
-        assert!(killed || lost || true_code, "{number}: told {result:?} {:?}, the task says {account:?}", told.err);
-        assert!(result.exit_code != 0 || told.err.is_empty(), "{number}: a success with an error: {:?}", told.err);
-        assert!(!result.oom_killed, "{number}: there was memory enough");
+        let lost = self.monitor_killed.get() && result.exit_code != 0 && answer.err.contains("lost");
+        let correct = exit_code == Some(result.exit_code) && result.signal == 0;
+        assert!(
+            killed || lost || correct,
+            "{number}: WaitTask returned {result:?} {:?}, the task wrote {written:?}",
+            answer.err
+        );
+        assert!(result.exit_code != 0 || answer.err.is_empty(), "{number}: a success with an error: {:?}", answer.err);
+        assert!(!result.oom_killed, "{number}: a task far below its memory limit is not OOM-killed");
     }
 
-    /// The client takes away what it made; nothing else may be left.
-    async fn leave_nothing(&self) {
+    /// Removes the client's part, and checks that nothing else is left.
+    async fn check_clean(&self) {
         self.reader.borrow_mut().end();
         let alloc = &self.task.alloc;
-        let directories = [self.world.node.state_dir(), self.world.node.data_dir()];
+        let directories = [self.environment.node.state_dir(), self.environment.node.data_dir()];
         let own = BTreeSet::from([alloc.id.clone()]);
         let traces = || {
             let mut traces = Traces::find(&alloc.dir, &directories, &own);
             traces.files.retain(|path| path.to_string_lossy().contains(&alloc.id));
-            // Namespaces of others' networks, which are pinned there.
+            // The pinned namespaces of other tasks' networks are mounts too.
             traces.mounts.retain(|point| point.contains(&alloc.id));
             traces
         };
         eventually(seconds(10), || traces().processes.is_empty() && traces().files.is_empty()).await;
         let failures = alloc.release();
         let traces = traces();
-        assert!(traces.is_clean() && failures.is_empty(), "{}: left behind:\n{traces}{failures:?}", self.life.number);
+        assert!(
+            traces.is_clean() && failures.is_empty(),
+            "{}: left behind:\n{traces}{failures:?}",
+            self.lifecycle.number
+        );
     }
 }
 
-/// Whether a task has one container, whose command is at work. To be waited for: the process that forked the first one of the
-/// container ends beside it, and is in the groups for a moment more.
+/// Whether a task has exactly one container, and its command runs.
+///
+/// A caller polls this: the process that forked the container's first process stays in the cgroups for a moment.
 pub fn is_one_and_up(task: &Task) -> bool {
     let leads = leads(task);
     leads.len() == 1 && Path::new(&format!("/proc/{}/root/up", leads[0])).exists()
 }
 
-/// First processes of containers in a task's groups.
+/// The first processes of containers in a task's cgroups.
 fn leads(task: &Task) -> Vec<i32> {
     let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
-    // One that has ended meanwhile has no parent any more.
+    // A process that has ended meanwhile has no parent.
     members.iter().copied().filter(|pid| parent(*pid).is_some_and(|parent| !members.contains(&parent))).collect()
 }
 

@@ -110,7 +110,7 @@ fn much(bytes: usize) -> String {
 }
 
 #[tokio::test]
-async fn the_task_goes_on_and_the_next_reader_gets_the_rest() {
+async fn a_task_continues_without_a_reader_and_the_next_reader_gets_the_rest() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -139,7 +139,7 @@ async fn the_task_goes_on_and_the_next_reader_gets_the_rest() {
 
 /// What fits into the FIFO waits there.
 #[tokio::test]
-async fn a_short_absence_loses_nothing() {
+async fn a_short_absence_of_the_reader_loses_nothing() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -169,7 +169,7 @@ async fn a_short_absence_loses_nothing() {
 /// Readers come and go while a task writes as fast as it can: lines stay whole and in order, apart from the places where some
 /// were lost, and the last reader gets everything up to the end.
 #[tokio::test]
-async fn readers_killed_in_the_middle_of_a_burst() {
+async fn killed_readers_lose_only_reported_bytes() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -211,7 +211,7 @@ fn in_order(text: &[u8], mut last: u32) -> u32 {
 
 /// Nobody ever reads, nor does the plugin live all the time.
 #[tokio::test]
-async fn a_new_plugin_finds_a_fifo_that_nobody_reads() {
+async fn a_new_plugin_drains_a_fifo_without_a_reader() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -232,7 +232,7 @@ async fn a_new_plugin_finds_a_fifo_that_nobody_reads() {
 
 /// The agent and all that it started is gone, for long: the monitor is left, and sees to it that the task is not held up.
 #[tokio::test]
-async fn without_plugin_and_reader_the_task_goes_on_and_losses_are_counted() {
+async fn without_plugin_and_reader_dropped_bytes_are_counted() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -262,7 +262,7 @@ async fn without_plugin_and_reader_the_task_goes_on_and_losses_are_counted() {
 
 /// The same, and the task ends before anybody comes back.
 #[tokio::test]
-async fn losses_of_a_task_that_ended_alone_are_told() {
+async fn dropped_bytes_of_a_task_that_ended_without_a_plugin_are_reported() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -285,7 +285,7 @@ async fn losses_of_a_task_that_ended_alone_are_told() {
 /// Plugin, monitor and reader are dead: the task holds its own FIFO, so nothing kills it when it writes, and what it wrote is there
 /// for the next reader.
 #[tokio::test]
-async fn a_task_outlives_all_that_stands_around_it() {
+async fn a_task_survives_the_kill_of_plugin_monitor_and_reader() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -120,7 +120,7 @@ fn pids_limit(pid: i32, file: &str) -> String {
 }
 
 #[tokio::test]
-async fn many_tasks_keep_their_limits_and_mounts_to_themselves() {
+async fn concurrent_tasks_have_separate_limits_and_mounts() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

@@ -94,7 +94,7 @@ impl Memory {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_mebibytes_there_and_back_are_the_same() {
+async fn a_hundred_mebibytes_pass_through_unchanged() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -111,7 +111,7 @@ async fn a_hundred_mebibytes_there_and_back_are_the_same() {
 
 /// A command that does not read stops its client, but no other call on the same connection, and nothing gets lost by that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_does_not_read_stops_the_client() {
+async fn a_command_that_does_not_read_blocks_the_client() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -145,7 +145,7 @@ async fn a_command_that_does_not_read_stops_the_client() {
 
 /// A client that does not read stops its command, and gets everything later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_read_stops_the_command() {
+async fn a_client_that_does_not_read_blocks_the_command() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -183,7 +183,7 @@ async fn a_client_that_does_not_read_stops_the_command() {
 
 /// What nobody reads any more is not an error of the session.
 #[tokio::test]
-async fn a_command_that_closes_its_input() {
+async fn a_command_that_closes_its_input_still_runs_to_its_end() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -202,7 +202,7 @@ async fn a_command_that_closes_its_input() {
 
 /// No interpretation on the way: a raw terminal passes every value, too.
 #[tokio::test]
-async fn a_terminal_is_clean_for_all_values() {
+async fn a_raw_terminal_passes_all_byte_values() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

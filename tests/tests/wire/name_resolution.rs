@@ -16,7 +16,7 @@ fn set(words: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn the_groups_dns_is_used_and_nothing_else() {
+async fn only_the_groups_dns_is_used() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -37,7 +37,7 @@ async fn the_groups_dns_is_used_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn without_dns_the_hosts_is_used() {
+async fn without_a_dns_block_the_hosts_dns_is_used() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -55,7 +55,7 @@ async fn without_dns_the_hosts_is_used() {
 }
 
 #[tokio::test]
-async fn hosts_and_host_name() {
+async fn hosts_file_and_host_name_are_set() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

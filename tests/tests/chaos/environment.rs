@@ -1,4 +1,4 @@
-//! One node with its plugin, which may be killed at any time and is replaced, and the images that its tasks run.
+//! The environment of a scenario: a node, a plugin that is replaced after each kill, and a registry with images.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,15 +22,15 @@ use tokio::sync::Mutex;
 
 use crate::scenario::Image;
 
-/// See the module's head.
-pub struct World {
-    /// The machine.
+/// The environment of a scenario.
+pub struct Environment {
+    /// The node.
     pub node: Node,
-    /// Its network, if tasks have networks of their own.
+    /// The test network, if tasks have their own networks.
     netns: Option<TestNetwork>,
     /// The schema of a task's configuration.
     pub schema: Arc<Spec>,
-    /// An exec helper was killed, so a command may end by that.
+    /// Whether an exec helper was killed. An exec may fail then.
     pub helpers_killed: Cell<bool>,
     registry: Registry,
     common: String,
@@ -40,16 +40,16 @@ pub struct World {
 
 /// A plugin process.
 pub struct Connection {
-    /// The process and the way to it.
+    /// The process and the connection to it.
     pub plugin: Plugin,
-    /// It was killed: what fails now proves nothing.
+    /// Whether it was killed. A failed call is no error of the driver then.
     pub dead: Cell<bool>,
-    /// Which one it is.
+    /// The number of the plugin process, counted from 0.
     pub number: usize,
 }
 
-impl World {
-    /// A node with a plugin, on an netns if tasks are to have networks of their own. That is for the thread's life.
+impl Environment {
+    /// A node with a plugin. With `own_networks`, the calling thread moves into a test network.
     pub async fn new(own_networks: bool) -> Self {
         let netns = own_networks.then(TestNetwork::enter);
         let node = Node::new();
@@ -70,15 +70,15 @@ impl World {
         }
     }
 
-    /// The plugin of now; waits while it is being replaced.
+    /// The current plugin. Waits while the plugin is being replaced.
     pub async fn connection(&self) -> Rc<Connection> {
         drop(self.replacing.lock().await);
         Rc::clone(&self.current.borrow())
     }
 
-    /// Kills the plugin and starts another one at once, as an agent does.
+    /// Kills the plugin and starts a new one at once, as an agent does.
     pub async fn kill_plugin(&self) {
-        let _alone = self.replacing.lock().await;
+        let _guard = self.replacing.lock().await;
         let old = Rc::clone(&self.current.borrow());
         old.dead.set(true);
         old.plugin.process.signal(Signal::KILL);
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// A reference to an image, and what disturbs its download.
+    /// The reference to an image. The registry gets the faults of its kind.
     pub fn image(&self, kind: Image, number: usize) -> String {
         if kind == Image::Common {
             return self.common.clone();
@@ -107,38 +107,38 @@ impl World {
         let blobs = format!("/{name}/blobs/");
         match kind {
             Image::Cut(bytes) => self.registry.fault(Fault::on(blobs, Action::Cut(bytes)).times(2)),
-            Image::Busy => self.registry.fault(Fault::on(blobs, Action::Status(503, Vec::new())).times(1)),
+            Image::Overloaded => self.registry.fault(Fault::on(blobs, Action::Status(503, Vec::new())).times(1)),
             Image::Common | Image::Own => {}
         }
         reference
     }
 
-    /// Ends the node; nothing of any task may be left.
+    /// Ends the node. Fails if a task has left a trace.
     pub async fn finish(self) {
-        let last = Rc::into_inner(self.current.into_inner()).must("the only hold on the last plugin");
+        let last = Rc::into_inner(self.current.into_inner()).must("the only reference to the last plugin");
         self.node.finish(last.plugin).await;
         assert_eq!(self.netns.map(|netns| netns.leftovers()).unwrap_or_default(), Vec::<String>::new());
     }
 }
 
-/// The plugin block's part about networks.
+/// The plugin block's network options.
 fn options(own_networks: bool) -> Json {
     if own_networks { json!({"network": {"cni_path": cni_path()}}) } else { json!({}) }
 }
 
-/// A process's name.
+/// The name of a process.
 pub fn process_name(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// `kill -9`; a process that has ended meanwhile is fine.
+/// Sends SIGKILL. A process that has ended already is no error.
 pub fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         kill_process(pid, Signal::KILL).ok();
     }
 }
 
-/// busybox in a layer that no other image has.
+/// An image with busybox in a layer of its own.
 fn image(name: &str) -> fixtures::image::Built {
     const APPLETS: [&str; 10] = ["sh", "cat", "echo", "sleep", "setsid", "true", "mv", "ls", "kill", "test"];
     let mut entries: Vec<Entry> = ["bin", "etc", "tmp"].map(Entry::dir).into();

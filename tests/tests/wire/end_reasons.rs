@@ -23,7 +23,7 @@ fn kernel_log() -> bool {
 }
 
 #[tokio::test]
-async fn out_of_memory_is_told_with_limit_peak_and_victim() {
+async fn an_oom_kill_reports_limit_peak_and_killed_process() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -48,7 +48,7 @@ async fn out_of_memory_is_told_with_limit_peak_and_victim() {
 
 /// The next plugin tells what happened while there was none.
 #[tokio::test]
-async fn an_end_out_of_memory_that_nobody_watched_is_told() {
+async fn an_oom_kill_while_no_plugin_runs_is_reported() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -70,7 +70,7 @@ async fn an_end_out_of_memory_that_nobody_watched_is_told() {
 }
 
 #[tokio::test]
-async fn a_limit_on_processes_that_was_met_is_told() {
+async fn reaching_the_pids_limit_is_reported() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -85,7 +85,7 @@ async fn a_limit_on_processes_that_was_met_is_told() {
 
 /// A monitor shares everything it can with the others, and has no address that one could know beforehand.
 #[tokio::test]
-async fn an_idle_task_costs_little_memory() {
+async fn an_idle_task_uses_little_memory() {
     let node = Node::new();
     let images = Images::start().await;
     let mut bases = Vec::new();

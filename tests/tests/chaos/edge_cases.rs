@@ -1,4 +1,4 @@
-//! Ends and starts that meet something odd: frozen processes, patience without end, other boots, ids that are being removed.
+//! Rare states at a task's start or end: frozen processes, infinite timeouts, another boot, an id that is being removed.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ use proto::driver::TaskState;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::points::POINT;
+use crate::kill_points::POINT;
 
 const IDLE: &str = "trap 'exit 7' TERM; >/up; sleep 1000 & wait";
 
@@ -37,8 +37,8 @@ async fn freeze(task: &Task) {
     assert!(eventually(seconds(5), || task.groups.is_frozen()).await, "the task is not frozen");
 }
 
-/// Neither processes nor files of a task.
-fn nothing_is_left(node: &Node, task: &Task) {
+/// Checks that no process and no file of a task is left.
+fn assert_nothing_left(node: &Node, task: &Task) {
     assert_eq!(task.groups.members(), Vec::<i32>::new());
     assert!(node.traces().files.is_empty(), "{}", node.traces());
 }
@@ -67,22 +67,22 @@ async fn a_frozen_task_can_be_stopped_and_destroyed() {
     node.finish(plugin).await;
 }
 
-/// A process that hangs in the kernel is not ended by any kill. Who asks is told so in bounded time, and when it ends at last, what was
-/// asked for is done.
+/// No signal ends a process that hangs in the kernel. StopTask and DestroyTask then fail in bounded time. When the process ends
+/// later, the driver completes the removal.
 #[tokio::test]
-async fn a_task_that_hangs_in_the_kernel() {
+async fn stop_of_a_task_that_hangs_in_the_kernel_fails_in_bounded_time() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = format!("echo up; cat /alloc/data/stuck/{}", hung_fs::FILE);
+    let script = format!("echo up; cat /alloc/data/hung/{}", hung_fs::FILE);
     let task = node.task(&images.busybox()).sh(&script).build(&mut plugin).await;
-    let Some(file_system) = HungFs::mount(&task.alloc.dir.join("alloc/data/stuck")) else {
+    let Some(file_system) = HungFs::mount(&task.alloc.dir.join("alloc/data/hung")) else {
         return skipped("the kernel has no FUSE");
     };
     plugin.started(&task).await;
-    let taken = tokio::task::spawn_blocking(move || (file_system.wait_for_lookup(seconds(10)), file_system));
-    let (taken, file_system) = taken.await.must("a look at the file system");
-    assert!(taken, "nobody asks for the file");
+    let lookup = tokio::task::spawn_blocking(move || (file_system.wait_for_lookup(seconds(10)), file_system));
+    let (opened, file_system) = lookup.await.must("a look at the file system");
+    assert!(opened, "no process has opened the file");
 
     let refused = plugin.stop(task.id(), Duration::from_millis(100), "").await.err().must("an error of StopTask");
     assert!(refused.message().contains("did not end within"), "{refused}");
@@ -93,7 +93,7 @@ async fn a_task_that_hangs_in_the_kernel() {
     let (waited, ()) = tokio::join!(plugin.wait(task.id()), async { file_system.abort() });
     assert_eq!(waited.code, 137);
     assert!(eventually(seconds(10), || node.traces().files.is_empty()).await, "{}", node.traces());
-    nothing_is_left(&node, &task);
+    assert_nothing_left(&node, &task);
     plugin.destroy(task.id(), true).await.must("DestroyTask of a task that is gone");
     node.finish(plugin).await;
 }
@@ -103,9 +103,9 @@ fn skipped(why: &str) {
     println!("skipped: {why}");
 }
 
-/// The first answer was lost with the plugin; the start that is asked for again does not come as far as the container.
+/// The first answer was lost with the plugin. The repeated start fails before it makes a container.
 #[tokio::test]
-async fn a_start_that_fails_leaves_nothing_of_an_interrupted_one() {
+async fn a_failed_start_cleans_up_an_earlier_interrupted_start() {
     let node = Node::new();
     let images = Images::start().await;
     let armed = PluginCommand::new(node.root()).env(POINT, "start-before-answer:1");
@@ -118,30 +118,29 @@ async fn a_start_that_fails_leaves_nothing_of_an_interrupted_one() {
     let plugin = node.launch().await;
     task.config.msgpack_driver_config = b"no msgpack".to_vec();
     plugin.start(&task).await.err().must("a refusal");
-    nothing_is_left(&node, &task);
+    assert_nothing_left(&node, &task);
     node.finish(plugin).await;
 }
 
-/// Go's longest duration, and more than any clock can count.
+/// Go's longest duration, and a duration beyond the range of any clock.
 #[tokio::test]
-async fn a_patience_without_end_waits_for_the_task() {
+async fn an_infinite_kill_timeout_waits_for_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    for patience in [Duration::from_nanos(i64::MAX.unsigned_abs()), Duration::from_secs(i64::MAX.unsigned_abs())] {
-        let script =
-            "trap '>/local/told' TERM; >/up; until [ -e /local/told ] && [ -e /local/go ]; do sleep 0.02; done; exit 9";
+    for timeout in [Duration::from_nanos(i64::MAX.unsigned_abs()), Duration::from_secs(i64::MAX.unsigned_abs())] {
+        let script = "trap '>/local/signalled' TERM; >/up; until [ -e /local/signalled ] && [ -e /local/go ]; do sleep 0.02; done; exit 9";
         let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
         plugin.started(&task).await;
         is_up(&plugin, &task).await;
         let later = async {
             assert!(
-                eventually(seconds(10), || task.dir().join("local/told").exists()).await,
+                eventually(seconds(10), || task.dir().join("local/signalled").exists()).await,
                 "the signal was not sent"
             );
             fs::write(task.dir().join("local/go"), "").must("tell the task to end");
         };
-        let (stopped, ()) = tokio::join!(plugin.stop(task.id(), patience, ""), later);
+        let (stopped, ()) = tokio::join!(plugin.stop(task.id(), timeout, ""), later);
         stopped.must("StopTask");
         assert_eq!(plugin.wait(task.id()).await.code, 9);
         plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -165,9 +164,9 @@ fn rename_boot(value: &mut serde_json::Value) {
     }
 }
 
-/// Pid and start time may come again after a reboot; the boot does not.
+/// After a reboot, a pid and its start time may exist again. The boot id does not.
 #[tokio::test]
-async fn a_process_of_this_boot_is_not_taken_for_one_of_another() {
+async fn a_process_recorded_in_another_boot_is_never_signalled() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -186,31 +185,31 @@ async fn a_process_of_this_boot_is_not_taken_for_one_of_another() {
         }
     }
     let plugin = node.launch().await;
-    // An error is as good as an end whose status was lost: both say that nothing of it runs.
+    // Both an error and a lost exit status mean that the task no longer runs.
     if plugin.recover(&handle).await.is_ok() {
         let exit = plugin.wait(task.id()).await;
         assert!(exit.code != 0 && !exit.err.is_empty(), "{exit:?}");
     }
-    plugin.exec(task.id(), &["/bin/true"], seconds(5)).await.err().must("no command in a stranger");
+    plugin.exec(task.id(), &["/bin/true"], seconds(5)).await.err().must("an error of ExecTask");
     plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let state = process::status_field(init, "State").unwrap_or_default();
-    assert!(!state.is_empty() && !state.starts_with('Z'), "the stranger was killed: {state:?}");
-    kill_process(Pid::from_raw(init).must("a pid"), Signal::KILL).must("kill the stranger");
+    assert!(!state.is_empty() && !state.starts_with('Z'), "the other process was killed: {state:?}");
+    kill_process(Pid::from_raw(init).must("a pid"), Signal::KILL).must("kill the other process");
     let own = plugin.process.pid();
     eventually(seconds(5), || node.traces().processes.iter().all(|(pid, _)| *pid == own)).await;
-    // They were in use when the driver was to remove them.
+    // The cgroups were in use when the driver removed the task.
     for group in cgroup::find(&task.alloc.id).iter().filter(|group| !task.groups.own.contains(group)) {
-        // What was killed may be on its way out of it.
+        // A killed process leaves its cgroup a moment later.
         let removed = eventually(seconds(5), || fs::remove_dir(group).is_ok() || !group.exists()).await;
         assert!(removed, "{}: {:?}", group.display(), fs::read_to_string(group.join("cgroup.procs")));
     }
     node.finish(plugin).await;
 }
 
-/// Nomad destroys before it starts again, but a call may be on its way for long.
+/// Nomad calls DestroyTask before the next StartTask, but a call can be delayed.
 #[tokio::test]
-async fn an_id_is_free_when_its_task_is_gone_and_not_before() {
+async fn a_task_id_can_be_reused_only_after_its_task_is_removed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -230,14 +229,14 @@ async fn an_id_is_free_when_its_task_is_gone_and_not_before() {
             }
             Err(status) => assert!(status.message().contains("already started"), "{status}"),
         }
-        nothing_is_left(&node, &task);
+        assert_nothing_left(&node, &task);
     }
     node.finish(plugin).await;
 }
 
-/// What a killed plugin left of a task is removed and started anew at the same moment.
+/// After a plugin kill, DestroyTask and StartTask of the same id run concurrently.
 #[tokio::test]
-async fn a_leftover_is_removed_while_its_id_is_started_again() {
+async fn destroy_and_start_of_the_same_id_after_a_plugin_kill_leave_nothing() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -253,7 +252,7 @@ async fn a_leftover_is_removed_while_its_id_is_started_again() {
         let (destroyed, again) = tokio::join!(plugin.destroy(task.id(), true), again);
         destroyed.must("DestroyTask");
         match again {
-            // It came before the removal was asked for, or after it was done: a removal never meets it half made.
+            // The start ran before or after the removal, never during it.
             Ok(_) if !task.groups.members().is_empty() => {
                 is_up(&plugin, &task).await;
                 plugin.end(&task).await;
@@ -266,14 +265,14 @@ async fn a_leftover_is_removed_while_its_id_is_started_again() {
                 plugin.destroy(task.id(), true).await.must("DestroyTask");
             }
         }
-        nothing_is_left(&node, &task);
+        assert_nothing_left(&node, &task);
     }
     node.finish(plugin).await;
 }
 
-/// A stop that finds the task gone has what it wanted: an error would be tried again for minutes.
+/// StopTask of a removed task succeeds: an agent would repeat a failed stop for minutes.
 #[tokio::test]
-async fn everything_at_once() {
+async fn concurrent_stop_wait_destroy_signal_and_exec_all_succeed() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -281,10 +280,10 @@ async fn everything_at_once() {
         let task = node.task(&images.busybox()).sh(IDLE).without_logs().build(&mut plugin).await;
         plugin.started(&task).await;
         is_up(&plugin, &task).await;
-        let patience = Duration::from_millis([0, 1, 3000][round % 3]);
+        let timeout = Duration::from_millis([0, 1, 3000][round % 3]);
         let (first, second, waited, removed, again, ..) = tokio::join!(
-            plugin.stop(task.id(), patience, ""),
-            plugin.stop(task.id(), patience, "SIGKILL"),
+            plugin.stop(task.id(), timeout, ""),
+            plugin.stop(task.id(), timeout, "SIGKILL"),
             plugin.wait_raw(task.id()),
             plugin.destroy(task.id(), true),
             plugin.destroy(task.id(), true),
@@ -294,11 +293,11 @@ async fn everything_at_once() {
         for (what, done) in [("stop", first), ("stop", second), ("destroy", removed), ("destroy", again)] {
             done.must(what);
         }
-        // Whoever came too late to be told of the end is told that there is no such task.
+        // A call after the removal gets the error that the task is unknown.
         if let Ok(answer) = waited {
             assert!([7, 137].contains(&answer.result.must("a result").exit_code));
         }
-        nothing_is_left(&node, &task);
+        assert_nothing_left(&node, &task);
     }
     node.finish(plugin).await;
 }

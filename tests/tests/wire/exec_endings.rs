@@ -16,7 +16,7 @@ fn runs(node: &Node, part: &str) -> bool {
 }
 
 #[tokio::test]
-async fn exit_codes_and_signals() {
+async fn exit_codes_and_signals_are_reported() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -40,7 +40,7 @@ async fn exit_codes_and_signals() {
 
 /// The last words of a command are there, however short its life: the kernel passes on a terminal's output in the background.
 #[tokio::test]
-async fn the_last_words_are_never_cut_off() {
+async fn the_last_output_is_never_cut_off() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -57,7 +57,7 @@ async fn the_last_words_are_never_cut_off() {
 
 /// The session is its command's, also when what that left in the background writes for ever.
 #[tokio::test]
-async fn a_background_writer_does_not_hold_the_session() {
+async fn a_background_writer_does_not_keep_the_session_open() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -93,7 +93,7 @@ async fn hang_up(node: &Node, plugin: &Plugin, task: &Task, tty: Option<(i32, i3
 
 /// A client that goes away is a terminal that goes away: SIGHUP, and SIGKILL for those who do not heed it.
 #[tokio::test]
-async fn a_client_that_vanishes_hangs_up_and_then_kills() {
+async fn a_disconnect_sends_sighup_and_then_sigkill() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -115,7 +115,7 @@ async fn a_client_that_vanishes_hangs_up_and_then_kills() {
 
 /// No command without somebody who can end it. The task itself does not notice.
 #[tokio::test]
-async fn a_killed_plugin_takes_its_commands_along() {
+async fn a_plugin_kill_ends_its_exec_commands() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
@@ -140,7 +140,7 @@ async fn a_killed_plugin_takes_its_commands_along() {
 }
 
 #[tokio::test]
-async fn a_task_that_stops_ends_its_sessions() {
+async fn stopping_a_task_ends_its_exec_sessions() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;

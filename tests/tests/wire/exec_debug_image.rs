@@ -27,7 +27,7 @@ async fn output(plugin: &Plugin, task: &Task, image: &str, script: &str) -> Stri
 }
 
 #[tokio::test]
-async fn tools_see_what_the_task_sees() {
+async fn a_debug_image_sees_the_tasks_files_and_processes() {
     let node = Node::new();
     let images = Images::start().await;
     let mut plugin = node.launch_with(allowed(&images)).await;
@@ -80,7 +80,7 @@ async fn tools_see_what_the_task_sees() {
 }
 
 #[tokio::test]
-async fn tools_have_no_more_rights_than_the_task() {
+async fn a_debug_image_has_no_more_rights_than_the_task() {
     let node = Node::new();
     let images = Images::start().await;
     let mut plugin = node.launch_with(allowed(&images)).await;
@@ -133,7 +133,7 @@ async fn tools_have_no_more_rights_than_the_task() {
 }
 
 #[tokio::test]
-async fn only_images_that_the_operator_allows_and_only_while_they_are_used() {
+async fn only_allowed_debug_images_run_and_they_are_released_after_use() {
     let node = Node::new();
     let images = Images::start().await;
     let mut plugin = node.launch_with(allowed(&images)).await;
