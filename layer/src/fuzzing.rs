@@ -1,3 +1,3 @@
-//! What the fuzz targets need beside the public items: re-exports only.
+//! Items that only the fuzz targets need: re-exports, no code.
 
 pub use crate::{sys::confine_thread, tar::pax, unpack::write};

@@ -1,10 +1,9 @@
 //! Unpacks one image layer: a blob's bytes, as they arrive, become files in overlay form.
 //!
-//! [`unpack`] does all of it. Knows no image store, no registry, no Nomad and no containers.
+//! [`unpack`] does all of it. The crate knows no image store, no registry, no Nomad and no containers.
 
-mod attributes;
+mod apply;
 pub mod buffers;
-mod checks;
 pub mod digest;
 mod directory;
 mod erofs;
@@ -14,20 +13,16 @@ mod error;
 pub mod fuzzing;
 mod limits;
 pub mod marks;
-mod name;
+mod path;
 pub mod stream;
 mod sys;
 mod tar;
 mod unpack;
 
 pub use digest::{Digest, InvalidDigest};
-pub use directory::Applied;
-pub use erofs::{Memory, SampleImage};
-pub use error::UnpackError;
+pub use erofs::{MemoryCounter, SampleImage};
+pub use error::{Problem, UnpackError};
 pub use limits::Limits;
 pub use unpack::{Output, Unpacked, unpack};
 
-pub use crate::tar::{
-    archive::{Archive, Entry},
-    header::Kind,
-};
+pub use crate::tar::{EntryKind, TarEntry, TarReader};

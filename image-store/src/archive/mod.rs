@@ -26,10 +26,10 @@ use std::{
 use bytes::Bytes;
 pub(crate) use choose::{Found, FoundLayer, choose};
 use layer::{
-    Archive, Kind, UnpackError,
+    EntryKind, TarReader, UnpackError,
     buffers::{self, Buffers},
     digest::Algorithm,
-    stream::{self, Decoder, Feed, Hashed, Piece},
+    stream::{self, BlobReader, Decoder, HashingReader, Piece},
 };
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use tokio::sync::mpsc;
@@ -226,11 +226,11 @@ fn inflate(name: &str, file: &File, limits: &Limits, scratch: &Path, given_up: &
         let (pieces, receiver) = mpsc::channel(WAITING_PIECES);
         // If reading fails, the channel closes without an end, and the other side says so.
         scope.spawn(move || part.send(&pieces).ok());
-        let feed = Feed::new(receiver, Algorithm::Sha256);
-        let seen = feed.seen();
-        let decoder = Decoder::new(feed, &limits).map_err(broken)?;
+        let blob = BlobReader::new(receiver, Algorithm::Sha256);
+        let received = blob.received();
+        let decoder = Decoder::new(blob, &limits).map_err(broken)?;
         let mut inflated =
-            Hashed::new(BufReader::with_capacity(buffers::SIZE, decoder), Algorithm::Sha256, seen, limits);
+            HashingReader::new(BufReader::with_capacity(buffers::SIZE, decoder), Algorithm::Sha256, received, limits);
         loop {
             let block = inflated.fill_buf().map_err(broken)?;
             let length = block.len();
@@ -273,7 +273,7 @@ fn index(name: &str, file: &File, limits: &Limits, given_up: &GivenUp) -> Result
     let refused = |error: UnpackError| PullError::malformed(name, describe(error));
     let position = Rc::new(Cell::new(0));
     let inner = BufReader::with_capacity(buffers::SIZE, whole(name, file, given_up)?);
-    let mut archive = Archive::new(Counted { inner, position: Rc::clone(&position) });
+    let mut archive = TarReader::new(Counted { inner, position: Rc::clone(&position) });
     let mut members = BTreeMap::new();
     let (mut count, mut names) = (0u64, 0usize);
     while let Some(entry) = archive.next().map_err(refused)? {
@@ -290,10 +290,10 @@ fn index(name: &str, file: &File, limits: &Limits, given_up: &GivenUp) -> Result
         };
         let Some(path) = clean(&entry.name).map_err(problem)? else { continue };
         let member = match entry.kind {
-            Kind::Dir => continue,
-            Kind::File if entry.sparse.is_none() => Member::File { offset: position.get(), size: entry.size },
-            Kind::HardLink => Member::Link(clean(&entry.link).map_err(problem)?.unwrap_or_default()),
-            Kind::Symlink => Member::Link(beside(&path, &entry.link).map_err(problem)?),
+            EntryKind::Dir => continue,
+            EntryKind::File if entry.sparse.is_none() => Member::File { offset: position.get(), size: entry.size },
+            EntryKind::HardLink => Member::Link(clean(&entry.link).map_err(problem)?.unwrap_or_default()),
+            EntryKind::Symlink => Member::Link(beside(&path, &entry.link).map_err(problem)?),
             _ => return Err(problem("is neither a file nor a directory nor a link")),
         };
         names += path.len() + if let Member::Link(target) = &member { target.len() } else { 0 };

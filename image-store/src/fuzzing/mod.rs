@@ -21,10 +21,10 @@ use std::{
 
 use bytes::Bytes;
 use layer::{
-    Digest, Memory, Output, SampleImage, UnpackError,
+    Digest, MemoryCounter, Output, SampleImage, UnpackError,
     digest::Algorithm,
     fuzzing::{confine_thread, pax, write},
-    stream::{Decoder, Feed, Hashed, Piece},
+    stream::{BlobReader, Decoder, HashingReader, Piece},
 };
 
 use crate::{
@@ -181,21 +181,20 @@ fn stream(blob: Vec<u8>, directory: OwnedFd, image: Option<File>) -> Result<bool
         pieces.try_send(Piece::Data(Bytes::copy_from_slice(part))).expect("room");
     }
     pieces.try_send(Piece::End).expect("room");
-    let feed = Feed::new(receiver, Algorithm::Sha256);
-    let seen = feed.seen();
+    let feed = BlobReader::new(receiver, Algorithm::Sha256);
+    let seen = feed.received();
     let mut decoder = Decoder::new(feed, &layer_limits())?;
-    let hashed = Hashed::new(BufReader::new(&mut decoder), Algorithm::Sha256, seen, layer_limits());
+    let hashed = HashingReader::new(BufReader::new(&mut decoder), Algorithm::Sha256, seen, layer_limits());
     // Some find no room in memory, and become directories halfway.
     let sum = blob.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
     let kept_bytes = if sum % 4 == 1 { 3000 } else { limits().kept_bytes };
-    let image = image.map(|file| (file, Memory::default()));
-    let (applied, _, bytes) =
-        write(hashed, Output { directory, image }, &layer::Limits { kept_bytes, ..layer_limits() })?;
-    assert!(applied.entries <= limits().entries);
-    assert!(bytes <= limits().layer_bytes);
-    let (_, arrived) = decoder.into_feed().finish()?;
+    let image = image.map(|file| (file, MemoryCounter::default()));
+    let written = write(hashed, Output { directory, image }, &layer::Limits { kept_bytes, ..layer_limits() })?;
+    assert!(written.applied.entries <= limits().entries);
+    assert!(written.bytes <= limits().layer_bytes);
+    let (_, arrived) = decoder.into_blob().finish()?;
     assert_eq!(arrived, length);
-    Ok(applied.image)
+    Ok(written.is_image)
 }
 
 /// Where images of this process can be mounted from. Says why there are none.

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use layer::{
     UnpackError, Unpacked,
     buffers::Buffers,
-    stream::{Feed, Piece},
+    stream::{BlobReader, Piece},
 };
 use tokio::{
     sync::{Semaphore, mpsc, oneshot},
@@ -217,7 +217,7 @@ fn spawn_unpacker(
 ) -> Result<oneshot::Receiver<ThreadResult>, StoreError> {
     let fs = staged.fs();
     let output = staged.output(inner.layout.layers, &inner.memory)?;
-    let feed = Feed::new(pieces, layer.blob.algorithm());
+    let blob = BlobReader::new(pieces, layer.blob.algorithm());
     let (algorithm, side_by_side) = (layer.diff_id.algorithm(), layer.size >= SIDE_BY_SIDE);
     let limits = inner.limits.of_a_layer();
     let (report, done) = oneshot::channel();
@@ -225,7 +225,7 @@ fn spawn_unpacker(
         .name("unpack".into())
         .spawn(move || {
             // Whatever fails, and also when nobody waits any more, `staged` removes itself here.
-            let result = layer::unpack(feed, output, algorithm, side_by_side, &limits);
+            let result = layer::unpack(blob, output, algorithm, side_by_side, &limits);
             drop(report.send(result.map(|unpacked| (unpacked, staged))));
         })
         .map_err(StoreError::io("starting a thread for", fs))?;

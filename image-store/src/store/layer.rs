@@ -88,7 +88,7 @@ impl LayerMeta {
             blobs: vec![unpacked.blob.clone()],
             bytes: unpacked.bytes,
             entries: unpacked.entries,
-            implicit_dirs: unpacked.implicit.iter().cloned().map(HexPath).collect(),
+            implicit_dirs: unpacked.implied_directories.iter().cloned().map(HexPath).collect(),
             opaque_root: unpacked.opaque_root,
             copy_only: unpacked.copy_only,
             boot_id: boot_id()?,

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::layer::{Memory, Unpacked};
+use ::layer::{MemoryCounter, Unpacked};
 use flight::Flights;
 use tokio::sync::{Notify, Semaphore};
 
@@ -93,7 +93,7 @@ pub(crate) struct Inner {
     retention: Option<Retention>,
     pub(crate) downloads: Semaphore,
     /// Of layers that become images.
-    pub(crate) memory: Memory,
+    pub(crate) memory: MemoryCounter,
     staging: OnceLock<Staging>,
     making_staging: Mutex<()>,
     known_fixups: fixup::Known,
@@ -131,7 +131,7 @@ impl Store {
             retention: config.retention,
             downloads: Semaphore::new(config.limits.parallel.max(1)),
             limits: config.limits,
-            memory: Memory::default(),
+            memory: MemoryCounter::default(),
             staging: OnceLock::new(),
             making_staging: Mutex::default(),
             known_fixups: fixup::Known::default(),

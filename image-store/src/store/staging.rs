@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ::layer::{Memory, Output, Unpacked};
+use ::layer::{MemoryCounter, Output, Unpacked};
 use rustix::fs::FlockOperation;
 use tokio::sync::mpsc;
 
@@ -135,7 +135,7 @@ impl Staged {
     }
 
     /// What a layer of this store is unpacked into.
-    pub(crate) fn output(&self, format: LayerFormat, memory: &Memory) -> Result<Output, StoreError> {
+    pub(crate) fn output(&self, format: LayerFormat, memory: &MemoryCounter) -> Result<Output, StoreError> {
         let (fs, image) = (self.fs(), self.image());
         let directory = open_directory(&fs)?;
         let make = || File::options().read(true).write(true).create_new(true).mode(0o600).open(&image);
@@ -146,7 +146,7 @@ impl Staged {
 
     /// Removes what the layer's files did not go to.
     pub(crate) fn settle(&self, unpacked: &Unpacked) -> Result<(), StoreError> {
-        let (path, removed) = match unpacked.image {
+        let (path, removed) = match unpacked.is_image {
             true => (self.fs(), fs::remove_dir(self.fs())),
             false => (self.image(), fs::remove_file(self.image())),
         };

@@ -13,9 +13,11 @@ use std::{
 use rustix::fs::FileType;
 
 use super::tree::{Content, Id, ROOT, Tree};
-use crate::tar::pax::Xattrs;
+use crate::tar::Xattrs;
 
 pub(super) const BLOCK: u64 = 4096;
+/// The longest name of a file (`EROFS_NAME_LEN`).
+pub(super) const MAX_NAME: usize = 255;
 /// Where the super block begins, in the first block, which holds nothing else.
 const SUPER: usize = 1024;
 const MAGIC: u32 = 0xe0f5_e1e2;
@@ -93,7 +95,8 @@ pub(super) fn write(file: &mut (impl Write + Seek), tree: &Tree, start: u64, uui
     file.write_all(&layout.super_block(uuid))
 }
 
-fn pad(file: &mut impl Write, bytes: u64) -> io::Result<u64> {
+/// Writes zeros and returns how many.
+pub(super) fn pad(file: &mut impl Write, bytes: u64) -> io::Result<u64> {
     io::copy(&mut io::Read::take(io::repeat(0), bytes), file)
 }
 

@@ -1,17 +1,17 @@
 //! Gzip framing around a raw inflater.
 //!
-//! Several members are one stream; anything else after a member is an error. The CRC is not computed: the layer's own digest says
-//! more, and it costs an eighth of the time.
+//! Several members are one stream; other bytes after a member are an error. The CRC is not computed: it would cost an eighth of the
+//! time, and the layer's own digest is a stronger check.
 
 use std::io::{self, BufRead, Read};
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::corrupt;
+use super::error::corrupt;
 
 /// The unpacked bytes of a gzip stream.
 pub struct Gzip<R> {
-    pub(crate) input: R,
+    input: R,
     inflate: Decompress,
     state: GzipState,
 }
@@ -26,6 +26,11 @@ enum GzipState {
 impl<R: BufRead> Gzip<R> {
     pub(crate) fn new(input: R) -> Self {
         Self { input, inflate: Decompress::new(false), state: GzipState::Start }
+    }
+
+    /// The compressed bytes that were not used.
+    pub(super) fn into_input(self) -> R {
+        self.input
     }
 
     fn header(&mut self) -> io::Result<()> {

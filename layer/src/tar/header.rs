@@ -5,11 +5,13 @@
 
 use tar::Header;
 
+use crate::error::Problem;
+
 pub(crate) const BLOCK: usize = 512;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// A regular file.
     File,
     /// A further name of a file.
@@ -36,18 +38,26 @@ pub enum Kind {
     LongLink,
 }
 
-impl Kind {
+impl EntryKind {
     /// Whether data follows the header. Sizes that other kinds claim mean nothing: that is how Go, and thus every image tool,
     /// reads them.
     pub fn has_data(self) -> bool {
-        !matches!(self, Kind::HardLink | Kind::Symlink | Kind::Char | Kind::Block | Kind::Dir | Kind::Fifo)
+        !matches!(
+            self,
+            EntryKind::HardLink
+                | EntryKind::Symlink
+                | EntryKind::Char
+                | EntryKind::Block
+                | EntryKind::Dir
+                | EntryKind::Fifo
+        )
     }
 }
 
 /// The fields of one header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fields {
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     pub(crate) name: Vec<u8>,
     pub(crate) link: Vec<u8>,
     pub(crate) mode: u32,
@@ -57,9 +67,6 @@ pub(crate) struct Fields {
     pub(crate) mtime: i64,
     pub(crate) device: (u64, u64),
 }
-
-/// What is wrong with a header, in words.
-pub type Problem = String;
 
 /// Reads a header block. `Ok(None)` is a block of zeros, which ends an archive.
 pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Fields>, Problem> {
@@ -94,30 +101,30 @@ pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Fields>, Problem> {
     }))
 }
 
-fn device(kind: Kind, major: &[u8], minor: &[u8]) -> Result<(u64, u64), Problem> {
-    if matches!(kind, Kind::Char | Kind::Block) {
+fn device(kind: EntryKind, major: &[u8], minor: &[u8]) -> Result<(u64, u64), Problem> {
+    if matches!(kind, EntryKind::Char | EntryKind::Block) {
         Ok((unsigned("device major", major)?, unsigned("device minor", minor)?))
     } else {
         Ok((0, 0))
     }
 }
 
-fn kind(flag: u8, name: &[u8]) -> Result<Kind, Problem> {
+fn kind(flag: u8, name: &[u8]) -> Result<EntryKind, Problem> {
     Ok(match flag {
         // v7 had no type for directories.
-        0 if name.ends_with(b"/") => Kind::Dir,
-        0 | b'0' | b'7' => Kind::File,
-        b'1' => Kind::HardLink,
-        b'2' => Kind::Symlink,
-        b'3' => Kind::Char,
-        b'4' => Kind::Block,
-        b'5' => Kind::Dir,
-        b'6' => Kind::Fifo,
-        b'S' => Kind::GnuSparse,
-        b'x' => Kind::PaxLocal,
-        b'g' => Kind::PaxGlobal,
-        b'L' => Kind::LongName,
-        b'K' => Kind::LongLink,
+        0 if name.ends_with(b"/") => EntryKind::Dir,
+        0 | b'0' | b'7' => EntryKind::File,
+        b'1' => EntryKind::HardLink,
+        b'2' => EntryKind::Symlink,
+        b'3' => EntryKind::Char,
+        b'4' => EntryKind::Block,
+        b'5' => EntryKind::Dir,
+        b'6' => EntryKind::Fifo,
+        b'S' => EntryKind::GnuSparse,
+        b'x' => EntryKind::PaxLocal,
+        b'g' => EntryKind::PaxGlobal,
+        b'L' => EntryKind::LongName,
+        b'K' => EntryKind::LongLink,
         other => return Err(format!("unknown entry type {:?}", char::from(other))),
     })
 }
@@ -219,7 +226,7 @@ mod tests {
     fn reads_the_three_formats() {
         let fields = parse(&block(|_| ())).unwrap().unwrap();
         assert_eq!((fields.name.as_slice(), fields.mode, fields.uid, fields.gid), (&b"a/b"[..], 0o644, 1, 2));
-        assert_eq!((fields.size, fields.mtime, fields.kind), (3, 4, Kind::File));
+        assert_eq!((fields.size, fields.mtime, fields.kind), (3, 4, EntryKind::File));
 
         let mut ustar = Header::new_ustar();
         let long = format!("{}/{}", "p".repeat(100), "n".repeat(90));
@@ -237,7 +244,7 @@ mod tests {
             header.as_old_mut().linkflag[0] = 0;
             header.as_old_mut().name[..4].copy_from_slice(b"dir/");
         });
-        assert_eq!(parse(&v7).unwrap().unwrap().kind, Kind::Dir);
+        assert_eq!(parse(&v7).unwrap().unwrap().kind, EntryKind::Dir);
     }
 
     #[test]

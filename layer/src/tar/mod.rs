@@ -1,6 +1,12 @@
-//! Tar: headers, PAX records, sparse maps, and the entries that they describe.
+//! Tar archives: headers, PAX records, sparse maps, and the entries that they describe.
 
-pub mod archive;
-pub mod header;
+mod entry;
+mod header;
 pub mod pax;
-pub mod sparse;
+mod reader;
+mod sparse;
+
+pub use entry::TarEntry;
+pub use header::EntryKind;
+pub use pax::Xattrs;
+pub use reader::TarReader;

@@ -3,7 +3,7 @@
 //! Pure. Records are cut by their stated length, never by newlines: extended attributes are binary (the reason why the `tar`
 //! crate's own reader, which splits at newlines, cannot be used). A repeated key counts last, an empty value unsets.
 
-use super::header::Problem;
+use crate::error::Problem;
 
 /// Longest extension block that is read.
 pub const MAX_BYTES: u64 = 1 << 20;
@@ -17,26 +17,38 @@ pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 /// Values that replace header fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extensions {
+    /// The name of the entry.
     pub path: Option<Vec<u8>>,
+    /// The target of a link.
     pub link: Option<Vec<u8>>,
+    /// Bytes of data in the archive.
     pub size: Option<u64>,
+    /// The owner.
     pub uid: Option<u64>,
+    /// The group.
     pub gid: Option<u64>,
+    /// Seconds and nanoseconds of the last modification.
     pub mtime: Option<(i64, u32)>,
     /// Name and value as they stand in the archive; which ones may be set is decided later.
     pub xattrs: Xattrs,
+    /// What GNU's sparse formats say.
     pub sparse: SparseKeys,
 }
 
 /// The records of GNU's three sparse formats, still unchecked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SparseKeys {
+    /// The major version of the format.
     pub major: Option<u64>,
+    /// The minor version of the format.
     pub minor: Option<u64>,
+    /// The name of the entry.
     pub name: Option<Vec<u8>>,
+    /// The file's size with its holes.
     pub real_size: Option<u64>,
     /// Offsets and lengths in turn, from `map` or from pairs of `offset` and `numbytes`.
     pub numbers: Vec<u64>,
+    /// Whether there is any such record.
     pub present: bool,
 }
 

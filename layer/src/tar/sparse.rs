@@ -7,8 +7,8 @@ use std::io::{self, BufRead};
 
 use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 
-use super::header::{BLOCK, Problem, unsigned};
-use crate::error::UnpackError;
+use super::header::{BLOCK, unsigned};
+use crate::error::{Problem, UnpackError};
 
 const MAX_SEGMENTS: usize = 1 << 20;
 

@@ -6,41 +6,15 @@
 use std::io::{self, BufRead};
 
 use super::{
-    header::{self, BLOCK, Fields, Kind},
-    pax::{self, Extensions, Xattrs},
+    entry::TarEntry,
+    header::{self, BLOCK, EntryKind, Fields},
+    pax::{self, Extensions},
     sparse::{self, Sparse},
 };
 use crate::error::UnpackError;
 
-/// One entry, its extensions applied.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// What it is.
-    pub kind: Kind,
-    /// Its name, as it stands in the archive.
-    pub name: Vec<u8>,
-    /// The target of a link.
-    pub link: Vec<u8>,
-    /// Permissions and the three special bits.
-    pub mode: u32,
-    /// The owner.
-    pub uid: u32,
-    /// The group.
-    pub gid: u32,
-    /// Seconds and nanoseconds of the last modification.
-    pub mtime: (i64, u32),
-    /// Major and minor number of a device.
-    pub device: (u64, u64),
-    /// Bytes of data in the archive.
-    pub size: u64,
-    /// Extended attributes.
-    pub xattrs: Xattrs,
-    /// Where the data goes if the file has holes.
-    pub sparse: Option<Sparse>,
-}
-
 /// Reads entries one after the other.
-pub struct Archive<R> {
+pub struct TarReader<R> {
     reader: R,
     /// Unread data of the current entry, and the padding after it.
     left: u64,
@@ -58,14 +32,14 @@ struct Pending {
     link: Option<Vec<u8>>,
 }
 
-impl<R: BufRead> Archive<R> {
+impl<R: BufRead> TarReader<R> {
     /// An archive at its beginning.
     pub fn new(reader: R) -> Self {
         Self { reader, left: 0, padding: 0, global: Extensions::default(), raw: [0; BLOCK], ended: false }
     }
 
     /// The next entry; `None` at the end of the archive.
-    pub fn next(&mut self) -> Result<Option<Entry>, UnpackError> {
+    pub fn next(&mut self) -> Result<Option<TarEntry>, UnpackError> {
         let mut pending = Pending::default();
         loop {
             self.skip_rest()?;
@@ -78,23 +52,23 @@ impl<R: BufRead> Archive<R> {
             self.expect(&fields)?;
             let problem = |problem: String| UnpackError::refused(&fields.name, problem);
             match fields.kind {
-                Kind::PaxGlobal => {
+                EntryKind::PaxGlobal => {
                     let global = pax::parse(&self.extension(&fields)?).map_err(problem)?;
                     global.check_global().map_err(problem)?;
                     self.global = global;
                 }
-                Kind::PaxLocal => {
+                EntryKind::PaxLocal => {
                     let local = pax::parse(&self.extension(&fields)?).map_err(problem)?;
                     if pending.pax.replace(local).is_some() {
                         return Err(problem("two PAX headers for one entry".into()));
                     }
                 }
-                Kind::LongName => {
+                EntryKind::LongName => {
                     if pending.name.replace(self.long(&fields)?).is_some() {
                         return Err(problem("two long names for one entry".into()));
                     }
                 }
-                Kind::LongLink => {
+                EntryKind::LongLink => {
                     if pending.link.replace(self.long(&fields)?).is_some() {
                         return Err(problem("two long link names for one entry".into()));
                     }
@@ -163,7 +137,7 @@ impl<R: BufRead> Archive<R> {
         Ok(data)
     }
 
-    fn entry(&mut self, mut fields: Fields, pending: Pending) -> Result<Entry, UnpackError> {
+    fn entry(&mut self, mut fields: Fields, pending: Pending) -> Result<TarEntry, UnpackError> {
         let problem = |name: &[u8], problem: &str| UnpackError::refused(name, problem);
         let pax = pending.pax.unwrap_or_default();
         if both_differ(&pax.path, &pending.name) || both_differ(&pax.link, &pending.link) {
@@ -186,7 +160,7 @@ impl<R: BufRead> Archive<R> {
         };
         let uid = id("uid", pax.uid.or(self.global.uid).unwrap_or(fields.uid))?;
         let gid = id("gid", pax.gid.or(self.global.gid).unwrap_or(fields.gid))?;
-        let mut entry = Entry {
+        let mut entry = TarEntry {
             kind: fields.kind,
             link: fields.link,
             mode: fields.mode,
@@ -199,7 +173,7 @@ impl<R: BufRead> Archive<R> {
             sparse: None,
             name: fields.name,
         };
-        if entry.kind == Kind::GnuSparse || pax.sparse.present {
+        if entry.kind == EntryKind::GnuSparse || pax.sparse.present {
             if let Some(name) = &pax.sparse.name {
                 entry.name.clone_from(name);
             }
@@ -209,15 +183,15 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Works out where the data of a file with holes goes; may read the first part of the data.
-    fn sparse(&mut self, entry: &mut Entry, keys: &pax::SparseKeys) -> Result<(), UnpackError> {
+    fn sparse(&mut self, entry: &mut TarEntry, keys: &pax::SparseKeys) -> Result<(), UnpackError> {
         let refuse = |problem: String| UnpackError::refused(&entry.name, problem);
-        let sparse = if entry.kind == Kind::GnuSparse {
+        let sparse = if entry.kind == EntryKind::GnuSparse {
             sparse::gnu(&self.raw, &entry.name, || {
                 let mut block = [0; BLOCK];
                 self.reader.read_exact(&mut block)?;
                 Ok(block)
             })?
-        } else if entry.kind != Kind::File {
+        } else if entry.kind != EntryKind::File {
             return Err(refuse("only a file can be sparse".into()));
         } else if keys.major == Some(1) && keys.minor == Some(0) {
             let (numbers, read) =
@@ -232,7 +206,7 @@ impl<R: BufRead> Archive<R> {
         if sparse.stored() != self.left {
             return Err(refuse("its sparse map does not fit its size".into()));
         }
-        entry.kind = Kind::File;
+        entry.kind = EntryKind::File;
         entry.sparse = Some(sparse);
         Ok(())
     }
@@ -298,8 +272,8 @@ mod tests {
 
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, UnpackError> {
-        let mut archive = Archive::new(bytes);
+    fn read(bytes: &[u8]) -> Result<Vec<(TarEntry, Vec<u8>)>, UnpackError> {
+        let mut archive = TarReader::new(bytes);
         let mut entries = Vec::new();
         while let Some(entry) = archive.next()? {
             let mut data = Vec::new();

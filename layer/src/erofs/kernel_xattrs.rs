@@ -11,7 +11,7 @@ pub(super) enum Outcome {
     /// It is set, and the file's permissions become these.
     SetWithMode(u32),
     /// It is not set: it says no more than these permissions, which the file gets, or nothing at all.
-    Only(Option<u32>),
+    OnlyMode(Option<u32>),
     /// The kernel does not know this version of it.
     Unknown,
     /// The kernel refuses it.
@@ -24,7 +24,7 @@ pub(super) fn outcome(key: &[u8], value: &[u8]) -> Outcome {
         b"system.posix_acl_access" => access_list(value),
         b"system.posix_acl_default" => match access_list(value) {
             // It says what files made in the directory are like, nothing about the directory.
-            Outcome::SetWithMode(_) | Outcome::Only(Some(_)) => Outcome::Set,
+            Outcome::SetWithMode(_) | Outcome::OnlyMode(Some(_)) => Outcome::Set,
             outcome => outcome,
         },
         b"security.capability" => capability(value),
@@ -53,11 +53,11 @@ fn access_list(value: &[u8]) -> Outcome {
         return Outcome::Invalid;
     }
     if entries.is_empty() {
-        return Outcome::Only(None);
+        return Outcome::OnlyMode(None);
     }
     permissions(entries).map_or(Outcome::Invalid, |(mode, more)| match more {
         true => Outcome::SetWithMode(mode),
-        false => Outcome::Only(Some(mode)),
+        false => Outcome::OnlyMode(Some(mode)),
     })
 }
 
@@ -124,10 +124,10 @@ mod tests {
         let named = [(1, 7, NONE), (2, 5, 33), (4, 7, NONE), (8, 1, 5), (0x10, 4, NONE), (0x20, 1, NONE)];
         let masked = [(1, 6, NONE), (4, 4, NONE), (0x10, 6, NONE), (0x20, 0, NONE)];
         for (entries, expected) in [
-            (&minimal[..], Outcome::Only(Some(0o640))),
+            (&minimal[..], Outcome::OnlyMode(Some(0o640))),
             (&named, Outcome::SetWithMode(0o741)),
             (&masked, Outcome::SetWithMode(0o660)),
-            (&[], Outcome::Only(None)),
+            (&[], Outcome::OnlyMode(None)),
             (&minimal[..2], Outcome::Invalid),
             (&minimal[1..], Outcome::Invalid),
             (&[minimal[0], minimal[0], minimal[1], minimal[2]], Outcome::Invalid),
@@ -142,7 +142,7 @@ mod tests {
         let default = |value: &[u8]| outcome(b"system.posix_acl_default", value);
         assert_eq!(default(&list(&named)), Outcome::Set);
         assert_eq!(default(&list(&minimal)), Outcome::Set);
-        assert_eq!(default(&list(&[])), Outcome::Only(None));
+        assert_eq!(default(&list(&[])), Outcome::OnlyMode(None));
         assert_eq!(default(&[1, 0, 0, 0]), Outcome::Unknown);
         assert_eq!(default(&[2, 0, 0]), Outcome::Invalid);
         assert_eq!(default(&[2, 0, 0, 0, 1]), Outcome::Invalid);

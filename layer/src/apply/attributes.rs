@@ -1,0 +1,103 @@
+//! What a file is apart from its content: owner, mode, time and extended attributes.
+//!
+//! Whether an image may set an extended attribute depends on its name and on the kind of file. [`SkippedXattrs`] counts those that are
+//! left out, so that each one is reported.
+
+use crate::{
+    error::{UnpackError, show},
+    limits::Limits,
+    tar::{EntryKind, TarEntry, Xattrs},
+};
+
+/// What an entry says about its file, with the extended attributes that images may set.
+pub(crate) struct Attributes {
+    /// Permissions and the three special bits.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Seconds and nanoseconds.
+    pub(crate) mtime: (i64, u32),
+    pub(crate) xattrs: Xattrs,
+}
+
+/// Extended attributes that were left out: overlayfs's own marks would let an image forge them, labels belong to the node, and the
+/// kernel keeps some kinds of attributes only on some kinds of files (xattr(7)).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SkippedXattrs {
+    /// How many.
+    pub count: u64,
+    /// The first one's name, fit for a log.
+    pub first: String,
+}
+
+impl SkippedXattrs {
+    /// Counts one more.
+    pub(crate) fn add(&mut self, key: &[u8]) {
+        if self.count == 0 {
+            self.first = show(key);
+        }
+        self.count += 1;
+    }
+}
+
+impl Attributes {
+    /// The attributes of an entry's file, without those that images may not set or that the kernel has not for its kind of file.
+    pub(super) fn of(entry: &TarEntry, limits: &Limits, skipped: &mut SkippedXattrs) -> Result<Self, UnpackError> {
+        let mut total = 0;
+        let mut xattrs = Vec::new();
+        for (key, value) in &entry.xattrs {
+            total += key.len() + value.len();
+            if value.len() > limits.xattr_bytes || total > limits.xattr_total_bytes || key.len() > 255 {
+                return Err(UnpackError::refused(&entry.name, "its extended attributes are too large"));
+            }
+            if is_set_on(entry.kind, key) {
+                xattrs.push((key.clone(), value.clone()));
+            } else {
+                skipped.add(key);
+            }
+        }
+        Ok(Self { mode: entry.mode, uid: entry.uid, gid: entry.gid, mtime: entry.mtime, xattrs })
+    }
+}
+
+/// Bytes of all names and values.
+pub(crate) fn xattrs_size(xattrs: &Xattrs) -> usize {
+    xattrs.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+/// Whether an image may set this attribute, and the kernel knows it for this kind of file: `user.*` on files and directories, ACLs on everything but links, default access lists on directories, capabilities on everything.
+fn is_set_on(kind: EntryKind, key: &[u8]) -> bool {
+    let holds_data = matches!(kind, EntryKind::File | EntryKind::Dir);
+    match key {
+        b"security.capability" => true,
+        b"system.posix_acl_access" => kind != EntryKind::Symlink,
+        b"system.posix_acl_default" => kind == EntryKind::Dir,
+        key => holds_data && key.starts_with(b"user.") && !key.starts_with(b"user.overlay."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_image_may_set_where() {
+        use EntryKind::{Char, Dir, Fifo, File, Symlink};
+        for (key, kinds) in [
+            ("user.a", &[File, Dir][..]),
+            ("user.overlay.opaque", &[]),
+            ("trusted.overlay.opaque", &[]),
+            ("trusted.x", &[]),
+            ("security.selinux", &[]),
+            ("security.capability", &[File, Dir, Symlink, Char, Fifo]),
+            ("system.posix_acl_access", &[File, Dir, Char, Fifo]),
+            ("system.posix_acl_default", &[Dir]),
+            ("user", &[]),
+            ("", &[]),
+        ] {
+            for kind in [File, Dir, Symlink, Char, Fifo] {
+                assert_eq!(is_set_on(kind, key.as_bytes()), kinds.contains(&kind), "{key} on {kind:?}");
+            }
+        }
+    }
+}
