@@ -1,7 +1,7 @@
 //! The one oci-rs binary, which is a Nomad plugin, a container's monitor, an exec helper or an operator's tool.
 //!
-//! The role is chosen here, before any thread, runtime or logger exists: monitor and exec must stay single-threaded because
-//! they fork, and a monitor costs its task private memory for as long as it lives.
+//! The role is chosen here, before any thread, runtime or logger exists: monitor and exec must stay single-threaded
+//! because they fork, and a monitor costs its task private memory for as long as it lives.
 
 mod blocking;
 mod cleanup;
@@ -24,16 +24,14 @@ mod task;
 
 use std::process::ExitCode;
 
-/// musl's own gives memory back to the kernel at each turn, which costs a start a tenth of its time (`docs/decisions.md`).
+/// musl's own gives memory back to the kernel at each turn, which costs a start a tenth of its time
+/// (`docs/decisions.md`).
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
-    match args.next().as_deref().and_then(|role| role.to_str()) {
-        Some("monitor") => runtime::monitor_main(args),
-        Some("exec") => runtime::exec_main(args),
-        _ if plugin::launched_by_nomad() => plugin::main(),
-        _ => cli::main(),
+    if let Some(ended) = runtime::run_role(std::env::args_os().skip(1)) {
+        return ended;
     }
+    if plugin::launched_by_nomad() { plugin::main() } else { cli::main() }
 }

@@ -3,9 +3,11 @@
 //! Knows no Nomad and no images. What decides is pure (`plan` → `spec`); what acts is thin. Nothing here may run in a
 //! threaded process except [`Runtime`], which only executes our own binary in its roles `monitor` and `exec`.
 
+mod address;
 mod capability;
 pub mod cgroup;
 mod command;
+mod dispatch;
 mod engine;
 mod error;
 mod exec;
@@ -18,6 +20,7 @@ mod packets;
 pub mod plan;
 mod process;
 mod report_pipe;
+mod role;
 mod rootfs;
 mod runtime;
 mod spec;
@@ -30,11 +33,12 @@ pub use cgroup::{
     CgroupEvents, OutOfMemory, Victim,
     stats::{CpuStats, MemoryStats, Stats},
 };
+pub use dispatch::run_role;
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
-pub use monitor::monitor_main;
 pub use process::ProcessRef;
+pub use role::{ExecArgs, MonitorArgs, Role};
 pub use runtime::{Running, Runtime, StatsReader, Status, containers, layer_image_problem};
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
 
-pub use exec::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, ToolsImage, exec_main};
+pub use exec::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, ToolsImage};

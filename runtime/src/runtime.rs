@@ -1,7 +1,8 @@
 //! What the driver calls: containers of one state directory.
 //!
-//! Nothing is remembered here that the kernel does not keep current: every call looks at the state directory and at the kernel, so any number of
-//! processes can use the same directories, and a driver that starts anew knows what its predecessor knew.
+//! Nothing is remembered here that the kernel does not keep current: every call looks at the state directory and at the
+//! kernel, so any number of processes can use the same directories, and a driver that starts anew knows what its
+//! predecessor knew.
 
 mod removal;
 
@@ -18,6 +19,7 @@ use std::{
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
+    address::NamespaceAddress,
     cgroup::{
         self, CgroupEvents, Cgroups,
         stats::{Counters, Stats},
@@ -26,11 +28,12 @@ use crate::{
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
     logs::{DroppedBytes, OutputStream},
-    monitor::Outcome,
+    monitor::StartOutcome,
     names::{self, Names},
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
     report_pipe::read_report,
+    role::{MonitorArgs, Role},
     rootfs::{EmptyMounts, MountedImages, image_problem, overlay_problem},
     state::{
         self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, LOG_WATCHER, MONITOR, PLAN, TaskDir, TaskLock,
@@ -62,7 +65,8 @@ pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Why layers cannot be images in the data directory; `None` when they can. Tries it out with `image`, whose root has these extended attributes.
+/// Why layers cannot be images in the data directory; `None` when they can. Tries it out with `image`, whose root has
+/// these extended attributes.
 pub fn layer_image_problem(
     data_dir: &Path,
     image: &[u8],
@@ -153,18 +157,21 @@ impl Runtime {
         })
     }
 
-    /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory, and empties a mount namespace.
+    /// Does what the first start would have to do, so that it need not: seals a copy of our binary in memory, and
+    /// empties a mount namespace.
     pub fn prepare(&self) -> Result<(), RuntimeError> {
         self.inner.launcher.prepare().context(|| "sealing a copy of the plugin's binary".to_owned())?;
         self.empty_mounts().map(drop)
     }
 
-    /// What a monitor is told that makes this container: its directory, the data directory, and where an empty mount namespace is.
-    pub fn monitor_args(&self, plan: &ContainerPlan) -> Result<Vec<PathBuf>, RuntimeError> {
-        let mut args =
-            vec![self.task(&plan.id).path().to_owned(), self.inner.data_dir.clone(), self.empty_mounts()?.into()];
-        args.extend(self.inner.images.address(&plan.root.layers).map(PathBuf::from));
-        Ok(args)
+    /// The role of the monitor that creates this container.
+    pub fn monitor_role(&self, plan: &ContainerPlan) -> Result<Role, RuntimeError> {
+        Ok(Role::Monitor(MonitorArgs {
+            task: self.task(&plan.id).path().to_owned(),
+            data_dir: self.inner.data_dir.clone(),
+            empty_mounts: self.empty_mounts()?,
+            layer_mounts: self.inner.images.address(&plan.root.layers),
+        }))
     }
 
     /// Lets go of images of layers that are removed. Until then they take their space.
@@ -173,7 +180,7 @@ impl Runtime {
     }
 
     /// The address of an empty mount namespace, made now if it was not yet.
-    fn empty_mounts(&self) -> Result<String, RuntimeError> {
+    fn empty_mounts(&self) -> Result<NamespaceAddress, RuntimeError> {
         let mut known = self.inner.empty.lock().unwrap_or_else(PoisonError::into_inner);
         let address = match &*known {
             Some(empty) => empty.address(),
@@ -182,7 +189,8 @@ impl Runtime {
         address.context(|| "making an empty mount namespace".to_owned())
     }
 
-    /// Why roots cannot be mounted as overlays with the data directory as storage; `None` when they can. Tried out once.
+    /// Why roots cannot be mounted as overlays with the data directory as storage; `None` when they can. Tried out
+    /// once.
     pub fn overlay_problem(&self) -> Result<Option<String>, RuntimeError> {
         let mut known = self.inner.overlay_problem.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(problem) = &*known {
@@ -234,12 +242,12 @@ impl Runtime {
             .mode(0o600)
             .open(task.monitor_log())
             .context(|| "opening the monitor's log".to_owned())?;
-        // Should we be killed, whoever removes the directory waits until the monitor has recorded itself, and so finds it.
+        // Should we be killed, whoever removes the directory waits until the monitor has recorded itself, and so finds
+        // it.
         let stdio = [lock.as_fd(), writer.as_fd(), log.as_fd()];
-        let args = self.monitor_args(plan)?;
+        let role = self.monitor_role(plan)?;
         failpoint::at("start-before-monitor");
-        let monitor =
-            self.inner.launcher.spawn("monitor", &args, stdio).context(|| "executing the monitor".to_owned())?;
+        let monitor = self.inner.launcher.spawn(&role, stdio).context(|| "executing the monitor".to_owned())?;
         drop(writer);
         failpoint::at("start-before-outcome");
         let mut outcome = File::from(outcome);
@@ -290,8 +298,9 @@ impl Runtime {
         }
     }
 
-    /// How a container has ended whose monitor was killed, by what the kernel still tells of its first process; written down as the
-    /// monitor would have. `None` when nobody knows. `running` must come from a time when the process still lived.
+    /// How a container has ended whose monitor was killed, by what the kernel still tells of its first process; written
+    /// down as the monitor would have. `None` when nobody knows. `running` must come from a time when the process still
+    /// lived.
     pub fn end_without_monitor(&self, id: &ContainerId, running: &Running) -> Result<Option<ExitRecord>, RuntimeError> {
         let task = self.task(id);
         // Its last act, perhaps.
@@ -362,7 +371,8 @@ impl Runtime {
         DroppedBytes::peek(&path).context(|| format!("reading {}", path.display()))
     }
 
-    /// How often the container's groups have met their limits, files that tell when that changes, and the limit on processes.
+    /// The events that the container's cgroups have counted, files that become readable when an event is counted, and the
+    /// limit on processes.
     pub fn cgroup_events(&self, id: &ContainerId) -> Result<(CgroupEvents, Vec<File>, Option<u64>), RuntimeError> {
         let groups = self.task(id).read::<Cgroups>(CGROUP)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
         // Opened first, so that no change goes unnoticed.
@@ -396,8 +406,8 @@ struct Placed {
 fn await_outcome(task: &TaskDir, pipe: &mut File, monitor: &ProcessRef) -> Result<(), StartError> {
     let text = read_report(pipe, monitor).context(|| "listening to the monitor".to_owned())?;
     match serde_json::from_slice(&text) {
-        Ok(Outcome::Started) => Ok(()),
-        Ok(Outcome::Failed(error)) => Err(error),
+        Ok(StartOutcome::Started) => Ok(()),
+        Ok(StartOutcome::Failed(error)) => Err(error),
         Err(_) => {
             let log = fs::read_to_string(task.monitor_log()).unwrap_or_default();
             Err(StartError::internal(format!("the container's monitor died: {}", log.trim())))

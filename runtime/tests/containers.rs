@@ -22,9 +22,10 @@ use std::{panic, process::ExitCode};
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
+    if let Some(ended) = runtime::run_role(std::env::args_os().skip(1)) {
+        return ended;
+    }
     match std::env::args().nth(1).as_deref() {
-        Some("monitor") => return runtime::monitor_main(args.by_ref().skip(1)),
-        Some("exec") => return runtime::exec_main(args.by_ref().skip(1)),
         Some("keyring") => {
             println!("{}", common::sys::session_keyring());
             return ExitCode::SUCCESS;

@@ -18,6 +18,7 @@ use crate::{
     packets::{connection, receive, send},
     plan::ContainerId,
     process::ProcessRef,
+    role::{ExecArgs, Role},
     state::TaskDir,
 };
 
@@ -50,8 +51,9 @@ pub struct ExecRequest {
 /// What is to be different from the container's own command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecOptions {
-    /// Descendants that lose their parent stay below the command until it ends, so that [`ExecProcess::kill`] finds all of them, those
-    /// that made a session of their own too. The command then is told of the ends of processes that it did not make.
+    /// Descendants that lose their parent stay below the command until it ends, so that [`ExecProcess::kill`] finds all
+    /// of them, those that made a session of their own too. The command then is told of the ends of processes that it
+    /// did not make.
     #[serde(default)]
     pub whole_tree: bool,
     /// Runs as another user.
@@ -86,7 +88,8 @@ pub struct OtherUser {
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExecExit {
-    /// Its exit code; 128 + n when signal n ended it; 127 when there is no such command, 126 when it cannot be executed.
+    /// Its exit code; 128 + n when signal n ended it; 127 when there is no such command, 126 when it cannot be
+    /// executed.
     pub exit_code: i32,
     /// The signal that ended it, or 0.
     pub signal: i32,
@@ -126,7 +129,8 @@ pub(crate) fn start(
     sent.context(|| "passing on the command".to_owned())?;
     let nothing = null().context(|| "opening /dev/null".to_owned())?;
     let stdio = [theirs.as_fd(), nothing.as_fd(), nothing.as_fd()];
-    let helper = launcher.spawn("exec", &[task.path()], stdio).context(|| "executing the exec helper".to_owned())?;
+    let role = Role::Exec(ExecArgs { task: task.path().to_owned() });
+    let helper = launcher.spawn(&role, stdio).context(|| "executing the exec helper".to_owned())?;
     drop(theirs);
     let mut process = ExecProcess { helper, terminal: None, control: Some(control) };
     match process.reply().context(|| "listening to the exec helper".to_owned())? {

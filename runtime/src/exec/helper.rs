@@ -1,12 +1,11 @@
 //! The role `exec`: sees one command to its end.
 //!
-//! One thread, in the host's namespaces, in nobody's session but its own. Standard input is the connection to the plugin.
+//! One thread, in the host's namespaces, in nobody's session but its own. Standard input is the connection to the
+//! plugin.
 
 use std::{
-    ffi::OsString,
     io,
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -33,6 +32,7 @@ use crate::{
     packets::{clip, connection, receive, send},
     plan::ContainerPlan,
     process::ProcessRef,
+    role::ExecArgs,
     state::{CGROUP, CONTAINER, ContainerRecord, PLAN, TaskDir},
     sys::{self, Fork},
 };
@@ -42,12 +42,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a container whose first process is ending may take to do so: the kernel ends all others before it.
 const END_OF_CONTAINER: Duration = Duration::from_millis(200);
 
-/// The role `exec`: the argument is the task's directory. Called before the process has any other thread.
-pub fn exec_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let Some(task) = args.into_iter().next().map(PathBuf::from) else {
-        return ExitCode::from(2);
-    };
-    let served = settle().and_then(|plugin| serve(&TaskDir::at(task), &plugin));
+/// The role `exec`. Called before the process has any other thread.
+pub(crate) fn main(args: ExecArgs) -> ExitCode {
+    let served = settle().and_then(|plugin| serve(&TaskDir::at(args.task), &plugin));
     // Nobody is left to be told: the plugin sees our end.
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -139,7 +136,8 @@ fn begin(task: &TaskDir, request: Request, stdio: Option<[OwnedFd; 3]>) -> Resul
             "the process that entered the container was killed; the container may be at its memory limit".to_owned()
         }
     };
-    // In a container that is about to end, everything fails in some way: nothing can be made in its pid namespace, files are gone.
+    // In a container that is about to end, everything fails in some way: nothing can be made in its pid namespace,
+    // files are gone.
     Err(if entry.init.wait_for(Some(END_OF_CONTAINER))? { Refusal::ContainerGone } else { Refusal::Failed(reason) })
 }
 

@@ -1,48 +1,67 @@
-//! Waiting for a container's end, and writing down how it came.
+//! Waiting for the end of a container, and recording it.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    time::SystemTime,
+};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::{Started, drain::LogDrain};
+use super::{console::Terminal, drain::LogDrain};
 use crate::{
-    cgroup::Cgroups,
+    cgroup::{CgroupEvents, Cgroups},
     error::{Context, RuntimeError},
+    logs::Outputs,
+    plan::ContainerId,
     process::ProcessRef,
-    state::{CGROUP, EXIT, ExitRecord},
+    state::{CGROUP, EXIT, ExitRecord, TaskDir},
     sys::{EndedChild, peek_ended_child},
 };
 
-/// Sees a container to its end. The record is written before the process is reaped: whoever finds the process gone finds
-/// the record.
-pub(super) fn until_end(started: Started) -> Result<(), RuntimeError> {
-    // The end matters more than the output: it is waited for and told in any case.
-    if let Err(error) = look_after_output(&started) {
-        drop(writeln!(io::stderr(), "looking after the output of {}: {error}", started.id));
-    }
-    failpoint::at("monitor-before-wait");
-    let ended = wait_for(started.init.pid).context(|| format!("waiting for the end of {}", started.id))?;
-    let groups: Option<Cgroups> = started.task.read(CGROUP)?;
-    let record = ExitRecord::of(ended.end, groups.as_ref(), started.events_before, started.started_at);
-    failpoint::at("monitor-before-exit");
-    started.task.commit(EXIT, &record)?;
-    failpoint::at("monitor-before-reap");
-    reap(started.init.pid).context(|| format!("reaping {}", started.id))
+/// A container whose command runs.
+pub(super) struct RunningContainer {
+    pub task: TaskDir,
+    pub id: ContainerId,
+    /// The container's first process.
+    pub init: ProcessRef,
+    pub started_at: SystemTime,
+    /// The events that the container's cgroups had counted before it started.
+    pub events_before: CgroupEvents,
+    pub outputs: Outputs,
+    pub terminal: Option<Terminal>,
 }
 
-fn look_after_output(started: &Started) -> io::Result<()> {
-    // libcontainer's intermediate process, which has ended long before the command was executed.
-    while let Some(other) = peek_ended_child(false)?.filter(|child| child.pid != started.init.pid) {
+/// Waits for the end of a container and records it. The record is written before the process is reaped: a process that
+/// finds the container's first process gone finds the record.
+pub(super) fn until_end(running: &RunningContainer) -> Result<(), RuntimeError> {
+    // An error of the output does not prevent the record of the end.
+    if let Err(error) = serve_output(running) {
+        drop(writeln!(io::stderr(), "looking after the output of {}: {error}", running.id));
+    }
+    failpoint::at("monitor-before-wait");
+    let ended = wait_for(running.init.pid).context(|| format!("waiting for the end of {}", running.id))?;
+    let groups: Option<Cgroups> = running.task.read(CGROUP)?;
+    let record = ExitRecord::of(ended.end, groups.as_ref(), running.events_before, running.started_at);
+    failpoint::at("monitor-before-exit");
+    running.task.commit(EXIT, &record)?;
+    failpoint::at("monitor-before-reap");
+    reap(running.init.pid).context(|| format!("reaping {}", running.id))
+}
+
+/// Copies the terminal's output to the log, and drains the logs, until the container has ended.
+fn serve_output(running: &RunningContainer) -> io::Result<()> {
+    // libcontainer's intermediate process is a zombie since before the command was executed.
+    while let Some(other) = peek_ended_child(false)?.filter(|child| child.pid != running.init.pid) {
         reap(other.pid)?;
     }
-    let mut drain = LogDrain::new(&started.task, &started.init, &started.outputs);
-    if let Some(terminal) = &started.terminal {
-        terminal.copy_until_end(&started.outputs.stdout, &started.init, &mut drain)?;
+    let mut drain = LogDrain::new(&running.task, &running.init, &running.outputs);
+    if let Some(terminal) = &running.terminal {
+        terminal.copy_until_end(&running.outputs.stdout, &running.init, &mut drain)?;
     }
     drain.until_end()
 }
 
-/// Waits for one child's end without reaping it; others are reaped on the way.
+/// Waits for the end of one child without reaping it. Other children that end meanwhile are reaped.
 fn wait_for(pid: i32) -> io::Result<EndedChild> {
     loop {
         match peek_ended_child(true)? {
@@ -58,7 +77,7 @@ fn reap(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends a container that must not run; what cannot be killed or reaped here is for whoever removes the container.
+/// Ends a container that must not run. If that fails, the removal of the container ends it.
 pub(super) fn kill_and_reap(init: &ProcessRef) {
     if init.signal(libc::SIGKILL).is_ok() && wait_for(init.pid).is_ok() {
         drop(reap(init.pid));

@@ -1,9 +1,11 @@
 //! A mount namespace in which nothing of the host is mounted, from which each container is begun.
 //!
-//! A namespace is made as a copy of another, and a copy of the host's costs time for each of its mounts, of which every task of the node brings
-//! some. So one is emptied once for all, and creators copy that. It holds on to no file system of the host.
+//! A namespace is made as a copy of another, and a copy of the host's costs time for each of its mounts, of which every
+//! task of the node brings some. So one is emptied once for all, and creators copy that. It holds on to no file system
+//! of the host.
 //!
-//! Its root stays the root of every copy, below whatever is mounted there, also below the container's own. So nothing can be written to it.
+//! Its root stays the root of every copy, below whatever is mounted there, also below the container's own. So nothing
+//! can be written to it.
 
 use std::{
     io,
@@ -19,7 +21,10 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
-use crate::sys;
+use crate::{
+    address::{HeldFile, NamespaceAddress},
+    sys,
+};
 
 /// An empty mount namespace, for as long as this is kept or a process is in it.
 #[derive(Debug)]
@@ -33,18 +38,18 @@ impl EmptyMounts {
             .map(Self)
     }
 
-    /// How a process that is started from this one finds it.
-    pub fn address(&self) -> io::Result<String> {
-        Ok(format!("/proc/{}/fd/{}:{}", process::id(), self.0.as_raw_fd(), fstat(&self.0)?.st_ino))
+    /// The address for processes that this one starts.
+    pub fn address(&self) -> io::Result<NamespaceAddress> {
+        let file = HeldFile { descriptor: self.0.as_raw_fd(), number: fstat(&self.0)?.st_ino };
+        Ok(NamespaceAddress { pid: process::id(), file })
     }
 
-    /// The namespace at an address, unless who gave it is gone.
-    pub fn at(address: &str) -> io::Result<Self> {
-        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-        let (path, number) = address.rsplit_once(':').ok_or_else(invalid)?;
-        let found = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        // Its process may have ended, and another one may have its number.
-        if fstat(&found)?.st_ino.to_string() == number { Ok(Self(found)) } else { Err(invalid()) }
+    /// The namespace at an address. It is an error if the process that holds the namespace has ended.
+    pub fn at(address: &NamespaceAddress) -> io::Result<Self> {
+        let found = open(address.file.path(address.pid), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // The holder may have ended, and another process may have its pid.
+        let same = fstat(&found)?.st_ino == address.file.number;
+        if same { Ok(Self(found)) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
     /// Moves this process, which must have one thread only, into a copy of it.
@@ -99,8 +104,14 @@ mod tests {
             };
             assert_eq!(scope.spawn(inside).join().unwrap(), 0);
         });
-        let (path, number) = address.rsplit_once(':').unwrap();
-        for wrong in [format!("{path}:{number}0"), path.to_owned(), "/dev/null:1".to_owned(), String::new()] {
+        let NamespaceAddress { pid, file } = address;
+        let other_file = fs::File::open("/dev/null").unwrap();
+        for wrong in [
+            NamespaceAddress { pid, file: HeldFile { number: file.number * 10, ..file } },
+            NamespaceAddress { pid, file: HeldFile { descriptor: other_file.as_raw_fd(), ..file } },
+            NamespaceAddress { pid, file: HeldFile { descriptor: 9999, ..file } },
+            NamespaceAddress { pid: 1, file },
+        ] {
             assert!(EmptyMounts::at(&wrong).is_err(), "{wrong}");
         }
     }

@@ -1,7 +1,8 @@
 //! A container's layers: directories, and files that hold an EROFS file system and are mounted.
 //!
-//! Every mount of such a file has pages in memory of its own, whatever other mounts of it have. So the plugin mounts each once and containers are
-//! made over that; what finds no mount of the plugin's (a successor took over) makes its own. No mount is ever attached anywhere.
+//! Every mount of such a file has pages in memory of its own, whatever other mounts of it have. So the plugin mounts
+//! each once and containers are made over that; what finds no mount of the plugin's (a successor took over) makes its
+//! own. No mount is ever attached anywhere.
 
 use std::{
     collections::HashMap,
@@ -25,7 +26,10 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use crate::error::{Context, RuntimeError};
+use crate::{
+    address::{HeldFile, LayerMounts},
+    error::{Context, RuntimeError},
+};
 
 /// A layer's files, open as a directory.
 pub(super) fn open_layer(path: &Path) -> io::Result<OwnedFd> {
@@ -46,7 +50,8 @@ fn mount_image(path: &Path) -> io::Result<OwnedFd> {
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?)
 }
 
-/// The images that this process has mounted, by their path. Each takes a descriptor, so those that were used longest ago go when there are many.
+/// The images that this process has mounted, by their path. Each takes a descriptor, so those that were used longest
+/// ago go when there are many.
 #[derive(Debug, Default)]
 pub(crate) struct MountedImages(Mutex<HashMap<PathBuf, Mounted>>);
 
@@ -59,17 +64,17 @@ struct Mounted {
 }
 
 impl MountedImages {
-    /// How a process that is started from this one finds the mounts of those of the layers that are images; nothing if none is. Mounts what is
-    /// not yet; what fails is left to that process, which tells why.
+    /// How a process that is started from this one finds the mounts of those of the layers that are images; nothing if
+    /// none is. Mounts what is not yet; what fails is left to that process, which tells why.
     ///
-    /// Short, however many they are: a directory of descriptors, and for each layer the number there of its mount and its device, which no other
-    /// mount has.
-    pub fn address(&self, layers: &[PathBuf]) -> Option<String> {
+    /// Short, however many they are: a directory of descriptors, and for each layer the number there of its mount and
+    /// its device, which no other mount has.
+    pub fn address(&self, layers: &[PathBuf]) -> Option<LayerMounts> {
         let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let numbers = layers.iter().map(|layer| find(&mut mounted, layer).ok().flatten().unwrap_or_default());
-        let numbers: Vec<String> = numbers.collect();
-        let address = || format!("/proc/{}/fd {}", process::id(), numbers.join(","));
-        let address = numbers.iter().any(|number| !number.is_empty()).then(address);
+        let mounts: Vec<Option<HeldFile>> =
+            layers.iter().map(|layer| find(&mut mounted, layer).ok().flatten()).collect();
+        let address =
+            mounts.iter().any(Option::is_some).then(|| LayerMounts { pid: process::id(), mounts: mounts.clone() });
         forget_oldest(&mut mounted, most());
         address
     }
@@ -81,7 +86,7 @@ impl MountedImages {
 }
 
 /// The number and the device of a layer's mount.
-fn find(mounted: &mut HashMap<PathBuf, Mounted>, layer: &Path) -> io::Result<Option<String>> {
+fn find(mounted: &mut HashMap<PathBuf, Mounted>, layer: &Path) -> io::Result<Option<HeldFile>> {
     let Some(file) = image(layer)? else { return Ok(None) };
     let used = Instant::now();
     if mounted.get(layer).is_none_or(|known| known.file != file) {
@@ -90,7 +95,7 @@ fn find(mounted: &mut HashMap<PathBuf, Mounted>, layer: &Path) -> io::Result<Opt
     }
     let Some(found) = mounted.get_mut(layer) else { return Ok(None) };
     found.used = used;
-    Ok(Some(format!("{}:{}", found.root.as_raw_fd(), fstat(&found.root)?.st_dev)))
+    Ok(Some(HeldFile { descriptor: found.root.as_raw_fd(), number: fstat(&found.root)?.st_dev }))
 }
 
 fn forget_removed(mounted: &mut HashMap<PathBuf, Mounted>) {
@@ -126,19 +131,15 @@ pub(crate) struct Layers {
 
 impl Layers {
     /// Finds the plugin's mounts at their address, or makes them.
-    pub fn open(layers: &[PathBuf], address: Option<&str>) -> Result<Self, RuntimeError> {
-        let (directory, numbers) = address.and_then(|address| address.split_once(' ')).unwrap_or_default();
-        let mut numbers = numbers.split(',');
-        // One for each layer; those of directories are empty.
-        let mut next = || numbers.next().unwrap_or_default();
+    pub fn open(layers: &[PathBuf], address: Option<&LayerMounts>) -> Result<Self, RuntimeError> {
         let (mut paths, mut roots) = (Vec::with_capacity(layers.len()), Vec::new());
-        for layer in layers {
-            let number = next();
+        for (index, layer) in layers.iter().enumerate() {
+            let held = address.and_then(|address| Some((address.pid, (*address.mounts.get(index)?)?)));
             let mut find = || -> io::Result<PathBuf> {
                 if image(layer)?.is_none() {
                     return Ok(layer.clone());
                 }
-                let root = at(directory, number).map_or_else(|| mount_image(layer), Ok)?;
+                let root = held.and_then(|(pid, file)| at(pid, file)).map_or_else(|| mount_image(layer), Ok)?;
                 let path = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
                 roots.push(root);
                 Ok(path)
@@ -155,12 +156,11 @@ impl Layers {
 }
 
 /// A mount of an address, unless who gave it is gone.
-fn at(directory: &str, number: &str) -> Option<OwnedFd> {
-    let (name, device) = number.split_once(':')?;
+fn at(pid: u32, file: HeldFile) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let found = open(Path::new(directory).join(name), flags, Mode::empty()).ok()?;
+    let found = open(file.path(pid), flags, Mode::empty()).ok()?;
     // Its process may have ended, and another one may have its number.
-    (fstat(&found).ok()?.st_dev.to_string() == device).then_some(found)
+    (fstat(&found).ok()?.st_dev == file.number).then_some(found)
 }
 
 #[cfg(test)]
@@ -193,16 +193,16 @@ mod tests {
     #[test]
     fn nothing_else_is_taken_for_a_mount() {
         let root = open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let (directory, number) = (format!("/proc/{}/fd", process::id()), root.as_raw_fd());
-        let device = fstat(&root).unwrap().st_dev;
-        assert!(at(&directory, &format!("{number}:{device}")).is_some());
-        for wrong in [format!("{number}:{device}0"), number.to_string(), format!("9999:{device}"), String::new()] {
-            assert!(at(&directory, &wrong).is_none(), "{wrong}");
+        let (pid, device) = (process::id(), fstat(&root).unwrap().st_dev);
+        let file = HeldFile { descriptor: root.as_raw_fd(), number: device };
+        assert!(at(pid, file).is_some());
+        for wrong in [HeldFile { number: device * 10 + 1, ..file }, HeldFile { descriptor: 9999, ..file }] {
+            assert!(at(pid, wrong).is_none(), "{wrong}");
         }
-        assert!(at("", &format!("{number}:{device}")).is_none());
+        assert!(at(u32::MAX, file).is_none());
         // Whoever held it has let go.
         drop(root);
-        assert!(at(&directory, &format!("{number}:{device}")).is_none());
+        assert!(at(pid, file).is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The container's terminal: its master side, copied to the log.
+//! The container's terminal: the monitor takes its master side from the engine and copies its output to the log.
 
 use std::{
     io::{self, IoSliceMut},
@@ -27,7 +27,7 @@ use crate::{
     state::TaskDir,
 };
 
-/// The socket on which the engine hands over the terminal.
+/// The socket to which the engine sends the terminal's master side.
 #[derive(Debug)]
 pub(super) struct Console {
     listener: UnixListener,
@@ -35,7 +35,8 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// Listens in the task's directory, whose path can be longer than a socket's address.
+    /// Listens in the task's directory. The path of that directory can be too long for a socket address, so it becomes
+    /// the working directory for a moment.
     pub fn listen(task: &TaskDir) -> Result<Self, RuntimeError> {
         let bind = || -> io::Result<UnixListener> {
             std::env::set_current_dir(task.path())?;
@@ -47,11 +48,12 @@ impl Console {
         Ok(Self { listener, path: task.file("console.sock") })
     }
 
+    /// The path of the socket.
     pub fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// Takes the terminal that a created container has sent.
+    /// Receives the terminal of a created container.
     pub fn accept(self) -> Result<Terminal, RuntimeError> {
         let receive = || -> io::Result<Terminal> {
             let (stream, _) = self.listener.accept()?;
@@ -79,11 +81,12 @@ fn receive_fd(stream: &UnixStream) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(super) struct Terminal {
     master: OwnedFd,
-    /// Without it, the master hangs up whenever no process of the container has the terminal open for a moment.
+    /// Without an open slave side, the master hangs up when no process of the container has the terminal open for a
+    /// moment.
     _slave: OwnedFd,
 }
 
-/// How long the last output may wait for a reader of the log after the container's end.
+/// After the container's end, the last output waits this long for a reader of the log.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Terminal {
@@ -93,7 +96,7 @@ impl Terminal {
         Ok(Self { master, _slave: slave })
     }
 
-    /// Copies output to the log until the process has ended, and then what is left.
+    /// Copies output to the log until the process has ended, and then the rest.
     pub fn copy_until_end(&self, log: &LogStream, process: &ProcessRef, drain: &mut LogDrain) -> io::Result<()> {
         let log = log.reopen(OFlags::NONBLOCK)?;
         let mut buffer = [0; 4096];

@@ -1,0 +1,38 @@
+//! Phase 7: joining the container's cgroups.
+
+use std::os::fd::OwnedFd;
+
+use super::{job::Job, spec::SpecWritten};
+use crate::{
+    cgroup::{CgroupEvents, MembershipGuard},
+    error::StartError,
+    plan::ContainerPlan,
+    rootfs::{hide_from_engine, tree_of_groups},
+    spec,
+};
+
+/// Phase 7: the creator is a member of the container's cgroups, and the engine sees no cgroup hierarchy of version 1.
+pub(super) struct CgroupsJoined {
+    pub written: SpecWritten,
+    /// The membership, which must end before the container starts.
+    pub membership: MembershipGuard,
+    /// The events that the cgroups had counted before.
+    pub events_before: CgroupEvents,
+    /// The container's view of its cgroups of version 1, as a detached mount tree.
+    pub view: Option<OwnedFd>,
+}
+
+impl SpecWritten {
+    /// Makes and limits the cgroups, and joins them.
+    pub fn join_cgroups(mut self, job: &Job<'_>, plan: &ContainerPlan) -> Result<CgroupsJoined, StartError> {
+        let groups = &self.recorded.groups;
+        failpoint::at("creator-before-cgroup-join");
+        let membership = MembershipGuard::enter(groups, &plan.cgroup, &plan.resources, self.device_rules.as_deref())?;
+        let events_before = groups.events();
+        let view = spec::groups_view(plan, groups.version, &self.visible_cgroups);
+        let view = view.map(|view| tree_of_groups(&view, &job.task.mounts().join("groups"))).transpose()?;
+        self.recorded.paths.network.name_in(&mut self.spec);
+        hide_from_engine(groups.version, &mut self.spec, &job.task.mounts())?;
+        Ok(CgroupsJoined { written: self, membership, events_before, view })
+    }
+}

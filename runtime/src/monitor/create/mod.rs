@@ -1,0 +1,91 @@
+//! The creator: creates a container and ends.
+//!
+//! It is a fork of the monitor, so that the memory that it takes is given back. It has a mount namespace of its own, so
+//! that no mount of ours shows on the host, and no mount of the host is held by us.
+//!
+//! A creation is a chain of phases. Each phase is a type that owns what it made; its one method makes the next phase.
+//! So the compiler enforces their order:
+//!
+//! 1. [`HostHandles`](handles::HostHandles): handles on the host's mounts and namespaces, opened in the host's mount
+//!    namespace.
+//! 2. [`Detached`](handles::Detached): the creator has left the host's mount namespace.
+//! 3. [`RootMounted`](root::RootMounted): the root file system is mounted.
+//! 4. [`PathsPrepared`](paths::PathsPrepared): the user is known, and all places of mounts exist.
+//! 5. [`CgroupsRecorded`](cgroups::CgroupsRecorded): the task's directory names the cgroups.
+//! 6. [`SpecWritten`](spec::SpecWritten): the bundle is written, and the command's restrictions are known.
+//! 7. [`CgroupsJoined`](join::CgroupsJoined): the creator is a member of the cgroups, so its forks are too.
+//! 8. [`Built`](build::Built): libcontainer has created the container's first process, which waits.
+//!
+//! If a phase fails, the creator reports the error and ends. Its mounts end with it. Everything on disk and all cgroups
+//! are removed by the plugin (`Runtime::destroy`). Only two things are undone here: libcontainer removes cgroups that
+//! existed before, and a waiting first process would stay. See `build`.
+
+mod build;
+mod cgroups;
+mod handles;
+mod job;
+mod join;
+mod paths;
+mod root;
+mod spec;
+
+use std::{fs::File, io::Write, os::fd::OwnedFd};
+
+use rustix::{
+    fs::Mode,
+    process::{Pid, Signal, getppid, set_parent_process_death_signal, umask},
+};
+
+use self::handles::HostHandles;
+pub(super) use self::job::Job;
+use super::report::CreatedContainer;
+use crate::{
+    command::{apply_apparmor, apply_oom_score},
+    error::{Context, StartError},
+    plan::ContainerPlan,
+    state::PLAN,
+    sys,
+};
+
+/// The creator's process: creates the container and sends the outcome to `monitor` through `created`.
+pub(super) fn main(job: &Job<'_>, created: OwnedFd, monitor: Pid) -> ! {
+    let outcome = end_with_monitor(monitor).and_then(|()| create(job));
+    let text = serde_json::to_vec(&outcome).unwrap_or_default();
+    // If sending fails, the monitor sees the end of the creator and reports that.
+    drop(File::from(created).write_all(&text));
+    sys::exit_now(0)
+}
+
+/// A container that is half made must not outlive its monitor. The engine's forks are in the container's cgroups, where
+/// the removal finds them.
+fn end_with_monitor(monitor: Pid) -> Result<(), StartError> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context(|| "tying the creator to its monitor".to_owned())?;
+    match getppid() == Some(monitor) {
+        true => Ok(()),
+        false => Err(StartError::internal("the monitor was killed")),
+    }
+}
+
+fn create(job: &Job<'_>) -> Result<CreatedContainer, StartError> {
+    let plan: ContainerPlan = job.task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
+    set_inherited_attributes(&plan)?;
+    HostHandles::open(job, &plan)?
+        .leave_host(job)?
+        .mount_root(job, &plan)?
+        .prepare_paths(job, &plan)?
+        .record_cgroups(job, &plan)?
+        .write_spec(job, &plan)?
+        .join_cgroups(job, &plan)?
+        .build(job, &plan)?
+        .start(&plan)
+}
+
+/// Sets the attributes of this process that the container's processes inherit.
+fn set_inherited_attributes(plan: &ContainerPlan) -> Result<(), StartError> {
+    apply_oom_score(plan.oom_score_adj)?;
+    // The container's users must be able to enter places in the root, and cgroups. Private files are made with explicit
+    // modes.
+    umask(Mode::from_raw_mode(0o022));
+    sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
+    plan.security.apparmor.as_deref().map_or(Ok(()), apply_apparmor)
+}

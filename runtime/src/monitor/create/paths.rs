@@ -1,0 +1,142 @@
+//! Phase 4: the user, and the places in the root on which everything else is mounted.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use host::durable::private_file;
+
+use super::{job::Job, root::RootMounted};
+use crate::{
+    error::{Context, StartError, StartErrorKind},
+    plan::{ContainerPlan, Mount, MountKind},
+    rootfs::{HeldNetwork, Layers, Root},
+    spec::{self, GROUPS, Sources, below_virtual, file_source},
+    state::{TaskDir, private_dir},
+    user::{self, MAX_USER_FILE, ResolvedUser},
+};
+
+/// Phase 4: the user is resolved, all places of mounts exist, and the logs belong to the user.
+pub(super) struct PathsPrepared {
+    pub root: Root,
+    pub network: HeldNetwork,
+    pub layers: Layers,
+    /// The mount over the whole of the container's /dev, if the plan has one.
+    pub dev: Option<OwnedFd>,
+    pub sources: Sources,
+    pub user: ResolvedUser,
+}
+
+impl RootMounted {
+    /// Makes everything that must exist in the root, with the user of the image.
+    pub fn prepare_paths(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<PathsPrepared, StartError> {
+        let RootMounted { root, mut mounts, network, layers } = self;
+        failpoint::at("creator-before-paths");
+        let dev = mounts.take_dev(plan)?;
+        let sources = mounts.prepare(plan, &job.task.mounts())?;
+        let user = resolve_user(plan, &root)?;
+        make_standard_directories(plan, &root)?;
+        make_files(job.task, plan, &root)?;
+        for mount in plan.mounts.iter().filter(|mount| !below_virtual(Path::new(&mount.destination))) {
+            make_mount_point(mount, &root, &sources)?;
+        }
+        job.outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
+        Ok(PathsPrepared { root, network, layers, dev, sources, user })
+    }
+}
+
+fn resolve_user(plan: &ContainerPlan, root: &Root) -> Result<ResolvedUser, StartError> {
+    let read = |path: &str| {
+        root.read(path, MAX_USER_FILE)
+            .map(Option::unwrap_or_default)
+            .map_err(|error| StartError::invalid(format!("the image's {path}: {error}")))
+    };
+    Ok(user::resolve(&plan.user, &plan.groups, &read("/etc/passwd")?, &read("/etc/group")?)?)
+}
+
+/// The error of a path that cannot be made in the root.
+fn in_image(path: &str) -> impl FnOnce(io::Error) -> StartError {
+    move |error| StartError::invalid(format!("making {path} in the container: {error}"))
+}
+
+/// Makes the mount points of the standard file systems, and the working directory.
+fn make_standard_directories(plan: &ContainerPlan, root: &Root) -> Result<(), StartError> {
+    for name in ["dev", "proc", "sys"] {
+        root.real_dir(name).map_err(|error| StartError::invalid(error.to_string()))?;
+    }
+    if !plan.cwd.starts_with('/') {
+        return Err(StartError::invalid(format!("working directory {:?}: an absolute path is needed", plan.cwd)));
+    }
+    root.make_dirs(Path::new(&plan.cwd)).map(drop).map_err(in_image(&plan.cwd))
+}
+
+/// Writes the plan's small files to the task's directory, and makes their places in the root.
+fn make_files(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<(), StartError> {
+    let write = || -> io::Result<()> {
+        private_dir(&task.files())?;
+        for (index, (destination, content)) in plan.files.iter().enumerate() {
+            let path = file_source(&task.files(), index, destination);
+            private_file(&path)?.write_all(content.as_bytes())?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
+        }
+        Ok(())
+    };
+    write().context(|| format!("writing {}", task.files().display()))?;
+    for (destination, _) in &plan.files {
+        root.make_file(Path::new(destination)).map_err(in_image(destination))?;
+    }
+    Ok(())
+}
+
+/// Makes the place of a mount. libcontainer does not make a place behind a dangling link.
+fn make_mount_point(mount: &Mount, root: &Root, sources: &Sources) -> Result<(), StartError> {
+    let path = Path::new(&mount.destination);
+    match &mount.kind {
+        MountKind::Bind { source } => {
+            // A prepared source is what will be mounted, wherever the path of the plan leads by now.
+            let found = fs::metadata(sources.stand_in(&mount.destination).unwrap_or(source));
+            let metadata = found.map_err(|error| {
+                let text = format!("mount source {}: {error}", source.display());
+                StartError::new(StartErrorKind::MountSource, text)
+            })?;
+            if metadata.is_dir() { root.make_dirs(path).map(drop) } else { root.make_file(path) }
+        }
+        MountKind::Tmpfs { .. } => root.make_dirs(path).map(drop),
+    }
+    .and_then(|()| check_place(root, path))
+    .map_err(in_image(&mount.destination))
+}
+
+/// Checks that no link of the image leads a mount to a place where the plan may not mount.
+fn check_place(root: &Root, path: &Path) -> io::Result<()> {
+    let real = root.real_path(path)?;
+    let over_groups = real != path && real.starts_with(GROUPS);
+    if spec::may_be_covered(&real) && !over_groups {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("the image's links lead it to {}, which cannot be covered", real.display())))
+}
+
+/// The image's volumes, which stay writable on a read-only root: path in the container, path on the host.
+pub(super) fn writable_paths(plan: &ContainerPlan, root: &Root) -> Result<Vec<(String, PathBuf)>, StartError> {
+    let volumes = if plan.root.readonly { plan.root.volumes.as_slice() } else { &[] };
+    let mounted = |volume: &str| plan.mounts.iter().any(|mount| mount.destination == volume);
+    volumes
+        .iter()
+        .filter(|volume| !mounted(volume))
+        .map(|volume| {
+            let directory = root
+                .make_dirs(Path::new(volume))
+                .and_then(|directory| check_place(root, Path::new(volume)).map(|()| directory))
+                .and_then(|directory| fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())))
+                .map_err(|error| StartError::invalid(format!("volume {volume} of the image: {error}")))?;
+            Ok((volume.clone(), directory))
+        })
+        .collect()
+}

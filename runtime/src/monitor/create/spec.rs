@@ -1,0 +1,125 @@
+//! Phase 6: the spec, and the command's restrictions.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::fd::{AsRawFd, OwnedFd},
+    path::PathBuf,
+};
+
+use host::durable::private_file;
+use oci_spec::runtime::Spec;
+use rustix::fs::OFlags;
+
+use super::{
+    cgroups::{CgroupsRecorded, visible_cgroups},
+    job::Job,
+    paths::writable_paths,
+};
+use crate::{
+    cgroup::{Access, DeviceRule},
+    command::{ConfinedCommand, confined_command, held_capabilities, kernel_version},
+    error::{Context, StartError, StartErrorKind},
+    logs::Outputs,
+    plan::{ContainerPlan, Device},
+    rootfs::make_binds,
+    spec::{self, HostDevice, SpecInputs, host_devices},
+    state::{TaskDir, private_dir},
+};
+
+/// Phase 6: the bundle is written, and the inputs of the engine are known.
+pub(super) struct SpecWritten {
+    pub recorded: CgroupsRecorded,
+    /// The engine's spec.
+    pub spec: Spec,
+    /// The cgroups that the container may read.
+    pub visible_cgroups: Vec<(String, PathBuf)>,
+    /// The devices that the container may use; `None` allows all.
+    pub device_rules: Option<Vec<DeviceRule>>,
+    /// Standard input, output and error of the container.
+    pub stdio: [OwnedFd; 3],
+    pub command: ConfinedCommand,
+}
+
+impl CgroupsRecorded {
+    /// Writes the complete spec to the bundle, and derives the engine's spec and the command from the plan.
+    pub fn write_spec(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<SpecWritten, StartError> {
+        let (root, user) = (&self.paths.root, &self.paths.user);
+        let devices = find_devices(plan)?;
+        let held = held_capabilities();
+        let visible_cgroups = visible_cgroups(plan, &self.groups);
+        let inputs = SpecInputs {
+            user,
+            cgroup_version: self.groups.version,
+            swap_accounting: self.groups.accounts_swap(),
+            held,
+            kernel: kernel_version(),
+            devices: &devices,
+            rootfs: &job.task.rootfs(),
+            files: &job.task.files(),
+            visible_cgroups: &visible_cgroups,
+            writable_paths: &writable_paths(plan, root)?,
+        };
+        let complete = write_bundle(job.task, plan, &inputs)?;
+        let view = spec::groups_view(plan, self.groups.version, &visible_cgroups);
+        let mut spec = spec::for_engine(complete, &user.home, &self.paths.sources, self.groups.version, view.as_ref());
+        make_binds(root, &job.task.mounts(), &mut spec)?;
+        let stdio = stdio(job.outputs).context(|| "opening the container's standard streams".to_owned())?;
+        let command = confined_command(plan, user, held, job.report.as_raw_fd())?;
+        let device_rules = (!plan.security.privileged).then(|| devices.iter().map(device_rule).collect());
+        Ok(SpecWritten { recorded: self, spec, visible_cgroups, device_rules, stdio, command })
+    }
+}
+
+/// Writes the complete spec to the container's bundle. The result is the spec without a mount over the whole of /dev,
+/// which the engine must not make.
+fn write_bundle(task: &TaskDir, plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Spec, StartError> {
+    let spec = spec::complete_spec(plan, inputs)?;
+    let write = || -> io::Result<()> {
+        private_dir(&task.bundle())?;
+        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec(&spec)?)
+    };
+    write().context(|| format!("writing {}", task.bundle().display()))?;
+    match spec::host_dev(plan) {
+        None => Ok(spec),
+        Some(dev) => {
+            let mut without = plan.clone();
+            without.mounts.remove(dev);
+            Ok(spec::complete_spec(&without, inputs)?)
+        }
+    }
+}
+
+/// The plan's devices on this host. A privileged container gets all devices of the host too.
+fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
+    let everything =
+        Device { host_path: "/dev".into(), container_path: "/dev".to_owned(), permissions: "rwm".to_owned() };
+    let privileged = plan.security.privileged.then_some(everything);
+    let mut found: Vec<HostDevice> = Vec::new();
+    for device in plan.devices.iter().chain(&privileged) {
+        let devices = host_devices(device).map_err(|error| {
+            let text = format!("device {}: {error}", device.host_path.display());
+            StartError::new(StartErrorKind::MountSource, text)
+        })?;
+        for device in devices {
+            if !found.iter().any(|other| other.container_path == device.container_path) {
+                found.push(device);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn device_rule(device: &HostDevice) -> DeviceRule {
+    DeviceRule {
+        block: device.block,
+        major: Some(device.major),
+        minor: Some(device.minor),
+        access: Access::from_letters(&device.permissions),
+    }
+}
+
+fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {
+    let stdin = OwnedFd::from(File::open("/dev/null")?);
+    Ok([stdin, outputs.stdout.reopen(OFlags::empty())?, outputs.stderr.reopen(OFlags::empty())?])
+}

@@ -1,0 +1,208 @@
+//! The life of the monitor's process.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::OwnedFd,
+    process::ExitCode,
+    time::SystemTime,
+};
+
+use rustix::{
+    io::fcntl_dupfd_cloexec,
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, Signal, WaitOptions, setsid, umask, waitpid},
+};
+use serde::Deserialize;
+
+use super::{
+    console::{Console, Terminal},
+    create::{self, Job},
+    report::{CreatedContainer, StartOutcome},
+    watch::{self, RunningContainer},
+};
+use crate::{
+    error::{Context, RuntimeError, StartError},
+    logs::Outputs,
+    plan::{ContainerId, Output},
+    process::ProcessRef,
+    report_pipe::read_report,
+    role::MonitorArgs,
+    state::{CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
+    sys::{self, Fork},
+};
+
+/// The part of a plan that the monitor itself needs.
+#[derive(Debug, Deserialize)]
+struct MonitorPlan {
+    id: ContainerId,
+    output: Output,
+    terminal: bool,
+}
+
+/// The role `monitor`. Called before the process has any other thread.
+pub(crate) fn main(args: MonitorArgs) -> ExitCode {
+    match settle().map(|plugin| (plugin, start(&args))) {
+        Ok((plugin, Ok(running))) => finish(plugin, &running),
+        Ok((plugin, Err(error))) => {
+            // Sending fails if the plugin died. The next plugin finds a container that never ran.
+            drop(send_outcome(plugin, &StartOutcome::Failed(error)));
+            ExitCode::FAILURE
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Detaches this process from the plugin: no terminal, session, parent or descriptor connects the two, except the
+/// returned pipe to the plugin.
+fn settle() -> io::Result<File> {
+    sys::close_descriptors(3, u32::MAX)?;
+    let plugin = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    let null = File::open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    // setsid(2) fails with EPERM for the leader of a process group. The plugin starts the monitor as no such leader; if
+    // another caller did, the monitor leads a session already.
+    match setsid() {
+        Ok(_) | Err(rustix::io::Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    rustix::thread::set_name(c"oci-rs:monitor")?;
+    std::env::set_current_dir("/")?;
+    umask(rustix::fs::Mode::from_raw_mode(0o077));
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2] {
+        sys::ignore_signal(signal)?;
+    }
+    Ok(File::from(plugin))
+}
+
+/// Creates and starts the container.
+fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
+    let task = TaskDir::at(args.task.clone());
+    record_self(&task)?;
+    let plan: MonitorPlan =
+        task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
+    let outputs = Outputs::open(&plan.output)?;
+    let console = plan.terminal.then(|| Console::listen(&task)).transpose()?;
+    let (report, report_writer) = pipe()?;
+    let (created, created_writer) = pipe()?;
+    failpoint::at("monitor-before-creator");
+    let monitor = rustix::process::getpid();
+    let creator = match sys::fork().context(|| "forking the creator".to_owned())? {
+        Fork::Child => {
+            drop((report, created));
+            let job = Job { args, task: &task, outputs: &outputs, console: console.as_ref(), report: &report_writer };
+            create::main(&job, created_writer, monitor)
+        }
+        Fork::Parent(pid) => pid,
+    };
+    drop((report_writer, created_writer));
+    let created = await_creator(&task, creator, created)?;
+    let init = ProcessRef::open(created.init).context(|| "opening the container's first process".to_owned())?;
+    match await_start(&task, &init, &created, console, report) {
+        Ok((terminal, started_at)) => Ok(RunningContainer {
+            id: plan.id,
+            task,
+            init,
+            started_at,
+            events_before: created.events_before,
+            outputs,
+            terminal,
+        }),
+        Err(error) => {
+            watch::kill_and_reap(&init);
+            Err(error)
+        }
+    }
+}
+
+/// Records this process. From then on other processes find it, so the task lock is not needed any more.
+fn record_self(task: &TaskDir) -> Result<(), StartError> {
+    let own = || ProcessRef::open(std::process::id() as i32)?.record();
+    let own = own().context(|| "looking at our own process".to_owned())?;
+    failpoint::at("monitor-before-record");
+    task.commit(MONITOR, &own)?;
+    Ok(release_task_lock().context(|| "letting go of the directory".to_owned())?)
+}
+
+/// Standard input is the locked directory: closing it releases the lock.
+fn release_task_lock() -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stdin(&File::open("/dev/null")?)?)
+}
+
+fn pipe() -> Result<(File, OwnedFd), RuntimeError> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
+    Ok((File::from(reader), writer))
+}
+
+/// Waits for the creator's end; its message.
+fn await_creator(task: &TaskDir, creator: Pid, mut created: File) -> Result<CreatedContainer, StartError> {
+    let process = ProcessRef::open(creator.as_raw_nonzero().get()).context(|| "opening the creator".to_owned())?;
+    let text = read_report(&mut created, &process).context(|| "listening to the creator".to_owned())?;
+    let status = loop {
+        match waitpid(Some(creator), WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other.context(|| "waiting for the creator".to_owned())?,
+        }
+    };
+    match serde_json::from_slice::<Result<CreatedContainer, StartError>>(&text) {
+        Ok(created) => created,
+        Err(_) => Err(StartError::internal(format!(
+            "the container's creator ended without a word ({status:?}); see {}",
+            task.monitor_log().display()
+        ))),
+    }
+}
+
+/// Waits until the command has been executed, and records the container.
+fn await_start(
+    task: &TaskDir,
+    init: &ProcessRef,
+    created: &CreatedContainer,
+    console: Option<Console>,
+    report: File,
+) -> Result<(Option<Terminal>, SystemTime), StartError> {
+    let terminal = console.map(Console::accept).transpose()?;
+    await_command(report)?;
+    failpoint::at("monitor-before-container");
+    let started_at = SystemTime::now();
+    let record = ContainerRecord {
+        init: init.record().context(|| "looking at the container's first process".to_owned())?,
+        started_at,
+        user: created.user.clone(),
+        private_pid: created.private_pid,
+        events_before: Some(created.events_before),
+    };
+    task.commit(CONTAINER, &record)?;
+    Ok((terminal, started_at))
+}
+
+/// Waits until the command has been executed, or could not be.
+fn await_command(mut report: File) -> Result<(), StartError> {
+    let mut text = Vec::new();
+    report.read_to_end(&mut text).context(|| "waiting for the command".to_owned())?;
+    if text.is_empty() {
+        return Ok(());
+    }
+    Err(serde_json::from_slice(&text).unwrap_or_else(|_| StartError::internal("the command could not be executed")))
+}
+
+/// Tells the plugin, waits for the end of the container, and records it.
+fn finish(plugin: File, running: &RunningContainer) -> ExitCode {
+    failpoint::at("monitor-before-answer");
+    // If the plugin is gone, no caller has a handle to this container: it must not stay.
+    if send_outcome(plugin, &StartOutcome::Started).is_err() {
+        drop(running.init.signal(libc::SIGKILL));
+    }
+    match watch::until_end(running) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Standard error is the monitor's log. The plugin reports that the record is missing.
+            drop(writeln!(io::stderr(), "{error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn send_outcome(mut plugin: File, outcome: &StartOutcome) -> io::Result<()> {
+    plugin.write_all(&serde_json::to_vec(outcome)?)
+}

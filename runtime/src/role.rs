@@ -1,0 +1,155 @@
+//! The roles in which our binary is executed again, and their command lines.
+//!
+//! A role and its arguments are encoded and parsed here only. Plugin and role are the same build, because the plugin
+//! executes a copy of itself.
+
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::address::{LayerMounts, NamespaceAddress};
+
+const MONITOR: &str = "monitor";
+const EXEC: &str = "exec";
+
+/// A role with its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// Creates one container and sees it to its end.
+    Monitor(MonitorArgs),
+    /// Runs one command in a running container.
+    Exec(ExecArgs),
+}
+
+/// The arguments of the monitor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MonitorArgs {
+    /// The task's directory. It contains the plan.
+    pub(crate) task: PathBuf,
+    /// The data directory.
+    pub(crate) data_dir: PathBuf,
+    /// The plugin's empty mount namespace.
+    pub(crate) empty_mounts: NamespaceAddress,
+    /// The plugin's mounts of the layers, if a layer is an image.
+    pub(crate) layer_mounts: Option<LayerMounts>,
+}
+
+/// The arguments of the exec helper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecArgs {
+    /// The task's directory.
+    pub(crate) task: PathBuf,
+}
+
+/// A command line that names a role and has wrong arguments.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("wrong arguments for the role {0}")]
+pub(crate) struct InvalidRole(&'static str);
+
+impl Role {
+    /// The arguments of a command line, without the program. A path that is not UTF-8 is an error.
+    pub fn to_args(&self) -> io::Result<Vec<String>> {
+        match self {
+            Self::Monitor(MonitorArgs { task, data_dir, empty_mounts, layer_mounts }) => {
+                let mut args = vec![MONITOR.to_owned(), text(task)?, text(data_dir)?, empty_mounts.to_string()];
+                args.extend(layer_mounts.as_ref().map(LayerMounts::to_string));
+                Ok(args)
+            }
+            Self::Exec(ExecArgs { task }) => Ok(vec![EXEC.to_owned(), text(task)?]),
+        }
+    }
+
+    /// The role of a command line without the program; `None` if it names no role.
+    pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Result<Self, InvalidRole>> {
+        let mut args = args.into_iter();
+        match args.next()?.to_str()? {
+            MONITOR => Some(MonitorArgs::parse(args).map(Self::Monitor).ok_or(InvalidRole(MONITOR))),
+            EXEC => Some(ExecArgs::parse(args).map(Self::Exec).ok_or(InvalidRole(EXEC))),
+            _ => None,
+        }
+    }
+}
+
+impl MonitorArgs {
+    fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
+        let (task, data_dir) = (args.next()?.into(), args.next()?.into());
+        let empty_mounts = args.next()?.to_str()?.parse().ok()?;
+        let layer_mounts = match args.next() {
+            Some(text) => Some(text.to_str()?.parse().ok()?),
+            None => None,
+        };
+        Some(Self { task, data_dir, empty_mounts, layer_mounts })
+    }
+}
+
+impl ExecArgs {
+    fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
+        Some(Self { task: args.next()?.into() })
+    }
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    use super::*;
+    use crate::address::HeldFile;
+
+    fn parse(args: &[impl AsRef<OsStr>]) -> Option<Result<Role, InvalidRole>> {
+        Role::parse(args.iter().map(|arg| arg.as_ref().to_owned()))
+    }
+
+    fn monitor(layer_mounts: Option<LayerMounts>) -> Role {
+        let file = HeldFile { descriptor: 5, number: 6 };
+        Role::Monitor(MonitorArgs {
+            task: "/state/tasks/a b".into(),
+            data_dir: "/data".into(),
+            empty_mounts: NamespaceAddress { pid: 7, file },
+            layer_mounts,
+        })
+    }
+
+    #[test]
+    fn every_role_survives_its_command_line() {
+        let mounts = LayerMounts { pid: 7, mounts: vec![None, Some(HeldFile { descriptor: 8, number: 9 })] };
+        let exec = Role::Exec(ExecArgs { task: "/state/tasks/one".into() });
+        for role in [monitor(None), monitor(Some(mounts)), exec] {
+            assert_eq!(parse(&role.to_args().expect("text")), Some(Ok(role)));
+        }
+    }
+
+    #[test]
+    fn a_command_line_without_a_role_is_none() {
+        for args in [&[][..], &["image", "ls"], &["Monitor"], &["exec2", "/task"]] {
+            assert_eq!(parse(args), None, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_role_with_wrong_arguments_is_an_error() {
+        for args in [
+            &["exec"][..],
+            &["monitor"],
+            &["monitor", "/task"],
+            &["monitor", "/task", "/data"],
+            &["monitor", "/task", "/data", "/proc/7/fd/5:6"],
+            &["monitor", "/task", "/data", "7 5:6", "8"],
+        ] {
+            assert!(matches!(parse(args), Some(Err(_))), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_not_text_is_refused() {
+        let task = OsStr::from_bytes(b"/\xff").into();
+        let error = Role::Exec(ExecArgs { task }).to_args().expect_err("no text");
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+    }
+}
