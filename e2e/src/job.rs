@@ -1,18 +1,22 @@
-//! Jobs: files in `e2e/jobs`, with values for their variables.
+//! Jobs: files in `e2e/jobs` and `examples`, with values for their variables.
 
-use std::{fmt::Write as _, path::Path};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json};
 
 use crate::{Context, Failure, Outcome, api::Api};
 
-/// A job file and what is filled in.
+/// A job file, and the values for its variables.
 ///
-/// Files are plain HCL that `nomad job run -var …` takes as well. The one addition: a comment line `# @config@` is replaced by
-/// what [`Job::config`] was given.
+/// A file is plain HCL, and `nomad job run -var …` accepts it too. There is one addition: [`Job::config`] replaces the comment
+/// `# @config@`.
 #[derive(Debug, Clone)]
 pub struct Job {
-    file: String,
+    /// Relative to `e2e/`.
+    file: PathBuf,
     variables: String,
     config: String,
 }
@@ -21,7 +25,18 @@ impl Job {
     /// `e2e/jobs/<file>.nomad.hcl`.
     #[must_use]
     pub fn new(file: &str) -> Self {
-        Self { file: file.to_owned(), variables: String::new(), config: String::new() }
+        Self::in_directory("jobs", file)
+    }
+
+    /// `examples/<file>.nomad.hcl`.
+    #[must_use]
+    pub fn example(file: &str) -> Self {
+        Self::in_directory("../examples", file)
+    }
+
+    fn in_directory(directory: &str, file: &str) -> Self {
+        let file = Path::new(directory).join(format!("{file}.nomad.hcl"));
+        Self { file, variables: String::new(), config: String::new() }
     }
 
     /// Gives a variable a string.
@@ -51,25 +66,25 @@ impl Job {
     }
 
     fn set(mut self, name: &str, value: &Value) -> Self {
-        // JSON strings, lists and numbers are HCL too, once HCL's interpolation is switched off.
+        // A JSON value is valid HCL after its interpolation sequences are escaped.
         let literal = value.to_string().replace("${", "$${").replace("%{", "%%{");
-        // Writing to a String cannot fail.
+        // Writing to a `String` never fails.
         writeln!(self.variables, "{name} = {literal}").ok();
         self
     }
 
-    /// Registers the job under the id `id`; the answer is the evaluation's id.
+    /// Registers the job under this id. Returns the id of the evaluation.
     ///
     /// # Errors
-    /// With Nomad's own words.
+    /// With Nomad's error.
     pub fn register(&self, api: &Api, home: &Path, id: &str) -> Outcome<String> {
-        let path = home.join("jobs").join(format!("{}.nomad.hcl", self.file));
+        let path = home.join(&self.file);
         let text = std::fs::read_to_string(&path).context(path.display())?.replace("# @config@", &self.config);
         let request = json!({ "JobHCL": text, "Variables": self.variables, "Canonicalize": true });
-        let mut job = api.put("/v1/jobs/parse", &request).context(&self.file)?;
+        let mut job = api.put("/v1/jobs/parse", &request).context(self.file.display())?;
         job["ID"] = Value::from(id);
         job["Name"] = Value::from(id);
-        let answer = api.put("/v1/jobs", &json!({ "Job": job })).context(&self.file)?;
+        let answer = api.put("/v1/jobs", &json!({ "Job": job })).context(self.file.display())?;
         let evaluation = answer["EvalID"].as_str();
         evaluation.map(str::to_owned).ok_or_else(|| Failure(format!("no evaluation in {answer}")))
     }

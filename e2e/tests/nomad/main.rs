@@ -7,6 +7,7 @@
 mod batch;
 mod checks;
 mod devices;
+mod examples;
 mod exec;
 mod lives;
 mod mesh;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
     // The cases look at what the whole machine shows, so one after the other.
     arguments.test_threads = Some(1);
     let cases = [
+        examples::CASES,
         batch::CASES,
         service::CASES,
         network::CASES,
