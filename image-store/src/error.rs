@@ -1,11 +1,13 @@
-//! Everything that can go wrong, sorted by what the caller can do about it.
+//! The errors of the crate, grouped by what the caller can do about them.
 //!
-//! [`PullError::recoverable`] is the one question a caller asks. Texts name the image, host, layer or file and never hold a
-//! secret: credentials do not travel inside errors, and URLs appear without their query.
+//! [`PullError::recoverable`] tells whether a later attempt can help. Texts name the image, host, layer or file. They
+//! never contain a secret: errors carry no credentials, and URLs appear without their query.
 
 use std::{io, path::PathBuf, time::Duration};
 
-use crate::{digest::Digest, lease::LeaseOwner};
+use layer::Digest;
+
+use crate::lease::LeaseOwner;
 
 /// A failure of the store's own files.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -14,37 +16,41 @@ pub enum StoreError {
     /// A file operation failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a participle: "opening".
+        /// The attempted action, as a participle: "opening".
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operating system.
         source: SharedIo,
     },
-    /// The store on disk was written by another version.
-    #[error("the image store {} has format {found:?}, this version reads {expected:?}; move it away or use the version that wrote it", path.display())]
+    /// Another version wrote the store on disk.
+    #[error(
+        "the image store {} has format {found:?}, this version reads {expected:?}; \
+         move it away or use the version that wrote it",
+        path.display()
+    )]
     Version {
         /// The store.
         path: PathBuf,
-        /// Format on disk.
+        /// The format on disk.
         found: String,
-        /// Format that we know.
+        /// The format that this build knows.
         expected: &'static str,
     },
-    /// The image is held by a lease.
+    /// A lease holds the image.
     #[error("image {reference} is in use by {:?}", owner.to_string())]
     InUse {
-        /// Which image.
+        /// The image.
         reference: String,
         /// The owner of one of its leases.
         owner: LeaseOwner,
     },
-    /// A registry's configuration is wrong.
+    /// The configuration of a registry is wrong.
     #[error("registry {host}: {problem}")]
     Configuration {
         /// The registry as configured.
         host: String,
-        /// What is wrong with it and what would be right.
+        /// What is wrong, and what is expected.
         problem: String,
     },
 }
@@ -62,7 +68,7 @@ impl StoreError {
     }
 }
 
-/// An [`io::Error`] that can be told to several callers.
+/// An [`io::Error`] that can be cloned.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct SharedIo(std::sync::Arc<io::Error>);
@@ -80,136 +86,138 @@ impl From<io::Error> for SharedIo {
     }
 }
 
-/// Why an image could not be made ready.
+/// Why a pull or a load failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PullError {
-    /// The registry could not be reached or the connection broke for good.
+    /// The registry could not be reached, or the connection broke too often.
     #[error("{host}: {what}: {problem}")]
     Network {
-        /// The host that was talked to.
+        /// The host.
         host: String,
-        /// What was asked for.
+        /// The requested content.
         what: String,
-        /// What happened.
+        /// The problem.
         problem: String,
     },
-    /// The registry answered with a status that is neither success nor one of the cases below.
+    /// The registry answered with a failure status other than the cases below.
     #[error("{host}: {what}: HTTP status {status}{detail}")]
     Status {
         /// The host that answered.
         host: String,
-        /// What was asked for.
+        /// The requested content.
         what: String,
         /// The status code.
         status: u16,
-        /// What the registry added, led by ": ", or nothing.
+        /// The message of the registry after ": ", or nothing.
         detail: String,
     },
-    /// The registry does not have it.
+    /// The registry does not have the requested content.
     #[error("{host}: {what} not found{detail}")]
     NotFound {
         /// The host that answered.
         host: String,
-        /// What was asked for.
+        /// The requested content.
         what: String,
-        /// What the registry added, led by ": ", or nothing.
+        /// The message of the registry after ": ", or nothing.
         detail: String,
     },
-    /// The registry refuses it to these credentials, or to anonymous callers.
-    #[error("{host}: {what}: access denied {}{detail}", if *anonymous { "without credentials; configure auth for this registry, and check the name" } else { "with the given credentials" })]
+    /// The registry denies access to these credentials, or to anonymous callers.
+    #[error("{host}: {what}: access denied {}{detail}", denied(*anonymous))]
     Denied {
         /// The host that answered.
         host: String,
-        /// What was asked for.
+        /// The requested content.
         what: String,
         /// Whether no credentials were sent.
         anonymous: bool,
-        /// What the registry added, led by ": ", or nothing.
+        /// The message of the registry after ": ", or nothing.
         detail: String,
     },
-    /// A source of credentials that should have answered failed.
+    /// A source of credentials failed.
     #[error("credentials from {origin}: {problem}; repair it, or set auth_soft_fail to go on without")]
     Credentials {
-        /// Which file or helper.
+        /// The file or helper.
         origin: String,
-        /// What is wrong with it.
+        /// What is wrong.
         problem: String,
     },
-    /// The image is here, but came with credentials, and the registry does not agree that this caller may have it.
+    /// The image is on disk but was pulled with credentials, and the registry did not confirm that this caller may have
+    /// it.
     #[error(
-        "it is on this node, but was pulled with credentials, so the task must be allowed to pull it itself (plugin option verify_access): {reason}"
+        "it is on this node, but was pulled with credentials, so the task must be allowed to pull it itself \
+         (plugin option verify_access): {reason}"
     )]
     Access {
-        /// What the registry said, or why it could not be asked.
+        /// The answer of the registry, or why it could not be asked.
         reason: Box<PullError>,
     },
     /// The whole pull took longer than the caller allowed.
     #[error("pulling {reference} did not finish within {limit:?}")]
     Timeout {
-        /// Which image.
+        /// The image.
         reference: String,
-        /// The caller's limit.
+        /// The limit of the caller.
         limit: Duration,
     },
-    /// Whoever asked for it wants it no more.
-    #[error("the pull was given up")]
-    GivenUp,
-    /// Nothing arrived for too long.
+    /// The caller cancelled the pull.
+    #[error("the pull was cancelled")]
+    Cancelled,
+    /// No bytes were received for the idle timeout.
     #[error("{host}: {what}: nothing arrived for {limit:?}")]
-    Inactive {
-        /// The silent host.
+    IdleTimeout {
+        /// The host.
         host: String,
-        /// What was asked for.
+        /// The requested content.
         what: String,
-        /// The caller's limit.
+        /// The limit of the caller.
         limit: Duration,
     },
-    /// More than there may be.
+    /// A limit is exceeded.
     #[error("{what} exceeds the limit of {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The value that is too large.
         what: String,
         /// The limit, with its unit.
         limit: String,
     },
-    /// Content does not hash to what it was asked by.
+    /// Content does not hash to its digest.
     #[error("{what}: digest mismatch: expected {expected}, got {actual}")]
     DigestMismatch {
-        /// What was hashed.
+        /// The hashed content.
         what: String,
-        /// What the image says.
+        /// The digest in the image.
         expected: Digest,
-        /// What arrived.
+        /// The digest of the received bytes.
         actual: Digest,
     },
-    /// A manifest, index, config or token is not what its kind requires.
+    /// A manifest, index, config or token does not follow its format.
     #[error("{what}: {problem}")]
     Malformed {
-        /// Which document.
+        /// The document.
         what: String,
         /// What is wrong.
         problem: String,
     },
-    /// Well-formed, but nothing that can be run here.
+    /// A well-formed document that cannot be used here.
     #[error("{what}: {problem}")]
     Unsupported {
-        /// Which document.
+        /// The document.
         what: String,
-        /// What it is, and what would do.
+        /// What it is, and what is expected.
         problem: String,
     },
     /// An index without a manifest for this machine.
     #[error("{reference}: no image for platform {wanted}; the index offers {offered}")]
     NoPlatform {
-        /// Which image.
+        /// The image.
         reference: String,
-        /// This machine's platform.
+        /// The platform of this machine.
         wanted: String,
-        /// What there is.
+        /// The platforms in the index.
         offered: String,
     },
-    /// A layer that cannot or must not be unpacked.
+    /// A layer cannot be unpacked, or must not be.
     #[error("layer {layer}: {problem}")]
     Layer {
         /// The layer's blob.
@@ -220,9 +228,9 @@ pub enum PullError {
     /// No space, no inodes, or no quota left.
     #[error("no space left for the image: {problem}; free space in the data directory")]
     DiskFull {
-        /// Where and what.
+        /// The file and the problem.
         problem: String,
-        /// How many bytes are missing at least, if that was found out before anything was written.
+        /// The least number of missing bytes, if the lack was found before the first write.
         missing: Option<u64>,
     },
     /// The store's own files failed.
@@ -230,13 +238,20 @@ pub enum PullError {
     Store(StoreError),
 }
 
+fn denied(anonymous: bool) -> &'static str {
+    match anonymous {
+        true => "without credentials; configure auth for this registry, and check the name",
+        false => "with the given credentials",
+    }
+}
+
 impl PullError {
-    /// Whether trying again later can help without anybody changing the job or the image.
+    /// Whether a later attempt can help without a change of the job or the image.
     pub fn recoverable(&self) -> bool {
         match self {
             PullError::Network { .. }
             | PullError::Timeout { .. }
-            | PullError::Inactive { .. }
+            | PullError::IdleTimeout { .. }
             | PullError::DiskFull { .. } => true,
             PullError::Access { reason } => reason.recoverable(),
             PullError::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
@@ -250,7 +265,7 @@ impl PullError {
             | PullError::Malformed { .. }
             | PullError::Unsupported { .. }
             | PullError::NoPlatform { .. }
-            | PullError::GivenUp
+            | PullError::Cancelled
             | PullError::Layer { .. } => false,
         }
     }

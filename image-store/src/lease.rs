@@ -1,7 +1,8 @@
 //! The owners of leases.
 //!
-//! A lease keeps the layers of an image on disk for as long as its owner needs them. The name of a lease is the text form of its
-//! owner. Every text is the name of exactly one owner, and [`LeaseOwner`] formats to the text that it was parsed from.
+//! A lease keeps the layers of an image on disk for as long as its owner needs them. The name of a lease is the text
+//! form of its owner. Every text is the name of exactly one owner, and [`LeaseOwner`] formats to the text that it was
+//! parsed from.
 
 use std::fmt;
 
@@ -21,7 +22,8 @@ pub enum LeaseOwner {
         /// The container's id.
         container: String,
     },
-    /// A command in a container that uses a debug image, until the command ends. Formats to `<container>.tools-<process>-<number>`.
+    /// A command in a container that uses a debug image, until the command ends. Formats to
+    /// `<container>.tools-<process>-<number>`.
     DebugImage {
         /// The container's id.
         container: String,

@@ -1,38 +1,42 @@
-//! Images: references, registries, pull, unpack, snapshots, retention.
+//! Images: references, registries, credentials, pulls, archives, and the store on disk.
 //!
-//! Knows no Nomad, no gRPC and no containers.
+//! Knows no Nomad, no gRPC and no containers. [`Store`] is the entry point.
 
 mod archive;
-mod commit;
-mod config;
+mod blocking;
 mod credentials;
 mod error;
+mod facade;
+mod files;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod json;
 mod lease;
+mod limits;
 mod manifest;
 mod platform;
 mod progress;
 mod pull;
 mod reference;
 mod registry;
+mod singleflight;
 mod store;
+mod tracker;
 
-pub use config::{
-    CredentialSources, Credentials, LayerFormat, Limits, PullRequest, RegistryConfig, Secret, StoreConfig,
-};
-use layer::digest;
-
+pub use credentials::{CredentialSources, Credentials, Secret};
 pub use error::{PullError, SharedIo, StoreError};
+pub use facade::{Store, StoreConfig};
 pub use layer::{Digest, InvalidDigest, SampleImage};
 pub use lease::LeaseOwner;
+pub use limits::Limits;
 pub use manifest::ImageConfig;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent};
-pub use pull::{Image, LoadRequest};
+pub use pull::{Image, LoadRequest, PullRequest};
 pub use reference::{InvalidReference, Reference};
+pub use registry::RegistryConfig;
 pub use store::{
-    Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerRecord, Outcome, Pressure,
-    PruneReport, Removed, Retention, RetentionReport, Severity, Store, SweepReport, fsck,
+    Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerFormat, LayerRecord, Outcome,
+    Pressure, PruneReport, Removed, Retention, RetentionReport, Severity, SweepReport, fsck,
 };

@@ -1,22 +1,24 @@
-//! Manifests, indexes and image configs: bytes from a registry → checked values.
+//! Parses manifests, indexes and image configs into checked values. Pure.
 //!
-//! Pure. Both the OCI and the docker schema 2 forms are read; `null` means absent everywhere, because real images are full of it.
-//! A document that could be read both as a manifest and as an index is refused whatever its media type says. The registry's
-//! `Content-Type` is advice only: what the bytes are decides.
+//! - The OCI forms and the docker schema 2 forms are read.
+//! - `null` means absent in every field, because many real images contain it.
+//! - A document that is readable both as a manifest and as an index is refused, independent of its media type.
+//! - The `Content-Type` of the registry is ignored: the bytes decide.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use layer::Digest;
+use serde::{Deserialize, Serialize};
 
-use crate::{digest::Digest, error::PullError, platform::Platform, reference::Reference};
+use crate::{error::PullError, json::null_default, platform::Platform, reference::Reference};
 
-/// Everything we can read, for the `Accept` header.
+/// The readable media types, for the `Accept` header.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
 const MAX_INDEX_ENTRIES: usize = 1000;
 
-/// A link to content.
+/// A descriptor: digest, size and type of some content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -28,7 +30,7 @@ pub(crate) struct Descriptor {
     pub(crate) platform: Option<Platform>,
 }
 
-/// What a manifest request can answer with.
+/// The answer to a request for a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
     Manifest(Manifest),
@@ -60,18 +62,14 @@ struct Raw {
     fs_layers: Option<serde::de::IgnoredAny>,
 }
 
-/// `null` counts as absent.
-pub(crate) fn null_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
-}
-
 /// Reads a manifest or an index.
 pub(crate) fn parse_document(what: &str, bytes: &[u8]) -> Result<Document, PullError> {
     let raw: Raw = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
     let unsupported = |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
     if raw.fs_layers.is_some() || raw.schema_version == 1 {
         return Err(unsupported(
-            "a docker schema 1 manifest, which no registry should serve any more; push the image again with a current tool",
+            "a docker schema 1 manifest, which no registry should serve any more; \
+             push the image again with a current tool",
         ));
     }
     if raw.schema_version != 2 {
@@ -136,7 +134,7 @@ fn check_config_type(what: &str, media_type: &str) -> Result<(), PullError> {
     }
 }
 
-/// The compression suffix is not looked at: the layer's first bytes tell.
+/// Checks that a layer is a tar. Its compression is recognized by its first bytes, not by the suffix of the media type.
 fn check_layer_type(what: &str, media_type: &str) -> Result<(), PullError> {
     let known = [
         "application/vnd.oci.image.layer.v1.tar",
@@ -159,7 +157,7 @@ fn check_layer_type(what: &str, media_type: &str) -> Result<(), PullError> {
     }
 }
 
-/// The entry of an index that fits `machine` best; the first one among equals.
+/// The entry of an index that fits `machine` best; the first one of equal entries.
 pub(crate) fn choose(
     reference: &Reference,
     entries: &[Descriptor],
@@ -169,7 +167,7 @@ pub(crate) fn choose(
         match &entry.platform {
             Some(platform) if platform.is_unknown() => None,
             Some(platform) => platform.distance(machine),
-            // A nested index says its platforms itself; a lone manifest without one is taken if nothing better stands there.
+            // A nested index lists its platforms itself. A manifest without a platform is the last choice.
             None => Some(if entry.media_type.contains("manifest.v") { 900 } else { 800 }),
         }
     };
@@ -191,22 +189,22 @@ pub(crate) fn choose(
     })
 }
 
-/// What an image says about how it wants to be run.
+/// The part of the image's config that describes how to run it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ImageConfig {
-    /// Environment, in the image's order. Entries without `=` are dropped: they must not import the host's values.
+    /// Environment, in the image's order. Entries without `=` are dropped: they must not import values of the host.
     pub env: Vec<(String, String)>,
-    /// What is run before the command.
+    /// The command line that the command is appended to.
     pub entrypoint: Option<Vec<String>>,
-    /// The default command or the entrypoint's default arguments.
+    /// The default command, or the default arguments of the entrypoint.
     pub cmd: Option<Vec<String>>,
     /// `user`, `uid`, `user:group` …, resolved in the image; empty means root.
     pub user: String,
-    /// Where to start; empty means `/`.
+    /// The working directory; empty means `/`.
     pub working_dir: String,
-    /// What asks the process to end.
+    /// The signal that asks the process to end.
     pub stop_signal: Option<String>,
-    /// Paths that want a volume.
+    /// Paths of volumes.
     pub volumes: Vec<String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
@@ -214,7 +212,7 @@ pub struct ImageConfig {
     pub exposed_ports: Vec<String>,
 }
 
-/// The parts of the config document that we use.
+/// The used parts of a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfigDocument {
     pub(crate) platform: Platform,
@@ -262,7 +260,7 @@ struct RawRun {
     exposed_ports: Keys,
 }
 
-/// Old tools wrote one string where the specification wants a list.
+/// A list of strings. Old tools wrote a single string instead.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Words {
@@ -339,11 +337,17 @@ mod tests {
             ),
             (format!(r#"{{"schemaVersion":2,{CONFIG},{CONFIG}}}"#), "duplicate"),
             (
-                r#"{"schemaVersion":2,"config":{"mediaType":"application/vnd.cncf.helm.config.v1+json","digest":"$D","size":2}}"#.to_owned(),
+                r#"{"schemaVersion":2,
+                   "config":{"mediaType":"application/vnd.cncf.helm.config.v1+json","digest":"$D","size":2}}"#
+                    .to_owned(),
                 "artifact",
             ),
             (
-                format!(r#"{{"schemaVersion":2,{CONFIG},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip+encrypted","digest":"$D","size":1}}]}}"#),
+                format!(
+                    r#"{{"schemaVersion":2,{CONFIG},"layers":[
+                       {{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip+encrypted",
+                       "digest":"$D","size":1}}]}}"#
+                ),
                 "encrypted",
             ),
             (format!(r#"{{"schemaVersion":2,{CONFIG},"layers":[{{"digest":"md5:00","size":1}}]}}"#), "invalid digest"),
@@ -382,8 +386,10 @@ mod tests {
     #[test]
     fn config_tolerates_nulls_and_drops_env_without_value() {
         let json = format!(
-            r#"{{"os":null,"architecture":"amd64","config":{{"Env":["A=1","HOME","=x","B="],"Cmd":"sh","Entrypoint":null,
-               "User":null,"Volumes":{{"/v":{{}}}},"Labels":{{"a":null}},"ExposedPorts":null,"StopSignal":""}},"rootfs":{{"type":"layers","diff_ids":["{D}"]}}}}"#
+            r#"{{"os":null,"architecture":"amd64",
+               "config":{{"Env":["A=1","HOME","=x","B="],"Cmd":"sh","Entrypoint":null,"User":null,
+               "Volumes":{{"/v":{{}}}},"Labels":{{"a":null}},"ExposedPorts":null,"StopSignal":""}},
+               "rootfs":{{"type":"layers","diff_ids":["{D}"]}}}}"#
         );
         let parsed = parse_config("x", json.as_bytes()).unwrap();
         assert_eq!(parsed.config.env, [("A".to_owned(), "1".to_owned()), ("B".to_owned(), String::new())]);

@@ -1,18 +1,18 @@
-//! Which manifest of an index fits this machine.
+//! Platforms, and how well an image for one platform runs on another. Pure.
 //!
-//! Pure: a platform and a list of descriptors in, the best one out. Order of preference within an architecture: the machine's own
-//! variant, then the older ones downwards; never a newer one. Attestations (`unknown/unknown`) are no images.
+//! Within an architecture the machine's own variant is preferred, then older ones in descending order; never a newer
+//! one. Attestations (`unknown/unknown`) are not images.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::manifest::null_default;
+use crate::json::null_default;
 
 /// An operating system, an architecture and its variant, in the spelling of the OCI image specification.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Platform {
-    /// `linux` for everything we can run.
+    /// `linux` for every image that can run here.
     #[serde(default, deserialize_with = "null_default")]
     pub os: String,
     /// `amd64`, `arm64`, `arm`, …
@@ -38,7 +38,7 @@ impl Platform {
         Self { os: "linux".into(), architecture: architecture.into(), variant: variant.into() }
     }
 
-    /// Folds the spellings that mean the same.
+    /// Replaces spellings of equal meaning by one of them.
     fn normalised(&self) -> Platform {
         let lower = |text: &str| text.trim().to_ascii_lowercase();
         let os = match lower(&self.os) {
@@ -60,12 +60,12 @@ impl Platform {
         Platform { os, architecture, variant }
     }
 
-    /// What an attestation manifest names instead of a platform.
+    /// Whether this is the platform of an attestation manifest.
     pub(crate) fn is_unknown(&self) -> bool {
         self.os == "unknown" || self.architecture == "unknown"
     }
 
-    /// How well an image for `self` runs on `machine`: `None` not at all, otherwise lower is better.
+    /// How well an image for `self` runs on `machine`: `None` means not at all, otherwise a lower number is better.
     pub(crate) fn distance(&self, machine: &Platform) -> Option<u32> {
         let (image, machine) = (self.normalised(), machine.normalised());
         if image.os != machine.os || image.architecture != machine.architecture {
@@ -85,7 +85,7 @@ impl Platform {
 
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The words are an image's: fit for a log, and not all of them.
+        // The text comes from an image: it is escaped and shortened for logs.
         let show = |word: &str| word.chars().take(64).flat_map(char::escape_debug).collect::<String>();
         write!(f, "{}/{}", show(&self.os), show(&self.architecture))?;
         if !self.variant.is_empty() {

@@ -1,6 +1,6 @@
-//! What a pull tells while it runs.
+//! The progress events of a pull.
 //!
-//! Events are advisory: they may be dropped, never waited for, and nothing in a pull depends on them.
+//! Events are advisory. They may be dropped, no event is waited for, and no part of a pull depends on one.
 
 use std::{
     sync::{
@@ -10,15 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{digest::Digest, reference::Reference};
+use layer::Digest;
+
+use crate::reference::Reference;
 
 /// Receives the events of one pull. Called from any thread; must not block.
 pub trait Progress: Send + Sync {
-    /// Something happened.
+    /// Receives one event.
     fn report(&self, event: PullEvent);
 }
 
-/// Progress for those who do not look.
+/// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
@@ -30,9 +32,9 @@ impl Progress for Silent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PullEvent {
-    /// The registry is about to be asked.
+    /// The pull starts.
     Started {
-        /// For what.
+        /// The requested image.
         reference: Reference,
     },
     /// The manifest is known.
@@ -46,32 +48,32 @@ pub enum PullEvent {
     },
     /// Bytes arrived; at most a few times a second.
     Advanced {
-        /// Compressed bytes so far.
+        /// Compressed bytes received so far.
         bytes_done: u64,
-        /// Out of so many.
+        /// Compressed bytes in total.
         bytes_total: u64,
         /// Finished layers.
         layers_done: usize,
-        /// Out of so many.
+        /// Layers in total.
         layers: usize,
     },
     /// The image is ready.
     Done {
-        /// Its manifest's digest.
+        /// The digest of its manifest.
         digest: Digest,
         /// Compressed bytes that were fetched.
         bytes: u64,
-        /// How long it took.
+        /// The duration of the pull.
         elapsed: Duration,
         /// Nothing had to be fetched.
         cached: bool,
     },
 }
 
-/// Often enough for a person, rarely enough for a log.
+/// The least time between two [`PullEvent::Advanced`] for bytes.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Counts the bytes and layers of one pull and reports them at a bearable rate.
+/// Counts the bytes and layers of one pull, and reports them at a limited rate.
 pub(crate) struct Meter {
     progress: Arc<dyn Progress>,
     bytes_total: u64,

@@ -1,16 +1,15 @@
 //! Image references with docker's meaning: `nginx`, `team/app:1`, `host:5000/app@sha256:…`.
 //!
-//! A [`Reference`] is normalised by construction: it always has a registry and either a tag or a digest (a missing tag is
-//! `latest`). When both stand there the digest decides and the tag is only remembered. Parsing is pure.
+//! A [`Reference`] is normalised by construction: it always has a registry, and a tag or a digest (a missing tag is
+//! `latest`). If it has both, the digest decides and the tag is only kept for display. Parsing is pure.
 //!
-//! Our own parser rather than the one of `oci-spec`: that one accepts digests in upper case and resolves `docker.io` to another
-//! host than docker does, and it knows no IPv6 hosts.
+//! The parser of `oci-spec` is not used: it accepts digests in upper case, resolves `docker.io` to another host than
+//! docker does, and refuses IPv6 hosts.
 
 use std::{fmt, str::FromStr};
 
+use layer::Digest;
 use serde::{Deserialize, Serialize};
-
-use crate::digest::Digest;
 
 const DEFAULT_DOMAIN: &str = "docker.io";
 const MAX_NAME: usize = 255;
@@ -25,23 +24,23 @@ pub struct Reference {
     digest: Option<Digest>,
 }
 
-/// Why a string is no image reference.
+/// A string is not an image reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid image reference {reference:?}: {problem}")]
 pub struct InvalidReference {
-    /// What was given.
+    /// The given string.
     pub reference: String,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what is expected.
     pub problem: &'static str,
 }
 
 impl Reference {
-    /// The registry as written, `docker.io` when none was.
+    /// The registry as written; `docker.io` if there was none.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// The repository inside the registry, `library/` added for docker.io's short names.
+    /// The repository inside the registry. Short names of docker.io start with `library/`.
     pub fn repository(&self) -> &str {
         &self.repository
     }
@@ -56,7 +55,7 @@ impl Reference {
         self.digest.as_ref()
     }
 
-    /// Whether the reference can mean another image tomorrow and is by custom expected to: the tag `latest` and no digest.
+    /// Whether the reference is expected to change its meaning: the tag `latest` without a digest.
     pub fn is_floating(&self) -> bool {
         self.digest.is_none() && self.tag.as_deref() == Some("latest")
     }
@@ -114,7 +113,7 @@ fn parse(given: &str) -> Result<Reference, &'static str> {
     Ok(Reference { domain: domain.to_owned(), repository, tag, digest })
 }
 
-/// Docker's rule: what stands before the first slash is a registry if it looks like a host.
+/// Docker's rule: the part before the first slash is a registry if it looks like a host.
 fn split_domain(text: &str) -> (&str, &str) {
     match text.split_once('/') {
         Some((first, rest))
@@ -182,7 +181,7 @@ fn component_ok(component: &str) -> bool {
     if !word(*first) || !word(*last) {
         return false;
     }
-    // Between two words stands exactly one separator.
+    // There is exactly one separator between two words.
     bytes
         .split(|b| word(*b))
         .filter(|gap| !gap.is_empty())
@@ -305,7 +304,8 @@ mod tests {
         #[test]
         fn accepted_names_cannot_leave_a_url_path(text in "\\PC{0,60}") {
             if let Ok(reference) = text.parse::<Reference>() {
-                prop_assert!(!reference.repository().split('/').any(|part| part.is_empty() || part == "." || part == ".."));
+                let escapes = |part: &str| part.is_empty() || part == "." || part == "..";
+                prop_assert!(!reference.repository().split('/').any(escapes));
                 prop_assert!(reference.to_string().bytes().all(|b| b.is_ascii_graphic() && !b"?#%\\".contains(&b)));
             }
         }

@@ -129,7 +129,7 @@ fn pull(settings: &Settings, reference: Reference, output: &Output) -> Result<()
     let request = PullRequest {
         // Whoever types it wants to know what the name means now.
         force: true,
-        inactivity: settings.config.pull_activity_timeout,
+        idle_timeout: settings.config.pull_activity_timeout,
         ..PullRequest::new(reference.clone())
     };
     let progress: Arc<dyn Progress> = Arc::new(Teller { people: std::io::stderr().is_terminal() && !output.json });

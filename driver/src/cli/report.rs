@@ -118,7 +118,7 @@ pub fn check(report: &FsckReport, repair: bool, output: &Output) -> Result<(), F
         "{} images, {} layers: {damage} damaged, {leftovers} left over, {foreign} not ours",
         report.images, report.layers
     ))?;
-    let mendable = |finding: &Finding| matches!(finding.outcome, Outcome::Mendable(_));
+    let mendable = |finding: &Finding| matches!(finding.outcome, Outcome::Repairable(_));
     if !repair && report.findings.iter().any(mendable) {
         output.line("--repair mends what can be mended")?;
     }
@@ -140,8 +140,8 @@ fn line(finding: &Finding) -> String {
         text.push_str(&format!("; in use by {}", show::owners(&finding.held_by)));
     }
     match &finding.outcome {
-        Outcome::Mended(what) => text.push_str(&format!("\n  done: {what}")),
-        Outcome::Mendable(what) => text.push_str(&format!("\n  --repair: {what}")),
+        Outcome::Repaired(what) => text.push_str(&format!("\n  done: {what}")),
+        Outcome::Repairable(what) => text.push_str(&format!("\n  --repair: {what}")),
         Outcome::Manual(what) => text.push_str(&format!("\n  to do: {what}")),
         Outcome::Failed(error) => text.push_str(&format!("\n  could not be mended: {error}")),
     }

@@ -1,45 +1,48 @@
-//! Which of an archive's images is meant, and what it is made of.
+//! The choice of one image in an archive, and its layers.
 //!
-//! `manifest.json` is what `docker save` writes, `index.json` an OCI layout; newer docker writes both, and then the first one
-//! counts, as it does for docker. An image is chosen by the name that the archive gives it; an archive that gives no names and
-//! holds one image needs none.
+//! - `docker save` writes `manifest.json`, an OCI layout has `index.json`. Newer docker writes both; then
+//!   `manifest.json` counts, as it does for docker.
+//! - An image is chosen by its name in the archive. An archive with one image needs no name.
 
 use std::collections::BTreeMap;
 
+use layer::Digest;
 use serde::Deserialize;
 
-use super::Source;
+use super::{index, source::Source};
 use crate::{
-    config::Limits,
-    digest::Digest,
     error::PullError,
-    manifest::{self, Descriptor, Document, ImageConfig, null_default},
+    json::null_default,
+    limits::Limits,
+    manifest::{self, Descriptor, Document, ImageConfig},
     platform::Platform,
     reference::Reference,
 };
 
+/// An index may refer to another index once.
 const MAX_INDEX_DEPTH: usize = 2;
 
-/// The image that is meant.
+/// The chosen image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// Its manifest's digest, or its config's where there is no manifest.
+pub(crate) struct ArchiveImage {
+    /// The digest of its manifest, or of its config if there is no manifest.
     pub(crate) id: Digest,
     pub(crate) config: Digest,
     pub(crate) run: ImageConfig,
     /// Bottom first.
-    pub(crate) layers: Vec<FoundLayer>,
+    pub(crate) layers: Vec<ArchiveLayer>,
 }
 
-/// One layer of it.
+/// One layer of the chosen image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FoundLayer {
+pub(crate) struct ArchiveLayer {
     pub(crate) member: String,
-    /// What its bytes hash to, where the archive says so.
+    /// The digest of its bytes, if the archive names it.
     pub(crate) blob: Option<Digest>,
     pub(crate) diff_id: Digest,
 }
 
+/// An entry of `manifest.json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -64,22 +67,23 @@ struct Entry {
     annotations: BTreeMap<String, String>,
 }
 
-/// See the module's head.
+/// Chooses an image; see the module's rules.
 pub(crate) fn choose(
     source: &Source,
     reference: &Reference,
     machine: &Platform,
     limits: &Limits,
-) -> Result<Found, PullError> {
+) -> Result<ArchiveImage, PullError> {
     let saved = source.document("manifest.json", limits)?;
     let index = source.document("index.json", limits)?;
     match (saved, index) {
-        // Only an index knows digests of manifests.
+        // Only an index contains digests of manifests.
         (_, Some(index)) if reference.digest().is_some() => from_index(source, reference, machine, limits, &index),
         (Some(saved), _) => from_saved(source, reference, machine, limits, &saved),
         (None, Some(index)) => from_index(source, reference, machine, limits, &index),
         (None, None) => Err(source.malformed(
-            "no image archive: it has neither a manifest.json, as `docker save` writes it, nor the index.json of an OCI layout",
+            "no image archive: it has neither a manifest.json, as `docker save` writes it, \
+             nor the index.json of an OCI layout",
         )),
     }
 }
@@ -90,7 +94,7 @@ fn from_saved(
     machine: &Platform,
     limits: &Limits,
     bytes: &[u8],
-) -> Result<Found, PullError> {
+) -> Result<ArchiveImage, PullError> {
     let images: Vec<Saved> =
         serde_json::from_slice(bytes).map_err(|error| source.malformed(format!("manifest.json: {error}")))?;
     let named = |image: &&Saved| image.repo_tags.iter().any(|name| is_named(name, reference));
@@ -103,7 +107,7 @@ fn from_saved(
     let config_member = member(source, &image.config)?;
     let bytes = required(source, &config_member, limits)?;
     let config = Digest::sha256(&bytes);
-    // Both forms that docker gave the name are the digest.
+    // Docker names the file after the digest, with or without `.json`.
     let stem = config_member.rsplit('/').next().unwrap_or_default();
     check(source, &config_member, digest_of(stem.strip_suffix(".json").unwrap_or(stem)).as_ref(), &config)?;
     let mut layers = Vec::new();
@@ -112,7 +116,7 @@ fn from_saved(
         let blob = member.strip_prefix("blobs/sha256/").and_then(digest_of);
         layers.push((member, blob));
     }
-    found(source, machine, limits, (config.clone(), config), &bytes, layers)
+    assemble(source, machine, limits, (config.clone(), config), &bytes, layers)
 }
 
 fn from_index(
@@ -121,7 +125,7 @@ fn from_index(
     machine: &Platform,
     limits: &Limits,
     bytes: &[u8],
-) -> Result<Found, PullError> {
+) -> Result<ArchiveImage, PullError> {
     let index: Index =
         serde_json::from_slice(bytes).map_err(|error| source.malformed(format!("index.json: {error}")))?;
     let entries = named_entries(source, reference, &index.manifests)?;
@@ -133,7 +137,7 @@ fn from_index(
             Document::Manifest(manifest) => {
                 let config = blob(source, &manifest.config, limits)?;
                 let layers = manifest.layers.into_iter().map(|layer| (path_of(&layer.digest), Some(layer.digest)));
-                return found(
+                return assemble(
                     source,
                     machine,
                     limits,
@@ -147,7 +151,7 @@ fn from_index(
     Err(source.malformed(format!("indexes nested more than {MAX_INDEX_DEPTH} deep")))
 }
 
-/// The entries that go by the name, or all if none has a name and there can be no doubt.
+/// The entries with the name of the reference, or all entries if none has a name and the choice is unambiguous.
 fn named_entries(source: &Source, reference: &Reference, all: &[Entry]) -> Result<Vec<Descriptor>, PullError> {
     if let Some(digest) = reference.digest() {
         let same: Vec<_> = all.iter().map(|entry| &entry.descriptor).filter(|entry| entry.digest == *digest).collect();
@@ -158,10 +162,10 @@ fn named_entries(source: &Source, reference: &Reference, all: &[Entry]) -> Resul
             Ok(same.into_iter().cloned().collect())
         };
     }
-    let named: Vec<_> = all.iter().filter(|entry| entry.goes_by(reference)).collect();
+    let named: Vec<_> = all.iter().filter(|entry| entry.has_name_of(reference)).collect();
     let nameless = || all.iter().all(|entry| entry.name().is_none());
-    let sure = || all.len() == 1 || all.iter().all(|entry| entry.descriptor.platform.is_some());
-    let chosen: Vec<_> = if named.is_empty() && nameless() && sure() { all.iter().collect() } else { named };
+    let unambiguous = || all.len() == 1 || all.iter().all(|entry| entry.descriptor.platform.is_some());
+    let chosen: Vec<_> = if named.is_empty() && nameless() && unambiguous() { all.iter().collect() } else { named };
     if chosen.is_empty() {
         return Err(absent(source, reference, all.iter().filter_map(Entry::name)));
     }
@@ -169,13 +173,13 @@ fn named_entries(source: &Source, reference: &Reference, all: &[Entry]) -> Resul
 }
 
 impl Entry {
-    /// The whole name where there is one: containerd and docker give it beside the bare tag.
+    /// The full name if there is one: containerd and docker write it in addition to the tag.
     fn name(&self) -> Option<&str> {
         let name = |key: &str| self.annotations.get(key).map(String::as_str);
         name("io.containerd.image.name").or_else(|| name("org.opencontainers.image.ref.name"))
     }
 
-    fn goes_by(&self, reference: &Reference) -> bool {
+    fn has_name_of(&self, reference: &Reference) -> bool {
         self.name().is_some_and(|name| {
             // Some tools write only the tag.
             if name.contains(['/', ':']) { is_named(name, reference) } else { reference.tag() == Some(name) }
@@ -201,15 +205,15 @@ fn absent<'a>(source: &Source, reference: &Reference, names: impl Iterator<Item 
     PullError::NotFound { host: source.name().to_owned(), what: reference.to_string(), detail }
 }
 
-/// Joins what an image is made of, once its config was verified.
-fn found(
+/// The image of a verified config and its layers.
+fn assemble(
     source: &Source,
     machine: &Platform,
     limits: &Limits,
     (id, config): (Digest, Digest),
     bytes: &[u8],
     layers: Vec<(String, Option<Digest>)>,
-) -> Result<Found, PullError> {
+) -> Result<ArchiveImage, PullError> {
     let what = format!("{}: config {config}", source.name());
     let document = manifest::parse_config(&what, bytes)?;
     if layers.len() != document.diff_ids.len() {
@@ -223,10 +227,11 @@ fn found(
         });
     }
     if document.platform.distance(machine).is_none() {
-        tracing::warn!(archive = source.name(), platform = %document.platform, "the image was made for another platform");
+        let platform = &document.platform;
+        tracing::warn!(archive = source.name(), %platform, "the image was made for another platform");
     }
-    let join = |((member, blob), diff_id)| FoundLayer { member, blob, diff_id };
-    Ok(Found {
+    let join = |((member, blob), diff_id)| ArchiveLayer { member, blob, diff_id };
+    Ok(ArchiveImage {
         id,
         config,
         run: document.config,
@@ -235,7 +240,7 @@ fn found(
 }
 
 fn member(source: &Source, name: &str) -> Result<String, PullError> {
-    match super::clean(name.as_bytes()) {
+    match index::normalize(name.as_bytes()) {
         Ok(Some(name)) => Ok(name),
         Ok(None) => Err(source.malformed("manifest.json names a member without a name")),
         Err(problem) => Err(source.malformed(format!("manifest.json: member {name:?} {problem}"))),

@@ -1,21 +1,20 @@
-//! What docker's `config.json` says about an image: pure reading and looking up.
+//! The entries of docker's `config.json` for an image. Pure.
 //!
-//! Keys are those of docker and of containers-auth.json(5): a host, a URL of a host, or a host with the beginning of a repository's
-//! path. The longest that fits the image decides.
+//! Keys follow docker and containers-auth.json(5): a host, a URL of a host, or a host with a prefix of a repository
+//! path. The longest matching key decides.
 
 use base64::Engine as _;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{config::Credentials, reference::Reference, registry::auth::REGISTRY_TOKEN_USER};
+use super::secret::{Credentials, IDENTITY_TOKEN_USER, REGISTRY_TOKEN_USER};
+use crate::reference::Reference;
 
-/// How docker.io is called in `config.json` and towards helpers.
+/// The key of docker.io in `config.json` and at helpers.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
-/// The user name that marks an identity (refresh) token.
-const TOKEN_USER: &str = "<token>";
 
-/// A `config.json`, as far as it concerns credentials. Entries are looked into when they are needed: a mistake in one does not
-/// keep the others from being used.
+/// The parts of a `config.json` that concern credentials. An entry is parsed when it is needed, so a mistake in one
+/// entry does not affect the others.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Config {
@@ -41,30 +40,30 @@ struct Entry {
     registry_token: Option<String>,
 }
 
-/// What a helper is asked for.
+/// The name of a registry at a helper.
 pub(crate) fn server(domain: &str) -> &str {
     if domain == "docker.io" { DOCKER_HUB } else { domain }
 }
 
 impl Config {
     pub(crate) fn parse(text: &[u8]) -> Result<Config, String> {
-        // The parser's own words may quote a secret.
+        // The error text of the parser may quote a secret.
         serde_json::from_slice(text)
             .map_err(|error| format!("it is no docker config.json (line {}, column {})", error.line(), error.column()))
     }
 
-    /// The helper that is responsible for the image's registry.
+    /// The helper for the registry of the image.
     pub(crate) fn helper(&self, reference: &Reference) -> Option<&str> {
         let (_, name) = longest(self.cred_helpers.as_ref()?, reference)?;
         name.as_str().filter(|name| !name.is_empty())
     }
 
-    /// The helper that is responsible for everything else.
+    /// The helper for all other registries.
     pub(crate) fn store(&self) -> Option<&str> {
         self.creds_store.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// What the file itself holds. An empty entry, as docker leaves it beside a credential store, holds nothing.
+    /// The credentials in the file itself. An empty entry, which docker writes beside a credential store, has none.
     pub(crate) fn stored(&self, reference: &Reference) -> Result<Option<Credentials>, String> {
         let Some((key, entry)) = self.auths.as_ref().and_then(|auths| longest(auths, reference)) else {
             return Ok(None);
@@ -73,12 +72,12 @@ impl Config {
         let entry: Option<Entry> = Entry::deserialize_value(entry).map_err(|()| wrong("it is no block of texts"))?;
         let Some(entry) = entry else { return Ok(None) };
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-        // As for docker, it stands above everything else.
+        // As for docker, it overrides everything else.
         if let Some(token) = given(entry.registry_token) {
             return Ok(Some(Credentials { username: REGISTRY_TOKEN_USER.into(), password: token.into() }));
         }
         if let Some(token) = given(entry.identity_token) {
-            return Ok(Some(Credentials { username: TOKEN_USER.into(), password: token.into() }));
+            return Ok(Some(Credentials { username: IDENTITY_TOKEN_USER.into(), password: token.into() }));
         }
         if let Some(auth) = given(entry.auth) {
             const PROBLEM: &str = "auth is not the base64 form of user:password; log in again";
@@ -114,24 +113,24 @@ fn decode(auth: &str) -> Option<Credentials> {
     Some(Credentials { username: username.into(), password: password.into() })
 }
 
-/// The entry with the longest key that the image lies under.
+/// The entry with the longest key that is a prefix of the image's name.
 fn longest<'a>(entries: &'a Map<String, Value>, reference: &Reference) -> Option<(&'a str, &'a Value)> {
     let image = format!("{}/{}", reference.domain(), reference.repository());
     let fitting = entries.iter().filter_map(|(key, value)| {
         let scope = scope(key);
         let rest = image.strip_prefix(scope.as_str())?;
-        // Docker's own spelling wins among equals, the first key otherwise.
+        // Among keys of equal scope, docker's own spelling decides, otherwise the first key.
         (rest.is_empty() || rest.starts_with('/')).then_some(((scope.len(), key == DOCKER_HUB), key, value))
     });
     fitting.max_by_key(|(rank, _, _)| *rank).map(|(_, key, value)| (key.as_str(), value))
 }
 
-/// The part of the world that a key speaks for: `host` or `host/path`.
+/// The scope of a key: `host` or `host/path`.
 fn scope(key: &str) -> String {
     let url = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
     let text = url.unwrap_or(key);
     let (host, path) = text.split_once('/').unwrap_or((text, ""));
-    // A URL's path is the version of the protocol, as is what ends like that without a scheme.
+    // The path of a URL is the protocol version, and so is `v1/` or `v2/` without a scheme.
     let path = if url.is_some() || matches!(path, "v1/" | "v2/") { "" } else { path.trim_end_matches('/') };
     let host = match host {
         "index.docker.io" | "registry-1.docker.io" => "docker.io",
@@ -216,7 +215,9 @@ mod tests {
     #[test]
     fn helpers_by_registry_and_for_the_rest() {
         let config = config(json!({
-            "auths": null, "credsStore": "pass", "credHelpers": {"https://index.docker.io/v1/": "hub", "ecr.example": "ecr"},
+            "auths": null,
+            "credsStore": "pass",
+            "credHelpers": {"https://index.docker.io/v1/": "hub", "ecr.example": "ecr"},
         }));
         let helper = |image: &str| config.helper(&image.parse().unwrap());
         assert_eq!((helper("nginx"), helper("ecr.example/a"), helper("r.example/a")), (Some("hub"), Some("ecr"), None));

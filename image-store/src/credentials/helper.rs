@@ -1,7 +1,11 @@
 //! Credential helpers: `docker-credential-<name> get`, with the registry on its standard input.
 //!
-//! A helper is somebody else's program: it runs in a process group of its own that is killed as a whole when it takes too long or
-//! leaves something behind, what it prints is bounded and read as a document or not at all, and only its exit code is ever told.
+//! A helper is a foreign program:
+//!
+//! - It runs in its own process group. The whole group is killed when the helper exceeds its time limit or leaves
+//!   children behind.
+//! - Its output is bounded, and read as one document or not at all.
+//! - Errors and logs contain only its exit code.
 
 use std::{
     io::{self, Read, Write},
@@ -20,36 +24,36 @@ use rustix::{
 };
 use serde::Deserialize;
 
-use super::Failure;
-use crate::config::Credentials;
+use super::{failure::Failure, secret::Credentials};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of a helper.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 const OUTPUT_BYTES: usize = 1 << 20;
 
-/// Asks a helper by name. `Ok(None)`: it knows nothing about this registry.
+/// Asks a helper by name. `Ok(None)`: it has no credentials for this registry.
 pub(super) fn ask(name: &str, server: &str) -> Result<Option<Credentials>, Failure> {
     let program = format!("docker-credential-{name}");
-    // A slash would make it a path, and the name may come out of a file.
+    // A slash would make the name a path, and the name may come from a file.
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         return Err(Failure {
             origin: format!("credential helper {name:?}"),
             problem: "that is no helper's name".into(),
         });
     }
-    run(Path::new(&program), server, PATIENCE)
+    run(Path::new(&program), server, TIME_LIMIT)
 }
 
 /// Runs a helper.
-pub(super) fn run(program: &Path, server: &str, patience: Duration) -> Result<Option<Credentials>, Failure> {
+pub(super) fn run(program: &Path, server: &str, limit: Duration) -> Result<Option<Credentials>, Failure> {
     let wrong = |problem: String| Failure { origin: program.display().to_string(), problem };
-    let (status, output) = execute(program, server, patience).map_err(|error| wrong(explain(&error, patience)))?;
+    let (status, output) = execute(program, server, limit).map_err(|error| wrong(explain(&error, limit)))?;
     judge(status, &output).map_err(wrong)
 }
 
-fn explain(error: &io::Error, patience: Duration) -> String {
+fn explain(error: &io::Error, limit: Duration) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such program in the PATH of Nomad's agent".into(),
-        io::ErrorKind::TimedOut => format!("it did not answer within {patience:?} and was killed"),
+        io::ErrorKind::TimedOut => format!("it did not answer within {limit:?} and was killed"),
         io::ErrorKind::FileTooLarge => format!("it printed more than {OUTPUT_BYTES} bytes"),
         _ => error.to_string(),
     }
@@ -64,10 +68,10 @@ struct Answer {
     secret: String,
 }
 
-/// What an exit and an output mean. Pure.
+/// Interprets an exit status and an output. Pure.
 fn judge(status: ExitStatus, output: &[u8]) -> Result<Option<Credentials>, String> {
     if !status.success() {
-        // The one message that the protocol defines.
+        // The only message that the protocol defines.
         let unknown = String::from_utf8_lossy(output).to_ascii_lowercase().contains("credentials not found");
         return match (unknown, status.code(), status.signal()) {
             (true, Some(_), _) => Ok(None),
@@ -82,7 +86,8 @@ fn judge(status: ExitStatus, output: &[u8]) -> Result<Option<Credentials>, Strin
     Ok(Some(Credentials { username: answer.username, password: answer.secret.into() }))
 }
 
-/// A process group with an unreaped leader, whose number is therefore nobody else's. Nothing of it outlives this value.
+/// A process group whose leader is not reaped, so no other process can get its process id. Its processes do not outlive
+/// this value.
 struct Group {
     child: Child,
     leader: Pid,
@@ -106,7 +111,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The leader is not reaped before this, so the group is still ours.
+        // The leader is reaped only below, so the group id is still valid.
         if let Err(error) = kill_process_group(self.leader, Signal::KILL)
             && error != rustix::io::Errno::SRCH
         {
@@ -118,11 +123,11 @@ impl Drop for Group {
     }
 }
 
-fn execute(program: &Path, server: &str, patience: Duration) -> io::Result<(ExitStatus, Vec<u8>)> {
-    let deadline = Instant::now() + patience;
+fn execute(program: &Path, server: &str, limit: Duration) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let deadline = Instant::now() + limit;
     let mut group = Group::spawn(program)?;
     if let Some(mut stdin) = group.child.stdin.take() {
-        // Fits in any pipe. A helper that does not read it is free to do so.
+        // The text fits in every pipe. A helper need not read it.
         match stdin.write_all(server.as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
             _ => {}
@@ -131,7 +136,7 @@ fn execute(program: &Path, server: &str, patience: Duration) -> io::Result<(Exit
     let stdout = group.child.stdout.take().ok_or_else(|| io::Error::other("no pipe to read from"))?;
     let ended = pidfd_open(group.leader, PidfdFlags::empty())?;
     let output = read(stdout, &ended, deadline)?;
-    // It may close its output before it ends.
+    // A helper may close its output before it ends.
     if !wait_for(&[&ended], deadline)?[0] {
         return Err(io::ErrorKind::TimedOut.into());
     }
@@ -139,7 +144,7 @@ fn execute(program: &Path, server: &str, patience: Duration) -> io::Result<(Exit
     Ok((status, output))
 }
 
-/// The leader's status without reaping it.
+/// The exit status of the leader, which is not reaped.
 fn exit_status(group: &Group) -> io::Result<ExitStatus> {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
     let status = waitid(WaitId::Pid(group.leader), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
@@ -151,7 +156,7 @@ fn exit_status(group: &Group) -> io::Result<ExitStatus> {
     Ok(ExitStatus::from_raw(raw))
 }
 
-/// Reads until the output is closed, or the leader has ended and nothing more is there.
+/// Reads until the output is closed, or until the leader has ended and the pipe is empty.
 fn read(mut stdout: ChildStdout, ended: &OwnedFd, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut output = Vec::new();
     let mut buffer = [0; 8192];
@@ -201,8 +206,9 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Written by a process of its own: a descriptor of ours that is open for writing could be inherited by a process that another
-    /// test starts at that moment, and a file that somebody may write cannot be executed (ETXTBSY).
+    /// Writes a script through another process. A descriptor of this process that is open for writing could be
+    /// inherited by a process that another test starts at the same moment, and a file that is open for writing cannot
+    /// be executed (ETXTBSY).
     pub fn script(directory: &Path, text: &str) -> PathBuf {
         let path = directory.join("docker-credential-test");
         let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#;
@@ -219,7 +225,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_helper_is_asked_and_believed() {
+    fn the_answer_of_a_helper_is_used() {
         let text =
             r#"[ "$1" = get ] && read host; echo "{\"ServerURL\":\"x\",\"Username\":\"joe\",\"Secret\":\"$host\"}""#;
         assert_eq!(answer(text), Ok(Some(("joe".into(), "https://index.docker.io/v1/".into()))));
@@ -228,12 +234,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_it_does_not_know_is_no_failure() {
+    fn a_registry_unknown_to_a_helper_is_no_failure() {
         assert_eq!(answer("echo credentials not found in native keychain; exit 1"), Ok(None));
     }
 
     #[test]
-    fn failures_tell_no_secret() {
+    fn failures_contain_no_secret() {
         for (text, expected) in [
             ("echo hunter2; echo hunter2 >&2; exit 3", "exit code 3"),
             ("echo '{\"Username\": hunter2'", "no document"),
@@ -251,11 +257,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_of_a_helper_outlives_it() {
+    fn no_process_of_a_helper_outlives_it() {
         let directory = tempfile::tempdir().unwrap();
         let pid_file = directory.path().join("pid");
-        // One that hangs, and one that answers but leaves a child with its output open.
-        for (text, patience, answers) in [
+        // A helper that hangs, and a helper that answers but leaves a child with an open output.
+        for (text, limit, answers) in [
             (format!("sleep 1000 & echo $! > {}; wait", pid_file.display()), Duration::from_secs(3), false),
             (
                 format!(
@@ -267,7 +273,7 @@ pub(super) mod tests {
             ),
         ] {
             let program = script(directory.path(), &text);
-            let result = run(&program, "r.example", patience);
+            let result = run(&program, "r.example", limit);
             assert_eq!(result.is_ok(), answers, "{result:?}");
             let pid = std::fs::read_to_string(&pid_file).unwrap();
             let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();

@@ -29,10 +29,10 @@ use layer::{
 
 use crate::{
     Platform, Reference, archive,
-    config::Limits,
     credentials::docker,
+    limits::Limits,
     manifest::{self, Document},
-    registry::{auth, challenge, transport},
+    registry::{address, auth, challenge},
     store::{mount_image, open_directory},
 };
 
@@ -312,7 +312,7 @@ pub fn challenges(header: &str) {
         Ok(Some(auth::Plan::Bearer { realm, .. })) => {
             assert_eq!(realm.scheme(), "https");
             assert!(realm.username().is_empty() && realm.password().is_none());
-            assert!(!transport::is_internal(&realm), "{realm}");
+            assert!(!address::is_internal(&realm), "{realm}");
         }
         Ok(_) => {}
         Err(problem) => fit_for_a_log(&problem),

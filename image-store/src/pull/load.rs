@@ -1,192 +1,159 @@
-//! From an archive on disk to directories that can be mounted.
+//! A load: from an archive on disk to layers that can be mounted.
 //!
-//! The same unpacker, the same limits and the same checks as for a pull. What an archive says about itself proves nothing: a layer
-//! that is here already is used only if the archive really holds its bytes, and the image is recorded as loaded, which no pull
-//! and no other task ever takes for what a registry means by that name.
+//! - The unpacker, the limits and the checks are those of a pull.
+//! - An archive proves nothing by its own claims: a layer that is on disk already is used only if the archive contains
+//!   its bytes.
+//! - The image is recorded as loaded. No pull and no other task takes it for the image of that name at a registry.
 
 use std::{
-    future::{self, Future},
-    os::fd::OwnedFd,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
-    time::Duration,
+    io::Read,
+    sync::{Arc, atomic::Ordering},
 };
 
+use layer::digest::Hasher;
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use super::{Image, Pin, blocking, fetch, interrupted, unless};
+use super::{
+    download::{join_all, without_duplicates},
+    lease_guard::{LeaseGuard, Restored},
+    puller::Puller,
+    request::{Image, LoadRequest},
+    unpack::{self, Unpacker},
+};
 use crate::{
-    archive::{self, Found, FoundLayer, GivenUp, Source},
-    digest::Hasher,
+    archive::{self, ArchiveImage, ArchiveLayer, Cancelled, Part, Source},
+    blocking::blocking,
     error::{PullError, StoreError},
     lease::LeaseOwner,
-    reference::Reference,
-    store::{self, ImageRecord, Inner, LayerRecord, Lease, Outstanding, Stack, Store, Work},
+    store::{self, ImageRecord, LayerRecord, Lease, MountSources},
+    tracker::{TaskToken, TaskTracker},
 };
 
-/// One wish for an image from an archive.
-#[derive(Debug)]
-pub struct LoadRequest {
-    /// The archive, open for reading, or a directory with what would be in it.
-    pub source: OwnedFd,
-    /// How error texts call it.
-    pub name: String,
-    /// Which of its images.
-    pub reference: Reference,
-    /// Ceiling for the whole load.
-    pub timeout: Option<Duration>,
-}
+/// Sets the flag that ends the reading of the archive, when it is dropped.
+struct CancelOnDrop(Cancelled);
 
-impl Store {
-    /// Makes an image of an archive ready and leases it, as [`Store::acquire`] does for a registry's. Reads what `docker save`
-    /// writes and OCI layouts, plain or compressed.
-    pub async fn load(&self, request: LoadRequest, owner: impl Into<LeaseOwner>) -> Result<Image, PullError> {
-        self.load_unless(request, owner, future::pending()).await
-    }
-
-    /// The same until `given_up` is ready, as [`Store::acquire_unless`].
-    pub async fn load_unless(
-        &self,
-        request: LoadRequest,
-        owner: impl Into<LeaseOwner>,
-        given_up: impl Future<Output = ()>,
-    ) -> Result<Image, PullError> {
-        let (reference, limit, owner) = (request.reference.clone(), request.timeout, owner.into());
-        unless(given_up, (&reference, limit), |work| load(&self.inner, request, owner, work)).await
-    }
-}
-
-/// Tells threads that read the archive that nobody waits for them any more.
-struct GiveUp(GivenUp);
-
-impl Drop for GiveUp {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-async fn load(inner: &Arc<Inner>, request: LoadRequest, owner: LeaseOwner, whole: Work) -> Result<Image, PullError> {
+/// Makes an image of an archive ready and leases it.
+pub(crate) async fn load(
+    puller: &Arc<Puller>,
+    request: LoadRequest,
+    owner: LeaseOwner,
+    token: TaskToken,
+) -> Result<Image, PullError> {
     let reference = request.reference.clone();
-    let guard = GiveUp(GivenUp::default());
-    let (keeper, given_up) = (Arc::clone(inner), Arc::clone(&guard.0));
-    let (source, found) = working(move || open(&keeper, request, given_up)).await?;
-    let lease = Lease {
-        owner,
-        reference: reference.clone(),
-        manifest: found.id.clone(),
-        layers: unique(&found.layers).into_iter().map(|layer| layer.diff_id).collect(),
-        fixups: Vec::new(),
-        ready: false,
-    };
-    let pin = Pin::with_room(inner, &lease, &whole).await?;
+    let cancel = CancelOnDrop(Cancelled::default());
+    let (opener, cancelled) = (Arc::clone(puller), Arc::clone(&cancel.0));
+    let (source, image) = pull_blocking(move || open(&opener, request, cancelled)).await?;
+    let diff_ids = without_duplicates(&image.layers, |layer| &layer.diff_id).into_iter().map(|layer| layer.diff_id);
+    let lease = Lease::unfinished(owner, reference.clone(), image.id.clone(), diff_ids.collect());
+    let guard = LeaseGuard::begin(puller, &lease, &token).await?;
     let source = Arc::new(source);
-    let work = || make_ready(inner, &source, &found, (lease.clone(), pin.given_up()), &whole);
+    let work = || make_ready(puller, &source, &image, (lease.clone(), guard.restored()), &token);
     let ready = match work().await {
-        Err(error) if inner.makes_room(&error).await => work().await,
+        Err(error) if puller.reclaim_space(&error).await => work().await,
         ready => ready,
     };
-    let Stack { layers, copy_only } = pin.end(ready, &unproven(&found.layers)).await?;
-    Ok(Image { reference, digest: found.id.to_string(), layers, copy_only, config: found.run })
+    let MountSources { layers, copy_only } = guard.end(puller, ready, &unverified(&image.layers)).await?;
+    Ok(Image { reference, digest: image.id.to_string(), layers, copy_only, config: image.run })
 }
 
-fn open(inner: &Inner, request: LoadRequest, given_up: GivenUp) -> Result<(Source, Found), PullError> {
+fn open(puller: &Puller, request: LoadRequest, cancelled: Cancelled) -> Result<(Source, ArchiveImage), PullError> {
     let LoadRequest { source, name, reference, .. } = request;
-    let source = Source::open(name, source, &inner.limits, inner.staging()?.path(), given_up)?;
-    let found = archive::choose(&source, &reference, &inner.platform, &inner.limits)?;
-    Ok((source, found))
+    let source = Source::open(name, source, &puller.limits, puller.local.staging()?.path(), cancelled)?;
+    let image = archive::choose(&source, &reference, &puller.platform, &puller.limits)?;
+    Ok((source, image))
 }
 
-/// Like [`blocking`], for work that judges images.
-async fn working<T: Send + 'static>(
+/// As [`blocking`], for work that fails with a [`PullError`].
+async fn pull_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PullError> + Send + 'static,
 ) -> Result<T, PullError> {
     blocking(move || Ok(work())).await?
 }
 
-/// The layers as they are known before the archive's bytes were read.
-fn unproven(layers: &[FoundLayer]) -> Vec<LayerRecord> {
+/// The layers as they are known before the bytes of the archive are read.
+fn unverified(layers: &[ArchiveLayer]) -> Vec<LayerRecord> {
     let record =
-        |layer: &FoundLayer| LayerRecord { blob: layer.diff_id.clone(), size: 0, diff_id: layer.diff_id.clone() };
+        |layer: &ArchiveLayer| LayerRecord { blob: layer.diff_id.clone(), size: 0, diff_id: layer.diff_id.clone() };
     layers.iter().map(record).collect()
 }
 
-/// The topmost one of equal layers, as overlay wants it.
-fn unique(layers: &[FoundLayer]) -> Vec<FoundLayer> {
-    let mut seen = std::collections::HashSet::new();
-    let mut kept: Vec<_> = layers.iter().rev().filter(|layer| seen.insert(&layer.diff_id)).cloned().collect();
-    kept.reverse();
-    kept
-}
-
+/// Loads the layers, records the image and completes its lease.
 async fn make_ready(
-    inner: &Arc<Inner>,
+    puller: &Arc<Puller>,
     source: &Arc<Source>,
-    found: &Found,
-    (mut lease, given_up): (Lease, Arc<Mutex<bool>>),
-    whole: &Work,
-) -> Result<Stack, PullError> {
-    let layers = load_layers(inner, source, unique(&found.layers), whole).await?;
+    image: &ArchiveImage,
+    (mut lease, restored): (Lease, Restored),
+    token: &TaskToken,
+) -> Result<MountSources, PullError> {
+    let layers = without_duplicates(&image.layers, |layer| &layer.diff_id);
     let record = ImageRecord {
         reference: lease.reference.clone(),
-        resolved: found.id.clone(),
-        manifest: found.id.clone(),
-        config: found.config.clone(),
-        layers,
+        resolved: image.id.clone(),
+        manifest: image.id.clone(),
+        config: image.config.clone(),
+        layers: load_layers(puller, source, layers, token).await?,
         pulled_at: store::now(),
         loaded: true,
         access: store::Access::Anyone,
     };
-    let keeper = Arc::clone(inner);
-    let stack = blocking(move || {
+    let local = Arc::clone(&puller.local);
+    let sources = blocking(move || {
         failpoint::at("load-before-save");
-        keeper.save_loaded(&record)?;
-        let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner);
-        if *given_up { Err(interrupted()) } else { keeper.mountable(&mut lease) }
+        local.save_loaded(&record)?;
+        restored.complete(&local, &mut lease)
     })
     .await?;
-    inner.sync_soon();
-    Ok(stack)
+    puller.local.sync_soon();
+    Ok(sources)
 }
 
-/// Makes layers ready, a few at once. Returns them in the order they came in.
+/// Loads layers, some at the same time. Returns them in their order.
 async fn load_layers(
-    inner: &Arc<Inner>,
+    puller: &Arc<Puller>,
     source: &Arc<Source>,
-    layers: Vec<FoundLayer>,
-    whole: &Work,
+    layers: Vec<ArchiveLayer>,
+    token: &TaskToken,
 ) -> Result<Vec<LayerRecord>, PullError> {
-    let slots = Arc::new(Semaphore::new(inner.limits.parallel_per_pull.max(1)));
+    let slots = Arc::new(Semaphore::new(puller.limits.parallel_per_pull.max(1)));
     let mut tasks = JoinSet::new();
-    let outstanding = Outstanding::within(whole);
+    let tracker = TaskTracker::within(token);
     for (at, layer) in layers.into_iter().enumerate() {
-        let (inner, source, slots) = (Arc::clone(inner), Arc::clone(source), Arc::clone(&slots));
-        let work = outstanding.work();
+        let (puller, source, slots) = (Arc::clone(puller), Arc::clone(source), Arc::clone(&slots));
+        let token = tracker.token();
         tasks.spawn(async move {
             let _slot = slots.acquire().await;
-            Ok::<_, PullError>((at, load_layer(&inner, &source, layer, work).await?))
+            Ok::<_, PullError>((at, load_layer(&puller, &source, layer, token).await?))
         });
     }
-    let mut done = fetch::finish(tasks, outstanding).await?;
+    let mut done = join_all(tasks, tracker).await?;
     done.sort_by_key(|(at, _)| *at);
     Ok(done.into_iter().map(|(_, layer)| layer).collect())
 }
 
+/// Loads one layer, unless another task or process makes it meanwhile.
 async fn load_layer(
-    inner: &Arc<Inner>,
+    puller: &Arc<Puller>,
     source: &Arc<Source>,
-    layer: FoundLayer,
-    work: Work,
+    layer: ArchiveLayer,
+    token: TaskToken,
 ) -> Result<LayerRecord, PullError> {
-    let _turn = inner.layer_turn(&layer.diff_id).await?;
-    let (keeper, archive, wanted) = (Arc::clone(inner), Arc::clone(source), layer.clone());
-    if let Some(ready) = working(move || already_here(&keeper, &archive, &wanted)).await? {
-        return Ok(ready);
+    let _lock = puller.local.lock_layer(&layer.diff_id).await?;
+    let (other, archive, wanted) = (Arc::clone(puller), Arc::clone(source), layer.clone());
+    if let Some(record) = pull_blocking(move || already_on_disk(&other, &archive, &wanted)).await? {
+        return Ok(record);
     }
-    let (keeper, archive, wanted) = (Arc::clone(inner), Arc::clone(source), layer.clone());
-    let (part, staged) = working(move || {
+    let (other, archive, wanted) = (Arc::clone(puller), Arc::clone(source), layer.clone());
+    let (part, staged) = pull_blocking(move || {
         let part = member(&archive, &wanted)?;
-        // The archive's layers may be compressed, so this is only the least that they need.
-        keeper.check_space(part.size())?;
-        Ok((part, keeper.staging()?.layer_for(&work)?))
+        // The layer may be compressed in the archive, so this is only the least that it needs.
+        other.check_space(part.size())?;
+        Ok((part, other.local.staging()?.tracked_layer(&token)?))
     })
     .await?;
     let mut record = LayerRecord {
@@ -194,23 +161,28 @@ async fn load_layer(
         size: part.size(),
         diff_id: layer.diff_id.clone(),
     };
-    let _download = inner.downloads.acquire().await;
-    let (staged, unpacked) = fetch::unpack_part(inner, &record, staged, part).await?;
+    let _download = puller.downloads.acquire().await;
+    let (pieces, unpacker) = Unpacker::spawn(puller, &record, staged)?.split();
+    let streamed = blocking(move || Ok(part.send(&pieces))).await?.map_err(|error| PullError::Layer {
+        layer: record.blob.clone(),
+        problem: format!("reading it from the archive: {error}"),
+    });
+    let (staged, unpacked) = unpacker.join(streamed).await?;
     if layer.blob.is_none() {
         record.blob = unpacked.blob.clone();
     }
-    fetch::commit(inner, &record, staged, unpacked).await?;
+    unpack::commit(puller, &record, staged, unpacked).await?;
     Ok(record)
 }
 
-fn member(source: &Source, layer: &FoundLayer) -> Result<archive::Part, PullError> {
+fn member(source: &Source, layer: &ArchiveLayer) -> Result<Part, PullError> {
     let missing = || source.malformed(format!("layer {:?} is missing", layer.member));
     source.member(&layer.member)?.ok_or_else(missing)
 }
 
-/// The layer if the store has it and the archive holds bytes that are known to unpack to it.
-fn already_here(inner: &Inner, source: &Source, layer: &FoundLayer) -> Result<Option<LayerRecord>, PullError> {
-    if !inner.has_layer(&layer.diff_id)? {
+/// The record of a layer that is on disk, if the archive contains a blob that is known to unpack to it.
+fn already_on_disk(puller: &Puller, source: &Source, layer: &ArchiveLayer) -> Result<Option<LayerRecord>, PullError> {
+    if !puller.local.has_layer(&layer.diff_id)? {
         return Ok(None);
     }
     let mut part = member(source, layer)?;
@@ -219,14 +191,13 @@ fn already_here(inner: &Inner, source: &Source, layer: &FoundLayer) -> Result<Op
     let mut hasher = Hasher::new(algorithm);
     let mut block = vec![0; 256 << 10];
     loop {
-        let read = std::io::Read::read(&mut part, &mut block);
-        match read.map_err(StoreError::io("reading", source.name()))? {
+        match part.read(&mut block).map_err(StoreError::io("reading", source.name()))? {
             0 => break,
             length => hasher.update(&block[..length]),
         }
     }
     let record = LayerRecord { blob: hasher.finish(), size, diff_id: layer.diff_id.clone() };
-    let honest = layer.blob.as_ref().is_none_or(|blob| *blob == record.blob);
-    // A dishonest one is unpacked, which tells what is wrong with it.
-    Ok(if honest && inner.ready(&record)? { Some(record) } else { None })
+    // A layer with another digest than the archive claims is unpacked, which reports the mismatch.
+    let matches = layer.blob.as_ref().is_none_or(|blob| *blob == record.blob);
+    Ok(if matches && puller.local.has_layer_for_blob(&record)? { Some(record) } else { None })
 }

@@ -1,125 +1,128 @@
-//! What an image's name means: cached, learned from another caller a moment ago, or asked from mirrors and registry.
+//! The resolution of a name: from the record, from another caller that just asked, or from mirrors and registry.
 
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use layer::Digest;
 
-use super::{access, blocking};
+use super::{
+    access,
+    puller::Puller,
+    request::PullRequest,
+    resolve_cache::requester,
+    resolved::{ResolutionSource, Resolved},
+};
 use crate::{
-    config::PullRequest,
-    credentials,
-    digest::Digest,
+    blocking::blocking,
+    credentials::{self, CredentialSources},
     error::PullError,
-    manifest::{self, Descriptor, Document, ImageConfig, Manifest},
+    manifest::{self, Descriptor, Document, Manifest},
     reference::Reference,
     registry::Session,
-    store::{self, Access, ImageRecord, Inner, LayerRecord},
+    store::{self, Access, ImageRecord, LayerRecord},
 };
 
-/// An index may point to an index once.
+/// An index may refer to another index once.
 const MAX_INDEX_DEPTH: usize = 2;
 
-/// What a name means.
-#[derive(Debug, Clone)]
-pub(crate) struct Resolved {
-    pub(crate) record: ImageRecord,
-    pub(crate) manifest: Bytes,
-    pub(crate) config: Bytes,
-    pub(crate) run: ImageConfig,
-}
-
-/// How a name's meaning is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
-    /// It was recorded, and nothing is to be added to that.
-    Nothing,
-    /// It was recorded, but not that this caller may have it.
-    Access,
-    /// The registry was asked.
-    Meaning,
-}
-
-/// What the request's name means, and how that is known. Completes the request's credentials if a registry has to be
-/// asked for anything.
+/// Resolves the name of a request. Adds credentials to the request if a registry has to be asked for anything.
 pub(super) async fn resolve(
-    inner: &Arc<Inner>,
+    puller: &Arc<Puller>,
     request: &mut PullRequest,
     started: Instant,
-) -> Result<(Arc<Resolved>, News), PullError> {
-    let (keeper, reference) = (Arc::clone(inner), request.reference.clone());
-    let (cached, complete) = blocking(move || {
-        let cached = keeper.cached(&reference)?;
-        let complete = cached.as_ref().map_or(Ok(false), |cached| keeper.complete(&cached.record))?;
-        Ok((cached, complete))
+) -> Result<(Arc<Resolved>, ResolutionSource), PullError> {
+    let (local, reference) = (Arc::clone(&puller.local), request.reference.clone());
+    let (recorded, complete) = blocking(move || {
+        let recorded = Resolved::recorded(&local, &reference)?;
+        let complete = recorded.as_ref().map_or(Ok(false), |recorded| local.is_complete(&recorded.record))?;
+        Ok((recorded, complete))
     })
     .await?;
     let must_ask = request.reference.digest().is_none() && (request.force || request.reference.is_floating());
-    let free = cached.as_ref().is_some_and(|cached| access::is_free(inner, &cached.record));
-    if must_ask || !complete || !free {
-        credentials::settle(&inner.sources, request).await?;
+    let public = recorded.as_ref().is_some_and(|recorded| access::is_public(puller, &recorded.record));
+    if must_ask || !complete || !public {
+        add_credentials(&puller.sources, request).await?;
     }
-    let cached = match cached {
-        Some(cached) if !must_ask && free => return Ok((Arc::new(cached), News::Nothing)),
-        Some(mut cached) if !must_ask => {
-            let learned = access::check(inner, request, &mut cached.record).await?;
-            return Ok((Arc::new(cached), if learned { News::Access } else { News::Nothing }));
+    match recorded {
+        Some(recorded) if !must_ask && public => Ok((Arc::new(recorded), ResolutionSource::Record)),
+        Some(mut recorded) if !must_ask => {
+            let changed = access::check(puller, request, &mut recorded.record).await?;
+            let source = if changed { ResolutionSource::NewAccess } else { ResolutionSource::Record };
+            Ok((Arc::new(recorded), source))
         }
-        cached => cached,
-    };
-    let credentials = inner.endpoints.credentials(request);
-    let asker = store::asker(&request.reference, credentials.as_ref());
-    let flight = inner.name_flight(&asker);
-    let _turn = flight.lock().await;
-    if let Some(learned) = inner.learned(&asker, started) {
-        return Ok((learned, News::Meaning));
+        recorded => Ok((resolve_at_registry(puller, request, recorded, started).await?, ResolutionSource::Registry)),
     }
-    let before = cached.as_ref().map(|cached| (cached.record.resolved.clone(), cached.record.access.clone()));
-    let mut resolved = ask(inner, request, cached).await?;
+}
+
+/// Adds the credentials of the configured sources to a request that has none.
+async fn add_credentials(sources: &CredentialSources, request: &mut PullRequest) -> Result<(), PullError> {
+    if request.credentials.is_none() {
+        request.credentials = credentials::find(sources, &request.reference, request.soft_fail).await?;
+    }
+    Ok(())
+}
+
+/// Asks the registry, unless another caller with the same credentials asked it after `started`.
+async fn resolve_at_registry(
+    puller: &Arc<Puller>,
+    request: &PullRequest,
+    recorded: Option<Resolved>,
+    started: Instant,
+) -> Result<Arc<Resolved>, PullError> {
+    let credentials = puller.endpoints.credentials(request.caller());
+    let requester = requester(&request.reference, credentials.as_ref());
+    let name_lock = puller.resolved.lock(&requester);
+    let _holder = name_lock.lock().await;
+    if let Some(resolved) = puller.resolved.get(&requester, started) {
+        return Ok(resolved);
+    }
+    let before = recorded.as_ref().map(|recorded| (recorded.record.resolved.clone(), recorded.record.access.clone()));
+    let mut resolved = ask(puller, request, recorded).await?;
     let record = &mut resolved.record;
-    // Other content may be for others.
+    // Access to other content may differ, so only the access to the same content is kept.
     record.access =
         before.filter(|(digest, _)| *digest == record.resolved).map(|(_, access)| access).unwrap_or_default();
     record.access.grant(access::holder(&request.reference, credentials.as_ref()));
-    inner.consent(asker.clone(), record.resolved.clone(), Instant::now() + access::CONSENT);
+    puller.grants.add(requester.clone(), record.resolved.clone(), Instant::now() + access::GRANT_LIFETIME);
     let resolved = Arc::new(resolved);
-    inner.learn(asker, &resolved);
-    Ok((resolved, News::Meaning))
+    puller.resolved.put(requester, &resolved);
+    Ok(resolved)
 }
 
 /// Asks mirrors and registry in turn.
-async fn ask(inner: &Inner, request: &PullRequest, cached: Option<Resolved>) -> Result<Resolved, PullError> {
-    let mut sessions = inner.endpoints.sessions(request, &inner.limits)?;
-    // The registry itself comes last; its word is final.
+async fn ask(puller: &Puller, request: &PullRequest, recorded: Option<Resolved>) -> Result<Resolved, PullError> {
+    let mut sessions = puller.endpoints.sessions(request.caller(), &puller.limits)?;
+    // The registry itself comes last, and its failure is the one that is reported.
     let last = sessions.pop();
     for session in &sessions {
-        match ask_one(inner, request, session, cached.as_ref()).await {
+        match ask_one(puller, request, session, recorded.as_ref()).await {
             Ok(resolved) => return Ok(resolved),
             Err(error) => tracing::info!(mirror = session.host.name(), %error, "the mirror does not help"),
         }
     }
     match last {
-        Some(session) => ask_one(inner, request, &session, cached.as_ref()).await,
+        Some(session) => ask_one(puller, request, &session, recorded.as_ref()).await,
         None => Err(PullError::malformed(request.reference.to_string(), "no registry to ask")),
     }
 }
 
 async fn ask_one(
-    inner: &Inner,
+    puller: &Puller,
     request: &PullRequest,
     session: &Session,
-    cached: Option<&Resolved>,
+    recorded: Option<&Resolved>,
 ) -> Result<Resolved, PullError> {
     let reference = &request.reference;
     let name = match (reference.digest(), reference.tag()) {
         (Some(digest), _) => digest.as_str(),
         (None, tag) => tag.unwrap_or("latest"),
     };
-    if let Some(cached) = cached {
-        // Asking for the digest only does not count as a pull at the registries that count them.
+    if let Some(recorded) = recorded {
+        // A request for the digest only does not count as a pull at registries that limit pulls.
         match session.head_manifest(name).await {
-            Ok(Some(digest)) if digest == cached.record.resolved => {
-                let record = ImageRecord { pulled_at: store::now(), ..cached.record.clone() };
-                return Ok(Resolved { record, ..cached.clone() });
+            Ok(Some(digest)) if digest == recorded.record.resolved => {
+                let record = ImageRecord { pulled_at: store::now(), ..recorded.record.clone() };
+                return Ok(Resolved { record, ..recorded.clone() });
             }
             Ok(_) => {}
             Err(error) if error.recoverable() => return Err(error),
@@ -128,12 +131,12 @@ async fn ask_one(
     }
     let (bytes, resolved) = session.manifest(name).await?;
     let (manifest_bytes, manifest_digest, manifest) =
-        select(inner, reference, session, bytes, resolved.clone()).await?;
+        select(puller, reference, session, bytes, resolved.clone()).await?;
     let config = session.small_blob(&manifest.config).await?;
     let what = format!("config {}", manifest.config.digest);
     let document = manifest::parse_config(&what, &config)?;
-    let layers = pair_layers(&what, &manifest, &document.diff_ids, inner.limits.layers)?;
-    if document.platform.distance(&inner.platform).is_none() {
+    let layers = pair_layers(&what, &manifest, &document.diff_ids, puller.limits.layers)?;
+    if document.platform.distance(&puller.platform).is_none() {
         tracing::warn!(image = %reference, platform = %document.platform, "the image was made for another platform");
     }
     let record = ImageRecord {
@@ -151,7 +154,7 @@ async fn ask_one(
 
 /// Follows indexes to the manifest for this machine.
 async fn select(
-    inner: &Inner,
+    puller: &Puller,
     reference: &Reference,
     session: &Session,
     mut bytes: Bytes,
@@ -163,7 +166,7 @@ async fn select(
             Document::Manifest(manifest) => return Ok((bytes, digest, manifest)),
             Document::Index(entries) => entries,
         };
-        let chosen = manifest::choose(reference, &entries, &inner.platform)?;
+        let chosen = manifest::choose(reference, &entries, &puller.platform)?;
         (bytes, digest) = session.manifest(chosen.digest.as_str()).await?;
         if bytes.len() as u64 != chosen.size {
             let problem = format!("its size is {} bytes by the index, but {} arrived", chosen.size, bytes.len());
@@ -173,7 +176,7 @@ async fn select(
     Err(PullError::malformed(reference.to_string(), format!("indexes nested more than {MAX_INDEX_DEPTH} deep")))
 }
 
-/// Joins the manifest's blobs with the config's diff ids. Pure.
+/// Pairs the blobs of the manifest with the diff ids of the config. Pure.
 fn pair_layers(
     what: &str,
     manifest: &Manifest,
@@ -193,4 +196,22 @@ fn pair_layers(
         diff_id: diff_id.clone(),
     };
     Ok(manifest.layers.iter().zip(diff_ids).map(pair).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::Credentials;
+
+    #[tokio::test]
+    async fn a_request_with_credentials_needs_no_source() {
+        let sources = CredentialSources { config_file: Some("/no/such/config.json".into()), helper: None };
+        let own = Credentials { username: "own".into(), password: "x".into() };
+        let reference: Reference = "registry.invalid/team/app:1".parse().unwrap();
+        let mut request = PullRequest { credentials: Some(own.clone()), ..PullRequest::new(reference) };
+        add_credentials(&sources, &mut request).await.unwrap();
+        assert_eq!(request.credentials, Some(own));
+        request.credentials = None;
+        assert!(add_credentials(&sources, &mut request).await.is_err());
+    }
 }

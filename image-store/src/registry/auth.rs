@@ -1,7 +1,8 @@
-//! Answers to a registry's 401: which scheme, which token server, and tokens kept for as long as they live.
+//! Answers to a registry's 401: the scheme, the token server, and a cache of tokens for their lifetime.
 //!
-//! Credentials go to the registry itself (Basic) or to the token server that the registry names (Bearer), over HTTPS unless the
-//! registry is spoken to in plain HTTP itself, and never to an address inside our own network that a registry outside names.
+//! - Credentials go to the registry itself (Basic) or to the token server that the registry names (Bearer).
+//! - They are sent over HTTPS, unless the registry itself uses plain HTTP.
+//! - They are never sent to an internal address that a registry outside the network names.
 
 use std::{
     collections::HashMap,
@@ -10,26 +11,31 @@ use std::{
 };
 
 use base64::Engine as _;
+use layer::Digest;
 use reqwest::Url;
 use serde::Deserialize;
 
 use super::{
+    address, body,
     challenge::Challenge,
-    transport::{self, Failure, Host},
+    failure::{Failure, network_failure, status_failure},
+    host::Host,
 };
-use crate::{config::Credentials, digest::Digest, error::PullError};
+use crate::{
+    credentials::{Credentials, IDENTITY_TOKEN_USER, REGISTRY_TOKEN_USER},
+    error::PullError,
+};
 
+/// Bounds of the lifetime of a token.
 const MIN_LIFE: Duration = Duration::from_secs(60);
 const MAX_LIFE: Duration = Duration::from_secs(3600);
+/// A token is renewed this long before its end.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// The user name that marks a token for the registry itself.
-pub(crate) const REGISTRY_TOKEN_USER: &str = "<registrytoken>";
-
-/// To whom an answer belongs: host, repository, and who asks.
+/// The key of an answer: host, repository, and the fingerprint of the credentials.
 pub(crate) type Key = (String, String, Option<Digest>);
 
-/// The `Authorization` values that registries accepted.
+/// The `Authorization` values that registries accepted, with their expiry.
 #[derive(Default)]
 pub(crate) struct AuthCache {
     known: Mutex<HashMap<Key, (String, Instant)>>,
@@ -53,19 +59,19 @@ impl AuthCache {
     }
 }
 
-/// Names credentials in a cache key without keeping them there.
+/// A fingerprint of credentials for cache keys.
 pub(crate) fn fingerprint(credentials: &Credentials) -> Digest {
     Digest::sha256(format!("{}\0{}", credentials.username, credentials.password.expose()).as_bytes())
 }
 
-/// How to answer a challenge.
+/// The answer to a challenge.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     Basic,
     Bearer { realm: Url, service: Option<String>, scope: String },
 }
 
-/// Picks the best challenge that can be answered. Pure. `Ok(None)`: nothing fits.
+/// Selects the best challenge that can be answered. Pure. `Ok(None)`: none can.
 pub(crate) fn plan(
     challenges: &[Challenge],
     registry: &Url,
@@ -99,14 +105,14 @@ fn check_realm(registry: &Url, realm: &Url) -> Result<(), String> {
     if !realm.username().is_empty() || realm.password().is_some() {
         return refuse("it names a user");
     }
-    if realm.host() != registry.host() && transport::is_internal(realm) && !transport::is_internal(registry) {
+    if realm.host() != registry.host() && address::is_internal(realm) && !address::is_internal(registry) {
         return refuse("it is an internal address and the registry is not");
     }
     Ok(())
 }
 
-/// The answer of somebody who holds a token for the registry itself: it needs a Bearer challenge but no token server.
-/// `None`: these credentials are of another kind.
+/// The answer with a token for the registry itself: it needs a Bearer challenge but no token server. `None`: the
+/// credentials are of another kind.
 pub(crate) fn registry_token(
     challenges: &[Challenge],
     credentials: Option<&Credentials>,
@@ -135,10 +141,10 @@ struct TokenAnswer {
 /// Limits for the exchange with a token server.
 pub(crate) struct TokenLimits {
     pub(crate) bytes: u64,
-    pub(crate) inactivity: Duration,
+    pub(crate) idle_timeout: Duration,
 }
 
-/// Asks a token server. Redirects are not followed: nobody needs them here, and credentials are on the line.
+/// Asks a token server. Redirects are not followed, because the request contains credentials.
 pub(crate) async fn fetch_token(
     host: &Host,
     plan: (&Url, Option<&str>, &str),
@@ -149,7 +155,7 @@ pub(crate) async fn fetch_token(
     let name = realm.host_str().unwrap_or_default().to_owned();
     let what = format!("token for {}", host.name());
     let client = host.client(realm)?;
-    let refresh = credentials.filter(|c| c.username == "<token>");
+    let refresh = credentials.filter(|c| c.username == IDENTITY_TOKEN_USER);
     let request = if let Some(credentials) = refresh {
         let form: String = url::form_urlencoded::Serializer::new(String::new())
             .append_pair("grant_type", "refresh_token")
@@ -172,16 +178,16 @@ pub(crate) async fn fetch_token(
             None => request,
         }
     };
-    let silent = || PullError::Inactive { host: name.clone(), what: what.clone(), limit: limits.inactivity };
-    let response = tokio::time::timeout(limits.inactivity, request.send())
+    let silent = || PullError::IdleTimeout { host: name.clone(), what: what.clone(), limit: limits.idle_timeout };
+    let response = tokio::time::timeout(limits.idle_timeout, request.send())
         .await
         .map_err(|_| Failure { error: silent(), retry: Some(Duration::ZERO) })?
-        .map_err(|error| transport::network_failure(&name, &what, error))?;
+        .map_err(|error| network_failure(&name, &what, error))?;
     if !response.status().is_success() {
         let anonymous = credentials.is_none();
-        return Err(transport::status_failure(&name, &what, response, anonymous, limits.inactivity).await);
+        return Err(status_failure(&name, &what, response, anonymous, limits.idle_timeout).await);
     }
-    let body = super::read_bounded(response, limits.bytes, &name, &what, limits.inactivity).await?;
+    let body = body::read_bounded(response, limits.bytes, &name, &what, limits.idle_timeout).await?;
     let answer: TokenAnswer = serde_json::from_slice(&body)
         .map_err(|_| PullError::malformed(format!("{name}: {what}"), "the answer is no token document"))?;
     let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_for_the_registry_goes_to_nobody_else() {
+    fn a_token_for_the_registry_goes_to_no_other_host() {
         let own = |user: &str| Credentials { username: user.into(), password: "t".into() };
         let answer = |header: &str, user: &str| registry_token(&challenge::parse(header), Some(&own(user)));
         let bearer = ("Bearer t".to_owned(), MAX_LIFE);

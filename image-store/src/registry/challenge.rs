@@ -1,11 +1,11 @@
-//! `WWW-Authenticate` headers → challenges.
+//! Parses `WWW-Authenticate` headers into challenges. Pure.
 //!
-//! Pure and forgiving: a header may carry several challenges, quoted strings may hold commas and escapes, and whatever does not
-//! parse ends the list instead of failing the pull.
+//! A header may contain several challenges, and quoted strings may contain commas and escapes. Text that does not parse
+//! ends the list and does not fail the pull.
 
 use std::collections::BTreeMap;
 
-/// One way the registry offers to authenticate.
+/// One way to authenticate that the registry offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Challenge {
     /// Lower case.
@@ -29,7 +29,7 @@ pub(crate) fn parse(header: &str) -> Vec<Challenge> {
             let Some((value, after)) = parameter_value(value.trim_start_matches([' ', '\t'])) else {
                 return challenges;
             };
-            // The first one wins, so that nothing appended later can replace it.
+            // The first value counts, so that a later one cannot replace it.
             current.parameters.entry(name.to_ascii_lowercase()).or_insert(value);
             rest = after;
         } else {
@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn reads_what_registries_send() {
         let hub = parse(
-            r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull,push""#,
+            "Bearer realm=\"https://auth.docker.io/token\",service=\"registry.docker.io\",\
+             scope=\"repository:a/b:pull,push\"",
         );
         assert_eq!(hub.len(), 1);
         assert_eq!(hub[0].scheme, "bearer");

@@ -1,20 +1,29 @@
-//! Which hosts to ask for an image, in which order, and as whom.
+//! The hosts to ask for an image, their order, and the credentials for each.
 //!
-//! Mirrors come before the registry itself. Credentials that a caller gives are for the registry that the image names and go
-//! nowhere else; a mirror is only ever sent what is configured for it.
+//! Mirrors come before the registry itself. The credentials of a caller go only to the registry that the image names. A
+//! mirror gets only the credentials that are configured for it.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use super::{Session, auth::AuthCache, transport::Host};
-use crate::{
-    config::{Credentials, Limits, PullRequest, RegistryConfig},
-    error::StoreError,
-};
+use super::{auth::AuthCache, config::RegistryConfig, host::Host, session::Session};
+use crate::{credentials::Credentials, error::StoreError, limits::Limits, reference::Reference};
 
-/// All configured registries, and those that were met on the way.
+/// The caller of a registry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    /// The image that it asks for.
+    pub(crate) reference: &'a Reference,
+    /// Its own credentials.
+    pub(crate) credentials: Option<&'a Credentials>,
+    /// How long it waits without receiving a byte.
+    pub(crate) idle_timeout: Duration,
+}
+
+/// The configured registries, and the hosts that were used so far.
 pub(crate) struct Endpoints {
     configured: HashMap<String, RegistryConfig>,
     hosts: Mutex<HashMap<String, Arc<Host>>>,
@@ -22,7 +31,7 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Checks the configuration; nothing is contacted.
+    /// Checks the configuration. Contacts no host.
     pub(crate) fn new(registries: Vec<RegistryConfig>) -> Result<Endpoints, StoreError> {
         let mut configured = HashMap::new();
         for registry in registries {
@@ -60,23 +69,23 @@ impl Endpoints {
         Some(Credentials { username: config.username.clone()?, password: config.password.clone()? })
     }
 
-    /// Whom a request goes out as: the caller's own word, else what is configured.
-    pub(crate) fn credentials(&self, request: &PullRequest) -> Option<Credentials> {
-        request.credentials.clone().or_else(|| self.configured_credentials(request.reference.domain()))
+    /// The credentials for the registry itself: those of the caller, otherwise the configured ones.
+    pub(crate) fn credentials(&self, caller: Caller<'_>) -> Option<Credentials> {
+        caller.credentials.cloned().or_else(|| self.configured_credentials(caller.reference.domain()))
     }
 
-    /// Everyone to ask, best first; the registry itself comes last and is always there.
-    pub(crate) fn sessions(&self, request: &PullRequest, limits: &Limits) -> Result<Vec<Session>, StoreError> {
-        let domain = request.reference.domain();
+    /// A session for each host to ask, in order. The registry itself is always the last one.
+    pub(crate) fn sessions(&self, caller: Caller<'_>, limits: &Limits) -> Result<Vec<Session>, StoreError> {
+        let domain = caller.reference.domain();
         let session = |host: &str, namespace: Option<&str>, credentials| -> Result<Session, StoreError> {
             Ok(Session {
                 host: self.host(host)?,
-                repository: request.reference.repository().to_owned(),
+                repository: caller.reference.repository().to_owned(),
                 namespace: namespace.map(str::to_owned),
                 credentials,
                 cache: Arc::clone(&self.cache),
                 limits: limits.clone(),
-                inactivity: request.inactivity,
+                idle_timeout: caller.idle_timeout,
             })
         };
         let mirrors = self.configured.get(domain).map(|config| config.mirrors.as_slice()).unwrap_or_default();
@@ -84,7 +93,7 @@ impl Endpoints {
         for mirror in mirrors {
             sessions.push(session(mirror, Some(domain), self.configured_credentials(mirror))?);
         }
-        sessions.push(session(domain, None, self.credentials(request))?);
+        sessions.push(session(domain, None, self.credentials(caller))?);
         Ok(sessions)
     }
 }
@@ -110,18 +119,19 @@ mod tests {
             config("mirror.example", Some("mirror"), &[]),
         ])
         .unwrap();
-        let mut request = PullRequest::new("nginx".parse().unwrap());
-        let users = |request: &PullRequest| -> Vec<Option<String>> {
-            let sessions = endpoints.sessions(request, &Limits::default()).unwrap();
+        let reference = "nginx".parse().unwrap();
+        let users = |credentials: Option<&Credentials>| -> Vec<Option<String>> {
+            let caller = Caller { reference: &reference, credentials, idle_timeout: Duration::from_secs(1) };
+            let sessions = endpoints.sessions(caller, &Limits::default()).unwrap();
             sessions.into_iter().map(|session| session.credentials.map(|c| c.username)).collect()
         };
-        assert_eq!(users(&request), [Some("mirror".into()), None, Some("hub".into())]);
-        request.credentials = Some(Credentials { username: "job".into(), password: "x".into() });
-        assert_eq!(users(&request), [Some("mirror".into()), None, Some("job".into())]);
+        assert_eq!(users(None), [Some("mirror".into()), None, Some("hub".into())]);
+        let own = Credentials { username: "job".into(), password: "x".into() };
+        assert_eq!(users(Some(&own)), [Some("mirror".into()), None, Some("job".into())]);
     }
 
     #[test]
-    fn mistakes_are_told_when_opening() {
+    fn configuration_errors_are_reported_at_the_opening() {
         let half = RegistryConfig { host: "a.example".into(), username: Some("u".into()), ..Default::default() };
         for bad in [
             vec![half],

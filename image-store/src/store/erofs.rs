@@ -1,4 +1,6 @@
-//! Mounting a layer's image to look into it: where its own process sees it, and nobody else.
+//! Mounts the EROFS image of a layer to read its files.
+//!
+//! The mount is attached to no directory: only the descriptor of its root reaches it.
 
 use std::{io, os::fd::OwnedFd, path::Path};
 
@@ -6,9 +8,9 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
 
-/// The root of a mount that is attached nowhere, and gone when it is closed.
+/// Mounts an image. The mount ends when the returned descriptor of its root is closed.
 pub(crate) fn mount(image: &Path) -> io::Result<OwnedFd> {
-    // The kernel would say no more than that the argument is invalid.
+    // Without this look, the kernel's only error for a missing image is "invalid argument".
     image.metadata()?;
     let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", image)?;

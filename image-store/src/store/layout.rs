@@ -1,6 +1,6 @@
-//! Where things are inside a store, and the lock that several processes share.
+//! The paths inside a store, its format, and the store lock that several processes share.
 //!
-//! Names are made only of digests that were validated, of hashes, and of our own counters.
+//! Names are made only of validated digests, of hashes, and of counters of this process.
 
 use std::{
     fs::{DirBuilder, File},
@@ -10,50 +10,61 @@ use std::{
     sync::Arc,
 };
 
+use layer::Digest;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::{
-    commit::{self, Durability},
-    config::LayerFormat,
-    digest::Digest,
     error::StoreError,
+    files::{self, Durability},
     lease::LeaseOwner,
     reference::Reference,
 };
 
-/// The format of everything below the root. A change that older code would misread needs a new one.
+/// The format of everything below the root. A change that an older build would misread needs a new one.
 const FORMAT: &str = "oci-rs image store 2\n";
-/// The one before, which had no layers in images and is read as it is.
+/// The format before, which has no layers in EROFS images. This build reads it unchanged.
 const EARLIER: &str = "oci-rs image store 1\n";
 
 /// The directories of a store.
 pub(super) const DIRECTORIES: [&str; 9] =
     ["layers", "fixups", "configs", "manifests", "images", "leases", "locks", "staging", "trash"];
-/// What else may stand beside them.
+/// What else may lie beside them.
 pub(super) const FILES: [&str; 3] = ["VERSION", "lock", "empty"];
+
+/// The form of a layer's files on disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LayerFormat {
+    /// Files in a directory; works on every kernel. EROFS images that exist already are not used, because this kernel
+    /// may not be able to mount them.
+    #[default]
+    Directory,
+    /// One file with an EROFS file system, except for layers of very many files. For kernels that mount such a file,
+    /// and that mount an overlay over a detached mount (Linux 6.15). The store does not check the kernel.
+    Erofs,
+}
 
 /// Paths inside one store.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     root: PathBuf,
-    /// Open from before the first write, so that the kernel tells it of every write that fails.
+    /// Opened before the first write, so that syncfs(2) reports every write that failed since.
     root_fd: Arc<OwnedFd>,
-    /// What new layers become.
-    pub(crate) layers: LayerFormat,
+    /// The form of new layers.
+    pub(crate) format: LayerFormat,
 }
 
 impl Layout {
-    /// Makes the directories of a new store, or checks the format of an old one.
-    pub(crate) fn open(root: &Path, layers: LayerFormat) -> Result<Layout, StoreError> {
-        // Images hold setuid programs: nobody but us may even look (CVE-2021-41091).
+    /// Makes the directories of a new store, or checks the format of an existing one.
+    pub(crate) fn open(root: &Path, format: LayerFormat) -> Result<Layout, StoreError> {
+        // Images contain setuid programs: other users must not even list them (CVE-2021-41091).
         make_directory(root)?;
-        let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_directory(root)?), layers };
+        let layout = Layout { root: root.to_owned(), root_fd: Arc::new(open_directory(root)?), format };
         for directory in DIRECTORIES {
             make_directory(&root.join(directory))?;
         }
-        let _adding = layout.lock(false)?;
+        let _adding = layout.lock_shared()?;
         match layout.version()? {
-            Version::Ours => {}
+            Version::Current => {}
             Version::Missing | Version::Earlier => layout.write_version()?,
             Version::Other(found) => {
                 return Err(StoreError::Version { path: root.to_owned(), found, expected: FORMAT.trim_ascii_end() });
@@ -62,17 +73,17 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Paths of a store as it is: nothing is made and nothing is checked.
+    /// The paths of an existing store. Makes and checks nothing.
     pub(super) fn of(root: &Path) -> Result<Layout, StoreError> {
-        let layers = LayerFormat::default();
-        Ok(Layout { root: root.to_owned(), root_fd: Arc::new(open_directory(root)?), layers })
+        let format = LayerFormat::default();
+        Ok(Layout { root: root.to_owned(), root_fd: Arc::new(open_directory(root)?), format })
     }
 
     /// The format on disk.
     pub(super) fn version(&self) -> Result<Version, StoreError> {
         let path = self.root.join("VERSION");
         match std::fs::read(&path) {
-            Ok(found) if found == FORMAT.as_bytes() => Ok(Version::Ours),
+            Ok(found) if found == FORMAT.as_bytes() => Ok(Version::Current),
             Ok(found) if found == EARLIER.as_bytes() => Ok(Version::Earlier),
             Ok(found) => Ok(Version::Other(String::from_utf8_lossy(&found).trim().chars().take(100).collect())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Version::Missing),
@@ -81,7 +92,7 @@ impl Layout {
     }
 
     pub(super) fn write_version(&self) -> Result<(), StoreError> {
-        commit::write(&self.root.join("VERSION"), FORMAT.as_bytes(), Durability::Now)
+        files::write(&self.root.join("VERSION"), FORMAT.as_bytes(), Durability::Now)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -100,12 +111,13 @@ impl Layout {
         self.root.join("layers").join(diff_id.hex())
     }
 
-    /// The lock of whoever makes a layer.
+    /// The lock file of a layer that is being made.
     pub(crate) fn layer_lock(&self, diff_id: &Digest) -> PathBuf {
         self.root.join("locks").join(diff_id.hex())
     }
 
-    pub(crate) fn fixup(&self, key: &Digest) -> PathBuf {
+    /// A layer of implied directories.
+    pub(crate) fn implied(&self, key: &Digest) -> PathBuf {
         self.root.join("fixups").join(key.hex())
     }
 
@@ -117,11 +129,12 @@ impl Layout {
         self.root.join("manifests").join(digest.hex())
     }
 
+    /// The record of a pulled image.
     pub(crate) fn image(&self, reference: &Reference) -> PathBuf {
         self.record("images", &reference.to_string())
     }
 
-    /// Beside the record of a pulled image of the same name.
+    /// The record of a loaded image; it lies beside the record of a pulled image of the same name.
     pub(crate) fn loaded(&self, reference: &Reference, manifest: &Digest) -> PathBuf {
         self.record("images", &format!("loaded {reference} {manifest}"))
     }
@@ -130,18 +143,27 @@ impl Layout {
         self.record("leases", &owner.to_string())
     }
 
-    /// Names come from outside and may hold anything, so the file is named after their hash.
+    /// Names come from outside and may contain anything. The file is therefore named after the hash of the name.
     fn record(&self, directory: &str, name: &str) -> PathBuf {
         self.root.join(directory).join(format!("{}.json", Digest::sha256(name.as_bytes()).hex()))
     }
 
     /// A fresh name below `trash`.
     pub(crate) fn trash(&self) -> PathBuf {
-        self.root.join("trash").join(commit::unique())
+        self.root.join("trash").join(files::unique())
     }
 
-    /// Held while records and layers are put in relation: shared by those who add, alone by those who take away.
-    pub(crate) fn lock(&self, alone: bool) -> Result<Lock, StoreError> {
+    /// The store lock for a process that adds records and layers.
+    pub(crate) fn lock_shared(&self) -> Result<StoreLock, StoreError> {
+        self.lock(FlockOperation::LockShared)
+    }
+
+    /// The store lock for a process that removes or rewrites records and layers. Excludes every other holder.
+    pub(crate) fn lock_exclusive(&self) -> Result<StoreLock, StoreError> {
+        self.lock(FlockOperation::LockExclusive)
+    }
+
+    fn lock(&self, operation: FlockOperation) -> Result<StoreLock, StoreError> {
         let path = self.root.join("lock");
         let file = File::options()
             .create(true)
@@ -149,29 +171,28 @@ impl Layout {
             .write(true)
             .open(&path)
             .map_err(StoreError::io("opening", &path))?;
-        let operation = if alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
         rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation)).map_err(StoreError::io("locking", &path))?;
-        Ok(Lock { _file: file })
+        Ok(StoreLock { _file: file })
     }
 }
 
-/// What `VERSION` says.
+/// The content of `VERSION`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Version {
-    /// What this build writes.
-    Ours,
-    /// What an earlier build wrote and this one reads.
+    /// The format that this build writes.
+    Current,
+    /// The format of an earlier build, which this build reads.
     Earlier,
     /// There is no such file.
     Missing,
-    /// Something else.
+    /// Any other text.
     Other(String),
 }
 
-/// The store's lock, released when dropped.
+/// The held store lock, released when dropped.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct StoreLock {
     _file: File,
 }
 
@@ -186,17 +207,20 @@ pub(super) fn make_directory(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Opens a directory of ours; a link in its place is refused.
+/// Opens a directory of the store. Refuses a symbolic link in its place.
 pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, StoreError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).map_err(StoreError::io("opening", path))
+    try_open_directory(path).map_err(StoreError::io("opening", path))
 }
 
-/// This boot's id: what was written in another boot and not synced may be torn.
+/// As [`open_directory`], for [`host::lock`].
+pub(super) fn try_open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// The id of the running boot. Files of another boot that were not synced may be torn.
 pub(crate) fn boot_id() -> Result<String, StoreError> {
-    let path = "/proc/sys/kernel/random/boot_id";
-    let id = std::fs::read_to_string(path).map_err(StoreError::io("reading", path))?;
-    Ok(id.trim().to_owned())
+    host::boot::id().map_err(StoreError::io("reading", host::boot::PATH))
 }
 
 #[cfg(test)]

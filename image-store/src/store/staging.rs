@@ -1,26 +1,51 @@
-//! Where layers are built before they are committed.
+//! Staging: layers are built here before they are committed.
 //!
-//! Every process has a directory of its own and holds a lock on it for as long as it lives, so a sweep can tell dead staging from
-//! live without guessing by process ids. A [`Staged`] layer removes itself unless it was committed.
+//! Each process has its own directory and holds a lock on it. The kernel frees the lock when the process ends, so a
+//! sweep recognizes the directories of ended processes without process ids. A [`Staged`] layer removes itself unless it
+//! was committed.
 
 use std::{
     fs::{self, File},
     io,
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
-use ::layer::{MemoryCounter, Output, Unpacked};
-use rustix::fs::FlockOperation;
-use tokio::sync::mpsc;
+use host::lock::{Locked, Wait};
+use layer::{MemoryCounter, Output, Unpacked};
 
 use super::{
-    layer,
-    layout::{Layout, open_directory},
+    layers,
+    layout::{LayerFormat, Layout, open_directory, try_open_directory},
 };
-use crate::{commit, config::LayerFormat, error::StoreError};
+use crate::{error::StoreError, files, tracker::TaskToken};
 
-/// This process's staging directory.
+/// The staging directory of this process, made at its first use.
+#[derive(Debug, Default)]
+pub(crate) struct LazyStaging {
+    staging: OnceLock<Staging>,
+    /// Held while the directory is made. Layers start in parallel, and there must not be a second directory.
+    making: Mutex<()>,
+}
+
+impl LazyStaging {
+    pub(crate) fn get(&self, layout: &Layout) -> Result<&Staging, StoreError> {
+        if let Some(staging) = self.staging.get() {
+            return Ok(staging);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.staging.get() {
+            Some(staging) => Ok(staging),
+            None => {
+                let staging = Staging::create(layout)?;
+                Ok(self.staging.get_or_init(|| staging))
+            }
+        }
+    }
+}
+
+/// The staging directory of this process.
 #[derive(Debug)]
 pub(crate) struct Staging {
     path: PathBuf,
@@ -28,32 +53,33 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    pub(crate) fn create(layout: &Layout) -> Result<Staging, StoreError> {
-        // A sweep holds this lock alone, so it never sees a directory that is not locked yet.
-        let _adding = layout.lock(false)?;
-        let path = layout.directory("staging").join(commit::unique());
+    fn create(layout: &Layout) -> Result<Staging, StoreError> {
+        // A sweep holds the store lock exclusively, so it never sees a directory that is not locked yet.
+        let _adding = layout.lock_shared()?;
+        let path = layout.directory("staging").join(files::unique());
         fs::create_dir(&path).map_err(StoreError::io("creating", &path))?;
         failpoint::at("staging-before-lock");
-        let lock = open_directory(&path)?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(StoreError::io("locking", &path))?;
-        Ok(Staging { path, _lock: lock })
+        match lock(&path)? {
+            Locked::Held(lock) => Ok(Staging { path, _lock: lock }),
+            Locked::Busy | Locked::Missing => Err(StoreError::io("locking", path)(io::Error::other("it is in use"))),
+        }
     }
 
-    /// For files that need no name.
+    /// The directory, for temporary files that lose their name at once.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A directory with an empty `fs` in it, for the pull that wants to know when it is gone.
-    pub(crate) fn layer_for(&self, work: &Work) -> Result<Staged, StoreError> {
+    /// A directory with an empty `fs` in it. It keeps the token until it is committed or removed.
+    pub(crate) fn tracked_layer(&self, token: &TaskToken) -> Result<Staged, StoreError> {
         let mut staged = self.layer()?;
-        staged.work = Some(work.clone());
+        staged.token = Some(token.clone());
         Ok(staged)
     }
 
     /// A directory with an empty `fs` in it.
     pub(crate) fn layer(&self) -> Result<Staged, StoreError> {
-        let staged = Staged { path: self.path.join(commit::unique()), work: None };
+        let staged = Staged { path: self.path.join(files::unique()), token: None };
         let fs = staged.fs();
         fs::create_dir_all(&fs).map_err(StoreError::io("creating", &fs))?;
         failpoint::at("staging-before-use");
@@ -63,7 +89,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What still stages keeps the directory alive; the next sweep gets it then.
+        // A layer that is still staged keeps the directory; the next sweep removes it then.
         if let Err(error) = fs::remove_dir(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "staging left for the sweep");
         }
@@ -74,51 +100,8 @@ impl Drop for Staging {
 #[derive(Debug)]
 pub(crate) struct Staged {
     path: PathBuf,
-    /// Let go after `drop` below has removed the directory.
-    work: Option<Work>,
-}
-
-/// Held by whatever a pull has under way on other threads.
-#[derive(Debug, Clone)]
-pub(crate) struct Work {
-    _part: mpsc::Sender<()>,
-    /// Of what it is a part.
-    _whole: Option<Box<Work>>,
-}
-
-/// Waits for everything that a pull has under way on other threads: staged layers to be committed or removed, leases to be undone.
-#[derive(Debug)]
-pub(crate) struct Outstanding {
-    work: Work,
-    ended: mpsc::Receiver<()>,
-}
-
-impl Outstanding {
-    pub(crate) fn new() -> Self {
-        Self::of(None)
-    }
-
-    /// A part of other work, which is not done before this is.
-    pub(crate) fn within(whole: &Work) -> Self {
-        Self::of(Some(Box::new(whole.clone())))
-    }
-
-    fn of(whole: Option<Box<Work>>) -> Self {
-        let (part, ended) = mpsc::channel(1);
-        Self { work: Work { _part: part, _whole: whole }, ended }
-    }
-
-    pub(crate) fn work(&self) -> Work {
-        self.work.clone()
-    }
-
-    /// Until nothing is left of it. The tasks that feed it must have ended.
-    pub(crate) async fn settled(self) {
-        let Self { work, mut ended } = self;
-        drop(work);
-        // Nobody ever sends: this ends when the last sender is gone.
-        while ended.recv().await.is_some() {}
-    }
+    /// Dropped after `drop` below has removed the directory.
+    token: Option<TaskToken>,
 }
 
 impl Staged {
@@ -127,14 +110,14 @@ impl Staged {
     }
 
     pub(crate) fn fs(&self) -> PathBuf {
-        self.path.join(layer::DIRECTORY)
+        self.path.join(layers::DIRECTORY)
     }
 
     fn image(&self) -> PathBuf {
-        self.path.join(layer::IMAGE)
+        self.path.join(layers::IMAGE)
     }
 
-    /// What a layer of this store is unpacked into.
+    /// The target of the unpacker.
     pub(crate) fn output(&self, format: LayerFormat, memory: &MemoryCounter) -> Result<Output, StoreError> {
         let (fs, image) = (self.fs(), self.image());
         let directory = open_directory(&fs)?;
@@ -144,8 +127,8 @@ impl Staged {
         Ok(Output { directory, image: image.map(|file| (file, memory.clone())) })
     }
 
-    /// Removes what the layer's files did not go to.
-    pub(crate) fn settle(&self, unpacked: &Unpacked) -> Result<(), StoreError> {
+    /// Removes the target that the unpacker did not use: the directory or the EROFS image.
+    pub(crate) fn remove_unused_target(&self, unpacked: &Unpacked) -> Result<(), StoreError> {
         let (path, removed) = match unpacked.is_image {
             true => (self.fs(), fs::remove_dir(self.fs())),
             false => (self.image(), fs::remove_file(self.image())),
@@ -159,7 +142,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // A committed layer was renamed away.
+        // A committed layer was renamed, so there is nothing to remove.
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::debug!(path = %self.path.display(), %error, "staging left for the sweep");
@@ -169,15 +152,14 @@ impl Drop for Staged {
     }
 }
 
-/// Whether the process that staged here is gone. What is no directory was never anybody's.
-pub(crate) fn is_dead(path: &Path) -> Result<bool, StoreError> {
+fn lock(path: &Path) -> Result<Locked<OwnedFd>, StoreError> {
+    host::lock::lock(path, Wait::No, false, || try_open_directory(path)).map_err(StoreError::io("locking", path))
+}
+
+/// Whether the process of a staging directory has ended. A path that is not a directory belongs to no process.
+pub(crate) fn is_abandoned(path: &Path) -> Result<bool, StoreError> {
     if !path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
         return Ok(false);
     }
-    let directory = open_directory(path)?;
-    match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(errno) => Err(StoreError::io("locking", path)(errno)),
-    }
+    Ok(matches!(lock(path)?, Locked::Held(_)))
 }

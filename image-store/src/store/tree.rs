@@ -1,41 +1,43 @@
-//! What a layer's files look like: how many, how large, and one hash over everything but their contents.
+//! The summary of a layer's files: their number, their size, and one hash over everything but their contents.
 //!
-//! Taken once, in the background, when a layer is made to last, and compared by `fsck`. A layer never changes after its commit, so
-//! whatever differs is damage. Contents are not read: that would cost as much as the pull. A file that was written to shows by its
-//! size or its time.
+//! The summary is taken once, in the background, when a layer is synced, and `fsck` compares it. A layer never changes
+//! after its commit, so every difference is damage. Contents are not read, because that would cost as much as the pull.
+//! A written file shows by its size or its time.
 
 use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
 };
 
+use layer::{
+    Digest,
+    digest::{Algorithm, Hasher},
+};
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    digest::{Algorithm, Digest, Hasher},
-    error::StoreError,
-};
+use crate::error::StoreError;
 
-/// As large as the kernel lets a list of names or a value become.
+/// The largest list of names and the largest value that the kernel allows.
 const XATTR_BYTES: usize = 64 << 10;
 
-/// What a layer's files look like.
+/// The summary of a layer's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TreeSummary {
     /// Files and directories, the layer's root included.
     pub(crate) entries: u64,
     /// Sizes of the regular files; a file counts once per name.
     pub(crate) bytes: u64,
-    /// Over path, type, mode, owner, times, device, target, number of names and extended attributes of each.
+    /// A hash over path, type, mode, owner, times, device, target, number of names and extended attributes of each
+    /// entry.
     pub(crate) digest: Digest,
 }
 
 impl TreeSummary {
-    /// How `found` differs from what was recorded, in words.
+    /// The difference between the recorded summary and `found`, in words; `None` if they are equal.
     pub(crate) fn difference(&self, found: &TreeSummary) -> Option<String> {
         if self == found {
             return None;
@@ -50,7 +52,8 @@ impl TreeSummary {
     }
 }
 
-/// Walks a layer's tree, which errors call `root`. Follows no link; needs one open directory at a time.
+/// Walks a layer's files below `top`. Follows no link, and keeps one directory open at a time. Errors name `root` as
+/// the path.
 pub(crate) fn summarize(top: &OwnedFd, root: &Path) -> Result<TreeSummary, StoreError> {
     let mut walk = Walk { hasher: Hasher::new(Algorithm::Sha256), entries: 0, bytes: 0, buffer: vec![0; XATTR_BYTES] };
     let mut waiting = vec![Vec::new()];
@@ -69,7 +72,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// A directory and everything in it but its directories, which wait for their turn.
+    /// Adds a directory and its entries. Its subdirectories are appended to `waiting`.
     fn directory(&mut self, top: &OwnedFd, path: &[u8], waiting: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
         let name = if path.is_empty() { b"." } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -121,14 +124,14 @@ impl Walk {
     }
 
     fn attributes(&mut self, directory: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
-        // The kernel has no call that reads attributes of a name in an open directory; the way through /proc is one.
+        // No system call of older kernels reads attributes of a name in an open directory; the path through /proc does.
         let path = [format!("/proc/self/fd/{}/", directory.as_fd().as_raw_fd()).as_bytes(), name].concat();
         let length = match rustix::fs::llistxattr(&path[..], &mut self.buffer[..]) {
             Err(Errno::OPNOTSUPP) => 0,
             result => result?,
         };
         let names = self.buffer[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-        // The host's policy labels files as it likes.
+        // The security policy of the host sets this label, not the image.
         let mut names: Vec<Vec<u8>> = names.filter(|name| *name != b"security.selinux").map(<[u8]>::to_vec).collect();
         names.sort();
         self.numbers(&[names.len() as u64]);
@@ -141,7 +144,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Led by its length, so that no two trees read the same.
+    /// Adds the length first, so that two different trees never hash the same bytes.
     fn text(&mut self, text: &[u8]) {
         self.numbers(&[text.len() as u64]);
         self.hasher.update(text);

@@ -1,35 +1,37 @@
-//! What an operator wants to know of the images: when they were used, by whom they are held, how much room they take.
+//! The images with their use: last use, owners of leases, disk space.
 
 use std::time::SystemTime;
 
-use super::{
-    layer,
-    layout::Layout,
-    record::{self, ImageRecord, Lease},
-    sweep,
-};
-use crate::{digest::Digest, error::StoreError, lease::LeaseOwner};
+use layer::Digest;
 
-/// One image, and who uses it.
+use super::{
+    image_record::{self, ImageRecord},
+    layers,
+    layout::Layout,
+    lease_record::{self, Lease},
+};
+use crate::{error::StoreError, lease::LeaseOwner};
+
+/// One image with its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageUsage {
-    /// What the store knows of it.
+    /// The record of the image.
     pub record: ImageRecord,
-    /// When it was last leased or released; an image that is held counts as used still.
+    /// The last time when it was leased or released. An image that a lease holds is in use now.
     pub last_used: SystemTime,
-    /// Owners of leases that keep its name.
+    /// Owners of leases that keep its record.
     pub held_by: Vec<LeaseOwner>,
-    /// Unpacked bytes of its layers that are here, those that it shares with others included.
+    /// Unpacked bytes of its layers on disk, also of those that other images share.
     pub bytes: u64,
-    /// Layers that are not here, or may not be used.
+    /// Layers that are not on disk, or that may not be used.
     pub missing: Vec<Digest>,
 }
 
-/// All images, by name.
+/// All images, sorted by name.
 pub(crate) fn usage(layout: &Layout) -> Result<Vec<ImageUsage>, StoreError> {
-    let _adding = layout.lock(false)?;
-    let leases: Vec<Lease> = record::all(layout, "leases")?;
-    let records: Vec<ImageRecord> = record::all(layout, "images")?;
+    let _adding = layout.lock_shared()?;
+    let leases = lease_record::leases(layout)?;
+    let records = image_record::images(layout)?;
     let mut all = records.into_iter().map(|record| one(layout, record, &leases)).collect::<Result<Vec<_>, _>>()?;
     all.sort_by(|a, b| (&a.record.reference, a.record.loaded).cmp(&(&b.record.reference, b.record.loaded)));
     Ok(all)
@@ -39,10 +41,10 @@ fn one(layout: &Layout, record: ImageRecord, leases: &[Lease]) -> Result<ImageUs
     let path = record.path(layout);
     let last_used =
         std::fs::metadata(&path).and_then(|meta| meta.modified()).map_err(StoreError::io("examining", path))?;
-    let held_by = leases.iter().filter(|lease| sweep::holds(lease, &record)).map(|lease| lease.owner.clone()).collect();
+    let held_by = leases.iter().filter(|lease| lease.keeps(&record)).map(|lease| lease.owner.clone()).collect();
     let (mut bytes, mut missing) = (0u64, Vec::new());
     for layer in &record.layers {
-        match layer::usable(layout, &layer.diff_id)? {
+        match layers::usable(layout, &layer.diff_id)? {
             Some(meta) => bytes = bytes.saturating_add(meta.bytes),
             None => missing.push(layer.diff_id.clone()),
         }

@@ -54,7 +54,8 @@ fn one_by_one() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap()
 }
 
-/// Waits for what the cancelled work still does: file work that was under way, what undoes it, and the threads that unpack.
+/// Waits for what the cancelled work still does: file work that was under way, what undoes it, and the threads that
+/// unpack.
 async fn settles(root: &std::path::Path) {
     for _ in 0..4 {
         tokio::task::spawn_blocking(|| {}).await.unwrap();
@@ -128,7 +129,7 @@ fn a_pull_given_up_has_nothing_left_when_that_is_told() {
             let request = request(&world.images[0].0);
             match store.acquire_unless(request, "task", Arc::new(Silent), ready_after(polls)).await {
                 Ok(_) => done += 1,
-                Err(PullError::GivenUp) => {
+                Err(PullError::Cancelled) => {
                     given_up += 1;
                     assert_nothing_left(directory.path());
                 }

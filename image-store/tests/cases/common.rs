@@ -187,7 +187,7 @@ pub fn limits() -> Limits {
 }
 
 pub fn request(reference: &str) -> PullRequest {
-    PullRequest { inactivity: Duration::from_secs(20), ..PullRequest::new(reference.parse().unwrap()) }
+    PullRequest { idle_timeout: Duration::from_secs(20), ..PullRequest::new(reference.parse().unwrap()) }
 }
 
 pub fn credentials(user: &str, password: &str) -> Option<Credentials> {

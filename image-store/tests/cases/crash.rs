@@ -1,5 +1,5 @@
-//! `kill -9` between any two steps that a crash could separate: nothing half-made is ever used, the next process finishes the work
-//! without doing any of it twice, and nothing is left over.
+//! `kill -9` between any two steps that a crash could separate: nothing half-made is ever used, the next process
+//! finishes the work without doing any of it twice, and nothing is left over.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -240,8 +240,8 @@ async fn visit_all(scene: impl Fn(&World) -> Scene, before: &[(usize, &str)], ex
     }
 }
 
-/// Whoever has a lease still has its layers and fix-ups, whatever another process removes: either all of what a pull that was
-/// killed had replaced, or all of what it had finished.
+/// Whoever has a lease still has its layers and fix-ups, whatever another process removes: either all of what a pull
+/// that was killed had replaced, or all of what it had finished.
 fn assert_leases_hold(root: &Path) {
     let store = open(root);
     let here = |lease: &serde_json::Value, kind: &str, directory: &str| {
@@ -268,9 +268,9 @@ async fn a_pull_killed_anywhere() {
         "pull-before-layers",
         "fetch-before-end",
         "layer-before-record",
-        "turn-before-unlock",
+        "layer-lock-before-unlock",
         "save-before-record",
-        "fixup-before-attributes",
+        "implied-before-attributes",
         "mountable-before-lease",
     ];
     visit_all(|world| Scene::Pull(world.images[0].0.clone()), &[], &expected).await;

@@ -1,5 +1,5 @@
-//! Disks that are full, read-only or broken: an error that names the file and the cause, nothing left, and a pull that works as
-//! soon as the disk does.
+//! Disks that are full, read-only or broken: an error that names the file and the cause, nothing left, and a pull that
+//! works as soon as the disk does.
 
 // A skipped kind of disk and what a repair said must be seen.
 #![allow(clippy::print_stdout)]
@@ -390,7 +390,8 @@ async fn a_read_only_disk() {
     }
 }
 
-/// A disk whose writes fail beyond a certain amount: its file lies on a file system that is too small for it. Later that is mended.
+/// A disk whose writes fail beyond a certain amount: its file lies on a file system that is too small for it. Later
+/// that is mended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_loses_writes() {
     let Some(below) = Disk::new(Kind::Memory, 10, 64) else { return };
@@ -443,7 +444,8 @@ async fn a_disk_that_loses_writes() {
     assert!(fs::read(Shown::nth(&image, 0).path().join("new")).unwrap() == noise(24 << 20));
 }
 
-/// A file that opens but cannot be read, as on a disk with a bad sector: memory of this process where nothing is lies over it.
+/// A file that opens but cannot be read, as on a disk with a bad sector: memory of this process where nothing is lies
+/// over it.
 struct BadSector<'a>(&'a Path);
 
 impl BadSector<'_> {

@@ -176,10 +176,10 @@ async fn silence_ends_a_pull() {
         let bench = Bench::new();
         let reference = bench.push("app:1", &big());
         bench.registry.fault(Fault::on(path, Action::Stall(100)));
-        let request = image_store::PullRequest { inactivity: Duration::from_millis(300), ..request(&reference) };
+        let request = image_store::PullRequest { idle_timeout: Duration::from_millis(300), ..request(&reference) };
         let started = Instant::now();
         let error = bench.store.acquire(request, "task", Arc::new(Silent)).await.unwrap_err();
-        assert!(matches!(error, PullError::Inactive { .. }) && error.recoverable(), "{error}");
+        assert!(matches!(error, PullError::IdleTimeout { .. }) && error.recoverable(), "{error}");
         assert!(started.elapsed() < Duration::from_secs(60));
         bench.assert_clean();
     }

@@ -106,7 +106,13 @@ async fn config_and_layers_arrive_topmost_first() {
     let built = Image::new()
         .layer(Layer::of([Entry::file("bottom", "")]))
         .layer(Layer::of([Entry::file("top", "")]))
-        .run(json!({"Cmd": ["serve"], "Env": ["A=1", "BROKEN"], "User": "app", "WorkingDir": "/srv", "StopSignal": "SIGQUIT"}))
+        .run(json!({
+            "Cmd": ["serve"],
+            "Env": ["A=1", "BROKEN"],
+            "User": "app",
+            "WorkingDir": "/srv",
+            "StopSignal": "SIGQUIT",
+        }))
         .build();
     let image = bench.pull(&bench.push("app:1", &built)).await.unwrap();
     assert!(image.layers[0].join("top").exists() && image.layers[1].join("bottom").exists());

@@ -1,4 +1,5 @@
-//! Layers that want to get out, take over, fill up or confuse. What is refused is refused with the layer's digest and the entry.
+//! Layers that want to get out, take over, fill up or confuse. What is refused is refused with the layer's digest and
+//! the entry.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 

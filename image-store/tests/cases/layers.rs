@@ -1,4 +1,5 @@
-//! Honest layers: every kind of entry as GNU tar would have made it, whiteouts as overlay wants them, and what a mount shows.
+//! Honest layers: every kind of entry as GNU tar would have made it, whiteouts as overlay wants them, and what a mount
+//! shows.
 
 use std::{
     collections::BTreeMap,

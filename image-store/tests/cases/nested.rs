@@ -80,7 +80,8 @@ async fn a_store_on_an_overlay_says_that_its_layers_must_be_copied() {
     let (bench, nested) = (Bench::new(), Nested::new());
     let image = pull_into(&nested.merged.join("images"), &bench, layers()).await;
     assert!(image.copy_only, "the kernel took a whiteout on an overlay");
-    // With the fix-up for `kept`, which the second layer does not describe; `gone` inherits nothing from what is hidden.
+    // With the fix-up for `kept`, which the second layer does not describe; `gone` inherits nothing from what is
+    // hidden.
     let [top, fixup, second, _] = &image.layers[..] else { panic!("{:?}", image.layers) };
     assert!(fs::symlink_metadata(second.join("gone")).unwrap().file_type().is_socket());
     assert!(fixup.join("kept").is_dir() && top.join("gone/again").is_file());

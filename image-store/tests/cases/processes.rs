@@ -111,8 +111,8 @@ async fn a_lock_that_nobody_wants_any_more_is_free() {
     third.acquire(request(&reference), "third", Arc::new(Silent)).await.unwrap();
 }
 
-/// Job 1 had the image before and asks whether it still may have it. Meanwhile job 2 pulls what the name means now. What job 1
-/// learns about the old content must not bring it back.
+/// Job 1 had the image before and asks whether it still may have it. Meanwhile job 2 pulls what the name means now.
+/// What job 1 learns about the old content must not bring it back.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_access_check_does_not_undo_a_pull() {
     let bench = Bench::new();

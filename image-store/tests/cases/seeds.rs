@@ -87,7 +87,8 @@ fn layers(seeds: &mut Seeds) {
 fn images(seeds: &mut Seeds) {
     for format in [Format::Oci, Format::Docker] {
         let run = json!({
-            "Cmd": ["a"], "Entrypoint": null, "Env": ["A=1", "B"], "User": "1:2", "WorkingDir": "/", "StopSignal": "TERM",
+            "Cmd": ["a"], "Entrypoint": null, "Env": ["A=1", "B"],
+            "User": "1:2", "WorkingDir": "/", "StopSignal": "TERM",
             "Volumes": {"/v": {}}, "Labels": {"a": null}, "ExposedPorts": {"80/tcp": {}},
         });
         let built = Image::new().format(format).layer(Layer::of([Entry::file("f", "x")])).run(run).build();
@@ -143,8 +144,14 @@ fn seeds() -> Seeds {
         &mut seeds,
         "docker_config",
         &[
-            r#"{"auths":{"https://index.docker.io/v1/":{"auth":"am9lOnBhc3M6d29yZA=="},"registry.example":{"username":"u","password":"p"}}}"#,
-            r#"{"auths":{"registry.example/team":{"identitytoken":"t"},"registry.example:5000":{"registrytoken":"r"}},"credsStore":"pass"}"#,
+            concat!(
+                r#"{"auths":{"https://index.docker.io/v1/":{"auth":"am9lOnBhc3M6d29yZA=="},"#,
+                r#""registry.example":{"username":"u","password":"p"}}}"#,
+            ),
+            concat!(
+                r#"{"auths":{"registry.example/team":{"identitytoken":"t"},"#,
+                r#""registry.example:5000":{"registrytoken":"r"}},"credsStore":"pass"}"#,
+            ),
             r#"{"auths":null,"credHelpers":{"docker.io":"hub","registry.example":""},"credsStore":null}"#,
         ],
     );

@@ -29,7 +29,7 @@ impl DebugImageLease {
         let reference = image.parse().map_err(|error| TaskError::Invalid(format!("exec: image {image:?}: {error}")))?;
         let request = PullRequest {
             timeout: Some(node.config.image_pull_timeout),
-            inactivity: node.config.pull_activity_timeout,
+            idle_timeout: node.config.pull_activity_timeout,
             ..PullRequest::new(reference)
         };
         let ready = node.store.acquire(request, &owner, Arc::new(Silent)).await;

@@ -66,7 +66,7 @@ impl ImageLease {
             }
         };
         let image = image.map_err(|error| match error {
-            PullError::GivenUp => TaskError::Cancelled,
+            PullError::Cancelled => TaskError::Cancelled,
             error => TaskError::Pull { image: spec.image.clone(), error },
         })?;
         Ok(Self { node: node.clone(), container: container.clone(), image, kept: false })
@@ -100,7 +100,7 @@ fn pull_request(node: &Node, spec: &TaskSpec, reference: Reference, timeout: Opt
         soft_fail: spec.auth_soft_fail,
         force: spec.force_pull,
         timeout,
-        inactivity: node.config.pull_activity_timeout,
+        idle_timeout: node.config.pull_activity_timeout,
     }
 }
 

@@ -1,5 +1,7 @@
-//! What is there, as values. Nothing is judged here beyond what takes a look at the disk: whether bytes hash to their name, whether
-//! a process still holds its staging directory, whether a tree is what it was.
+//! Facts about the store on disk, as values for the judgement.
+//!
+//! Only questions that need the disk are answered here: whether bytes hash to their name, whether a process still holds
+//! its staging directory, whether the files of a layer match their summary.
 
 use std::{
     collections::HashMap,
@@ -9,45 +11,48 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use layer::Digest;
 use serde::de::DeserializeOwned;
 
 use super::super::{
-    layer::{self, LayerMeta},
+    image_record::ImageRecord,
+    layers::{self, LayerMeta},
     layout::{DIRECTORIES, FILES, Layout, Version, boot_id},
-    record::{ImageRecord, Lease},
+    lease_record::Lease,
     staging, tree,
 };
-use crate::{commit, digest::Digest, error::StoreError};
+use crate::{error::StoreError, files};
 
-/// Everything that a judgement needs. Paths are relative to the store's directory.
+/// The facts about one store. Paths are relative to the directory of the store.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) version: Version,
     pub(super) boot_id: String,
-    /// Who we are: everything should be ours.
+    /// The user of this process, who should own everything.
     pub(super) owner: u32,
     /// The store's own directory has an empty path.
     pub(super) directories: Vec<(PathBuf, Directory)>,
     pub(super) layers: Vec<LayerFacts>,
-    /// Fix-ups, and whether they have files.
-    pub(super) fixups: Vec<(PathBuf, Digest, bool)>,
+    /// Layers of implied directories, and whether they have files.
+    pub(super) implied: Vec<(PathBuf, Digest, bool)>,
     /// Manifests and configs, and whether their bytes hash to their name.
     pub(super) documents: Vec<(PathBuf, Digest, bool)>,
-    pub(super) images: Vec<Found<ImageRecord>>,
-    pub(super) leases: Vec<Found<Lease>>,
-    /// Staging directories of processes that are gone.
-    pub(super) dead_staging: Vec<PathBuf>,
+    pub(super) images: Vec<RecordFile<ImageRecord>>,
+    pub(super) leases: Vec<RecordFile<Lease>>,
+    /// Staging directories of ended processes.
+    pub(super) abandoned_staging: Vec<PathBuf>,
     pub(super) trash: Vec<PathBuf>,
     pub(super) temporaries: Vec<PathBuf>,
     pub(super) foreign: Vec<PathBuf>,
 }
 
+/// The state of one of the directories of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Directory {
     Missing,
     /// A file or a link.
     Replaced,
-    There {
+    Present {
         mode: u32,
         owner: u32,
     },
@@ -61,6 +66,7 @@ pub(super) struct LayerFacts {
     pub(super) files: Files,
 }
 
+/// The result of reading a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Read<T> {
     Absent,
@@ -68,27 +74,28 @@ pub(super) enum Read<T> {
     Is(T),
 }
 
+/// The comparison of the files of a layer with their summary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Files {
     Absent,
-    /// Nobody knows what they should be, or they appeared a moment ago.
+    /// There is no summary, or the layer appeared during the check.
     NotCompared,
     AsUnpacked,
-    /// They differ in this way.
+    /// They differ from the summary in this way.
     Changed(String),
 }
 
-/// A record, where it is and where it should be.
+/// A record file.
 #[derive(Debug, Clone)]
-pub(super) struct Found<T> {
+pub(super) struct RecordFile<T> {
     pub(super) path: PathBuf,
     pub(super) record: Read<T>,
-    /// It stands where its content belongs.
+    /// The file has the name that its content requires.
     pub(super) in_place: bool,
     pub(super) age: Duration,
 }
 
-/// Fails where no store ever was: a wrong path must not become one.
+/// Fails for a directory that never was a store: a mistyped path must not become a store.
 pub(super) fn expect_store(root: &Path) -> Result<(), StoreError> {
     let known = |name: &str| root.join(name).symlink_metadata().is_ok();
     if DIRECTORIES.iter().chain(&FILES[..1]).any(|name| known(name)) {
@@ -97,19 +104,20 @@ pub(super) fn expect_store(root: &Path) -> Result<(), StoreError> {
     Err(StoreError::io("looking for an image store in", root)(io::Error::from(io::ErrorKind::NotFound)))
 }
 
-/// What layers look like now, by the file system's name for their directory: a layer that was replaced meanwhile has another one.
+/// The comparisons of layers, by device and inode of their files: a layer that was replaced meanwhile has another
+/// inode.
 pub(super) type Trees = HashMap<(u64, u64), Files>;
 
-/// Compares every layer that can be compared. Takes as long as the layers are many; needs no lock.
+/// Compares the layers that have a summary. Takes long for many layers; needs no lock.
 pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     let mut trees = Trees::new();
     if matches!(layout.version()?, Version::Other(_)) {
         return Ok(trees);
     }
     for path in listing(&layout.directory("layers"))? {
-        let Read::Is(LayerMeta { tree: Some(expected), .. }) = read(&path.join("meta.json"))? else { continue };
+        let Read::Is(LayerMeta { tree: Some(expected), .. }) = read(&path.join(layers::RECORD))? else { continue };
         let Some(identity) = identity(&path) else { continue };
-        let files = match layer::open(&path).and_then(|files| tree::summarize(&files, &path)) {
+        let files = match layers::open(&path).and_then(|files| tree::summarize(&files, &path)) {
             Ok(found) => expected.difference(&found).map_or(Files::AsUnpacked, Files::Changed),
             Err(error) => Files::Changed(format!("cannot be read: {error}")),
         };
@@ -118,15 +126,15 @@ pub(super) fn examine_layers(layout: &Layout) -> Result<Trees, StoreError> {
     Ok(trees)
 }
 
-/// What the directory or the image of a layer or fix-up is to the file system.
+/// Device and inode of the files of a layer, or of a layer of implied directories.
 fn identity(layer: &Path) -> Option<(u64, u64)> {
     let meta = |name: &str| layer.join(name).symlink_metadata().ok();
-    let directory = || meta(layer::DIRECTORY).filter(std::fs::Metadata::is_dir);
-    let meta = meta(layer::IMAGE).filter(std::fs::Metadata::is_file).or_else(directory)?;
+    let directory = || meta(layers::DIRECTORY).filter(std::fs::Metadata::is_dir);
+    let meta = meta(layers::IMAGE).filter(std::fs::Metadata::is_file).or_else(directory)?;
     Some((meta.dev(), meta.ino()))
 }
 
-/// Lists the store. To be called with its lock held alone.
+/// Lists the store. The caller holds the exclusive store lock.
 pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreError> {
     let mut facts = Facts {
         version: layout.version()?,
@@ -134,11 +142,11 @@ pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreErro
         owner: rustix::process::geteuid().as_raw(),
         directories: Vec::new(),
         layers: Vec::new(),
-        fixups: Vec::new(),
+        implied: Vec::new(),
         documents: Vec::new(),
         images: Vec::new(),
         leases: Vec::new(),
-        dead_staging: Vec::new(),
+        abandoned_staging: Vec::new(),
         trash: Vec::new(),
         temporaries: Vec::new(),
         foreign: Vec::new(),
@@ -152,7 +160,7 @@ pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreErro
         let path = layout.directory(name);
         let state = directory(&path)?;
         lister.facts.directories.push((name.into(), state));
-        if matches!(state, Directory::There { .. }) {
+        if matches!(state, Directory::Present { .. }) {
             for path in listing(&path)? {
                 lister.entry(name, &path)?;
             }
@@ -180,7 +188,7 @@ impl Lister<'_> {
             if is_temporary(&path) {
                 self.facts.temporaries.push(self.relative(&path));
             } else if name == "empty" && path.is_dir() {
-                // What an image without layers is made of: whatever lies there would show in its containers.
+                // The only layer of an image without layers: every file in it would appear in its containers.
                 let inside: Vec<_> = listing(&path)?.iter().map(|path| self.relative(path)).collect();
                 self.facts.foreign.extend(inside);
             } else if !DIRECTORIES.iter().chain(&FILES).any(|known| name == *known) {
@@ -190,7 +198,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Something in one of the store's directories.
+    /// Adds one entry of one of the store's directories.
     fn entry(&mut self, directory: &str, path: &Path) -> Result<(), StoreError> {
         let relative = self.relative(path);
         if directory == "trash" {
@@ -207,27 +215,27 @@ impl Lister<'_> {
         match (directory, digest) {
             ("layers", Some(diff_id)) if meta.is_dir() => self.layer(path, diff_id)?,
             ("fixups", Some(key)) if meta.is_dir() => {
-                self.facts.fixups.push((relative, key, identity(path).is_some()));
+                self.facts.implied.push((relative, key, identity(path).is_some()));
             }
             ("configs" | "manifests", Some(digest)) if meta.is_file() => {
                 let bytes = std::fs::read(path).map_err(StoreError::io("reading", path))?;
                 let intact = digest.matches(&bytes);
                 self.facts.documents.push((relative, digest, intact));
             }
-            // A lock that nobody holds is as good as none.
+            // A lock file without a holder does no harm.
             ("locks", Some(_)) if meta.is_file() => {}
             ("staging", _) if meta.is_dir() => {
-                if staging::is_dead(path)? {
-                    self.facts.dead_staging.push(relative);
+                if staging::is_abandoned(path)? {
+                    self.facts.abandoned_staging.push(relative);
                 }
             }
             ("images", _) if meta.is_file() && is_record(&name) => {
-                let found = found(path, relative, &meta, |image: &ImageRecord| image.path(self.layout))?;
-                self.facts.images.push(found);
+                let file = record_file(path, relative, &meta, |image: &ImageRecord| image.path(self.layout))?;
+                self.facts.images.push(file);
             }
             ("leases", _) if meta.is_file() && is_record(&name) => {
-                let found = found(path, relative, &meta, |lease: &Lease| self.layout.lease(&lease.owner))?;
-                self.facts.leases.push(found);
+                let file = record_file(path, relative, &meta, |lease: &Lease| self.layout.lease(&lease.owner))?;
+                self.facts.leases.push(file);
             }
             _ => self.facts.foreign.push(relative),
         }
@@ -236,7 +244,7 @@ impl Lister<'_> {
 
     fn layer(&mut self, path: &Path, diff_id: Digest) -> Result<(), StoreError> {
         for inside in listing(path)? {
-            let known = [layer::DIRECTORY, layer::IMAGE, "meta.json"].iter().any(|name| inside.ends_with(name));
+            let known = [layers::DIRECTORY, layers::IMAGE, layers::RECORD].iter().any(|name| inside.ends_with(name));
             if is_temporary(&inside) {
                 self.facts.temporaries.push(self.relative(&inside));
             } else if !known {
@@ -247,23 +255,23 @@ impl Lister<'_> {
             None => Files::Absent,
             Some(identity) => self.trees.get(&identity).cloned().unwrap_or(Files::NotCompared),
         };
-        let record = read(&path.join("meta.json"))?;
+        let record = read(&path.join(layers::RECORD))?;
         self.facts.layers.push(LayerFacts { path: self.relative(path), diff_id, record, files });
         Ok(())
     }
 }
 
-fn found<T: DeserializeOwned>(
+fn record_file<T: DeserializeOwned>(
     path: &Path,
     relative: PathBuf,
     meta: &std::fs::Metadata,
     place: impl Fn(&T) -> PathBuf,
-) -> Result<Found<T>, StoreError> {
+) -> Result<RecordFile<T>, StoreError> {
     let record: Read<T> = read(path)?;
     let in_place = !matches!(&record, Read::Is(record) if place(record) != path);
     let modified = meta.modified().map_err(StoreError::io("examining", path))?;
     let age = SystemTime::now().duration_since(modified).unwrap_or_default();
-    Ok(Found { path: relative, record, in_place, age })
+    Ok(RecordFile { path: relative, record, in_place, age })
 }
 
 /// `<hash>.json`.
@@ -272,21 +280,19 @@ fn is_record(name: &str) -> bool {
 }
 
 fn is_temporary(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default();
-    name.as_encoded_bytes().starts_with(commit::TEMPORARY.as_bytes())
-        && path.symlink_metadata().is_ok_and(|meta| meta.is_file())
+    files::is_temporary(path) && path.symlink_metadata().is_ok_and(|meta| meta.is_file())
 }
 
 fn directory(path: &Path) -> Result<Directory, StoreError> {
     match path.symlink_metadata() {
-        Ok(meta) if meta.is_dir() => Ok(Directory::There { mode: meta.mode() & 0o7777, owner: meta.uid() }),
+        Ok(meta) if meta.is_dir() => Ok(Directory::Present { mode: meta.mode() & 0o7777, owner: meta.uid() }),
         Ok(_) => Ok(Directory::Replaced),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Directory::Missing),
         Err(error) => Err(StoreError::io("examining", path)(error)),
     }
 }
 
-/// Everything in a directory, in order; nothing where there is no directory.
+/// The sorted entries of a directory. Empty if there is no directory.
 fn listing(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -301,7 +307,7 @@ fn listing(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(paths)
 }
 
-/// Unlike those who only want to use a record, this tells why it cannot be read.
+/// Reads a record. Unlike [`files::read_json`], tells why it cannot be read.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Read<T>, StoreError> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(match serde_json::from_slice(&bytes) {
@@ -311,7 +317,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Read<T>, StoreError> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(Read::Absent)
         }
-        // A bad sector is damage, not a reason to see nothing else.
+        // A bad sector is damage of this file; the check continues with the others.
         Err(error) => Ok(Read::Unreadable(error.to_string())),
     }
 }

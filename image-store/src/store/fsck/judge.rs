@@ -1,23 +1,23 @@
-//! What is wrong with what is there, and what should be done about it. Pure.
+//! The judgement: which facts are problems, and how to repair them. Pure.
 //!
-//! One thing that is broken is one verdict: an image that needs a broken layer is named there and not once more.
+//! Each problem has one verdict: an image that needs a broken layer is named in the verdict of the layer, and has no
+//! verdict of its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
 };
 
-use super::{
-    super::{
-        layout::Version,
-        record::{ImageRecord, Lease},
-    },
-    FindingKind as Kind, FsckOptions,
-    facts::{Directory, Facts, Files, Found, LayerFacts, Read},
-};
-use crate::{digest::Digest, lease::LeaseOwner, reference::Reference};
+use layer::Digest;
 
-/// One thing that is not as it should be.
+use super::{
+    super::{image_record::ImageRecord, layout::Version, lease_record::Lease},
+    facts::{Directory, Facts, Files, LayerFacts, Read, RecordFile},
+    report::{FindingKind as Kind, FsckOptions},
+};
+use crate::{lease::LeaseOwner, reference::Reference};
+
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) kind: Kind,
@@ -25,108 +25,108 @@ pub(super) struct Verdict {
     pub(super) problem: String,
     pub(super) images: Vec<Reference>,
     pub(super) held_by: Vec<LeaseOwner>,
-    pub(super) mend: Mend,
-    /// Records of images that go with it, so that nobody believes them complete.
+    pub(super) repair: Repair,
+    /// Records of images to remove with it, so that no process takes the images for complete.
     pub(super) forget: Vec<PathBuf>,
 }
 
-/// What can be done.
+/// How to repair a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mend {
+pub(super) enum Repair {
     WriteVersion,
     MakeDirectory,
     CloseDirectory,
-    /// A directory: moved to the trash.
+    /// Moves a directory to the trash.
     Discard,
-    /// A file.
+    /// Removes a file.
     Remove,
-    /// Nothing, by us. What the operator can do.
+    /// The operator has to do this.
     Manual(&'static str),
 }
 
-/// Everything that is wrong. `owners`: see [`FsckOptions::owners`].
+/// All problems. `owners`: see [`FsckOptions::owners`].
 pub(super) fn judge(facts: &Facts, owners: Option<&BTreeSet<LeaseOwner>>) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     match &facts.version {
-        Version::Ours | Version::Earlier => {}
+        Version::Current | Version::Earlier => {}
         Version::Missing => {
-            verdicts.push(verdict(Kind::VersionMissing, "VERSION", "is missing", Mend::WriteVersion));
+            verdicts.push(verdict(Kind::VersionMissing, "VERSION", "is missing", Repair::WriteVersion));
         }
         Version::Other(found) => {
             let problem = format!("says {found:?}, which this version does not know; nothing else was looked at");
-            let mend = Mend::Manual("use the version that wrote it, or move the store away");
-            return vec![verdict(Kind::VersionOther, "VERSION", problem, mend)];
+            let repair = Repair::Manual("use the version that wrote it, or move the store away");
+            return vec![verdict(Kind::VersionOther, "VERSION", problem, repair)];
         }
     }
     verdicts.extend(facts.directories.iter().filter_map(|(path, state)| directory(path, *state, facts.owner)));
     let judge = Judge::new(facts, owners);
     verdicts.extend(facts.layers.iter().filter_map(|layer| judge.layer(layer)));
     verdicts.extend(facts.documents.iter().filter(|(.., intact)| !intact).map(|(path, digest, _)| {
-        judge.droppable(Kind::DocumentCorrupt, path, "does not hash to its name".into(), digest, Mend::Remove)
+        judge.removable(Kind::DocumentCorrupt, path, "does not hash to its name".into(), digest, Repair::Remove)
     }));
     verdicts.extend(facts.images.iter().filter_map(|image| judge.image(image)));
     verdicts.extend(facts.leases.iter().filter_map(|lease| judge.lease(lease)));
-    verdicts.extend(facts.fixups.iter().filter_map(|(path, key, files)| judge.fixup(path, key, *files)));
-    let mut leftovers = |kind, paths: &[PathBuf], problem: &str, mend| {
-        verdicts.extend(paths.iter().map(|path| verdict(kind, path, problem, mend)));
+    verdicts.extend(facts.implied.iter().filter_map(|(path, key, files)| judge.implied(path, key, *files)));
+    let mut leftovers = |kind, paths: &[PathBuf], problem: &str, repair| {
+        verdicts.extend(paths.iter().map(|path| verdict(kind, path, problem, repair)));
     };
-    let dead = "belongs to a process that is gone";
-    leftovers(Kind::StagingOfTheDead, &facts.dead_staging, dead, Mend::Discard);
-    leftovers(Kind::TrashLeft, &facts.trash, "was removed and not deleted", Mend::Discard);
-    leftovers(Kind::TemporaryLeft, &facts.temporaries, "was left by an interrupted write", Mend::Remove);
-    let look = Mend::Manual("look at it, and move it out of the store");
-    leftovers(Kind::Foreign, &facts.foreign, "is not the store's", look);
+    let abandoned = "belongs to a process that is gone";
+    leftovers(Kind::StagingAbandoned, &facts.abandoned_staging, abandoned, Repair::Discard);
+    leftovers(Kind::TrashLeft, &facts.trash, "was removed and not deleted", Repair::Discard);
+    leftovers(Kind::TemporaryLeft, &facts.temporaries, "was left by an interrupted write", Repair::Remove);
+    let look = Repair::Manual("look at it, and move it out of the store");
+    leftovers(Kind::Foreign, &facts.foreign, "does not belong to the store", look);
     verdicts
 }
 
-fn verdict(kind: Kind, path: impl Into<PathBuf>, problem: impl Into<String>, mend: Mend) -> Verdict {
+fn verdict(kind: Kind, path: impl Into<PathBuf>, problem: impl Into<String>, repair: Repair) -> Verdict {
     let (path, problem) = (path.into(), problem.into());
-    Verdict { kind, path, problem, images: Vec::new(), held_by: Vec::new(), mend, forget: Vec::new() }
+    Verdict { kind, path, problem, images: Vec::new(), held_by: Vec::new(), repair, forget: Vec::new() }
 }
 
-fn directory(path: &PathBuf, state: Directory, us: u32) -> Option<Verdict> {
+fn directory(path: &PathBuf, state: Directory, own: u32) -> Option<Verdict> {
     match state {
-        Directory::Missing => Some(verdict(Kind::DirectoryMissing, path, "is missing", Mend::MakeDirectory)),
+        Directory::Missing => Some(verdict(Kind::DirectoryMissing, path, "is missing", Repair::MakeDirectory)),
         Directory::Replaced => {
-            let mend = Mend::Manual("put the directory back, or move away what stands in its place");
-            Some(verdict(Kind::DirectoryReplaced, path, "is not a directory", mend))
+            let repair = Repair::Manual("put the directory back, or move away what stands in its place");
+            Some(verdict(Kind::DirectoryReplaced, path, "is not a directory", repair))
         }
-        Directory::There { mode, owner } if owner != us => {
+        Directory::Present { mode, owner } if owner != own => {
             let problem = format!("belongs to user {owner} (mode {mode:04o})");
-            Some(verdict(Kind::DirectoryOpen, path, problem, Mend::CloseDirectory))
+            Some(verdict(Kind::DirectoryOpen, path, problem, Repair::CloseDirectory))
         }
-        Directory::There { mode, .. } if mode & 0o077 != 0 => {
+        Directory::Present { mode, .. } if mode & 0o077 != 0 => {
             let problem =
                 format!("has mode {mode:04o}: images hold set-user-id programs, so only root may look inside");
-            Some(verdict(Kind::DirectoryOpen, path, problem, Mend::CloseDirectory))
+            Some(verdict(Kind::DirectoryOpen, path, problem, Repair::CloseDirectory))
         }
-        Directory::There { .. } => None,
+        Directory::Present { .. } => None,
     }
 }
 
-/// Who needs what.
+/// The facts with indexes over them.
 struct Judge<'a> {
     facts: &'a Facts,
-    /// Readable records where they belong.
+    /// Readable records in files of the right name.
     images: Vec<(&'a PathBuf, &'a ImageRecord)>,
-    /// Readable leases, without those of nobody.
+    /// Readable leases with an existing owner.
     leases: Vec<&'a Lease>,
-    nobodys: BTreeSet<&'a PathBuf>,
+    without_owner: BTreeSet<&'a PathBuf>,
     layers: BTreeSet<&'a Digest>,
-    fixups: BTreeSet<&'a Digest>,
+    implied: BTreeSet<&'a Digest>,
     documents: BTreeMap<&'a str, BTreeSet<&'a Digest>>,
 }
 
 impl<'a> Judge<'a> {
     fn new(facts: &'a Facts, owners: Option<&BTreeSet<LeaseOwner>>) -> Self {
-        let of_nobody = |found: &Found<Lease>| match (&found.record, owners) {
-            // A pull may take as long as it likes.
+        let without_owner = |found: &RecordFile<Lease>| match (&found.record, owners) {
+            // An unfinished pull may take any time.
             (Read::Is(lease), Some(owners)) => {
                 lease.ready && !owners.contains(&lease.owner) && found.age.as_secs() >= FsckOptions::GRACE_SECONDS
             }
             _ => false,
         };
-        let (nobodys, held): (Vec<_>, Vec<_>) = facts.leases.iter().partition(|found| of_nobody(found));
+        let (without_owner, held): (Vec<_>, Vec<_>) = facts.leases.iter().partition(|found| without_owner(found));
         let mut documents: BTreeMap<&str, BTreeSet<&Digest>> = BTreeMap::new();
         for (path, digest, _) in &facts.documents {
             let directory = path.parent().and_then(|directory| directory.to_str()).unwrap_or_default();
@@ -136,20 +136,20 @@ impl<'a> Judge<'a> {
             facts,
             images: facts.images.iter().filter(|found| found.in_place).filter_map(readable).collect(),
             leases: held.into_iter().filter_map(readable).map(|(_, lease)| lease).collect(),
-            nobodys: nobodys.into_iter().map(|found| &found.path).collect(),
+            without_owner: without_owner.into_iter().map(|found| &found.path).collect(),
             layers: facts.layers.iter().map(|layer| &layer.diff_id).collect(),
-            fixups: facts.fixups.iter().map(|(_, key, _)| key).collect(),
+            implied: facts.implied.iter().map(|(_, key, _)| key).collect(),
             documents,
         }
     }
 
     fn holding(&self, digest: &Digest) -> Vec<LeaseOwner> {
-        let holds = |lease: &&&Lease| lease.layers.contains(digest) || lease.fixups.contains(digest);
+        let holds = |lease: &&&Lease| lease.layers.contains(digest) || lease.implied.contains(digest);
         self.leases.iter().filter(holds).map(|lease| lease.owner.clone()).collect()
     }
 
-    /// Something that can be fetched again, unless somebody uses it.
-    fn droppable(&self, kind: Kind, path: &PathBuf, problem: String, digest: &Digest, mend: Mend) -> Verdict {
+    /// A verdict on data that can be fetched again: it is removed unless a lease holds it.
+    fn removable(&self, kind: Kind, path: &PathBuf, problem: String, digest: &Digest, repair: Repair) -> Verdict {
         let needs = |image: &ImageRecord| {
             let layers = image.layers.iter().map(|layer| &layer.diff_id);
             [&image.manifest, &image.config].into_iter().chain(layers).any(|needed| needed == digest)
@@ -162,10 +162,10 @@ impl<'a> Judge<'a> {
             .unzip();
         let held_by = self.holding(digest);
         if held_by.is_empty() {
-            return Verdict { images, forget, ..verdict(kind, path, problem, mend) };
+            return Verdict { images, forget, ..verdict(kind, path, problem, repair) };
         }
-        let mend = Mend::Manual("it is in use: end its tasks, then check again with --repair");
-        Verdict { images, held_by, ..verdict(kind, path, problem, mend) }
+        let repair = Repair::Manual("it is in use: end its tasks, then check again with --repair");
+        Verdict { images, held_by, ..verdict(kind, path, problem, repair) }
     }
 
     fn layer(&self, layer: &LayerFacts) -> Option<Verdict> {
@@ -187,29 +187,29 @@ impl<'a> Judge<'a> {
             (_, Files::Changed(how)) => (Kind::LayerChanged, how.clone()),
             (_, Files::AsUnpacked | Files::NotCompared) => return None,
         };
-        Some(self.droppable(kind, &layer.path, problem, &layer.diff_id, Mend::Discard))
+        Some(self.removable(kind, &layer.path, problem, &layer.diff_id, Repair::Discard))
     }
 
     fn has(&self, directory: &str, digest: &Digest) -> bool {
         self.documents.get(directory).is_some_and(|documents| documents.contains(digest))
     }
 
-    fn image(&self, found: &Found<ImageRecord>) -> Option<Verdict> {
+    fn image(&self, found: &RecordFile<ImageRecord>) -> Option<Verdict> {
         let image = match &found.record {
             Read::Is(image) if found.in_place => image,
             Read::Is(image) => {
                 let problem = format!("is the record of {}, which belongs elsewhere", image.reference);
-                return Some(verdict(Kind::ImageRecordUnreadable, &found.path, problem, Mend::Remove));
+                return Some(verdict(Kind::ImageRecordUnreadable, &found.path, problem, Repair::Remove));
             }
             Read::Unreadable(error) => {
                 let problem = format!("cannot be read: {error}");
-                return Some(verdict(Kind::ImageRecordUnreadable, &found.path, problem, Mend::Remove));
+                return Some(verdict(Kind::ImageRecordUnreadable, &found.path, problem, Repair::Remove));
             }
             Read::Absent => return None,
         };
         let absent = image.layers.iter().filter(|layer| !self.layers.contains(&layer.diff_id));
         let mut missing: Vec<String> = absent.map(|layer| format!("layer {}", layer.diff_id)).collect();
-        // An archive keeps its documents to itself.
+        // The documents of a loaded image stay in its archive.
         if !image.loaded {
             for (directory, kind, digest) in
                 [("manifests", "manifest", &image.manifest), ("configs", "config", &image.config)]
@@ -225,51 +225,51 @@ impl<'a> Judge<'a> {
         missing.dedup();
         let problem = format!("needs what is not here: {}", missing.join(", "));
         let images = vec![image.reference.clone()];
-        Some(Verdict { images, ..verdict(Kind::ImageIncomplete, &found.path, problem, Mend::Remove) })
+        Some(Verdict { images, ..verdict(Kind::ImageIncomplete, &found.path, problem, Repair::Remove) })
     }
 
-    fn lease(&self, found: &Found<Lease>) -> Option<Verdict> {
+    fn lease(&self, found: &RecordFile<Lease>) -> Option<Verdict> {
         let lease = match &found.record {
             Read::Is(lease) => lease,
             Read::Unreadable(error) => {
                 let problem = format!("cannot be read, so what it held is not kept: {error}");
-                return Some(verdict(Kind::LeaseUnreadable, &found.path, problem, Mend::Remove));
+                return Some(verdict(Kind::LeaseUnreadable, &found.path, problem, Repair::Remove));
             }
             Read::Absent => return None,
         };
-        let named = |kind, problem: String, mend| {
+        let named = |kind, problem: String, repair| {
             let (images, held_by) = (vec![lease.reference.clone()], vec![lease.owner.clone()]);
-            Some(Verdict { images, held_by, ..verdict(kind, &found.path, problem, mend) })
+            Some(Verdict { images, held_by, ..verdict(kind, &found.path, problem, repair) })
         };
-        if self.nobodys.contains(&found.path) {
+        if self.without_owner.contains(&found.path) {
             let problem = format!("belongs to {:?}, which does not exist", lease.owner.to_string());
-            return named(Kind::LeaseOfNobody, problem, Mend::Remove);
+            return named(Kind::LeaseWithoutOwner, problem, Repair::Remove);
         }
         if !found.in_place {
             let problem = format!("is the lease of {:?}, which belongs elsewhere", lease.owner.to_string());
-            return named(Kind::LeaseUnreadable, problem, Mend::Manual("end its task, then remove the file"));
+            return named(Kind::LeaseUnreadable, problem, Repair::Manual("end its task, then remove the file"));
         }
         let layers = lease.layers.iter().filter(|layer| !self.layers.contains(layer));
-        let fixups = lease.fixups.iter().filter(|key| !self.fixups.contains(key));
-        let missing: Vec<&str> = layers.chain(fixups).map(Digest::as_str).collect();
-        // What a pull holds before it has fetched it.
+        let implied = lease.implied.iter().filter(|key| !self.implied.contains(key));
+        let missing: Vec<&str> = layers.chain(implied).map(Digest::as_str).collect();
+        // An unfinished pull holds layers that it has not fetched yet.
         if missing.is_empty() || !lease.ready {
             return None;
         }
         let problem = format!("holds what is not here: {}", missing.join(", "));
-        named(Kind::LeaseDangling, problem, Mend::Manual("pull the image again, or end the task"))
+        named(Kind::LeaseDangling, problem, Repair::Manual("pull the image again, or end the task"))
     }
 
-    fn fixup(&self, path: &PathBuf, key: &Digest, files: bool) -> Option<Verdict> {
+    fn implied(&self, path: &PathBuf, key: &Digest, files: bool) -> Option<Verdict> {
         let held_by = self.holding(key);
         if held_by.is_empty() {
-            return Some(verdict(Kind::FixupUnused, path, "is not in use", Mend::Discard));
+            return Some(verdict(Kind::ImpliedUnused, path, "is not in use", Repair::Discard));
         }
-        (!files).then(|| self.droppable(Kind::FixupEmptied, path, "has no files".into(), key, Mend::Discard))
+        (!files).then(|| self.removable(Kind::ImpliedEmptied, path, "has no files".into(), key, Repair::Discard))
     }
 }
 
-fn readable<T>(found: &Found<T>) -> Option<(&PathBuf, &T)> {
+fn readable<T>(found: &RecordFile<T>) -> Option<(&PathBuf, &T)> {
     match &found.record {
         Read::Is(record) => Some((&found.path, record)),
         Read::Absent | Read::Unreadable(_) => None,

@@ -1,5 +1,5 @@
-//! One thing broken at a time in a good store: the check names it and nothing else, the repair mends it, and the image can be
-//! pulled and used again.
+//! One thing broken at a time in a good store: the check names it and nothing else, the repair mends it, and the image
+//! can be pulled and used again.
 
 mod layers;
 mod users;
@@ -99,13 +99,13 @@ async fn broken_on(bench: Bench, expected: FindingKind, break_it: impl FnOnce(&G
     let report = check(&good.bench);
     assert_eq!(kinds(&report), [expected], "{report:?}");
     assert_eq!(report.findings[0].path, path);
-    assert!(matches!(report.findings[0].outcome, Outcome::Mendable(_)), "{report:?}");
+    assert!(matches!(report.findings[0].outcome, Outcome::Repairable(_)), "{report:?}");
     assert_eq!(report.is_sound(), expected.severity() != Severity::Damage);
     // A look changes nothing.
     assert_eq!(check(&good.bench), report);
     let mended = repair(&good.bench);
     assert_eq!(kinds(&mended), [expected]);
-    assert!(matches!(mended.findings[0].outcome, Outcome::Mended(_)) && mended.is_sound(), "{mended:?}");
+    assert!(matches!(mended.findings[0].outcome, Outcome::Repaired(_)) && mended.is_sound(), "{mended:?}");
     assert_eq!(check(&good.bench).findings, []);
     good.usable().await;
     report.findings.into_iter().next().unwrap()
@@ -271,7 +271,7 @@ async fn leftovers() {
             path
         })
     };
-    add(FindingKind::StagingOfTheDead, "staging/1-dead-0", true).await;
+    add(FindingKind::StagingAbandoned, "staging/1-dead-0", true).await;
     add(FindingKind::TrashLeft, "trash/1-x-0", true).await;
     add(FindingKind::TrashLeft, "trash/file", false).await;
     for name in [".tmp-1-x-1", "images/.tmp-1-x-1", "leases/.tmp-1-x-1", "configs/.tmp-1-x-1", "manifests/.tmp-1-x-1"] {
@@ -284,7 +284,7 @@ async fn leftovers() {
     })
     .await;
     let key = format!("fixups/{}", &digest(b"stale")[7..]);
-    broken(FindingKind::FixupUnused, |good| {
+    broken(FindingKind::ImpliedUnused, |good| {
         let path = good.bench.root().join(&key);
         fs::create_dir_all(path.join("fs")).unwrap();
         path
@@ -338,12 +338,12 @@ async fn everything_at_once_is_found_and_mended() {
         FindingKind::DirectoryMissing,
         FindingKind::LayerChanged,
         FindingKind::DocumentCorrupt,
-        FindingKind::StagingOfTheDead,
+        FindingKind::StagingAbandoned,
         FindingKind::TemporaryLeft,
     ];
     assert_eq!(kinds(&check(&good.bench)), expected);
     let mended = repair(&good.bench);
-    assert!(mended.findings.iter().all(|finding| matches!(finding.outcome, Outcome::Mended(_))), "{mended:?}");
+    assert!(mended.findings.iter().all(|finding| matches!(finding.outcome, Outcome::Repaired(_))), "{mended:?}");
     assert_eq!(check(&good.bench).findings, []);
     good.usable().await;
 }

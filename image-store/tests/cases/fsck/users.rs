@@ -71,7 +71,7 @@ async fn leases_torn_or_of_nobody() {
     assert_eq!(fsck(&root, &with(&["task"], true)).unwrap().findings, []);
     assert_eq!(check(&good.bench).findings, []);
     let report = fsck(&root, &with(&[], true)).unwrap();
-    assert_eq!(kinds(&report), [FindingKind::LeaseOfNobody]);
+    assert_eq!(kinds(&report), [FindingKind::LeaseWithoutOwner]);
     assert!(!lease.exists() && report.is_sound());
     good.bench.pull(&good.reference).await.unwrap();
     fs::write(&lease, "{").unwrap();
@@ -93,10 +93,10 @@ async fn fixups_are_kept_while_they_are_used() {
     assert_eq!(check(&bench).findings, []);
     fs::remove_dir_all(fixup.join("fs")).unwrap();
     let report = repair(&bench);
-    assert_eq!(kinds(&report), [FindingKind::FixupEmptied]);
+    assert_eq!(kinds(&report), [FindingKind::ImpliedEmptied]);
     assert_eq!(report.findings[0].held_by, ["task"]);
     bench.store.release("task").unwrap();
-    assert_eq!(kinds(&repair(&bench)), [FindingKind::FixupUnused]);
+    assert_eq!(kinds(&repair(&bench)), [FindingKind::ImpliedUnused]);
     let after = bench.pull(&reference).await.unwrap();
     assert_eq!(after, before);
     assert_eq!(fs::metadata(after.layers[0].join("tmp")).unwrap().mode() & 0o7777, 0o1777);

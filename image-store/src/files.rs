@@ -1,73 +1,63 @@
-//! The one way in which anything of the store comes into being: a temporary name in the same directory, then a rename.
+//! Files of the store: written under a temporary name in the same directory, then renamed.
 //!
-//! After a kill at any point a file is absent, complete, or a temporary that the next sweep removes. [`Durability`] says whether
-//! a power cut may undo it: records that can be made again are written without waiting for the disk, their readers treat a torn
-//! file as absent, and the store's background `syncfs` makes them last.
+//! After a kill a file is absent, complete, or a temporary file that the next sweep removes. Records that can be made
+//! again are written with [`Durability::Later`]. Their readers treat a torn file as absent, and the background sync of
+//! the store makes them durable.
 
 use std::{
-    fs::File,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
 };
 
+pub(crate) use host::durable::Durability;
+use host::durable::{self, Step};
 use rustix::fs::{CWD, RenameFlags};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::StoreError;
 
 /// Begins the names of files that are not committed yet.
-pub(crate) const TEMPORARY: &str = ".tmp-";
-
-/// When a file must be able to survive a power cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Durability {
-    /// Before the call returns: file and directory are synced.
-    Now,
-    /// At the next background sync.
-    Later,
-}
+const TEMPORARY: &str = ".tmp-";
 
 /// A name that no other process or thread uses.
 pub(crate) fn unique() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
     format!("{}-{:x}-{count}", std::process::id(), now.as_nanos())
 }
 
-/// Writes a file whole or not at all, replacing an older one.
-pub(crate) fn write(path: &Path, bytes: &[u8], durability: Durability) -> Result<(), StoreError> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let temporary = directory.join(format!("{TEMPORARY}{}", unique()));
-    let result = write_and_rename(&temporary, path, bytes, durability);
-    if result.is_err()
-        && let Err(error) = std::fs::remove_file(&temporary)
-    {
-        tracing::debug!(path = %temporary.display(), %error, "left for the sweep");
-    }
-    result
+/// A new temporary name in a directory.
+pub(crate) fn temporary(directory: &Path) -> PathBuf {
+    directory.join(format!("{TEMPORARY}{}", unique()))
 }
 
-fn write_and_rename(temporary: &Path, path: &Path, bytes: &[u8], durability: Durability) -> Result<(), StoreError> {
-    let mut file = File::create_new(temporary).map_err(StoreError::io("creating", temporary))?;
-    failpoint::at("commit-before-write");
-    file.write_all(bytes).map_err(StoreError::io("writing", temporary))?;
-    if durability == Durability::Now {
-        failpoint::at("commit-before-sync");
-        file.sync_all().map_err(StoreError::io("syncing", temporary))?;
+/// Whether the last component of a path is a temporary name.
+pub(crate) fn is_temporary(path: &Path) -> bool {
+    path.file_name().unwrap_or_default().as_encoded_bytes().starts_with(TEMPORARY.as_bytes())
+}
+
+/// Writes a file whole or not at all, and replaces an older one.
+pub(crate) fn write(path: &Path, bytes: &[u8], durability: Durability) -> Result<(), StoreError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let temporary = temporary(directory);
+    let Err(error) = durable::write(path, &temporary, bytes, durability, pass_failpoint) else { return Ok(()) };
+    if let Err(error) = fs::remove_file(&temporary) {
+        tracing::debug!(path = %temporary.display(), %error, "a temporary file is left for the sweep");
     }
-    failpoint::at("commit-before-rename");
-    std::fs::rename(temporary, path).map_err(StoreError::io("renaming to", path))?;
-    match (durability, path.parent()) {
-        (Durability::Now, Some(directory)) => {
-            failpoint::at("commit-before-directory-sync");
-            File::open(directory)
-                .and_then(|directory| directory.sync_all())
-                .map_err(StoreError::io("syncing", directory))
-        }
-        _ => Ok(()),
-    }
+    let at = if error.at_target { path } else { &temporary };
+    Err(StoreError::io(error.action, at)(error.source))
+}
+
+fn pass_failpoint(step: Step) {
+    failpoint::at(match step {
+        Step::Write => "commit-before-write",
+        Step::Sync => "commit-before-sync",
+        Step::Rename => "commit-before-rename",
+        Step::SyncDirectory => "commit-before-directory-sync",
+    });
 }
 
 /// Writes a value as JSON.
@@ -77,9 +67,9 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T, durability: Durab
     write(path, &bytes, durability)
 }
 
-/// Reads a JSON file. Absent, torn and unknown are the same: `None`.
+/// Reads a JSON file. `None` if it is absent or not readable as `T`: a torn record counts as absent.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    let bytes = match std::fs::read(path) {
+    let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io("reading", path)(error)),
@@ -93,7 +83,16 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, S
     }
 }
 
-/// Moves a finished directory to its final name. `Ok(false)`: somebody else was first, ours is still where it was.
+/// Reads all JSON files of a directory; unreadable ones are left out.
+pub(crate) fn read_all<T: DeserializeOwned>(directory: &Path) -> Result<Vec<T>, StoreError> {
+    let mut records = Vec::new();
+    for path in entries(directory)? {
+        records.extend(read_json(&path)?);
+    }
+    Ok(records)
+}
+
+/// Moves a finished directory to its final name. `Ok(false)`: the name is in use, and `from` is unchanged.
 pub(crate) fn rename_directory(from: &Path, to: &Path) -> Result<bool, StoreError> {
     failpoint::at("commit-before-directory-rename");
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -103,22 +102,39 @@ pub(crate) fn rename_directory(from: &Path, to: &Path) -> Result<bool, StoreErro
     }
 }
 
-/// The files of a directory without temporaries; none if there is no directory.
+/// The sorted entries of a directory without temporary ones. Empty if there is no directory.
 pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let listing = match std::fs::read_dir(directory) {
+    let listing = match fs::read_dir(directory) {
         Ok(listing) => listing,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(StoreError::io("listing", directory)(error)),
     };
     let mut paths = Vec::new();
     for entry in listing {
-        let entry = entry.map_err(StoreError::io("listing", directory))?;
-        if !entry.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes()) {
-            paths.push(entry.path());
+        let path = entry.map_err(StoreError::io("listing", directory))?.path();
+        if !is_temporary(&path) {
+            paths.push(path);
         }
     }
     paths.sort();
     Ok(paths)
+}
+
+/// Sets the modification time of a file to now. A missing file is fine.
+pub(crate) fn touch(path: &Path) -> Result<(), StoreError> {
+    let touched = fs::File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    match touched {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::io("touching", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file. A missing file is fine.
+pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::io("removing", path)(error)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +149,7 @@ mod tests {
             write_json(&path, &vec![1, 2], durability).unwrap();
         }
         assert_eq!(read_json::<Vec<u8>>(&path).unwrap(), Some(vec![1, 2]));
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert!(write(&directory.path().join("no/such"), b"", Durability::Later).is_err());
     }
 

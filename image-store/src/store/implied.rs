@@ -1,9 +1,10 @@
-//! The attributes of directories that a layer needs but does not describe.
+//! Layers of implied directories: the attributes of directories that a layer needs but does not describe.
 //!
-//! A layer that holds `tmp/x` but no entry for `tmp` gets a made-up `tmp`, and overlay would show that one's mode (0755) instead of the
-//! true one of a lower layer (1777). Layers are shared between images and unpacked side by side, so the layer itself cannot hold
-//! the answer. Instead a tiny layer of directories only, made once per chain of layers, is stacked right above it. It is made only
-//! where it changes something, which is rare.
+//! A layer that contains `tmp/x` but no entry for `tmp` implies the directory `tmp`. The unpacker makes it with mode
+//! 0755, and overlay would show this mode instead of the mode of a lower layer (1777). The layer itself cannot hold the
+//! right attributes: layers are shared between images and unpacked in parallel. Therefore a small layer that contains
+//! only directories is made once per chain of layers, and stacked directly above the layer. It is made only if an
+//! attribute differs, which is rare.
 
 use std::{
     cell::OnceCell,
@@ -13,20 +14,20 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use ::layer::marks;
+use layer::{Digest, marks};
 use rustix::{
     fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
     io::Errno,
 };
 
 use super::{
-    layer::{self, LayerMeta},
+    layers::{self, LayerMeta},
     layout::{Layout, boot_id, open_directory},
     staging::Staging,
 };
-use crate::{commit, digest::Digest, error::StoreError};
+use crate::{error::StoreError, files};
 
-/// What overlay shows of a directory.
+/// The attributes of a directory that overlay shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Attributes {
     mode: u32,
@@ -37,44 +38,44 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// What a made-up directory has anyway.
+    /// Whether these are the attributes that the unpacker gives an implied directory.
     fn is_default(&self) -> bool {
         (self.mode, self.uid, self.gid) == (0o755, 0, 0) && self.xattrs.is_empty()
     }
 }
 
-/// What a layer has at a path.
-enum Found {
-    /// A directory; and whether something on the way to it hides lower layers.
-    Dir { fd: OwnedFd, stat: Stat, cut: bool },
-    /// Nothing, and lower layers show through.
-    Nothing,
-    /// Something that hides lower layers.
+/// What a layer contributes at a path.
+enum Lookup {
+    /// A directory. `opaque`: a directory above it hides lower layers.
+    Directory { fd: OwnedFd, stat: Stat, opaque: bool },
+    /// Nothing: lower layers show through.
+    Absent,
+    /// A whiteout, a file or an opaque directory: lower layers are hidden.
     Hidden,
 }
 
-/// Which chains of layers need a fix-up, as far as it was found out. Layers never change, so neither does this.
+/// Caches which chains of layers need a layer of implied directories. Layers never change, so the entries stay valid.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<HashMap<Digest, bool>>);
+pub(crate) struct Cache(Mutex<HashMap<Digest, bool>>);
 
-impl Known {
+impl Cache {
     fn get(&self, key: &Digest) -> Option<bool> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()
     }
 
-    fn learn(&self, key: &Digest, needed: bool) {
+    fn put(&self, key: &Digest, needed: bool) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), needed);
     }
 }
 
-/// A layer of a chain. Its files are opened when they are looked at, and once.
-struct Link<'a> {
+/// A layer of a chain. Its files are opened once, at the first lookup.
+struct ChainLayer<'a> {
     path: PathBuf,
     meta: &'a LayerMeta,
     files: OnceCell<OwnedFd>,
 }
 
-impl<'a> Link<'a> {
+impl<'a> ChainLayer<'a> {
     fn of(layout: &Layout, meta: &'a LayerMeta) -> Self {
         Self { path: layout.layer(&meta.diff_id), meta, files: OnceCell::new() }
     }
@@ -83,12 +84,12 @@ impl<'a> Link<'a> {
         if let Some(files) = self.files.get() {
             return Ok(files);
         }
-        let files = layer::open(&self.path)?;
+        let files = layers::open(&self.path)?;
         Ok(self.files.get_or_init(|| files))
     }
 
-    fn find(&self, path: &[u8]) -> Result<Found, StoreError> {
-        find(self.files()?, path).map_err(StoreError::io("examining", &self.path))
+    fn lookup(&self, path: &[u8]) -> Result<Lookup, StoreError> {
+        lookup(self.files()?, path).map_err(StoreError::io("examining", &self.path))
     }
 
     fn attributes(&self, fd: &OwnedFd, stat: &Stat) -> Result<Attributes, StoreError> {
@@ -96,49 +97,51 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Makes the fix-up for the topmost layer of `chain` (bottom first) if it needs one. `Ok(None)`: it does not.
+/// Makes the layer of implied directories for the topmost layer of `chain` (bottom first), and returns its key.
+/// `Ok(None)`: the chain needs none.
 pub(crate) fn make(
     layout: &Layout,
     staging: &Staging,
     chain: &[LayerMeta],
-    known: &Known,
+    cache: &Cache,
 ) -> Result<Option<Digest>, StoreError> {
     let Some((top, below)) = chain.split_last() else { return Ok(None) };
     if top.implicit_dirs.is_empty() || below.is_empty() {
         return Ok(None);
     }
     let ids: Vec<&str> = chain.iter().map(|meta| meta.diff_id.as_str()).collect();
-    // Nothing says whether it survived a power cut, so one of another boot is never used: nobody leases it, and the sweep gets it.
+    // No record says whether it survived a power cut, so the key contains the boot: one of another boot is never used,
+    // and the next sweep removes it.
     let key = Digest::sha256(format!("fixup 1\n{}\n{}", boot_id()?, ids.join("\n")).as_bytes());
-    let target = layout.fixup(&key);
-    let is_there = || target.join(layer::DIRECTORY).is_dir();
-    match known.get(&key) {
+    let target = layout.implied(&key);
+    let exists = || target.join(layers::DIRECTORY).is_dir();
+    match cache.get(&key) {
         Some(false) => return Ok(None),
-        Some(true) if is_there() => return Ok(Some(key)),
+        Some(true) if exists() => return Ok(Some(key)),
         _ => {}
     }
-    let top = Link::of(layout, top);
-    let below: Vec<Link<'_>> = below.iter().map(|meta| Link::of(layout, meta)).collect();
-    let wrong = wrong_dirs(&top, &below)?;
-    if !wrong.is_empty() && !is_there() {
+    let top = ChainLayer::of(layout, top);
+    let below: Vec<ChainLayer<'_>> = below.iter().map(|meta| ChainLayer::of(layout, meta)).collect();
+    let wrong = wrong_attributes(&top, &below)?;
+    if !wrong.is_empty() && !exists() {
         let staged = staging.layer()?;
         build(&staged.fs(), &top, &wrong)?;
-        // Already there means done: the same chain makes the same directories.
-        commit::rename_directory(staged.path(), &target)?;
+        // If it exists already, it is equal: the same chain makes the same directories.
+        files::rename_directory(staged.path(), &target)?;
     }
-    known.learn(&key, !wrong.is_empty());
+    cache.put(&key, !wrong.is_empty());
     Ok((!wrong.is_empty()).then_some(key))
 }
 
-/// The made-up directories of `top` whose true attributes differ, with these.
-fn wrong_dirs(top: &Link<'_>, below: &[Link<'_>]) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
+/// The implied directories of `top` with wrong attributes, and their right attributes.
+fn wrong_attributes(
+    top: &ChainLayer<'_>,
+    below: &[ChainLayer<'_>],
+) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
     let mut wrong = BTreeMap::new();
     for implicit in &top.meta.implicit_dirs {
         let path = &implicit.0;
-        match top.find(path)? {
-            Found::Dir { cut: false, .. } => {}
-            _ => continue,
-        }
+        let Lookup::Directory { opaque: false, .. } = top.lookup(path)? else { continue };
         if let Some(attributes) = inherited(below, path)?
             && !attributes.is_default()
         {
@@ -149,18 +152,18 @@ fn wrong_dirs(top: &Link<'_>, below: &[Link<'_>]) -> Result<BTreeMap<Vec<u8>, At
 }
 
 /// The attributes that a directory has in the stack of `below` (bottom first).
-fn inherited(below: &[Link<'_>], path: &[u8]) -> Result<Option<Attributes>, StoreError> {
+fn inherited(below: &[ChainLayer<'_>], path: &[u8]) -> Result<Option<Attributes>, StoreError> {
     for layer in below.iter().rev() {
         let meta = layer.meta;
-        match layer.find(path)? {
-            Found::Nothing => {}
-            Found::Hidden => return Ok(None),
-            Found::Dir { fd, stat, cut } => {
-                // They are written down in order.
+        match layer.lookup(path)? {
+            Lookup::Absent => {}
+            Lookup::Hidden => return Ok(None),
+            Lookup::Directory { fd, stat, opaque } => {
+                // The paths are sorted.
                 if meta.implicit_dirs.binary_search_by(|implicit| implicit.0.as_slice().cmp(path)).is_err() {
                     return layer.attributes(&fd, &stat).map(Some);
                 }
-                if cut || meta.opaque_root {
+                if opaque || meta.opaque_root {
                     return Ok(None);
                 }
             }
@@ -172,23 +175,23 @@ fn inherited(below: &[Link<'_>], path: &[u8]) -> Result<Option<Attributes>, Stor
     Ok(None)
 }
 
-/// Looks a path up in one layer as overlay does: link by link is not followed, marks on the way are noted.
-fn find(files: &OwnedFd, path: &[u8]) -> Result<Found, Errno> {
+/// Looks a path up in one layer as overlay does: links are not followed, opaque directories above the path are noted.
+fn lookup(files: &OwnedFd, path: &[u8]) -> Result<Lookup, Errno> {
     let mut fd = open_dir(files, b".")?;
-    let mut cut = false;
+    let mut opaque = false;
     for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-        cut |= marks::hides_all(&fd)?;
+        opaque |= marks::hides_all(&fd)?;
         fd = match open_dir(&fd, component) {
             Ok(next) => next,
-            Err(Errno::NOENT) if cut => return Ok(Found::Hidden),
-            Err(Errno::NOENT) => return Ok(Found::Nothing),
+            Err(Errno::NOENT) if opaque => return Ok(Lookup::Hidden),
+            Err(Errno::NOENT) => return Ok(Lookup::Absent),
             // A file, a link or a whiteout.
-            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Hidden),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Lookup::Hidden),
             Err(errno) => return Err(errno),
         };
     }
     let stat = rustix::fs::fstat(&fd)?;
-    Ok(Found::Dir { fd, stat, cut })
+    Ok(Lookup::Directory { fd, stat, opaque })
 }
 
 fn open_dir(at: impl std::os::fd::AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
@@ -204,7 +207,7 @@ fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
     };
     let mut xattrs = Vec::new();
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        // Only what images may set; overlay's own marks say something about the layer, not about the directory.
+        // Images cannot set these. The marks of overlay describe the layer, not the directory.
         if name.starts_with(b"trusted.") || name == b"security.selinux" {
             continue;
         }
@@ -223,8 +226,9 @@ fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
     })
 }
 
-/// Makes the directories in `fixup`. Those on the way that are right as they are get the attributes of the layer's own ones.
-fn build(fixup: &Path, own: &Link<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
+/// Makes the directories below `target`. Parents with right attributes get the attributes that they have in the layer
+/// itself.
+fn build(target: &Path, own: &ChainLayer<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
     let mut all: BTreeMap<Vec<u8>, Attributes> = wrong.clone();
     for path in wrong.keys() {
         for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
@@ -232,9 +236,9 @@ fn build(fixup: &Path, own: &Link<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) ->
         }
         add_own(&mut all, own, b"")?;
     }
-    let root = open_directory(fixup)?;
+    let root = open_directory(target)?;
     let io = |path: &[u8]| {
-        let path = fixup.join(String::from_utf8_lossy(path).as_ref());
+        let path = target.join(String::from_utf8_lossy(path).as_ref());
         StoreError::io::<Errno>("creating", path)
     };
     // Parents sort before their children.
@@ -242,7 +246,7 @@ fn build(fixup: &Path, own: &Link<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) ->
         rustix::fs::mkdirat(&root, &path[..], Mode::from_raw_mode(0o755)).map_err(io(path))?;
     }
     for (path, attributes) in all.iter().rev() {
-        failpoint::at("fixup-before-attributes");
+        failpoint::at("implied-before-attributes");
         let name: &[u8] = if path.is_empty() { b"." } else { path };
         let dir = open_dir(&root, name).map_err(io(path))?;
         apply(&dir, attributes).map_err(io(path))?;
@@ -250,11 +254,11 @@ fn build(fixup: &Path, own: &Link<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) ->
     Ok(())
 }
 
-fn add_own(all: &mut BTreeMap<Vec<u8>, Attributes>, own: &Link<'_>, path: &[u8]) -> Result<(), StoreError> {
+fn add_own(all: &mut BTreeMap<Vec<u8>, Attributes>, own: &ChainLayer<'_>, path: &[u8]) -> Result<(), StoreError> {
     if all.contains_key(path) {
         return Ok(());
     }
-    if let Found::Dir { fd, stat, .. } = own.find(path)? {
+    if let Lookup::Directory { fd, stat, .. } = own.lookup(path)? {
         all.insert(path.to_vec(), own.attributes(&fd, &stat)?);
     }
     Ok(())

@@ -1,0 +1,187 @@
+//! The public store: the images on this machine, together with the pulls that add to them.
+
+use std::{
+    fmt,
+    future::{self, Future},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use crate::{
+    credentials::CredentialSources,
+    error::{PullError, StoreError},
+    lease::LeaseOwner,
+    limits::Limits,
+    progress::Progress,
+    pull::{self, Image, LoadRequest, PullRequest, Puller, PullerConfig},
+    reference::Reference,
+    registry::RegistryConfig,
+    store::{
+        ImageRecord, ImageUsage, LayerFormat, LocalStore, PruneReport, ReclaimTarget, Retention, RetentionReport,
+        SweepReport,
+    },
+};
+
+/// The configuration of a store.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// The directory of the store; made with mode 0700.
+    pub root: PathBuf,
+    /// Limits against hostile or broken registries and images.
+    pub limits: Limits,
+    /// Registries that need more configuration than their name.
+    pub registries: Vec<RegistryConfig>,
+    /// Sources of credentials for pulls that bring none.
+    pub credentials: CredentialSources,
+    /// Give an image that was pulled with credentials only to callers that may pull it themselves.
+    pub verify_access: bool,
+    /// The policy by which a pull that lacks disk space may remove images that no lease holds, before it tries again.
+    /// `None`: it removes none.
+    pub retention: Option<Retention>,
+    /// The form of new layers on disk.
+    pub layers: LayerFormat,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            root: PathBuf::new(),
+            limits: Limits::default(),
+            registries: Vec::new(),
+            credentials: CredentialSources::default(),
+            verify_access: true,
+            retention: None,
+            layers: LayerFormat::default(),
+        }
+    }
+}
+
+/// A directory of images. Cheap to clone; clones share running pulls.
+#[derive(Clone)]
+pub struct Store {
+    local: Arc<LocalStore>,
+    puller: Arc<Puller>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("root", &self.local.root()).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens or makes a store. Removes nothing: several processes open the same store.
+    pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
+        let StoreConfig { root, limits, registries, credentials, verify_access, retention, layers } = config;
+        let local = Arc::new(LocalStore::open(&root, layers)?);
+        let config = PullerConfig { limits, registries, credentials, verify_access, retention };
+        let puller = Arc::new(Puller::new(Arc::clone(&local), config)?);
+        Ok(Store { local, puller })
+    }
+
+    /// Makes an image ready and leases it: its layers stay on disk until [`Store::release`]. Asks the registry if
+    /// necessary. An existing lease of the same owner is replaced, but only by a success.
+    pub async fn acquire(
+        &self,
+        request: PullRequest,
+        owner: impl Into<LeaseOwner>,
+        progress: Arc<dyn Progress>,
+    ) -> Result<Image, PullError> {
+        self.acquire_unless(request, owner, progress, future::pending()).await
+    }
+
+    /// As [`Store::acquire`], until `cancelled` is ready. Then it returns [`PullError::Cancelled`], and no part of the
+    /// pull runs any more.
+    pub async fn acquire_unless(
+        &self,
+        request: PullRequest,
+        owner: impl Into<LeaseOwner>,
+        progress: Arc<dyn Progress>,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<Image, PullError> {
+        let owner = owner.into();
+        let work = |token| pull::acquire(&self.puller, &request, owner, progress, token);
+        pull::until_cancelled(cancelled, (&request.reference, request.timeout), work).await
+    }
+
+    /// Makes an image of an archive ready and leases it, as [`Store::acquire`] does with an image of a registry. Reads
+    /// the output of `docker save` and OCI layouts, plain or compressed.
+    pub async fn load(&self, request: LoadRequest, owner: impl Into<LeaseOwner>) -> Result<Image, PullError> {
+        self.load_unless(request, owner, future::pending()).await
+    }
+
+    /// As [`Store::load`], until `cancelled` is ready; see [`Store::acquire_unless`].
+    pub async fn load_unless(
+        &self,
+        request: LoadRequest,
+        owner: impl Into<LeaseOwner>,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<Image, PullError> {
+        let (reference, limit, owner) = (request.reference.clone(), request.timeout, owner.into());
+        let work = |token| pull::load(&self.puller, request, owner, token);
+        pull::until_cancelled(cancelled, (&reference, limit), work).await
+    }
+
+    /// Releases a lease. An unknown one is fine. The release counts as a use of the image.
+    pub fn release(&self, owner: impl Into<LeaseOwner>) -> Result<(), StoreError> {
+        self.local.release(&owner.into())
+    }
+
+    /// The owners of all leases.
+    pub fn leases(&self) -> Result<Vec<LeaseOwner>, StoreError> {
+        self.local.leases()
+    }
+
+    /// Sets the function that is called each time after this process removed layers. A file of a removed layer uses
+    /// disk space as long as a process holds it open, for instance by a mount; the function lets go of such files. Only
+    /// the first call has an effect.
+    pub fn on_removal(&self, callback: impl Fn() + Send + Sync + 'static) {
+        self.local.on_removal(callback);
+    }
+
+    /// Removes the images that the policy no longer keeps, and layers without an image.
+    pub fn retain(&self, policy: &Retention) -> Result<RetentionReport, StoreError> {
+        self.local.retain(policy, ReclaimTarget::PolicyOnly)
+    }
+
+    /// Waits until [`Store::retain`] may find more than the last time. For one waiter.
+    pub async fn changed(&self) {
+        self.local.changed().await;
+    }
+
+    /// Removes what ended processes and other boots left behind, and syncs the layers of this boot.
+    pub fn sweep(&self) -> Result<SweepReport, StoreError> {
+        self.local.sweep()
+    }
+
+    /// The records of all images.
+    pub fn list(&self) -> Result<Vec<ImageRecord>, StoreError> {
+        self.local.images()
+    }
+
+    /// All images with their use, sorted by name.
+    pub fn usage(&self) -> Result<Vec<ImageUsage>, StoreError> {
+        self.local.usage()
+    }
+
+    /// The bytes of an image's config, verified; `None` if they are missing or damaged.
+    pub fn config(&self, image: &ImageRecord) -> Result<Option<Vec<u8>>, StoreError> {
+        self.local.config(image)
+    }
+
+    /// Makes new layers durable now. The plugin does so by itself after a short delay; a process that ends has to call
+    /// this.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.local.sync()
+    }
+
+    /// Removes an image and everything that only it refers to. `Ok(false)`: there was none.
+    pub fn remove(&self, reference: &Reference) -> Result<bool, StoreError> {
+        self.local.remove(reference)
+    }
+
+    /// Removes all images that no lease holds, and everything unreferenced.
+    pub fn prune(&self) -> Result<PruneReport, StoreError> {
+        self.local.prune()
+    }
+}

@@ -1,0 +1,83 @@
+//! A pull from beginning to end.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    download::{fetch_missing, without_duplicates},
+    lease_guard::{LeaseGuard, Restored},
+    puller::Puller,
+    request::{Image, PullRequest},
+    resolve::resolve,
+    resolved::{ResolutionSource, Resolved},
+};
+use crate::{
+    blocking::blocking,
+    error::PullError,
+    lease::LeaseOwner,
+    progress::{Progress, PullEvent},
+    store::{Lease, MountSources, RecordSource},
+    tracker::TaskToken,
+};
+
+/// Makes an image ready and leases it.
+pub(crate) async fn acquire(
+    puller: &Arc<Puller>,
+    request: &PullRequest,
+    owner: LeaseOwner,
+    progress: Arc<dyn Progress>,
+    token: TaskToken,
+) -> Result<Image, PullError> {
+    let started = Instant::now();
+    let reference = request.reference.clone();
+    let mut request = request.clone();
+    progress.report(PullEvent::Started { reference: reference.clone() });
+    let (resolved, source) = resolve(puller, &mut request, started).await?;
+    let manifest = resolved.record.manifest.clone();
+    let layers = without_duplicates(&resolved.record.layers, |layer| &layer.diff_id);
+    let diff_ids = layers.iter().map(|layer| layer.diff_id.clone()).collect();
+    let lease = Lease::unfinished(owner, reference.clone(), manifest.clone(), diff_ids);
+    let guard = LeaseGuard::begin(puller, &lease, &token).await?;
+    let work = || {
+        let lease = (lease.clone(), guard.restored());
+        make_ready(puller, &request, (&resolved, source), lease, Arc::clone(&progress), &token)
+    };
+    let ready = match work().await {
+        Err(error) if puller.reclaim_space(&error).await => work().await,
+        ready => ready,
+    };
+    let (fetched, sources) = guard.end(puller, ready, &layers).await?;
+    progress.report(PullEvent::Done {
+        digest: manifest.clone(),
+        bytes: fetched.unwrap_or(0),
+        elapsed: started.elapsed(),
+        cached: fetched.is_none(),
+    });
+    let MountSources { layers, copy_only } = sources;
+    Ok(Image { reference, digest: manifest.to_string(), layers, copy_only, config: resolved.run.clone() })
+}
+
+/// Fetches the missing layers, records the image and completes its lease. Returns the received bytes, if a layer was
+/// missing, and what to mount.
+async fn make_ready(
+    puller: &Arc<Puller>,
+    request: &PullRequest,
+    (resolved, source): (&Arc<Resolved>, ResolutionSource),
+    (mut lease, restored): (Lease, Restored),
+    progress: Arc<dyn Progress>,
+    token: &TaskToken,
+) -> Result<(Option<u64>, MountSources), PullError> {
+    let fetched = fetch_missing(puller, request, &resolved.record, progress, token).await?;
+    let (local, resolved) = (Arc::clone(&puller.local), Arc::clone(resolved));
+    let sources = blocking(move || {
+        failpoint::at("pull-before-save");
+        if source != ResolutionSource::Record || fetched.is_some() {
+            let Resolved { record, manifest, config, .. } = &*resolved;
+            let asked = source == ResolutionSource::Registry;
+            let source = if asked { RecordSource::Registry } else { RecordSource::Record };
+            local.save(record, manifest, config, source)?;
+        }
+        restored.complete(&local, &mut lease)
+    })
+    .await?;
+    Ok((fetched, sources))
+}

@@ -1,0 +1,193 @@
+//! The download of missing layers: the network on async tasks, each layer unpacked on its own thread.
+
+use std::{collections::HashSet, sync::Arc};
+
+use layer::{Digest, Unpacked, buffers::Buffers, stream::Piece};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
+
+use super::{
+    puller::Puller,
+    request::PullRequest,
+    unpack::{self, Unpacker},
+};
+use crate::{
+    blocking::{blocking, interrupted},
+    error::PullError,
+    manifest::Descriptor,
+    progress::{Meter, Progress, PullEvent},
+    registry::{Session, Sink},
+    store::{ImageRecord, LayerRecord, Staged},
+    tracker::{TaskToken, TaskTracker},
+};
+
+/// Fetches the missing layers of an image. `None`: no layer was missing; otherwise the number of received bytes.
+pub(super) async fn fetch_missing(
+    puller: &Arc<Puller>,
+    request: &PullRequest,
+    record: &ImageRecord,
+    progress: Arc<dyn Progress>,
+    token: &TaskToken,
+) -> Result<Option<u64>, PullError> {
+    let mut missing = missing_layers(puller, record).await?;
+    let bytes_total = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
+    let digest = record.manifest.clone();
+    progress.report(PullEvent::Resolved { digest, bytes_total, layers: missing.len() });
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    puller.check_space(bytes_total)?;
+    // The largest first, so that none of them is left over at the end.
+    missing.sort_by_key(|layer| std::cmp::Reverse(layer.size));
+    let sessions: Arc<[Session]> = puller.endpoints.sessions(request.caller(), &puller.limits)?.into();
+    let meter = Arc::new(Meter::new(progress, bytes_total, missing.len()));
+    let slots = Arc::new(Semaphore::new(puller.limits.parallel_per_pull.max(1)));
+    let mut tasks = JoinSet::new();
+    let tracker = TaskTracker::within(token);
+    for layer in missing {
+        let (puller, sessions) = (Arc::clone(puller), Arc::clone(&sessions));
+        let (meter, slots, token) = (Arc::clone(&meter), Arc::clone(&slots), tracker.token());
+        tasks.spawn(async move {
+            let _slot = slots.acquire().await;
+            fetch_layer(&puller, &sessions, &layer, &meter, token).await?;
+            meter.layer_done();
+            Ok::<(), PullError>(())
+        });
+    }
+    join_all(tasks, tracker).await?;
+    puller.local.sync_soon();
+    Ok(Some(meter.bytes_done()))
+}
+
+/// The layers of an image that are not on disk.
+async fn missing_layers(puller: &Arc<Puller>, record: &ImageRecord) -> Result<Vec<LayerRecord>, PullError> {
+    let (local, layers) = (Arc::clone(&puller.local), without_duplicates(&record.layers, |layer| &layer.diff_id));
+    let missing = blocking(move || {
+        let mut missing = Vec::new();
+        for layer in layers {
+            if !local.has_layer_for_blob(&layer)? {
+                missing.push(layer);
+            }
+        }
+        Ok(missing)
+    });
+    Ok(missing.await?)
+}
+
+/// Waits for the layers of a pull. The first failure ends all of them. Before the failure is returned, everything that
+/// they staged is removed, so that a full disk has its space back.
+pub(super) async fn join_all<T: 'static>(
+    mut tasks: JoinSet<Result<T, PullError>>,
+    tracker: TaskTracker,
+) -> Result<Vec<T>, PullError> {
+    let mut done = Vec::with_capacity(tasks.len());
+    while let Some(result) = tasks.join_next().await {
+        let failure = match result {
+            Ok(Ok(value)) => {
+                done.push(value);
+                continue;
+            }
+            Ok(Err(failure)) => failure,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Only a runtime that shuts down cancels the tasks during the wait.
+            Err(_) => interrupted().into(),
+        };
+        tasks.shutdown().await;
+        tracker.wait().await;
+        return Err(failure);
+    }
+    Ok(done)
+}
+
+/// Makes one layer ready, unless another task or process makes it meanwhile.
+async fn fetch_layer(
+    puller: &Arc<Puller>,
+    sessions: &[Session],
+    layer: &LayerRecord,
+    meter: &Meter,
+    token: TaskToken,
+) -> Result<(), PullError> {
+    let _lock = puller.local.lock_layer(&layer.diff_id).await?;
+    let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
+    let staged = blocking(move || match local.has_layer_for_blob(&wanted)? {
+        true => Ok(None),
+        false => local.staging()?.tracked_layer(&token).map(Some),
+    })
+    .await?;
+    let Some(staged) = staged else {
+        meter.add_bytes(layer.size);
+        return Ok(());
+    };
+    let _download = puller.downloads.acquire().await;
+    let (staged, unpacked) = stream_layer(puller, sessions, layer, staged, meter).await?;
+    failpoint::at("fetch-before-commit");
+    unpack::commit(puller, layer, staged, unpacked).await
+}
+
+/// Streams a blob through a bounded channel into an unpacking thread.
+async fn stream_layer(
+    puller: &Puller,
+    sessions: &[Session],
+    layer: &LayerRecord,
+    staged: Staged,
+    meter: &Meter,
+) -> Result<(Staged, Unpacked), PullError> {
+    let (pieces, unpacker) = Unpacker::spawn(puller, layer, staged)?.split();
+    let streamed = stream(sessions, layer, &pieces, meter).await;
+    if streamed.is_ok() {
+        failpoint::at("fetch-before-end");
+        // If the unpacker stopped reading, its own result tells why.
+        pieces.send(Piece::End).await.ok();
+    }
+    drop(pieces);
+    unpacker.join(streamed).await
+}
+
+/// Streams a blob from the first host that delivers it. Each host continues where the one before failed.
+async fn stream(
+    sessions: &[Session],
+    layer: &LayerRecord,
+    pieces: &mpsc::Sender<Piece>,
+    meter: &Meter,
+) -> Result<(), PullError> {
+    let descriptor =
+        Descriptor { media_type: String::new(), digest: layer.blob.clone(), size: layer.size, platform: None };
+    let sink = Sink { pieces, meter, buffers: Buffers::default() };
+    let mut offset = 0;
+    let mut result = Ok(());
+    for session in sessions {
+        result = session.stream_blob(&descriptor, &mut offset, &sink).await;
+        match &result {
+            Ok(()) => break,
+            Err(_) if pieces.is_closed() => break,
+            Err(error) => tracing::debug!(host = session.host.name(), %error, "this host does not deliver the blob"),
+        }
+    }
+    result
+}
+
+/// Removes all but the topmost of equal layers (bottom first). Overlay refuses the same directory twice, and only the
+/// topmost one has an effect.
+pub(super) fn without_duplicates<T: Clone>(layers: &[T], diff_id: impl Fn(&T) -> &Digest) -> Vec<T> {
+    let mut seen = HashSet::new();
+    let mut kept: Vec<_> = layers.iter().rev().filter(|layer| seen.insert(diff_id(layer))).cloned().collect();
+    kept.reverse();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(blob: &str, diff_id: &str) -> LayerRecord {
+        LayerRecord { blob: Digest::sha256(blob.as_bytes()), size: 1, diff_id: Digest::sha256(diff_id.as_bytes()) }
+    }
+
+    #[test]
+    fn the_topmost_of_equal_layers_stays() {
+        let layers = [layer("1", "a"), layer("2", "b"), layer("3", "a"), layer("4", "c")];
+        assert_eq!(without_duplicates(&layers, |layer| &layer.diff_id), layers[1..]);
+    }
+}

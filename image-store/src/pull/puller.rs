@@ -1,0 +1,66 @@
+//! The state that all pulls of a store share in this process.
+
+use std::sync::Arc;
+
+use layer::MemoryCounter;
+use tokio::sync::Semaphore;
+
+use super::{grants::AccessGrants, resolve_cache::ResolveCache};
+use crate::{
+    credentials::CredentialSources,
+    error::StoreError,
+    limits::Limits,
+    platform::Platform,
+    registry::{Endpoints, RegistryConfig},
+    store::{LocalStore, Retention},
+};
+
+/// The configuration of pulls.
+pub(crate) struct PullerConfig {
+    pub(crate) limits: Limits,
+    pub(crate) registries: Vec<RegistryConfig>,
+    pub(crate) credentials: CredentialSources,
+    pub(crate) verify_access: bool,
+    pub(crate) retention: Option<Retention>,
+}
+
+/// Pulls images into the local store.
+pub(crate) struct Puller {
+    pub(super) local: Arc<LocalStore>,
+    pub(super) limits: Limits,
+    pub(super) platform: Platform,
+    pub(super) endpoints: Endpoints,
+    pub(super) sources: CredentialSources,
+    /// Give an image that was pulled with credentials only to callers that may pull it themselves.
+    pub(super) verify_access: bool,
+    /// The policy by which a pull that needs disk space may remove images; `None`: it removes none.
+    pub(super) retention: Option<Retention>,
+    /// Bounds the layers that are fetched at the same time.
+    pub(super) downloads: Semaphore,
+    /// The memory of layers that become EROFS images.
+    pub(super) memory: MemoryCounter,
+    pub(super) resolved: ResolveCache,
+    pub(super) grants: AccessGrants,
+}
+
+impl Puller {
+    /// Checks the configuration. Contacts no registry.
+    pub(crate) fn new(local: Arc<LocalStore>, config: PullerConfig) -> Result<Self, StoreError> {
+        if rustls::crypto::ring::default_provider().install_default().is_err() {
+            tracing::trace!("a TLS provider is installed already");
+        }
+        Ok(Self {
+            local,
+            platform: Platform::host(),
+            endpoints: Endpoints::new(config.registries)?,
+            sources: config.credentials,
+            verify_access: config.verify_access,
+            retention: config.retention,
+            downloads: Semaphore::new(config.limits.parallel.max(1)),
+            limits: config.limits,
+            memory: MemoryCounter::default(),
+            resolved: ResolveCache::default(),
+            grants: AccessGrants::default(),
+        })
+    }
+}

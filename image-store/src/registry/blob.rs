@@ -1,0 +1,162 @@
+//! Streaming blobs. A broken connection is resumed at the byte where it broke.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use layer::{buffers::Buffers, stream::Piece};
+use reqwest::{Method, Response, StatusCode, header};
+use tokio::sync::mpsc;
+
+use super::{
+    body,
+    failure::{Failure, network_failure},
+    session::{Ask, Session},
+};
+use crate::{error::PullError, manifest::Descriptor, progress::Meter};
+
+/// A connection that transferred this many bytes resets the number of failed attempts.
+const PROGRESS_BYTES: u64 = 1 << 20;
+
+/// The target of a blob.
+pub(crate) struct Sink<'a> {
+    pub(crate) pieces: &'a mpsc::Sender<Piece>,
+    pub(crate) meter: &'a Meter,
+    pub(crate) buffers: Buffers,
+}
+
+impl Session {
+    /// Streams a blob from `*offset` on into `sink`, and resumes broken connections. `*offset` counts the bytes that
+    /// went into the sink, so that another session can continue after an error.
+    pub(crate) async fn stream_blob(
+        &self,
+        descriptor: &Descriptor,
+        offset: &mut u64,
+        sink: &Sink<'_>,
+    ) -> Result<(), PullError> {
+        let what = format!("blob {}@{}", self.repository, descriptor.digest);
+        let url = self.url("blobs", descriptor.digest.as_str())?;
+        let mut failures = 0;
+        loop {
+            let ask = Ask { method: Method::GET, url: url.clone(), accept: None, from: *offset, what: &what };
+            let before = *offset;
+            let response = self.send(&ask).await?;
+            let failure = match self.copy_body(response, descriptor, offset, &what, sink).await {
+                Ok(()) => return Ok(()),
+                Err(failure) => failure,
+            };
+            if failure.retry.is_none() {
+                return Err(failure.error);
+            }
+            if *offset - before >= PROGRESS_BYTES {
+                failures = 0;
+            }
+            failures += 1;
+            if failures >= self.limits.attempts {
+                return Err(failure.error);
+            }
+            tracing::debug!(host = self.host.name(), %what, offset, "the transfer broke, resuming");
+            self.pause(failures, Duration::ZERO).await;
+        }
+    }
+
+    /// Copies one body into the sink.
+    async fn copy_body(
+        &self,
+        mut response: Response,
+        descriptor: &Descriptor,
+        offset: &mut u64,
+        what: &str,
+        sink: &Sink<'_>,
+    ) -> Result<(), Failure> {
+        let mut skip = self.position(&response, descriptor, *offset, what)?;
+        loop {
+            let chunk = tokio::time::timeout(self.idle_timeout, response.chunk())
+                .await
+                .map_err(|_| self.idle(what))?
+                .map_err(|error| network_failure(self.host.name(), what, error))
+                // The HTTP client reports a body that ends early as a decoding error.
+                .map_err(|failure| Failure { retry: Some(Duration::ZERO), ..failure })?;
+            let Some(mut chunk) = chunk else { break };
+            let skipped = skip.min(chunk.len() as u64);
+            skip -= skipped;
+            chunk.advance(usize::try_from(skipped).unwrap_or(chunk.len()));
+            if chunk.is_empty() {
+                continue;
+            }
+            let next = *offset + chunk.len() as u64;
+            if next > descriptor.size {
+                return Err(body::wrong_size(what, descriptor.size, next).into());
+            }
+            // The whole chunk is copied before the first wait: the connection reuses the memory of the chunk for the
+            // next read, and allocates new memory while a part of the chunk is still held.
+            let mut filled = Vec::new();
+            while !chunk.is_empty() {
+                let mut buffer = sink.buffers.take();
+                chunk.advance(buffer.copy(&chunk));
+                filled.push(buffer);
+            }
+            drop(chunk);
+            for buffer in filled {
+                let length = buffer.as_ref().len() as u64;
+                if sink.pieces.send(Piece::Data(Bytes::from_owner(buffer))).await.is_err() {
+                    let problem = "the unpacker stopped reading".to_owned();
+                    let host = self.host.name().to_owned();
+                    return Err(PullError::Network { host, what: what.to_owned(), problem }.into());
+                }
+                sink.meter.add_bytes(length);
+                *offset += length;
+            }
+        }
+        if *offset == descriptor.size {
+            return Ok(());
+        }
+        let problem = format!("the body ended after {} of {} bytes", *offset, descriptor.size);
+        let error = PullError::Network { host: self.host.name().to_owned(), what: what.to_owned(), problem };
+        Err(Failure { error, retry: Some(Duration::ZERO) })
+    }
+
+    /// The number of bytes at the start of this response that the sink already has.
+    fn position(
+        &self,
+        response: &Response,
+        descriptor: &Descriptor,
+        offset: u64,
+        what: &str,
+    ) -> Result<u64, PullError> {
+        if response.status() == StatusCode::PARTIAL_CONTENT {
+            let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
+            return match range.and_then(parse_content_range) {
+                Some((start, total)) if start == offset && total.is_none_or(|total| total == descriptor.size) => Ok(0),
+                _ => Err(PullError::malformed(what, format!("asked for bytes from {offset} on, got {range:?}"))),
+            };
+        }
+        match response.content_length() {
+            Some(length) if length != descriptor.size => Err(body::wrong_size(what, descriptor.size, length)),
+            _ => Ok(offset),
+        }
+    }
+}
+
+/// The start and the total size of a `Content-Range`: `bytes 5-9/10` → (5, 10).
+fn parse_content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let start = range.split_once('-')?.0.trim().parse().ok()?;
+    let total = match total.trim() {
+        "*" => None,
+        total => Some(total.parse().ok()?),
+    };
+    Some((start, total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges() {
+        assert_eq!(parse_content_range("bytes 5-9/10"), Some((5, Some(10))));
+        assert_eq!(parse_content_range("bytes 5-9/*"), Some((5, None)));
+        assert_eq!(parse_content_range("bytes */10"), None);
+        assert_eq!(parse_content_range("5-9/10"), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! What a failed exchange means: the error, and whether another attempt can help.
+
+use std::time::Duration;
+
+use reqwest::{Response, StatusCode};
+use serde::Deserialize;
+
+use crate::error::PullError;
+
+/// Enough of an error page to find the message of the registry in it.
+const ERROR_BYTES: u64 = 16 << 10;
+
+/// The text of an error with its causes.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// A failed exchange.
+pub(crate) struct Failure {
+    pub(crate) error: PullError,
+    /// `None`: another attempt is useless. `Some(pause)`: the least pause before the next attempt.
+    pub(crate) retry: Option<Duration>,
+}
+
+impl From<PullError> for Failure {
+    fn from(error: PullError) -> Self {
+        Failure { error, retry: None }
+    }
+}
+
+/// The failure for an error of the HTTP client. The URL is left out, because it may contain a signature.
+pub(crate) fn network_failure(host: &str, what: &str, error: reqwest::Error) -> Failure {
+    let error = error.without_url();
+    let hopeless = error.is_builder() || error.is_decode() || is_certificate_problem(&error);
+    Failure {
+        error: PullError::Network { host: host.to_owned(), what: what.to_owned(), problem: chain(&error) },
+        retry: (!hopeless).then_some(Duration::ZERO),
+    }
+}
+
+fn is_certificate_problem(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let inner = error.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
+        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()).or_else(|| error.downcast_ref());
+        if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The failure for a status other than success. Reads the beginning of the body for the message of the registry.
+pub(crate) async fn status_failure(
+    host: &str,
+    what: &str,
+    response: Response,
+    anonymous: bool,
+    idle_timeout: Duration,
+) -> Failure {
+    let status = response.status();
+    let retry = match status {
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Some(retry_after(&response)),
+        StatusCode::INTERNAL_SERVER_ERROR
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Some(retry_after(&response)),
+        _ => None,
+    };
+    let body = read_some(response, ERROR_BYTES, idle_timeout.min(Duration::from_secs(10))).await;
+    let detail = registry_message(&body);
+    let (host, what) = (host.to_owned(), what.to_owned());
+    let error = match status {
+        StatusCode::NOT_FOUND => PullError::NotFound { host, what, detail },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => PullError::Denied { host, what, anonymous, detail },
+        status => PullError::Status { host, what, status: status.as_u16(), detail },
+    };
+    Failure { error, retry }
+}
+
+/// The header `Retry-After`, at most one minute.
+fn retry_after(response: &Response) -> Duration {
+    let header = response.headers().get(reqwest::header::RETRY_AFTER);
+    let seconds = header.and_then(|value| value.to_str().ok()).and_then(|text| text.trim().parse::<u64>().ok());
+    Duration::from_secs(seconds.unwrap_or(0).min(60))
+}
+
+/// Up to `limit` bytes of a body. Errors and silence end it early.
+async fn read_some(mut response: Response, limit: u64, timeout: Duration) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Ok(Ok(Some(chunk))) = tokio::time::timeout(timeout, response.chunk()).await {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() as u64 >= limit {
+            break;
+        }
+    }
+    bytes
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    #[serde(default)]
+    errors: Vec<ErrorItem>,
+}
+
+#[derive(Deserialize)]
+struct ErrorItem {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// The message of the registry after ": ", without control characters; empty if there is none.
+fn registry_message(body: &[u8]) -> String {
+    let Ok(ErrorBody { errors }) = serde_json::from_slice(body) else { return String::new() };
+    let Some(first) = errors.into_iter().next() else { return String::new() };
+    let text = if first.message.is_empty() { first.code } else { first.message };
+    let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+    if text.is_empty() { text } else { format!(": {text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registry_messages_are_cleaned() {
+        let body = br#"{"errors":[{"code":"DENIED","message":"no\u001b[31m entry"}]}"#;
+        assert_eq!(registry_message(body), ": no[31m entry");
+        assert_eq!(registry_message(b"<html>"), "");
+    }
+}

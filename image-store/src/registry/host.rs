@@ -1,0 +1,250 @@
+//! One host that speaks the registry protocol: its base URL, its configured headers, its HTTP clients.
+//!
+//! Certificates are verified unless the configuration of the registry says otherwise, and then only for this host.
+//! Plain HTTP is used for loopback addresses and for hosts that are configured for it. The clients follow no redirects.
+
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use reqwest::{
+    Client, Url,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
+
+use super::{
+    address::{is_loopback, same_origin},
+    config::RegistryConfig,
+    failure::chain,
+};
+use crate::{
+    credentials::Secret,
+    error::{PullError, StoreError},
+};
+
+const USER_AGENT: &str = concat!("oci-rs/", env!("CARGO_PKG_VERSION"));
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// One host that speaks the registry protocol, with its HTTP clients. Clients are made at their first use: reading the
+/// certificates of the system takes milliseconds, which a plain HTTP registry does not need.
+pub(crate) struct Host {
+    config: RegistryConfig,
+    base: Url,
+    headers: HeaderMap,
+    /// For the host itself.
+    own: Slot,
+    /// For other hosts that the host redirects to.
+    foreign: Slot,
+    plain: OnceLock<Client>,
+}
+
+/// A client, and the stamps of its files when they were read.
+type Slot = Mutex<Option<(Stamps, Client)>>;
+
+/// Modification time, size and inode of each certificate file; `None` for a missing file. A replaced file has another
+/// stamp.
+type Stamps = Vec<Option<(SystemTime, u64, u64)>>;
+
+impl Host {
+    pub(crate) fn new(config: RegistryConfig) -> Result<Arc<Host>, StoreError> {
+        let name = match config.host.as_str() {
+            "docker.io" => "registry-1.docker.io",
+            other => other,
+        };
+        let parse = |scheme: &str| Url::parse(&format!("{scheme}://{name}/"));
+        let wrong = |problem: String| StoreError::Configuration { host: config.host.clone(), problem };
+        let https = parse("https").map_err(|error| wrong(error.to_string()))?;
+        let base = if config.plain_http || (is_loopback(&https) && !config.wants_tls()) {
+            parse("http").map_err(|error| wrong(error.to_string()))?
+        } else {
+            https
+        };
+        if base.path() != "/" || base.query().is_some() || !base.username().is_empty() {
+            return Err(wrong("a host with an optional port is expected, without a path or a user".into()));
+        }
+        if config.cert_file.is_some() != config.key_file.is_some() {
+            return Err(wrong("cert_file and key_file must be given together".into()));
+        }
+        let headers = headers(&config.headers).map_err(wrong)?;
+        Ok(Arc::new(Host {
+            config,
+            base,
+            headers,
+            own: Slot::default(),
+            foreign: Slot::default(),
+            plain: OnceLock::new(),
+        }))
+    }
+
+    /// The name for errors and token caches.
+    pub(crate) fn name(&self) -> &str {
+        &self.config.host
+    }
+
+    /// Scheme, host and port, with the path `/`.
+    pub(crate) fn base(&self) -> &Url {
+        &self.base
+    }
+
+    /// The headers of requests to this host itself.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The client for a URL on this host or for a redirect from it. Certificates are read again when their files have
+    /// changed.
+    pub(crate) fn client(&self, url: &Url) -> Result<Client, PullError> {
+        if url.scheme() == "http" {
+            if let Some(client) = self.plain.get() {
+                return Ok(client.clone());
+            }
+            let client = self.build_plain()?;
+            return Ok(self.plain.get_or_init(|| client).clone());
+        }
+        let at_home = same_origin(url, &self.base);
+        let slot = if at_home { &self.own } else { &self.foreign };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        // Taken before the files are read: a change during the read is then noticed at the next call.
+        let stamps = self.stamps();
+        match &*slot {
+            Some((known, client)) if *known == stamps => return Ok(client.clone()),
+            _ => {}
+        }
+        let client = match (self.build_tls(at_home), &*slot) {
+            (Ok(client), _) => client,
+            // The files may be half replaced.
+            (Err(error), Some((_, client))) => {
+                tracing::warn!(%error, "going on with the certificates read before");
+                return Ok(client.clone());
+            }
+            (Err(error), None) => return Err(error.into()),
+        };
+        *slot = Some((stamps, client.clone()));
+        Ok(client)
+    }
+
+    fn stamps(&self) -> Stamps {
+        let files = [&self.config.ca_file, &self.config.cert_file, &self.config.key_file];
+        let stamp = |path: &PathBuf| {
+            let meta = std::fs::metadata(path).ok()?;
+            Some((meta.modified().ok()?, meta.len(), meta.ino()))
+        };
+        files.into_iter().flatten().map(stamp).collect()
+    }
+
+    fn build_plain(&self) -> Result<Client, StoreError> {
+        let mut builder = base_builder().tls_certs_only(std::iter::empty());
+        if is_loopback(&self.base) {
+            builder = builder.no_proxy();
+        }
+        builder.build().map_err(|error| self.client_error(&error))
+    }
+
+    /// The client certificate is shown to the host itself only, and only the host itself may go unverified.
+    fn build_tls(&self, at_home: bool) -> Result<Client, StoreError> {
+        let mut builder = base_builder();
+        if let Some(path) = &self.config.ca_file {
+            let wrong = |problem: String| self.file_error("ca_file", path, problem);
+            let pem = self.read("ca_file", path)?;
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
+            if certificates.is_empty() {
+                return Err(wrong("it holds no PEM certificate".into()));
+            }
+            builder = builder.tls_certs_merge(certificates);
+        }
+        if let (true, Some(cert), Some(key)) = (at_home, &self.config.cert_file, &self.config.key_file) {
+            let mut pem = self.read("cert_file", cert)?;
+            pem.push(b'\n');
+            pem.extend(self.read("key_file", key)?);
+            let identity = reqwest::Identity::from_pem(&pem).map_err(|_| {
+                let problem = format!("no PEM certificate, or no PEM key in key_file {}", key.display());
+                self.file_error("cert_file", cert, problem)
+            })?;
+            builder = builder.identity(identity);
+        }
+        if at_home && self.config.insecure_skip_verify {
+            builder = builder.tls_danger_accept_invalid_certs(true);
+        }
+        builder.build().map_err(|error| self.client_error(&error))
+    }
+
+    fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
+        std::fs::read(path).map_err(|error| self.file_error(option, path, error.to_string()))
+    }
+
+    fn file_error(&self, option: &str, path: &Path, problem: String) -> StoreError {
+        let problem = format!("{option} {}: {problem}", path.display());
+        StoreError::Configuration { host: self.config.host.clone(), problem }
+    }
+
+    fn client_error(&self, error: &reqwest::Error) -> StoreError {
+        StoreError::Configuration {
+            host: self.config.host.clone(),
+            problem: format!("no HTTP client: {}; are the system's CA certificates installed?", chain(error)),
+        }
+    }
+}
+
+/// The configured headers. Headers that this module sets itself are refused.
+fn headers(configured: &[(String, Secret)]) -> Result<HeaderMap, String> {
+    const RESERVED: [&str; 5] = ["authorization", "host", "range", "accept", "content-length"];
+    let mut headers = HeaderMap::new();
+    for (name, value) in configured {
+        let wrong = |problem: &str| format!("header {name:?}: {problem}");
+        let known: HeaderName = name.parse().map_err(|_| wrong("that is no header's name"))?;
+        if RESERVED.contains(&known.as_str()) {
+            return Err(wrong("it cannot be set here; credentials belong into auth"));
+        }
+        let mut value: HeaderValue = value.expose().parse().map_err(|_| wrong("its value cannot be sent"))?;
+        value.set_sensitive(true);
+        headers.append(known, value);
+    }
+    Ok(headers)
+}
+
+fn base_builder() -> reqwest::ClientBuilder {
+    Client::builder()
+        .user_agent(USER_AGENT)
+        // One connection per layer, so that layers do not wait for each other.
+        .http1_only()
+        .redirect(reqwest::redirect::Policy::none())
+        .referer(false)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_keepalive(Duration::from_secs(30))
+        .pool_idle_timeout(Duration::from_secs(60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, plain_http: bool) -> Result<Arc<Host>, StoreError> {
+        Host::new(RegistryConfig { host: name.into(), plain_http, ..Default::default() })
+    }
+
+    #[test]
+    fn plain_http_only_when_configured_or_loopback() {
+        for (name, plain, expected) in [
+            ("docker.io", false, "https://registry-1.docker.io/"),
+            ("registry.example:5000", false, "https://registry.example:5000/"),
+            ("registry.example:5000", true, "http://registry.example:5000/"),
+            ("localhost:5000", false, "http://localhost:5000/"),
+            ("127.1.2.3:5000", false, "http://127.1.2.3:5000/"),
+            ("[::1]:5000", false, "http://[::1]:5000/"),
+            ("10.0.0.1:5000", false, "https://10.0.0.1:5000/"),
+            ("127.0.0.1.example", false, "https://127.0.0.1.example/"),
+        ] {
+            assert_eq!(host(name, plain).unwrap().base().as_str(), expected);
+        }
+    }
+
+    #[test]
+    fn refuses_hosts_with_more_than_a_host() {
+        for bad in ["user@host", "host/path", "host?x", "a b"] {
+            assert!(host(bad, false).is_err(), "{bad}");
+        }
+    }
+}

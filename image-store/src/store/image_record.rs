@@ -1,0 +1,200 @@
+//! The record of an image: a small JSON file that names its manifest, its config and its layers.
+//!
+//! The verified bytes of manifest and config lie beside the records under their digests.
+
+use std::{
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use layer::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
+use crate::{error::StoreError, files, reference::Reference};
+
+/// An image that the store knows by a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// The name.
+    pub reference: Reference,
+    /// The digest that the name resolved to at the registry, of an index or a manifest.
+    pub resolved: Digest,
+    /// The manifest for this machine.
+    pub manifest: Digest,
+    /// Its config. Other tools call its digest the image id.
+    pub config: Digest,
+    /// Its layers, bottom first.
+    pub layers: Vec<LayerRecord>,
+    /// When the registry was last asked, or the archive was read, in seconds since 1970.
+    pub pulled_at: u64,
+    /// The image came from an archive. Such a record lies beside the record of a pulled image of the same name and
+    /// never replaces it: an archive must not decide what a name means at a registry.
+    #[serde(default)]
+    pub loaded: bool,
+    /// The callers that get the image without a question to the registry.
+    #[serde(default)]
+    pub access: Access,
+}
+
+/// How the caller of a save learned what it saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordSource {
+    /// From the registry, just now.
+    Registry,
+    /// From the record on disk. Another caller may have asked the registry since.
+    Record,
+}
+
+/// The callers that a registry gave an image to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Access {
+    /// Callers without credentials, so every caller.
+    Anyone,
+    /// The callers whose credentials have these fingerprints.
+    Holders(Vec<Digest>),
+}
+
+/// Access is unknown, so every caller must prove that it may have the image.
+impl Default for Access {
+    fn default() -> Self {
+        Self::Holders(Vec::new())
+    }
+}
+
+impl Access {
+    /// Enough for credentials that change every few hours.
+    const MAX_HOLDERS: usize = 32;
+
+    /// Whether this caller got the image before. `None` is a caller without credentials.
+    pub(crate) fn includes(&self, holder: Option<&Digest>) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Holders(holders) => holder.is_some_and(|holder| holders.contains(holder)),
+        }
+    }
+
+    /// Adds the holders of another record of the same content.
+    fn merge(&mut self, theirs: &Access) {
+        match theirs {
+            Self::Anyone => *self = Self::Anyone,
+            Self::Holders(holders) => {
+                // Our holders are the newest: they must not be the ones that are dropped at the maximum.
+                match std::mem::replace(self, Self::Holders(holders.clone())) {
+                    Self::Anyone => *self = Self::Anyone,
+                    Self::Holders(ours) => ours.into_iter().for_each(|holder| {
+                        self.grant(Some(holder));
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Records that the registry gives the image to this caller. Returns whether this changed anything.
+    pub(crate) fn grant(&mut self, holder: Option<Digest>) -> bool {
+        if self.includes(holder.as_ref()) {
+            return false;
+        }
+        match (self, holder) {
+            (Self::Holders(holders), Some(holder)) => {
+                holders.push(holder);
+                if holders.len() > Self::MAX_HOLDERS {
+                    holders.remove(0);
+                }
+            }
+            (access, _) => *access = Self::Anyone,
+        }
+        true
+    }
+}
+
+/// One layer of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// The blob in the registry.
+    pub blob: Digest,
+    /// The size of the blob in bytes.
+    pub size: u64,
+    /// The digest of the unpacked blob.
+    pub diff_id: Digest,
+}
+
+impl ImageRecord {
+    /// Compressed size of all layers, in bytes.
+    pub fn size(&self) -> u64 {
+        // A manifest claims these sizes, so the sum may overflow.
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
+    }
+
+    /// The record to write when this one is saved over the record on disk; `None`: the record on disk stays. Pure.
+    ///
+    /// Another process may have saved its record since ours was read. The access that it learned for the same content
+    /// is kept. Content that the registry named later is not replaced by content that it named earlier.
+    pub(crate) fn over(&self, on_disk: Option<ImageRecord>, source: RecordSource, now: u64) -> Option<ImageRecord> {
+        let Some(theirs) = on_disk else { return Some(self.clone()) };
+        if theirs.resolved != self.resolved || theirs.manifest != self.manifest {
+            // A time in the future means that the clock was set back; such a record must not stay for ever.
+            let outdated = theirs.pulled_at <= self.pulled_at || theirs.pulled_at > now;
+            return (source == RecordSource::Registry && outdated).then(|| self.clone());
+        }
+        let mut merged = self.clone();
+        merged.access.merge(&theirs.access);
+        if theirs.pulled_at <= now {
+            merged.pulled_at = merged.pulled_at.max(theirs.pulled_at);
+        }
+        Some(merged)
+    }
+
+    /// The path of the record. The modification time of the file is the last use of the image.
+    pub(crate) fn path(&self, layout: &Layout) -> PathBuf {
+        if self.loaded { layout.loaded(&self.reference, &self.manifest) } else { layout.image(&self.reference) }
+    }
+}
+
+/// All readable records of images.
+pub(crate) fn images(layout: &Layout) -> Result<Vec<ImageRecord>, StoreError> {
+    files::read_all(&layout.directory("images"))
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(resolved: &str, pulled_at: u64, holders: &[&str]) -> ImageRecord {
+        let digest = Digest::sha256(resolved.as_bytes());
+        ImageRecord {
+            reference: "r.example/a:1".parse().unwrap(),
+            resolved: digest.clone(),
+            manifest: digest.clone(),
+            config: digest,
+            layers: Vec::new(),
+            pulled_at,
+            loaded: false,
+            access: Access::Holders(holders.iter().map(|name| Digest::sha256(name.as_bytes())).collect()),
+        }
+    }
+
+    #[test]
+    fn records_that_other_processes_saved_meanwhile_are_not_lost() {
+        let (registry, before) = (RecordSource::Registry, RecordSource::Record);
+        let ours = record("old", 10, &["a", "b"]);
+        assert_eq!(ours.over(None, before, 99), Some(ours.clone()));
+        // The same content for another caller: both get it.
+        let merged = record("old", 12, &["a", "c", "b"]);
+        assert_eq!(ours.over(Some(record("old", 12, &["a", "c"])), before, 99), Some(merged.clone()));
+        assert_eq!(merged.over(Some(merged.clone()), registry, 99), Some(merged));
+        let public = ImageRecord { access: Access::Anyone, ..record("old", 3, &[]) };
+        assert_eq!(ours.over(Some(public), before, 99).unwrap().access, Access::Anyone);
+        // The name has a new meaning: a caller that only knows the old content changes nothing.
+        assert_eq!(ours.over(Some(record("new", 10, &["c"])), before, 99), None);
+        assert_eq!(ours.over(Some(record("new", 11, &["c"])), registry, 99), None);
+        // Access to other content is not merged.
+        assert_eq!(ours.over(Some(record("new", 9, &["c"])), registry, 99), Some(ours.clone()));
+        assert_eq!(ours.over(Some(record("new", 1000, &["c"])), registry, 99), Some(ours.clone()));
+    }
+}

@@ -1,0 +1,67 @@
+//! The record of a lease: a small JSON file that names the layers of one owner.
+//!
+//! The layers stay on disk until the lease is released, independent of the record of the image.
+
+use layer::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::{image_record::ImageRecord, layout::Layout};
+use crate::{
+    error::StoreError,
+    files::{self, Durability},
+    lease::LeaseOwner,
+    reference::Reference,
+};
+
+/// The layers that one owner uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    /// The name of the lease.
+    #[serde(rename = "name")]
+    pub(crate) owner: LeaseOwner,
+    pub(crate) reference: Reference,
+    pub(crate) manifest: Digest,
+    pub(crate) layers: Vec<Digest>,
+    /// Layers of implied directories.
+    #[serde(default, rename = "fixups")]
+    pub(crate) implied: Vec<Digest>,
+    /// Everything that the lease names is on disk. Before that, a pull holds it to keep the layers that it finds and
+    /// fetches.
+    #[serde(default = "yes")]
+    pub(crate) ready: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Lease {
+    /// The lease of a pull that has not finished.
+    pub(crate) fn unfinished(owner: LeaseOwner, reference: Reference, manifest: Digest, layers: Vec<Digest>) -> Self {
+        Self { owner, reference, manifest, layers, implied: Vec::new(), ready: false }
+    }
+
+    pub(crate) fn read(layout: &Layout, owner: &LeaseOwner) -> Result<Option<Lease>, StoreError> {
+        files::read_json(&layout.lease(owner))
+    }
+
+    pub(crate) fn write(&self, layout: &Layout) -> Result<(), StoreError> {
+        files::write_json(&layout.lease(&self.owner), self, Durability::Later)
+    }
+
+    /// Sets the last use of the lease's image to now.
+    pub(crate) fn touch_image(&self, layout: &Layout) -> Result<(), StoreError> {
+        files::touch(&layout.image(&self.reference))?;
+        files::touch(&layout.loaded(&self.reference, &self.manifest))
+    }
+
+    /// Whether the lease keeps the record of an image.
+    pub(crate) fn keeps(&self, image: &ImageRecord) -> bool {
+        self.reference == image.reference && self.manifest == image.manifest
+    }
+}
+
+/// All readable leases.
+pub(crate) fn leases(layout: &Layout) -> Result<Vec<Lease>, StoreError> {
+    files::read_all(&layout.directory("leases"))
+}
