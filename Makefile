@@ -1,53 +1,54 @@
-# oci-rs: `make help` says what there is.
+# oci-rs: `make help` lists the targets.
 .PHONY: help build setup demo demo-stop test test-v2 check upgrade chaos e2e conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
 
-build: ## The driver as it ships: target/x86_64-unknown-linux-musl/release/oci-rs
+build: ## Build the release binary: target/x86_64-unknown-linux-musl/release/oci-rs
 	cargo build --release -p oci-rs
 
-setup: ## Install what build, tests and demo need (root where packages are missing)
+setup: ## Install what build, tests and demo need (root if packages are missing)
 	scripts/setup.sh
 
-demo: ## A real Nomad agent runs a web service with the driver, shows it, cleans up (root; KEEP=1 leaves it running)
+demo: ## Run a web service on a real Nomad agent, show it, clean up (root; KEEP=1 leaves it running)
 	@scripts/demo.sh
 
-demo-stop: ## End a demo that was started with KEEP=1
+demo-stop: ## Stop a demo that was started with KEEP=1
 	@scripts/demo.sh stop
 
-test: ## Everything that CI checks (root)
+test: ## Run all checks and tests of CI (root; `make setup` first)
 	@scripts/check.sh
 
-test-v2: ## The tests of containers under control groups v2, in a virtual machine. ARGS="wire limits" picks a suite and cases
+test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limits" picks a suite and cases
 	cargo build -p oci-rs
 	@scripts/test-v2.sh $(ARGS)
 
-check: ## Format, lints, licences, documentation: no root, no Nomad
+check: ## Check format, lints, licences and documentation; needs neither root nor Nomad
 	@scripts/check.sh format lint licences docs
 
-upgrade: ## Tasks of an older commit's build taken over by this one's (root). COMMIT=… names it, the one before this otherwise
+upgrade: ## Let this build take over tasks of an older commit's build (root). COMMIT=…; default: the commit before
 	@scripts/upgrade.sh $(COMMIT)
 
-chaos: ## Random task lifecycles with random kills only (root). CHAOS_LIVES=10000 runs longer, CHAOS_SEED=… repeats a run
+chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is longer, CHAOS_SEED=… repeats a run
 	cargo build -p oci-rs
 	cargo test -p oci-rs-tests --test chaos -- --nocapture random_lifecycles
 
-e2e: ## Jobs on a real Nomad agent only (root). ONLY=word picks tests by name
+e2e: ## Run jobs on a real Nomad agent (root). ONLY=word picks tests by name
 	@scripts/check.sh e2e
 
-conformance: ## Nomad's own driver conformance tests only (root)
+conformance: ## Run Nomad's own driver conformance tests (root)
 	@scripts/check.sh conformance
 
-fuzz: ## Strangers' bytes at every parser, SECONDS=60 each, two at a time (root). ONLY="layer pax" picks
+fuzz: ## Fuzz every parser of untrusted input, SECONDS=60 each, two at a time (root). ONLY="layer pax" picks targets
 	@SECONDS_EACH=$(or $(SECONDS),60) scripts/fuzz.sh $(ONLY)
 
-bench: build ## Peers and us side by side, medians and ratios (root). ARGS="start --rounds 9" picks and shortens
-	OCI_RS_BIN=$(CURDIR)/target/x86_64-unknown-linux-musl/release/oci-rs cargo run -q --profile measure -p oci-rs-bench -- $(ARGS)
+bench: build ## Compare with other container programs (root). ARGS="start --rounds 9" picks cases
+	OCI_RS_BIN=$(CURDIR)/target/x86_64-unknown-linux-musl/release/oci-rs \
+		cargo run -q --profile measure -p oci-rs-bench -- $(ARGS)
 
 fmt: ## Format the code
 	cargo fmt
 	cd e2e/conformance && gofmt -w .
 
-clean: ## Remove what was built (the tools' cache in ~/.cache/oci-rs stays)
+clean: ## Remove build results (the tools' cache in ~/.cache/oci-rs stays)
 	cargo clean

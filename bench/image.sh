@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# image.sh DIRECTORY: layers for the image of the pull benchmark, DIRECTORY/1.tar (bottom) to DIRECTORY/6.tar, from Debian packages.
-# The shape is that of an ordinary service's image: a base system, an interpreter with tools, a compiler, one layer of very many
-# small files, one of a single large program, and on top the application with what real layers also hold (whiteouts, links).
-# Needs apt-get with fetched lists, dpkg-deb and GNU tar. Touches DIRECTORY only; a directory that is complete is left as it is.
+# image.sh DIRECTORY: makes the layers of the pull benchmark's image, DIRECTORY/1.tar (bottom) to DIRECTORY/6.tar, from
+# Debian packages. They resemble the layers of an ordinary service's image: a base system, an interpreter with tools, a
+# compiler, a layer of very many small files, a layer with a single large program, and the application on top, with
+# whiteouts and links. It needs apt-get with fetched lists, dpkg-deb and GNU tar. It writes only to DIRECTORY. A
+# complete directory is not changed.
 set -euo pipefail
 directory=$(realpath -m "${1:?usage: image.sh DIRECTORY}")
 [ ! -e "$directory/complete" ] || exit 0
@@ -20,7 +21,8 @@ wants=(
 
 fetch() { # every package of the layers so far, into debs/
     apt-get -q -y --no-install-recommends --download-only -o Dir::State::status="$directory/no-packages" \
-        -o Dir::Cache::archives="$directory/debs" -o APT::Sandbox::User=root -o Debug::NoLocking=1 install "$@" > /dev/null
+        -o Dir::Cache::archives="$directory/debs" -o APT::Sandbox::User=root -o Debug::NoLocking=1 \
+        install "$@" > /dev/null
 }
 
 skeleton() { # a tree in which bin, lib … lead into usr, so that packages land where Debian has them
@@ -47,12 +49,14 @@ for index in "${!wants[@]}"; do
         name=$(basename "$deb")
         [ ! -e "$directory/seen/$name" ] || continue
         : > "$directory/seen/$name"
-        dpkg-deb --fsys-tarfile "$deb" | tar --extract --directory "$tree" --keep-directory-symlink --numeric-owner --preserve-permissions
+        dpkg-deb --fsys-tarfile "$deb" |
+            tar --extract --directory "$tree" --keep-directory-symlink --numeric-owner --preserve-permissions
     done
     if [ "$number" = 1 ]; then
         # One large program: pieces of this layer, as a static binary is full of libraries.
         mkdir -p "$directory/program/usr/local/bin"
-        find "$tree/usr" -type f -size +64k -print0 | sort -z | xargs -0 cat | head -c 64M > "$directory/program/usr/local/bin/server" || true
+        find "$tree/usr" -type f -size +64k -print0 | sort -z | xargs -0 cat |
+            head -c 64M > "$directory/program/usr/local/bin/server" || true
         chmod 0755 "$directory/program/usr/local/bin/server"
         mkdir -p "$tree/var/cache/old"
         for file in a b c d e f; do echo "$file" > "$tree/var/cache/old/$file"; done

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs the checks and tests by step, timed, and says at the end what failed. One cargo at a time.
-#   check.sh                all steps          check.sh lint test …   only those
+# Runs the checks and tests in timed steps and lists the failed steps at the end. Only one cargo runs at a time.
+#   check.sh                 all steps
+#   check.sh lint test …     only these steps
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
 ALL="format lint licences docs build test upgrade v2 fuzz e2e conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
-# What e2e and conformance run: the dev build, which `build` makes together with the tests, so that nothing compiles twice.
+# e2e and conformance run the dev build. The step `build` makes it together with the tests, so nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
 export OCI_RS_NOMAD=$NOMAD OCI_RS_CONSUL=$CONSUL
 
@@ -24,9 +25,10 @@ step_lint() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
 step_licences() {
     local deny=$TOOLS/bin/cargo-deny db failed=0
     "$deny" --log-level error check bans licenses sources || failed=1
-    # fuzz/ has a lock of its own; --locked says at once, not when fuzzing starts, that it fell behind the workspace's manifests.
-    "$deny" --manifest-path fuzz/Cargo.toml --config deny.toml --locked --log-level error check bans licenses sources || failed=1
-    # The advisories come from a git repository, which a machine behind a wall cannot reach.
+    # fuzz/ has its own lock file. --locked reports here that it is out of date, before fuzzing starts.
+    "$deny" --manifest-path fuzz/Cargo.toml --config deny.toml --locked --log-level error \
+        check bans licenses sources || failed=1
+    # The advisories are in a git repository that some machines cannot reach.
     if db=$(timeout 120 "$deny" fetch db 2>&1); then
         "$deny" --log-level error check --disable-fetch advisories || failed=1
     else
@@ -39,45 +41,45 @@ step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
 step_build() { cargo build --quiet --workspace --all-targets; }
 
-# The store's cases once more with layers in images, where they can be mounted from the temporary directory.
-images_are_mounted() {
+# Whether EROFS layers can be mounted from the temporary directory. If so, the store's tests run once more with them.
+can_mount_erofs() {
     modprobe -q erofs 2>/dev/null || true
     [ "$(printf '%s\n' 6.12 "$(uname -r)" | sort -V | head -n 1)" = 6.12 ] && grep -qw erofs /proc/filesystems &&
         ! stat -f -c %T "${TMPDIR:-/tmp}" | grep -qE '^(tmpfs|overlayfs)$'
 }
 
-# e2e has a step of its own.
+# e2e has its own step.
 step_test() {
     cargo test --workspace --exclude oci-rs-e2e --no-fail-fast
-    if images_are_mounted; then
+    if can_mount_erofs; then
         OCI_RS_LAYERS=erofs cargo test -p oci-rs-image-store --test cases --no-fail-fast
     else
-        echo "skipped: the store's cases with layers in images: they cannot be mounted from ${TMPDIR:-/tmp} here"
+        echo "skipped: the store's tests with EROFS layers: they cannot be mounted from ${TMPDIR:-/tmp}"
     fi
 }
 
-# Tasks of the build before this one are taken over by this one's. A shallow clone may lack its commit.
+# This build takes over tasks of the build of the previous commit. A shallow clone may lack that commit.
 step_upgrade() {
     need_root "upgrade"
     local git="git -c safe.directory=*"
     if $git rev-parse --quiet --verify 'HEAD~1^{commit}' >/dev/null || timeout 60 $git fetch --quiet --deepen 1; then
         scripts/upgrade.sh
     else
-        echo "SKIPPED upgrade: the commit before this one is not here and cannot be fetched"
+        echo "SKIPPED upgrade: the previous commit is not in this clone and cannot be fetched"
     fi
 }
 
-# What the kernel does otherwise there; `make test-v2` runs the rest too.
+# Only the cases where cgroup v2 behaves differently. `make test-v2` runs all cases.
 step_v2() { scripts/test-v2.sh quick; }
 
-# The same walk each time, so that what it finds comes from the change; `make fuzz` takes another one each time.
+# A fixed seed, so that a finding comes from the change. `make fuzz` uses a random seed.
 step_fuzz() { FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
 
 step_e2e() {
     need_root "e2e"
-    # The cases build it too, where no network is: here its modules can be fetched.
+    # The cases build it again without a network; here its modules can be fetched.
     go -C e2e/conformance build -trimpath -o /dev/null ./boxes
-    # Of the whole workspace, so that the same features are chosen and nothing is built again.
+    # --workspace selects the same features as the build before, so that nothing is built again.
     OCI_RS_E2E=1 cargo test --workspace --test nomad -- ${ONLY:+"$ONLY"}
 }
 
@@ -89,7 +91,7 @@ step_conformance() {
 run_step() {
     local start=$SECONDS status=0
     say "$1"
-    # A subshell of its own, so that `set -e` holds in it although we look at its status.
+    # A subshell, so that `set -e` works in it although its status is tested.
     set +e
     (set -e; "step_$1")
     status=$?
@@ -102,9 +104,9 @@ run_step() {
 failed=()
 [ $# -gt 0 ] || set -- $ALL
 for step in "$@"; do
-    [[ " $ALL " = *" $step "* ]] || die "unknown step $step; there are: $ALL"
+    [[ " $ALL " = *" $step "* ]] || die "unknown step $step; the steps are: $ALL"
 done
-# What they run must be there and up to date, also when only they are asked for.
+# These steps run the built driver, so it must be built first.
 if [[ " $* " =~ \ (upgrade|v2|e2e|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
 for step in "$@"; do run_step "$step"; done
 

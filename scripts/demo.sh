@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Shows the driver at work on this machine: an image made on the spot, a real registry, a real Nomad agent, and a web service
-# that is reached over the network, looked into, and stopped. Leaves nothing behind.
-#   demo.sh        all of it            KEEP=1 demo.sh   stops after the start and says how to play
-#   demo.sh stop   ends what KEEP=1 left running
+# Demonstrates the driver on this machine: builds an image, starts a registry and a Nomad agent, runs a web service,
+# fetches a page over the network, runs a command in the task, and stops everything. Leaves nothing behind.
+#   demo.sh          the whole demo
+#   KEEP=1 demo.sh   leaves agent and job running and prints commands to try
+#   demo.sh stop     stops a demo that KEEP=1 left running
 . "$(dirname "$0")/lib.sh"
 
 need_root "the demo"
-# Where a kept demo lives, for `demo.sh stop`.
+# The file with the directory of a demo that was left running, for `demo.sh stop`.
 KEPT=${TOOLS%/*}/demo
 
 cleanup() {
@@ -26,7 +27,7 @@ show_failure() {
     [ -z "${alloc:-}" ] || "$NOMAD" alloc status "$alloc" >&2 || true
 }
 
-# A reboot ends a kept demo too.
+# After a reboot the directory of a kept demo no longer exists.
 if [ -e "$KEPT" ] && [ ! -d "$(cat "$KEPT")" ]; then rm -f "$KEPT"; fi
 
 if [ "${1:-}" = stop ]; then
@@ -55,7 +56,7 @@ REGISTRY_PID=''
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-say "Making an image of Debian's busybox and a web page, and pushing it to a registry of our own"
+say "Making an image of Debian's busybox and a web page, and pushing it to a local registry"
 registry_port=$(free_port)
 start_registry "$directory/registry" "$registry_port"
 echo "$REGISTRY_PID" >"$directory/registry.pid"
@@ -73,7 +74,8 @@ say "Running e2e/jobs/web.nomad.hcl: driver = \"oci-rs\", network mode = \"bridg
 "$NOMAD" job run -var "image=$image" "$ROOT/e2e/jobs/web.nomad.hcl" |
     grep -E 'Allocation|Evaluation .* finished|Deployment completed' | sed -E 's/^(==>)? */    /'
 alloc=$("$NOMAD" job allocs -json web | jq -r '.[0].ID')
-address=$(curl -fsS "$NOMAD_ADDR/v1/allocation/$alloc" | jq -r '.AllocatedResources.Shared.Ports[0] | "\(.HostIP):\(.Value)"')
+address=$(curl -fsS "$NOMAD_ADDR/v1/allocation/$alloc" |
+    jq -r '.AllocatedResources.Shared.Ports[0] | "\(.HostIP):\(.Value)"')
 "$NOMAD" alloc status "$alloc" | sed -n '/^Recent Events/,$p' | sed 's/^/    /'
 
 say "Fetching a page through the node: curl http://$address/"
@@ -82,7 +84,7 @@ curl -fsS --max-time 10 --retry 5 --retry-connrefused "http://$address/" | sed '
 if [ -n "${KEEP:-}" ]; then
     echo "$directory" >"$KEPT"
     trap - EXIT
-    say "Kept running. To play:"
+    say "Left running. Commands to try:"
     cat <<TEXT
     export NOMAD_ADDR=$NOMAD_ADDR PATH=\$PATH:$TOOLS; alias nomad=$NOMAD
     curl http://$address/
@@ -100,12 +102,13 @@ say "Its logs: nomad alloc logs"
 "$NOMAD" alloc logs -stderr "$alloc" | sed 's/^/    stderr: /'
 
 say "A command inside: nomad alloc exec"
-"$NOMAD" alloc exec -i=false -t=false -task web "$alloc" /bin/sh -c 'id; hostname; echo "$GREETING"; ps -o pid,args' | sed 's/^/    /'
+"$NOMAD" alloc exec -i=false -t=false -task web "$alloc" /bin/sh -c 'id; hostname; echo "$GREETING"; ps -o pid,args' |
+    sed 's/^/    /'
 
 say "Stopping it"
 "$NOMAD" job stop -detach web >/dev/null
 wait_for 60 "the job to stop" all_stopped
-"$NOMAD" alloc logs "$alloc" | tail -n 1 | sed 's/^/    its last words: /'
+"$NOMAD" alloc logs "$alloc" | tail -n 1 | sed 's/^/    its last line: /'
 stop_agent "$directory"
 
 say "Looking for anything left behind: processes, mounts, cgroups, network namespaces, firewall rules, directories"

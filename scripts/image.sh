@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes an image that demo and tests run, without Docker: image.sh DIRECTORY [KIND] writes an OCI layout with the kind as its tag, to
-# be pushed with `skopeo copy oci:DIRECTORY:KIND …`. The kinds:
+# Makes an image for demo and tests, without Docker: image.sh DIRECTORY [KIND] writes an OCI layout with the kind as its
+# tag. Push it with `skopeo copy oci:DIRECTORY:KIND …`. The kinds:
 #   busybox   Debian's static busybox with a link per applet, users, a web page, and the scripts in e2e/image/
-#   envoy     the proxy of Consul's service mesh, as scripts/setup.sh has fetched it, and the libraries that it needs
+#   envoy     the proxy of Consul's service mesh, fetched by scripts/setup.sh, with its libraries
 . "$(dirname "$0")/lib.sh"
 
 layout=${1:?usage: image.sh DIRECTORY [busybox|envoy]} kind=${2:-busybox}
@@ -19,7 +19,8 @@ busybox() {
     for applet in $(/bin/busybox --list); do
         [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
     done
-    printf '%s\n' root:x:0:0:root:/root:/bin/sh app:x:1000:1000:app:/home/app:/bin/sh nobody:x:65534:65534:nobody:/:/bin/false >"$root/etc/passwd"
+    printf '%s\n' root:x:0:0:root:/root:/bin/sh app:x:1000:1000:app:/home/app:/bin/sh \
+        nobody:x:65534:65534:nobody:/:/bin/false >"$root/etc/passwd"
     printf '%s\n' root:x:0: app:x:1000: staff:x:50:app nogroup:x:65534: >"$root/etc/group"
     echo '<h1>Hello from oci-rs</h1>' >"$root/www/index.html"
     cp "$ROOT"/e2e/image/bin/* "$root/bin/"
@@ -27,14 +28,15 @@ busybox() {
     chmod 755 "$root"/bin/* "$root"/www/cgi-bin/*
     printf 'not a program\n' >"$root/data/not-executable"
     chmod 644 "$root/data/not-executable"
-    config='"Env":["PATH=/bin","GREETING=hello from the image"],"Cmd":["/bin/serve"],"WorkingDir":"/www","ExposedPorts":{"8080/tcp":{}}'
+    config='"Env":["PATH=/bin","GREETING=hello from the image"],"Cmd":["/bin/serve"],"WorkingDir":"/www",'
+    config+='"ExposedPorts":{"8080/tcp":{}}'
 }
 
 envoy() {
     [ -x "$ENVOY" ] || die "missing: $ENVOY (scripts/setup.sh installs it)"
     mkdir -p "$root"/{bin,etc}
     cp "$ENVOY" "$root/bin/envoy"
-    # Where its loader looks for them, links and all.
+    # At the paths where the loader searches for them.
     ldd "$ENVOY" | grep -o '/[^ ]*' | while read -r library; do
         mkdir -p "$root$(dirname "$library")"
         cp -L "$library" "$root$library"
@@ -48,7 +50,7 @@ busybox | envoy) $kind ;;
 *) die "unknown kind of image: $kind" ;;
 esac
 
-# blob FILE: into the layout under its digest, which it prints with the size.
+# blob FILE: copies it into the layout under its digest, and prints digest and size.
 blob() {
     local digest
     digest=$(sha256sum "$1" | cut -d' ' -f1)

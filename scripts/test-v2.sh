@@ -1,31 +1,31 @@
 #!/usr/bin/env bash
-# Runs tests under a kernel with unified control groups (v2): a virtual machine with Debian's kernel that qemu emulates, so that
-# neither KVM nor such a host is needed. The machine gets a disk with the built tests and the programs that they call, and two
-# serial lines, of which one tells the results; it has no network, and sees nothing of this machine.
-#   test-v2.sh                     every suite; of the jobs on a real agent (nomad) those that end by themselves
-#   test-v2.sh quick               what the pipeline runs
-#   test-v2.sh containers groups   one suite; with words, the cases whose names contain one
+# Runs tests under cgroup v2, in a virtual machine with Debian's kernel. qemu emulates it, so that neither KVM nor a
+# host with cgroup v2 is needed. The machine has a disk with the built tests and the programs that they call, and two
+# serial lines; one of them transfers the results. It has no network and no access to this machine.
+#   test-v2.sh                     all suites; of the jobs on a real agent (nomad) only those that end by themselves
+#   test-v2.sh quick               the part that CI runs
+#   test-v2.sh containers groups   one suite; further words select the cases with a matching name
 . "$(dirname "$0")/lib.sh"
 
 SUITES="runtime containers wire chaos nomad conformance"
-# Programs of this machine that the tests call; everything else is busybox.
+# Programs of this machine that the tests call. All other programs are busybox.
 PROGRAMS="bash cp install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch"
-# Those that tasks with a network of their own, a group's or the driver's, need besides.
+# Further programs for tasks with a network namespace.
 NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save"
-# Those with which Nomad's own driver tests are prepared.
+# Further programs for the preparation of Nomad's own driver tests.
 CONFORMANCE_PROGRAMS="curl docker-registry rm skopeo sort"
-# Those that a Nomad agent and its cases call.
+# Further programs that a Nomad agent and its cases call.
 NOMAD_PROGRAMS="docker-registry script skopeo sort"
 
-# What an emulated kernel need not do.
+# Kernel options that save time in an emulated machine.
 FASTER="no_timer_check tsc=reliable rcupdate.rcu_expedited=1 init_on_alloc=0 audit=0 nokaslr mitigations=off"
-# From qemu's start to the first word. What has begun is never repeated, but an emulated boot that hangs is started again.
+# Time from qemu's start to the machine's first message. A boot that hangs is started again; tests are never repeated.
 BOOT_SECONDS=60
 BOOTS=3
-# For all suites together.
+# Time limit for all suites together.
 LIMIT_SECONDS=${LIMIT_SECONDS:-7200}
 
-# The line for /suites that runs a suite; further words pick cases.
+# Prints the line of /suites that runs a suite; further words select cases.
 suite() {
     local name=$1 words="${*:2}"
     case $name in
@@ -33,9 +33,12 @@ suite() {
         containers) echo "suite containers /tests/containers $words" ;;
         wire) echo "suite wire /tests/wire --test-threads=2 $words" ;;
         chaos) echo "suite chaos env CHAOS_LIVES=${CHAOS_LIVES:-40} /tests/chaos --test-threads=1 $words" ;;
-        conformance) echo "suite conformance env OCI_RS_CONFORMANCE_TESTS=/tests/conformance bash $ROOT/scripts/conformance.sh $words" ;;
+        conformance)
+            echo "suite conformance env OCI_RS_CONFORMANCE_TESTS=/tests/conformance" \
+                "bash $ROOT/scripts/conformance.sh $words"
+            ;;
         nomad) echo "suite nomad env OCI_RS_E2E=1 OCI_RS_NOMAD=/tests/nomad-agent /tests/nomad ${words:-batch_}" ;;
-        *) die "no suite $name; there are: $SUITES" ;;
+        *) die "no suite $name; the suites are: $SUITES" ;;
     esac
 }
 
@@ -44,8 +47,8 @@ suites() {
     case ${1:-all} in
         all) for name in $SUITES; do suite "$name"; done ;;
         quick)
-            suite containers groups_ exec_same exec_rights exec_process_limit exec_kill exec_shows life_runs files_devices \
-                files_hidden files_propagation files_dev process_rights process_apparmor roots_of_many
+            suite containers groups_ exec_same exec_rights exec_process_limit exec_kill exec_shows life_runs \
+                files_devices files_hidden files_propagation files_dev process_rights process_apparmor roots_of_many
             suite wire limits:: stats:: security:: end_reasons::
             suite nomad batch_out_of_memory
             ;;
@@ -53,7 +56,7 @@ suites() {
     esac
 }
 
-# program FILE: copies a program and the libraries that it is linked with to the same places below $root.
+# program FILE: copies a program and its shared libraries to the same paths below $root.
 program() {
     local file
     for file in "$1" $(ldd "$1" 2>/dev/null | grep -o '/[^ ]*'); do
@@ -62,13 +65,13 @@ program() {
     done
 }
 
-# The tests as cargo has built them, by the names of their targets.
+# Prints the built tests: the name of the target and the path of the executable.
 built_tests() {
     cargo test --quiet --workspace --no-run --message-format=json |
         jq -r 'select(.profile.test and .executable) | "\(.target.name) \(.executable)"'
 }
 
-# Everything that the machine has, below $root.
+# Makes the machine's root file system in $root.
 make_root() {
     local name file applet
     mkdir -p "$root"/{dev,etc,proc,root,run,sys,tests,tmp,usr/bin,usr/sbin,usr/lib,usr/lib64,var/tmp}
@@ -77,21 +80,22 @@ make_root() {
     for applet in $(/bin/busybox --list); do
         [ "$applet" = busybox ] || ln -s busybox "$root/usr/bin/$applet"
     done
-    # Where the kernel looks for it.
+    # The kernel calls modprobe at this path.
     ln -s ../bin/busybox "$root/usr/sbin/modprobe"
     for name in $PROGRAMS; do program "$(command -v "$name")"; done
     cp -r "$TOOLS/linux/modules" "$root/usr/lib/modules"
-    printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
+    printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false \
+        nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
     printf '%s\n' root:x:0: daemon:x:1: tty:x:5: nogroup:x:65534: >"$root/etc/group"
     echo '127.0.0.1 localhost' >"$root/etc/hosts"
     mkdir -p "$root/etc/ssl/certs"
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
     echo "nameserver 127.0.0.1" >"$root/etc/resolv.conf"
     while read -r name file; do
-        # The plugin is copied into memory at each start: without what only a debugger reads.
+        # Without debug information, because the plugin is copied into memory at each start.
         if [[ " $SUITES " = *" $name "* ]]; then strip --strip-debug -o "$root/tests/$name" "$file"; fi
     done < <(built_tests)
-    # Where tests look for what lies beside their sources.
+    # Files that tests read beside their sources.
     mkdir -p "$root$ROOT/tests"
     cp -r tests/fixtures "$root$ROOT/tests/"
     mkdir -p "$root$ROOT/runtime/tests" "$root$ROOT/runtime/src/spec/tests"
@@ -104,21 +108,21 @@ make_root() {
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
     if suites "$@" | grep -q '^suite conformance '; then add_conformance; fi
     install -m755 "$ROOT/scripts/vm/init" "$root/init"
-    # Emulated, everything takes ten times as long.
+    # Everything takes ten times as long in an emulated machine.
     { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=10"; suites "$@"; } >"$root/suites"
 }
 
-# What makes networks.
+# Adds the programs that make networks.
 add_networks() {
     local name
     for name in $NETWORK_PROGRAMS; do program "$(command -v "$name")"; done
-    # Matches and targets of iptables are libraries that it loads by name.
+    # iptables loads its matches and targets as libraries, by name.
     mkdir -p "$root/usr/lib/x86_64-linux-gnu" "$root$CNI_PATH"
     cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
     for name in bridge firewall host-local loopback portmap; do cp "$CNI_PATH/$name" "$root$CNI_PATH/"; done
 }
 
-# Nomad, and what e2e looks for in the checkout.
+# Adds Nomad, and the files of the checkout that e2e reads.
 add_nomad() {
     local name
     for name in $NOMAD_PROGRAMS; do program "$(command -v "$name")"; done
@@ -128,7 +132,7 @@ add_nomad() {
     cp scripts/{image,lib}.sh "$root$ROOT/scripts/"
 }
 
-# Nomad's own driver tests, built here, where there is Go.
+# Adds Nomad's own driver tests, built on this machine, because the virtual machine has no Go.
 add_conformance() {
     local name
     for name in $CONFORMANCE_PROGRAMS; do program "$(command -v "$name")"; done
@@ -147,7 +151,7 @@ machine() {
         -serial "file:$directory/kernel.log" -chardev stdio,id=results,signal=off -serial chardev:results </dev/null
 }
 
-# Starts the machine and waits for its first word; leaves its output in descriptor 3 and its pid in MACHINE.
+# Starts the machine and waits for its first message. Its output is descriptor 3, its pid is in MACHINE.
 boot() {
     local try line
     for ((try = 1; try <= BOOTS; try++)); do
@@ -158,13 +162,13 @@ boot() {
             echo "$line"
         done
         kill -KILL "$MACHINE" 2>/dev/null || true
-        warn "the machine did not come up (try $try of $BOOTS); the kernel's last words:"
+        warn "the machine did not come up (try $try of $BOOTS); the end of the kernel's log:"
         tail -n 30 "$directory/kernel.log" >&2 || true
     done
     die "the machine does not come up"
 }
 
-# Passes on what the machine says until it says that it is done; what failed is left in `failed`.
+# Prints the machine's output until the machine reports its end. Adds failed suites to `failed`.
 follow() {
     local line ended=
     while [ $SECONDS -lt "$LIMIT_SECONDS" ] && IFS= read -r -t $((LIMIT_SECONDS - SECONDS)) line <&3; do
@@ -186,7 +190,8 @@ cleanup() {
     exit "$status"
 }
 
-command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux/vmlinuz" ] && [ -e "$TOOLS/linux/apparmor_parser" ] || die "qemu, its kernel or what goes with it is missing: run scripts/setup.sh"
+command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux/vmlinuz" ] && [ -e "$TOOLS/linux/apparmor_parser" ] ||
+    die "qemu, its kernel or AppArmor's parser is missing: run scripts/setup.sh"
 suites "$@" >/dev/null
 directory=$(mktemp -d -t oci-rs-v2.XXXXXX)
 root=$directory/root
