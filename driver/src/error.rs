@@ -78,7 +78,7 @@ pub enum Refusal {
 }
 
 impl TaskError {
-    /// A failure of the host whose own text is complete.
+    /// A failure of the host. Its text must be complete.
     pub fn internal(error: impl std::fmt::Display) -> Self {
         Self::Internal(error.to_string())
     }

@@ -1,7 +1,7 @@
 //! Extra options for `nomad alloc exec`, written before the command: `oci-rs:// user=app cwd=/srv -- id`.
 //!
-//! The first word cannot be a program: a path that ends in a slash names a directory (path_resolution(7)). The options end at
-//! `--`, so the command behind them may contain any word.
+//! The first word cannot be a program: a path that ends in a slash names a directory (path_resolution(7)). The
+//! options end at `--`, so the command behind them may contain any word.
 
 use runtime::{ExecOptions, OtherUser};
 
@@ -35,7 +35,8 @@ pub enum PrefixError {
     InvalidValue(&'static str, &'static str),
     /// The operator does not allow this debug image.
     #[error(
-        "{WORD}: image {0:?} is not among those that this node's operator allows by the driver's option exec.debug_images"
+        "{WORD}: image {0:?} is not among those that this node's operator allows by the driver's option \
+         exec.debug_images"
     )]
     Image(String),
     /// The operator has not allowed the option.
@@ -48,7 +49,7 @@ pub enum PrefixError {
 pub struct Prefix {
     /// User and working directory that replace those of the task.
     pub options: ExecOptions,
-    /// The debug image whose programs the command can use.
+    /// The debug image: the command can use its programs.
     pub image: Option<String>,
 }
 
@@ -170,7 +171,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_without_a_prefix_are_unchanged(command in proptest::collection::vec("(oci-rs:?/?/?)?[ -~]{0,6}", 0..5)) {
+        fn commands_without_a_prefix_are_unchanged(
+            command in proptest::collection::vec("(oci-rs:?/?/?)?[ -~]{0,6}", 0..5),
+        ) {
             let other = command.first().is_none_or(|word| word != WORD);
             let split = split(command.clone(), &all());
             if other {

@@ -1,8 +1,9 @@
 //! The log in hclog's format: one JSON object per line on standard error, and the same lines in a file.
 //!
-//! `@level`, `@message` and `@timestamp` are always strings, and the timestamp has exactly six fractional digits: any other line
-//! is demoted by the agent, or makes it panic. Write errors on standard error are ignored, because the plugin may outlive the
-//! agent, which holds the other end of the pipe. A new agent never reads an old plugin's pipe; for that case there is a file.
+//! `@level`, `@message` and `@timestamp` are always strings, and the timestamp has exactly six fractional digits: any
+//! other line is demoted by the agent, or makes it panic. Write errors on standard error are ignored, because the
+//! plugin may outlive the agent, which holds the other end of the pipe. A new agent never reads an old plugin's pipe;
+//! for that case there is a file.
 
 use std::{
     fmt::{self, Write as _},
@@ -161,7 +162,7 @@ fn render(mut fields: Fields, level: &Level, target: &str, at: SystemTime) -> St
         Some(other) => other.to_string(),
         None => String::new(),
     };
-    // A field whose name begins with "@" would be taken for one of hclog's own.
+    // The agent would take a field name that begins with "@" for one of hclog's own.
     fields.0.retain(|name, _| !name.starts_with('@'));
     fields.0.insert("@level".to_owned(), level.as_str().to_ascii_lowercase().into());
     fields.0.insert("@message".to_owned(), message.into());

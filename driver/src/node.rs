@@ -1,7 +1,7 @@
 //! This Nomad client node as the driver uses it: container runtime, image store, tasks' own networks, configuration.
 //!
-//! The first call that needs it opens it. SetConfig opens nothing: while SetConfig runs, an older plugin process may still
-//! be alive, and the agent may be about to reattach to it.
+//! The first call that needs it opens it. SetConfig opens nothing: while SetConfig runs, an older plugin process may
+//! still be alive, and the agent may be about to reattach to it.
 
 use std::{
     path::PathBuf,
@@ -105,7 +105,8 @@ impl Node {
         !self.cleanup_started.swap(true, Ordering::AcqRel)
     }
 
-    /// The description of the node that a plan needs. It is read each time, because resolv.conf changes under a running agent. Blocks.
+    /// The description of the node that a plan needs. It is read each time, because resolv.conf changes under a
+    /// running agent. Blocks.
     pub fn info(&self) -> NodeInfo {
         NodeInfo {
             overlay_problem: self.overlay_problem(),

@@ -1,11 +1,11 @@
 //! Dangling containers: containers of this node that the agent does not know.
 //!
-//! Two causes: the agent never received the container's handle, or the agent dropped the handle in a DestroyTask that was
-//! lost together with the plugin.
+//! Two causes: the agent never received the container's handle, or the agent dropped the handle in a DestroyTask that
+//! was lost together with the plugin.
 //!
-//! An agent sends RecoverTask for each of its tasks as soon as it has a new plugin. A container without a task long after
-//! the plugin's start is therefore dangling, if it belongs to this node at all: agents of several nodes may share one state
-//! directory. The plugin learns its node id from the tasks that it receives.
+//! An agent sends RecoverTask for each of its tasks as soon as it has a new plugin. A container without a task long
+//! after the plugin's start is therefore dangling, if it belongs to this node at all: agents of several nodes may
+//! share one state directory. The plugin learns its node id from the tasks that it receives.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Leftovers of a crash of the plugin or a reboot of the machine.
 //!
-//! Leftovers are containers whose start or removal was interrupted, incomplete layers, writable layers without a container,
-//! leases without a task, networks without a container.
+//! Leftovers are containers after an interrupted start or removal, incomplete layers, writable layers without a
+//! container, leases without a task, networks without a container.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
     // The first task must not wait for the copy of our own binary.
     node.runtime.prepare().map_err(TaskError::internal)?;
     for container in node.runtime.sweep_abandoned(|id| tasks.knows(id)).map_err(TaskError::internal)? {
-        tracing::info!(%container, "removed what was left of a task whose start or removal was cut short");
+        tracing::info!(%container, "removed the leftovers of a task: its start or removal was interrupted");
     }
     release_orphaned_leases(node, tasks)?;
     let layers = node.runtime.sweep().map_err(TaskError::internal)?;
@@ -27,8 +27,8 @@ pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
 
 /// Releases the leases of containers that no longer exist.
 fn release_orphaned_leases(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
-    // Leases are listed before containers: a task registers before it leases its image, and it releases the image after
-    // its state directory is removed.
+    // Leases are listed before containers: a task registers before it leases its image, and it releases the image
+    // after its state directory is removed.
     let leases = node.store.leases().map_err(TaskError::internal)?;
     let containers = node.runtime.list().map_err(TaskError::internal)?;
     let is_orphan = |owner: &&LeaseOwner| match owner {

@@ -11,9 +11,9 @@ use tokio::{
 
 use crate::sys;
 
-/// The kernel does not tell when a FIFO becomes full. Until it was full for the first time, it is examined this often
-/// while it has content. This is the longest time for which the death of a reader blocks a task.
-const LOOK: Duration = Duration::from_millis(500);
+/// The kernel does not report that a FIFO became full. Until it was full for the first time, it is examined this
+/// often while it has content. This is the longest time for which the death of a reader blocks a task.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -22,7 +22,7 @@ enum Order {
     Stop,
 }
 
-/// A FIFO that is held open, and drained when it is told to.
+/// A FIFO that is held open, and drained on demand.
 pub struct Drain {
     orders: watch::Sender<Order>,
     dropped: Arc<DroppedBytes>,
@@ -30,8 +30,8 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Holds a FIFO, open for reading and writing in non-blocking mode. It is not drained yet. `dropped` will count the
-    /// dropped bytes. `begins` is called before the first bytes are dropped.
+    /// Holds a FIFO, open for reading and writing in non-blocking mode. It is not drained yet. `dropped` will count
+    /// the dropped bytes. `begins` is called before the first bytes are dropped.
     pub fn hold(fifo: OwnedFd, dropped: DroppedBytes, begins: impl Fn() + Send + 'static) -> io::Result<Self> {
         let drainer = FifoDrainer::new()?;
         let fifo = sys::watch(fifo, Interest::READABLE)?;
@@ -110,7 +110,7 @@ impl Worker {
                 changed = self.orders.changed() => if changed.is_err() {
                     return Ok(self.fifo.into_inner());
                 },
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }

@@ -14,15 +14,15 @@ fn description(stream: OutputStream) -> &'static str {
     }
 }
 
-/// Tells that output is being dropped from now on.
-pub fn tell_beginning(stream: OutputStream, container: &ContainerId, events: &TaskEvents) {
+/// Reports that output is being dropped from now on.
+pub fn report_beginning(stream: OutputStream, container: &ContainerId, events: &TaskEvents) {
     let stream = description(stream);
     tracing::warn!(%container, stream, "the task's log has no reader, its output is being dropped");
     events.emit(format!("The task's log has no reader: {stream} is dropped until Nomad's log collector is back"), []);
 }
 
-/// Tells the number of dropped bytes, if there are any.
-pub fn tell(stream: OutputStream, dropped: u64, container: &ContainerId, events: &TaskEvents) {
+/// Reports the number of dropped bytes, if there are any.
+pub fn report(stream: OutputStream, dropped: u64, container: &ContainerId, events: &TaskEvents) {
     if dropped == 0 {
         return;
     }
@@ -32,15 +32,22 @@ pub fn tell(stream: OutputStream, dropped: u64, container: &ContainerId, events:
     events.emit(text, [("stream", name.to_owned()), ("lost_bytes", dropped.to_string())]);
 }
 
-/// Tells the number of bytes that another process dropped (an earlier plugin, or the monitor) and that was not told
-/// yet.
-pub fn tell_earlier(stream: OutputStream, runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
+/// Reports the number of bytes that another process dropped (an earlier plugin, or the monitor) and that was not
+/// reported yet.
+pub fn report_earlier(stream: OutputStream, runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
     let taken = || match runtime.dropped_so_far(container, stream).map_err(io::Error::other)? {
         0 => Ok(0),
         _ => runtime.dropped_bytes(container, stream).map_err(io::Error::other)?.take(),
     };
     match taken() {
-        Ok(dropped) => tell(stream, dropped, container, events),
+        Ok(dropped) => report(stream, dropped, container, events),
         Err(error) => tracing::warn!(%container, %error, "lost output was not counted"),
+    }
+}
+
+/// Reports how much output of an ended container was dropped while no plugin ran.
+pub fn report_dropped(runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
+    for stream in OutputStream::ALL {
+        report_earlier(stream, runtime, container, events);
     }
 }

@@ -1,8 +1,8 @@
-//! A terminal whose monitor was killed.
+//! The terminal of a task after its monitor was killed.
 //!
-//! The monitor copies the terminal's output to the log. Without it the terminal would be hung up, which ends the task.
-//! A plugin that sees the monitor run therefore opens the terminal and the log too, and copies the output after the
-//! monitor was killed.
+//! The monitor copies the terminal's output to the log. Without it the terminal would be hung up, which ends the
+//! task. A plugin that sees the monitor run therefore opens the terminal and the log too, and copies the output after
+//! the monitor was killed.
 
 use std::{
     fs::OpenOptions,
@@ -25,7 +25,7 @@ use tokio::io::Interest;
 use crate::{events::TaskEvents, sys};
 
 /// The outcome of the search for a terminal.
-enum Found {
+enum TerminalSearch {
     NoTerminal,
     /// The monitor was dead already, and no other process held the terminal.
     HungUp,
@@ -35,7 +35,7 @@ enum Found {
     },
 }
 
-/// Holds the terminal of a container that has one until the container has ended.
+/// Holds the terminal of a container until the container has ended. Does nothing for a container without a terminal.
 pub async fn keep(
     runtime: Runtime,
     container: ContainerId,
@@ -43,23 +43,23 @@ pub async fn keep(
     events: TaskEvents,
 ) {
     let (id, worker) = (container.clone(), running.clone());
-    let found = tokio::task::spawn_blocking(move || -> io::Result<Found> {
+    let found = tokio::task::spawn_blocking(move || -> io::Result<TerminalSearch> {
         let output = runtime.output(&id).map_err(io::Error::other)?;
-        let Some((output, true)) = output else { return Ok(Found::NoTerminal) };
-        let Some(hold) = (*worker).as_ref().hold_terminal()? else { return Ok(Found::HungUp) };
-        Ok(Found::Held { log: open_log(&output.stdout)?, hold })
+        let Some((output, true)) = output else { return Ok(TerminalSearch::NoTerminal) };
+        let Some(hold) = (*worker).as_ref().hold_terminal()? else { return Ok(TerminalSearch::HungUp) };
+        Ok(TerminalSearch::Held { log: open_log(&output.stdout)?, hold })
     });
     let kept = async {
         let (log, hold) = match found.await.map_err(io::Error::other)?? {
-            Found::NoTerminal => return Ok(()),
-            Found::HungUp => {
+            TerminalSearch::NoTerminal => return Ok(()),
+            TerminalSearch::HungUp => {
                 tracing::warn!(%container, "the terminal was hung up: plugin and monitor were dead at once");
-                let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were both \
-                            killed: what it writes there fails. Restart the task";
+                let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were \
+                            both killed: what it writes there fails. Restart the task";
                 events.emit(text.to_owned(), []);
                 return Ok(());
             }
-            Found::Held { log, hold } => (log, hold),
+            TerminalSearch::Held { log, hold } => (log, hold),
         };
         let running = (*running).as_ref();
         ended(running.monitor.pidfd.as_fd()).await?;
@@ -67,7 +67,7 @@ pub async fn keep(
         if running.init.ended() {
             return Ok(());
         }
-        tracing::warn!(%container, "copying the output of a terminal whose monitor was killed");
+        tracing::warn!(%container, "copying the terminal's output: the monitor was killed");
         copy(hold.as_fd().try_clone_to_owned()?, log, running.init.pidfd.as_fd()).await
     };
     let kept: io::Result<()> = kept.await;
@@ -76,8 +76,8 @@ pub async fn keep(
     }
 }
 
-/// The log, open for writing, or its reader would see its end as soon as the monitor has gone; and for reading, so that
-/// a log without a reader is no error.
+/// The log, open for writing, or its reader would see its end as soon as the monitor has gone; and for reading, so
+/// that a log without a reader is no error.
 fn open_log(path: &Path) -> io::Result<OwnedFd> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY).bits() as i32;
     let log = OwnedFd::from(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?);

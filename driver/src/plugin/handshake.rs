@@ -54,8 +54,8 @@ pub fn listen() -> io::Result<(UnixListener, SocketFile)> {
     Ok((listener, socket))
 }
 
-/// Prints the handshake line, then replaces standard output by /dev/null. The agent reads only lines of at most 64 KiB there, and
-/// stops reading after a longer one, so no other output may go there.
+/// Prints the handshake line, then replaces standard output by /dev/null. The agent reads only lines of at most 64
+/// KiB there, and stops reading after a longer one, so no other output may go there.
 pub fn announce(socket: &Path) -> io::Result<()> {
     let line = line(&socket.to_string_lossy(), env::var_os("PLUGIN_MULTIPLEX_GRPC").is_some());
     let mut stdout = io::stdout().lock();

@@ -1,8 +1,8 @@
 //! The plugin role: Nomad's handshake, the socket, and the process around the server.
 //!
-//! Nomad starts the binary three times per agent start: once for its name, once to check its configuration, once to stay. The
-//! plugin cannot tell the three apart. So this module touches nothing on the host but its socket and the sockets that killed
-//! plugins left beside it.
+//! Nomad starts the binary three times per agent start: once for its name, once to check its configuration, once to
+//! stay. The plugin cannot tell the three apart. So this module touches nothing on the host but its socket and the
+//! sockets that killed plugins left beside it.
 
 mod handshake;
 mod sweep;
@@ -19,8 +19,9 @@ const FIRST_INHERITED: u32 = 3;
 
 /// Runs the plugin until the agent ends it.
 pub fn main() -> ExitCode {
-    // An agent leaks descriptors into its plugins, its listening sockets among them: a plugin that outlives the agent would keep
-    // the port in use. And Ctrl-C in the agent's terminal reaches the whole process group: the agent decides what it means.
+    // An agent leaks descriptors into its plugins, its listening sockets among them: a plugin that outlives the agent
+    // would keep the port in use. And Ctrl-C in the agent's terminal reaches the whole process group: the agent
+    // decides what it means.
     let prepared =
         host::sys::close_descriptors(FIRST_INHERITED, u32::MAX).and_then(|()| host::sys::ignore_signal(Signal::INT));
     let log = hclog::init();

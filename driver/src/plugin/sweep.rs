@@ -18,7 +18,8 @@ use super::handshake::SOCKET_PREFIX;
 /// A younger socket may be bound but not listening yet.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Removes sockets with the driver's prefix, owned by this user, older than a minute, without a listener. Failures are logged.
+/// Removes sockets with the driver's prefix, owned by this user, older than a minute, without a listener. Failures
+/// are logged.
 pub fn dead_sockets(directory: &Path) {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,

@@ -33,8 +33,8 @@ impl BasePlugin for Plugin {
         Ok(Response::new(ConfigSchemaResponse { spec: Some(schema::plugin_schema()) }))
     }
 
-    /// Checks and stores the configuration, nothing else. An error prevents the start of the whole agent, so only an invalid
-    /// configuration is refused.
+    /// Checks and stores the configuration, nothing else. An error prevents the start of the whole agent, so only an
+    /// invalid configuration is refused.
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         let request = request.into_inner();
         let config = config::decode_plugin(&request.msgpack_config).map_err(|error| status::of(&error.into()))?;
@@ -43,7 +43,8 @@ impl BasePlugin for Plugin {
     }
 }
 
-/// The node's CPU capacity as the agent counts it: the operator's override, or the sum of each core's best known speed.
+/// The node's CPU capacity as the agent counts it: the operator's override, or the sum of each core's best known
+/// speed.
 fn compute(config: Option<&NomadConfig>) -> Compute {
     let topology = config.and_then(|config| config.driver.as_ref()).and_then(|driver| driver.topology.as_ref());
     let Some(topology) = topology else { return Compute::default() };

@@ -9,7 +9,7 @@ use runtime::{ExecExit, TerminalSize};
 use super::convert;
 use crate::{
     error::TaskError,
-    task::exec::{Input, Output},
+    task::exec::{ExecInput, ExecOutput},
 };
 
 /// The exit code of a command that was not executed, as with docker. 126 and 127 concern its program.
@@ -27,7 +27,7 @@ pub struct ParsedMessage {
     /// The new size of the terminal.
     pub size: Option<TerminalSize>,
     /// Input for the command.
-    pub input: Vec<Input>,
+    pub input: Vec<ExecInput>,
 }
 
 impl Conversation {
@@ -50,38 +50,38 @@ impl Conversation {
         let mut input = Vec::new();
         if let Some(stdin) = message.stdin.filter(|_| !self.stdin_closed) {
             if !stdin.data.is_empty() {
-                input.push(Input::Stdin(stdin.data));
+                input.push(ExecInput::Stdin(stdin.data));
             }
             if stdin.close {
                 self.stdin_closed = true;
-                input.push(Input::CloseStdin);
+                input.push(ExecInput::CloseStdin);
             }
         }
         ParsedMessage { size, input }
     }
 }
 
-/// The replies for a command that could not be executed. Nomad's command line shows no error text, so the text goes to the
-/// command's output.
+/// The replies for a command that could not be executed. Nomad's command line shows no error text, so the text goes
+/// to the command's output.
 pub fn error_replies(error: &TaskError, terminal: bool) -> [ExecTaskStreamingResponse; 2] {
     let text = if terminal {
-        Output::Stdout(format!("oci-rs: {error}\r\n").into_bytes())
+        ExecOutput::Stdout(format!("oci-rs: {error}\r\n").into_bytes())
     } else {
-        Output::Stderr(format!("oci-rs: {error}\n").into_bytes())
+        ExecOutput::Stderr(format!("oci-rs: {error}\n").into_bytes())
     };
-    [text, Output::Exited(ExecExit { exit_code: NOT_EXECUTED, signal: 0 })].map(reply)
+    [text, ExecOutput::Exited(ExecExit { exit_code: NOT_EXECUTED, signal: 0 })].map(reply)
 }
 
 /// The message for a part of a command's output.
-pub fn reply(output: Output) -> ExecTaskStreamingResponse {
+pub fn reply(output: ExecOutput) -> ExecTaskStreamingResponse {
     let operation = |data, close| Some(ExecTaskStreamingIoOperation { data, close });
     let empty = ExecTaskStreamingResponse::default();
     match output {
-        Output::Stdout(data) => ExecTaskStreamingResponse { stdout: operation(data, false), ..empty },
-        Output::Stderr(data) => ExecTaskStreamingResponse { stderr: operation(data, false), ..empty },
-        Output::CloseStdout => ExecTaskStreamingResponse { stdout: operation(Vec::new(), true), ..empty },
-        Output::CloseStderr => ExecTaskStreamingResponse { stderr: operation(Vec::new(), true), ..empty },
-        Output::Exited(exit) => {
+        ExecOutput::Stdout(data) => ExecTaskStreamingResponse { stdout: operation(data, false), ..empty },
+        ExecOutput::Stderr(data) => ExecTaskStreamingResponse { stderr: operation(data, false), ..empty },
+        ExecOutput::CloseStdout => ExecTaskStreamingResponse { stdout: operation(Vec::new(), true), ..empty },
+        ExecOutput::CloseStderr => ExecTaskStreamingResponse { stderr: operation(Vec::new(), true), ..empty },
+        ExecOutput::Exited(exit) => {
             ExecTaskStreamingResponse { exited: true, result: Some(convert::exec_result(&exit)), ..empty }
         }
     }
@@ -129,16 +129,17 @@ mod tests {
                 .filter_map(|message| message.stdin.clone())
                 .flat_map(|stdin| stdin.data)
                 .collect();
-            let inputs: Vec<&Input> = parsed.iter().flat_map(|parsed| &parsed.input).collect();
-            let bytes = |input: &&Input| match input {
-                Input::Stdin(data) => data.clone(),
-                Input::CloseStdin => Vec::new(),
+            let inputs: Vec<&ExecInput> = parsed.iter().flat_map(|parsed| &parsed.input).collect();
+            let bytes = |input: &&ExecInput| match input {
+                ExecInput::Stdin(data) => data.clone(),
+                ExecInput::CloseStdin => Vec::new(),
             };
             prop_assert_eq!(inputs.iter().flat_map(bytes).collect::<Vec<u8>>(), sent, "every byte once, in order");
-            prop_assert!(!inputs.iter().any(|input| matches!(input, Input::Stdin(data) if data.is_empty())));
-            let closes = inputs.iter().filter(|input| matches!(input, Input::CloseStdin)).count();
+            prop_assert!(!inputs.iter().any(|input| matches!(input, ExecInput::Stdin(data) if data.is_empty())));
+            let closes = inputs.iter().filter(|input| matches!(input, ExecInput::CloseStdin)).count();
             prop_assert_eq!(closes, usize::from(close.is_some()));
-            prop_assert!(close.is_none() || matches!(inputs.last(), Some(Input::CloseStdin)), "after all that was sent");
+            let closed_last = matches!(inputs.last(), Some(ExecInput::CloseStdin));
+            prop_assert!(close.is_none() || closed_last, "after all that was sent");
             let sizes = messages.iter().filter(|message| message.tty_size.is_some()).count();
             prop_assert_eq!(parsed.iter().filter(|parsed| parsed.size.is_some()).count(), sizes);
         }
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_result_has_a_message_of_its_own() {
-        let reply = reply(Output::Exited(ExecExit { exit_code: 3, signal: 0 }));
+        let reply = reply(ExecOutput::Exited(ExecExit { exit_code: 3, signal: 0 }));
         assert!(reply.exited && reply.stdout.is_none() && reply.stderr.is_none());
         assert_eq!(reply.result.unwrap().exit_code, 3);
     }

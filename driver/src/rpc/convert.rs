@@ -1,7 +1,7 @@
 //! The driver's values in their form on the wire.
 //!
-//! Nomad's client reads most nested messages without a check: a missing message crashes the agent. So each function fills all
-//! fields, and "not yet" is Go's zero time.
+//! Nomad's client reads most nested messages without a check: a missing message crashes the agent. So each function
+//! fills all fields, and "not yet" is Go's zero time.
 
 use std::{
     collections::HashMap,

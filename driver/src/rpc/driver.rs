@@ -21,20 +21,20 @@ use super::{
 };
 use crate::{signal, task::Event};
 
-type Reply<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Driver for Plugin {
-    type FingerprintStream = fingerprints::Fingerprints;
-    type TaskStatsStream = stats::Stats;
-    type TaskEventsStream = task_events::Events;
-    type ExecTaskStreamingStream = exec::Outputs;
+    type FingerprintStream = fingerprints::FingerprintStream;
+    type TaskStatsStream = stats::StatsStream;
+    type TaskEventsStream = task_events::TaskEventStream;
+    type ExecTaskStreamingStream = exec::ReplyStream;
 
-    async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Reply<TaskConfigSchemaResponse> {
+    async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> RpcResult<TaskConfigSchemaResponse> {
         Ok(Response::new(TaskConfigSchemaResponse { spec: Some(schema::task_schema()) }))
     }
 
-    async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Reply<CapabilitiesResponse> {
+    async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> RpcResult<CapabilitiesResponse> {
         let capabilities = DriverCapabilities {
             send_signals: true,
             exec: true,
@@ -48,47 +48,48 @@ impl Driver for Plugin {
         Ok(Response::new(CapabilitiesResponse { capabilities: Some(capabilities) }))
     }
 
-    async fn fingerprint(&self, _: Request<FingerprintRequest>) -> Reply<Self::FingerprintStream> {
+    async fn fingerprint(&self, _: Request<FingerprintRequest>) -> RpcResult<Self::FingerprintStream> {
         Ok(Response::new(fingerprints::stream(self.clone())))
     }
 
-    async fn init(&self, _: Request<InitRequest>) -> Reply<InitResponse> {
+    async fn init(&self, _: Request<InitRequest>) -> RpcResult<InitResponse> {
         Ok(Response::new(InitResponse {}))
     }
 
-    /// Tasks outlive the plugin, so there is nothing to shut down here; the process ends by the controller's Shutdown.
-    async fn shutdown(&self, _: Request<ShutdownRequest>) -> Reply<ShutdownResponse> {
+    /// Tasks outlive the plugin, so there is nothing to shut down here; the process ends by the controller's
+    /// Shutdown.
+    async fn shutdown(&self, _: Request<ShutdownRequest>) -> RpcResult<ShutdownResponse> {
         Ok(Response::new(ShutdownResponse {}))
     }
 
-    async fn start_task(&self, request: Request<StartTaskRequest>) -> Reply<StartTaskResponse> {
+    async fn start_task(&self, request: Request<StartTaskRequest>) -> RpcResult<StartTaskResponse> {
         let plugin = self.clone();
         detached(async move { tasks::start(&plugin, request.into_inner()).await }).await.map(Response::new)
     }
 
-    async fn recover_task(&self, request: Request<RecoverTaskRequest>) -> Reply<RecoverTaskResponse> {
+    async fn recover_task(&self, request: Request<RecoverTaskRequest>) -> RpcResult<RecoverTaskResponse> {
         let plugin = self.clone();
         detached(async move { tasks::recover(&plugin, request.into_inner()).await }).await.map(Response::new)
     }
 
-    async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Reply<WaitTaskResponse> {
+    async fn wait_task(&self, request: Request<WaitTaskRequest>) -> RpcResult<WaitTaskResponse> {
         let task = self.tasks().get(&request.into_inner().task_id).map_err(|error| status::of(&error))?;
         let exit = task.wait().await.map_err(|error| status::of(&error))?;
         let result = Some(convert::exit_result(&exit));
         Ok(Response::new(WaitTaskResponse { result, err: exit.message.unwrap_or_default() }))
     }
 
-    async fn stop_task(&self, request: Request<StopTaskRequest>) -> Reply<StopTaskResponse> {
+    async fn stop_task(&self, request: Request<StopTaskRequest>) -> RpcResult<StopTaskResponse> {
         let plugin = self.clone();
         detached(async move { tasks::stop(&plugin, request.into_inner()).await }).await.map(Response::new)
     }
 
-    async fn destroy_task(&self, request: Request<DestroyTaskRequest>) -> Reply<DestroyTaskResponse> {
+    async fn destroy_task(&self, request: Request<DestroyTaskRequest>) -> RpcResult<DestroyTaskResponse> {
         let plugin = self.clone();
         detached(async move { tasks::destroy(&plugin, request.into_inner()).await }).await.map(Response::new)
     }
 
-    async fn inspect_task(&self, request: Request<InspectTaskRequest>) -> Reply<InspectTaskResponse> {
+    async fn inspect_task(&self, request: Request<InspectTaskRequest>) -> RpcResult<InspectTaskResponse> {
         let id = request.into_inner().task_id;
         let task = self.tasks().get(&id).map_err(|error| status::of(&error))?;
         let attributes = task.state().map(|state| convert::driver_attributes(&state)).unwrap_or_default();
@@ -99,18 +100,18 @@ impl Driver for Plugin {
         }))
     }
 
-    async fn task_stats(&self, request: Request<TaskStatsRequest>) -> Reply<Self::TaskStatsStream> {
+    async fn task_stats(&self, request: Request<TaskStatsRequest>) -> RpcResult<Self::TaskStatsStream> {
         let request = request.into_inner();
         let task = self.tasks().get(&request.task_id).map_err(|error| status::of(&error))?;
         let node = self.node().await.map_err(|error| status::of(&error))?;
         Ok(Response::new(stats::stream(node, task, request)))
     }
 
-    async fn task_events(&self, _: Request<TaskEventsRequest>) -> Reply<Self::TaskEventsStream> {
+    async fn task_events(&self, _: Request<TaskEventsRequest>) -> RpcResult<Self::TaskEventsStream> {
         Ok(Response::new(task_events::stream(self.events())))
     }
 
-    async fn signal_task(&self, request: Request<SignalTaskRequest>) -> Reply<SignalTaskResponse> {
+    async fn signal_task(&self, request: Request<SignalTaskRequest>) -> RpcResult<SignalTaskResponse> {
         let plugin = self.clone();
         let work = async move {
             let request = request.into_inner();
@@ -121,7 +122,7 @@ impl Driver for Plugin {
         detached(work).await.map(Response::new)
     }
 
-    async fn exec_task(&self, request: Request<ExecTaskRequest>) -> Reply<ExecTaskResponse> {
+    async fn exec_task(&self, request: Request<ExecTaskRequest>) -> RpcResult<ExecTaskResponse> {
         let plugin = self.clone();
         detached(async move { exec::collect(&plugin, request.into_inner()).await }).await.map(Response::new)
     }
@@ -129,16 +130,16 @@ impl Driver for Plugin {
     async fn exec_task_streaming(
         &self,
         request: Request<Streaming<ExecTaskStreamingRequest>>,
-    ) -> Reply<Self::ExecTaskStreamingStream> {
+    ) -> RpcResult<Self::ExecTaskStreamingStream> {
         let outputs = exec::stream(self, request.into_inner()).await.map_err(|error| status::of(&error))?;
         Ok(Response::new(outputs))
     }
 
-    async fn create_network(&self, _: Request<CreateNetworkRequest>) -> Reply<CreateNetworkResponse> {
+    async fn create_network(&self, _: Request<CreateNetworkRequest>) -> RpcResult<CreateNetworkResponse> {
         Err(Status::unimplemented("oci-rs lets Nomad create a group's network"))
     }
 
-    async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> Reply<DestroyNetworkResponse> {
+    async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> RpcResult<DestroyNetworkResponse> {
         Err(Status::unimplemented("oci-rs lets Nomad destroy a group's network"))
     }
 }

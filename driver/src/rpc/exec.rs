@@ -16,17 +16,18 @@ use super::{
 use crate::{
     error::{Refusal, TaskError},
     exec_prefix::{self, Prefix},
-    task::exec::{self, Input, InteractiveClient, InteractiveCommand, Output},
+    task::exec::{self, ExecInput, ExecOutput, InteractiveClient, InteractiveCommand},
 };
 
 /// The answers to an interactive client.
-pub type Outputs = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingResponse, Status>> + Send>>;
+pub type ReplyStream = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingResponse, Status>> + Send>>;
 
 type ReplySender = mpsc::Sender<Result<ExecTaskStreamingResponse, Status>>;
 
 /// Chunks of output in flight: enough to keep a pipe busy, few enough that a slow reader slows the command down.
 const OUTPUT_IN_FLIGHT: usize = 8;
-/// Input messages in flight: 64 KiB as Nomad's command line cuts them. Further messages wait, a new terminal size too.
+/// Input messages in flight: 64 KiB as Nomad's command line cuts them. Further messages wait, a new terminal size
+/// too.
 const INPUT_IN_FLIGHT: usize = 32;
 
 /// Runs a command to its end.
@@ -41,7 +42,10 @@ pub async fn collect(plugin: &Plugin, request: ExecTaskRequest) -> Result<ExecTa
 }
 
 /// Runs a command for an interactive client. The first message contains the command, the further messages its input.
-pub async fn stream(plugin: &Plugin, mut requests: Streaming<ExecTaskStreamingRequest>) -> Result<Outputs, TaskError> {
+pub async fn stream(
+    plugin: &Plugin,
+    mut requests: Streaming<ExecTaskStreamingRequest>,
+) -> Result<ReplyStream, TaskError> {
     let first = requests.message().await.ok().flatten();
     let (conversation, setup, parsed) = Conversation::begin(first)?;
     let container = running_container(plugin, &setup.task_id)?;
@@ -88,7 +92,7 @@ async fn read_requests(
     mut requests: Streaming<ExecTaskStreamingRequest>,
     mut conversation: Conversation,
     mut parsed: ParsedMessage,
-    input: mpsc::Sender<Input>,
+    input: mpsc::Sender<ExecInput>,
     size: watch::Sender<Option<TerminalSize>>,
 ) {
     loop {
@@ -100,14 +104,14 @@ async fn read_requests(
                 return;
             }
         }
-        // The client never closes its side of the stream. An end here is the end of the connection, and the sender of the
-        // replies notices it too.
+        // The client never closes its side of the stream. An end here is the end of the connection, and the sender of
+        // the replies notices it too.
         let Some(Ok(message)) = requests.next().await else { return };
         parsed = conversation.parse(message);
     }
 }
 
-async fn send_replies(mut output: mpsc::Receiver<Output>, replies: ReplySender) {
+async fn send_replies(mut output: mpsc::Receiver<ExecOutput>, replies: ReplySender) {
     loop {
         let message = tokio::select! {
             message = output.recv() => message,

@@ -1,6 +1,6 @@
 //! The stream of fingerprints: health and attributes of the node.
 //!
-//! The stream stays open for as long as the plugin lives: an agent whose stream ends opens it again without a pause.
+//! The stream stays open for as long as the plugin lives: when it ends, the agent opens it again without a pause.
 
 use std::{pin::Pin, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::{
 };
 
 /// The answers to Fingerprint.
-pub type Fingerprints = Pin<Box<dyn Stream<Item = Result<FingerprintResponse, Status>> + Send>>;
+pub type FingerprintStream = Pin<Box<dyn Stream<Item = Result<FingerprintResponse, Status>> + Send>>;
 
 /// The time between two looks at the node.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// Sends one fingerprint at once, then one after each change. Starts the cleanup as soon as the node is open.
-pub fn stream(plugin: Plugin) -> Fingerprints {
+pub fn stream(plugin: Plugin) -> FingerprintStream {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut cleanup_started = false;

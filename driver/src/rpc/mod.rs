@@ -1,7 +1,7 @@
 //! Nomad's calls, translated. No other module of the driver knows Nomad's wire types, gRPC or tonic.
 //!
-//! Every call that changes something runs detached from its request: tonic drops a handler whose client went away, and half of
-//! the change would be left behind. Streams that Nomad expects to stay open never end by themselves.
+//! Every call that changes something runs detached from its request: tonic drops a handler when its client goes away,
+//! and half of the change would be left behind. Streams that Nomad expects to stay open never end by themselves.
 //!
 //! | module | contents |
 //! |---|---|

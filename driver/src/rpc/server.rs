@@ -14,10 +14,11 @@ use crate::hclog::LogFile;
 const LARGEST_MESSAGE: usize = 64 << 20;
 /// The flow-control window of one stream (RFC 9113, 6.9): the input that waits for a command that does not read.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// The flow-control window of an agent's only connection. It is so large that commands that do not read never block other calls.
-/// It is a limit: memory is used only up to the streams' windows.
+/// The flow-control window of an agent's only connection. It is so large that commands that do not read never block
+/// other calls. It is a limit: memory is used only up to the streams' windows.
 const CONNECTION_WINDOW: u32 = 1 << 30;
-/// The time for calls in flight after the agent asked for the plugin's end. The agent waits two seconds before it kills.
+/// The time for calls in flight after the agent asked for the plugin's end. The agent waits two seconds before it
+/// kills.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(300);
 
 /// Serves all services. Calls `announce` when they are ready. Returns soon after the agent called Shutdown.
@@ -42,8 +43,8 @@ pub async fn serve(
         .add_service(DriverServer::new(plugin).max_decoding_message_size(LARGEST_MESSAGE));
     announce()?;
     let serving = server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), is_true(stopped.clone()));
-    // WaitTask and the other streams never end by themselves, and an error on them would look like a task's exit. So the answer
-    // to Shutdown gets a moment to leave, then the process ends with all open streams.
+    // WaitTask and the other streams never end by themselves, and an error on them would look like a task's exit. So
+    // the answer to Shutdown gets a moment to leave, then the process ends with all open streams.
     let deadline = async move {
         is_true(stopped).await;
         tokio::time::sleep(SHUTDOWN_GRACE).await;

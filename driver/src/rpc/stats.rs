@@ -21,16 +21,16 @@ use crate::{
 };
 
 /// The answers to TaskStats.
-pub type Stats = Pin<Box<dyn Stream<Item = Result<TaskStatsResponse, Status>> + Send>>;
+pub type StatsStream = Pin<Box<dyn Stream<Item = Result<TaskStatsResponse, Status>> + Send>>;
 
 /// The shortest time between two readings of a task's counters.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// The time between two readings if the agent names none.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sends a task's resource use at each interval. The stream ends without an error, because the agent logs each error and asks
-/// again each second.
-pub fn stream(node: Arc<Node>, task: TaskRef, request: TaskStatsRequest) -> Stats {
+/// Sends a task's resource use at each interval. The stream ends without an error, because the agent logs each error
+/// and asks again each second.
+pub fn stream(node: Arc<Node>, task: TaskRef, request: TaskStatsRequest) -> StatsStream {
     let interval = match convert::duration(request.collection_interval) {
         Duration::ZERO => DEFAULT_INTERVAL,
         interval => interval.max(SHORTEST_INTERVAL),

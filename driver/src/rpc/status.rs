@@ -8,7 +8,8 @@ use tonic::{Code, Status};
 
 use crate::error::TaskError;
 
-/// The status of a failed call. Each one tells whether the restart policy may try again; only StartTask's caller reads that.
+/// The status of a failed call. Each one tells whether the restart policy may try again; only StartTask's caller
+/// reads that.
 pub fn of(error: &TaskError) -> Status {
     let code = code(error);
     let message = error.to_string();

@@ -1,7 +1,7 @@
 //! Nomad's TaskConfig message as a [`NomadTask`].
 //!
-//! Nomad's client checks a job before it calls a driver. A message that breaks these rules is therefore an error of the
-//! agent, not of the job's author.
+//! Nomad's client checks a job before it calls a driver. A message that breaks these rules is therefore an error of
+//! the agent, not of the job's author.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! The stream of task events.
 //!
-//! The stream stays open for as long as the plugin lives: an agent whose stream ends opens it again without a pause.
+//! The stream stays open for as long as the plugin lives: when it ends, the agent opens it again without a pause.
 
 use std::pin::Pin;
 
@@ -13,10 +13,10 @@ use super::convert;
 use crate::events;
 
 /// The answers to TaskEvents.
-pub type Events = Pin<Box<dyn Stream<Item = Result<DriverTaskEvent, Status>> + Send>>;
+pub type TaskEventStream = Pin<Box<dyn Stream<Item = Result<DriverTaskEvent, Status>> + Send>>;
 
 /// All task events from now on.
-pub fn stream(events: &events::Events) -> Events {
+pub fn stream(events: &events::Events) -> TaskEventStream {
     let mut subscription = events.subscribe();
     let (sender, receiver) = mpsc::channel(16);
     tokio::spawn(async move {

@@ -58,7 +58,8 @@ pub async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Rec
     recovered.map(|()| RecoverTaskResponse {})
 }
 
-/// StopTask: returns when the task has ended. An unknown task counts as stopped, because Nomad repeats a failed stop for minutes.
+/// StopTask: returns when the task has ended. An unknown task counts as stopped, because Nomad repeats a failed stop
+/// for minutes.
 pub async fn stop(plugin: &Plugin, request: StopTaskRequest) -> Result<StopTaskResponse, TaskError> {
     let Ok(task) = plugin.tasks().get(&request.task_id) else { return Ok(StopTaskResponse {}) };
     let signal = match request.signal.as_str() {

@@ -7,8 +7,8 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{blocking::blocking, error::TaskError, events::TaskEvents, node::Node, sys};
 
-/// Emits an event at the first refused fork and at the first out-of-memory kill in a container. Waits for the kernel's
-/// notifications; on a kernel without them, only the summary after the end remains.
+/// Emits an event at the first refused fork and at the first out-of-memory kill in a container. Waits for the
+/// kernel's notifications; on a kernel without them, only the summary after the end remains.
 pub async fn watch(node: Arc<Node>, container: ContainerId, events: TaskEvents) {
     let (worker, id) = (node.clone(), container.clone());
     let looked = blocking(move || worker.runtime.cgroup_events(&id).map_err(TaskError::internal)).await;

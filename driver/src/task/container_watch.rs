@@ -11,7 +11,7 @@ use super::{Exit, cgroup_events, running::RunningContainer};
 use crate::{
     error::TaskError,
     events::TaskEvents,
-    logs::{self, Watched},
+    logs::{self, LogWatch},
     node::Node,
 };
 
@@ -20,7 +20,7 @@ pub struct ContainerWatch {
     container: Arc<RunningContainer>,
     /// The end of the container; `None` after it was taken.
     end: Option<BoxFuture<'static, Exit>>,
-    logs: Option<Watched>,
+    logs: Option<LogWatch>,
     /// Completes when the log watch has closed its files in the container's directory.
     logs_released: Option<oneshot::Receiver<()>>,
     cgroup_events: Option<AbortOnDrop>,
@@ -87,7 +87,7 @@ impl ContainerWatch {
 
     fn release_logs(&mut self) {
         if let Some(logs) = self.logs.take() {
-            self.logs_released = Some(logs.let_go());
+            self.logs_released = Some(logs.release());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The driver's part of a task handle. Nomad stores it and returns it after a restart of the agent or of the plugin.
 //!
-//! Recovery receives nothing else of the task's configuration: all that it needs is here or in the task's state directory. The
-//! format is versioned: older versions stay readable, a newer one is refused.
+//! Recovery receives nothing else of the task's configuration: all that it needs is here or in the task's state
+//! directory. The format is versioned: older versions stay readable, a newer one is refused.
 
 use std::collections::BTreeMap;
 

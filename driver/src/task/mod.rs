@@ -1,8 +1,8 @@
 //! Tasks: the work between Nomad's calls and the container runtime.
 //!
-//! One async task, the *owner*, owns one Nomad task and serialises all operations on it. A call registers the task's id
-//! atomically or finds the owner; then it only sends an event to the owner and reads the published [`TaskView`]. The pure
-//! state machine `lifecycle` decides, the owner carries the decisions out.
+//! One async task, the *owner*, owns one Nomad task and serialises all operations on it. A call registers the task's
+//! id atomically or finds the owner; then it only sends an event to the owner and reads the published [`TaskView`].
+//! The pure state machine `lifecycle` decides, the owner carries the decisions out.
 //!
 //! | module | contents |
 //! |---|---|

@@ -49,8 +49,8 @@ impl Tasks {
         }
     }
 
-    /// Registers a task unless another call brings it back. If that other call fails, this one tries itself and so learns
-    /// the reason.
+    /// Registers a task unless another call brings it back. If that other call fails, this one tries itself and so
+    /// learns the reason.
     async fn register_for_recovery(&self, task: &NomadTask) -> Result<Option<(TaskRef, OwnerChannels)>, TaskError> {
         if let Ok(registered) = self.register(task) {
             return Ok(Some(registered));
@@ -61,8 +61,8 @@ impl Tasks {
         }
     }
 
-    /// Removes a task. An unknown task may have left a container on the host when its start was interrupted; its id is
-    /// taken until that container is removed.
+    /// Removes a task. An unknown task may have left a container on the host when its start was interrupted; its id
+    /// is taken until that container is removed.
     pub async fn destroy(&self, node: &Arc<Node>, task_id: &str, force: bool) -> Result<(), TaskError> {
         let unknown = NomadTask { id: task_id.to_owned(), ..NomadTask::default() };
         if let Ok((_, channels)) = self.register(&unknown) {

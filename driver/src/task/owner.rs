@@ -14,9 +14,9 @@ use super::{
     DriverState, Exit, Phase, TaskView,
     container_watch::ContainerWatch,
     info::TaskInfo,
-    lifecycle::{Action, Event, Lifecycle, Reply},
+    lifecycle::{Action, Event, Lifecycle, ReplyTime},
     running::{Recovered, RunningContainer},
-    task_ref::{Command, OwnerChannels},
+    task_ref::{Call, OwnerChannels},
 };
 use crate::{error::TaskError, events::TaskEvents, logs, node::Node};
 
@@ -100,7 +100,7 @@ impl Owner {
                 let owner = Self::new(node, info, channels, Lifecycle::new(Phase::Exited));
                 owner.emit_remarks(&exit);
                 if let Some(container) = owner.info.container() {
-                    logs::tell_dropped(&owner.node.runtime, &container, &owner.events());
+                    logs::report_dropped(&owner.node.runtime, &container, &owner.events());
                 }
                 let view = TaskView { started_at, exit: Some(exit), ..TaskView::new(Phase::Exited) };
                 owner.channels.view.send_replace(view);
@@ -143,13 +143,13 @@ impl Owner {
         self.replies
     }
 
-    async fn take(&mut self, Command { event, reply }: Command) {
+    async fn take(&mut self, Call { event, reply }: Call) {
         match self.apply(event).await {
-            Ok((Reply::WhenDestroyed, follow_up)) => {
+            Ok((ReplyTime::WhenDestroyed, follow_up)) => {
                 self.replies.destroys.push(reply);
                 self.raise(follow_up).await;
             }
-            Ok((Reply::Now, follow_up)) => {
+            Ok((ReplyTime::Now, follow_up)) => {
                 // The event is carried out even if the caller has gone away.
                 drop(reply.send(Ok(())));
                 self.raise(follow_up).await;
@@ -193,7 +193,8 @@ impl Owner {
         self.raise(Event::Ended).await;
     }
 
-    /// Applies an event that has no caller, and the events that follow it. A refusal is impossible; a failure is logged.
+    /// Applies an event that has no caller, and the events that follow it. A refusal is impossible; a failure is
+    /// logged.
     async fn raise(&mut self, event: impl Into<Option<Event>>) {
         let mut next = event.into();
         while let Some(event) = next.take() {
@@ -205,7 +206,7 @@ impl Owner {
     }
 
     /// Decides on an event and carries the decision out.
-    async fn apply(&mut self, event: Event) -> Result<(Reply, Option<Event>), TaskError> {
+    async fn apply(&mut self, event: Event) -> Result<(ReplyTime, Option<Event>), TaskError> {
         let decision = self.state.decide(event)?;
         for action in decision.actions {
             if let Some(name) = failpoint_before(action) {
@@ -282,7 +283,8 @@ impl Owner {
 
     async fn remove(&mut self) -> Result<(), TaskError> {
         if let Some(watch) = &mut self.watch {
-            // Nomad takes an error of WaitTask for the task's end, so the exit is published before the task is forgotten.
+            // Nomad takes an error of WaitTask for the task's end, so the exit is published before the task is
+            // forgotten.
             if let Some(exit) = watch.take_end(END_PATIENCE).await {
                 self.channels.view.send_modify(|view| view.exit = Some(exit));
             }

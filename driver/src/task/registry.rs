@@ -1,7 +1,7 @@
 //! The tasks that this process knows, by Nomad's id.
 //!
-//! An id is registered under the lock, so two starts of one id cannot both pass. A task is registered before its start
-//! touches the host, and forgotten after its removal.
+//! An id is registered under the lock, so two starts of one id cannot both pass. A task is registered before its
+//! start touches the host, and forgotten after its removal.
 
 use std::{
     collections::HashMap,
@@ -41,7 +41,7 @@ impl Tasks {
         if known { Ok(()) } else { work() }
     }
 
-    /// Registers a task whose id is not taken.
+    /// Registers a task. Fails if its id is registered already.
     pub fn register(&self, task: &NomadTask) -> Result<(TaskRef, OwnerChannels), TaskError> {
         let mut tasks = self.lock();
         if tasks.contains_key(&task.id) {

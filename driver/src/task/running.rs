@@ -8,7 +8,7 @@ use tokio::io::Interest;
 use super::{DriverState, Exit, cgroup_events};
 use crate::{blocking::blocking, error::TaskError, node::Node, sys};
 
-/// A container whose command runs.
+/// A container with a running command.
 pub struct RunningContainer {
     /// The container's processes.
     pub processes: Running,
@@ -52,7 +52,7 @@ impl AsRef<Running> for RunningContainer {
 }
 
 impl RunningContainer {
-    /// A container whose command was executed.
+    /// A container in which the command was executed.
     pub fn new(processes: Running, id: ContainerId, memory_limit: Option<u64>) -> Self {
         Self { processes, id, memory_limit }
     }
@@ -64,7 +64,8 @@ impl RunningContainer {
 
     /// Waits for the container's end.
     pub async fn end(self: Arc<Self>, node: Arc<Node>) -> Exit {
-        // The monitor ends last, after it wrote the exit record. If the monitor was killed, the command itself is watched.
+        // The monitor ends last, after it wrote the exit record. If the monitor was killed, the command itself is
+        // watched.
         for process in [&self.processes.monitor, &self.processes.init] {
             if let Err(error) = ended(process).await {
                 tracing::error!(container = %self.id, pid = process.pid, %error, "cannot watch a process");
@@ -83,7 +84,8 @@ impl RunningContainer {
         self.end_without_monitor(node).await
     }
 
-    /// The end of a container whose monitor was killed, as far as the kernel reports it to a process that is no parent.
+    /// The end of a container after its monitor was killed, as far as the kernel reports it to a process that is no
+    /// parent.
     async fn end_without_monitor(self: Arc<Self>, node: Arc<Node>) -> Exit {
         let container = self.clone();
         let record = blocking(move || {
@@ -117,8 +119,8 @@ fn exit_of(record: &ExitRecord, memory_limit: Option<u64>) -> Exit {
     }
 }
 
-/// The failure in words. Nomad takes any text for a failure, so a task that ended with 0 has none, even if the kernel killed
-/// one of its processes.
+/// The failure in words. Nomad takes any text for a failure, so a task that ended with 0 has none, even if the kernel
+/// killed one of its processes.
 fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
     match (record.exit_code, record.signal) {
         (0, 0) => None,
@@ -134,7 +136,7 @@ fn message(record: &ExitRecord, memory_limit: Option<u64>) -> Option<String> {
     }
 }
 
-/// The end of a task whose exit status is lost: its monitor was killed before it could record the end.
+/// The end of a task with a lost exit status: its monitor was killed before it could record the end.
 fn lost() -> Exit {
     Exit {
         code: 255,

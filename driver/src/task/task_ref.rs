@@ -11,7 +11,7 @@ use crate::error::{Refusal, TaskError};
 const INBOX: usize = 64;
 
 /// One call of the agent.
-pub struct Command {
+pub struct Call {
     /// The event that the call raises.
     pub event: Event,
     /// The caller.
@@ -21,7 +21,7 @@ pub struct Command {
 /// The owner's ends of a task's channels.
 pub struct OwnerChannels {
     /// The calls.
-    pub inbox: mpsc::Receiver<Command>,
+    pub inbox: mpsc::Receiver<Call>,
     /// The published state.
     pub view: watch::Sender<TaskView>,
 }
@@ -29,7 +29,7 @@ pub struct OwnerChannels {
 /// A reference to a task that this process knows.
 #[derive(Clone)]
 pub struct TaskRef {
-    inbox: mpsc::Sender<Command>,
+    inbox: mpsc::Sender<Call>,
     view: watch::Receiver<TaskView>,
     info: Arc<TaskInfo>,
 }
@@ -89,7 +89,7 @@ impl TaskRef {
     pub async fn apply(&self, event: Event) -> Result<(), TaskError> {
         let gone = || TaskError::Unknown(self.info.task_id.clone());
         let (reply, answer) = oneshot::channel();
-        self.inbox.send(Command { event, reply }).await.map_err(|_| gone())?;
+        self.inbox.send(Call { event, reply }).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 }

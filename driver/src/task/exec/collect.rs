@@ -20,8 +20,8 @@ pub struct Collected {
     pub exit: ExecExit,
 }
 
-/// Runs a command to its end. The timeout begins now; a command that exceeds it is killed with all its descendants and reported
-/// as killed.
+/// Runs a command to its end. The timeout begins now; a command that exceeds it is killed with all its descendants
+/// and reported as killed.
 pub async fn collect(
     node: Arc<Node>,
     container: ContainerId,
@@ -59,7 +59,8 @@ pub async fn collect(
     Ok(Collected { output: tail.0, exit })
 }
 
-/// Reads the output until the command has ended or the deadline has passed. Returns whether the command ended in time.
+/// Reads the output until the command has ended or the deadline has passed. Returns whether the command ended in
+/// time.
 async fn read_until_end(
     endpoint: &Endpoint,
     tail: &mut OutputTail,

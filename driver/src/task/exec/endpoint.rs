@@ -14,7 +14,8 @@ use crate::{error::TaskError, sys};
 const KEPT_OUTPUT: usize = 4096;
 /// The size of one read from a pipe.
 const CHUNK: usize = 32 * 1024;
-/// More than the kernel holds of a terminal's output: 8 KiB on each side (drivers/tty/pty.c), 4 KiB in the line discipline.
+/// More than the kernel holds of a terminal's output: 8 KiB on each side (drivers/tty/pty.c), 4 KiB in the line
+/// discipline.
 const TERMINAL_BUFFERS: usize = 64 * 1024;
 
 /// The last bytes of a command's output.
@@ -58,8 +59,8 @@ impl Endpoint {
         buffer
     }
 
-    /// Runs an operation as soon as it does not block. A terminal whose other side is closed is always ready, but may accept
-    /// nothing: that is its end, not a reason to retry.
+    /// Runs an operation as soon as it does not block. A terminal with a closed other side is always ready, but may
+    /// accept nothing: that is its end, not a reason to retry.
     async fn when_ready<T>(
         &self,
         interest: Interest,
@@ -76,8 +77,8 @@ impl Endpoint {
         }
     }
 
-    /// The largest number of unread bytes that an ended command may have written. Other processes that hold the pipe may
-    /// write for ever.
+    /// The largest number of unread bytes that an ended command may have written. Other processes that hold the pipe
+    /// may write for ever.
     pub fn unread(&self) -> usize {
         if self.is_terminal {
             return TERMINAL_BUFFERS;

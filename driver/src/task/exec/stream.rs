@@ -17,7 +17,7 @@ use crate::{blocking::blocking, error::TaskError, node::Node};
 
 /// The wait for the terminal's size, which a client sends right after its first message.
 const SIZE_WAIT: Duration = Duration::from_millis(200);
-/// The size of a terminal whose client sends none.
+/// The size of a terminal if its client sends none.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
 /// A command for an interactive client.
@@ -27,7 +27,7 @@ pub struct InteractiveCommand {
     pub args: Vec<String>,
     /// The differences from the task's own command.
     pub options: ExecOptions,
-    /// The debug image whose programs the command can use.
+    /// The debug image: the command can use its programs.
     pub debug_image: Option<String>,
     /// The command runs on a terminal.
     pub terminal: bool,
@@ -37,16 +37,17 @@ pub struct InteractiveCommand {
 #[derive(Debug)]
 pub struct InteractiveClient {
     /// The client's input.
-    pub input: mpsc::Receiver<Input>,
-    /// The terminal's size, once it is known. It has its own channel, so that it reaches a command that reads no input.
+    pub input: mpsc::Receiver<ExecInput>,
+    /// The terminal's size, once it is known. It has its own channel, so that it reaches a command that reads no
+    /// input.
     pub size: watch::Receiver<Option<TerminalSize>>,
     /// The command's output.
-    pub output: mpsc::Sender<Output>,
+    pub output: mpsc::Sender<ExecOutput>,
 }
 
 /// Input of an interactive client.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum ExecInput {
     /// Bytes for standard input.
     Stdin(Vec<u8>),
     /// The end of standard input.
@@ -55,7 +56,7 @@ pub enum Input {
 
 /// Output of a command.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum ExecOutput {
     /// Bytes of standard output, or of the terminal.
     Stdout(Vec<u8>),
     /// Bytes of standard error.
@@ -117,7 +118,7 @@ pub async fn stream(
     });
     let exit = exit.await?;
     // A client that has gone away needs no result.
-    drop(output.send(Output::Exited(exit)).await);
+    drop(output.send(ExecOutput::Exited(exit)).await);
     Ok(())
 }
 
@@ -129,17 +130,17 @@ async fn first_size(size: &mut watch::Receiver<Option<TerminalSize>>) -> Termina
 /// A started command with the plugin's ends of its descriptors.
 struct CommandIo {
     process: ExecProcess,
-    sources: Vec<Source>,
+    sources: Vec<OutputSource>,
     sink: Arc<Endpoint>,
 }
 
 /// A descriptor that yields output.
-struct Source {
+struct OutputSource {
     endpoint: Arc<Endpoint>,
     /// Makes the message for a chunk.
-    chunk: fn(Vec<u8>) -> Output,
+    chunk: fn(Vec<u8>) -> ExecOutput,
     /// The message at the end.
-    close: Output,
+    close: ExecOutput,
 }
 
 impl CommandIo {
@@ -160,8 +161,8 @@ impl CommandIo {
         Ok(Self {
             process,
             sources: vec![
-                Source { endpoint: Arc::new(stdout), chunk: Output::Stdout, close: Output::CloseStdout },
-                Source { endpoint: Arc::new(stderr), chunk: Output::Stderr, close: Output::CloseStderr },
+                OutputSource { endpoint: Arc::new(stdout), chunk: ExecOutput::Stdout, close: ExecOutput::CloseStdout },
+                OutputSource { endpoint: Arc::new(stderr), chunk: ExecOutput::Stderr, close: ExecOutput::CloseStderr },
             ],
             sink: Arc::new(Endpoint::new(our_stdin)?),
         })
@@ -185,14 +186,15 @@ impl CommandIo {
         let master = process.terminal.take();
         let master = master.ok_or_else(|| TaskError::Internal("exec: the helper sent no terminal".to_owned()))?;
         let terminal = Arc::new(Endpoint::new(master)?);
-        let source = Source { endpoint: terminal.clone(), chunk: Output::Stdout, close: Output::CloseStdout };
+        let source =
+            OutputSource { endpoint: terminal.clone(), chunk: ExecOutput::Stdout, close: ExecOutput::CloseStdout };
         Ok(Self { process, sources: vec![source], sink: terminal })
     }
 }
 
 /// Sends output until its end, or until the command has ended and the descriptor is empty.
-async fn copy_output(source: Source, output: mpsc::Sender<Output>, mut finished: watch::Receiver<bool>) {
-    let Source { endpoint, chunk: message, close } = source;
+async fn copy_output(source: OutputSource, output: mpsc::Sender<ExecOutput>, mut finished: watch::Receiver<bool>) {
+    let OutputSource { endpoint, chunk: message, close } = source;
     loop {
         let chunk = tokio::select! {
             chunk = endpoint.read() => chunk,
@@ -213,19 +215,19 @@ async fn copy_output(source: Source, output: mpsc::Sender<Output>, mut finished:
 }
 
 /// Passes a client's input to the command. A command that closed its input is not an error.
-async fn copy_input(sink: Arc<Endpoint>, mut input: mpsc::Receiver<Input>) {
+async fn copy_input(sink: Arc<Endpoint>, mut input: mpsc::Receiver<ExecInput>) {
     let mut sink = Some(sink);
     while let Some(message) = input.recv().await {
         let Some(endpoint) = &sink else { continue };
         match message {
-            Input::Stdin(bytes) => {
+            ExecInput::Stdin(bytes) => {
                 if endpoint.write_all(&bytes).await.is_err() {
                     sink = None;
                 }
             }
             // A terminal has one descriptor for both directions. It stays open; the client itself sends ^D.
-            Input::CloseStdin if endpoint.is_terminal => {}
-            Input::CloseStdin => sink = None,
+            ExecInput::CloseStdin if endpoint.is_terminal => {}
+            ExecInput::CloseStdin => sink = None,
         }
     }
 }

@@ -101,7 +101,7 @@ pub enum Action {
 
 /// The time of the answer to the event's caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reply {
+pub enum ReplyTime {
     /// As soon as the actions are carried out.
     Now,
     /// When the task is destroyed.
@@ -113,8 +113,8 @@ pub enum Reply {
 pub struct Lifecycle {
     /// The task's phase.
     pub phase: Phase,
-    /// The owner removes the task itself after its end, because the agent will not destroy it: the start was cancelled
-    /// after the container had been created, or a removal failed, which an agent does not repeat.
+    /// The owner removes the task itself after its end, because the agent will not destroy it: the start was
+    /// cancelled after the container had been created, or a removal failed, which an agent does not repeat.
     pub remove_after_end: bool,
 }
 
@@ -126,7 +126,7 @@ pub struct Decision {
     /// The owner's steps, in this order.
     pub actions: Vec<Action>,
     /// The time of the caller's answer.
-    pub reply: Reply,
+    pub reply: ReplyTime,
     /// The event that follows immediately, after `next` has been reached.
     pub follow_up: Option<Event>,
 }
@@ -146,13 +146,13 @@ impl Lifecycle {
         Ok(Decision {
             next,
             actions,
-            reply: if matches!(event, Event::Destroy { .. }) { Reply::WhenDestroyed } else { Reply::Now },
+            reply: if matches!(event, Event::Destroy { .. }) { ReplyTime::WhenDestroyed } else { ReplyTime::Now },
             follow_up: (ended && next.remove_after_end).then_some(Event::REMOVE),
         })
     }
 
-    /// Decides the consequences of an action that failed while an event was carried out. The remaining actions of that
-    /// event are dropped. The new actions cannot fail.
+    /// Decides the consequences of an action that failed while an event was carried out. The remaining actions of
+    /// that event are dropped. The new actions cannot fail.
     pub fn after_failure(self, event: Event) -> (Self, Vec<Action>) {
         // The task's end may never come, so a withheld answer of StartTask leaves now.
         let mut actions = vec![Action::AnswerStart];

@@ -1,13 +1,13 @@
 //! A second account of a task's life, written from the needs of Nomad and the kernel and not from the state machine.
 //!
-//! It consists of flags that are only ever raised, and of the effects that they allow each event. For any order of events and
-//! failures, both accounts must agree.
+//! It consists of flags that are only ever raised, and of the effects that they allow each event. For any order of
+//! events and failures, both accounts must agree.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Action, Decision, Event, Lifecycle, Phase, Reply};
+use super::{Action, Decision, Event, Lifecycle, Phase, ReplyTime};
 use crate::error::Refusal;
 
 /// The past of a task.
@@ -178,7 +178,7 @@ proptest! {
                 }
                 (Ok((actions, follow_up)), Ok(decision)) => {
                     let destroy = matches!(event, Event::Destroy { .. });
-                    let reply = if destroy { Reply::WhenDestroyed } else { Reply::Now };
+                    let reply = if destroy { ReplyTime::WhenDestroyed } else { ReplyTime::Now };
                     let expected = Decision { next: life.lifecycle(), actions, reply, follow_up };
                     prop_assert_eq!(&decision, &expected, "{:?} in {:?}", event, task);
                     task = decision.next;

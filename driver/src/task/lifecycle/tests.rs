@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Action, Decision, Event, Lifecycle, Phase, Reply};
+use super::{Action, Decision, Event, Lifecycle, Phase, ReplyTime};
 use crate::error::Refusal;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,14 +54,14 @@ fn a_start_that_was_cancelled_ends_in_a_kill_and_a_removal() {
 fn an_end_that_the_agent_knows_of_is_not_followed_by_a_removal() {
     let ended = Lifecycle::new(Phase::Running).decide(Event::Ended).unwrap();
     let next = Lifecycle::new(Phase::Exited);
-    assert_eq!(ended, Decision { next, actions: vec![], reply: Reply::Now, follow_up: None });
+    assert_eq!(ended, Decision { next, actions: vec![], reply: ReplyTime::Now, follow_up: None });
 }
 
 #[test]
 fn a_destroy_is_answered_when_the_task_is_destroyed() {
     for phase in [Phase::Exited, Phase::Running, Phase::Starting { cancelled: false }] {
         let decision = Lifecycle::new(phase).decide(Event::Destroy { force: true }).unwrap();
-        assert_eq!(decision.reply, Reply::WhenDestroyed, "{phase:?}");
+        assert_eq!(decision.reply, ReplyTime::WhenDestroyed, "{phase:?}");
     }
 }
 
@@ -84,7 +84,7 @@ fn a_kill_that_failed_is_published_after_a_grace_and_repeated_by_a_stop() {
 }
 
 #[test]
-fn a_cancelled_start_whose_kill_failed_is_stopping_and_answered() {
+fn a_cancelled_start_after_a_failed_kill_is_stopping_and_answered() {
     let cancelled = Lifecycle::new(Phase::Starting { cancelled: true });
     let (task, actions) = cancelled.after_failure(Event::Started);
     assert_eq!(task, Lifecycle { phase: Phase::Stopping { killed: false }, remove_after_end: true });

@@ -1,4 +1,5 @@
-//! The later phases of a start: the container is planned, the host prepared, the network attached, the command executed.
+//! The later phases of a start: the container is planned, the host prepared, the network attached, the command
+//! executed.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::{
     task::{DriverNetwork, DriverState, registry::Tasks, running::RunningContainer},
 };
 
-/// A task whose container is planned.
+/// A task with a plan for its container.
 pub struct Planned<'a> {
     leased: Leased<'a>,
     plan: TaskPlan,
@@ -22,16 +23,16 @@ pub struct Planned<'a> {
     plan_end: Duration,
 }
 
-/// A task whose host paths are checked. No container of an earlier start of the same task is left.
+/// A task with checked host paths. No container of an earlier start of the same task is left.
 pub struct Prepared<'a>(Planned<'a>);
 
-/// A task whose own network is attached, if it has one.
+/// A task with its own network attached, if it is to have one.
 pub struct Attached<'a> {
     planned: Planned<'a>,
     network: Option<TaskNetwork>,
 }
 
-/// A task whose command runs. The container holds the image and the network from now on.
+/// A task with a running command. The container holds the image and the network from now on.
 pub struct Started<'a> {
     request: &'a StartRequest,
     state: DriverState,
@@ -71,7 +72,8 @@ impl<'a> Planned<'a> {
         Ok(Self { leased, plan, plan_end: request.elapsed() })
     }
 
-    /// Checks the host paths, and removes the containers of earlier starts of the same task: they may hold its address.
+    /// Checks the host paths, and removes the containers of earlier starts of the same task: they may hold its
+    /// address.
     pub async fn prepare(self) -> Result<Prepared<'a>, TaskError> {
         failpoint::at("start-before-directory");
         let request = self.leased.request;
@@ -208,8 +210,8 @@ fn handle_network(network: &TaskNetwork, own: &OwnNetwork) -> DriverNetwork {
     }
 }
 
-/// Starts the container. Removes an existing container of the same id first: an id belongs to one task, so an interrupted
-/// start left that container, and the agent knows nothing of it. Blocks.
+/// Starts the container. Removes an existing container of the same id first: an id belongs to one task, so an
+/// interrupted start left that container, and the agent knows nothing of it. Blocks.
 fn start_container(node: &Node, plan: &runtime::plan::ContainerPlan) -> Result<Running, TaskError> {
     match node.runtime.start(plan) {
         Err(error) if error.kind == StartErrorKind::Exists => {
@@ -221,8 +223,8 @@ fn start_container(node: &Node, plan: &runtime::plan::ContainerPlan) -> Result<R
     }
 }
 
-/// Removes containers of the same task that no handle names: plugin and agent died together, so the answer of their start was
-/// lost. The next agent starts the task under a new id, but in the same control group. Blocks.
+/// Removes containers of the same task that no handle names: plugin and agent died together, so the answer of their
+/// start was lost. The next agent starts the task under a new id, but in the same control group. Blocks.
 fn remove_predecessors(node: &Node, tasks: &Tasks, plan: &TaskPlan, prefix: &str) -> Result<(), TaskError> {
     let others = node.runtime.sharing_group(&plan.container, prefix).map_err(TaskError::internal)?;
     for container in others.iter().filter(|container| !tasks.knows(container)) {

@@ -13,7 +13,7 @@ use crate::{
     node::{self, Node},
 };
 
-/// A task whose image is leased.
+/// A task with a leased image.
 pub struct Leased<'a> {
     /// The start.
     pub request: &'a StartRequest,
@@ -77,7 +77,7 @@ impl ImageLease {
         &self.image
     }
 
-    /// Leaves the lease to the container, whose removal releases the image.
+    /// Leaves the lease to the container: the container's removal releases the image.
     pub fn keep(mut self) {
         self.kept = true;
     }

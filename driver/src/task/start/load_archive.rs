@@ -24,7 +24,8 @@ pub fn open(task: &NomadTask, path: &str) -> Result<OwnedFd, TaskError> {
     loop {
         let problem = match openat2(&root, &below, flags, Mode::empty(), resolve) {
             Ok(archive) => return Ok(archive),
-            // A directory was renamed meanwhile, and the kernel could not decide whether the path leaves the directory.
+            // A directory was renamed meanwhile, and the kernel could not decide whether the path leaves the
+            // directory.
             Err(Errno::AGAIN) => continue,
             Err(Errno::NOENT) => {
                 "does not exist: fetch it with an `artifact` block, whose files land in local/".to_owned()

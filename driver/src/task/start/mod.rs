@@ -1,7 +1,7 @@
 //! From a task block to a running command.
 //!
-//! A start has five phases. Each phase is a type that holds everything that the phases before it acquired, and one method that
-//! consumes it and returns the next phase. So the order cannot change by accident.
+//! A start has five phases. Each phase is a type that holds everything that the phases before it acquired, and one
+//! method that consumes it and returns the next phase. So the order cannot change by accident.
 //!
 //! | phase | acquired | undo after a failure of a later phase |
 //! |---|---|---|
@@ -35,8 +35,8 @@ use self::{container::Planned, image::Leased, request::StartRequest};
 use super::{DriverState, registry::Tasks, running::RunningContainer};
 use crate::{blocking::blocking, error::TaskError, node::Node, plan::NomadTask};
 
-/// Starts a task's container. Ends with [`TaskError::Cancelled`] if `cancelled` turns true before the container is created.
-/// After an error nothing of the task is left on the host.
+/// Starts a task's container. Ends with [`TaskError::Cancelled`] if `cancelled` turns true before the container is
+/// created. After an error nothing of the task is left on the host.
 pub async fn run(
     node: Arc<Node>,
     tasks: Tasks,
@@ -60,8 +60,8 @@ async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContaine
     Ok(started.report())
 }
 
-/// Removes the container of an interrupted start with the same id, if this start failed before it reached that container.
-/// The agent will not ask for its removal.
+/// Removes the container of an interrupted start with the same id, if this start failed before it reached that
+/// container. The agent will not ask for its removal.
 async fn remove_interrupted(request: &StartRequest) {
     let (node, container) = (request.node.clone(), request.container.clone());
     let removed = blocking(move || match node.status(&container)? {

@@ -1,7 +1,7 @@
 //! The seccomp profile that `security_opt` names, read from the host.
 //!
-//! The operator allowed a literal path, so no link is followed. The operator trusts only root's content, so a file that another
-//! user could have changed is refused.
+//! The operator allowed a literal path, so no link is followed. The operator trusts only root's content, so a file
+//! that another user could have changed is refused.
 
 use std::{fs::File, io::Read, path::Path};
 
