@@ -37,7 +37,7 @@ fn read(path: &Path) -> Result<PluginConfig, Failure> {
     let json: Value = serde_json::from_slice(&text)
         .map_err(|error| tell(format!("is not JSON: {error}; write the plugin's config block as JSON")))?;
     let block = block(&json).ok_or_else(|| tell("holds no plugin \"oci-rs\" block with a config".to_owned()))?;
-    config::decode_plugin(&config::msgpack(block)).map_err(|error| tell(error.to_string()))
+    config::decode_plugin(&config::from_json(block)).map_err(|error| tell(error.to_string()))
 }
 
 /// The block itself, or the one in an agent's configuration. Pure.

@@ -1,11 +1,11 @@
-//! Capability names and docker's arithmetic with them.
+//! Lists of capabilities, and docker's rules for adding and dropping them.
 
 use std::collections::BTreeSet;
 
 use runtime::plan::CAPABILITIES;
 
-/// What a container has in docker when nobody says anything. `NET_RAW` is among them, but not among the capabilities
-/// that the plugin allows unless its operator says so, and is therefore dropped like any other that is not allowed.
+/// Docker's default capabilities. `NET_RAW` is one of them, but the default of the plugin's `allow_caps` lacks it, so a
+/// container does not get it by default.
 const DOCKER_DEFAULT: [&str; 14] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -23,49 +23,51 @@ const DOCKER_DEFAULT: [&str; 14] = [
     "CAP_AUDIT_WRITE",
 ];
 
-/// A set of capabilities as it is written in a list: names, or `all`.
+/// A set of capabilities, written as a list of names or as `all`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Written {
-    /// `all` is among them.
+pub struct CapabilitySet {
+    /// The list contains `all`.
     pub all: bool,
-    /// The names, in the kernel's form.
+    /// The names in the list, in the kernel's form.
     pub names: BTreeSet<&'static str>,
 }
 
-impl Written {
-    /// Reads a list; names of no capability come back as they were written.
-    pub fn read(list: &[String]) -> (Self, Vec<&String>) {
-        let mut written = Self::default();
+impl CapabilitySet {
+    /// Parses a list. The second value holds the names that are no capabilities.
+    pub fn parse(list: &[String]) -> (Self, Vec<&String>) {
+        let mut set = Self::default();
         let mut unknown = Vec::new();
         for name in list {
             let upper = name.trim().to_ascii_uppercase();
             let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
             if bare == "ALL" {
-                written.all = true;
+                set.all = true;
             } else if let Some(known) = CAPABILITIES.iter().find(|known| &known["CAP_".len()..] == bare) {
-                written.names.insert(known);
+                set.names.insert(known);
             } else {
                 unknown.push(name);
             }
         }
-        (written, unknown)
+        (set, unknown)
     }
 
     fn contains(&self, name: &str) -> bool {
         self.all || self.names.contains(name)
     }
 
-    /// Those of the others that are not in this set; `all` counts as every capability.
-    pub fn missing(&self, others: &Self) -> Vec<&'static str> {
-        CAPABILITIES.into_iter().filter(|name| others.contains(name) && !self.contains(name)).collect()
+    /// The capabilities of `requested` that are not in this set. `all` stands for every capability.
+    pub fn missing(&self, requested: &Self) -> Vec<&'static str> {
+        CAPABILITIES.into_iter().filter(|name| requested.contains(name) && !self.contains(name)).collect()
     }
 }
 
-/// What a container gets, before the node's own capabilities limit it.
+/// The capabilities that a container gets, by docker's rules:
 ///
-/// Docker's rules: what is not allowed is dropped from the defaults; a name that is both dropped and added is there;
-/// `all` added gives everything except what is dropped by name; `all` dropped leaves what is added by name.
-pub fn granted(allowed: &Written, add: &Written, drop: &Written) -> BTreeSet<&'static str> {
+/// - A default that is not allowed is dropped.
+/// - A name that is both added and dropped is added.
+/// - Adding `all` gives every capability except those dropped by name.
+/// - Dropping `all` leaves only those added by name.
+pub fn granted(allowed: &CapabilitySet, add: &CapabilitySet, drop: &CapabilitySet) -> BTreeSet<&'static str> {
     if add.all {
         return CAPABILITIES.into_iter().filter(|name| !drop.names.contains(name)).collect();
     }
@@ -77,11 +79,11 @@ pub fn granted(allowed: &Written, add: &Written, drop: &Written) -> BTreeSet<&'s
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{CAPABILITIES, DOCKER_DEFAULT, Written, granted};
+    use super::{CAPABILITIES, CapabilitySet, DOCKER_DEFAULT, granted};
 
-    fn set(names: &str) -> Written {
+    fn set(names: &str) -> CapabilitySet {
         let list: Vec<String> = names.split_whitespace().map(str::to_owned).collect();
-        let (written, unknown) = Written::read(&list);
+        let (written, unknown) = CapabilitySet::parse(&list);
         assert!(unknown.is_empty(), "{unknown:?}");
         written
     }
@@ -90,10 +92,11 @@ mod tests {
         granted(&set(allowed), &set(add), &set(drop))
     }
 
-    const ALLOWED: &str = "audit_write chown dac_override fowner fsetid kill mknod net_bind_service setfcap setgid setpcap setuid sys_chroot";
+    const ALLOWED: &str = "audit_write chown dac_override fowner fsetid kill mknod net_bind_service setfcap setgid \
+                           setpcap setuid sys_chroot";
 
     #[test]
-    fn the_default_is_dockers_less_net_raw() {
+    fn the_default_is_dockers_without_net_raw() {
         let default = result(ALLOWED, "", "");
         assert_eq!(default.len(), 13);
         assert!(!default.contains("CAP_NET_RAW"));
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn adding_and_dropping_follow_docker() {
         assert_eq!(result(ALLOWED, "chown KILL", "all"), BTreeSet::from(["CAP_CHOWN", "CAP_KILL"]));
-        assert!(result(ALLOWED, "chown", "chown").contains("CAP_CHOWN"), "adding wins over dropping");
+        assert!(result(ALLOWED, "chown", "chown").contains("CAP_CHOWN"), "adding overrides dropping");
         assert!(!result(ALLOWED, "", "CAP_CHOWN").contains("CAP_CHOWN"));
         let all_but_one = result("all", "all", "sys_admin");
         assert_eq!(all_but_one.len(), CAPABILITIES.len() - 1);
@@ -113,11 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_is_named() {
+    fn missing_and_unknown_capabilities_are_named() {
         assert_eq!(set(ALLOWED).missing(&set("chown net_raw cap_sys_admin")), ["CAP_NET_RAW", "CAP_SYS_ADMIN"]);
         assert_eq!(set(ALLOWED).missing(&set("all")).len(), CAPABILITIES.len() - 13);
         assert!(set("all").missing(&set("all sys_admin")).is_empty());
         let list = ["CAP_FLY".to_owned(), "chown".to_owned()];
-        assert_eq!(Written::read(&list).1, [&list[0]]);
+        assert_eq!(CapabilitySet::parse(&list).1, [&list[0]]);
     }
 }

@@ -2,32 +2,28 @@
 //!
 //! Nothing here does I/O. The author of a block learns all errors at once, each with the option and a remedy.
 
+mod block;
 mod capabilities;
+mod duration;
 mod error;
-mod json;
-mod networks;
+mod msgpack;
 mod option;
 mod pattern;
 mod plugin;
-mod plugin_options;
-mod policy;
 #[cfg(test)]
 mod reference;
 mod task;
-mod task_options;
 #[cfg(test)]
-pub mod testing;
-mod value;
+mod tests;
 
 pub use error::{ConfigError, ConfigErrors, ErrorCollector};
-pub use json::msgpack;
-pub use networks::DefaultNetwork;
+pub use msgpack::from_json;
 pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
-pub use plugin::{Dangling, ExecPolicy, PluginConfig, decode_plugin};
-pub use plugin_options::PLUGIN as PLUGIN_OPTIONS;
-pub use policy::{Policy, RootChoice};
-pub use task::{
-    DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, SeccompChoice, TaskSpec, decode_task,
+pub use plugin::{
+    Dangling, DefaultNetwork, ExecPolicy, OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, decode_plugin,
 };
-pub use task_options::TASK as TASK_OPTIONS;
+pub use task::{
+    DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS, SeccompChoice,
+    TaskSpec, decode_task,
+};

@@ -1,13 +1,13 @@
-//! Patterns in the operator's lists.
+//! Patterns with `*` in the operator's lists.
 
-/// Whether a text has the form of a pattern in which `*` stands for anything, `/` included.
+/// Whether a text matches a pattern. `*` matches any characters, including `/`.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('*') else { return pattern == text };
     let Some(rest) = text.strip_prefix(head) else { return false };
     (0..=rest.len()).any(|skipped| rest.get(skipped..).is_some_and(|rest| matches(tail, rest)))
 }
 
-/// Whether one of several patterns matches.
+/// Whether a text matches at least one pattern.
 pub fn any_matches(patterns: &[String], text: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, text))
 }
@@ -17,7 +17,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn patterns_match_names() {
+    fn star_matches_any_characters() {
         for (pattern, text, expected) in [
             ("job_name", "job_name", true),
             ("job_name", "job_id", false),

@@ -5,9 +5,8 @@
 use std::{fs, path::Path};
 
 use super::{
+    PLUGIN_OPTIONS, TASK_OPTIONS,
     option::{DefaultValue, OptionSpec, OptionType, Support},
-    plugin_options::PLUGIN,
-    task_options::TASK,
 };
 
 /// The widest line of the document.
@@ -91,7 +90,7 @@ fn the_document_lists_the_options_of_the_schema() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
     let written = fs::read_to_string(&path).unwrap();
     let mut expected = written.clone();
-    for (name, options) in [("plugin", PLUGIN), ("task", TASK)] {
+    for (name, options) in [("plugin", PLUGIN_OPTIONS), ("task", TASK_OPTIONS)] {
         let (begin, end) = (format!("<!-- {name} options: begin -->\n"), format!("<!-- {name} options: end -->"));
         let from = expected.find(&begin).unwrap() + begin.len();
         let to = expected.find(&end).unwrap();
@@ -117,6 +116,6 @@ fn every_option_is_described() {
             check(kind(option.kind).1);
         }
     }
-    check(PLUGIN);
-    check(TASK);
+    check(PLUGIN_OPTIONS);
+    check(TASK_OPTIONS);
 }

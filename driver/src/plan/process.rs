@@ -47,7 +47,7 @@ pub fn env(
     let mut index = std::collections::HashMap::new();
     let mut set = |name: &str, value: &str| {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            errors.add("env", format!("{name:?} is not a variable that a process can have"), "");
+            errors.add("env", format!("{name:?} is not a variable that a process can have"), "rename or remove it");
             return;
         }
         let at = *index.entry(name.to_owned()).or_insert(env.len());

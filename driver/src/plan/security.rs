@@ -44,7 +44,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Security {
         };
     }
     let held = |name: &&&str| node.held_capabilities.contains(**name);
-    let missing: Vec<&str> = spec.capabilities.wanted.iter().filter(|name| !held(name)).copied().collect();
+    let missing: Vec<&str> = spec.capabilities.requested.iter().filter(|name| !held(name)).copied().collect();
     if !missing.is_empty() {
         errors.add(
             "cap_add",

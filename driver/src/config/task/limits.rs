@@ -1,10 +1,71 @@
-//! Limits and kernel parameters.
+//! The task block's options for limits and kernel parameters.
 
 use std::collections::BTreeMap;
 
 use runtime::plan::Rlimit;
 
-use super::super::{policy::Policy, value::Reader};
+use crate::config::{
+    block::ConfigBlock,
+    option::{
+        DefaultValue::{Literal, Words},
+        OptionSpec, OptionType,
+    },
+    plugin::Policy,
+};
+
+/// The options of the task block that this module reads.
+pub const OPTIONS: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "cpu_hard_limit",
+        OptionType::Bool,
+        Words("false"),
+        "the task's CPU share is a hard limit, also if the node is idle",
+    ),
+    OptionSpec::honoured(
+        "cpu_cfs_period",
+        OptionType::Number,
+        Literal("100000"),
+        "period of `cpu_hard_limit` in microseconds, 1000 to 1000000",
+    ),
+    OptionSpec::ignored(
+        "cpuset_cpus",
+        OptionType::String,
+        "",
+        "has no effect in the docker driver either. Use `resources { cores = … }`",
+    ),
+    OptionSpec::honoured(
+        "memory_hard_limit",
+        OptionType::Number,
+        Words("`memory`, or `memory_max`"),
+        "hard memory limit in MiB. `memory` is then the reservation",
+    ),
+    OptionSpec::honoured(
+        "oom_score_adj",
+        OptionType::Number,
+        Words("0"),
+        "-1000 to 1000. A process with a higher value is killed earlier when the node runs out of memory",
+    ),
+    OptionSpec::honoured(
+        "pids_limit",
+        OptionType::Number,
+        Words("the plugin's, otherwise none"),
+        "maximum number of processes and threads, up to the plugin's `pids_limit`",
+    ),
+    OptionSpec::honoured("shm_size", OptionType::Number, Words("67108864"), "size of /dev/shm in bytes"),
+    OptionSpec::honoured(
+        "sysctl",
+        OptionType::StringMaps,
+        Words("none"),
+        "kernel parameters of the container's namespaces: `net.*`, `fs.mqueue.*`, and those of `kernel.*` for System \
+         V IPC",
+    ),
+    OptionSpec::honoured(
+        "ulimit",
+        OptionType::StringMaps,
+        Words("the agent's"),
+        "resource limits by name, `\"soft:hard\"` or one number for both. -1 is unlimited",
+    ),
+];
 
 /// Resource limits of Linux (getrlimit(2)).
 const RLIMITS: [&str; 16] = [
@@ -26,7 +87,7 @@ const RLIMITS: [&str; 16] = [
     "stack",
 ];
 
-/// Kernel parameters outside `net.` and `fs.mqueue.` that belong to a container's namespaces.
+/// Kernel parameters of the IPC namespace outside `fs.mqueue.`.
 const IPC_SYSCTLS: [&str; 8] = [
     "kernel.msgmax",
     "kernel.msgmnb",
@@ -38,7 +99,13 @@ const IPC_SYSCTLS: [&str; 8] = [
     "kernel.shm_rmid_forced",
 ];
 
-pub fn rlimits(block: &Reader) -> BTreeMap<String, Rlimit> {
+/// Checks options that add nothing to the task's values: `cpuset_cpus` must be text.
+pub fn check_ignored(block: &ConfigBlock) {
+    block.string("cpuset_cpus");
+}
+
+/// Reads `ulimit`.
+pub fn rlimits(block: &ConfigBlock) -> BTreeMap<String, Rlimit> {
     let mut limits = BTreeMap::new();
     for (name, text) in block.string_map("ulimit") {
         let lower = name.to_ascii_lowercase();
@@ -78,7 +145,8 @@ fn parse_rlimit(text: &str) -> Option<Rlimit> {
     Some(Rlimit { soft: number(soft)?, hard: number(hard)? })
 }
 
-pub fn sysctl(block: &Reader) -> BTreeMap<String, String> {
+/// Reads `sysctl`.
+pub fn sysctl(block: &ConfigBlock) -> BTreeMap<String, String> {
     let mut parameters = BTreeMap::new();
     for (name, value) in block.string_map("sysctl") {
         match dotted(&name) {
@@ -100,7 +168,8 @@ pub fn sysctl(block: &Reader) -> BTreeMap<String, String> {
     parameters
 }
 
-/// A name with dots, also when it was written with slashes; the name becomes a path, so nothing else may be in it.
+/// A parameter's name with dots. It may be written with slashes instead. The name becomes a path, so no other
+/// characters are allowed.
 fn dotted(name: &str) -> Option<String> {
     let dotted = name.replace('/', ".");
     let mixed = name.contains('/') && name.contains('.');
@@ -112,9 +181,9 @@ fn namespaced(name: &str) -> bool {
     name.starts_with("net.") || name.starts_with("fs.mqueue.") || IPC_SYSCTLS.contains(&name)
 }
 
-/// The task's limit within the operator's, which is also the default.
-pub fn pids(block: &Reader, policy: &Policy) -> Option<i64> {
-    // Docker takes anything below one for "no limit of its own".
+/// Reads `pids_limit`. The operator's limit is the default and the maximum.
+pub fn pids(block: &ConfigBlock, policy: &Policy) -> Option<i64> {
+    // As in docker, a number below 1 counts as unset.
     let Some(limit) = block.integer("pids_limit").filter(|limit| *limit > 0) else { return policy.pids_limit };
     if let Some(ceiling) = policy.pids_limit
         && limit > ceiling
@@ -128,21 +197,22 @@ pub fn pids(block: &Reader, policy: &Policy) -> Option<i64> {
     Some(limit)
 }
 
-/// The period when CPU time is limited.
-pub fn cpu_hard_limit(block: &Reader) -> Option<u64> {
+/// Reads `cpu_hard_limit` and `cpu_cfs_period`. Returns the period if the limit is on.
+pub fn cpu_hard_limit(block: &ConfigBlock) -> Option<u64> {
     const DEFAULT: i64 = 100_000;
     let period = block.integer("cpu_cfs_period").filter(|period| *period != 0).unwrap_or(DEFAULT);
     if !block.bool("cpu_hard_limit") {
         return None;
     }
-    // The kernel's own bounds.
+    // The kernel's bounds.
     if !(1000..=1_000_000).contains(&period) {
         block.error("cpu_cfs_period", format!("{period} is out of bounds"), "use 1000 to 1000000 microseconds");
     }
     u64::try_from(period).ok()
 }
 
-pub fn oom_score_adj(block: &Reader) -> i32 {
+/// Reads `oom_score_adj`.
+pub fn oom_score_adj(block: &ConfigBlock) -> i32 {
     let score = block.integer("oom_score_adj").unwrap_or(0);
     match i32::try_from(score) {
         Ok(score) if (-1000..=1000).contains(&score) => score,

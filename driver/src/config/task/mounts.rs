@@ -1,72 +1,176 @@
-//! Binds, other mounts and devices.
+//! The task block's options for mounts and volumes.
 //!
-//! Paths are only looked at here, not touched: whether a bind stays inside the allocation's directory is decided by
-//! `plan`, which knows that directory, and checked against links when the container is made.
+//! This module checks the form of paths and does not look at the file system. `plan` knows the allocation directory and
+//! decides whether a bind lies inside it. Links are checked when the container is made.
 
 use runtime::plan::Propagation;
 
-use super::super::{policy::Policy, value::Reader};
+use crate::config::{
+    block::ConfigBlock,
+    option::{
+        DefaultValue::{Literal, Words},
+        OptionSpec, OptionType,
+    },
+    plugin::Policy,
+};
 
-/// A mount that the task asks for.
+/// The options of the task block that this module reads.
+pub const OPTIONS: &[OptionSpec] = &[
+    OptionSpec::partial(
+        "mount",
+        OptionType::Blocks(MOUNT),
+        Words("none"),
+        "a mount of type `bind`, `tmpfs` or `volume`",
+    ),
+    OptionSpec::partial(
+        "mounts",
+        OptionType::Blocks(MOUNT),
+        Words("none"),
+        "older form of `mount`, with the same options",
+    ),
+    OptionSpec::honoured(
+        "volumes",
+        OptionType::Strings,
+        Words("none"),
+        "binds as `source:destination[:options]`. A relative source is relative to the task's directory",
+    ),
+    OptionSpec::partial(
+        "volume_driver",
+        OptionType::String,
+        Words("sources are paths"),
+        "with `local`, a source in `volumes` that does not begin with `/` is the name of a volume",
+    ),
+    OptionSpec::honoured(
+        "readonly_rootfs",
+        OptionType::Bool,
+        Words("false"),
+        "the container's root file system is read-only. The image's volumes stay writable",
+    ),
+    OptionSpec::refused(
+        "storage_opt",
+        OptionType::StringAttrs,
+        "options of the storage driver",
+        "remove it; the size of the writable layer cannot be limited",
+    ),
+];
+
+const MOUNT: &[OptionSpec] = &[
+    OptionSpec::honoured("type", OptionType::String, Literal(r#""volume""#), "`bind`, `tmpfs` or `volume`"),
+    OptionSpec::honoured("target", OptionType::String, Words("none, must be set"), "absolute path in the container"),
+    OptionSpec::honoured(
+        "source",
+        OptionType::String,
+        Words("none"),
+        "host path of a bind; a relative one is relative to the task's directory. Name of a volume; a volume without a \
+         name is removed with the task",
+    ),
+    OptionSpec::honoured("readonly", OptionType::Bool, Words("false"), "the mount is read-only"),
+    OptionSpec::honoured("bind_options", OptionType::Block(BIND), Words(""), "options of a bind"),
+    OptionSpec::honoured("tmpfs_options", OptionType::Block(TMPFS), Words(""), "options of a tmpfs"),
+    OptionSpec::partial("volume_options", OptionType::Block(VOLUME), Words(""), "options of a volume"),
+];
+
+const BIND: &[OptionSpec] = &[OptionSpec::honoured(
+    "propagation",
+    OptionType::String,
+    Words("`rprivate`"),
+    "mount propagation: `private`, `slave` or `shared`, each also with a leading `r`",
+)];
+
+const TMPFS: &[OptionSpec] = &[
+    OptionSpec::honoured("size", OptionType::Number, Words("half of the memory"), "size limit in bytes"),
+    OptionSpec::honoured(
+        "mode",
+        OptionType::Number,
+        Words("1023, which is 1777 octal"),
+        "mode of the root directory, as a decimal number",
+    ),
+    OptionSpec::honoured(
+        "uid",
+        OptionType::Number,
+        Words("0"),
+        "owner of the root directory. Docker has no such option",
+    ),
+    OptionSpec::honoured(
+        "gid",
+        OptionType::Number,
+        Words("0"),
+        "group of the root directory. Docker has no such option",
+    ),
+];
+
+const VOLUME: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "no_copy",
+        OptionType::Bool,
+        Words("false"),
+        "a new volume starts empty. Otherwise it starts with a copy of the image's files at the target",
+    ),
+    OptionSpec::ignored("labels", OptionType::StringMaps, "", "labels of the volume"),
+    OptionSpec::partial("driver_config", OptionType::Block(DRIVER), Words("`local`"), "volume driver"),
+];
+
+const DRIVER: &[OptionSpec] = &[
+    OptionSpec::partial("name", OptionType::String, Words("`local`"), "name of the volume driver: only `local`"),
+    OptionSpec::refused(
+        "options",
+        OptionType::StringMaps,
+        "options of the volume driver",
+        "mount the file system on the node and bind it, or use a CSI volume",
+    ),
+];
+
+/// A requested mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountRequest {
-    /// The option it was written in, for messages.
+    /// The option that asks for it, for error texts.
     pub option: String,
-    /// What is mounted.
+    /// The source.
     pub source: MountSource,
-    /// Where, absolute.
+    /// Absolute path in the container.
     pub target: String,
-    /// Nothing can be written through it.
+    /// The mount is read-only.
     pub readonly: bool,
 }
 
-/// What a mount shows.
+/// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
     /// A host path, absolute or relative to the task's directory.
     Bind {
-        /// The path as it was written.
+        /// The path, as written in the job.
         path: String,
-        /// How mounts travel.
+        /// Mount propagation.
         propagation: Propagation,
-        /// A missing path becomes a directory, as docker does for `volumes`.
+        /// A missing directory is made, as docker does for `volumes`.
         create: bool,
     },
-    /// An empty file system in memory.
+    /// An empty tmpfs.
     Tmpfs {
-        /// Bytes.
+        /// Size limit in bytes.
         size: Option<u64>,
-        /// Permission bits.
+        /// Mode of the root directory.
         mode: Option<u32>,
-        /// Owner.
+        /// Owner of the root directory.
         uid: Option<u32>,
-        /// Group.
+        /// Group of the root directory.
         gid: Option<u32>,
     },
-    /// A directory of the node by its name, which outlives the task.
+    /// A named volume of the node, which outlives the task.
     Volume {
-        /// Its name, safe as a file name.
+        /// The name, safe as a file name.
         name: String,
-        /// Starts with what the image has there.
+        /// A new volume starts with a copy of the image's files at the target.
         copy: bool,
     },
-    /// What the image has there, writable even on a read-only root, gone with the task.
+    /// A volume without a name: the image's files at the target, writable also on a read-only root, and removed with
+    /// the task.
     Anonymous,
 }
 
-/// A device that the task asks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceRequest {
-    /// On the host.
-    pub host_path: String,
-    /// In the container.
-    pub container_path: String,
-    /// Any of `r`, `w`, `m`.
-    pub permissions: String,
-}
-
-pub fn all(block: &Reader, policy: &Policy) -> Vec<MountRequest> {
-    let named = named_volumes(block);
+/// Reads `volumes`, `mount` and `mounts`.
+pub fn all(block: &ConfigBlock, policy: &Policy) -> Vec<MountRequest> {
+    let named = sources_are_names(block);
     let volumes = block
         .strings("volumes")
         .into_iter()
@@ -76,8 +180,9 @@ pub fn all(block: &Reader, policy: &Policy) -> Vec<MountRequest> {
     volumes.chain(mounts.filter_map(|mount| self::mount(&mount, policy))).collect()
 }
 
-/// Whether sources in `volumes` that are no paths name volumes: docker's rule for jobs that name a volume driver.
-fn named_volumes(block: &Reader) -> bool {
+/// Whether a source in `volumes` that is not an absolute path is the name of a volume. Docker's rule: only in jobs that
+/// set `volume_driver`.
+fn sources_are_names(block: &ConfigBlock) -> bool {
     match block.string("volume_driver").as_deref() {
         None => false,
         Some("local") => true,
@@ -92,7 +197,7 @@ fn named_volumes(block: &Reader) -> bool {
     }
 }
 
-/// A volume's name by docker's rule, which makes it safe as a file name.
+/// Docker's rule for volume names. A valid name is safe as a file name.
 fn is_volume_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     (1..=128).contains(&name.len())
@@ -100,7 +205,8 @@ fn is_volume_name(name: &str) -> bool {
         && name.chars().all(allowed)
 }
 
-fn named_volume(block: &Reader, policy: &Policy, option: &str, name: &str, copy: bool) -> Option<MountSource> {
+/// A named volume, if the name is valid. Refuses it unless the operator allows volumes.
+fn named_volume(block: &ConfigBlock, policy: &Policy, option: &str, name: &str, copy: bool) -> Option<MountSource> {
     if !is_volume_name(name) {
         block.error(
             option,
@@ -113,14 +219,15 @@ fn named_volume(block: &Reader, policy: &Policy, option: &str, name: &str, copy:
         block.error(
             option,
             format!("named volumes such as {name:?} are not allowed on this node"),
-            "use a directory of the task, as in `type = \"bind\" source = \"local/data\"`, or a `volume` block in the group, or have the operator set `volumes { enabled = true }` in the plugin block",
+            "use a directory of the task, as in `type = \"bind\" source = \"local/data\"`, or a `volume` block in the \
+             group, or have the operator set `volumes { enabled = true }` in the plugin block",
         );
     }
     Some(MountSource::Volume { name: name.to_owned(), copy })
 }
 
-/// `source:destination[:options]`.
-fn volume(block: &Reader, policy: &Policy, index: usize, text: &str, named: bool) -> Option<MountRequest> {
+/// Reads an item of `volumes`: `source:destination[:options]`.
+fn volume(block: &ConfigBlock, policy: &Policy, index: usize, text: &str, named: bool) -> Option<MountRequest> {
     let option = format!("volumes[{index}]");
     let (path, target, options) = match text.split(':').collect::<Vec<_>>()[..] {
         [path, target] if !path.is_empty() => (path, target, ""),
@@ -134,33 +241,46 @@ fn volume(block: &Reader, policy: &Policy, index: usize, text: &str, named: bool
             return None;
         }
     };
-    let (mut readonly, mut propagation, mut copy) = (false, Propagation::Private, true);
-    for word in options.split(',').filter(|word| !word.is_empty()) {
+    let flags = volume_flags(block, &option, options);
+    check_target(block, &option, target);
+    let source = if named && !path.starts_with('/') {
+        named_volume(block, policy, &option, path, flags.copy)?
+    } else {
+        MountSource::Bind { path: path.to_owned(), propagation: flags.propagation, create: true }
+    };
+    Some(MountRequest { option, source, target: target.to_owned(), readonly: flags.readonly })
+}
+
+/// The options of an item of `volumes`.
+struct VolumeFlags {
+    readonly: bool,
+    propagation: Propagation,
+    copy: bool,
+}
+
+fn volume_flags(block: &ConfigBlock, option: &str, words: &str) -> VolumeFlags {
+    let mut flags = VolumeFlags { readonly: false, propagation: Propagation::Private, copy: true };
+    for word in words.split(',').filter(|word| !word.is_empty()) {
         match word {
-            "ro" => readonly = true,
-            "nocopy" => copy = false,
-            // `z` and `Z` change SELinux labels, which containers do not have here; the rest has no effect on Linux.
+            "ro" => flags.readonly = true,
+            "nocopy" => flags.copy = false,
+            // `z` and `Z` change SELinux labels, which containers do not have here. The others have no effect on Linux.
             "rw" | "z" | "Z" | "consistent" | "cached" | "delegated" => {}
             _ => match parse_propagation(word) {
-                Some(parsed) => propagation = parsed,
+                Some(propagation) => flags.propagation = propagation,
                 None => block.error(
-                    &option,
+                    option,
                     format!("{word:?} is not an option of volumes"),
                     "use ro, rw, or a propagation such as rslave",
                 ),
             },
         }
     }
-    check_target(block, &option, target);
-    let source = if named && !path.starts_with('/') {
-        named_volume(block, policy, &option, path, copy)?
-    } else {
-        MountSource::Bind { path: path.to_owned(), propagation, create: true }
-    };
-    Some(MountRequest { option, source, target: target.to_owned(), readonly })
+    flags
 }
 
-fn mount(block: &Reader, policy: &Policy) -> Option<MountRequest> {
+/// Reads one `mount` or `mounts` block.
+fn mount(block: &ConfigBlock, policy: &Policy) -> Option<MountRequest> {
     let kind = block.string("type").unwrap_or_else(|| "volume".to_owned());
     let source = block.string("source");
     let target = block.string("target").unwrap_or_default();
@@ -186,16 +306,11 @@ fn mount(block: &Reader, policy: &Policy) -> Option<MountRequest> {
             return None;
         }
     };
-    Some(MountRequest {
-        option: block.name("target").trim_end_matches(".target").to_owned(),
-        source,
-        target,
-        readonly: block.bool("readonly"),
-    })
+    Some(MountRequest { option: block.path().to_owned(), source, target, readonly: block.bool("readonly") })
 }
 
-/// A named volume, or without a name what the image has there.
-fn volume_of_mount(block: &Reader, policy: &Policy, source: Option<String>) -> Option<MountSource> {
+/// A mount of type `volume`.
+fn volume_of_mount(block: &ConfigBlock, policy: &Policy, source: Option<String>) -> Option<MountSource> {
     let options = block.block("volume_options");
     let driver = options.block("driver_config");
     if let Some(name) = driver.string("name").filter(|name| name != "local") {
@@ -222,13 +337,13 @@ fn volume_of_mount(block: &Reader, policy: &Policy, source: Option<String>) -> O
     }
 }
 
-fn check_target(block: &Reader, option: &str, target: &str) {
+fn check_target(block: &ConfigBlock, option: &str, target: &str) {
     if !target.starts_with('/') || target.trim_matches('/').is_empty() {
         block.error(option, format!("{target:?} is not a path below / in the container"), "write an absolute path");
     }
 }
 
-fn propagation(block: &Reader) -> Propagation {
+fn propagation(block: &ConfigBlock) -> Propagation {
     let options = block.block("bind_options");
     let Some(text) = options.string("propagation") else { return Propagation::Private };
     parse_propagation(&text).unwrap_or_else(|| {
@@ -246,7 +361,7 @@ fn parse_propagation(word: &str) -> Option<Propagation> {
     }
 }
 
-fn id(block: &Reader, option: &str) -> Option<u32> {
+fn id(block: &ConfigBlock, option: &str) -> Option<u32> {
     let id = block.positive(option)?;
     let valid = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
     if valid.is_none() {
@@ -255,7 +370,7 @@ fn id(block: &Reader, option: &str) -> Option<u32> {
     valid
 }
 
-fn mode(block: &Reader) -> Option<u32> {
+fn mode(block: &ConfigBlock) -> Option<u32> {
     let mode = block.positive("mode")?;
     let bits = u32::try_from(mode).ok().filter(|bits| *bits <= 0o7777);
     if bits.is_none() {
@@ -266,30 +381,4 @@ fn mode(block: &Reader) -> Option<u32> {
         );
     }
     bits
-}
-
-pub fn devices(block: &Reader) -> Vec<DeviceRequest> {
-    block.blocks("devices").iter().filter_map(device).collect()
-}
-
-fn device(block: &Reader) -> Option<DeviceRequest> {
-    let Some(host_path) = block.string("host_path") else {
-        block.error("host_path", "is missing", "name the device node of the host, as in \"/dev/fuse\"");
-        return None;
-    };
-    let container_path = block.string("container_path").unwrap_or_else(|| host_path.clone());
-    for (option, path) in [("host_path", &host_path), ("container_path", &container_path)] {
-        if !path.starts_with('/') {
-            block.error(option, format!("{path:?} is not an absolute path"), "begin it with /");
-        }
-    }
-    let permissions = block.string("cgroup_permissions").unwrap_or_else(|| "rwm".to_owned());
-    if !permissions.chars().all(|c| "rwm".contains(c)) {
-        block.error(
-            "cgroup_permissions",
-            format!("{permissions:?} is not made of r, w and m"),
-            "use \"rwm\", \"rw\" or \"r\"",
-        );
-    }
-    Some(DeviceRequest { host_path, container_path, permissions })
 }

@@ -1,8 +1,48 @@
-//! Namespaces: the container's own, or the host's where the operator allows it.
+//! The task block's options for namespaces: the container's own, or the host's if the operator allows it.
 
-use super::super::{pattern::any_matches, policy::Policy, value::Reader};
+use crate::config::{
+    block::ConfigBlock,
+    option::{DefaultValue::Words, OptionSpec, OptionType},
+    pattern::any_matches,
+    plugin::Policy,
+};
 
-/// Which IPC namespace the container has.
+/// The options of the task block that this module reads.
+pub const OPTIONS: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "cgroupns",
+        OptionType::String,
+        Words("`host`, or `private` if the plugin's `allowed_modes` does not allow `host`"),
+        "cgroup namespace: `host` or `private`",
+    ),
+    OptionSpec::partial(
+        "ipc_mode",
+        OptionType::String,
+        Words("`private`"),
+        "IPC namespace: `private` or `shareable`, which are the same here, `none` for no /dev/shm, or `host` if the \
+         plugin's `allowed_modes` allows it",
+    ),
+    OptionSpec::partial(
+        "pid_mode",
+        OptionType::String,
+        Words("the container's own"),
+        "`host`: the container sees the host's processes, if the plugin's `allowed_modes` allows it",
+    ),
+    OptionSpec::partial(
+        "uts_mode",
+        OptionType::String,
+        Words("the container's own"),
+        "`host`: the container has the host's name, if the plugin's `allowed_modes` allows it",
+    ),
+    OptionSpec::partial(
+        "userns_mode",
+        OptionType::String,
+        Words("`host`"),
+        "user namespace: `host`, which containers always use",
+    ),
+];
+
+/// The IPC namespace of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IpcMode {
     /// Its own, with a /dev/shm.
@@ -14,20 +54,21 @@ pub enum IpcMode {
     Host,
 }
 
-/// Namespaces that the task takes from the host, or wants for itself.
+/// Namespaces that the task shares with the host, and those of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NamespaceRequest {
-    /// The process sees, and may signal, every process of the host.
+    /// The container shares the host's PID namespace: it sees and may signal every process.
     pub host_pid: bool,
-    /// System V objects, message queues and shared memory.
+    /// The IPC namespace: System V objects, message queues and shared memory.
     pub ipc: IpcMode,
-    /// The host's name is the container's.
+    /// The container shares the host's UTS namespace: it has the host's name.
     pub host_uts: bool,
-    /// The container's group is the root of the tree that it sees.
+    /// The container has its own cgroup namespace: its cgroup is the root of the tree that it sees.
     pub private_cgroup: bool,
 }
 
-pub fn read(block: &Reader, policy: &Policy) -> NamespaceRequest {
+/// Reads all namespace modes.
+pub fn read(block: &ConfigBlock, policy: &Policy) -> NamespaceRequest {
     let modes = &policy.allowed_modes;
     check_user_namespace(block);
     NamespaceRequest {
@@ -38,8 +79,8 @@ pub fn read(block: &Reader, policy: &Policy) -> NamespaceRequest {
     }
 }
 
-/// Whether the option says `host`, which must be allowed.
-fn is_host(block: &Reader, policy: &Policy, option: &str, kind: &str, allowed: &[String]) -> bool {
+/// Whether the option is `host`. Refuses it unless the operator allows it.
+fn is_host(block: &ConfigBlock, policy: &Policy, option: &str, kind: &str, allowed: &[String]) -> bool {
     match block.string(option).as_deref() {
         None | Some("private") => false,
         Some("host") => {
@@ -53,9 +94,9 @@ fn is_host(block: &Reader, policy: &Policy, option: &str, kind: &str, allowed: &
     }
 }
 
-fn ipc(block: &Reader, policy: &Policy) -> IpcMode {
+fn ipc(block: &ConfigBlock, policy: &Policy) -> IpcMode {
     match block.string("ipc_mode").as_deref() {
-        // No container can join another one's, so it makes no difference whether one may.
+        // No container can join the namespace of another, so `shareable` is the same as `private`.
         None | Some("private" | "shareable") => IpcMode::Private,
         Some("none") => IpcMode::None,
         Some("host") => {
@@ -69,7 +110,7 @@ fn ipc(block: &Reader, policy: &Policy) -> IpcMode {
     }
 }
 
-fn private_cgroup(block: &Reader, policy: &Policy) -> bool {
+fn private_cgroup(block: &ConfigBlock, policy: &Policy) -> bool {
     let allowed = &policy.allowed_modes.cgroupns;
     match block.string("cgroupns").as_deref() {
         None => !any_matches(allowed, "host"),
@@ -85,7 +126,7 @@ fn private_cgroup(block: &Reader, policy: &Policy) -> bool {
     }
 }
 
-fn check_user_namespace(block: &Reader) {
+fn check_user_namespace(block: &ConfigBlock) {
     if let Some(mode) = block.string("userns_mode").filter(|mode| mode != "host") {
         block.error(
             "userns_mode",
@@ -95,7 +136,7 @@ fn check_user_namespace(block: &Reader) {
     }
 }
 
-fn allow_host(block: &Reader, policy: &Policy, option: &str, kind: &str, allowed: &[String]) {
+fn allow_host(block: &ConfigBlock, policy: &Policy, option: &str, kind: &str, allowed: &[String]) {
     if !policy.allows_mode(allowed, "host") {
         block.error(
             option,
@@ -107,7 +148,7 @@ fn allow_host(block: &Reader, policy: &Policy, option: &str, kind: &str, allowed
     }
 }
 
-fn refuse(block: &Reader, option: &str, mode: &str, remedy: &str) {
+fn refuse(block: &ConfigBlock, option: &str, mode: &str, remedy: &str) {
     let problem = match mode.strip_prefix("container:") {
         Some(_) => format!("{mode:?} is not supported: containers cannot join each other's namespaces"),
         None => format!("{mode:?} is not supported"),

@@ -1,66 +1,101 @@
-//! Rights and restrictions.
+//! The task block's options for privileges and restrictions.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use super::super::{
-    capabilities::{self, Written},
+use crate::config::{
+    block::ConfigBlock,
+    capabilities::{self, CapabilitySet},
+    option::{DefaultValue::Words, OptionSpec, OptionType},
     pattern::any_matches,
-    policy::Policy,
-    value::Reader,
+    plugin::Policy,
 };
 
-/// What capabilities a container gets.
+/// The options of the task block that this module reads.
+pub const OPTIONS: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "privileged",
+        OptionType::Bool,
+        Words("false"),
+        "every capability and device, no restrictions. Needs the plugin's `allow_privileged`",
+    ),
+    OptionSpec::honoured(
+        "cap_add",
+        OptionType::Strings,
+        Words("none"),
+        "capabilities to add, if the plugin's `allow_caps` allows them. `all` adds every capability",
+    ),
+    OptionSpec::honoured(
+        "cap_drop",
+        OptionType::Strings,
+        Words("none"),
+        "capabilities to drop. `all` drops every capability",
+    ),
+    OptionSpec::partial(
+        "security_opt",
+        OptionType::Strings,
+        Words("`no-new-privileges=true`"),
+        "`no-new-privileges`, also with `=true` or `=false`. `seccomp=` with `builtin`, `unconfined` or the path of a \
+         profile on the node. `apparmor=` with the name of a profile. `apparmor=unconfined` and `label=disable` change \
+         nothing. A value that weakens or replaces a restriction must match an entry of the plugin's \
+         `allow_security_opts`",
+    ),
+];
+
+/// The capabilities of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapabilityRequest {
-    /// All of them, in the kernel's names.
+    /// All capabilities, by their kernel names.
     pub granted: BTreeSet<&'static str>,
-    /// Those that the task asked for by name: without them it must not start.
-    pub wanted: BTreeSet<&'static str>,
+    /// Capabilities that the task asks for by name. Without them it must not start.
+    pub requested: BTreeSet<&'static str>,
 }
 
-/// Which system call filter the container gets.
+/// The system call filter of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SeccompChoice {
     /// The built-in one.
     #[default]
     Builtin,
-    /// None.
+    /// No filter.
     Unconfined,
     /// The profile in a file of the host.
     File(PathBuf),
 }
 
-/// What `security_opt` says.
+/// The values of `security_opt`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecurityOptions {
-    /// Programs can gain no rights by execve; decided by us when unset.
+    /// Programs cannot gain privileges by execve. `None` is the default.
     pub no_new_privileges: Option<bool>,
-    /// The system call filter; the built-in one, or none for privileged tasks, when unset.
+    /// The system call filter. `None` is the built-in filter, or no filter in a privileged task.
     pub seccomp: Option<SeccompChoice>,
     /// An AppArmor profile that is loaded on the host.
     pub apparmor: Option<String>,
 }
 
-pub fn privileged(block: &Reader, policy: &Policy) -> bool {
+/// Reads `privileged`.
+pub fn privileged(block: &ConfigBlock, policy: &Policy) -> bool {
     let privileged = block.bool("privileged");
     if privileged && !policy.allow_privileged {
         block.error(
             "privileged",
             "is not allowed on this node",
-            "remove it and name what the task needs in `cap_add` and `devices`, or have the operator set `allow_privileged = true` in the plugin block",
+            "remove it and name what the task needs in `cap_add` and `devices`, or have the operator set \
+             `allow_privileged = true` in the plugin block",
         );
     }
     privileged
 }
 
-pub fn capabilities(block: &Reader, policy: &Policy) -> CapabilityRequest {
+/// Reads `cap_add` and `cap_drop`.
+pub fn capabilities(block: &ConfigBlock, policy: &Policy) -> CapabilityRequest {
     let read = |option| {
         let list = block.strings(option);
-        let (written, unknown) = Written::read(&list);
+        let (set, unknown) = CapabilitySet::parse(&list);
         for name in unknown {
             block.error(option, format!("{name:?} is no capability"), "see capabilities(7) for the names");
         }
-        written
+        set
     };
     let (add, drop) = (read("cap_add"), read("cap_drop"));
     let refused = policy.allow_caps.missing(&add);
@@ -72,12 +107,12 @@ pub fn capabilities(block: &Reader, policy: &Policy) -> CapabilityRequest {
             "remove it, or have the operator add it to `allow_caps` in the plugin block",
         );
     }
-    CapabilityRequest { granted: capabilities::granted(&policy.allow_caps, &add, &drop), wanted: add.names }
+    CapabilityRequest { granted: capabilities::granted(&policy.allow_caps, &add, &drop), requested: add.names }
 }
 
-/// `security_opt`: docker writes `name=value`, and `name:value` in older jobs. What weakens a restriction, or replaces
-/// it by something else, must be in the operator's list.
-pub fn options(block: &Reader, policy: &Policy) -> SecurityOptions {
+/// Reads `security_opt`: `name=value`, or `name:value` in older jobs. A value that weakens or replaces a restriction
+/// must match an entry of the operator's list.
+pub fn options(block: &ConfigBlock, policy: &Policy) -> SecurityOptions {
     let mut options = SecurityOptions::default();
     for option in block.strings("security_opt") {
         let (name, value) = option.split_once(['=', ':']).unwrap_or((option.as_str(), ""));
@@ -102,7 +137,7 @@ pub fn options(block: &Reader, policy: &Policy) -> SecurityOptions {
                 format!("{path:?} is no path of a seccomp profile"),
                 "write the absolute path of a file on the node, without `..`, or `unconfined`",
             ),
-            // What they ask for is the case anyway.
+            // These restrictions do not exist here anyway.
             ("apparmor", "unconfined") | ("label", "disable") => {}
             ("apparmor", profile) if is_profile_name(profile) => {
                 allowed();
@@ -123,8 +158,8 @@ pub fn options(block: &Reader, policy: &Policy) -> SecurityOptions {
     options
 }
 
-fn check_allowed(block: &Reader, policy: &Policy, name: &str, value: &str) {
-    // A privileged task has less to lose: whoever allows that has allowed this.
+fn check_allowed(block: &ConfigBlock, policy: &Policy, name: &str, value: &str) {
+    // `allow_privileged` allows more than any of these options.
     let option = format!("{name}={value}");
     if !policy.allow_privileged && !any_matches(&policy.allow_security_opts, &option) {
         block.error(
@@ -135,7 +170,8 @@ fn check_allowed(block: &Reader, policy: &Policy, name: &str, value: &str) {
     }
 }
 
-/// The kernel takes the name up to the end of what is written to it: nothing in it may end it early, or be invisible.
+/// The kernel reads the profile's name up to the end of the written text, so white space and control characters are not
+/// allowed.
 fn is_profile_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_graphic())
 }

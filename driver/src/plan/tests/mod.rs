@@ -19,7 +19,7 @@ use super::{
     Compute, NodeInfo, NomadDevice, NomadMount, NomadTask, TaskContext, TaskPlan, TaskResources,
     path::normalize_container_path, plan_task,
 };
-use crate::config::{Policy, TaskSpec, decode_plugin, decode_task, testing::msgpack};
+use crate::config::{Policy, TaskSpec, decode_plugin, decode_task, from_json};
 
 const ALLOC: &str = "9f7b0c1e-1111-2222-3333-444455556666";
 
@@ -41,9 +41,9 @@ impl Case {
 
     /// A task with this block, on a node with this plugin block.
     fn under(plugin: Json, mut block: Json) -> Self {
-        let policy = decode_plugin(&msgpack(&plugin)).unwrap().policy;
+        let policy = decode_plugin(&from_json(&plugin)).unwrap().policy;
         block.as_object_mut().unwrap().insert("image".into(), json!("nginx"));
-        let spec = decode_task(&msgpack(&block), &policy).unwrap();
+        let spec = decode_task(&from_json(&block), &policy).unwrap();
         Self { spec, task: task(), image: image(), node: node(), policy, attachment: None }
     }
 

@@ -1,5 +1,6 @@
-//! Every option of the task block: what it becomes, and what its author reads when it cannot be.
+//! Every option of the task block: its value, its default and its error texts.
 
+mod mounts;
 mod security;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -8,32 +9,31 @@ use runtime::plan::{Propagation, Rlimit};
 use serde_json::{Value as Json, json};
 
 use super::{
-    super::{
-        option::{OptionType, Support},
-        plugin::decode_plugin,
-        policy::Policy,
-        task_options::TASK,
-        testing::msgpack,
-    },
-    Addresses, DeviceRequest, ExtraHost, MountRequest, MountSource, NamespaceRequest, NetworkMode, TaskSpec,
+    Addresses, DeviceRequest, ExtraHost, MountRequest, MountSource, NamespaceRequest, NetworkMode, OPTIONS, TaskSpec,
     decode_task,
+};
+use crate::config::{
+    decode_plugin,
+    msgpack::from_json,
+    option::{OptionType, Support},
+    plugin::Policy,
 };
 
 fn policy(block: Json) -> Policy {
-    decode_plugin(&msgpack(&block)).unwrap().policy
+    decode_plugin(&from_json(&block)).unwrap().policy
 }
 
 /// Decodes a block to which an image is added.
 fn decode_with(mut block: Json, policy: &Policy) -> Result<TaskSpec, String> {
     block.as_object_mut().unwrap().entry("image").or_insert(json!("nginx:1.27"));
-    decode_task(&msgpack(&block), policy).map_err(|errors| errors.to_string())
+    decode_task(&from_json(&block), policy).map_err(|errors| errors.to_string())
 }
 
 fn decode(block: Json) -> TaskSpec {
     decode_with(block, &Policy::default()).unwrap()
 }
 
-/// The error of a block that has one error, without its beginning.
+/// The text of the only error of a block, without its beginning.
 fn error(block: Json) -> String {
     error_with(block, &Policy::default())
 }
@@ -44,7 +44,7 @@ fn error_with(block: Json, policy: &Policy) -> String {
 }
 
 #[test]
-fn an_image_alone_is_enough() {
+fn a_block_with_an_image_alone_is_valid() {
     let spec = decode(json!({}));
     let granted = spec.capabilities.granted.clone();
     assert_eq!(granted.len(), 13);
@@ -54,10 +54,10 @@ fn an_image_alone_is_enough() {
 }
 
 #[test]
-fn unset_options_read_as_missing_ones_in_every_form() {
-    // As Nomad sends them: every option there, nil or empty.
+fn nil_and_empty_values_count_as_unset() {
+    // The form in which Nomad sends a block: every option is there, nil or empty.
     let mut all = serde_json::Map::new();
-    for option in TASK {
+    for option in OPTIONS {
         let empty = if matches!(option.kind, OptionType::Blocks(_)) { json!([]) } else { Json::Null };
         all.insert(option.name.to_owned(), empty);
     }
@@ -65,9 +65,9 @@ fn unset_options_read_as_missing_ones_in_every_form() {
     all.insert("image".into(), json!("nginx:1.27"));
     assert_eq!(decode(Json::Object(all)), decode(json!({})));
 
-    // As a job writes them that sets everything to what it is anyway.
+    // A job that sets every option to an empty value.
     let mut all = serde_json::Map::new();
-    for option in TASK {
+    for option in OPTIONS {
         let value = match option.kind {
             OptionType::String => json!(""),
             OptionType::Bool => json!(false),
@@ -83,7 +83,7 @@ fn unset_options_read_as_missing_ones_in_every_form() {
 }
 
 #[test]
-fn plain_options_are_taken_over() {
+fn options_become_values() {
     let spec = decode(json!({
         "image": "https://registry.example/app:2",
         "auth": { "username": "u", "password": "p", "email": "e", "server_address": "registry.example" },
@@ -130,7 +130,7 @@ fn plain_options_are_taken_over() {
 }
 
 #[test]
-fn options_that_cannot_be_honoured_say_so() {
+fn refused_options_name_their_remedy() {
     let set = |kind| match kind {
         OptionType::String => json!("x"),
         OptionType::Bool => json!(true),
@@ -143,7 +143,7 @@ fn options_that_cannot_be_honoured_say_so() {
         }
     };
     let mut refused = Vec::new();
-    for option in TASK {
+    for option in OPTIONS {
         if let Support::Refused(remedy) = option.support {
             let text = error(json!({ option.name: set(option.kind) }));
             assert!(text.starts_with(&format!("{}: is not supported: ", option.name)), "{text}");
@@ -155,7 +155,7 @@ fn options_that_cannot_be_honoured_say_so() {
 }
 
 #[test]
-fn values_that_cannot_be_honoured_name_option_and_remedy() {
+fn invalid_values_name_option_and_remedy() {
     for (block, expected) in [
         (json!({ "image": "" }), "image: is missing (name an image, as in \"nginx:1.27\")"),
         (json!({ "image": "a", "load": "/a.tar" }), "load: \"/a.tar\" is not a path below the task's local directory"),
@@ -168,8 +168,8 @@ fn values_that_cannot_be_honoured_name_option_and_remedy() {
         (json!({ "args": ["a\0b"] }), "args: holds a NUL byte"),
         (json!({ "command": " sh" }), "command: \" sh\" begins or ends with white space"),
         (json!({ "work_dir": "srv" }), "work_dir: \"srv\" is not an absolute path (begin it with /)"),
-        (json!({ "image_pull_timeout": "soon" }), "image_pull_timeout: \"soon\" is not a span of time"),
-        (json!({ "image_pull_timeout": "0s" }), "image_pull_timeout: \"0s\" is not a span of time"),
+        (json!({ "image_pull_timeout": "soon" }), "image_pull_timeout: \"soon\" is not a duration"),
+        (json!({ "image_pull_timeout": "0s" }), "image_pull_timeout: \"0s\" is not a duration"),
         (json!({ "auth": { "password": "hunter2" } }), "auth.username: is missing beside password"),
         (json!({ "auth": { "username": "joe" } }), "auth.password: is missing beside username"),
         (json!({ "auth": "x" }), "auth: expects a block, not text"),
@@ -225,7 +225,7 @@ fn all_errors_are_reported_at_once_and_without_secrets() {
 }
 
 #[test]
-fn bytes_that_are_no_block_are_refused() {
+fn bytes_that_are_not_a_block_are_refused() {
     for bytes in [&b"\xc1"[..], b"\x81", b"\x80\x80", b"\x01", b"\xd4\x00\x00"] {
         let text = decode_task(bytes, &Policy::default()).unwrap_err().to_string();
         assert!(text.contains("config: ") && text.contains("image: is missing"), "{bytes:?} {text}");
@@ -369,117 +369,4 @@ fn logging_is_nomads() {
     }
     assert!(error(json!({ "logging": { "type": "syslog" } })).starts_with("logging.type: \"syslog\" is not supported"));
     assert!(error(json!({ "logging": { "driver": "gelf" } })).starts_with("logging.driver: \"gelf\" is not supported"));
-}
-
-fn bind(option: &str, path: &str, target: &str, propagation: Propagation, readonly: bool) -> MountRequest {
-    let source = MountSource::Bind { path: path.into(), propagation, create: option.starts_with("volumes") };
-    MountRequest { option: option.into(), source, target: target.into(), readonly }
-}
-
-#[test]
-fn volumes_and_mounts_are_read_in_order() {
-    let spec = decode(json!({
-        "volumes": ["local/a:/a", "b:/b:ro,z", "/host:/c:rslave,rw"],
-        "mount": [
-            { "type": "bind", "source": "d", "target": "/d", "readonly": true, "bind_options": { "propagation": "rshared" } },
-            { "type": "tmpfs", "target": "/e", "tmpfs_options": [{ "size": 1024, "mode": 511, "uid": 1000 }] },
-        ],
-        "mounts": [{ "type": "bind", "source": "f", "target": "/f", "volume_options": null }],
-    }));
-    assert_eq!(
-        spec.mounts,
-        [
-            bind("volumes[0]", "local/a", "/a", Propagation::Private, false),
-            bind("volumes[1]", "b", "/b", Propagation::Private, true),
-            bind("volumes[2]", "/host", "/c", Propagation::HostToContainer, false),
-            bind("mount[0]", "d", "/d", Propagation::Bidirectional, true),
-            MountRequest {
-                option: "mount[1]".into(),
-                source: MountSource::Tmpfs { size: Some(1024), mode: Some(511), uid: Some(1000), gid: None },
-                target: "/e".into(),
-                readonly: false,
-            },
-            bind("mounts[0]", "f", "/f", Propagation::Private, false),
-        ]
-    );
-}
-
-#[test]
-fn wrong_volumes_and_mounts_are_named() {
-    for (text, expected) in [
-        ("a", "volumes[0]: \"a\" is not `source:destination[:options]`"),
-        (":/a", "volumes[0]: \":/a\" is not"),
-        ("a:/a:ro:x", "volumes[0]: \"a:/a:ro:x\" is not"),
-        ("a:b", "volumes[0]: \"b\" is not a path below / in the container"),
-        ("a:/", "volumes[0]: \"/\" is not a path below /"),
-        ("a:/a:rwx", "volumes[0]: \"rwx\" is not an option of volumes"),
-    ] {
-        let error = error(json!({ "volumes": [text] }));
-        assert!(error.starts_with(expected), "{error}");
-    }
-    for (mount, expected) in [
-        (
-            json!({ "target": "/a", "source": "v" }),
-            "mount[0].source: named volumes such as \"v\" are not allowed on this node",
-        ),
-        (json!({ "target": "/a", "source": "local/v" }), "mount[0].source: \"local/v\" is no name of a volume"),
-        (json!({ "target": "/a", "source": ".." }), "mount[0].source: \"..\" is no name of a volume"),
-        (json!({ "target": "/a", "source": ".new.v" }), "mount[0].source: \".new.v\" is no name of a volume"),
-        (json!({ "target": "/a", "readonly": true }), "mount[0].readonly: makes no sense for a volume without a name"),
-        (
-            json!({ "target": "/a", "volume_options": { "driver_config": { "name": "nfs" } } }),
-            "mount[0].volume_options.driver_config.name: \"nfs\" is not supported: there are no docker volume plugins",
-        ),
-        (
-            json!({ "target": "/a", "volume_options": { "driver_config": { "options": { "type": "nfs" } } } }),
-            "mount[0].volume_options.driver_config.options: is not supported: options of the volume driver",
-        ),
-        (json!({ "type": "npipe", "target": "/a" }), "mount[0].type: \"npipe\" is not a type of mount"),
-        (json!({ "type": "bind", "target": "/a" }), "mount[0].source: is missing"),
-        (json!({ "type": "bind", "source": "a" }), "mount[0].target: \"\" is not a path below /"),
-        (json!({ "type": "tmpfs", "source": "a", "target": "/a" }), "mount[0].source: has no meaning for a tmpfs"),
-        (
-            json!({ "type": "bind", "source": "a", "target": "/a", "bind_options": { "propagation": "up" } }),
-            "mount[0].bind_options.propagation: \"up\" is not a propagation",
-        ),
-        (
-            json!({ "type": "tmpfs", "target": "/a", "tmpfs_options": { "mode": 4096 } }),
-            "mount[0].tmpfs_options.mode: 4096 is more than permission bits can say",
-        ),
-        (
-            json!({ "type": "tmpfs", "target": "/a", "tmpfs_options": { "gid": 4_294_967_295u32 } }),
-            "mount[0].tmpfs_options.gid: 4294967295 is no id",
-        ),
-    ] {
-        let error = error(json!({ "mount": [mount] }));
-        assert!(error.starts_with(expected), "{error}");
-    }
-}
-
-#[test]
-fn devices_are_read() {
-    let spec = decode(json!({ "devices": [
-        { "host_path": "/dev/fuse", "container_path": null, "cgroup_permissions": "" },
-        { "host_path": "/dev/a", "container_path": "/dev/b", "cgroup_permissions": "r" },
-    ] }));
-    let device = |host: &str, container: &str, permissions: &str| DeviceRequest {
-        host_path: host.into(),
-        container_path: container.into(),
-        permissions: permissions.into(),
-    };
-    assert_eq!(spec.devices, [device("/dev/fuse", "/dev/fuse", "rwm"), device("/dev/a", "/dev/b", "r")]);
-    for (block, expected) in [
-        (json!({}), "devices[0].host_path: is missing"),
-        (
-            json!({ "host_path": "dev", "container_path": "/x" }),
-            "devices[0].host_path: \"dev\" is not an absolute path",
-        ),
-        (
-            json!({ "host_path": "/dev/a", "cgroup_permissions": "rx" }),
-            "devices[0].cgroup_permissions: \"rx\" is not made of",
-        ),
-    ] {
-        let error = error(json!({ "devices": [block] }));
-        assert!(error.starts_with(expected), "{error}");
-    }
 }

@@ -1,4 +1,4 @@
-//! What needs the operator's permission.
+//! Options that need the operator's permission.
 
 use super::{
     super::{IpcMode, NamespaceRequest, SeccompChoice},
@@ -22,11 +22,11 @@ fn privileges_need_permission() {
     let allowed = policy(json!({ "allow_caps": ["all"] }));
     let spec = decode_with(json!({ "cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"] }), &allowed).unwrap();
     assert_eq!(spec.capabilities.granted, ["CAP_NET_ADMIN"].into());
-    assert_eq!(spec.capabilities.wanted, ["CAP_NET_ADMIN"].into());
+    assert_eq!(spec.capabilities.requested, ["CAP_NET_ADMIN"].into());
 }
 
 #[test]
-fn security_options_that_weaken_nothing_are_for_everybody() {
+fn security_options_that_weaken_nothing_need_no_permission() {
     for (options, expected) in [
         (json!(["no-new-privileges"]), Some(true)),
         (json!(["no-new-privileges=true"]), Some(true)),
@@ -82,7 +82,7 @@ fn security_options_that_weaken_something_need_permission() {
         }
         decode_with(block, &policy(json!({ "allow_privileged": true }))).unwrap();
     }
-    // What is allowed without being asked for can be forbidden.
+    // The operator's list replaces the default, which allows this value.
     let text = error_with(
         json!({ "security_opt": ["no-new-privileges=false"] }),
         &policy(json!({ "allow_security_opts": ["seccomp=*"] })),
@@ -116,7 +116,7 @@ fn namespaces_of_the_host_need_permission() {
 }
 
 #[test]
-fn an_operator_can_give_every_container_its_own_cgroup_namespace() {
+fn an_operator_can_enforce_private_cgroup_namespaces() {
     let private = policy(json!({ "allowed_modes": { "cgroupns": ["private"] } }));
     assert!(decode_with(json!({}), &private).unwrap().namespaces.private_cgroup);
     let text = error_with(json!({ "cgroupns": "host" }), &private);

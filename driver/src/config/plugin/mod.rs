@@ -1,0 +1,181 @@
+//! The plugin block: its options and their decoding.
+
+mod exec;
+mod gc;
+mod images;
+mod network;
+mod policy;
+mod registry;
+#[cfg(test)]
+mod tests;
+
+use std::{path::PathBuf, time::Duration};
+
+use image_store::{CredentialSources, LayerFormat, Limits, RegistryConfig, Retention, StoreConfig};
+
+pub use self::{
+    exec::ExecPolicy,
+    gc::Dangling,
+    network::DefaultNetwork,
+    policy::{Policy, RootChoice},
+};
+use super::{
+    block::ConfigBlock,
+    error::{ConfigErrors, ErrorCollector},
+    msgpack,
+    option::{
+        self,
+        DefaultValue::{Literal, Words},
+        OptionSpec, OptionType,
+    },
+};
+
+/// The name of the block in error texts.
+const BLOCK: &str = "plugin config";
+
+const LISTS: &[&[OptionSpec]] = &[DIRECTORIES, images::OPTIONS, registry::OPTIONS, policy::OPTIONS, BLOCKS];
+
+/// The options of `config` in `plugin "oci-rs"`.
+pub const OPTIONS: &[OptionSpec] = &option::concat::<{ option::total(LISTS) }>(LISTS);
+
+const DIRECTORIES: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "state_dir",
+        OptionType::String,
+        Literal(r#""/run/oci-rs""#),
+        "directory for the state of running tasks. Its content may be lost at a reboot",
+    ),
+    OptionSpec::honoured(
+        "data_dir",
+        OptionType::String,
+        Literal(r#""/var/lib/oci-rs""#),
+        "directory for images and writable layers. Its content must survive a reboot",
+    ),
+    OptionSpec::honoured(
+        "log_file",
+        OptionType::String,
+        Words("`oci-rs.log` in `data_dir`"),
+        "file for the log, which also goes to the agent's log",
+    ),
+];
+
+const BLOCKS: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "gc",
+        OptionType::Block(gc::OPTIONS),
+        Words("images are removed three minutes after their last use"),
+        "garbage collection",
+    ),
+    OptionSpec::honoured(
+        "exec",
+        OptionType::Block(exec::OPTIONS),
+        Words("nothing is allowed"),
+        "extra options that `nomad alloc exec` may use before the command, see [exec](exec.md)",
+    ),
+];
+
+/// The plugin block's values.
+#[derive(Debug, Clone)]
+pub struct PluginConfig {
+    /// State of running tasks.
+    pub state_dir: PathBuf,
+    /// Images and writable layers.
+    pub data_dir: PathBuf,
+    /// The log file besides the agent's log. `None` is a file in `data_dir`.
+    pub log_file: Option<PathBuf>,
+    /// How to reach registries.
+    pub registries: Vec<RegistryConfig>,
+    /// Sources of credentials for tasks without credentials of their own.
+    pub credentials: CredentialSources,
+    /// A task gets a private image only if the registry lets the task pull it.
+    pub verify_access: bool,
+    /// Layers are stored as file system images if the node can mount them.
+    pub layer_images: bool,
+    /// The rules for tasks.
+    pub policy: Policy,
+    /// Total timeout of a pull, unless the task sets one.
+    pub image_pull_timeout: Duration,
+    /// Idle timeout of a pull.
+    pub pull_activity_timeout: Duration,
+    /// How long unused images are kept. `None` is for ever.
+    pub retention: Option<Retention>,
+    /// Removal of dangling containers. `None` keeps them.
+    pub dangling: Option<Dangling>,
+    /// Limits of images.
+    pub limits: Limits,
+    /// Extra options of `nomad alloc exec`.
+    pub exec: ExecPolicy,
+}
+
+impl PluginConfig {
+    /// The image store's configuration, for a node that can mount file system images.
+    pub fn store(&self) -> StoreConfig {
+        StoreConfig {
+            root: self.data_dir.join("images"),
+            limits: self.limits.clone(),
+            registries: self.registries.clone(),
+            credentials: self.credentials.clone(),
+            verify_access: self.verify_access,
+            retention: self.retention,
+            layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Directory },
+        }
+    }
+}
+
+impl Default for PluginConfig {
+    fn default() -> Self {
+        Self {
+            state_dir: PathBuf::from("/run/oci-rs"),
+            data_dir: PathBuf::from("/var/lib/oci-rs"),
+            log_file: None,
+            registries: Vec::new(),
+            credentials: CredentialSources::default(),
+            verify_access: true,
+            layer_images: true,
+            policy: Policy::default(),
+            image_pull_timeout: Duration::from_secs(5 * 60),
+            pull_activity_timeout: Duration::from_secs(2 * 60),
+            retention: Some(Retention { delay: Duration::from_secs(3 * 60), high: 85, low: 80 }),
+            dangling: Some(Dangling {
+                period: Duration::from_secs(5 * 60),
+                creation_grace: Duration::from_secs(5 * 60),
+                dry_run: false,
+            }),
+            limits: Limits::default(),
+            exec: ExecPolicy::default(),
+        }
+    }
+}
+
+/// Decodes the plugin block. The error holds all errors of the block.
+pub fn decode_plugin(bytes: &[u8]) -> Result<PluginConfig, ConfigErrors> {
+    let errors = ErrorCollector::default();
+    let value = msgpack::decode(bytes, &errors);
+    let config = read(&ConfigBlock::new(&value, OPTIONS, &errors));
+    errors.result(BLOCK, config)
+}
+
+fn read(block: &ConfigBlock) -> PluginConfig {
+    let default = PluginConfig::default();
+    let gc = block.block("gc");
+    let config = PluginConfig {
+        state_dir: block.absolute_path("state_dir").unwrap_or(default.state_dir),
+        data_dir: block.absolute_path("data_dir").unwrap_or(default.data_dir),
+        log_file: block.absolute_path("log_file"),
+        registries: block.labelled("registry").iter().map(|(host, block)| registry::registry(host, block)).collect(),
+        credentials: registry::credentials(&block.block("auth")),
+        verify_access: block.bool_or("verify_access", default.verify_access),
+        layer_images: images::layer_images(block),
+        policy: policy::read(block),
+        image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
+        pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
+        retention: gc::retention(&gc, default.retention),
+        dangling: gc::dangling(&gc, default.dangling),
+        limits: images::limits(&block.block("image_limits"), default.limits),
+        exec: exec::read(&block.block("exec")),
+    };
+    if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
+        block.error("state_dir", "lies within data_dir, or the other way round", "give each a directory of its own");
+    }
+    config
+}

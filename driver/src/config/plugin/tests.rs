@@ -1,0 +1,210 @@
+//! Every option of the plugin block: its value, its default and its error texts.
+
+use std::{path::Path, time::Duration};
+
+use image_store::Limits;
+use serde_json::{Value as Json, json};
+
+use super::{DefaultNetwork, PluginConfig, Policy, RootChoice, decode_plugin};
+use crate::config::msgpack::from_json;
+
+fn decode(block: Json) -> PluginConfig {
+    decode_plugin(&from_json(&block)).unwrap()
+}
+
+#[test]
+fn no_block_and_an_empty_block_give_the_defaults() {
+    let default = PluginConfig::default();
+    for config in [
+        decode_plugin(b"").unwrap(),
+        decode(json!({})),
+        // The block with the defaults that Nomad fills in.
+        decode(json!({
+            "state_dir": "/run/oci-rs", "data_dir": "/var/lib/oci-rs", "log_file": null, "registry": {},
+            "image_pull_timeout": "5m", "pull_activity_timeout": "2m", "allow_privileged": false,
+            "allow_caps": ["AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
+                "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"],
+            "volumes": [{ "enabled": false }], "pids_limit": null, "extra_labels": null,
+            "gc": [{ "image": true, "image_delay": "3m", "disk_high_percent": 85, "disk_low_percent": null }],
+        })),
+    ] {
+        assert_eq!(config.policy, default.policy);
+        assert_eq!((&config.state_dir, &config.data_dir), (&default.state_dir, &default.data_dir));
+        assert_eq!(config.image_pull_timeout, Duration::from_secs(300));
+        assert_eq!(config.pull_activity_timeout, Duration::from_secs(120));
+        assert_eq!(config.retention, default.retention);
+        assert!(config.log_file.is_none() && config.verify_access && config.registries.is_empty());
+    }
+    assert_eq!(default.policy.allow_caps.names.len(), 13);
+}
+
+#[test]
+fn set_options_replace_the_defaults() {
+    let config = decode(json!({
+        "state_dir": "/run/x", "data_dir": "/srv/x", "log_file": "/var/log/x.log",
+        "registry": {
+            "docker.io": { "mirrors": ["mirror.example:5000"], "auth": null },
+            "r.example:5000": [{
+                "plain_http": true, "insecure_skip_verify": "true", "ca_file": "/ca.pem",
+                "cert_file": "/cert.pem", "key_file": "/key.pem", "headers": [{ "X-Team": "t" }],
+                "auth": [{ "username": "u", "password": "p" }],
+            }],
+        },
+        "verify_access": false, "layer_format": "directory",
+        "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
+        "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
+        "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
+        "rootfs": "copy", "allow_security_opts": ["seccomp=*"],
+        "allowed_modes": { "pid": ["host"], "cgroupns": ["private"] },
+    }));
+    assert_eq!(config.state_dir, Path::new("/run/x"));
+    assert_eq!(config.log_file.as_deref(), Some(Path::new("/var/log/x.log")));
+    assert_eq!(config.image_pull_timeout, Duration::from_secs(3600));
+    let [docker, own] = &config.registries[..] else { panic!() };
+    assert_eq!((docker.host.as_str(), &docker.mirrors[..]), ("docker.io", &["mirror.example:5000".to_owned()][..]));
+    assert!(!docker.plain_http && docker.username.is_none());
+    assert!(own.plain_http && own.insecure_skip_verify && own.password.is_some());
+    assert_eq!((own.host.as_str(), own.username.as_deref()), ("r.example:5000", Some("u")));
+    assert_eq!((own.cert_file.as_deref(), own.headers.len()), (Some(Path::new("/cert.pem")), 1));
+    assert_eq!(own.ca_file.as_deref(), Some(Path::new("/ca.pem")));
+    assert_eq!(config.credentials.config_file.as_deref(), Some(Path::new("/etc/docker/config.json")));
+    assert!(!config.verify_access && PluginConfig::default().verify_access);
+    assert!(!config.layer_images && PluginConfig::default().layer_images);
+    assert_eq!(config.credentials.helper.as_deref(), Some("ecr-login"));
+    let policy = &config.policy;
+    assert!(policy.allow_privileged && policy.volumes_enabled && policy.allow_caps.all);
+    assert_eq!((policy.rootfs, PluginConfig::default().policy.rootfs), (RootChoice::Copy, RootChoice::Auto));
+    assert_eq!((policy.pids_limit, &policy.extra_labels[..]), (Some(100), &["job*".to_owned()][..]));
+    assert_eq!(policy.allow_security_opts, ["seccomp=*"]);
+    assert_eq!(
+        (&policy.allowed_modes.pid[..], &policy.allowed_modes.cgroupns[..]),
+        (&["host".to_owned()][..], &["private".to_owned()][..])
+    );
+}
+
+#[test]
+fn garbage_collection_follows_the_gc_block() {
+    let retention = |gc: Json| decode(json!({ "gc": gc })).retention;
+    // All options of docker's block.
+    let docker = json!({
+        "image": true, "image_delay": "10m", "container": true,
+        "dangling_containers": { "enabled": true, "dry_run": false, "period": "5m", "creation_grace": "5m" },
+    });
+    assert_eq!(retention(docker).unwrap().delay, Duration::from_secs(600));
+    assert_eq!(retention(json!({ "image": false })), None);
+    let dangling = |block: Json| decode(json!({ "gc": { "dangling_containers": block } })).dangling;
+    let default = PluginConfig::default().dangling.unwrap();
+    assert_eq!(dangling(json!({})), Some(default));
+    assert_eq!(dangling(json!({ "enabled": false })), None);
+    let own = dangling(json!({ "dry_run": true, "period": "7s", "creation_grace": "1h" })).unwrap();
+    assert_eq!((own.dry_run, own.period.as_secs(), own.creation_grace.as_secs()), (true, 7, 3600));
+    let full = retention(json!({ "disk_high_percent": 70 })).unwrap();
+    assert_eq!((full.high, full.low), (70, 65));
+}
+
+#[test]
+fn every_limit_of_images_has_its_option() {
+    let changed = decode(json!({ "image_limits": {
+        "document_kib": 1, "token_kib": 2, "layers": 3, "layer_mib": 4, "layer_entries": 5, "ratio": 6,
+        "ratio_after_mib": 7,
+        "xattr_kib": 8, "xattrs_kib": 9, "layer_memory_kib": 14, "zstd_window_mib": 15, "free_mib": 10,
+        "parallel_layers": 11, "parallel_downloads": 13, "attempts": 12, "retry_pause": "1s",
+    }}));
+    let expected = Limits {
+        document_bytes: 1 << 10,
+        token_bytes: 2 << 10,
+        layers: 3,
+        layer_bytes: 4 << 20,
+        entries: 5,
+        ratio: 6,
+        ratio_grace: 7 << 20,
+        xattr_bytes: 8 << 10,
+        xattr_total_bytes: 9 << 10,
+        kept_bytes: 14 << 10,
+        zstd_window: 15 << 20,
+        free_bytes: 10 << 20,
+        parallel_per_pull: 11,
+        attempts: 12,
+        parallel: 13,
+        retry_pause: Duration::from_secs(1),
+    };
+    assert_eq!(format!("{:?}", changed.store().limits), format!("{expected:?}"));
+    // The defaults in the table of options are the defaults without the block.
+    let shown = json!({ "image_limits": [{
+        "document_kib": 4096, "token_kib": 1024, "layers": 500, "layer_mib": 65536, "layer_entries": 2_000_000,
+        "ratio": 200, "ratio_after_mib": 64, "xattr_kib": 64, "xattrs_kib": 1024, "layer_memory_kib": 262_144,
+        "zstd_window_mib": 128, "free_mib": 64, "parallel_layers": 6, "parallel_downloads": 12, "attempts": 5,
+        "retry_pause": "500ms",
+    }]});
+    assert_eq!(format!("{:?}", decode(shown).limits), format!("{:?}", Limits::default()));
+}
+
+#[test]
+fn network_options_replace_the_defaults() {
+    assert_eq!(decode(json!({})).policy.default_network, DefaultNetwork::Bridge);
+    let shown = json!({ "network": [{
+        "default_mode": "bridge", "bridge": "oci-rs", "subnet": "172.26.80.0/20", "subnet_ipv6": null,
+        "cni_path": "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni", "cni_config_dir": "/opt/cni/config",
+    }]});
+    assert_eq!(decode(shown).policy, Policy::default());
+    let policy = decode(json!({ "network": {
+        "default_mode": "host", "bridge": "br0", "subnet": "10.9.3.7/16", "subnet_ipv6": "fd00:9::/64",
+        "cni_path": "/a::/b", "cni_config_dir": "/etc/cni/net.d",
+    }}))
+    .policy;
+    assert_eq!(policy.default_network, DefaultNetwork::Host);
+    let network = policy.network;
+    assert_eq!((network.bridge.as_str(), network.subnet.to_string().as_str()), ("br0", "10.9.0.0/16"));
+    assert_eq!(network.subnet_ipv6.map(|subnet| subnet.to_string()).as_deref(), Some("fd00:9::/64"));
+    assert_eq!(network.cni_path, [Path::new("/a"), Path::new("/b")]);
+    assert_eq!(network.config_dir, Path::new("/etc/cni/net.d"));
+}
+
+#[test]
+fn errors_name_option_and_remedy() {
+    for (block, expected) in [
+        (json!({ "gc": { "image_delay": "soon" } }), "gc.image_delay: \"soon\" is not a duration"),
+        (json!({ "gc": { "disk_high_percent": 101 } }), "gc.disk_high_percent: is more than 100 percent"),
+        (
+            json!({ "gc": { "disk_high_percent": 50, "disk_low_percent": 60 } }),
+            "gc.disk_low_percent: is above disk_high_percent, 50 (make it smaller)",
+        ),
+        (json!({ "state_dir": "run" }), "state_dir: \"run\" is not an absolute path (begin it with /)"),
+        (json!({ "data_dir": "/run/oci-rs/data" }), "state_dir: lies within data_dir, or the other way round"),
+        (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),
+        (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a duration"),
+        (json!({ "image_limits": { "layers": 501 } }), "image_limits.layers: is more than 500 (write 500 at most)"),
+        (json!({ "pids_limit": -1 }), "pids_limit: cannot be negative"),
+        (
+            json!({ "network": { "default_mode": "none" } }),
+            "network.default_mode: \"none\" cannot be the default network of all tasks (write bridge or host)",
+        ),
+        (json!({ "network": { "bridge": "a-name-of-16-let" } }), "network.bridge: \"a-name-of-16-let\" cannot name"),
+        (json!({ "network": { "bridge": "a/b" } }), "network.bridge: \"a/b\" cannot name an interface"),
+        (json!({ "network": { "subnet": "fd00::/64" } }), "network.subnet: \"fd00::/64\" is no IPv4 subnet"),
+        (json!({ "network": { "subnet": "10.0.0.0/31" } }), "network.subnet: \"10.0.0.0/31\" is no IPv4 subnet"),
+        (json!({ "network": { "subnet_ipv6": "10.0.0.0/8" } }), "network.subnet_ipv6: \"10.0.0.0/8\" is no IPv6"),
+        (json!({ "network": { "cni_path": "/a:b" } }), "network.cni_path: \"b\" is not an absolute path"),
+        (json!({ "network": { "cni_config_dir": "x" } }), "network.cni_config_dir: \"x\" is not an absolute path"),
+        (json!({ "layer_format": "zip" }), "layer_format: \"zip\" is not a form of layers (write auto or directory)"),
+        (
+            json!({ "rootfs": "vfs" }),
+            "rootfs: \"vfs\" is not a way to make a root file system (write auto, overlay or copy)",
+        ),
+        (
+            json!({ "registry": { "https://r.example": {} } }),
+            "registry: \"https://r.example\" is not a registry's host",
+        ),
+        (json!({ "registry": { "r": { "mirrors": ["http://m"] } } }), "registry[\"r\"].mirrors: \"http://m\" is not"),
+        (json!({ "registry": { "r": { "auth": { "username": "u" } } } }), "registry[\"r\"].auth: needs both"),
+        (json!({ "registry": { "r": { "tls": true } } }), "registry[\"r\"].tls: is no option"),
+        (json!({ "registry": ["r"] }), "registry: expects blocks with a label, not a list"),
+        (json!({ "registry": { "r": { "cert_file": "/c" } } }), "registry[\"r\"].cert_file: needs key_file beside it"),
+        (json!({ "auth": { "config": "x" } }), "auth.config: \"x\" is not an absolute path"),
+        (json!({ "auth": [{ "helper": "/x/y" }] }), "auth.helper: \"/x/y\" is no credential helper's name"),
+        (json!({ "endpoint": "unix:///x" }), "endpoint: is no option of this driver"),
+    ] {
+        let text = decode_plugin(&from_json(&block)).unwrap_err().to_string();
+        assert!(text.starts_with(&format!("invalid plugin config: {expected}")), "{text}");
+    }
+}

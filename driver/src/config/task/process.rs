@@ -1,0 +1,160 @@
+//! The task block's options for the command, its output and its labels.
+
+use crate::config::{
+    block::ConfigBlock,
+    option::{DefaultValue::Words, OptionSpec, OptionType},
+};
+
+/// The options of the task block that this module reads.
+pub const OPTIONS: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "args",
+        OptionType::Strings,
+        Words("the image's CMD"),
+        "arguments of `command`. Without `command`, arguments of the image's entrypoint",
+    ),
+    OptionSpec::honoured(
+        "command",
+        OptionType::String,
+        Words("the image's CMD"),
+        "replaces the image's CMD. If the image has an entrypoint, the entrypoint runs with `command` as its first \
+         argument",
+    ),
+    OptionSpec::honoured(
+        "entrypoint",
+        OptionType::Strings,
+        Words("the image's"),
+        "replaces the image's entrypoint and CMD",
+    ),
+    OptionSpec::honoured("work_dir", OptionType::String, Words("the image's"), "working directory, an absolute path"),
+    OptionSpec::honoured(
+        "group_add",
+        OptionType::Strings,
+        Words("none"),
+        "supplementary groups of the command, as names in the image or ids",
+    ),
+    OptionSpec::honoured(
+        "tty",
+        OptionType::Bool,
+        Words("false"),
+        "run the command in a terminal. All output then goes to stdout",
+    ),
+    OptionSpec::partial(
+        "interactive",
+        OptionType::Bool,
+        Words("false"),
+        "keep stdin open. Only together with `tty`, which keeps it open anyway",
+    ),
+    OptionSpec::honoured(
+        "init",
+        OptionType::Bool,
+        Words("false"),
+        "run an init as process 1, which forwards signals and reaps orphaned processes",
+    ),
+    OptionSpec::partial("runtime", OptionType::String, Words("built in"), "OCI runtime: `runc` is the built-in one"),
+    OptionSpec::refused(
+        "isolation",
+        OptionType::String,
+        "isolation mode of Windows containers",
+        "remove it; it has no meaning on Linux, where the docker driver refuses it as well",
+    ),
+    OptionSpec::honoured(
+        "labels",
+        OptionType::StringMaps,
+        Words("the image's `org.opencontainers.image.*`"),
+        "labels of the container. Other labels of the image are dropped, because some programs act upon labels",
+    ),
+    OptionSpec::partial(
+        "logging",
+        OptionType::Block(LOGGING),
+        Words("Nomad collects stdout and stderr"),
+        "log driver. `json-file` and `local` change nothing, `none` discards the output",
+    ),
+    OptionSpec::ignored(
+        "healthchecks",
+        OptionType::Block(HEALTHCHECKS),
+        "",
+        "the image's HEALTHCHECK is never run. Use `check` in the service block",
+    ),
+    OptionSpec::ignored(
+        "container_exists_attempts",
+        OptionType::Number,
+        "",
+        "attempts after a conflict of container names. Names cannot conflict here",
+    ),
+];
+
+const HEALTHCHECKS: &[OptionSpec] =
+    &[OptionSpec::ignored("disable", OptionType::Bool, "", "switch off the image's HEALTHCHECK")];
+
+const LOGGING: &[OptionSpec] = &[
+    OptionSpec::partial("type", OptionType::String, Words("`json-file`"), "`json-file`, `local` or `none`"),
+    OptionSpec::partial("driver", OptionType::String, Words("`json-file`"), "the same as `type`"),
+    OptionSpec::ignored(
+        "config",
+        OptionType::StringMaps,
+        "",
+        "options of the log driver. `logs` in the task block sets how much is kept",
+    ),
+];
+
+/// Checks options that add nothing to the task's values.
+pub fn check_ignored(block: &ConfigBlock) {
+    if block.bool("interactive") && !block.bool("tty") {
+        block.error("interactive", "is not supported without a terminal", "set `tty = true` as well, or remove it");
+    }
+    if let Some(runtime) = block.string("runtime").filter(|name| name != "runc") {
+        block.error(
+            "runtime",
+            format!("{runtime:?} is not supported: containers run with the built-in runtime"),
+            "remove it",
+        );
+    }
+    // These options are ignored, but a value of the wrong type is an error.
+    block.block("healthchecks").bool("disable");
+    block.integer("container_exists_attempts");
+}
+
+/// Reads `command`.
+pub fn command(block: &ConfigBlock) -> Option<String> {
+    let command = block.string("command")?;
+    if command.trim() != command {
+        block.error(
+            "command",
+            format!("{command:?} begins or ends with white space"),
+            "it is the name of one program; arguments belong into `args`",
+        );
+    }
+    Some(command)
+}
+
+/// Reads `work_dir`.
+pub fn work_dir(block: &ConfigBlock) -> Option<String> {
+    let directory = block.string("work_dir")?;
+    if !directory.starts_with('/') {
+        block.error("work_dir", format!("{directory:?} is not an absolute path"), "begin it with /");
+    }
+    Some(directory)
+}
+
+/// Reads `logging`: whether the output is discarded.
+pub fn discard_output(block: &ConfigBlock) -> bool {
+    let logging = block.block("logging");
+    let (option, driver) = match (logging.string("type"), logging.string("driver")) {
+        (Some(driver), _) => ("type", driver),
+        (None, Some(driver)) => ("driver", driver),
+        (None, None) => return false,
+    };
+    match driver.as_str() {
+        "none" => true,
+        "json-file" | "local" => false,
+        _ => {
+            logging.error(
+                option,
+                format!("{driver:?} is not supported: Nomad collects the output of tasks"),
+                "remove the block, and let a log shipper read the allocation's log files",
+            );
+            false
+        }
+    }
+}

@@ -1,3 +1,0 @@
-//! Blocks for tests, written as JSON.
-
-pub use super::json::{encode, msgpack};
