@@ -34,7 +34,7 @@ use crate::{
     process::{ProcessRecord, ProcessRef},
     report_pipe::read_report,
     role::{MonitorArgs, Role},
-    rootfs::{EmptyMounts, MountedImages, image_problem, overlay_problem},
+    rootfs::{EmptyNamespace, MountedImages, image_problem, overlay_problem},
     state::{
         self, CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, LOG_WATCHER, MONITOR, PLAN, TaskDir, TaskLock,
     },
@@ -52,7 +52,7 @@ struct Inner {
     state_dir: PathBuf,
     data_dir: PathBuf,
     launcher: Launcher,
-    empty: Mutex<Option<EmptyMounts>>,
+    empty: Mutex<Option<EmptyNamespace>>,
     images: MountedImages,
     names: Names,
     overlay_problem: Mutex<Option<Option<String>>>,
@@ -184,7 +184,7 @@ impl Runtime {
         let mut known = self.inner.empty.lock().unwrap_or_else(PoisonError::into_inner);
         let address = match &*known {
             Some(empty) => empty.address(),
-            None => EmptyMounts::make(&self.inner.state_dir).and_then(|empty| known.insert(empty).address()),
+            None => EmptyNamespace::create(&self.inner.state_dir).and_then(|empty| known.insert(empty).address()),
         };
         address.context(|| "making an empty mount namespace".to_owned())
     }

@@ -33,7 +33,7 @@ use crate::{
     error::StartErrorKind,
     packets::{clip, send},
     process::ProcessRef,
-    rootfs::Tools,
+    rootfs::DebugRoot,
     sys::{self, Fork},
     user::ResolvedUser,
 };
@@ -89,7 +89,7 @@ impl Entry {
         let apparmor = self.apparmor.as_deref().map_or(Ok(()), apply_apparmor);
         apparmor.map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.groups).map_err(step("joining the container's control groups"))?;
-        let tools = self.tools.as_ref().map(|tools| Tools::mount(&tools.layers, &tools.directory, &tools.target));
+        let tools = self.tools.as_ref().map(|tools| DebugRoot::mount(&tools.layers, &tools.directory, &tools.target));
         let tools = tools.transpose().map_err(|error| format!("the image of the tools: {error}"))?;
         move_into_thread_name_spaces(self.init.pidfd.as_fd(), self.namespaces)
             .map_err(|error| step("joining the container's namespaces")(error.into()))?;

@@ -1,8 +1,9 @@
-//! Bind mounts that are made before the engine begins.
+//! Bind mounts that are made before the engine starts.
 //!
-//! The engine makes one mount after the other, each with some 75 system calls. A bind takes a handful here, and what is mounted in the root
-//! file system goes with it wherever the engine takes it. Left to the engine are binds that depend on its own mounts: below `/proc`, `/dev`
-//! and `/sys`, in or over a file system that it makes, and all of them if one is to follow the host.
+//! The engine needs about 75 system calls for each mount; a bind mount needs a handful here. Mounts below the root file
+//! system move with it when the engine moves it. The engine still makes the bind mounts that depend on its own mounts:
+//! those below `/proc`, `/dev` and `/sys`, those in or over a file system that it mounts, and all of them if one has a
+//! propagation other than private.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -15,7 +16,7 @@ use rustix::{
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
 
-use super::{Root, tree};
+use super::{mount_tree::clone_tree, root::Root};
 use crate::{
     error::{StartError, StartErrorKind},
     spec::{
@@ -25,35 +26,36 @@ use crate::{
     sys::make_private,
 };
 
-/// Makes the binds of a spec that need not be the engine's, and takes them out of it. A source in the directory `own` is a mount that nobody
-/// else needs.
+/// Makes the bind mounts of a spec that the engine need not make, and removes them from the spec. A source in the
+/// directory `own` is a mount for this container only, so it is moved instead of cloned.
 pub(crate) fn make_binds(root: &Root, own: &Path, spec: &mut Spec) -> Result<(), StartError> {
     let propagation = spec.linux().as_ref().and_then(|linux| linux.rootfs_propagation().as_deref());
     if propagation != Some("private") {
         return Ok(());
     }
-    let mut left: Vec<(PathBuf, Mount)> = Vec::new();
+    let mut remaining: Vec<(PathBuf, Mount)> = Vec::new();
     for mount in spec.mounts_mut().take().unwrap_or_default() {
-        let free = |place: &Path| !below_virtual(place) && left.iter().all(|(other, _)| apart(other, place));
-        let made = match Bind::of(&mount).filter(|bind| !below_virtual(bind.destination)) {
-            Some(bind) => bind.make(root, own, free).map_err(|error| bind.failed(&error))?,
+        let is_free =
+            |path: &Path| !below_virtual(path) && remaining.iter().all(|(other, _)| are_disjoint(other, path));
+        let made = match Bind::parse(&mount).filter(|bind| !below_virtual(bind.destination)) {
+            Some(bind) => bind.make(root, own, is_free).map_err(|error| bind.failed(&error))?,
             None => false,
         };
         if !made {
-            let place = root.real_path(mount.destination()).unwrap_or_else(|_| mount.destination().clone());
-            left.push((place, mount));
+            let path = root.real_path(mount.destination()).unwrap_or_else(|_| mount.destination().clone());
+            remaining.push((path, mount));
         }
     }
-    spec.set_mounts(Some(left.into_iter().map(|(_, mount)| mount).collect()));
+    spec.set_mounts(Some(remaining.into_iter().map(|(_, mount)| mount).collect()));
     Ok(())
 }
 
-/// Whether neither of two places lies in the other.
-fn apart(one: &Path, other: &Path) -> bool {
+/// Whether neither of two paths contains the other.
+fn are_disjoint(one: &Path, other: &Path) -> bool {
     !one.starts_with(other) && !other.starts_with(one)
 }
 
-/// A bind mount as the spec has it.
+/// A bind mount of a spec.
 struct Bind<'a> {
     source: &'a Path,
     destination: &'a Path,
@@ -61,8 +63,8 @@ struct Bind<'a> {
 }
 
 impl<'a> Bind<'a> {
-    /// `None` for another kind of mount, or one with options of which nothing is known here.
-    fn of(mount: &'a Mount) -> Option<Self> {
+    /// `None` for another kind of mount, and for a bind mount with other options than those that are known here.
+    fn parse(mount: &'a Mount) -> Option<Self> {
         let source = mount.source().as_deref().filter(|_| mount.typ().as_deref() == Some("bind"))?;
         let options = mount.options().iter().flatten().map(String::as_str);
         let mut bind = Self { source, destination: mount.destination(), readonly: false };
@@ -76,32 +78,32 @@ impl<'a> Bind<'a> {
         Some(bind)
     }
 
-    /// Makes it, unless the place where it would stand is not `free`.
-    fn make(&self, root: &Root, own: &Path, free: impl Fn(&Path) -> bool) -> std::io::Result<bool> {
+    /// Makes the mount if its target `is_free`. Returns whether it did.
+    fn make(&self, root: &Root, own: &Path, is_free: impl Fn(&Path) -> bool) -> std::io::Result<bool> {
         let tree = self.tree(own)?;
         let is_directory = FileType::from_raw_mode(fstat(&tree)?.st_mode) == FileType::Directory;
         if is_directory {
-            root.make_dirs(self.destination).map(drop)?
+            root.create_directories(self.destination).map(drop)?
         } else {
-            root.make_file(self.destination)?
+            root.create_file(self.destination)?
         }
-        // What is open is what is mounted on: others may exchange what leads there.
-        let place = root.resolve(self.destination, OFlags::PATH)?;
-        if !free(&root.path_of(&place)?) {
+        // The mount goes to the open file, because another process may exchange a part of the path.
+        let target = root.resolve(self.destination, OFlags::PATH)?;
+        if !is_free(&root.path_of(&target)?) {
             return Ok(false);
         }
         make_private(tree.as_fd(), self.readonly)?;
         let by_descriptors = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(&tree, "", &place, "", by_descriptors)?;
+        move_mount(&tree, "", &target, "", by_descriptors)?;
         Ok(true)
     }
 
-    /// The mounts to put there: our own mount itself, or a copy.
+    /// The tree to attach: the mount in `own` itself, or a clone of the source.
     fn tree(&self, own: &Path) -> io::Result<OwnedFd> {
         if self.source.starts_with(own) {
             open_tree(CWD, self.source, OpenTreeFlags::OPEN_TREE_CLOEXEC)
         } else {
-            tree::copy(self.source)
+            clone_tree(self.source)
         }
     }
 
@@ -120,7 +122,7 @@ mod tests {
     use crate::spec::libcontainer_spec::MountBuilder;
 
     #[test]
-    fn places_that_touch() {
+    fn paths_are_disjoint_unless_one_contains_the_other() {
         for (one, other, expected) in [
             ("/a", "/a", false),
             ("/a", "/a/b", false),
@@ -128,20 +130,20 @@ mod tests {
             ("/a/b", "/a/c", true),
             ("/a", "/ab", true),
         ] {
-            assert_eq!(apart(Path::new(one), Path::new(other)), expected, "{one} {other}");
+            assert_eq!(are_disjoint(Path::new(one), Path::new(other)), expected, "{one} {other}");
         }
     }
 
     #[test]
-    fn binds_that_are_understood() {
+    fn only_bind_mounts_with_known_options_are_parsed() {
         let readonly = |typ: &str, options: &[&str]| {
             let options = options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>();
             let mount = MountBuilder::default().typ(typ).source("/s").destination("/d").options(options).build();
-            Bind::of(&mount.unwrap()).map(|bind| bind.readonly)
+            Bind::parse(&mount.unwrap()).map(|bind| bind.readonly)
         };
         assert_eq!(readonly("bind", &["rbind", "rprivate"]), Some(false));
         assert_eq!(readonly("bind", &["rbind", "rro", "rprivate"]), Some(true));
-        assert_eq!(readonly("bind", &["rbind", "rslave"]), None, "the engine knows");
+        assert_eq!(readonly("bind", &["rbind", "rslave"]), None, "left to the engine");
         assert_eq!(readonly("bind", &["rbind", "noexec"]), None);
         assert_eq!(readonly("tmpfs", &[]), None);
     }

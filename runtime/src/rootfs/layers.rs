@@ -1,8 +1,9 @@
-//! A container's layers: directories, and files that hold an EROFS file system and are mounted.
+//! A container's layers. A layer is a directory, or an image: a file with an EROFS file system, which has to be
+//! mounted.
 //!
-//! Every mount of such a file has pages in memory of its own, whatever other mounts of it have. So the plugin mounts
-//! each once and containers are made over that; what finds no mount of the plugin's (a successor took over) makes its
-//! own. No mount is ever attached anywhere.
+//! Each mount of an image has its own page cache. So the plugin mounts each image once, and containers use that mount.
+//! A process that does not find the plugin's mount (a new plugin has taken over) mounts the image itself. The mounts
+//! are never attached.
 
 use std::{
     collections::HashMap,
@@ -31,17 +32,17 @@ use crate::{
     error::{Context, RuntimeError},
 };
 
-/// A layer's files, open as a directory.
+/// Opens a layer as a directory. An image is mounted.
 pub(super) fn open_layer(path: &Path) -> io::Result<OwnedFd> {
-    let found = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    match FileType::from_raw_mode(fstat(&found)?.st_mode) {
+    let layer = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    match FileType::from_raw_mode(fstat(&layer)?.st_mode) {
         FileType::RegularFile => mount_image(path),
-        FileType::Directory => Ok(found),
+        FileType::Directory => Ok(layer),
         _ => Err(io::ErrorKind::NotADirectory.into()),
     }
 }
 
-/// The root of a mount that is attached nowhere, and gone when nothing uses it any more.
+/// Mounts an image. The mount is not attached, and it disappears with its last user.
 fn mount_image(path: &Path) -> io::Result<OwnedFd> {
     let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", path)?;
@@ -50,117 +51,115 @@ fn mount_image(path: &Path) -> io::Result<OwnedFd> {
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?)
 }
 
-/// The images that this process has mounted, by their path. Each takes a descriptor, so those that were used longest
-/// ago go when there are many.
+/// The images that this process has mounted, by path. Each needs a descriptor, so there is a limit. Beyond it the least
+/// recently used ones are unmounted.
 #[derive(Debug, Default)]
-pub(crate) struct MountedImages(Mutex<HashMap<PathBuf, Mounted>>);
+pub(crate) struct MountedImages(Mutex<HashMap<PathBuf, MountedImage>>);
 
 #[derive(Debug)]
-struct Mounted {
-    /// Device and inode of the image.
+struct MountedImage {
+    /// Device and inode of the image file.
     file: (u64, u64),
     root: OwnedFd,
-    used: Instant,
+    last_used: Instant,
 }
 
 impl MountedImages {
-    /// How a process that is started from this one finds the mounts of those of the layers that are images; nothing if
-    /// none is. Mounts what is not yet; what fails is left to that process, which tells why.
-    ///
-    /// Short, however many they are: a directory of descriptors, and for each layer the number there of its mount and
-    /// its device, which no other mount has.
+    /// The addresses by which a child process finds the mounts of the layers. `None` if no layer is an image. Images that
+    /// are not mounted yet are mounted. An error is left to the child process, which reports it.
     pub fn address(&self, layers: &[PathBuf]) -> Option<LayerMounts> {
         let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mounts: Vec<Option<HeldFile>> =
-            layers.iter().map(|layer| find(&mut mounted, layer).ok().flatten()).collect();
+            layers.iter().map(|layer| mount_of(&mut mounted, layer).ok().flatten()).collect();
         let address =
             mounts.iter().any(Option::is_some).then(|| LayerMounts { pid: process::id(), mounts: mounts.clone() });
-        forget_oldest(&mut mounted, most());
+        forget_oldest(&mut mounted, max_mounts());
         address
     }
 
-    /// Lets go of images that were removed, which take their space as long as they are mounted.
+    /// Unmounts images whose files were removed. Until then the files take disk space.
     pub fn forget_removed(&self) {
         forget_removed(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-/// The number and the device of a layer's mount.
-fn find(mounted: &mut HashMap<PathBuf, Mounted>, layer: &Path) -> io::Result<Option<HeldFile>> {
-    let Some(file) = image(layer)? else { return Ok(None) };
-    let used = Instant::now();
+/// The descriptor and the device of a layer's mount; `None` if the layer is a directory.
+fn mount_of(mounted: &mut HashMap<PathBuf, MountedImage>, layer: &Path) -> io::Result<Option<HeldFile>> {
+    let Some(file) = image_file(layer)? else { return Ok(None) };
+    let now = Instant::now();
     if mounted.get(layer).is_none_or(|known| known.file != file) {
         forget_removed(mounted);
-        mounted.insert(layer.to_owned(), Mounted { file, root: mount_image(layer)?, used });
+        mounted.insert(layer.to_owned(), MountedImage { file, root: mount_image(layer)?, last_used: now });
     }
-    let Some(found) = mounted.get_mut(layer) else { return Ok(None) };
-    found.used = used;
-    Ok(Some(HeldFile { descriptor: found.root.as_raw_fd(), number: fstat(&found.root)?.st_dev }))
+    let Some(image) = mounted.get_mut(layer) else { return Ok(None) };
+    image.last_used = now;
+    Ok(Some(HeldFile { descriptor: image.root.as_raw_fd(), number: fstat(&image.root)?.st_dev }))
 }
 
-fn forget_removed(mounted: &mut HashMap<PathBuf, Mounted>) {
-    mounted.retain(|path, known| image(path).is_ok_and(|file| file == Some(known.file)));
+fn forget_removed(mounted: &mut HashMap<PathBuf, MountedImage>) {
+    mounted.retain(|path, known| image_file(path).is_ok_and(|file| file == Some(known.file)));
 }
 
-/// How many are kept: a part of the descriptors that this process may have.
-fn most() -> usize {
-    const FEWEST: usize = 16;
-    let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(all / 4).unwrap_or(usize::MAX).max(FEWEST)
+/// The most images that stay mounted: a quarter of the descriptors that this process may have open.
+fn max_mounts() -> usize {
+    const MIN: usize = 16;
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / 4).unwrap_or(usize::MAX).max(MIN)
 }
 
-fn forget_oldest(mounted: &mut HashMap<PathBuf, Mounted>, most: usize) {
-    let mut times: Vec<Instant> = mounted.values().map(|known| known.used).collect();
-    if let Some(surplus) = times.len().checked_sub(most).filter(|surplus| *surplus > 0) {
-        let (_, newest_to_go, _) = times.select_nth_unstable(surplus - 1);
-        mounted.retain(|_, known| known.used > *newest_to_go);
+/// Unmounts the least recently used images beyond `max`.
+fn forget_oldest(mounted: &mut HashMap<PathBuf, MountedImage>, max: usize) {
+    let mut times: Vec<Instant> = mounted.values().map(|known| known.last_used).collect();
+    if let Some(surplus) = times.len().checked_sub(max).filter(|surplus| *surplus > 0) {
+        let (_, newest_removed, _) = times.select_nth_unstable(surplus - 1);
+        mounted.retain(|_, known| known.last_used > *newest_removed);
     }
 }
 
-/// Device and inode of a layer that is an image.
-fn image(layer: &Path) -> io::Result<Option<(u64, u64)>> {
+/// Device and inode of a layer that is an image; `None` if the layer is a directory.
+fn image_file(layer: &Path) -> io::Result<Option<(u64, u64)>> {
     let meta = layer.metadata()?;
     Ok(meta.is_file().then(|| (meta.dev(), meta.ino())))
 }
 
-/// Layers by paths that lead into them, top-most first, for as long as this is kept.
+/// Open layers, top-most first. Their paths are valid while this value exists.
 pub(crate) struct Layers {
     paths: Vec<PathBuf>,
     _roots: Vec<OwnedFd>,
 }
 
 impl Layers {
-    /// Finds the plugin's mounts at their address, or makes them.
+    /// Opens the layers. Uses the plugin's mounts at `address`, and mounts the images that it does not find there.
     pub fn open(layers: &[PathBuf], address: Option<&LayerMounts>) -> Result<Self, RuntimeError> {
         let (mut paths, mut roots) = (Vec::with_capacity(layers.len()), Vec::new());
         for (index, layer) in layers.iter().enumerate() {
             let held = address.and_then(|address| Some((address.pid, (*address.mounts.get(index)?)?)));
-            let mut find = || -> io::Result<PathBuf> {
-                if image(layer)?.is_none() {
+            let mut path_of_layer = || -> io::Result<PathBuf> {
+                if image_file(layer)?.is_none() {
                     return Ok(layer.clone());
                 }
-                let root = held.and_then(|(pid, file)| at(pid, file)).map_or_else(|| mount_image(layer), Ok)?;
+                let root = held.and_then(|(pid, file)| mount_at(pid, file)).map_or_else(|| mount_image(layer), Ok)?;
                 let path = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
                 roots.push(root);
                 Ok(path)
             };
-            paths.push(find().context(|| format!("image layer {}", layer.display()))?);
+            paths.push(path_of_layer().context(|| format!("image layer {}", layer.display()))?);
         }
         Ok(Self { paths, _roots: roots })
     }
 
-    /// Directories, and names of descriptors.
+    /// The paths of the layers: directories of the host, or names of descriptors.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 }
 
-/// A mount of an address, unless who gave it is gone.
-fn at(pid: u32, file: HeldFile) -> Option<OwnedFd> {
+/// Opens a mount of an address. `None` if the process that mounted it has ended.
+fn mount_at(pid: u32, file: HeldFile) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let found = open(file.path(pid), flags, Mode::empty()).ok()?;
-    // Its process may have ended, and another one may have its number.
-    (fstat(&found).ok()?.st_dev == file.number).then_some(found)
+    let root = open(file.path(pid), flags, Mode::empty()).ok()?;
+    // The process may have ended, and a new process may have its pid.
+    (fstat(&root).ok()?.st_dev == file.number).then_some(root)
 }
 
 #[cfg(test)]
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_stay_what_they_are_and_other_files_are_no_layers() {
+    fn directories_are_used_as_they_are_and_other_files_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("layer")).unwrap();
@@ -191,36 +190,36 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_taken_for_a_mount() {
+    fn only_the_addressed_mount_is_accepted() {
         let root = open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let (pid, device) = (process::id(), fstat(&root).unwrap().st_dev);
         let file = HeldFile { descriptor: root.as_raw_fd(), number: device };
-        assert!(at(pid, file).is_some());
+        assert!(mount_at(pid, file).is_some());
         for wrong in [HeldFile { number: device * 10 + 1, ..file }, HeldFile { descriptor: 9999, ..file }] {
-            assert!(at(pid, wrong).is_none(), "{wrong}");
+            assert!(mount_at(pid, wrong).is_none(), "{wrong}");
         }
-        assert!(at(u32::MAX, file).is_none());
-        // Whoever held it has let go.
+        assert!(mount_at(u32::MAX, file).is_none());
+        // The descriptor is closed.
         drop(root);
-        assert!(at(pid, file).is_none());
+        assert!(mount_at(pid, file).is_none());
     }
 
     #[test]
-    fn those_that_were_used_longest_ago_go() {
+    fn the_least_recently_used_images_are_unmounted() {
         let now = Instant::now();
         let mounted = |age: u64| {
             let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-            Mounted { file: (0, 0), root, used: now - Duration::from_secs(age) }
+            MountedImage { file: (0, 0), root, last_used: now - Duration::from_secs(age) }
         };
-        for (most, expected) in [(0, &[][..]), (1, &[1]), (3, &[1, 2, 3]), (5, &[1, 2, 3, 4, 5]), (9, &[1, 2, 3, 4, 5])]
+        for (max, expected) in [(0, &[][..]), (1, &[1]), (3, &[1, 2, 3]), (5, &[1, 2, 3, 4, 5]), (9, &[1, 2, 3, 4, 5])]
         {
-            let mut all: HashMap<PathBuf, Mounted> =
+            let mut all: HashMap<PathBuf, MountedImage> =
                 [3, 1, 5, 2, 4].map(|age| (age.to_string().into(), mounted(age))).into_iter().collect();
-            forget_oldest(&mut all, most);
+            forget_oldest(&mut all, max);
             let mut left: Vec<u64> = all.keys().map(|path| path.to_str().unwrap().parse().unwrap()).collect();
             left.sort();
             assert_eq!(left, expected);
         }
-        assert!(most() >= 16);
+        assert!(max_mounts() >= 16);
     }
 }

@@ -1,31 +1,44 @@
-//! The container's root file system: the image's layers with a writable one over them, or a copy of what they show.
+//! The root file system of a container: the image's layers below a writable layer, or a copy of the layers.
 //!
-//! It is mounted in the creator's mount namespace only, so it never shows on the host and goes with the last process that
-//! uses it, whatever happens to us.
+//! It is mounted only in the mount namespace of the process that creates the container. So the host never sees it, and
+//! it disappears with the last process that uses it, whatever happens to the driver.
+//!
+//! The modules use only modules that stand above them in this list:
+//!
+//! - `mount_tree`: detached mounts; `root`: paths inside a root; `layers`: layers as directories or mounted images.
+//! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
+//! - `writable`: the writable layer of a container; `volume`: named volumes.
+//! - `probe`: whether overlayfs works in a data directory.
+//! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
+//! - `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
+//! - `network_namespace`: the network namespace that a container joins.
+//! - `debug_root`: the root of a command that runs with a debug image.
 
+mod bind_sources;
 mod binds;
+mod build_mounts;
+mod cgroup_mounts;
 mod copy;
-mod empty;
-mod groups;
-mod inside;
+mod debug_root;
+mod empty_namespace;
 mod layers;
+mod mount_tree;
+mod network_namespace;
 mod overlay;
 mod probe;
-mod propagation;
-mod tools;
-mod tree;
-mod view;
+mod root;
 mod volume;
 mod writable;
 
+pub(crate) use bind_sources::BindSources;
 pub(crate) use binds::make_binds;
-pub(crate) use empty::EmptyMounts;
-pub(crate) use groups::tree_of_groups;
-pub(crate) use inside::Root;
+pub(crate) use build_mounts::{BuildMounts, hide_from_engine};
+pub(crate) use cgroup_mounts::cgroup_tree;
+pub(crate) use debug_root::DebugRoot;
+pub(crate) use empty_namespace::EmptyNamespace;
 pub(crate) use layers::{Layers, MountedImages};
+pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
-pub(crate) use propagation::HostMounts;
-pub(crate) use tools::Tools;
-pub(crate) use view::{HeldNetwork, View, hide_from_engine};
-pub(crate) use volume::make_volume;
-pub(crate) use writable::Writable;
+pub(crate) use root::Root;
+pub(crate) use volume::create_volume;
+pub(crate) use writable::WritableLayer;

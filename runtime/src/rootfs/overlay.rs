@@ -1,8 +1,9 @@
-//! Mounting an overlay: the new mount API where it takes layers one by one, mount(2) with names short enough where it does not.
+//! Mounting an overlay. It uses the new mount API (fsopen(2)) where that accepts layers one by one, and mount(2)
+//! elsewhere.
 //!
-//! What decides what a layer's own extended attributes can do is given explicitly: a layer's content is not to be trusted, and
-//! the defaults are a choice of whoever built or loaded the kernel's module. `xino` has all files on one device with numbers of their own, also
-//! where layers are file systems of their own: programs that stay on one file system would leave them out.
+//! The options that decide about the effect of a layer's extended attributes are always given, because the content of a
+//! layer is not trusted and the defaults depend on the build of the kernel. With `xino` all files have the same device,
+//! also if the layers are different file systems. Without it, programs that stay on one file system would skip files.
 
 use std::{
     fmt::Write,
@@ -23,43 +24,44 @@ use rustix::{
 use super::layers::open_layer;
 use crate::error::{Context, RuntimeError};
 
-/// What keeps an overlay from following instructions that a layer brings along, and from surprises between kernels. All of them
-/// are known since Linux 4.19 (Documentation/filesystems/overlayfs.rst).
+/// Options that make the kernel ignore instructions in a layer and behave the same on all builds. All are available
+/// since Linux 4.19 (Documentation/filesystems/overlayfs.rst).
 const OPTIONS: [(&str, &str); 5] =
     [("metacopy", "off"), ("redirect_dir", "nofollow"), ("index", "off"), ("nfs_export", "off"), ("xino", "on")];
 
-/// An overlay's directories, open.
-pub(super) struct Stack {
+/// The open directories of an overlay.
+pub(super) struct Overlay {
     lower: Vec<OwnedFd>,
-    /// Where changes go, and the kernel's own directory beside that; without them nothing can be changed.
-    changes: Option<(OwnedFd, OwnedFd)>,
+    /// The upper directory and the work directory. Without them the overlay is read-only.
+    upper_and_work: Option<(OwnedFd, OwnedFd)>,
 }
 
-fn open_dir(path: &Path) -> Result<OwnedFd, RuntimeError> {
+fn open_directory(path: &Path) -> Result<OwnedFd, RuntimeError> {
     open_layer(path).context(|| format!("image layer {}", path.display()))
 }
 
-impl Stack {
-    /// Opens the directories; `layers` top-most first, of which each may be an image.
+impl Overlay {
+    /// Opens the directories. `layers` are top-most first, and each may be a directory or an image.
     pub fn open(layers: &[impl AsRef<Path>], upper: &Path, work: &Path) -> Result<Self, RuntimeError> {
-        Ok(Self { changes: Some((open_dir(upper)?, open_dir(work)?)), ..Self::read_only(layers)? })
+        Ok(Self { upper_and_work: Some((open_directory(upper)?, open_directory(work)?)), ..Self::read_only(layers)? })
     }
 
-    /// Opens at least two directories or images, top-most first, that are shown as they are.
+    /// Opens at least two directories or images, top-most first, for a read-only overlay.
     pub fn read_only(layers: &[impl AsRef<Path>]) -> Result<Self, RuntimeError> {
-        let lower = layers.iter().map(|layer| open_dir(layer.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { lower, changes: None })
+        let lower = layers.iter().map(|layer| open_directory(layer.as_ref())).collect::<Result<_, _>>()?;
+        Ok(Self { lower, upper_and_work: None })
     }
 
-    /// Mounts it on `target`. What the container writes goes with it, so nothing of it is ever written out for its own sake.
-    /// Changes the working directory of the calling thread for a moment on kernels before 6.7.
+    /// Mounts the overlay on `target`. It is volatile: the container's changes need not survive a power cut, so the
+    /// kernel does not sync them. On kernels before 6.7 this changes the working directory of the calling thread for a
+    /// moment.
     pub fn mount(&self, target: &Path) -> Result<(), RuntimeError> {
         let mounted = match self.detached("lowerdir+", true) {
             Ok(overlay) => move_mount(&overlay, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH),
-            // Layers one by one are known since 6.7, the API as such since 5.2.
-            Err(Errno::INVAL | Errno::NOSYS) => match self.by_mount(target, true) {
-                // Before 5.10.
-                Err(Errno::INVAL) => self.by_mount(target, false),
+            // `lowerdir+` exists since Linux 6.7, the API itself since 5.2.
+            Err(Errno::INVAL | Errno::NOSYS) => match self.mount_legacy(target, true) {
+                // Linux before 5.10 does not have `volatile`.
+                Err(Errno::INVAL) => self.mount_legacy(target, false),
                 mounted => mounted,
             },
             Err(error) => Err(error),
@@ -67,52 +69,54 @@ impl Stack {
         mounted.context(|| format!("mounting the container's root file system of {} layers", self.lower.len()))
     }
 
-    /// A mount that is attached nowhere, and gone when it is closed. `lowerdir+` takes any number of layers, `lowerdir` one. Without
-    /// `volatile` (since Linux 5.10) the end of the mount writes out everything that waits on the file system of the upper directory.
-    pub fn detached(&self, lower: &str, volatile: bool) -> Result<OwnedFd, Errno> {
+    /// Creates a detached mount, which disappears when its descriptor is closed. `lower_option` is `lowerdir+` for any
+    /// number of layers, or `lowerdir` for one. Without `volatile` (since Linux 5.10) unmounting syncs the whole file
+    /// system of the upper directory.
+    pub fn detached(&self, lower_option: &str, volatile: bool) -> Result<OwnedFd, Errno> {
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", "overlay")?;
         for layer in &self.lower {
-            fsconfig_set_string(&context, lower, by_descriptor(layer).as_str())?;
+            fsconfig_set_string(&context, lower_option, by_descriptor(layer).as_str())?;
         }
-        if let Some((upper, work)) = &self.changes {
+        if let Some((upper, work)) = &self.upper_and_work {
             fsconfig_set_string(&context, "upperdir", by_descriptor(upper).as_str())?;
             fsconfig_set_string(&context, "workdir", by_descriptor(work).as_str())?;
         }
         for (key, value) in OPTIONS {
             fsconfig_set_string(&context, key, value)?;
         }
-        if volatile && self.changes.is_some() {
+        if volatile && self.upper_and_work.is_some() {
             fsconfig_set_flag(&context, "volatile")?;
         }
         fsconfig_create(&context)?;
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
     }
 
-    /// All options fit into one page (mount(2)): from `/proc/self/fd`, an open directory's name is its number.
-    fn by_mount(&self, target: &Path, volatile: bool) -> Result<(), Errno> {
+    /// Mounts with mount(2), whose options must fit in one page. The working directory is `/proc/self/fd`, where the
+    /// name of an open directory is its number.
+    fn mount_legacy(&self, target: &Path, volatile: bool) -> Result<(), Errno> {
         let number = |directory: &OwnedFd| directory.as_raw_fd().to_string();
         let lower: Vec<String> = self.lower.iter().map(number).collect();
         let mut data = format!("lowerdir={}", lower.join(":"));
-        if let Some((upper, work)) = &self.changes {
+        if let Some((upper, work)) = &self.upper_and_work {
             write!(data, ",upperdir={},workdir={}", number(upper), number(work)).map_err(|_| Errno::INVAL)?;
         }
         for (key, value) in OPTIONS {
             write!(data, ",{key}={value}").map_err(|_| Errno::INVAL)?;
         }
-        if volatile && self.changes.is_some() {
+        if volatile && self.upper_and_work.is_some() {
             data.push_str(",volatile");
         }
         let data = std::ffi::CString::new(data).map_err(|_| Errno::INVAL)?;
-        let here = open(".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let previous = open(".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         chdir("/proc/self/fd")?;
         let mounted = mount("overlay", target, "overlay", MountFlags::empty(), data.as_c_str());
-        fchdir(&here)?;
+        fchdir(&previous)?;
         mounted
     }
 }
 
-/// A directory by a name that is short, needs no escapes and cannot be exchanged for another directory meanwhile.
+/// A name of an open directory. It is short, needs no escapes, and another process cannot replace the directory.
 fn by_descriptor(directory: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", directory.as_raw_fd())
 }
@@ -126,12 +130,12 @@ mod tests {
     use super::*;
     use crate::plan::MAX_OVERLAY_LAYERS;
 
-    /// Mounts as many layers in both ways, in a mount namespace of a thread of its own, and looks at what is there.
-    fn both_ways(count: usize) -> [Result<(), RuntimeError>; 2] {
-        // In memory, where making hundreds of directories takes no time.
+    /// Mounts this number of layers in both ways, in a separate mount namespace, and checks the content.
+    fn mount_both_ways(count: usize) -> [Result<(), RuntimeError>; 2] {
+        // In memory, because creating hundreds of directories is fast there.
         let memory = Some(Path::new("/dev/shm")).filter(|memory| memory.is_dir());
         let directory = tempfile::tempdir_in(memory.unwrap_or(&std::env::temp_dir())).expect("a directory");
-        // A path that would fill a page of options by itself after some 30 layers, and would need escapes.
+        // About 30 layers with such paths would fill a page of options, and the paths would need escapes.
         let base = directory.path().join(format!("{}:,=\\", "long".repeat(25)));
         let layers: Vec<PathBuf> = (0..count).map(|number| base.join(number.to_string())).collect();
         for (number, layer) in layers.iter().enumerate() {
@@ -142,21 +146,21 @@ mod tests {
         std::thread::spawn(move || {
             crate::sys::unshare_mounts().expect("a mount namespace");
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
-            [false, true].map(|old| {
-                let at = |name: &str| base.join(format!("{name}-{old}"));
+            [false, true].map(|legacy| {
+                let at = |name: &str| base.join(format!("{name}-{legacy}"));
                 for name in ["upper", "work", "target"] {
                     fs::create_dir(at(name)).expect("a directory");
                 }
-                let stack = Stack::open(&layers, &at("upper"), &at("work"))?;
-                match old {
-                    false => stack.mount(&at("target"))?,
-                    true => stack.by_mount(&at("target"), true).context(|| "mount(2)".to_owned())?,
+                let overlay = Overlay::open(&layers, &at("upper"), &at("work"))?;
+                match legacy {
+                    false => overlay.mount(&at("target"))?,
+                    true => overlay.mount_legacy(&at("target"), true).context(|| "mount(2)".to_owned())?,
                 }
                 assert_eq!(fs::read_to_string(at("target").join("who")).expect("read"), "0", "the top-most layer wins");
                 assert_eq!(fs::read_dir(at("target")).expect("listed").count(), count + 1, "every layer shows");
                 fs::write(at("target").join("new"), "").expect("written");
                 assert!(at("upper").join("new").exists());
-                // The kernel's own mark (Documentation/filesystems/overlayfs.rst, "Volatile mount").
+                // The kernel's mark of a volatile mount (Documentation/filesystems/overlayfs.rst, "Volatile mount").
                 assert!(at("work").join("work/incompat/volatile").exists(), "its end would write out the whole disk");
                 Ok(())
             })
@@ -175,10 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_layers_up_to_the_kernel_s_limit_is_mounted_in_the_new_way_and_in_the_old_one() {
+    fn any_number_of_layers_up_to_the_limit_of_the_kernel_is_mounted_with_both_apis() {
         if can_mount() {
             for count in [1, 2, 36, 128, 300, MAX_OVERLAY_LAYERS] {
-                for (way, result) in both_ways(count).into_iter().enumerate() {
+                for (way, result) in mount_both_ways(count).into_iter().enumerate() {
                     result.unwrap_or_else(|error| panic!("{count} layers, way {way}: {error}"));
                 }
             }
@@ -186,17 +190,17 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_limit_is_what_we_take_it_for() {
+    fn more_layers_than_the_limit_are_refused_by_the_kernel() {
         if can_mount() {
-            for result in both_ways(MAX_OVERLAY_LAYERS + 1) {
+            for result in mount_both_ways(MAX_OVERLAY_LAYERS + 1) {
                 assert!(result.is_err(), "the kernel stacks more layers than that");
             }
         }
     }
 
-    /// With `redirect_always_follow`, as many kernels are built, the module's own default would follow it.
+    /// Many kernels are built with `redirect_always_follow`, so their default would follow the redirect.
     #[test]
-    fn a_layer_cannot_show_one_directory_as_another() {
+    fn a_redirect_in_a_layer_is_not_followed() {
         if !can_mount() {
             return;
         }
@@ -212,8 +216,8 @@ mod tests {
             crate::sys::unshare_mounts().expect("a mount namespace");
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
             let at = |name: &str| directory.path().join(name);
-            let stack = Stack::open(&[at("top"), at("bottom")], &at("upper"), &at("work")).expect("a stack");
-            stack.mount(&at("root")).expect("mounted");
+            let overlay = Overlay::open(&[at("top"), at("bottom")], &at("upper"), &at("work")).expect("a stack");
+            overlay.mount(&at("root")).expect("mounted");
             assert!(at("root/target/secret").exists());
             assert!(!at("root/evil/secret").exists(), "the layer's redirect was followed");
         })

@@ -1,7 +1,8 @@
-//! Named volumes: directories of the node that jobs share by name, made by the first container that wants one.
+//! Named volumes: directories of the node that jobs share by name. The first container that uses a volume creates it.
 //!
-//! A volume is absent or complete: it is filled under another name beside it, `.new.<name>`, and then renamed. What a maker that was
-//! killed left under such a name is removed by the next one of the same volume, which holds a lock meanwhile.
+//! A volume is absent or complete. It is filled under the temporary name `.new.<name>` in the same directory and then
+//! renamed. A leftover of a killed process under such a name is removed by the next creation of the same volume, under
+//! a lock.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -15,17 +16,17 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Root, copy, writable::remove_tree};
+use super::{copy::copy_layers, root::Root, writable::remove_tree};
 use crate::{
     error::{Context, RuntimeError},
     plan::NamedVolume,
 };
 
-/// What a half-made volume's name begins with; no volume's own name does.
-const HALF: &str = ".new.";
+/// The prefix of the temporary name of a volume. No volume name begins with it.
+const TEMPORARY_PREFIX: &str = ".new.";
 
-/// Makes a volume unless it is there. `root` is the container's, with nothing mounted in it yet.
-pub(crate) fn make_volume(volume: &NamedVolume, root: &Root) -> Result<(), RuntimeError> {
+/// Creates a volume unless it exists. `root` is the container's root, without any mounts in it.
+pub(crate) fn create_volume(volume: &NamedVolume, root: &Root) -> Result<(), RuntimeError> {
     let action = || format!("making the volume {}", volume.directory.display());
     let (Some(parent), Some(name)) = (volume.directory.parent(), volume.directory.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput)).context(action);
@@ -36,22 +37,22 @@ pub(crate) fn make_volume(volume: &NamedVolume, root: &Root) -> Result<(), Runti
     if volume.directory.exists() {
         return Ok(());
     }
-    let half = parent.join(format!("{HALF}{}", name.to_string_lossy()));
-    remove_tree(&half)?;
-    fs::create_dir(&half).context(action)?;
-    fs::set_permissions(&half, fs::Permissions::from_mode(0o755)).context(action)?;
+    let temporary = parent.join(format!("{TEMPORARY_PREFIX}{}", name.to_string_lossy()));
+    remove_tree(&temporary)?;
+    fs::create_dir(&temporary).context(action)?;
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755)).context(action)?;
     failpoint::at("root-before-volume-copy");
     if volume.copy {
-        fill(&half, root, Path::new(&volume.destination))?;
+        fill(&temporary, root, Path::new(&volume.destination))?;
     }
     failpoint::at("root-before-volume-rename");
-    fs::rename(&half, &volume.directory).and_then(|()| lock.sync_all()).context(action)
+    fs::rename(&temporary, &volume.directory).and_then(|()| lock.sync_all()).context(action)
 }
 
-/// Copies what the image has at a path, attributes of the directory included; nothing if there is no directory.
-fn fill(half: &Path, root: &Root, destination: &Path) -> Result<(), RuntimeError> {
+/// Copies the directory that the image has at a path, with its attributes. Without such a directory it copies nothing.
+fn fill(temporary: &Path, root: &Root, destination: &Path) -> Result<(), RuntimeError> {
     match root.resolve(destination, rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY) {
-        Ok(directory) => copy::layers(&[format!("/proc/self/fd/{}", directory.as_raw_fd()).into()], half),
+        Ok(directory) => copy_layers(&[format!("/proc/self/fd/{}", directory.as_raw_fd()).into()], temporary),
         Err(_) => Ok(()),
     }
 }

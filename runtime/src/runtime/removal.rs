@@ -18,7 +18,7 @@ use crate::{
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
-    rootfs::Writable,
+    rootfs::WritableLayer,
     state::{self, CGROUP, CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir, TaskLock},
 };
 
@@ -39,7 +39,7 @@ impl Runtime {
         let task = self.task(id);
         match TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display()))? {
             Some(lock) => self.remove(id, &task, lock),
-            None => Writable::of(&self.inner.data_dir, id.as_str()).remove(),
+            None => WritableLayer::of(&self.inner.data_dir, id.as_str()).remove(),
         }
     }
 
@@ -85,7 +85,7 @@ impl Runtime {
             groups.remove()?;
         }
         failpoint::at("destroy-before-layer");
-        Writable::of(&self.inner.data_dir, id.as_str()).remove()?;
+        WritableLayer::of(&self.inner.data_dir, id.as_str()).remove()?;
         failpoint::at("destroy-before-directory");
         lock.remove(task).context(|| format!("removing {}", task.path().display()))
     }
@@ -121,12 +121,12 @@ impl Runtime {
 
     /// Removes what containers left whose state is gone, as after a restart of the machine: their writable layers. Says whose.
     pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
-        Writable::remove_empty(&self.inner.data_dir)?;
+        WritableLayer::remove_empty(&self.inner.data_dir)?;
         let mut swept = Vec::new();
-        for name in Writable::list(&self.inner.data_dir, &self.inner.state_dir)? {
+        for name in WritableLayer::list(&self.inner.data_dir, &self.inner.state_dir)? {
             // A container's directory is made before its layer and removed after it.
             if !state::tasks(&self.inner.state_dir).join(&name).exists() {
-                Writable::of(&self.inner.data_dir, &name).remove()?;
+                WritableLayer::of(&self.inner.data_dir, &name).remove()?;
                 swept.push(name);
             }
         }

@@ -257,7 +257,7 @@ fn mount(typ: &str, source: &str, destination: &str, options: &[&str]) -> Result
 }
 
 /// Propagation of the whole root, which decides for all mounts (libcontainer ignores what a single mount says).
-/// Where mounts differ, those that this does not suit are prepared (`rootfs::propagation`).
+/// Where mounts differ, those that this does not suit are prepared (`rootfs::bind_sources`).
 pub(super) fn root_propagation(plan: &ContainerPlan) -> &'static str {
     let any = |wanted: Propagation| plan.mounts.iter().any(|mount| mount.propagation == wanted);
     if any(Propagation::Bidirectional) {

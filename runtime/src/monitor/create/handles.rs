@@ -4,20 +4,20 @@ use super::job::Job;
 use crate::{
     error::{Context, StartError},
     plan::ContainerPlan,
-    rootfs::{EmptyMounts, HeldNetwork, HostMounts, Layers, View},
+    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, Layers},
 };
 
 /// Phase 1: open handles on everything of the host that the container needs.
 pub(super) struct HostHandles {
-    mounts: HostMounts,
+    bind_sources: BindSources,
     network: HeldNetwork,
     layers: Layers,
-    view: View,
+    build_mounts: BuildMounts,
 }
 
 /// Phase 2: the creator is in a mount namespace that contains only what building the container needs.
 pub(super) struct Detached {
-    pub mounts: HostMounts,
+    pub bind_sources: BindSources,
     pub network: HeldNetwork,
     pub layers: Layers,
 }
@@ -25,17 +25,17 @@ pub(super) struct Detached {
 impl HostHandles {
     /// Opens the handles. The caller is in the host's mount namespace.
     pub fn open(job: &Job<'_>, plan: &ContainerPlan) -> Result<Self, StartError> {
-        let mounts = HostMounts::open(plan)?;
+        let bind_sources = BindSources::open(plan)?;
         let network = HeldNetwork::open(&plan.namespaces.network)?;
         let layers = Layers::open(&plan.root.layers, job.args.layer_mounts.as_ref())?;
-        let view = View::open(job.task, &job.args.data_dir, plan)?;
-        Ok(Self { mounts, network, layers, view })
+        let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
+        Ok(Self { bind_sources, network, layers, build_mounts })
     }
 
     /// Leaves the host's mount namespace for a copy of the plugin's empty one, and mounts there what building needs.
     pub fn leave_host(self, job: &Job<'_>) -> Result<Detached, StartError> {
-        let empty = EmptyMounts::at(&job.args.empty_mounts);
-        self.view.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
-        Ok(Detached { mounts: self.mounts, network: self.network, layers: self.layers })
+        let empty = EmptyNamespace::open(&job.args.empty_mounts);
+        self.build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
+        Ok(Detached { bind_sources: self.bind_sources, network: self.network, layers: self.layers })
     }
 }

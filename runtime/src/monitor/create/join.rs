@@ -7,7 +7,7 @@ use crate::{
     cgroup::{CgroupEvents, MembershipGuard},
     error::StartError,
     plan::ContainerPlan,
-    rootfs::{hide_from_engine, tree_of_groups},
+    rootfs::{cgroup_tree, hide_from_engine},
     spec,
 };
 
@@ -30,7 +30,7 @@ impl SpecWritten {
         let membership = MembershipGuard::enter(groups, &plan.cgroup, &plan.resources, self.device_rules.as_deref())?;
         let events_before = groups.events();
         let view = spec::groups_view(plan, groups.version, &self.visible_cgroups);
-        let view = view.map(|view| tree_of_groups(&view, &job.task.mounts().join("groups"))).transpose()?;
+        let view = view.map(|view| cgroup_tree(&view, &job.task.mounts().join("groups"))).transpose()?;
         self.recorded.paths.network.name_in(&mut self.spec);
         hide_from_engine(groups.version, &mut self.spec, &job.task.mounts())?;
         Ok(CgroupsJoined { written: self, membership, events_before, view })

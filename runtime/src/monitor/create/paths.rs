@@ -36,10 +36,10 @@ pub(super) struct PathsPrepared {
 impl RootMounted {
     /// Makes everything that must exist in the root, with the user of the image.
     pub fn prepare_paths(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<PathsPrepared, StartError> {
-        let RootMounted { root, mut mounts, network, layers } = self;
+        let RootMounted { root, mut bind_sources, network, layers } = self;
         failpoint::at("creator-before-paths");
-        let dev = mounts.take_dev(plan)?;
-        let sources = mounts.prepare(plan, &job.task.mounts())?;
+        let dev = bind_sources.take_dev(plan)?;
+        let sources = bind_sources.prepare(plan, &job.task.mounts())?;
         let user = resolve_user(plan, &root)?;
         make_standard_directories(plan, &root)?;
         make_files(job.task, plan, &root)?;
@@ -68,12 +68,12 @@ fn in_image(path: &str) -> impl FnOnce(io::Error) -> StartError {
 /// Makes the mount points of the standard file systems, and the working directory.
 fn make_standard_directories(plan: &ContainerPlan, root: &Root) -> Result<(), StartError> {
     for name in ["dev", "proc", "sys"] {
-        root.real_dir(name).map_err(|error| StartError::invalid(error.to_string()))?;
+        root.ensure_real_directory(name).map_err(|error| StartError::invalid(error.to_string()))?;
     }
     if !plan.cwd.starts_with('/') {
         return Err(StartError::invalid(format!("working directory {:?}: an absolute path is needed", plan.cwd)));
     }
-    root.make_dirs(Path::new(&plan.cwd)).map(drop).map_err(in_image(&plan.cwd))
+    root.create_directories(Path::new(&plan.cwd)).map(drop).map_err(in_image(&plan.cwd))
 }
 
 /// Writes the plan's small files to the task's directory, and makes their places in the root.
@@ -89,7 +89,7 @@ fn make_files(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<(), S
     };
     write().context(|| format!("writing {}", task.files().display()))?;
     for (destination, _) in &plan.files {
-        root.make_file(Path::new(destination)).map_err(in_image(destination))?;
+        root.create_file(Path::new(destination)).map_err(in_image(destination))?;
     }
     Ok(())
 }
@@ -105,9 +105,9 @@ fn make_mount_point(mount: &Mount, root: &Root, sources: &Sources) -> Result<(),
                 let text = format!("mount source {}: {error}", source.display());
                 StartError::new(StartErrorKind::MountSource, text)
             })?;
-            if metadata.is_dir() { root.make_dirs(path).map(drop) } else { root.make_file(path) }
+            if metadata.is_dir() { root.create_directories(path).map(drop) } else { root.create_file(path) }
         }
-        MountKind::Tmpfs { .. } => root.make_dirs(path).map(drop),
+        MountKind::Tmpfs { .. } => root.create_directories(path).map(drop),
     }
     .and_then(|()| check_place(root, path))
     .map_err(in_image(&mount.destination))
@@ -132,7 +132,7 @@ pub(super) fn writable_paths(plan: &ContainerPlan, root: &Root) -> Result<Vec<(S
         .filter(|volume| !mounted(volume))
         .map(|volume| {
             let directory = root
-                .make_dirs(Path::new(volume))
+                .create_directories(Path::new(volume))
                 .and_then(|directory| check_place(root, Path::new(volume)).map(|()| directory))
                 .and_then(|directory| fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())))
                 .map_err(|error| StartError::invalid(format!("volume {volume} of the image: {error}")))?;

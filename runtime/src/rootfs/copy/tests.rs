@@ -1,4 +1,4 @@
-//! The kernel says what a stack of layers shows: a copy is compared with an overlay of the same layers.
+//! Compares copies with overlays of the same layers: the kernel defines the expected result.
 
 use std::{
     collections::BTreeMap,
@@ -13,20 +13,20 @@ use std::{
 
 use proptest::prelude::*;
 use rustix::{
-    fs::{CWD, XattrFlags, mknodat, setxattr},
+    fs::{AtFlags, CWD, FileType, Mode, XattrFlags, mknodat, setxattr},
     mount::{MountPropagationFlags, mount_change},
 };
 
-use super::*;
-use crate::rootfs::overlay::Stack;
+use super::merge::{OPAQUE, copy_layers};
+use crate::rootfs::overlay::Overlay;
 
 fn can_mount() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// One thing in a layer.
+/// An entry of a layer.
 #[derive(Debug, Clone)]
-enum Thing {
+enum TestEntry {
     File(u8),
     Directory { mode: u32, opaque: bool },
     Link(u8),
@@ -34,29 +34,29 @@ enum Thing {
     Whiteout,
 }
 
-/// Things by short paths out of few names, so that layers meet.
-type Layer = Vec<(Vec<u8>, Thing)>;
+/// Entries with short paths of few names, so that layers have names in common.
+type Layer = Vec<(Vec<u8>, TestEntry)>;
 
-fn thing() -> impl Strategy<Value = Thing> {
+fn entry() -> impl Strategy<Value = TestEntry> {
     prop_oneof![
-        3 => any::<u8>().prop_map(Thing::File),
+        3 => any::<u8>().prop_map(TestEntry::File),
         4 => (prop_oneof![Just(0o755), Just(0o1777), Just(0o700), Just(0o2770)], prop::bool::weighted(0.2))
-            .prop_map(|(mode, opaque)| Thing::Directory { mode, opaque }),
-        1 => any::<u8>().prop_map(Thing::Link),
-        1 => Just(Thing::Fifo),
-        2 => Just(Thing::Whiteout),
+            .prop_map(|(mode, opaque)| TestEntry::Directory { mode, opaque }),
+        1 => any::<u8>().prop_map(TestEntry::Link),
+        1 => Just(TestEntry::Fifo),
+        2 => Just(TestEntry::Whiteout),
     ]
 }
 
 fn stack() -> impl Strategy<Value = Vec<Layer>> {
-    let layer = prop::collection::vec((prop::collection::vec(0u8..3, 1..4), thing()), 0..14);
+    let layer = prop::collection::vec((prop::collection::vec(0u8..3, 1..4), entry()), 0..14);
     prop::collection::vec(layer, 1..6)
 }
 
-/// Makes a layer; what has no place in it (below a file, or a second time) is left out.
-fn make(layer: &Layer, root: &Path, sockets: bool) {
+/// Creates a layer. Entries below a file, and second entries of the same path, are skipped.
+fn create(layer: &Layer, root: &Path, sockets: bool) {
     fs::create_dir(root).expect("a layer");
-    for (names, thing) in layer {
+    for (names, entry) in layer {
         let path = names.iter().fold(root.to_owned(), |path, name| path.join(((b'a' + name) as char).to_string()));
         let parent = path.parent().expect("a parent");
         let real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
@@ -67,13 +67,13 @@ fn make(layer: &Layer, root: &Path, sockets: bool) {
             continue;
         }
         fs::create_dir_all(parent).expect("parents");
-        match thing {
-            Thing::File(number) => {
+        match entry {
+            TestEntry::File(number) => {
                 fs::write(&path, vec![*number; usize::from(*number)]).expect("a file");
                 setxattr(&path, "user.number", &[*number], XattrFlags::empty()).expect("an attribute");
                 std::os::unix::fs::chown(&path, Some(u32::from(*number)), Some(7)).expect("an owner");
             }
-            Thing::Directory { mode, opaque } => {
+            TestEntry::Directory { mode, opaque } => {
                 fs::create_dir(&path).expect("a directory");
                 fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(*mode)).expect("a mode");
                 match (opaque, sockets) {
@@ -82,13 +82,16 @@ fn make(layer: &Layer, root: &Path, sockets: bool) {
                     (false, _) => {}
                 }
             }
-            Thing::Link(number) => symlink(number.to_string(), &path).expect("a link"),
-            Thing::Fifo => mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("a FIFO"),
-            Thing::Whiteout if sockets => drop(UnixListener::bind(&path).expect("a whiteout")),
-            Thing::Whiteout => mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout"),
+            TestEntry::Link(number) => symlink(number.to_string(), &path).expect("a link"),
+            TestEntry::Fifo => mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("a FIFO"),
+            TestEntry::Whiteout if sockets => drop(UnixListener::bind(&path).expect("a whiteout")),
+            TestEntry::Whiteout => {
+                mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).expect("a whiteout")
+            }
         }
     }
-    // Times by which everything can be told apart, the deepest first, because what is made in a directory changes its time.
+    // Every path gets a different time. The deepest paths come first, because creating a file changes the time of its
+    // directory.
     for path in walk(root) {
         let names = path.as_os_str().as_bytes().iter().rev().take_while(|byte| **byte != b'-');
         let number = names.fold(0i64, |sum, byte| (sum * 31 + i64::from(*byte)) % 1_000_003);
@@ -98,12 +101,12 @@ fn make(layer: &Layer, root: &Path, sockets: bool) {
     }
 }
 
-/// Everything below a directory, and itself, the deepest first.
+/// All paths below a directory, and the directory itself, the deepest first.
 fn walk(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut entries: Vec<_> = fs::read_dir(root).expect("a directory").map(|entry| entry.expect("an entry")).collect();
     entries.sort_by_key(fs::DirEntry::file_name);
-    // Where there is nothing to merge, the kernel lists a whiteout that nobody can look up.
+    // If there is nothing to merge, the kernel lists whiteouts, but they cannot be looked up.
     entries.retain(|entry| entry.metadata().is_ok());
     for entry in entries {
         match entry.file_type().expect("a kind").is_dir() {
@@ -115,7 +118,7 @@ fn walk(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// One line for each path, with everything that images carry.
+/// One line for each path, with everything that images can describe.
 fn describe(root: &Path) -> BTreeMap<String, String> {
     let line = |path: &Path| {
         let found = fs::symlink_metadata(path).expect("metadata");
@@ -156,7 +159,7 @@ fn overlay_shows(layers: Vec<PathBuf>, directory: &Path) -> BTreeMap<String, Str
     std::thread::spawn(move || {
         crate::sys::unshare_mounts().expect("a mount namespace");
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
-        Stack::open(&layers, &upper, &work).expect("a stack").mount(&root).expect("an overlay");
+        Overlay::open(&layers, &upper, &work).expect("a stack").mount(&root).expect("an overlay");
         describe(&root)
     })
     .join()
@@ -174,13 +177,13 @@ proptest! {
         let directory = tempfile::tempdir().expect("a directory");
         let made = |name: &str, sockets: bool| -> Vec<PathBuf> {
             let paths = (0..stack.len()).map(|number| directory.path().join(format!("{name}-{number}")));
-            stack.iter().zip(paths).map(|(layer, path)| { make(layer, &path, sockets); path }).collect()
+            stack.iter().zip(paths).map(|(layer, path)| { create(layer, &path, sockets); path }).collect()
         };
         let (overlays, sockets) = (made("overlay", false), made("socket", true));
         let expected = overlay_shows(overlays.clone(), directory.path());
         for layers in [overlays, sockets] {
             let target = tempfile::tempdir_in(directory.path()).expect("a directory");
-            super::layers(&layers, target.path()).expect("copied");
+            copy_layers(&layers, target.path()).expect("copied");
             prop_assert_eq!(describe(target.path()), expected.clone());
         }
     }
@@ -216,7 +219,7 @@ fn links_holes_devices_capabilities_and_special_bits_are_kept() {
     fs::write(at(&long).join(std::ffi::OsStr::from_bytes(b"bytes-\xff")), "").expect("written");
 
     let copy = directory.path().join("copy");
-    super::layers(&[directory.path().join("layer")], &copy).expect("copied");
+    copy_layers(&[directory.path().join("layer")], &copy).expect("copied");
     let meta = |name: &str| fs::symlink_metadata(copy.join(name)).expect("metadata");
     assert_eq!((meta("one").ino(), meta("one").nlink()), (meta("deep/er/two").ino(), 2));
     assert_eq!((meta("three").ino(), meta("three").nlink()), (meta("deep/four").ino(), 2));
@@ -240,7 +243,6 @@ fn what_cannot_be_copied_is_named() {
     fs::create_dir_all(directory.path().join("layer/etc")).expect("a directory");
     fs::write(directory.path().join("layer/etc/passwd"), "").expect("written");
     fs::create_dir_all(directory.path().join("copy/etc")).expect("in the way");
-    let error =
-        super::layers(&[directory.path().join("layer")], &directory.path().join("copy")).expect_err("in the way");
+    let error = copy_layers(&[directory.path().join("layer")], &directory.path().join("copy")).expect_err("in the way");
     assert!(error.to_string().contains("copying / of the image to "), "{error}");
 }

@@ -1,6 +1,7 @@
-//! Paths inside an image: every one is resolved as the container would, and none leads out of it.
+//! Paths inside a container's root. They are resolved as the container would resolve them, and none leads out of the
+//! root.
 //!
-//! Nothing of the container runs yet while something is made here, so what was checked stays so.
+//! No process of the container runs while files are created here, so a checked path stays valid.
 
 use std::{
     io,
@@ -22,31 +23,33 @@ use crate::process::ProcessRef;
 #[derive(Debug)]
 pub(crate) struct Root(OwnedFd);
 
-/// A chain of links longer than this is a loop.
-const MAX_LINKS: u32 = 40;
+/// The most symbolic links that are followed. A longer chain counts as a loop.
+const MAX_SYMLINKS: u32 = 40;
 
 impl Root {
+    /// Opens the root at a path of the host.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?))
     }
 
-    /// The root of a running process, as that sees it. What it opens there can change under it, so only what is open counts.
+    /// Opens the root of a running process. The container can change its files at any time, so only open descriptors
+    /// are reliable.
     pub fn of_process(process: &ProcessRef) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(format!("/proc/{}/root", process.pid), flags, Mode::empty())?;
-        // What was opened by the pid was the process's if that still runs.
+        // If the process still runs, the pid was still its own when the root was opened.
         if process.ended() { Err(io::ErrorKind::NotFound.into()) } else { Ok(Self(root)) }
     }
 
-    /// Opens a path as the container would see it.
+    /// Opens a path as the container would resolve it.
     pub fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new("/") } else { path };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
-    /// The content of a regular file, `None` if there is none; a larger one is an error.
+    /// Reads a regular file. `None` if it does not exist; an error if it is larger than `limit` bytes.
     pub fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
         let fd = match self.resolve(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
             Ok(fd) => fd,
@@ -65,8 +68,9 @@ impl Root {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Makes sure that `name`, directly below the root, is a directory and not a link.
-    pub fn real_dir(&self, name: &str) -> io::Result<()> {
+    /// Creates the directory `name` in the root, unless it exists. A symbolic link or another file of that name is an
+    /// error.
+    pub fn ensure_real_directory(&self, name: &str) -> io::Result<()> {
         match mkdirat(&self.0, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => {
@@ -76,7 +80,7 @@ impl Root {
                     kind => Err(io::Error::new(
                         io::ErrorKind::NotADirectory,
                         format!(
-                            "the image's /{name} is not a directory but a {kind:?}, which a container cannot be built on"
+                            "the image's /{name} is not a directory but a {kind:?}; a container needs a directory there"
                         ),
                     )),
                 }
@@ -85,31 +89,32 @@ impl Root {
         }
     }
 
-    /// Where a path that exists leads, from the root and without links.
+    /// The path without symbolic links, from the root, to which an existing path leads.
     pub fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
         self.path_of(&self.resolve(path, OFlags::PATH)?)
     }
 
-    /// Where an open file lies, from the root and without links.
-    pub fn path_of(&self, found: &OwnedFd) -> io::Result<PathBuf> {
+    /// The path of an open file without symbolic links, from the root.
+    pub fn path_of(&self, file: &OwnedFd) -> io::Result<PathBuf> {
         let by_descriptor = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        let (root, found) = (by_descriptor(&self.0)?, by_descriptor(found)?);
-        let below = found.strip_prefix(&root).map_err(|_| io::Error::other("it leads out of the root"))?;
+        let (root, file) = (by_descriptor(&self.0)?, by_descriptor(file)?);
+        let below = file.strip_prefix(&root).map_err(|_| io::Error::other("it leads out of the root"))?;
         Ok(Path::new("/").join(below))
     }
 
-    /// Makes a directory and what leads to it, following links, dangling ones too.
-    pub fn make_dirs(&self, path: &Path) -> io::Result<OwnedFd> {
-        self.make(path, 0)
+    /// Creates a directory and its parents. Symbolic links are followed, and the targets of dangling ones are created.
+    pub fn create_directories(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.create_directories_from(path, 0)
     }
 
-    /// Makes an empty file, and the directories that lead to it, unless something is there.
-    pub fn make_file(&self, path: &Path) -> io::Result<()> {
-        self.make_file_below(path, 0)
+    /// Creates an empty file and its parent directories, unless a file exists at the path.
+    pub fn create_file(&self, path: &Path) -> io::Result<()> {
+        self.create_file_from(path, 0)
     }
 
-    fn make(&self, path: &Path, links: u32) -> io::Result<OwnedFd> {
-        if links > MAX_LINKS {
+    /// `links` is the number of symbolic links that were followed before.
+    fn create_directories_from(&self, path: &Path, links: u32) -> io::Result<OwnedFd> {
+        if links > MAX_SYMLINKS {
             return Err(Errno::LOOP.into());
         }
         match self.resolve(path, OFlags::PATH | OFlags::DIRECTORY) {
@@ -117,17 +122,19 @@ impl Root {
             other => return Ok(other?),
         }
         let (parent, name) = split(path)?;
-        let directory = self.make(&parent, links)?;
+        let directory = self.create_directories_from(&parent, links)?;
         match mkdirat(&directory, &name, Mode::from_raw_mode(0o755)) {
             Ok(()) => Ok(self.resolve(path, OFlags::PATH | OFlags::DIRECTORY)?),
-            // Something is there and yet leads nowhere: a dangling link.
-            Err(Errno::EXIST) => self.make(&self.link_target(&directory, &parent, &name)?, links + 1),
+            // A dangling symbolic link: the name exists, but resolving it failed.
+            Err(Errno::EXIST) => {
+                self.create_directories_from(&self.link_target(&directory, &parent, &name)?, links + 1)
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn make_file_below(&self, path: &Path, links: u32) -> io::Result<()> {
-        if links > MAX_LINKS {
+    fn create_file_from(&self, path: &Path, links: u32) -> io::Result<()> {
+        if links > MAX_SYMLINKS {
             return Err(Errno::LOOP.into());
         }
         match self.resolve(path, OFlags::PATH) {
@@ -135,16 +142,16 @@ impl Root {
             other => return Ok(other.map(drop)?),
         }
         let (parent, name) = split(path)?;
-        let directory = self.make(&parent, links)?;
+        let directory = self.create_directories_from(&parent, links)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(&directory, &name, flags, Mode::from_raw_mode(0o644)) {
             Ok(_) => Ok(()),
-            Err(Errno::EXIST) => self.make_file_below(&self.link_target(&directory, &parent, &name)?, links + 1),
+            Err(Errno::EXIST) => self.create_file_from(&self.link_target(&directory, &parent, &name)?, links + 1),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Where a link leads, as a path from the root. `..` behind it is resolved by the kernel, in the root.
+    /// The target of a symbolic link, as a path from the root. The kernel resolves `..` in it, within the root.
     fn link_target(&self, directory: &OwnedFd, parent: &Path, name: &Path) -> io::Result<PathBuf> {
         let target = readlinkat(directory, name, Vec::new())?;
         let target = Path::new(std::ffi::OsStr::from_bytes(target.to_bytes()));
@@ -152,7 +159,7 @@ impl Root {
     }
 }
 
-/// Parent and last name of a path that does not end in `..`.
+/// The parent and the last name of a path that does not end in `..`.
 fn split(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     match path.components().next_back() {
         Some(Component::Normal(name)) => {
@@ -175,31 +182,31 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_files_are_made_through_dangling_links_and_never_outside() {
+    fn directories_and_files_are_created_through_dangling_links_and_never_outside() {
         let (directory, root) = root();
         let outside = tempfile::tempdir().expect("a directory");
         symlink("/run", directory.path().join("var-run")).expect("a link");
         symlink("../../../../escape", directory.path().join("up")).expect("a link");
         symlink(outside.path(), directory.path().join("abs")).expect("a link");
         symlink("loop", directory.path().join("loop")).expect("a link");
-        root.make_dirs(Path::new("/var-run/app/deep")).expect("made");
+        root.create_directories(Path::new("/var-run/app/deep")).expect("made");
         assert!(directory.path().join("run/app/deep").is_dir());
-        root.make_dirs(Path::new("/up/x")).expect("made");
+        root.create_directories(Path::new("/up/x")).expect("made");
         assert!(directory.path().join("escape/x").is_dir());
-        root.make_file(Path::new("/abs/file")).expect("made");
+        root.create_file(Path::new("/abs/file")).expect("made");
         assert!(!outside.path().join("file").exists());
         assert!(directory.path().join(outside.path().strip_prefix("/").expect("absolute")).join("file").is_file());
-        assert!(root.make_dirs(Path::new("/loop/x")).is_err());
+        assert!(root.create_directories(Path::new("/loop/x")).is_err());
         let real = |path: &str| root.real_path(Path::new(path)).expect("there");
         assert_eq!((real("/var-run/app"), real("/up"), real("/")), ("/run/app".into(), "/escape".into(), "/".into()));
         assert!(root.real_path(Path::new("/none")).is_err());
-        root.make_file(Path::new("/var-run/app/resolv.conf")).expect("made");
-        root.make_file(Path::new("/var-run/app/resolv.conf")).expect("already there");
+        root.create_file(Path::new("/var-run/app/resolv.conf")).expect("made");
+        root.create_file(Path::new("/var-run/app/resolv.conf")).expect("already there");
         assert!(directory.path().join("run/app/resolv.conf").is_file());
     }
 
     #[test]
-    fn reading_is_bounded_stays_inside_and_takes_regular_files_only() {
+    fn only_regular_files_of_limited_size_inside_the_root_are_read() {
         let (directory, root) = root();
         fs::create_dir(directory.path().join("etc")).expect("made");
         fs::write(directory.path().join("etc/group"), "x".repeat(100)).expect("written");
@@ -212,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_no_real_directory() {
+    fn a_symbolic_link_is_not_a_real_directory() {
         let (directory, root) = root();
         symlink("/tmp", directory.path().join("dev")).expect("a link");
-        assert!(root.real_dir("dev").is_err());
-        root.real_dir("proc").expect("made");
-        root.real_dir("proc").expect("still there");
+        assert!(root.ensure_real_directory("dev").is_err());
+        root.ensure_real_directory("proc").expect("made");
+        root.ensure_real_directory("proc").expect("still there");
     }
 }

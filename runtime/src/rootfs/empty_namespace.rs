@@ -1,11 +1,10 @@
-//! A mount namespace in which nothing of the host is mounted, from which each container is begun.
+//! A mount namespace without mounts of the host. Each container is created in a copy of it.
 //!
-//! A namespace is made as a copy of another, and a copy of the host's costs time for each of its mounts, of which every
-//! task of the node brings some. So one is emptied once for all, and creators copy that. It holds on to no file system
-//! of the host.
+//! A new mount namespace is a copy of an existing one. Copying the host's costs time for each of its mounts, and every
+//! task adds some. So the plugin empties one namespace once, and creators copy it. It keeps no file system of the host
+//! busy.
 //!
-//! Its root stays the root of every copy, below whatever is mounted there, also below the container's own. So nothing
-//! can be written to it.
+//! Its root is below every mount in each copy, also below the container's root. So it is read-only.
 
 use std::{
     io,
@@ -26,14 +25,14 @@ use crate::{
     sys,
 };
 
-/// An empty mount namespace, for as long as this is kept or a process is in it.
+/// An empty mount namespace. It exists while this value or a process in it exists.
 #[derive(Debug)]
-pub(crate) struct EmptyMounts(OwnedFd);
+pub(crate) struct EmptyNamespace(OwnedFd);
 
-impl EmptyMounts {
-    /// Makes one. `directory` is any directory; it is as before afterwards.
-    pub fn make(directory: &Path) -> io::Result<Self> {
-        thread::scope(|scope| scope.spawn(|| empty(directory)).join())
+impl EmptyNamespace {
+    /// Creates an empty mount namespace. `directory` may be any directory; it does not change.
+    pub fn create(directory: &Path) -> io::Result<Self> {
+        thread::scope(|scope| scope.spawn(|| create_empty(directory)).join())
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             .map(Self)
     }
@@ -44,29 +43,29 @@ impl EmptyMounts {
         Ok(NamespaceAddress { pid: process::id(), file })
     }
 
-    /// The namespace at an address. It is an error if the process that holds the namespace has ended.
-    pub fn at(address: &NamespaceAddress) -> io::Result<Self> {
-        let found = open(address.file.path(address.pid), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    /// Opens the namespace at an address. It is an error if the process that holds the namespace has ended.
+    pub fn open(address: &NamespaceAddress) -> io::Result<Self> {
+        let namespace = open(address.file.path(address.pid), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         // The holder may have ended, and another process may have its pid.
-        let same = fstat(&found)?.st_ino == address.file.number;
-        if same { Ok(Self(found)) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        let same = fstat(&namespace)?.st_ino == address.file.number;
+        if same { Ok(Self(namespace)) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
-    /// Moves this process, which must have one thread only, into a copy of it.
+    /// Moves this process, which must have one thread, to a copy of the namespace.
     pub fn enter(&self) -> io::Result<()> {
         move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Mount))?;
         sys::unshare_mounts()
     }
 }
 
-/// Empties a mount namespace of the calling thread's own.
-fn empty(directory: &Path) -> io::Result<OwnedFd> {
+/// Creates a mount namespace for the calling thread and empties it.
+fn create_empty(directory: &Path) -> io::Result<OwnedFd> {
     sys::unshare_mounts()?;
-    // What is unmounted here must stay on the host.
+    // Unmounting here must not propagate to the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let namespace = open("/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    // The file system itself has room for its root alone and is read-only, not only the way to it.
+    // The file system itself is read-only, not only the mount, and it has no inode besides its root.
     mount("tmpfs", directory, "tmpfs", flags, Some(c"mode=555,nr_inodes=1"))?;
     chdir(directory)?;
     pivot_root(".", ".")?;
@@ -83,23 +82,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_the_host_is_mounted_in_it_and_nothing_else_is_taken_for_it() {
+    fn the_namespace_is_empty_and_only_its_own_address_opens_it() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: a mount namespace needs root");
             return;
         }
         let directory = tempfile::tempdir().unwrap();
-        let empty = EmptyMounts::make(directory.path()).unwrap();
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the directory is as before");
+        let empty = EmptyNamespace::create(directory.path()).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the directory has not changed");
         let address = empty.address().unwrap();
         thread::scope(|scope| {
             let inside = || {
-                // A namespace can be left by a thread that shares its root and working directory with no other.
+                // A thread can change its mount namespace only if it shares its root and working directory with no
+                // other thread. unshare(2) ensures that.
                 sys::unshare_mounts().unwrap();
-                EmptyMounts::at(&address).unwrap().enter().unwrap();
+                EmptyNamespace::open(&address).unwrap().enter().unwrap();
                 mount_remount("/", MountFlags::BIND, c"").unwrap();
                 let made = fs::create_dir("/x").map_err(|error| error.kind());
-                assert_eq!(made, Err(io::ErrorKind::ReadOnlyFilesystem), "whatever the mount says");
+                assert_eq!(made, Err(io::ErrorKind::ReadOnlyFilesystem), "also if the mount is writable");
                 fs::read_dir("/").unwrap().count()
             };
             assert_eq!(scope.spawn(inside).join().unwrap(), 0);
@@ -112,7 +112,7 @@ mod tests {
             NamespaceAddress { pid, file: HeldFile { descriptor: 9999, ..file } },
             NamespaceAddress { pid: 1, file },
         ] {
-            assert!(EmptyMounts::at(&wrong).is_err(), "{wrong}");
+            assert!(EmptyNamespace::open(&wrong).is_err(), "{wrong}");
         }
     }
 }

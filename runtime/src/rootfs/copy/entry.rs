@@ -1,5 +1,5 @@
-//! Copying one thing of an image with all that images carry: content with its holes, owner, mode, time, extended attributes, and the
-//! fact that two names are one file.
+//! Copying one file of an image with everything that images can describe: content with its holes, owner, mode, time,
+//! extended attributes and hard links.
 
 use std::{
     collections::HashMap,
@@ -17,31 +17,34 @@ use rustix::{
     io::{Errno, pread, pwrite, retry_on_intr},
 };
 
-/// What the kernel copies in one call; it may be asked for more, but then cannot be killed in between.
-const PIECE: u64 = 64 << 20;
-/// Linux allows no larger list and no larger value (xattr(7)).
+use super::path::{join, open_directory};
+
+/// The most bytes that one system call copies. A longer call would delay the end of a killed process.
+const CHUNK: u64 = 64 << 20;
+/// The largest list of names and the largest value that Linux allows, in bytes (xattr(7)).
 const XATTR_MAX: usize = 64 << 10;
 
-/// Copies into one directory.
-pub(super) struct Copier {
+/// Copies files to one directory tree.
+pub(super) struct EntryCopier {
     root: OwnedFd,
-    /// Files with several names: device and inode, and the path of the first copy.
-    links: HashMap<(u64, u64), Vec<u8>>,
-    /// The file system may share data between files; one refusal is enough.
+    /// Files with several hard links: device and inode, and the path of the first copy.
+    hard_links: HashMap<(u64, u64), Vec<u8>>,
+    /// Whether reflinks are tried. The first refusal of the file system ends this.
     reflinks: bool,
     buffer: Vec<u8>,
 }
 
-impl Copier {
+impl EntryCopier {
     pub fn new(root: OwnedFd) -> Self {
-        Self { root, links: HashMap::new(), reflinks: true, buffer: vec![0; XATTR_MAX] }
+        Self { root, hard_links: HashMap::new(), reflinks: true, buffer: vec![0; XATTR_MAX] }
     }
 
+    /// The root of the directory tree.
     pub fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    /// Copies what is no directory into the open directory `target`, which is at `path`, under its own name.
+    /// Copies a file that is not a directory into the open directory `target`, which is at `path`. It keeps its name.
     pub fn copy(
         &mut self,
         (source, name): (&OwnedFd, &CStr),
@@ -50,13 +53,13 @@ impl Copier {
     ) -> io::Result<()> {
         let inode = (stat.st_dev, stat.st_ino);
         if stat.st_nlink > 1 {
-            if let Some(first) = self.links.get(&inode) {
+            if let Some(first) = self.hard_links.get(&inode) {
                 return Ok(linkat(&self.root, &first[..], target, name, AtFlags::empty())?);
             }
-            self.links.insert(inode, join(path, name));
+            self.hard_links.insert(inode, join(path, name));
         }
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => return self.file((source, name), stat, target),
+            FileType::RegularFile => return self.copy_file((source, name), stat, target),
             FileType::Symlink => symlinkat(readlinkat(source, name, Vec::new())?, target, name)?,
             kind => {
                 mknodat(target, name, kind, Mode::from_raw_mode(stat.st_mode), stat.st_rdev)?;
@@ -66,50 +69,51 @@ impl Copier {
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
             chmodat(target, name, Mode::from_raw_mode(stat.st_mode), AtFlags::empty())?;
         }
-        self.xattrs_beside(source, target, name)?;
+        self.copy_xattrs_by_path(source, target, name)?;
         Ok(utimensat(target, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    fn file(&mut self, (source, name): (&OwnedFd, &CStr), stat: &Stat, target: &OwnedFd) -> io::Result<()> {
+    fn copy_file(&mut self, (source, name): (&OwnedFd, &CStr), stat: &Stat, target: &OwnedFd) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let from = openat(source, name, flags, Mode::empty())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let to = openat(target, name, flags, Mode::RUSR | Mode::WUSR)?;
-        self.content(&from, &to, stat.st_size.cast_unsigned())?;
-        self.attributes(&from, stat, &to)
+        self.copy_content(&from, &to, stat.st_size.cast_unsigned())?;
+        self.copy_attributes(&from, stat, &to)
     }
 
-    /// Gives a directory that is filled the attributes of `model`.
+    /// Sets the attributes of a filled directory to those of `model`.
     pub fn finish_directory(&mut self, model: &OwnedFd, path: &[u8]) -> io::Result<()> {
-        let copy = super::directory(&self.root, path)?;
-        self.attributes(model, &fstat(model)?, &copy)
+        let copy = open_directory(&self.root, path)?;
+        self.copy_attributes(model, &fstat(model)?, &copy)
     }
 
-    /// Owner first, because changing it takes special bits and capabilities away; time last.
-    fn attributes(&mut self, from: &OwnedFd, stat: &Stat, to: &OwnedFd) -> io::Result<()> {
+    /// The owner is set first, because a change of the owner clears set-id bits and file capabilities. The time is set
+    /// last.
+    fn copy_attributes(&mut self, from: &OwnedFd, stat: &Stat, to: &OwnedFd) -> io::Result<()> {
         fchown(to, uid(stat), gid(stat))?;
         fchmod(to, Mode::from_raw_mode(stat.st_mode))?;
-        for name in known(flistxattr(from, &mut self.buffer[..]), &self.buffer)? {
+        for name in copied_names(flistxattr(from, &mut self.buffer[..]), &self.buffer)? {
             let length = fgetxattr(from, &name, &mut self.buffer[..])?;
             tolerate(&name, fsetxattr(to, &name, &self.buffer[..length], XattrFlags::empty()))?;
         }
         Ok(futimens(to, &times(stat))?)
     }
 
-    /// The same for what cannot be opened: a link, a device, a pipe.
-    fn xattrs_beside(&mut self, source: &OwnedFd, target: &OwnedFd, name: &CStr) -> io::Result<()> {
+    /// Copies the extended attributes of a file that cannot be opened: a symbolic link, a device or a FIFO.
+    fn copy_xattrs_by_path(&mut self, source: &OwnedFd, target: &OwnedFd, name: &CStr) -> io::Result<()> {
         let below = |directory: &OwnedFd| {
             [format!("/proc/self/fd/{}/", directory.as_raw_fd()).as_bytes(), name.to_bytes()].concat()
         };
         let (from, to) = (below(source), below(target));
-        for name in known(llistxattr(&from[..], &mut self.buffer[..]), &self.buffer)? {
+        for name in copied_names(llistxattr(&from[..], &mut self.buffer[..]), &self.buffer)? {
             let length = lgetxattr(&from[..], &name, &mut self.buffer[..])?;
             tolerate(&name, lsetxattr(&to[..], &name, &self.buffer[..length], XattrFlags::empty()))?;
         }
         Ok(())
     }
 
-    fn content(&mut self, from: &OwnedFd, to: &OwnedFd, size: u64) -> io::Result<()> {
+    fn copy_content(&mut self, from: &OwnedFd, to: &OwnedFd, size: u64) -> io::Result<()> {
         if size == 0 {
             return Ok(());
         }
@@ -123,44 +127,46 @@ impl Copier {
             }
         }
         ftruncate(to, size)?;
-        let mut at = 0;
-        while let Some((begin, end)) = data(from, at, size)? {
-            self.range(from, to, begin, end)?;
-            at = end;
+        let mut offset = 0;
+        while let Some((begin, end)) = next_data(from, offset, size)? {
+            self.copy_range(from, to, begin, end)?;
+            offset = end;
         }
         Ok(())
     }
 
-    /// Copies in the kernel, and through memory where it cannot.
-    fn range(&mut self, from: &OwnedFd, to: &OwnedFd, begin: u64, end: u64) -> io::Result<()> {
-        let mut at = begin;
-        while at < end {
-            let (mut input, mut output) = (at, at);
-            let length = usize::try_from((end - at).min(PIECE)).unwrap_or(usize::MAX);
+    /// Copies bytes in the kernel if it can, otherwise through memory.
+    fn copy_range(&mut self, from: &OwnedFd, to: &OwnedFd, begin: u64, end: u64) -> io::Result<()> {
+        let mut offset = begin;
+        while offset < end {
+            let (mut input, mut output) = (offset, offset);
+            let length = usize::try_from((end - offset).min(CHUNK)).unwrap_or(usize::MAX);
             let copied = retry_on_intr(|| copy_file_range(from, Some(&mut input), to, Some(&mut output), length));
             let copied = match copied {
                 Ok(0) | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                    self.piece(from, to, at, end)?
+                    self.copy_through_memory(from, to, offset, end)?
                 }
                 result => result?,
             };
-            at += copied as u64;
+            offset += copied as u64;
         }
         Ok(())
     }
 
-    fn piece(&mut self, from: &OwnedFd, to: &OwnedFd, at: u64, end: u64) -> io::Result<usize> {
-        let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(self.buffer.len());
-        let read = retry_on_intr(|| pread(from, &mut self.buffer[..length], at))?;
+    /// Copies as many bytes as fit in the buffer, and returns their number.
+    fn copy_through_memory(&mut self, from: &OwnedFd, to: &OwnedFd, offset: u64, end: u64) -> io::Result<usize> {
+        let length = usize::try_from(end - offset).unwrap_or(usize::MAX).min(self.buffer.len());
+        let read = retry_on_intr(|| pread(from, &mut self.buffer[..length], offset))?;
         if read == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter"));
         }
-        Ok(retry_on_intr(|| pwrite(to, &self.buffer[..read], at))?)
+        Ok(retry_on_intr(|| pwrite(to, &self.buffer[..read], offset))?)
     }
 }
 
-/// Names of the attributes that images may set. Overlay's own marks say something about the layer, labels belong to the machine.
-fn known(listed: Result<usize, Errno>, buffer: &[u8]) -> io::Result<Vec<CString>> {
+/// The names of the extended attributes that are copied. Overlayfs' own marks describe the layer, and security labels
+/// belong to the machine, so neither is copied.
+fn copied_names(listed: Result<usize, Errno>, buffer: &[u8]) -> io::Result<Vec<CString>> {
     let length = match listed {
         Err(Errno::OPNOTSUPP) => 0,
         result => result?,
@@ -172,7 +178,8 @@ fn known(listed: Result<usize, Errno>, buffer: &[u8]) -> io::Result<Vec<CString>
     Ok(names.filter_map(|name| CString::new(name).ok()).collect())
 }
 
-/// As when the layer was unpacked: without capabilities programs fail, without other attributes they run.
+/// Ignores that the file system does not support an extended attribute, as the unpacking of layers does. File
+/// capabilities are the exception, because programs fail without them.
 fn tolerate(name: &CStr, set: Result<(), Errno>) -> io::Result<()> {
     match set {
         Err(Errno::OPNOTSUPP) if name != c"security.capability" => Ok(()),
@@ -180,29 +187,20 @@ fn tolerate(name: &CStr, set: Result<(), Errno>) -> io::Result<()> {
     }
 }
 
-/// The next stretch of data at or behind `at`; holes stay holes.
-fn data(file: &OwnedFd, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-    if at >= size {
+/// The next range of data at or after `offset`. Holes are skipped.
+fn next_data(file: &OwnedFd, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if offset >= size {
         return Ok(None);
     }
-    let begin = match seek(file, SeekFrom::Data(at)) {
+    let begin = match seek(file, SeekFrom::Data(offset)) {
         Ok(begin) => begin,
         Err(Errno::NXIO) => return Ok(None),
-        // A file system that knows of no holes.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
+        // The file system does not report holes.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((offset, size))),
         Err(error) => return Err(error.into()),
     };
     let end = seek(file, SeekFrom::Hole(begin))?.min(size);
     Ok((begin < size).then_some((begin, end)))
-}
-
-pub(super) fn join(path: &[u8], name: &CStr) -> Vec<u8> {
-    let mut joined = path.to_vec();
-    if !joined.is_empty() {
-        joined.push(b'/');
-    }
-    joined.extend_from_slice(name.to_bytes());
-    joined
 }
 
 fn uid(stat: &Stat) -> Option<Uid> {

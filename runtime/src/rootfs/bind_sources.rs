@@ -1,13 +1,17 @@
-//! Sources of bind mounts, taken hold of while we are still in the host's mount namespace; afterwards their paths lead nowhere.
+//! The sources of bind mounts, cloned while the creator is still in the host's mount namespace. Afterwards their paths
+//! do not exist.
 //!
-//! Confined sources lie in a directory that other tasks write to: what was resolved inside it is kept open, and that is what is mounted, so
-//! a link that is exchanged meanwhile changes nothing. A copy of a mount travels as the plan says: what goes both ways can only be a peer of
-//! the host's mount if it was copied there. A named volume is not there yet, and is mounted from the data directory by its path.
+//! - A confined source is in a directory to which other tasks can write. The source is resolved inside that directory
+//!   and kept open, and the open file is mounted. So a symbolic link that is exchanged meanwhile has no effect.
+//! - The propagation is that of the plan. A mount with bidirectional propagation has to be cloned in the host's mount
+//!   namespace, because it must be a peer of the host's mount.
+//! - A named volume may not exist yet. It is mounted from the data directory by its path.
 //!
-//! To copy what lies at a path, the kernel looks at every mount that stands on the same one (`copy_tree`), and each of Nomad's tasks adds two.
-//! So the directory of confined sources is copied once, and what goes nowhere is copied from that copy, on which little stands.
+//! When the kernel clones a mount, it walks through all child mounts of that mount (`copy_tree`), and each of Nomad's
+//! tasks adds two. So the directory of confined sources is cloned once, and private sources are cloned from that clone,
+//! which has few child mounts.
 //!
-//! Each is bound to a directory of the task, and the container is given that directory.
+//! Each source is attached to a directory of the task, and the engine gets the path of that directory.
 
 use std::{
     io,
@@ -21,7 +25,7 @@ use rustix::{
     mount::{OpenTreeFlags, UnmountFlags, open_tree, unmount},
 };
 
-use super::tree;
+use super::mount_tree::{attach_tree, clone_tree};
 use crate::{
     error::{StartError, StartErrorKind},
     plan::{Confined, ContainerPlan, MountKind, Propagation},
@@ -29,72 +33,73 @@ use crate::{
     sys::{PropagationType, make_readonly, set_propagation},
 };
 
-/// Copies of the host's mounts.
-pub(crate) struct HostMounts {
-    /// Index in the plan's mounts, the copy.
-    copies: Vec<(usize, OwnedFd)>,
-    /// The directory of confined sources, from which those that are private are still to be copied.
+/// Clones of the sources of a plan's bind mounts.
+pub(crate) struct BindSources {
+    /// The index in the plan's mounts, and the clone.
+    clones: Vec<(usize, OwnedFd)>,
+    /// A clone of the directory of confined sources. The private ones are cloned from it later.
     confined: Option<OwnedFd>,
 }
 
-impl HostMounts {
-    /// To be called in the host's mount namespace.
+impl BindSources {
+    /// Clones the sources. It must be called in the host's mount namespace.
     pub fn open(plan: &ContainerPlan) -> Result<Self, StartError> {
         let directory = plan.confined.as_ref().map(|confined| open_directory(&confined.directory)).transpose()?;
-        let mut copies = Vec::new();
-        let mut wanted = false;
+        let mut clones = Vec::new();
+        let mut has_private_confined = false;
         for (index, source) in binds(plan) {
             let propagation = plan.mounts[index].propagation;
-            // What the container itself is to make, or another one is making, is not there yet.
+            // A named volume may not exist yet.
             if plan.volumes.iter().any(|volume| source.starts_with(&volume.directory)) {
                 continue;
             }
-            let found = match (confinement(plan, source), &directory) {
+            let file = match (confinement(plan, source), &directory) {
                 (Some(_), _) if propagation == Propagation::Private => {
-                    wanted = true;
+                    has_private_confined = true;
                     continue;
                 }
                 (Some(confined), Some(directory)) => Some(resolve(confined, directory, source)?),
                 _ => None,
             };
-            copies.push((index, copy(found.as_ref(), source, propagation)?));
+            clones.push((index, clone_source(file.as_ref(), source, propagation)?));
         }
-        let directory = directory.as_ref().zip(plan.confined.as_ref()).filter(|_| wanted);
-        let confined =
-            directory.map(|(directory, confined)| copy(Some(directory), &confined.directory, Propagation::Private));
-        Ok(Self { copies, confined: confined.transpose()? })
+        let directory = directory.as_ref().zip(plan.confined.as_ref()).filter(|_| has_private_confined);
+        let confined = directory
+            .map(|(directory, confined)| clone_source(Some(directory), &confined.directory, Propagation::Private));
+        Ok(Self { clones, confined: confined.transpose()? })
     }
 
-    /// The copy that is mounted over the container's /dev when all else is done.
+    /// Takes the clone of the host's /dev, which is mounted over the container's /dev after all other mounts.
     pub fn take_dev(&mut self, plan: &ContainerPlan) -> Result<Option<OwnedFd>, StartError> {
         let Some(index) = host_dev(plan) else { return Ok(None) };
-        let Some(at) = self.copies.iter().position(|(taken, _)| *taken == index) else { return Ok(None) };
-        let (_, copy) = self.copies.swap_remove(at);
+        let Some(position) = self.clones.iter().position(|(cloned, _)| *cloned == index) else { return Ok(None) };
+        let (_, tree) = self.clones.swap_remove(position);
         if plan.mounts[index].readonly {
-            make_readonly(copy.as_fd()).map_err(|error| failed(Path::new("/dev"), error))?;
+            make_readonly(tree.as_fd()).map_err(|error| failed(Path::new("/dev"), error))?;
         }
-        Ok(Some(copy))
+        Ok(Some(tree))
     }
 
-    /// Prepares what needs preparing in `directory`, in the mount namespace that the container is made from.
+    /// Attaches the clones below `directory`, in the mount namespace in which the container is created.
     pub fn prepare(self, plan: &ContainerPlan, directory: &Path) -> Result<Sources, StartError> {
-        let mut copies = self.copies;
+        let mut clones = self.clones;
         if let Some((tree, confined)) = self.confined.as_ref().zip(plan.confined.as_ref()) {
-            copies.extend(copy_confined(plan, confined, tree, &directory.join("confined"))?);
+            clones.extend(clone_confined(plan, confined, tree, &directory.join("confined"))?);
         }
-        // A bind mount inherits its propagation from its source, and libcontainer leaves that at what the whole root has.
+        // A bind mount inherits the propagation of its source, and libcontainer sets only that of the whole root. So if
+        // one mount has another propagation, the private ones are prepared here too.
         let mixed = plan.mounts.iter().any(|mount| mount.propagation != Propagation::Private);
         if mixed {
             for (index, source) in binds(plan) {
                 let private = plan.mounts[index].propagation == Propagation::Private;
-                if private && host_dev(plan) != Some(index) && copies.iter().all(|(taken, _)| *taken != index) {
-                    copies.push((index, copy(None, source, Propagation::Private)?));
+                if private && host_dev(plan) != Some(index) && clones.iter().all(|(cloned, _)| *cloned != index) {
+                    clones.push((index, clone_source(None, source, Propagation::Private)?));
                 }
             }
         }
-        copies
+        clones
             .into_iter()
-            .map(|(index, copy)| attach(plan, index, &copy, directory))
+            .map(|(index, tree)| attach(plan, index, &tree, directory))
             .collect::<Result<_, _>>()
             .map(Sources)
     }
@@ -107,31 +112,31 @@ fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
     })
 }
 
-/// The directory that a source is confined to.
+/// The directory to which a source is confined; `None` if it is not confined.
 fn confinement<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a Confined> {
-    plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|one| one == source))
+    plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|confined| confined == source))
 }
 
-/// Copies private confined sources from a copy of their directory, which stands at `place` for the time that this takes.
-fn copy_confined(
+/// Clones the private confined sources from a clone of their directory, which is attached at `path` meanwhile.
+fn clone_confined(
     plan: &ContainerPlan,
     confined: &Confined,
     tree: &OwnedFd,
-    place: &Path,
+    path: &Path,
 ) -> Result<Vec<(usize, OwnedFd)>, StartError> {
     let failed = |error: io::Error| failed(&confined.directory, error);
-    tree::attach(tree, place).map_err(failed)?;
-    let copies = binds(plan)
+    attach_tree(tree, path).map_err(failed)?;
+    let clones = binds(plan)
         .filter(|(index, source)| {
             plan.mounts[*index].propagation == Propagation::Private && confinement(plan, source).is_some()
         })
         .map(|(index, source)| {
-            let found = resolve(confined, tree, source)?;
-            Ok((index, copy(Some(&found), source, Propagation::Private)?))
+            let file = resolve(confined, tree, source)?;
+            Ok((index, clone_source(Some(&file), source, Propagation::Private)?))
         })
         .collect();
-    unmount(place, UnmountFlags::DETACH).map_err(|error| failed(error.into()))?;
-    copies
+    unmount(path, UnmountFlags::DETACH).map_err(|error| failed(error.into()))?;
+    clones
 }
 
 fn open_directory(directory: &Path) -> Result<OwnedFd, StartError> {
@@ -139,7 +144,7 @@ fn open_directory(directory: &Path) -> Result<OwnedFd, StartError> {
         .map_err(|error| failed(directory, error))
 }
 
-/// Opens what a confined source leads to.
+/// Opens the file to which a confined source leads.
 fn resolve(confined: &Confined, directory: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
     let leads_out = || {
         let text = format!("mount source {} leads out of {}", source.display(), confined.directory.display());
@@ -150,7 +155,7 @@ fn resolve(confined: &Confined, directory: &OwnedFd, source: &Path) -> Result<Ow
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     loop {
         match openat2(directory, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // Something was renamed meanwhile, and the kernel could not tell whether it left the directory.
+            // A rename happened meanwhile, so the kernel could not tell whether the path stays inside the directory.
             Err(Errno::AGAIN) => {}
             Err(Errno::XDEV | Errno::LOOP) => return Err(leads_out()),
             result => return result.map_err(|error| failed(source, error)),
@@ -158,32 +163,32 @@ fn resolve(confined: &Confined, directory: &OwnedFd, source: &Path) -> Result<Ow
     }
 }
 
-/// A copy of the mounts at an open file or a path that is attached nowhere yet.
-fn copy(found: Option<&OwnedFd>, source: &Path, propagation: Propagation) -> Result<OwnedFd, StartError> {
-    let copy = match found {
-        Some(found) => {
+/// Clones the mounts at an open file, or at a path, with this propagation.
+fn clone_source(file: Option<&OwnedFd>, source: &Path, propagation: Propagation) -> Result<OwnedFd, StartError> {
+    let tree = match file {
+        Some(file) => {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-            open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH)
+            open_tree(file, "", flags | OpenTreeFlags::AT_EMPTY_PATH)
         }
-        None => tree::copy(source),
+        None => clone_tree(source),
     };
-    let copy = copy.map_err(|error| failed(source, error))?;
+    let tree = tree.map_err(|error| failed(source, error))?;
     let propagation = match propagation {
         Propagation::Private => PropagationType::Private,
         Propagation::HostToContainer => PropagationType::Slave,
         Propagation::Bidirectional => PropagationType::Shared,
     };
-    set_propagation(copy.as_fd(), propagation).map_err(|error| failed(source, error))?;
-    Ok(copy)
+    set_propagation(tree.as_fd(), propagation).map_err(|error| failed(source, error))?;
+    Ok(tree)
 }
 
-fn attach(plan: &ContainerPlan, index: usize, copy: &OwnedFd, directory: &Path) -> Result<Source, StartError> {
+fn attach(plan: &ContainerPlan, index: usize, tree: &OwnedFd, directory: &Path) -> Result<Source, StartError> {
     let mount = &plan.mounts[index];
     let MountKind::Bind { source: original } = &mount.kind else {
         return Err(StartError::internal("only bind mounts are prepared"));
     };
     let prepared = directory.join(index.to_string());
-    tree::attach(copy, &prepared).map_err(|error| failed(original, error))?;
+    attach_tree(tree, &prepared).map_err(|error| failed(original, error))?;
     Ok(Source { destination: mount.destination.clone(), original: original.clone(), prepared })
 }
 

@@ -1,0 +1,140 @@
+//! The mounts that exist while a container is created.
+//!
+//! The engine reads its table of mounts several times and copies it for the container, so the cost must not grow with
+//! the number of mounts on the host. The creator therefore clones the mounts that it needs, leaves the host's mount
+//! namespace for an empty one, and attaches the clones there at the same paths. Later mounts of the host still
+//! propagate to them, but not the other way round. On cgroup v1 the hierarchies are hidden before the engine starts, so
+//! that it does not move its processes ([`MembershipGuard`](crate::cgroup::MembershipGuard)).
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::DirBuilderExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::CWD,
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
+        fsmount, fsopen, move_mount, unmount,
+    },
+    process::{chroot, fchdir},
+};
+
+use super::{
+    empty_namespace::EmptyNamespace,
+    mount_tree::{attach_tree, clone_tree},
+};
+use crate::{
+    cgroup,
+    error::{Context, RuntimeError, StartError, StartErrorKind},
+    plan::ContainerPlan,
+    spec::{GROUPS, libcontainer_spec::Spec},
+    state::TaskDir,
+    sys::{PropagationType, set_propagation},
+};
+
+/// The mounts of the host that are cloned with all mounts below them.
+const SYSTEM_MOUNTS: [&str; 3] = ["/proc", "/dev", "/sys"];
+
+/// Detached clones of the host's mounts, with the paths at which they will be attached.
+#[derive(Debug, Default)]
+pub(crate) struct BuildMounts(Vec<(PathBuf, OwnedFd)>);
+
+impl BuildMounts {
+    /// Clones the mounts that creating this container needs, except for the sources of its bind mounts. It must be
+    /// called in the host's mount namespace.
+    pub fn open(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan) -> Result<Self, StartError> {
+        let mut mounts = Self::default();
+        for path in SYSTEM_MOUNTS {
+            mounts.add(Path::new(path))?;
+        }
+        mounts.add(data_dir)?;
+        mounts.add(task.path())?;
+        for layer in &plan.root.layers {
+            mounts.add_unless_covered(layer)?;
+        }
+        for volume in plan.volumes.iter().filter_map(|volume| volume.directory.parent()) {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(volume);
+            made.context(|| format!("making {}", volume.display()))?;
+            mounts.add_unless_covered(volume)?;
+        }
+        for device in &plan.devices {
+            mounts
+                .add_unless_covered(&device.host_path)
+                .map_err(|error| StartError::new(StartErrorKind::MountSource, format!("device {error}")))?;
+        }
+        Ok(mounts)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), RuntimeError> {
+        let clone = || -> io::Result<OwnedFd> {
+            let tree = clone_tree(path)?;
+            set_propagation(tree.as_fd(), PropagationType::Slave)?;
+            Ok(tree)
+        };
+        let tree = clone().context(|| path.display().to_string())?;
+        self.0.push((path.to_owned(), tree));
+        Ok(())
+    }
+
+    fn add_unless_covered(&mut self, path: &Path) -> Result<(), RuntimeError> {
+        if self.0.iter().any(|(added, _)| path.starts_with(added)) { Ok(()) } else { self.add(path) }
+    }
+
+    /// Leaves the host's mount namespace for a copy of the empty one, and attaches these mounts there.
+    pub fn enter(self, empty: &EmptyNamespace) -> Result<(), StartError> {
+        let enter = || -> io::Result<()> {
+            empty.enter()?;
+            let root = detached_tmpfs()?;
+            move_mount(&root, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+            // chroot(2), because pivot_root(2) walks through all threads of the host. This process needs no more than
+            // chroot.
+            fchdir(&root)?;
+            chroot(".")?;
+            // This directory shows when `/sys` is unmounted. A host with cgroup v1 has a tmpfs at this path, too.
+            fs::create_dir_all(GROUPS)?;
+            self.0.iter().try_for_each(|(path, tree)| attach_tree(tree, path))
+        };
+        Ok(enter().context(|| "making the root that the container is built in".to_owned())?)
+    }
+}
+
+/// Creates an empty detached tmpfs.
+fn detached_tmpfs() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "mode", "755")?;
+    fsconfig_create(context.as_fd())?;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// Hides the cgroup hierarchies from the engine on cgroup v1, by unmounting `/sys`. Mounts of the spec whose sources
+/// are below `/sys` get new sources in `directory`.
+pub(crate) fn hide_from_engine(
+    version: cgroup::Version,
+    spec: &mut Spec,
+    directory: &Path,
+) -> Result<(), RuntimeError> {
+    // On v2 the engine creates the container's cgroup and mounts it from there.
+    if version == cgroup::Version::V2 {
+        return Ok(());
+    }
+    let mut hide = || -> io::Result<()> {
+        let binds = spec.mounts_mut().iter_mut().flatten().filter(|mount| mount.typ().as_deref() == Some("bind"));
+        for (index, bind) in binds.enumerate() {
+            let Some(source) = bind.source().as_deref().filter(|source| source.starts_with("/sys")) else { continue };
+            // The name has no controller in it: the engine would take such a mount for a hierarchy.
+            let path = directory.join(format!("sys-{index}"));
+            attach_tree(&clone_tree(source)?, &path)?;
+            bind.set_source(Some(path));
+        }
+        Ok(unmount("/sys", UnmountFlags::DETACH)?)
+    };
+    hide().context(|| "hiding the control groups".to_owned())
+}
