@@ -90,7 +90,7 @@ pub fn split(mut command: Vec<String>, policy: &ExecPolicy) -> Result<(Vec<Strin
     if let Some(image) = image.iter().find(|image| !any_matches(&policy.debug_images, image)) {
         return Err(PrefixError::Image(image.clone()));
     }
-    options.user = user.map(|name| OtherUser { name, beyond_the_container: policy.any_user });
+    options.user = user.map(|name| OtherUser { name, allow_any: policy.any_user });
     Ok((args, Prefix { options, image }))
 }
 
@@ -125,13 +125,13 @@ mod tests {
             split(words("oci-rs:// user=app:staff cwd=/srv -- sh -c -- x"), &all()).unwrap();
         assert_eq!(image, None);
         assert_eq!(args, words("sh -c -- x"));
-        let user = OtherUser { name: "app:staff".to_owned(), beyond_the_container: false };
+        let user = OtherUser { name: "app:staff".to_owned(), allow_any: false };
         assert_eq!((options.user, options.cwd.as_deref()), (Some(user), Some("/srv")));
         let (args, prefix) = split(words("oci-rs:// -- oci-rs:// user=app -- id"), &all()).unwrap();
         assert_eq!((args, prefix), (words("oci-rs:// user=app -- id"), Prefix::default()));
         let any = ExecPolicy { any_user: true, ..all() };
         let (_, prefix) = split(words("oci-rs:// user=root -- id"), &any).unwrap();
-        assert!(prefix.options.user.unwrap().beyond_the_container);
+        assert!(prefix.options.user.unwrap().allow_any);
         for image in ["tools.example/net:1", "tools.example/free/any@sha256:0"] {
             let (_, prefix) = split(words(&format!("oci-rs:// image={image} -- id")), &all()).unwrap();
             assert_eq!(prefix.image.as_deref(), Some(image));

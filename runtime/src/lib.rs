@@ -41,4 +41,4 @@ pub use runtime::{Running, Runtime, StatsReader, Status, containers, layer_image
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
 
-pub use exec::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, ToolsImage};
+pub use exec::{DebugImage, ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize};

@@ -1,11 +1,12 @@
-//! Who a command may be, other than the container's own user.
+//! The users that a command may have, other than the container's own user.
 //!
-//! Without leave from outside, a command becomes nobody that the container's own command could not become by itself: that
-//! would give it files that the container cannot touch, and as root the capabilities that its user does without.
+//! Unless the operator allows any user, a command may have only a user that the container's own command could become by
+//! itself. Another user would give it files that the container cannot access, and root would give it capabilities that
+//! the container's user does not have.
 
 use std::io;
 
-use super::OtherUser;
+use super::request::OtherUser;
 use crate::{
     capability::CapabilityMask,
     process::ProcessRef,
@@ -13,7 +14,7 @@ use crate::{
     user::{self, MAX_USER_FILE, ResolvedUser, UserError},
 };
 
-/// What lets a process become any user (capabilities(7)).
+/// The capabilities with which a process can become any user (capabilities(7)).
 const SWITCH: [&str; 2] = ["CAP_SETUID", "CAP_SETGID"];
 
 /// Why a command does not run as another user.
@@ -32,7 +33,7 @@ pub(super) enum IdentityError {
     Beyond(String, u32),
 }
 
-/// The user that the name stands for in the running container, if the command may be that user.
+/// The user of that name in the running container, if the command may have it.
 pub(super) fn become_other(
     init: &ProcessRef,
     own: &ResolvedUser,
@@ -47,7 +48,7 @@ pub(super) fn become_other(
         root.read(path, MAX_USER_FILE).map(Option::unwrap_or_default).map_err(|error| IdentityError::File(path, error))
     };
     let wanted = user::resolve(&other.name, &[], &read("/etc/passwd")?, &read("/etc/group")?)?;
-    if other.beyond_the_container || could_become(own, bounding, &wanted) {
+    if other.allow_any || could_become(own, bounding, &wanted) {
         return Ok(wanted);
     }
     Err(IdentityError::Beyond(other.name.clone(), own.uid))
@@ -69,22 +70,22 @@ mod tests {
     }
 
     #[test]
-    fn a_command_becomes_nobody_that_its_container_could_not_become() {
+    fn a_command_gets_only_a_user_that_its_container_could_become() {
         let mask = |names: &[&str]| CapabilityMask::from_names(names).expect("names");
         let (both, one) = (mask(&["CAP_SETUID", "CAP_SETGID", "CAP_CHOWN"]), mask(&["CAP_SETUID"]));
         let (root, app) = (user(0, &[0]), user(1000, &[1000, 29]));
         let cases = [
-            // Root that may switch, to anybody.
+            // Root with the capabilities to switch can become any user.
             (&root, both, user(1000, &[1000]), true),
             (&root, both, user(0, &[5]), true),
-            // Root that may not.
+            // Root without them.
             (&root, one, user(1000, &[1000]), false),
             (&root, CapabilityMask::default(), user(1000, &[0]), false),
             (&root, CapabilityMask::default(), user(0, &[0]), true),
-            // A user, whatever the bounding set holds: it has none of it.
+            // Another user has no capability of the bounding set.
             (&app, both, user(0, &[0]), false),
             (&app, both, user(1001, &[1000]), false),
-            // Itself, with no group that it has not.
+            // The same user, with groups that it has.
             (&app, one, user(1000, &[1000]), true),
             (&app, one, user(1000, &[29]), true),
             (&app, one, user(1000, &[0]), false),

@@ -1,25 +1,32 @@
 //! Commands run in a running container.
 //!
-//! Three processes, none of which is the container's before it has nothing left to lose:
+//! Three processes are involved. None of them is exposed to the container while it has a right that the container
+//! lacks.
 //!
-//! * the plugin spawns the *helper*, the role `exec` of our binary, one per command ([`client`]). It stays in the
-//!   host's namespaces, holds nothing of the container, waits for the command and reports its end ([`helper`]). When
-//!   the plugin goes away, or asks for it, it ends the command's session ([`session`]).
-//! * the helper forks the *entrant*, which joins the container's control groups and namespaces, becomes the container's
-//!   user and gives up everything that the container may not do ([`entrant`]). Only then does it make
-//! * the *command*, as the helper's child: the first process that the container can see, with the container's own
+//! * The plugin starts the *helper*, the role `exec` of our binary, one per command ([`client`]). It stays in the
+//!   host's namespaces, holds nothing of the container, waits for the command and reports its end ([`helper`]). If the
+//!   plugin goes away, or orders it, the helper ends the command's processes ([`running`]).
+//! * The helper forks the *entering process*. It joins the container's cgroups and namespaces, becomes the container's
+//!   user and gives up every right that the container does not have ([`enter`]). Only then does it make the command.
+//! * The *command* is the helper's child. It is the first process that the container can see, and has the container's
 //!   rights.
 //!
 //! libcontainer is not used here: its way into a container loads no system call filter and joins no user namespace.
 
+mod begin;
 mod client;
-mod entrant;
+mod enter;
 mod helper;
 mod identity;
+mod namespaces;
+mod process_tree;
 mod protocol;
-mod session;
-mod terminal;
+mod pty;
+mod request;
+mod running;
+mod stdio;
 
+pub use client::ExecProcess;
 pub(crate) use client::start;
-pub use client::{ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize, ToolsImage};
 pub(crate) use helper::main;
+pub use request::{DebugImage, ExecExit, ExecOptions, ExecRequest, OtherUser, TerminalSize};

@@ -1,4 +1,4 @@
-//! What the plugin, the helper and the entrant tell each other, in packets.
+//! The packets that the plugin, the helper and the entering process exchange.
 
 use std::{
     fs::File,
@@ -9,50 +9,50 @@ use std::{
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
-use super::{ExecOptions, TerminalSize};
+use super::request::{ExecOptions, TerminalSize};
 
-/// What the plugin asks for: in a file, the first descriptor of a message. The command's standard input, output and error
-/// follow unless it gets a terminal.
+/// The plugin's request, sent as a file: the first descriptor of the message [`HelperOrder::Run`]. The command's
+/// standard input, output and error follow, unless it gets a terminal.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct CommandRequest {
     pub args: Vec<String>,
     pub terminal: Option<TerminalSize>,
     pub options: ExecOptions,
 }
 
-/// What the plugin says to a helper.
+/// The plugin's messages to the helper.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Order {
-    /// The request is in the descriptors.
+pub(super) enum HelperOrder {
+    /// Run the command of the request.
     Run,
-    /// SIGHUP, and nothing else.
+    /// Send SIGHUP, and do nothing else.
     Hangup,
-    /// SIGHUP, and SIGKILL when that did not do.
+    /// Send SIGHUP, and SIGKILL if the command has not ended after a moment.
     End,
-    /// SIGKILL at once.
+    /// Send SIGKILL at once.
     Kill,
 }
 
-/// What the helper answers: one of the first three, and after `Running` in the end `Exited`.
+/// The helper's messages to the plugin: one of the first three, and `Exited` some time after `Running`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Reply {
-    /// The command is about to be executed. With the terminal's master side.
+pub(super) enum HelperReply {
+    /// The command is about to be executed. The terminal's master side goes with this message.
     Running,
+    /// The container has ended.
     ContainerGone,
+    /// The command could not be run.
     Failed(String),
-    Exited {
-        exit_code: i32,
-        signal: i32,
-    },
+    /// The command has ended.
+    Exited { exit_code: i32, signal: i32 },
 }
 
-/// What the entrant tells the helper.
+/// The entering process's message to the helper.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Entered {
-    /// With the terminal's master side.
+pub(super) enum EnterReport {
+    /// The command exists. The terminal's master side goes with this message.
     Running {
         pid: i32,
     },
@@ -60,7 +60,7 @@ pub(super) enum Entered {
 }
 
 /// Puts a request into a file.
-pub(super) fn request_file(request: &Request) -> io::Result<OwnedFd> {
+pub(super) fn request_file(request: &CommandRequest) -> io::Result<OwnedFd> {
     let mut file = File::from(memfd_create("request", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(request)?)?;
     file.rewind()?;
@@ -68,7 +68,7 @@ pub(super) fn request_file(request: &Request) -> io::Result<OwnedFd> {
 }
 
 /// Takes a request out of its file.
-pub(super) fn read_request(file: OwnedFd) -> io::Result<Request> {
+pub(super) fn read_request(file: OwnedFd) -> io::Result<CommandRequest> {
     let mut text = Vec::new();
     File::from(file).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
@@ -84,16 +84,17 @@ mod tests {
     #[test]
     fn packets_stay_apart_and_carry_descriptors() {
         let (ours, theirs) = connection().expect("a connection");
-        let request = Request { args: vec!["x".repeat(3_000_000)], terminal: None, options: ExecOptions::default() };
+        let request =
+            CommandRequest { args: vec!["x".repeat(3_000_000)], terminal: None, options: ExecOptions::default() };
         let file = request_file(&request).expect("a file");
-        send(&ours, &Order::Run, &[file.as_fd()]).expect("sent");
-        send(&ours, &Order::Kill, &[]).expect("sent");
+        send(&ours, &HelperOrder::Run, &[file.as_fd()]).expect("sent");
+        send(&ours, &HelperOrder::Kill, &[]).expect("sent");
         let (order, mut descriptors) = receive(&theirs).expect("received").expect("a message");
-        assert_eq!((Order::Run, 1), (order, descriptors.len()));
+        assert_eq!((HelperOrder::Run, 1), (order, descriptors.len()));
         assert_eq!(read_request(descriptors.remove(0)).expect("a request"), request);
-        let (order, descriptors) = receive::<Order>(&theirs).expect("received").expect("a message");
-        assert_eq!((Order::Kill, 0), (order, descriptors.len()));
+        let (order, descriptors) = receive::<HelperOrder>(&theirs).expect("received").expect("a message");
+        assert_eq!((HelperOrder::Kill, 0), (order, descriptors.len()));
         drop(ours);
-        assert!(receive::<Order>(&theirs).expect("no error").is_none());
+        assert!(receive::<HelperOrder>(&theirs).expect("no error").is_none());
     }
 }

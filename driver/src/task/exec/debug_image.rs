@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use image_store::{Image, LeaseOwner, PullRequest, Silent};
-use runtime::{ToolsImage, plan::ContainerId};
+use runtime::{DebugImage, plan::ContainerId};
 
 use crate::{error::TaskError, node::Node};
 
@@ -44,9 +44,9 @@ impl DebugImageLease {
     }
 
     /// The image's programs, as the runtime mounts them for a command.
-    pub fn programs(&self) -> ToolsImage {
+    pub fn programs(&self) -> DebugImage {
         let path = self.image.config.env.iter().find(|(name, _)| name == "PATH");
-        ToolsImage { layers: self.image.layers.clone(), path: path.map(|(_, path)| path.clone()) }
+        DebugImage { layers: self.image.layers.clone(), path: path.map(|(_, path)| path.clone()) }
     }
 }
 

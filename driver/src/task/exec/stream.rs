@@ -84,7 +84,7 @@ pub async fn stream(
         },
         None => None,
     };
-    command.options.tools = lease.as_ref().map(DebugImageLease::programs);
+    command.options.debug_image = lease.as_ref().map(DebugImageLease::programs);
     let CommandIo { process, sources, sink } = if command.terminal {
         let size = first_size(&mut size).await;
         CommandIo::on_terminal(node, container, command, size).await?

@@ -1,8 +1,9 @@
 //! All processes of a command.
 //!
-//! The command leads a session; its descendants are in it unless they left it, and then they are still found as long as
-//! their parents live, or as long as the command does if it collects orphans (`ExecOptions::whole_tree`). They are looked for among the processes of the container's control group, from outside, where no
-//! process can hide.
+//! The command leads a session. Its descendants are in that session unless they left it. Those that left are found as
+//! long as their parents live, or as long as the command lives if it is their subreaper (`ExecOptions::whole_tree`).
+//! All are looked up among the processes of the container's cgroup, from outside the container, where no process can
+//! hide.
 
 use std::{
     fs, io,
@@ -15,12 +16,12 @@ use crate::{
 };
 
 /// The processes of one command.
-pub(super) struct Session {
+pub(super) struct ProcessTree {
     leader: i32,
     groups: Option<Cgroups>,
 }
 
-/// One process as `/proc/<pid>/stat` shows it.
+/// A process, its parent and its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Relatives {
     pid: i32,
@@ -28,16 +29,17 @@ struct Relatives {
     session: i32,
 }
 
-/// How long killed processes are waited for before the next step is taken all the same.
+/// Killed processes are waited for this long; then the next step follows anyway.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Session {
-    /// The leader must stay unreaped as long as this is used: its pid names the session.
+impl ProcessTree {
+    /// `leader` is the command, the leader of its session. It must not be reaped as long as this is used: its pid names
+    /// the session.
     pub fn new(leader: i32, groups: Option<Cgroups>) -> Self {
         Self { leader, groups }
     }
 
-    /// SIGHUP and SIGCONT, as the kernel sends them when a terminal goes away.
+    /// Sends SIGHUP and SIGCONT, as the kernel does when a terminal is hung up.
     pub fn hang_up(&self) -> io::Result<()> {
         for process in self.members()? {
             process.signal(libc::SIGHUP)?;
@@ -46,8 +48,8 @@ impl Session {
         Ok(())
     }
 
-    /// SIGKILL until nobody is left, the leader last: stopped, it makes no more processes, and as long as it is there, those whose
-    /// parents die are found below it, if it collects them.
+    /// Kills all processes, the leader last. A stopped leader cannot fork. While it exists, orphans are reparented to
+    /// it, if it is their subreaper.
     pub fn kill(&self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         for process in self.members()?.iter().filter(|process| process.pid == self.leader) {
@@ -57,8 +59,8 @@ impl Session {
         self.kill_members(deadline, |_| true)
     }
 
-    /// SIGKILL to those members, again and again until a look finds none, or the time is over: one that the kernel holds must not
-    /// keep the others alive.
+    /// Sends SIGKILL to the wanted members until a look finds none, or until the deadline: a process that hangs in the
+    /// kernel must not keep the others alive.
     fn kill_members(&self, deadline: Instant, wanted: impl Fn(&ProcessRef) -> bool) -> io::Result<()> {
         loop {
             let mut members = self.members()?;
@@ -82,13 +84,13 @@ impl Session {
         let mut processes = processes_in(group)?;
         let relatives: Vec<_> = processes.iter().filter_map(|process| relatives(process.pid)).collect();
         let members = members(self.leader, &relatives);
-        // A process that has ended since is not confused with a new one: it was opened first.
+        // The processes were opened before their relatives were read, so a pid cannot mean a later process.
         processes.retain(|process| members.contains(&process.pid) && !process.ended());
         Ok(processes)
     }
 }
 
-/// The session's processes and all their descendants.
+/// The processes of the leader's session and all their descendants.
 fn members(leader: i32, all: &[Relatives]) -> Vec<i32> {
     let mut found: Vec<i32> =
         all.iter().filter(|one| one.pid == leader || one.session == leader).map(|one| one.pid).collect();
@@ -119,14 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_behind_a_hostile_name() {
+    fn a_hostile_process_name_does_not_shift_the_fields() {
         let stat = "12 (x) S 1) R 7 8 9 34816 12 4194304 1";
         assert_eq!(parse_relatives(12, stat), Some(Relatives { pid: 12, parent: 7, session: 9 }));
         assert_eq!(parse_relatives(12, "12 (x"), None);
     }
 
     #[test]
-    fn members_are_the_session_and_its_descendants_and_nobody_else() {
+    fn members_are_the_session_and_its_descendants_alone() {
         let process = |pid, parent, session| Relatives { pid, parent, session };
         let all = [
             process(10, 1, 10),

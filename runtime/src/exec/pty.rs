@@ -1,4 +1,4 @@
-//! A terminal out of the container's own devpts.
+//! A terminal of the container's own devpts.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -9,19 +9,19 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-use super::TerminalSize;
+use super::request::TerminalSize;
 
 /// Both sides of a terminal.
-pub(super) struct Terminal {
+pub(super) struct Pty {
     pub master: OwnedFd,
     pub slave: OwnedFd,
 }
 
-/// Makes a terminal for a user. To be called in the container's mount namespace.
+/// Opens a new terminal for a user. The caller is in the container's mount namespace.
 ///
-/// What stands at a path there is the container's to choose, so the device is checked after it was opened, opening waits
-/// for nobody, and the slave is asked of the master.
-pub(super) fn open_terminal(uid: u32, size: TerminalSize) -> io::Result<Terminal> {
+/// The container decides which file is at a path there. So opening does not block, the opened device is checked, and
+/// the slave side comes from the master side, not from a path.
+pub(super) fn open_pty(uid: u32, size: TerminalSize) -> io::Result<Pty> {
     const DEVPTS_SUPER_MAGIC: u64 = 0x1cd1;
     const PTMX: (u32, u32) = (5, 2);
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -38,5 +38,5 @@ pub(super) fn open_terminal(uid: u32, size: TerminalSize) -> io::Result<Terminal
     fchown(&slave, Some(Uid::from_raw(uid)), None)?;
     let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&slave, size)?;
-    Ok(Terminal { master, slave })
+    Ok(Pty { master, slave })
 }

@@ -1,18 +1,16 @@
-//! The process that enters the container and makes the command there.
+//! The entering process: it enters the container's namespaces and makes the command there.
 //!
-//! Everything of the host that it needs is opened and decided before it enters. From then on nothing that the container
-//! says is believed, and what fails is reported and ends the process: the command is made last, with no right left that
-//! the container does not have, and with no descriptor but its own.
+//! Everything of the host that it needs is opened and decided before it enters. From then on it trusts no answer of the
+//! container. A failure is reported and ends the process. The command is made last: it has no right that the container
+//! does not have, and no descriptor but its own.
 
 use std::{
-    fs::File,
     io::{self, Read, Write},
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
 };
 
 use rustix::{
-    fs::{FileType, fchown, fstat},
     process::{
         Gid, Signal, Uid, getcwd, getpid, ioctl_tiocsctty, set_child_subreaper, set_parent_process_death_signal, setsid,
     },
@@ -23,9 +21,10 @@ use rustix::{
 };
 
 use super::{
-    TerminalSize,
-    protocol::Entered,
-    terminal::{Terminal, open_terminal},
+    protocol::EnterReport,
+    pty::{Pty, open_pty},
+    request::TerminalSize,
+    stdio::give_pipe,
 };
 use crate::{
     capability::CapabilityMask,
@@ -38,22 +37,23 @@ use crate::{
     user::ResolvedUser,
 };
 
-/// All that is needed to run a command in a container.
-pub(super) struct Entry {
+/// The inputs of the entering process.
+pub(super) struct EnteringProcess {
+    /// The container's first process.
     pub init: ProcessRef,
-    /// The namespaces in which the container is apart from us.
+    /// The kinds of namespaces in which the container is not in ours.
     pub namespaces: ThreadNameSpaceType,
-    /// The control groups to join.
-    pub groups: Vec<PathBuf>,
+    /// The cgroups to join.
+    pub cgroups: Vec<PathBuf>,
     pub oom_score_adj: i32,
     pub apparmor: Option<String>,
     pub user: ResolvedUser,
     pub cwd: String,
-    /// Another directory, to be entered with the user's own rights.
+    /// Another working directory. It is entered with the user's own rights.
     pub other_cwd: Option<String>,
     /// Another root, with programs.
-    pub tools: Option<ToolsRoot>,
-    /// The command collects orphans among its descendants.
+    pub debug_root: Option<DebugRootPlan>,
+    /// The command becomes the subreaper of its descendants.
     pub whole_tree: bool,
     pub terminal: Option<TerminalSize>,
     /// The command's descriptors, unless it gets a terminal.
@@ -61,46 +61,47 @@ pub(super) struct Entry {
     pub command: ConfinedCommand,
 }
 
-/// What a root of tools is made of.
-pub(super) struct ToolsRoot {
+/// The parts of a debug root.
+pub(super) struct DebugRootPlan {
     pub layers: Vec<PathBuf>,
-    /// For the places where the container's parts go.
+    /// A directory for the places of the container's parts.
     pub directory: PathBuf,
-    /// An empty directory to mount it on.
+    /// An empty directory to mount the root on.
     pub target: PathBuf,
 }
 
-/// Enters, makes the command as a child of our parent, tells it and ends.
-pub(super) fn run(entry: Entry, helper: &OwnedFd) -> ! {
-    let (entered, master) = match entry.enter() {
-        Ok((pid, terminal)) => (Entered::Running { pid }, terminal.map(|terminal| terminal.master)),
-        Err(reason) => (Entered::Failed(clip(reason)), None),
+/// Enters, makes the command as a child of the helper, reports that and ends.
+pub(super) fn run(entering: EnteringProcess, helper: &OwnedFd) -> ! {
+    let (entered, master) = match entering.enter() {
+        Ok((pid, terminal)) => (EnterReport::Running { pid }, terminal.map(|terminal| terminal.master)),
+        Err(reason) => (EnterReport::Failed(clip(reason)), None),
     };
     let descriptors: Vec<_> = master.iter().map(AsFd::as_fd).collect();
-    // A helper that is not told sees our end instead.
+    // If sending fails, the helper sees the end of this process.
     let told = send(helper, &entered, &descriptors);
     sys::exit_now(i32::from(told.is_err()))
 }
 
-impl Entry {
-    fn enter(self) -> Result<(i32, Option<Terminal>), String> {
+impl EnteringProcess {
+    fn enter(self) -> Result<(i32, Option<Pty>), String> {
         let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         apply_oom_score(self.oom_score_adj).map_err(|error| error.to_string())?;
         let apparmor = self.apparmor.as_deref().map_or(Ok(()), apply_apparmor);
         apparmor.map_err(|error| error.to_string())?;
-        crate::cgroup::join(&self.groups).map_err(step("joining the container's control groups"))?;
-        let tools = self.tools.as_ref().map(|tools| DebugRoot::mount(&tools.layers, &tools.directory, &tools.target));
-        let tools = tools.transpose().map_err(|error| format!("the image of the tools: {error}"))?;
+        crate::cgroup::join(&self.cgroups).map_err(step("joining the container's control groups"))?;
+        let mount = |plan: &DebugRootPlan| DebugRoot::mount(&plan.layers, &plan.directory, &plan.target);
+        let debug_root = self.debug_root.as_ref().map(mount).transpose();
+        let debug_root = debug_root.map_err(|error| format!("the debug image: {error}"))?;
         move_into_thread_name_spaces(self.init.pidfd.as_fd(), self.namespaces)
             .map_err(|error| step("joining the container's namespaces")(error.into()))?;
         let terminal = self
             .terminal
-            .map(|size| open_terminal(self.user.uid, size))
+            .map(|size| open_pty(self.user.uid, size))
             .transpose()
             .map_err(step("opening a terminal of the container"))?;
         self.take_stdio(terminal.as_ref()).map_err(step("passing on standard input and output"))?;
-        if let Some(tools) = tools {
-            tools.enter().map_err(step("going to the tools"))?;
+        if let Some(root) = debug_root {
+            root.enter().map_err(step("entering the debug image"))?;
         } else if self.other_cwd.is_none() {
             enter_directory(&self.cwd).map_err(|error| format!("working directory {}: {error}", self.cwd))?;
         }
@@ -115,14 +116,15 @@ impl Entry {
             Fork::Child => self.become_command(terminal.is_some()),
             Fork::Parent(pid) => {
                 drop(unready);
-                // What is typed before the terminal has its session reaches nobody. The end of the pipe is all that comes.
+                // Input that comes before the terminal has its session is lost, so wait for that: the command closes
+                // the pipe.
                 ready.read_to_end(&mut Vec::new()).map_err(step("waiting for the command"))?;
                 Ok((pid.as_raw_nonzero().get(), terminal))
             }
         }
     }
 
-    fn take_stdio(&self, terminal: Option<&Terminal>) -> io::Result<()> {
+    fn take_stdio(&self, terminal: Option<&Pty>) -> io::Result<()> {
         let [stdin, stdout, stderr] = match (terminal, &self.stdio) {
             (Some(terminal), _) => [&terminal.slave; 3],
             (None, Some([stdin, stdout, stderr])) => [stdin, stdout, stderr],
@@ -138,10 +140,10 @@ impl Entry {
         Ok(rustix::stdio::dup2_stderr(stderr)?)
     }
 
-    /// The command's own steps: it has the container's rights already.
+    /// The command's own steps. It has the container's rights already.
     fn become_command(&self, terminal: bool) -> ! {
         let prepare = || -> io::Result<()> {
-            // The helper is our parent. Should it be killed, nobody else could end the command.
+            // The helper is our parent. If it is killed, no other process ends the command.
             set_parent_process_death_signal(Some(Signal::KILL))?;
             setsid()?;
             if self.whole_tree {
@@ -150,7 +152,7 @@ impl Entry {
             if terminal {
                 ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
-            // The entrant's pipe is among them.
+            // The entering process's pipe is among them.
             sys::close_descriptors(3, u32::MAX)
         };
         let (text, status) = match prepare() {
@@ -161,19 +163,10 @@ impl Entry {
             }
             Err(error) => (error.to_string(), 126),
         };
-        // Nobody reads it: then the exit code says it.
+        // If standard error has no reader, the exit code still tells the failure.
         drop(writeln!(io::stderr(), "oci-rs: {text}"));
         sys::exit_now(status)
     }
-}
-
-/// A program that opens `/dev/stdout` anew must be allowed to: pipes are made for the command alone. Other files belong to
-/// somebody.
-fn give_pipe(pipe: &OwnedFd, uid: u32) -> io::Result<()> {
-    if FileType::from_raw_mode(fstat(pipe)?.st_mode) == FileType::Fifo {
-        fchown(pipe, Some(Uid::from_raw(uid)), None)?;
-    }
-    Ok(())
 }
 
 fn enter_directory(cwd: &str) -> io::Result<()> {
@@ -183,7 +176,7 @@ fn enter_directory(cwd: &str) -> io::Result<()> {
     if reached.to_bytes().starts_with(b"/") { Ok(()) } else { Err(io::Error::other("it is outside of the container")) }
 }
 
-/// Does something with no more rights than the command will have.
+/// Does `action` with no more rights than the command will have.
 fn as_the_command<T>(kept: CapabilityMask, action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let permitted = capabilities(None)?.permitted;
     let with = |effective| CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
@@ -193,7 +186,7 @@ fn as_the_command<T>(kept: CapabilityMask, action: impl FnOnce() -> io::Result<T
     result
 }
 
-/// Changes ids and keeps the capabilities, for what is still to be done.
+/// Changes the ids and keeps the capabilities, which later steps need.
 fn become_user(user: &ResolvedUser) -> io::Result<()> {
     set_keep_capabilities(true)?;
     let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
@@ -213,35 +206,4 @@ fn too_many(error: io::Error) -> String {
         Some(libc::EAGAIN) => "making the command's process: the container has as many processes as it may".to_owned(),
         _ => format!("making the command's process: {error}"),
     }
-}
-
-/// The namespaces in which a process is apart from us.
-pub(super) fn foreign_namespaces(pid: i32) -> io::Result<ThreadNameSpaceType> {
-    const KINDS: [(&str, ThreadNameSpaceType); 8] = [
-        ("user", ThreadNameSpaceType::USER),
-        ("mnt", ThreadNameSpaceType::MOUNT),
-        ("pid", ThreadNameSpaceType::PROCESS_ID),
-        ("net", ThreadNameSpaceType::NETWORK),
-        ("ipc", ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION),
-        ("uts", ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME),
-        ("cgroup", ThreadNameSpaceType::CONTROL_GROUP),
-        ("time", ThreadNameSpaceType::TIME),
-    ];
-    let mut foreign = ThreadNameSpaceType::empty();
-    for (name, kind) in KINDS {
-        let own = match std::fs::read_link(format!("/proc/self/ns/{name}")) {
-            // A kernel without this kind.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            own => own?,
-        };
-        if own != std::fs::read_link(format!("/proc/{pid}/ns/{name}"))? {
-            foreign |= kind;
-        }
-    }
-    Ok(foreign)
-}
-
-/// Nothing to read, and writing vanishes.
-pub(super) fn null() -> io::Result<OwnedFd> {
-    Ok(File::options().read(true).write(true).open("/dev/null")?.into())
 }

@@ -1,0 +1,113 @@
+//! Watching a running command: waiting for its end, and ending it if the plugin orders that.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    process::{WaitId, WaitIdOptions, waitid},
+    time::Timespec,
+};
+
+use super::{
+    process_tree::ProcessTree,
+    protocol::{HelperOrder, HelperReply},
+};
+use crate::{cgroup::Cgroups, packets::receive, process::ProcessRef};
+
+/// A command that got SIGHUP may take this long to end by itself.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A running command, a child of this process.
+pub(super) struct RunningCommand {
+    process: ProcessRef,
+    tree: ProcessTree,
+}
+
+/// How far the ending of a command has come.
+enum Ending {
+    NotYet,
+    HungUp { until: Instant },
+    Killed,
+}
+
+impl RunningCommand {
+    /// Takes over the command. A pid is accepted only if it is a child of this process.
+    pub fn adopt(pid: i32, cgroups: Option<Cgroups>) -> io::Result<Self> {
+        let process = ProcessRef::open(pid)?;
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::PidFd(process.pidfd.as_fd()), flags)?;
+        Ok(Self { tree: ProcessTree::new(pid, cgroups), process })
+    }
+
+    /// Waits for the command's end, and ends it if the plugin orders that or is gone.
+    pub fn watch(&self, plugin: &OwnedFd) -> io::Result<()> {
+        let mut ending = Ending::NotYet;
+        loop {
+            let limit = match &ending {
+                Ending::HungUp { until } => Some(until.saturating_duration_since(Instant::now())),
+                _ => None,
+            };
+            let listening = matches!(ending, Ending::NotYet);
+            let (ended, told) = wait(&self.process, listening.then_some(plugin), limit)?;
+            if ended {
+                if !listening {
+                    self.tree.kill()?;
+                }
+                return Ok(());
+            }
+            ending = match ending {
+                Ending::NotYet if told => self.obey(receive(plugin))?,
+                Ending::HungUp { until } if Instant::now() >= until => {
+                    self.tree.kill()?;
+                    Ending::Killed
+                }
+                other => other,
+            };
+        }
+    }
+
+    /// Carries out an order. If the plugin is gone, the command is ended.
+    fn obey(&self, order: io::Result<Option<(HelperOrder, Vec<OwnedFd>)>>) -> io::Result<Ending> {
+        match order {
+            Ok(Some((HelperOrder::Hangup, _))) => {
+                self.tree.hang_up()?;
+                Ok(Ending::NotYet)
+            }
+            Ok(Some((HelperOrder::Run, _))) => Ok(Ending::NotYet),
+            Ok(Some((HelperOrder::Kill, _))) => {
+                self.tree.kill()?;
+                Ok(Ending::Killed)
+            }
+            Ok(Some((HelperOrder::End, _)) | None) | Err(_) => {
+                self.tree.hang_up()?;
+                Ok(Ending::HungUp { until: Instant::now() + PATIENCE })
+            }
+        }
+    }
+
+    /// Reaps the command, which has ended; its status.
+    pub fn reap(&self) -> io::Result<HelperReply> {
+        let status = waitid(WaitId::PidFd(self.process.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        let status = status.ok_or(io::ErrorKind::NotFound)?;
+        let signal = status.terminating_signal().unwrap_or(0);
+        Ok(HelperReply::Exited { exit_code: status.exit_status().unwrap_or(128 + signal), signal })
+    }
+}
+
+/// Waits for the command's end, for an order of the plugin, or for the end of the time. Tells which of the first two
+/// came.
+fn wait(process: &ProcessRef, plugin: Option<&OwnedFd>, limit: Option<Duration>) -> io::Result<(bool, bool)> {
+    let limit = limit.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut events = vec![PollFd::new(&process.pidfd, PollFlags::IN)];
+    events.extend(plugin.map(|plugin| PollFd::new(plugin, PollFlags::IN)));
+    match poll(&mut events, limit.as_ref()) {
+        Ok(_) => Ok((!events[0].revents().is_empty(), events.get(1).is_some_and(|event| !event.revents().is_empty()))),
+        Err(Errno::INTR) => Ok((false, false)),
+        Err(error) => Err(error.into()),
+    }
+}
