@@ -1,11 +1,12 @@
-//! How this node keeps the layers of images.
+//! The form in which this node stores the layers of images.
 
 use image_store::{LayerFormat, SampleImage, Store, StoreConfig, StoreError};
 use runtime::layer_image_problem;
 
 use crate::config::{PluginConfig, RootChoice};
 
-/// Opens the image store. Layers are images of file systems where they may be and can be mounted, which is tried out.
+/// Opens the image store. Layers are stored as file system images if the configuration allows it and a mount of a
+/// sample works.
 pub fn open_store(config: &PluginConfig) -> Result<Store, StoreError> {
     let layers = if can_mount_images(config) { LayerFormat::Erofs } else { LayerFormat::Directory };
     Store::open(StoreConfig { layers, ..config.store() })
@@ -26,7 +27,7 @@ fn can_mount_images(config: &PluginConfig) -> bool {
             false
         }
         Err(error) => {
-            // What kept us from finding out will be a pull's trouble as well, with a better text.
+            // The next pull will fail for the same reason, with a better error text.
             tracing::warn!(error, "cannot tell whether layers can be images; they are unpacked into directories");
             false
         }
@@ -44,21 +45,21 @@ mod tests {
     }
 
     #[test]
-    fn images_are_wanted_where_they_work_and_nobody_minds() {
-        // No kernel mounts a file system from a file in memory.
+    fn layers_are_file_system_images_only_where_mounts_work_and_the_configuration_allows_them() {
+        // The kernel cannot mount an EROFS image that is a file on tmpfs.
         let memory = tempfile::tempdir_in("/dev/shm").unwrap();
         assert!(!can_mount_images(&config(memory.path())));
         let disk = tempfile::tempdir().unwrap();
-        let wanted = config(disk.path());
-        let mut copied = wanted.clone();
+        let allowed = config(disk.path());
+        let mut copied = allowed.clone();
         copied.policy.rootfs = RootChoice::Copy;
-        for unwanted in [PluginConfig { layer_images: false, ..wanted.clone() }, copied] {
-            assert!(!can_mount_images(&unwanted));
-            assert_eq!(disk.path().read_dir().unwrap().count(), 0, "nothing was tried");
+        for refused in [PluginConfig { layer_images: false, ..allowed.clone() }, copied] {
+            assert!(!can_mount_images(&refused));
+            assert_eq!(disk.path().read_dir().unwrap().count(), 0, "no mount was tried");
         }
-        let works = can_mount_images(&wanted);
-        assert_eq!(disk.path().join("containers").read_dir().unwrap().count(), 0, "nothing is left of trying");
-        open_store(&wanted).unwrap();
+        let works = can_mount_images(&allowed);
+        assert_eq!(disk.path().join("containers").read_dir().unwrap().count(), 0, "the trial mount leaves nothing");
+        open_store(&allowed).unwrap();
         assert!(works || open_store(&config(memory.path())).is_ok());
     }
 }

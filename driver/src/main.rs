@@ -1,7 +1,7 @@
-//! The one oci-rs binary, which is a Nomad plugin, a container's monitor, an exec helper or an operator's tool.
+//! The executable `oci-rs`: a Nomad plugin, a container's monitor, an exec helper or an operator's command.
 //!
-//! The role is chosen here, before any thread, runtime or logger exists: monitor and exec must stay single-threaded
-//! because they fork, and a monitor costs its task private memory for as long as it lives.
+//! The role is chosen here, before any thread, async runtime or logger exists. Monitor and exec fork, so they must stay
+//! single-threaded. A monitor lives as long as its task, so it must need little memory.
 
 mod blocking;
 mod cleanup;
@@ -15,6 +15,7 @@ mod hclog;
 mod layers;
 mod logs;
 mod node;
+mod node_info;
 mod plan;
 mod plugin;
 mod rpc;
@@ -24,7 +25,7 @@ mod task;
 
 use std::process::ExitCode;
 
-/// musl's own gives memory back to the kernel at each turn, which costs a start a tenth of its time
+/// musl's allocator returns memory to the kernel again and again, which costs a task start a tenth of its time
 /// (`docs/decisions.md`).
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -20,8 +20,9 @@ use crate::{
     config::{PluginConfig, Policy, RootChoice},
     error::TaskError,
     events::Events,
-    fingerprint, layers,
+    layers,
     logs::Logs,
+    node_info,
     plan::{Compute, NodeInfo},
 };
 
@@ -112,7 +113,7 @@ impl Node {
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),
-            ..fingerprint::node_info(self.compute)
+            ..node_info::read(self.compute)
         }
     }
 

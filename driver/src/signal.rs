@@ -1,11 +1,11 @@
-//! Signal names, as users write them in `kill_signal`, `nomad alloc signal` and an image's `STOPSIGNAL`.
+//! Signal names, as users write them in `kill_signal`, in `nomad alloc signal` and in an image's `STOPSIGNAL`.
 
-/// A text that names no signal.
+/// The text is not the name or number of a signal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown signal {0:?}: use a name such as SIGTERM or HUP, SIGRTMIN+n, or a number from 1 to 64")]
 pub struct UnknownSignal(pub String);
 
-/// What Nomad's own table knows (signal(7)), without `SIG`.
+/// The names in Nomad's own table (signal(7)), without `SIG`.
 const NAMES: [(&str, i32); 32] = [
     ("ABRT", libc::SIGABRT),
     ("ALRM", libc::SIGALRM),
@@ -41,11 +41,11 @@ const NAMES: [(&str, i32); 32] = [
     ("NULL", 0),
 ];
 
-/// The first and last real-time signal as the kernel numbers them. The C library keeps the lowest for itself, so its
-/// SIGRTMIN is what a program inside the container means.
+/// The real-time signals of a program in the container. The kernel's first is 32, but the C library reserves 32 and 33,
+/// so that its SIGRTMIN is 34.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// The number of a signal, given as `SIGTERM`, `term`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
+/// The number of a signal that is written as `SIGTERM`, `term`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
 pub fn parse(text: &str) -> Result<i32, UnknownSignal> {
     let unknown = || UnknownSignal(text.to_owned());
     let upper = text.trim().to_ascii_uppercase();
@@ -74,7 +74,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn names_numbers_and_real_time_signals_are_understood() {
+    fn names_numbers_and_real_time_signals_are_parsed() {
         for (text, number) in [
             ("SIGTERM", 15),
             ("term", 15),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_by_name() {
+    fn an_unknown_signal_is_refused_and_named() {
         for text in ["", "SIG", "SIGFOO", "0", "65", "-1", "SIGRTMIN+31", "SIGRTMAX+1", "RTMIN+x"] {
             assert!(parse(text).unwrap_err().to_string().contains(&format!("{text:?}")), "{text}");
         }

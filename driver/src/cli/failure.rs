@@ -1,4 +1,4 @@
-//! Why a command did not do what it was told, and the exit code that says so.
+//! Why a command failed, and its exit code.
 
 use std::{
     fmt::Display,
@@ -6,33 +6,33 @@ use std::{
     process::ExitCode,
 };
 
-/// See [`super::EXIT_CODES`] for the numbers.
+/// The failure of a command. The help of `oci-rs image` lists the exit codes.
 #[derive(Debug)]
 pub enum Failure {
-    /// Something went wrong.
+    /// An error. Exit code 1.
     Failed(String),
-    /// The check has said what is damaged.
+    /// The check found damage and reported it. Exit code 3.
     Damage,
-    /// No such image.
-    Unknown(String),
-    /// The image is in use.
+    /// No such image. Exit code 4.
+    NoSuchImage(String),
+    /// The image is in use. Exit code 5.
     InUse(String),
-    /// The reader of our output went away: nothing is left to be said.
+    /// The reader of stdout closed it. There is nothing to report. Exit code 1.
     Closed,
 }
 
 impl Failure {
-    /// Anything that went wrong, as its own text tells it.
+    /// An error with its own text.
     pub fn of(error: impl Display) -> Self {
         Self::Failed(error.to_string())
     }
 
-    /// Writes the reason to standard error.
-    pub fn tell(&self) -> ExitCode {
+    /// Writes the reason to stderr, and returns the exit code.
+    pub fn report(&self) -> ExitCode {
         let (code, text) = match self {
             Self::Failed(text) => (1, text.as_str()),
             Self::Damage => (3, ""),
-            Self::Unknown(text) => (4, text.as_str()),
+            Self::NoSuchImage(text) => (4, text.as_str()),
             Self::InUse(text) => (5, text.as_str()),
             Self::Closed => (1, ""),
         };
@@ -44,7 +44,7 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Errors of standard output; all others are told with their context.
+    /// An error of stdout. Other errors are converted with their context.
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::Closed;

@@ -1,27 +1,26 @@
-//! Where the store is and how registries are reached: the plugin block again, as JSON, because Nomad alone reads the
-//! agent's HCL.
+//! The commands' configuration: the plugin block as JSON, because only Nomad reads the agent's HCL.
 
 use std::{fs, path::Path};
 
 use serde_json::Value;
 
-use super::{ImageArguments, failure::Failure};
+use super::{arguments::ImageArguments, failure::Failure};
 use crate::config::{self, PluginConfig};
 
-/// What the command runs with, and whether the plugin's own block said so.
+/// The configuration that a command uses.
 pub struct Settings {
     /// The plugin block.
     pub config: PluginConfig,
-    /// The block is the plugin's: `state_dir` is known, not assumed.
-    pub known: bool,
+    /// The block was read from `--config`, so that `state_dir` and `gc` are the plugin's and not defaults.
+    pub is_plugins: bool,
 }
 
 impl Settings {
-    /// Reads `--config`, then lets `--data-dir` win.
+    /// Reads `--config`. `--data-dir` overrides its `data_dir`.
     pub fn read(arguments: &ImageArguments) -> Result<Self, Failure> {
         let mut settings = match &arguments.config {
-            Some(path) => Self { config: read(path)?, known: true },
-            None => Self { config: PluginConfig::default(), known: false },
+            Some(path) => Self { config: read(path)?, is_plugins: true },
+            None => Self { config: PluginConfig::default(), is_plugins: false },
         };
         if let Some(data_dir) = &arguments.data_dir {
             let absolute = std::path::absolute(data_dir);
@@ -32,15 +31,15 @@ impl Settings {
 }
 
 fn read(path: &Path) -> Result<PluginConfig, Failure> {
-    let tell = |problem: String| Failure::Failed(format!("{}: {problem}", path.display()));
-    let text = fs::read(path).map_err(|error| tell(error.to_string()))?;
+    let failed = |problem: String| Failure::Failed(format!("{}: {problem}", path.display()));
+    let text = fs::read(path).map_err(|error| failed(error.to_string()))?;
     let json: Value = serde_json::from_slice(&text)
-        .map_err(|error| tell(format!("is not JSON: {error}; write the plugin's config block as JSON")))?;
-    let block = block(&json).ok_or_else(|| tell("holds no plugin \"oci-rs\" block with a config".to_owned()))?;
-    config::decode_plugin(&config::from_json(block)).map_err(|error| tell(error.to_string()))
+        .map_err(|error| failed(format!("is not JSON: {error}; write the plugin's config block as JSON")))?;
+    let block = block(&json).ok_or_else(|| failed("holds no plugin \"oci-rs\" block with a config".to_owned()))?;
+    config::decode_plugin(&config::from_json(block)).map_err(|error| failed(error.to_string()))
 }
 
-/// The block itself, or the one in an agent's configuration. Pure.
+/// The plugin block: the whole document, or a part of an agent's configuration.
 fn block(json: &Value) -> Option<&Value> {
     match inside(json, "plugin") {
         None => Some(json),
@@ -48,7 +47,7 @@ fn block(json: &Value) -> Option<&Value> {
     }
 }
 
-/// A block's content by its name; the agent takes a block with or without a list around it.
+/// The block with this name. In an agent's configuration a block may stand in a list.
 fn inside<'a>(json: &'a Value, name: &str) -> Option<&'a Value> {
     match json {
         Value::Object(fields) => fields.get(name),
@@ -64,7 +63,7 @@ mod tests {
     use super::block;
 
     #[test]
-    fn the_block_is_found_alone_and_in_an_agents_file() {
+    fn the_block_is_found_alone_and_in_an_agents_configuration() {
         let config = json!({ "data_dir": "/srv/x" });
         for whole in [
             config.clone(),

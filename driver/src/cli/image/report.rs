@@ -1,17 +1,14 @@
-//! What the commands found, for people and for programs.
+//! The results of commands, as text or as JSON.
 
 use std::time::SystemTime;
 
 use image_store::{Access, Finding, FsckReport, ImageUsage, Outcome, Severity};
 use serde_json::{Value, json};
 
-use super::{
-    failure::Failure,
-    show::{self, Output},
-};
+use crate::cli::{failure::Failure, format, output::Output};
 
-/// An image for programs.
-pub fn image(image: &ImageUsage) -> Value {
+/// An image as JSON.
+pub fn image_json(image: &ImageUsage) -> Value {
     let record = &image.record;
     json!({
         "reference": record.reference.to_string(),
@@ -20,8 +17,8 @@ pub fn image(image: &ImageUsage) -> Value {
         "id": record.config.to_string(),
         "loaded": record.loaded,
         "private": record.access != Access::Anyone,
-        "pulled_at": show::moment(show::since_epoch(record.pulled_at)),
-        "last_used": show::moment(image.last_used),
+        "pulled_at": format::rfc3339(format::since_epoch(record.pulled_at)),
+        "last_used": format::rfc3339(image.last_used),
         "layers": record.layers,
         "compressed_bytes": record.size(),
         "unpacked_bytes": image.bytes,
@@ -30,10 +27,10 @@ pub fn image(image: &ImageUsage) -> Value {
     })
 }
 
-/// `image ls`.
+/// The output of `image ls`.
 pub fn list(images: &[ImageUsage], output: &Output) -> Result<(), Failure> {
     if output.json {
-        return Ok(output.value(&images.iter().map(image).collect())?);
+        return Ok(output.value(&images.iter().map(image_json).collect())?);
     }
     let now = SystemTime::now();
     let mut rows = vec![["IMAGE", "DIGEST", "SIZE", "LAST USED", "USED BY"].map(str::to_owned).to_vec()];
@@ -46,63 +43,63 @@ pub fn list(images: &[ImageUsage], output: &Output) -> Result<(), Failure> {
             1 => "1 task".to_owned(),
             count => format!("{count} tasks"),
         };
-        let digest = show::short(record.manifest.as_str()).to_owned();
-        vec![name, digest, show::size(image.bytes), show::ago(image.last_used, now), used_by]
+        let digest = format::short_digest(record.manifest.as_str()).to_owned();
+        vec![name, digest, format::size(image.bytes), format::ago(image.last_used, now), used_by]
     }));
     Ok(output.table(&rows)?)
 }
 
-/// `image inspect`.
+/// The output of `image inspect`.
 pub fn details(images: &[(ImageUsage, Value)], output: &Output) -> Result<(), Failure> {
     if output.json {
         let with_config = |(usage, config): &(ImageUsage, Value)| {
-            let mut value = image(usage);
+            let mut value = image_json(usage);
             value["config"] = config.clone();
             value
         };
         return Ok(output.value(&images.iter().map(with_config).collect())?);
     }
     for (usage, config) in images {
-        let record = &usage.record;
-        let missing =
-            if usage.missing.is_empty() { String::new() } else { format!(", {} missing", usage.missing.len()) };
-        let mut rows = vec![
-            ("image", record.reference.to_string()),
-            ("from", (if record.loaded { "an archive" } else { "its registry" }).to_owned()),
-            (
-                "for",
-                (if record.access == Access::Anyone {
-                    "every task"
-                } else {
-                    "tasks whose credentials the registry accepts"
-                })
-                .to_owned(),
-            ),
-            ("digest", record.manifest.to_string()),
-            ("index", record.resolved.to_string()),
-            ("id", record.config.to_string()),
-            ("pulled", show::moment(show::since_epoch(record.pulled_at))),
-            ("last used", show::moment(usage.last_used)),
-            ("size", format!("{} compressed, {} unpacked", show::size(record.size()), show::size(usage.bytes))),
-            ("layers", format!("{}{missing}", record.layers.len())),
-        ];
-        rows.extend(record.layers.iter().map(|layer| ("", layer.diff_id.to_string())));
-        rows.extend(usage.held_by.iter().map(|owner| ("used by", show::owner(owner))));
-        let run = &config["config"];
-        for (name, key) in
-            [("entrypoint", "Entrypoint"), ("command", "Cmd"), ("user", "User"), ("directory", "WorkingDir")]
-        {
-            if run.get(key).is_some_and(|value| !value.is_null() && value != "") {
-                rows.push((name, run[key].to_string()));
-            }
-        }
+        let rows = detail_rows(usage, config);
         let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
         output.table(&rows)?;
     }
     Ok(())
 }
 
-/// `image fsck`.
+/// Name and value of each line about an image. `config` is the image's configuration document.
+fn detail_rows(usage: &ImageUsage, config: &Value) -> Vec<(&'static str, String)> {
+    let record = &usage.record;
+    let missing = if usage.missing.is_empty() { String::new() } else { format!(", {} missing", usage.missing.len()) };
+    let access = match record.access {
+        Access::Anyone => "every task",
+        _ => "tasks whose credentials the registry accepts",
+    };
+    let mut rows = vec![
+        ("image", record.reference.to_string()),
+        ("from", (if record.loaded { "an archive" } else { "its registry" }).to_owned()),
+        ("for", access.to_owned()),
+        ("digest", record.manifest.to_string()),
+        ("index", record.resolved.to_string()),
+        ("id", record.config.to_string()),
+        ("pulled", format::rfc3339(format::since_epoch(record.pulled_at))),
+        ("last used", format::rfc3339(usage.last_used)),
+        ("size", format!("{} compressed, {} unpacked", format::size(record.size()), format::size(usage.bytes))),
+        ("layers", format!("{}{missing}", record.layers.len())),
+    ];
+    rows.extend(record.layers.iter().map(|layer| ("", layer.diff_id.to_string())));
+    rows.extend(usage.held_by.iter().map(|owner| ("used by", format::owner(owner))));
+    let run = &config["config"];
+    for (name, key) in [("entrypoint", "Entrypoint"), ("command", "Cmd"), ("user", "User"), ("work_dir", "WorkingDir")]
+    {
+        if run.get(key).is_some_and(|value| !value.is_null() && value != "") {
+            rows.push((name, run[key].to_string()));
+        }
+    }
+    rows
+}
+
+/// The output of `image fsck`.
 pub fn check(report: &FsckReport, repair: bool, output: &Output) -> Result<(), Failure> {
     if output.json {
         let mut value = serde_json::to_value(report).map_err(Failure::of)?;
@@ -110,22 +107,23 @@ pub fn check(report: &FsckReport, repair: bool, output: &Output) -> Result<(), F
         return Ok(output.value(&value)?);
     }
     for finding in &report.findings {
-        output.line(line(finding))?;
+        output.line(finding_line(finding))?;
     }
-    let of = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
-    let (damage, leftovers, foreign) = (of(Severity::Damage), of(Severity::Leftover), of(Severity::Foreign));
+    let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
+    let (damage, leftovers, foreign) = (count(Severity::Damage), count(Severity::Leftover), count(Severity::Foreign));
     output.line(format_args!(
         "{} images, {} layers: {damage} damaged, {leftovers} left over, {foreign} not ours",
         report.images, report.layers
     ))?;
-    let mendable = |finding: &Finding| matches!(finding.outcome, Outcome::Repairable(_));
-    if !repair && report.findings.iter().any(mendable) {
+    let repairable = |finding: &Finding| matches!(finding.outcome, Outcome::Repairable(_));
+    if !repair && report.findings.iter().any(repairable) {
         output.line("--repair mends what can be mended")?;
     }
     Ok(())
 }
 
-fn line(finding: &Finding) -> String {
+/// A finding, and the action that was or can be taken.
+fn finding_line(finding: &Finding) -> String {
     let severity = match finding.severity {
         Severity::Damage => "damage",
         Severity::Leftover => "left over",
@@ -137,7 +135,7 @@ fn line(finding: &Finding) -> String {
         text.push_str(&format!("; image {}", names.join(", ")));
     }
     if !finding.held_by.is_empty() {
-        text.push_str(&format!("; in use by {}", show::owners(&finding.held_by)));
+        text.push_str(&format!("; in use by {}", format::owners(&finding.held_by)));
     }
     match &finding.outcome {
         Outcome::Repaired(what) => text.push_str(&format!("\n  done: {what}")),

@@ -1,0 +1,98 @@
+//! `image pull` and `image load`: the commands that add an image.
+
+use std::{
+    fs,
+    io::{IsTerminal, Write},
+    path::Path,
+    sync::Arc,
+    time::SystemTime,
+};
+
+use image_store::{LeaseOwner, LoadRequest, Progress, PullError, PullEvent, PullRequest, Reference, Store};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::store::open_or_create;
+use crate::cli::{failure::Failure, format, output::Output, settings::Settings};
+
+/// Downloads an image.
+pub fn pull(settings: &Settings, reference: Reference, output: &Output) -> Result<(), Failure> {
+    let (store, owner) = (open_or_create(settings)?, lease_owner());
+    let request = PullRequest {
+        // The operator expects the image that the name means now, not the local copy.
+        force: true,
+        idle_timeout: settings.config.pull_activity_timeout,
+        ..PullRequest::new(reference.clone())
+    };
+    let is_shown = std::io::stderr().is_terminal() && !output.json;
+    let progress: Arc<dyn Progress> = Arc::new(ProgressLines { is_shown });
+    let image = complete(&store, &owner, store.acquire(request, &owner, progress))?;
+    report(&reference, &image.digest, output)
+}
+
+/// Unpacks an image of an archive.
+pub fn load(settings: &Settings, file: &Path, reference: Reference, output: &Output) -> Result<(), Failure> {
+    let (store, owner) = (open_or_create(settings)?, lease_owner());
+    let source = fs::File::open(file).map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?;
+    let name = format!("archive {:?}", file.display().to_string());
+    let request = LoadRequest { source: source.into(), name, reference: reference.clone(), timeout: None };
+    let image = complete(&store, &owner, store.load(request, &owner))?;
+    report(&reference, &image.digest, output)
+}
+
+/// Runs a pull or load to its end, and releases its lease. After SIGINT or SIGTERM only complete layers are left.
+fn complete<T>(
+    store: &Store,
+    owner: &LeaseOwner,
+    work: impl Future<Output = Result<T, PullError>>,
+) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::of)?;
+    let interrupted = || Err(Failure::Failed("given up".to_owned()));
+    let result = runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::of)?;
+        tokio::select! {
+            result = work => result.map_err(Failure::of),
+            _ = tokio::signal::ctrl_c() => interrupted(),
+            _ = terminated.recv() => interrupted(),
+        }
+    });
+    // Waits for threads that still unpack layers or write the lease.
+    drop(runtime);
+    // The release counts as the image's last use. The plugin's `gc` block decides how long the image is kept.
+    store.release(owner).map_err(Failure::of)?;
+    let result = result?;
+    store.sync().map_err(Failure::of)?;
+    Ok(result)
+}
+
+/// This process as the owner of a lease.
+fn lease_owner() -> LeaseOwner {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    LeaseOwner::Operator { process: std::process::id(), started: now.as_nanos() }
+}
+
+fn report(reference: &Reference, digest: &str, output: &Output) -> Result<(), Failure> {
+    if output.json {
+        output.value(&json!({ "reference": reference.to_string(), "digest": digest }))?;
+    } else {
+        output.line(format_args!("{reference} is here: {digest}"))?;
+    }
+    Ok(())
+}
+
+/// Reports the progress of a pull on stderr.
+struct ProgressLines {
+    is_shown: bool,
+}
+
+impl Progress for ProgressLines {
+    fn report(&self, event: PullEvent) {
+        let PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } = event else { return };
+        if self.is_shown {
+            let (done, total) = (format::size(bytes_done), format::size(bytes_total));
+            let line = format!("{done} of {total}, {layers_done} of {layers} layers");
+            // A closed terminal does not end the pull.
+            drop(writeln!(std::io::stderr(), "{line}"));
+        }
+    }
+}
