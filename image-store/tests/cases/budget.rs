@@ -1,4 +1,4 @@
-//! What a pull takes at once: downloads and memory.
+//! The bounds of a pull: parallel downloads and memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     common::{Bench, limits, noise, request, small},
 };
 
-/// Of one pull, and of all pulls together.
+/// For one pull, and for all pulls together.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_layers_are_asked_for_than_may_be_fetched_at_once() {
     for limits in [Limits { parallel_per_pull: 2, ..limits() }, Limits { parallel: 2, ..limits() }] {
@@ -28,7 +28,7 @@ async fn no_more_layers_are_asked_for_than_may_be_fetched_at_once() {
         let pull = tokio::spawn(async move { store.acquire(request, "task", Arc::new(Silent)).await });
         let asked = || blobs.iter().map(|blob| bench.registry.count(blob)).sum::<usize>();
         assert!(fixtures::wait::eventually(Duration::from_secs(30), || asked() == 2).await, "{} layers", asked());
-        // By the time a whole other pull is done, a third one would have come.
+        // A third request would have arrived before another pull finishes.
         let other = Bench::new();
         other.pull(&other.push("other:1", &small("other"))).await.unwrap();
         assert_eq!(asked(), 2);
@@ -36,7 +36,7 @@ async fn no_more_layers_are_asked_for_than_may_be_fetched_at_once() {
     }
 }
 
-/// Layers that come as fast as they can, each unpacked by two threads, and larger in all than what a pull may take.
+/// Layers without a speed limit, each unpacked by two threads, together larger than the memory bound of a pull.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_does_not_depend_on_the_size_of_the_layers() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! A pull that is given up at any moment leaves nothing but finished layers, and the next one works.
+//! A pull that is cancelled at any moment leaves only finished layers, and the next pull works.
 
 use std::{
     future::Future,
@@ -16,7 +16,7 @@ use crate::{
     crash::{World, assert_nothing_left, listing},
 };
 
-/// The future's value, or nothing if it is dropped after so many polls.
+/// The value of the future, or `None` if it is dropped after this many polls.
 async fn cut_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -27,7 +27,7 @@ async fn cut_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
         left -= 1;
         match future.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
-            // Cut here rather than when it would go on: whatever it waits for is under way.
+            // Dropped here and not at its next wake-up: the work that it waits for is still running.
             Poll::Pending if left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -35,7 +35,7 @@ async fn cut_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     .await
 }
 
-/// Ready when it was polled so many times.
+/// A future that is ready after this many polls.
 fn ready_after(polls: usize) -> impl Future<Output = ()> {
     let mut left = polls;
     std::future::poll_fn(move |context| {
@@ -43,19 +43,18 @@ fn ready_after(polls: usize) -> impl Future<Output = ()> {
             return Poll::Ready(());
         }
         left -= 1;
-        // Whoever waits for it polls it beside its work: again, at once.
+        // The waiter polls it together with its work, so it asks to be polled again immediately.
         context.waker().wake_by_ref();
         Poll::Pending
     })
 }
 
-/// A runtime that does one thing after the other, so that it can be told when it has done everything.
+/// A runtime that runs one task at a time, so that the test can wait until all work has finished.
 fn one_by_one() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap()
 }
 
-/// Waits for what the cancelled work still does: file work that was under way, what undoes it, and the threads that
-/// unpack.
+/// Waits for the rest of cancelled work: running file work, its undo, and the unpacking threads.
 async fn settles(root: &std::path::Path) {
     for _ in 0..4 {
         tokio::task::spawn_blocking(|| {}).await.unwrap();
@@ -105,7 +104,7 @@ async fn drop_at_any_time() {
     for share in 0..40 {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
-        // Spread over the time that a pull takes, at odd places.
+        // Spread over the duration of a pull in irregular steps.
         let limit = whole.mul_f64(f64::from(share * 7919 % 40) / 40.0);
         let pull = store.acquire(request(&world.images[0].0), "task", Arc::new(Silent));
         match tokio::time::timeout(limit, pull).await {
@@ -117,12 +116,12 @@ async fn drop_at_any_time() {
 }
 
 #[test]
-fn a_pull_given_up_has_nothing_left_when_that_is_told() {
+fn a_cancelled_pull_leaves_no_data_when_the_error_is_returned() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (given_up, done) = runtime().block_on(async {
-        let (mut given_up, mut done) = (0, 0);
+    let (cancelled, done) = runtime().block_on(async {
+        let (mut cancelled, mut done) = (0, 0);
         let world = World::new().await;
-        // An odd step, so that the ends of a pull's parts are met as well as their middles.
+        // A step that hits the ends of the phases of a pull as well as their middles.
         for polls in (0..4000).step_by(97) {
             let directory = tempfile::tempdir().unwrap();
             let store = open(directory.path());
@@ -130,15 +129,15 @@ fn a_pull_given_up_has_nothing_left_when_that_is_told() {
             match store.acquire_unless(request, "task", Arc::new(Silent), ready_after(polls)).await {
                 Ok(_) => done += 1,
                 Err(PullError::Cancelled) => {
-                    given_up += 1;
+                    cancelled += 1;
                     assert_nothing_left(directory.path());
                 }
                 Err(error) => panic!("{error}"),
             }
         }
-        (given_up, done)
+        (cancelled, done)
     });
-    assert!(given_up > 5, "{given_up} pulls were given up, {done} done");
+    assert!(cancelled > 5, "{cancelled} pulls were cancelled, {done} done");
 }
 
 #[test]
@@ -151,7 +150,7 @@ fn a_pull_dropped_with_its_runtime_is_undone() {
         let runtime = one_by_one();
         let pull = store.acquire(request(&world.images[0].0), "task", Arc::new(Silent));
         let done = runtime.block_on(cut_after(polls, pull));
-        // What was to be undone on its threads has not begun.
+        // The undo on the threads of the runtime has not started.
         drop(runtime);
         if let Some(image) = done {
             image.unwrap();

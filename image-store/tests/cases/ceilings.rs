@@ -1,4 +1,4 @@
-//! Layers that are too much of something, or end too early: bytes, entries, depth, attributes.
+//! Layers that exceed a limit or end too early: bytes, entries, depth, attributes.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ async fn bombs() {
     refused_layer(&bench, Layer::of([sparse]), "sparse files of more").await;
 }
 
-/// The usual level writes a window of 2 MiB, whatever it holds.
+/// The default compression level always writes a window of 2 MiB.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_zstd_window_takes_no_more_memory_than_it_may() {
     let layer = || Layer::of([Entry::file("noise", noise(4 << 20))]).compression(Compression::Zstd);
@@ -53,7 +53,7 @@ async fn broken_sparse_maps() {
 async fn depth_counts_where_links_lead() {
     let reason = "too deep, or behind too many links";
     refused(vec![Entry::file("d/".repeat(600) + "f", "x")], reason).await;
-    // Each link starts where the one before ended: short names, any depth.
+    // Each link starts at the target of the one before: short names reach any depth.
     let step = "d/".repeat(400);
     let ladder = vec![
         Entry::dir(step.clone()),
@@ -64,7 +64,7 @@ async fn depth_counts_where_links_lead() {
     refused(ladder, reason).await;
     let circle = vec![Entry::dir("d"), Entry::symlink("far", "d/../".repeat(800)), Entry::file("far/far/far/f", "")];
     refused(circle, reason).await;
-    // As deep as may be comes and goes without a trace.
+    // The greatest allowed depth is made and replaced.
     let bench = Bench::new();
     let deep = "d/".repeat(500);
     let image = bench.unpack([Entry::file(format!("{deep}f"), "deep"), Entry::file("d", "now a file")]).await.unwrap();
@@ -73,7 +73,7 @@ async fn depth_counts_where_links_lead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn directories_that_nobody_describes_are_counted_too() {
+async fn implied_directories_are_counted() {
     let bench = Bench::full(Vec::new(), Limits { entries: 100, ..limits() });
     let deep = (0..3).map(|at| Entry::file(format!("{at}/{}f", "d/".repeat(40)), ""));
     refused_layer(&bench, Layer::of(deep), "more than 100 entries").await;
@@ -82,7 +82,7 @@ async fn directories_that_nobody_describes_are_counted_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attributes_of_directories_do_not_pile_up_in_memory() {
     let limits = Limits { kept_bytes: 100_000, ..limits() };
-    // An image of so many files becomes a directory before.
+    // An EROFS image of this many files becomes a directory earlier.
     let bench = Bench::open(|config| StoreConfig { limits, layers: LayerFormat::Directory, ..config });
     let large = |at: usize| Entry::dir("d").xattr(&format!("user.{at}"), vec![b'x'; 3000]);
     refused_layer(&bench, Layer::of((0..40).map(large)), "names and attributes of directories").await;
@@ -92,7 +92,7 @@ async fn attributes_of_directories_do_not_pile_up_in_memory() {
     refused(vec![many], "more than 1024 extended attributes").await;
 }
 
-/// What a file system calls a full disk is the image's fault here, and no reason to try again.
+/// The file system reports a full disk, but the image is the cause, so another attempt is useless.
 #[tokio::test(flavor = "multi_thread")]
 async fn attributes_that_no_file_can_hold() {
     let large = |kind: Entry| kind.xattr("user.large", vec![b'x'; 60 << 10]).xattr("user.larger", vec![b'y'; 64 << 10]);
@@ -113,7 +113,7 @@ async fn truncated_streams() {
     let layer = Layer::of([Entry::file("first", "x"), Entry::file("cut", noise(100_000))]);
     let tar = layer.tar().to_vec();
     refused_layer(&Bench::new(), Layer::raw(&tar[..50_000]), "entry \"cut\": it ends in the middle").await;
-    // The compressed stream ends early, and the manifest knows no better.
+    // The compressed stream ends early, and the manifest gives the truncated size.
     for compression in [Compression::Gzip, Compression::Zstd] {
         let whole = layer.clone().compression(compression);
         let blob = whole.blob();
@@ -135,7 +135,7 @@ async fn truncated_streams() {
     }
 }
 
-/// 65000 on ext4, and no reason to try again.
+/// The limit is 65000 on ext4; another attempt is useless.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_names_than_a_file_can_have() {
     let links = (0..65_100).map(|at| Entry::hard_link(format!("{at}"), "f"));

@@ -1,4 +1,4 @@
-//! Other processes that work on a store: this test executable once more, told what to do by its environment.
+//! Other processes that work on a store: this test executable again, controlled by its environment.
 
 use std::{
     ffi::OsStr,
@@ -15,10 +15,10 @@ use crate::common::{config, request};
 
 const SCENE: &str = "IMAGE_STORE_SCENE";
 const ROOT: &str = "IMAGE_STORE_ROOT";
-/// Names a file for the most memory that the process ever had.
+/// The file to which the process writes its peak memory.
 pub const PEAK: &str = "IMAGE_STORE_PEAK";
 
-/// What a process does before it ends.
+/// The work of a process before it ends.
 #[derive(Debug, Clone)]
 pub enum Scene {
     /// Pulls an image for the lease `task`.
@@ -45,7 +45,7 @@ impl Scene {
         }
     }
 
-    /// A process that plays the scene on the store at `root`.
+    /// A process that runs the scene on the store at `root`.
     pub fn command(&self, root: &Path) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child::play", "--nocapture", "--test-threads=1"]);
@@ -54,7 +54,7 @@ impl Scene {
         command
     }
 
-    /// Plays it with something more in the environment, to the end.
+    /// Runs it to the end with an additional environment variable.
     pub fn run(&self, root: &Path, variable: &str, value: impl AsRef<OsStr>) -> ExitStatus {
         self.command(root).env(variable, value).status().unwrap()
     }
@@ -82,7 +82,7 @@ impl Process {
         assert!(status.success(), "{status}");
     }
 
-    /// Waits until the process hangs in a lock that another one holds.
+    /// Waits until the process waits for a lock that another process holds.
     pub async fn waits_for_a_lock(&self) {
         let pid = self.pid().to_string();
         let waits = || {
@@ -98,7 +98,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended already is fine.
+        // An ended process is fine.
         drop(self.0.kill());
         drop(self.0.wait());
     }
@@ -112,7 +112,7 @@ pub fn open(root: &Path) -> Store {
     Store::open(config(root)).unwrap()
 }
 
-/// No test of its own: this is what the other process does.
+/// Not a test: the other process runs this.
 #[tokio::test(flavor = "multi_thread")]
 async fn play() {
     let Ok(scene) = std::env::var(SCENE) else { return };

@@ -1,4 +1,4 @@
-//! A store in a directory that goes away, and short ways to pull into it.
+//! A store in a temporary directory, and short functions that pull into it.
 
 use std::{
     collections::BTreeMap,
@@ -40,12 +40,12 @@ impl Bench {
         Self::open(|config| StoreConfig { limits, registries, ..config })
     }
 
-    /// For what is only true of layers in directories.
+    /// For tests of layers in directories.
     pub fn in_directories() -> Self {
         Self::open(|config| StoreConfig { layers: LayerFormat::Directory, ..config })
     }
 
-    /// For what is only true of layers in images. `None`, said aloud, where the kernel cannot mount them.
+    /// For tests of layers in EROFS images. `None`, with a message, if the kernel cannot mount them.
     #[allow(clippy::print_stdout, reason = "a skipped test says why")]
     pub fn in_images() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ impl Bench {
         self.directory.path().join("images")
     }
 
-    /// The same directory as another process would open it.
+    /// The same directory, opened as by another process.
     pub fn second_store(&self) -> Store {
         Store::open(config(&self.root())).unwrap()
     }
@@ -77,14 +77,14 @@ impl Bench {
         self.registry.push(name, image)
     }
 
-    /// With layers as directories that can be looked into.
+    /// Pulls an image. Its layers are returned as directories; EROFS images are mounted.
     pub async fn pull(&self, reference: &str) -> Result<Image, PullError> {
         let mut image = self.lease(reference).await?;
         image.layers = image.layers.iter().map(|layer| shown(layer)).collect();
         Ok(image)
     }
 
-    /// As [`Bench::pull`], with the layers where they are.
+    /// As [`Bench::pull`], with the layers as the store returns them.
     pub async fn lease(&self, reference: &str) -> Result<Image, PullError> {
         self.store.acquire(request(reference), "task", Arc::new(Silent)).await
     }
@@ -100,7 +100,7 @@ impl Bench {
         self.pull(&reference).await
     }
 
-    /// Nothing half-done is left, and no lease.
+    /// Checks that no staged layer and no lease is left.
     pub fn assert_clean(&self) {
         assert!(self.store.leases().unwrap().is_empty());
         for directory in std::fs::read_dir(self.root().join("staging")).unwrap() {
@@ -115,7 +115,7 @@ impl Bench {
     }
 }
 
-/// What a store in this directory is like. `OCI_RS_LAYERS=erofs` has all cases once more with layers in images.
+/// The configuration of a store in this directory. `OCI_RS_LAYERS=erofs` runs all tests with layers in EROFS images.
 pub fn config(root: &Path) -> StoreConfig {
     let layers = match std::env::var("OCI_RS_LAYERS").as_deref() {
         Ok("erofs") => LayerFormat::Erofs,
@@ -132,25 +132,25 @@ fn mount(image: &Path) -> rustix::io::Result<OwnedFd> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-/// A layer's files as a directory, for as long as this is kept: an image is mounted.
+/// A layer's files as a directory, for the lifetime of this value. An EROFS image is mounted.
 pub struct Shown {
     path: PathBuf,
     _mount: Option<OwnedFd>,
 }
 
 impl Shown {
-    /// Of a directory or an image.
+    /// The files in a directory or in an EROFS image.
     pub fn of(files: &Path) -> Self {
         if files.is_dir() {
             return Self { path: files.to_owned(), _mount: None };
         }
         let mount = mount(files).unwrap_or_else(|error| panic!("mounting {}: {error}", files.display()));
-        // Programs that are called see it too.
+        // A path that other processes can open as well.
         let path = PathBuf::from(format!("/proc/{}/fd/{}/.", std::process::id(), mount.as_raw_fd()));
         Self { path, _mount: Some(mount) }
     }
 
-    /// Of what stands in a layer's directory.
+    /// The files of a layer's directory in the store.
     pub fn layer(layer: &Path) -> Self {
         let image = layer.join("fs.erofs");
         Self::of(&if image.exists() { image } else { layer.join("fs") })
@@ -160,7 +160,7 @@ impl Shown {
         &self.path
     }
 
-    /// Of one layer of an image, topmost first.
+    /// The files of one layer of an image, topmost first.
     pub fn nth(image: &Image, number: usize) -> Self {
         Self::of(&image.layers[number])
     }
@@ -170,7 +170,7 @@ impl Shown {
     }
 }
 
-/// A layer's files as a directory, for as long as this process lives; the same layer has the same one each time.
+/// A layer's files as a directory, for the lifetime of this process. The same layer always gives the same path.
 pub fn shown(layer: &Path) -> PathBuf {
     if layer.is_dir() {
         return layer.to_owned();
@@ -181,7 +181,7 @@ pub fn shown(layer: &Path) -> PathBuf {
     all.entry((meta.dev(), meta.ino())).or_insert_with(|| Shown::of(layer)).path.clone()
 }
 
-/// Quick to retry, otherwise as in life.
+/// The default limits with short pauses between attempts.
 pub fn limits() -> Limits {
     Limits { retry_pause: Duration::from_millis(5), ..Default::default() }
 }
@@ -199,7 +199,7 @@ pub fn small(marker: &str) -> Built {
     image::Image::new().layer(Layer::of([Entry::dir("etc"), Entry::file("etc/marker", marker)])).build()
 }
 
-/// Bytes that do not compress, so that blobs are as large as they say.
+/// Bytes that do not compress, so that blobs have a known size.
 pub fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     (0..length)
@@ -221,7 +221,7 @@ impl Progress for Recorder {
     }
 }
 
-/// What a tree looks like: one line per path, everything that images carry.
+/// A description of a tree: one line per path with every property that images contain.
 pub fn describe(root: &Path) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     describe_into(root, root, &mut lines);

@@ -1,5 +1,5 @@
-//! `kill -9` between any two steps that a crash could separate: nothing half-made is ever used, the next process
-//! finishes the work without doing any of it twice, and nothing is left over.
+//! `kill -9` between any two steps: no unfinished data is ever used, the next process finishes the work without
+//! repeating a part of it, and no data is left over.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,12 +23,12 @@ use crate::{
 /// Trees of directories in a store, by their path below it.
 type Trees = BTreeMap<PathBuf, BTreeMap<String, String>>;
 
-/// A registry and what its images look like when nothing goes wrong.
+/// A registry, and the expected trees of its images.
 pub struct World {
     pub registry: Registry,
     pub images: Vec<(String, Built)>,
     layers: Trees,
-    /// Of each image what is mounted, topmost first.
+    /// For each image the trees of its mounts, topmost first.
     mounted: Vec<Vec<BTreeMap<String, String>>>,
 }
 
@@ -41,7 +41,7 @@ fn base() -> Layer {
     ])
 }
 
-/// Three layers, of which the second needs a fix-up.
+/// Three layers; the second implies directories with other attributes.
 fn first() -> Built {
     let middle = Layer::of([Entry::file("tmp/of/x", "x"), Entry::symlink("etc/link", "marker")]);
     let top = Layer::of([Entry::dir("etc"), Entry::whiteout("etc/marker"), Entry::file("etc/new", "new")]);
@@ -73,7 +73,7 @@ impl World {
         World { registry, images, layers, mounted }
     }
 
-    /// A store as an earlier process left it: these images are there and leased.
+    /// A store as an earlier process left it, with these images and their leases.
     async fn prepare(&self, root: &Path, images: &[(usize, &str)]) {
         let store = open(root);
         for (at, lease) in images {
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Whatever has the look of being finished is finished.
+    /// Checks that every committed layer, document and record is complete.
     pub fn assert_sound(&self, root: &Path) {
         for layer in listing(&root.join("layers")) {
             let name = PathBuf::from(layer.file_name().unwrap());
@@ -103,11 +103,11 @@ impl World {
         }
     }
 
-    /// What the next process finds, makes of it, and leaves.
+    /// Checks that the next process recovers the store, repeats no finished work, and leaves no data.
     pub async fn assert_recovers(&self, root: &Path) {
         self.assert_sound(root);
         let store = open(root);
-        // As the plugin does with leases of tasks that are gone.
+        // As the plugin does with the leases of removed tasks.
         for lease in store.leases().unwrap() {
             store.release(&lease).unwrap();
         }
@@ -137,7 +137,8 @@ impl World {
     }
 }
 
-/// No lease, no lock, nothing half-made, no temporary; of staging only the empty directory of a process that lives.
+/// Checks that there is no lease, no lock, no unfinished layer and no temporary file. Staging may contain the empty
+/// directory of a running process.
 pub fn assert_nothing_left(root: &Path) {
     for directory in ["leases", "locks", "trash"] {
         assert_eq!(listing(&root.join(directory)), Vec::<PathBuf>::new());
@@ -174,7 +175,7 @@ pub fn listing(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Without what a kill left under a name that nobody reads.
+/// The entries of a directory without temporary files.
 fn committed(directory: &Path) -> Vec<PathBuf> {
     let is_named = |path: &PathBuf| !path.file_name().unwrap().as_encoded_bytes().starts_with(b".tmp-");
     listing(directory).into_iter().filter(is_named).collect()
@@ -184,7 +185,7 @@ fn shapes(image: &Image) -> Vec<BTreeMap<String, String>> {
     image.layers.iter().map(|layer| shape(Shown::of(layer).path())).collect()
 }
 
-/// A tree without the times of what no entry describes, which is when it was made: some directories, and whiteouts.
+/// A tree without the times of implied directories and whiteouts, which are the time of unpacking.
 fn shape(root: &Path) -> BTreeMap<String, String> {
     let timeless = |line: String| {
         let words: Vec<_> = line.split(' ').collect();
@@ -193,7 +194,7 @@ fn shape(root: &Path) -> BTreeMap<String, String> {
     describe(root).into_iter().map(|(path, line)| (path, timeless(line))).collect()
 }
 
-/// How often a scene passes each point: the least of two runs, because background work comes and goes.
+/// How often a scene passes each failpoint: the smaller number of two runs, because background work varies.
 async fn points(world: &World, scene: &Scene, before: &[(usize, &str)]) -> BTreeMap<String, usize> {
     let mut least: Option<BTreeMap<String, usize>> = None;
     for _ in 0..2 {
@@ -216,7 +217,7 @@ async fn points(world: &World, scene: &Scene, before: &[(usize, &str)]) -> BTree
     least.unwrap()
 }
 
-/// Kills a process at every point of a scene, in a store of its own each time, and looks at what is left.
+/// Kills a process at every failpoint of a scene, each time in a new store, and checks the store.
 async fn visit_all(scene: impl Fn(&World) -> Scene, before: &[(usize, &str)], expected: &[&str]) {
     let world = World::new().await;
     let scene = scene(&world);
@@ -240,8 +241,8 @@ async fn visit_all(scene: impl Fn(&World) -> Scene, before: &[(usize, &str)], ex
     }
 }
 
-/// Whoever has a lease still has its layers and fix-ups, whatever another process removes: either all of what a pull
-/// that was killed had replaced, or all of what it had finished.
+/// Checks that leases keep their layers while another process removes images: either all layers of the lease that the
+/// killed pull had replaced, or all layers that it had finished.
 fn assert_leases_hold(root: &Path) {
     let store = open(root);
     let here = |lease: &serde_json::Value, kind: &str, directory: &str| {
@@ -276,7 +277,7 @@ async fn a_pull_killed_anywhere() {
     visit_all(|world| Scene::Pull(world.images[0].0.clone()), &[], &expected).await;
 }
 
-/// A task that is restarted with another image keeps what it had until the new one is there.
+/// A task that is restarted with another image keeps the old one until the new one is ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_that_replaces_a_lease_killed_anywhere() {
     visit_all(|world| Scene::Pull(world.images[1].0.clone()), &[(0, "task")], &["mountable-before-lease"]).await;
@@ -352,7 +353,7 @@ async fn forgetting_an_image_and_sweeping_killed_anywhere() {
     }
 }
 
-/// All that several crashes may leave.
+/// The leftovers of several crashes.
 fn make_a_mess(root: &Path) {
     for directory in ["staging/1-dead-0/1-x-1/fs/etc", "trash/1-x-2/fs", "layers/0123/fs", "fixups/4567/fs"] {
         fs::create_dir_all(root.join(directory)).unwrap();

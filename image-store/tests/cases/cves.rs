@@ -1,4 +1,5 @@
-//! What went wrong in other image tools, one test per lesson; `docs/image-cves.md` is the list, also of those tested elsewhere.
+//! Vulnerabilities of other image tools, one test each. `docs/image-cves.md` is the list, also of those tested
+//! elsewhere.
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Bench, small, xattrs};
 
-/// A file of the host's that no layer may touch.
+/// A file of the host that no layer may change.
 struct Victim {
     directory: tempfile::TempDir,
     before: String,
@@ -62,7 +63,7 @@ impl Victim {
     }
 }
 
-/// Unpacked or refused, but never outside.
+/// Checks that the entries are unpacked inside the layer or refused.
 async fn stays_inside(entries: impl Fn(&str, &str) -> Vec<Entry>) {
     let victim = Victim::new();
     let up = "../".repeat(12);
@@ -141,7 +142,7 @@ async fn cve_2026_33056_attributes_of_a_directory_through_a_link() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cve_2025_47290_a_thread_has_the_layer_as_its_root() {
-    // Not by names but by being nowhere else: the attributes of what cannot be opened are set by name.
+    // The attributes of files that cannot be opened are set by name, and every name is inside the layer.
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     stays_inside(|directory, file| {
         vec![
@@ -162,7 +163,8 @@ async fn cve_2026_50163_a_hard_link_is_looked_up_in_the_working_directory() {
     assert_eq!(here.as_file().metadata().unwrap().nlink(), 1);
 }
 
-/// Nothing that unpacks starts a program, so no program, library or name service of an image can be meant.
+/// The code that pulls and unpacks starts no program, so it cannot use a program, a library or a name service of an
+/// image.
 #[test]
 fn cve_2019_14271_unpacking_starts_no_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -197,7 +199,7 @@ fn header(name: &str, kind: u8, size: u64) -> Vec<u8> {
     header.as_bytes().to_vec()
 }
 
-/// Two sizes for one entry: who believes the wrong one takes file content for entries.
+/// Two sizes for one entry: a reader that uses the wrong one reads file content as entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn cve_2025_62518_the_size_of_pax_counts() {
     let inner = archive([Entry::file("smuggled", "x")]);
@@ -216,7 +218,7 @@ async fn cve_2025_62518_the_size_of_pax_counts() {
     }
 }
 
-/// A size on what has no data: readers that skip it and readers that do not see different entries.
+/// A size on an entry without data: readers that skip the data and readers that do not see different entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn rustsec_2026_0145_sizes_of_entries_without_data() {
     for kind in *b"12345" {
@@ -257,7 +259,7 @@ async fn cve_2021_41190_a_document_that_is_two_things() {
         let error = manifest(&bench, "two:1", document).await;
         assert!(error.to_string().contains(reason) && !error.recoverable(), "{error}");
     }
-    // The same key twice: readers differ in which one they take.
+    // A duplicate key: readers differ in the one that they use.
     let text = String::from_utf8(small("x").top().bytes.clone()).unwrap();
     let twice = text.replacen('{', r#"{"layers":[],"#, 1);
     let mut built = small("x");
@@ -314,7 +316,7 @@ async fn cve_2020_1702_documents_without_end() {
     assert!(matches!(error, PullError::TooLarge { .. }), "{error}");
 }
 
-/// Sizes that add up to more than a number holds.
+/// Sizes whose sum overflows.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes_near_the_end_of_the_number_line() {
     let bench = Bench::new();
@@ -334,14 +336,14 @@ async fn sizes_near_the_end_of_the_number_line() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cve_2020_15157_urls_of_a_manifest_are_not_asked() {
     let bench = Bench::new();
-    let stranger = Registry::start();
+    let other = Registry::start();
     let built = small("foreign");
-    stranger.push("app:1", &built);
+    other.push("app:1", &built);
     let mut document: Value = serde_json::from_slice(&built.top().bytes).unwrap();
     let blob = built.blobs[0].0.clone();
     for place in ["config", "layer"] {
         let slot = if place == "config" { &mut document["config"] } else { &mut document["layers"][0] };
-        slot["urls"] = json!([format!("http://{}/v2/app/blobs/{blob}", stranger.host())]);
+        slot["urls"] = json!([format!("http://{}/v2/app/blobs/{blob}", other.host())]);
     }
     document["layers"][0]["mediaType"] = json!("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip");
     let mut foreign = built.clone();
@@ -350,7 +352,7 @@ async fn cve_2020_15157_urls_of_a_manifest_are_not_asked() {
     bench.registry.fault(Fault::on(&blob, Action::Status(404, Vec::new())));
     let error = bench.pull(&reference).await.unwrap_err();
     assert!(matches!(error, PullError::NotFound { .. }), "{error}");
-    assert_eq!(stranger.requests().len(), 0);
+    assert_eq!(other.requests().len(), 0);
 }
 
 /// Setuid programs in the store must not be reachable for users of the node.
@@ -358,7 +360,7 @@ async fn cve_2020_15157_urls_of_a_manifest_are_not_asked() {
 async fn cve_2021_41091_local_users_reach_no_layer() {
     let bench = Bench::new();
     let image = bench.unpack([Entry::file("su", "#!/bin/sh\n").mode(0o4755)]).await.unwrap();
-    // The directory around it is ours alone only because it is a temporary one.
+    // The directory around the store is private only because it is temporary.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(bench.directory.path(), open).unwrap();
     let su = image.layers[0].join("su");

@@ -1,7 +1,7 @@
-//! Disks that are full, read-only or broken: an error that names the file and the cause, nothing left, and a pull that
-//! works as soon as the disk does.
+//! Disks that are full, read-only or broken: the error names the file and the cause, the pull leaves no data, and the
+//! next pull works as soon as the disk does.
 
-// A skipped kind of disk and what a repair said must be seen.
+// A skipped kind of disk and the output of a repair must be visible.
 #![allow(clippy::print_stdout)]
 
 use std::{
@@ -28,20 +28,20 @@ use crate::{
     crash::{assert_nothing_left, listing},
 };
 
-/// A file system of the test's own.
+/// A file system for one test.
 struct Disk {
     directory: tempfile::TempDir,
-    /// What an ext4 is made of.
+    /// The block device of an ext4.
     file: PathBuf,
     layers: LayerFormat,
 }
 
-/// What it is made of.
+/// The kind of the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Memory,
     Ext4,
-    /// The one whose quota needs no more than a command.
+    /// Its quota needs only one command.
     Btrfs,
 }
 
@@ -54,7 +54,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Disk {
-    /// One of so many MiB and inodes. `None`, said aloud, where the kernel has no loop devices.
+    /// A file system of this many MiB and inodes. `None`, with a message, if the kernel has no loop devices.
     fn new(kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("disk");
@@ -63,7 +63,7 @@ impl Disk {
 
     fn with_file(directory: tempfile::TempDir, file: PathBuf, kind: Kind, megabytes: u64, inodes: u64) -> Option<Disk> {
         let disk = Disk { layers: config(directory.path()).layers, directory, file };
-        // No image can be mounted from memory.
+        // The kernel mounts no image from a file in memory.
         let disk = if kind == Kind::Memory { disk.in_directories() } else { disk };
         fs::create_dir(disk.path()).unwrap();
         if kind != Kind::Memory {
@@ -76,7 +76,7 @@ impl Disk {
         let (file, count) = (disk.file.to_str().unwrap(), inodes.to_string());
         match kind {
             Kind::Memory => {}
-            // Without a journal it stays writable when writes fail, as few real disks do.
+            // Without a journal the file system stays writable when writes fail.
             Kind::Ext4 => run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", "-m", "0", "-N", &count, file]).unwrap(),
             Kind::Btrfs => run("mkfs.btrfs", &["-q", "-f", file]).unwrap(),
         }
@@ -84,7 +84,7 @@ impl Disk {
         Some(disk)
     }
 
-    /// An image takes no inode for each of its files.
+    /// With layers as directories: an EROFS image uses one inode for all its files.
     fn in_directories(mut self) -> Disk {
         self.layers = LayerFormat::Directory;
         self
@@ -122,7 +122,7 @@ impl Disk {
     }
 
     fn unmount(&self) -> Result<(), String> {
-        // At once, also while a store that is about to go holds it.
+        // Immediately, also while a store that is about to be dropped holds the file system.
         run("umount", &["-l", self.path().to_str().unwrap()])
     }
 
@@ -144,7 +144,7 @@ async fn pull(store: &Store, reference: &str, lease: &str) -> Result<Image, Pull
     store.acquire(request(reference), lease, Arc::new(Silent)).await
 }
 
-/// Small when compressed, so that nobody knows before how much it needs.
+/// An image that is small when compressed, so that its disk space is not known before unpacking.
 fn swells(megabytes: usize) -> Built {
     let large = Layer::of([Entry::file("large", vec![b'x'; megabytes << 20])]);
     image::Image::new().layer(Layer::of([Entry::file("small", "small")])).layer(large).build()
@@ -154,13 +154,13 @@ fn many_files(count: usize) -> Built {
     image::Image::new().layer(Layer::of((0..count).map(|at| Entry::file(format!("file{at}"), "x")))).build()
 }
 
-/// As large when compressed as when not.
+/// An image that does not compress.
 fn dense(marker: &str, megabytes: usize) -> Built {
     let layer = Layer::of([Entry::file(marker, noise(megabytes << 20))]).compression(Compression::Plain);
     image::Image::new().layer(layer).build()
 }
 
-/// What a task that cannot start is told, and what is left of its pull.
+/// Checks the error of a task that cannot start, and that its pull left no data.
 fn assert_full(disk: &Disk, error: &PullError, free_before: (u64, u64)) {
     let text = error.to_string();
     assert!(matches!(error, PullError::DiskFull { .. }) && error.recoverable(), "{error:?}");
@@ -170,7 +170,7 @@ fn assert_full(disk: &Disk, error: &PullError, free_before: (u64, u64)) {
     assert_nothing_left(&disk.root());
     assert_eq!(listing(&disk.root().join("layers")), Vec::<PathBuf>::new());
     let free = disk.free();
-    // Directories may have grown by a few blocks, and this process has its own in staging.
+    // Directories may have grown by a few blocks, and this process has a staging directory.
     assert!(free.0 + (256 << 10) >= free_before.0 && free.1 + 8 >= free_before.1, "{free:?} of {free_before:?}");
 }
 
@@ -184,7 +184,7 @@ async fn bytes_run_out_in_the_middle_of_a_layer() {
         let before = disk.free();
         let error = pull(&store, &reference, "task").await.unwrap_err();
         assert_full(&disk, &error, before);
-        // The large file, or the other layer's record when that came to be written late.
+        // The large file, or the record of the other layer if it was written later.
         assert!(error.to_string().contains("(os error 28)") && error.to_string().contains("/staging/"), "{error}");
         fs::remove_file(disk.path().join("filler")).unwrap();
         let image = pull(&store, &reference, "task").await.unwrap();
@@ -192,7 +192,7 @@ async fn bytes_run_out_in_the_middle_of_a_layer() {
     }
 }
 
-/// There is room, but not for us.
+/// The disk has space, but the quota is used up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_is_used_up() {
     let Some(disk) = Disk::new(Kind::Btrfs, 256, 0) else { return };
@@ -255,7 +255,7 @@ async fn a_load_finds_the_disk_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_fit_is_not_fetched() {
+async fn an_image_that_cannot_fit_is_not_fetched() {
     let Some(disk) = Disk::new(Kind::Memory, 8, 1024) else { return };
     let (registry, store) = (Registry::start(), disk.store(None));
     let built = dense("dense", 10);
@@ -267,13 +267,13 @@ async fn what_cannot_fit_is_not_fetched() {
     assert!(error.to_string().contains(&size), "{error}");
 }
 
-/// Nothing goes before its time.
+/// A policy whose delay never ends during a test.
 const LATER: Retention = Retention { delay: Duration::from_secs(3600), high: 101, low: 100 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unused_images_make_room_for_a_pull_if_they_may() {
+async fn unused_images_are_removed_for_a_pull_if_the_policy_allows() {
     for kind in KINDS {
-        // Of bytes that nobody can know before, of bytes that are known, and of inodes.
+        // A lack of bytes that is not known before, a lack of bytes that is known, and a lack of inodes.
         let cases = [
             (32, 4096, swells(14), swells(18)),
             (32, 4096, dense("old", 12), dense("new", 20)),
@@ -288,7 +288,7 @@ async fn unused_images_make_room_for_a_pull_if_they_may() {
             let careful = disk.store(None);
             let held = pull(&careful, &held, "held").await.unwrap();
             pull(&careful, &old, "old").await.unwrap();
-            // Not while it is held, and not where nobody may.
+            // Not while a lease holds it, and not without a policy.
             let generous = disk.store(Some(LATER));
             let told = Arc::new(AtomicUsize::new(0));
             let teller = Arc::clone(&told);
@@ -302,11 +302,7 @@ async fn unused_images_make_room_for_a_pull_if_they_may() {
             assert_eq!(careful.list().unwrap().len(), 2);
             let before = told.load(Ordering::Relaxed);
             pull(&generous, &new, "new").await.unwrap();
-            assert_eq!(
-                told.load(Ordering::Relaxed),
-                before + 1,
-                "whoever has a removed layer mounted must let go of it"
-            );
+            assert_eq!(told.load(Ordering::Relaxed), before + 1, "the callback releases the mounts of removed layers");
             let names: Vec<_> = careful.list().unwrap().into_iter().map(|image| image.reference.to_string()).collect();
             assert!(names.len() == 2 && !names.contains(&old), "{names:?}");
             assert!(Shown::nth(&held, 0).path().join("held").exists());
@@ -317,9 +313,9 @@ async fn unused_images_make_room_for_a_pull_if_they_may() {
     }
 }
 
-/// A start on a disk without a single free block: not even its lease can be written.
+/// A start on a disk without a free block: even its lease cannot be written.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_filled_by_others_is_an_error_and_nothing_worse() {
+async fn a_disk_filled_by_other_data_is_a_recoverable_error() {
     for kind in KINDS {
         let Some(disk) = Disk::new(kind, 8, 1024) else { continue };
         let (registry, store) = (Registry::start(), disk.store(Some(LATER)));
@@ -327,7 +323,7 @@ async fn a_disk_filled_by_others_is_an_error_and_nothing_worse() {
         let running = pull(&store, &reference, "running").await.unwrap();
         let filler = disk.path().join("filler");
         fs::write(&filler, noise(8 << 20)).unwrap_err();
-        // The last block, too.
+        // Also the last block.
         while fs::OpenOptions::new()
             .append(true)
             .open(&filler)
@@ -338,7 +334,7 @@ async fn a_disk_filled_by_others_is_an_error_and_nothing_worse() {
         assert!(matches!(error, PullError::DiskFull { .. }) && error.recoverable(), "{error:?}");
         assert!(Shown::nth(&running, 0).path().join("app").exists());
         assert_eq!(store.leases().unwrap(), ["running"]);
-        // Releasing needs no room, which is how there will be some.
+        // A release needs no disk space, so it can free some.
         store.release("running").unwrap();
         assert_eq!(store.prune().unwrap().layers, 1);
         pull(&store, &registry.push("tiny:1", &small("tiny")), "another").await.unwrap();
@@ -390,8 +386,8 @@ async fn a_read_only_disk() {
     }
 }
 
-/// A disk whose writes fail beyond a certain amount: its file lies on a file system that is too small for it. Later
-/// that is mended.
+/// A disk whose writes fail beyond a certain amount: its file lies on a file system that is too small for it. Later the
+/// file system grows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_loses_writes() {
     let Some(below) = Disk::new(Kind::Memory, 10, 64) else { return };
@@ -408,9 +404,9 @@ async fn a_disk_that_loses_writes() {
         layers.iter().filter(|layer| text(layer).contains("\"synced\": true")).count()
     };
     assert_eq!(synced(), 1);
-    // Input/output error, or what the file system below says.
+    // Input/output error, or the error of the file system below.
     let lost = |text: &str| text.contains("(os error 5)") || text.contains("(os error 28)");
-    // The writes end in memory and fail later, which only a sync learns: this one or the one in the background.
+    // The writes succeed in memory and fail later. Only a sync reports it: this one or the one in the background.
     match pull(&store, &new, "another").await {
         Err(error) => assert!(error.recoverable() && lost(&error.to_string()), "{error}"),
         Ok(_) => {
@@ -421,7 +417,7 @@ async fn a_disk_that_loses_writes() {
             }
         }
     }
-    // The kernel tells of a failed write once. Whoever asks next must not take its silence for success.
+    // The kernel reports a failed write once. The next sync succeeds, and must not count as a success for these layers.
     for store in [&store, &disk.store(None)] {
         if let Err(error) = store.sweep() {
             println!("{error}");
@@ -431,7 +427,7 @@ async fn a_disk_that_loses_writes() {
     drop(store);
     disk.unmount().unwrap();
     below.remount("size=64m");
-    // It says 1 when it has repaired something.
+    // Exit code 1 means that it has repaired something.
     if let Err(repaired) = run("e2fsck", &["-f", "-y", disk.file.to_str().unwrap()]) {
         println!("{repaired}");
     }
@@ -444,8 +440,8 @@ async fn a_disk_that_loses_writes() {
     assert!(fs::read(Shown::nth(&image, 0).path().join("new")).unwrap() == noise(24 << 20));
 }
 
-/// A file that opens but cannot be read, as on a disk with a bad sector: memory of this process where nothing is lies
-/// over it.
+/// A file that opens but cannot be read, as on a disk with a bad sector: an unmapped part of the memory of this process
+/// is mounted over it.
 struct BadSector<'a>(&'a Path);
 
 impl BadSector<'_> {
@@ -465,7 +461,8 @@ impl Drop for BadSector<'_> {
     }
 }
 
-/// What cannot be read is neither absent nor broken: nothing is made from it, and nothing is removed because of it.
+/// An unreadable file counts neither as missing nor as damaged: no data is derived from it, and no data is removed
+/// because of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_cannot_be_read() {
     let Some(disk) = Disk::new(Kind::Ext4, 32, 1024) else { return };
@@ -487,7 +484,7 @@ async fn a_disk_that_cannot_be_read() {
             let told = text.contains("(os error 5)") && text.contains(record.to_str().unwrap());
             assert!(told, "{}: {text}", record.display());
         };
-        // Who doesn't need that file goes on without it.
+        // A pull that does not need the file continues without it.
         match pull(&store, &reference, "another").await {
             Ok(image) => assert_eq!(image.layers, running.layers),
             Err(error) => {
@@ -513,9 +510,9 @@ async fn a_disk_that_cannot_be_read() {
     assert_eq!(store.prune().unwrap().layers, 1);
 }
 
-/// A file that cannot be replaced, whatever the reason.
+/// A directory in which no file can be replaced.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_that_takes_nothing() {
+async fn a_directory_without_write_permission() {
     let Some(disk) = Disk::new(Kind::Ext4, 32, 1024) else { return };
     let registry = Registry::start();
     let reference = registry.push("app:1", &dense("app", 1));

@@ -49,7 +49,7 @@ async fn a_server_without_ranges_is_read_again_from_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn transfers_that_never_get_anywhere_end() {
+async fn transfers_without_progress_end() {
     let bench = Bench::new();
     let built = big();
     let reference = bench.push("app:1", &built);
@@ -101,9 +101,9 @@ async fn final_answers_are_not_asked_again() {
         assert_eq!(error.recoverable(), recoverable, "{error}");
         assert_eq!(bench.registry.requests().len(), 1, "{status}");
     }
-    // Nobody listens there any more.
-    let gone = Registry::start().reference("app:1");
-    let error = bench.pull(&gone).await.unwrap_err();
+    // The registry has stopped listening.
+    let stopped = Registry::start().reference("app:1");
+    let error = bench.pull(&stopped).await.unwrap_err();
     assert!(matches!(error, PullError::Network { .. }) && error.recoverable(), "{error}");
 }
 
@@ -112,14 +112,14 @@ async fn wrong_content_is_never_kept() {
     let bench = Bench::new();
     let right = Layer::of([Entry::file("a", "right")]);
     let other = Layer::of([Entry::file("a", "other")]);
-    // The blob is not what the manifest names.
+    // The blob has another digest than the manifest says.
     let built = Image::new().layer(right.clone()).build();
     let reference = bench.push("blob:1", &built);
     bench.registry.fault(Fault::on(&built.blobs[0].0, Action::Body(other.blob())));
     let error = bench.pull(&reference).await.unwrap_err();
     assert!(!error.recoverable(), "{error}");
     bench.registry.heal();
-    // The blob unpacks to something else than the config claims.
+    // The blob unpacks to another digest than the config says.
     let built = Image::new().layer(right.claim_diff_id(&digest(other.tar()))).build();
     let error = bench.pull(&bench.push("diff:1", &built)).await.unwrap_err();
     assert!(error.to_string().contains("diff id") && !error.recoverable(), "{error}");
@@ -194,7 +194,7 @@ async fn the_whole_pull_has_a_limit_and_leaves_nothing() {
     let request = image_store::PullRequest { timeout: Some(Duration::from_millis(400)), ..request(&reference) };
     let error = bench.store.acquire(request, "task", Arc::new(Silent)).await.unwrap_err();
     assert!(matches!(error, PullError::Timeout { .. }) && error.recoverable(), "{error}");
-    // The unpacking thread and the lease's undoing end soon after.
+    // The unpacking thread and the restoration of the lease end soon after.
     fixtures::wait::eventually(Duration::from_secs(10), || {
         bench.store.leases().unwrap().is_empty()
             && std::fs::read_dir(bench.root().join("staging"))
@@ -226,7 +226,7 @@ async fn mirrors_come_first_and_fail_over_even_in_the_middle() {
     let built = big();
     upstream.push("app:1", &built);
     mirror.push("app:1", &built);
-    // The mirror knows the image and breaks in the middle of the layer for good.
+    // The mirror has the image and always breaks off in the middle of the layer.
     mirror.fault(Fault::on(&built.blobs[0].0, Action::Cut(1 << 20)).times(1));
     mirror.fault(Fault::on(&built.blobs[0].0, Action::Status(404, Vec::new())));
     let image = bench.pull(&upstream.reference("app:1")).await.unwrap();
@@ -235,7 +235,7 @@ async fn mirrors_come_first_and_fail_over_even_in_the_middle() {
     let requests = upstream.requests();
     assert_eq!(requests[0].header("range"), Some("bytes=1048576-"));
     assert!(mirror.requests()[0].path.contains(&format!("ns={}", upstream.host().replace(':', "%3A"))));
-    // A mirror that is gone does not matter.
+    // An unreachable mirror is skipped.
     drop(mirror);
     upstream.push("app:2", &small("two"));
     bench.pull(&upstream.reference("app:2")).await.unwrap();

@@ -1,4 +1,4 @@
-//! What honest registries serve: tags, digests, indexes, both families of media types, every compression.
+//! Well-formed images of registries: tags, digests, indexes, both families of media types, every compression.
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ async fn every_format_and_compression_gives_the_same_tree() {
     {
         let layer = Layer::of([Entry::dir("."), Entry::dir("etc"), Entry::file("etc/marker", format!("{}", at / 9))]);
         let built = Image::new().format(format).layer(layer.compression(compression)).build();
-        // A store of its own each time, or the layer would be known already.
+        // A new store each time, otherwise the layer would exist already.
         let bench = Bench::new();
         let image = bench.pull(&bench.push("app:1", &built)).await.unwrap();
         trees.push(describe(&image.layers[0]));
@@ -150,7 +150,7 @@ async fn latest_always_asks_and_other_tags_only_when_told() {
     let force = image_store::PullRequest { force: true, ..request(&fixed) };
     let forced = bench.store.acquire(force, "task", Arc::new(Silent)).await.unwrap();
     assert_eq!(marker(&forced), "new");
-    // What has not changed costs one HEAD.
+    // An unchanged image needs one HEAD.
     bench.registry.forget_requests();
     bench.pull(&latest).await.unwrap();
     let methods: Vec<_> = bench.registry.requests().into_iter().map(|request| request.method).collect();
@@ -158,10 +158,10 @@ async fn latest_always_asks_and_other_tags_only_when_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_askers_share_one_pull() {
+async fn concurrent_pulls_are_deduplicated() {
     let bench = Bench::new();
     let reference = bench.push("app:latest", &small("shared"));
-    // The last one asks before the first one has its answer.
+    // The last caller asks before the first one has its answer.
     bench.registry.fault(Fault::on("/manifests/", Action::Delay(Duration::from_millis(500))).times(1));
     let pulls = (0..8).map(|at| {
         let (store, request) = (bench.store.clone(), request(&reference));
@@ -176,7 +176,7 @@ async fn many_askers_share_one_pull() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_tells_the_story_in_order() {
+async fn progress_events_come_in_order() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("progress"));
     let recorder = Arc::new(Recorder::default());
@@ -198,7 +198,7 @@ async fn progress_tells_the_story_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_image_is_refused_with_a_reason() {
+async fn documents_that_are_not_images_are_refused_with_a_reason() {
     let bench = Bench::new();
     let mut built = small("x");
     for (name, document, reason) in [
@@ -218,7 +218,7 @@ async fn what_is_no_image_is_refused_with_a_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_registry() {
     let Some(registry) = DockerRegistry::start() else {
-        // Only where the program is installed.
+        // Only if the program is installed.
         return;
     };
     let bench = Bench::new();

@@ -1,5 +1,5 @@
-//! Layers that want to get out, take over, fill up or confuse. What is refused is refused with the layer's digest and
-//! the entry.
+//! Hostile layers: entries that try to leave the layer, change other files, fill the disk or confuse readers. A refusal
+//! names the layer's digest and the entry.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -8,7 +8,7 @@ use image_store::PullError;
 
 use crate::common::{Bench, xattrs};
 
-/// Refused, in words that name the layer and hold `reason`, and nothing is left.
+/// Checks that the layer is refused with an error that names the layer and contains `reason`, and that no data is left.
 pub async fn refused(entries: Vec<Entry>, reason: &str) {
     refused_layer(&Bench::new(), Layer::of(entries), reason).await;
 }
@@ -68,7 +68,7 @@ async fn absolute_names_mean_the_layers_root() {
     assert!(inside.join("other").exists() && image.layers[0].join("link").exists());
 }
 
-/// A directory outside that must stay as it is.
+/// A directory outside the layer that must not change.
 struct Canary {
     directory: tempfile::TempDir,
 }
@@ -143,7 +143,7 @@ async fn entries_never_act_through_a_link_of_their_own_name() {
     assert_eq!(fs::symlink_metadata(root.join("d")).unwrap().mode() & 0o7777, 0o777);
     assert!(fs::symlink_metadata(root.join("d")).unwrap().is_dir());
     assert_eq!(fs::symlink_metadata(root.join("s")).unwrap().uid(), 5);
-    // The entry beats its own whiteout.
+    // The entry overrides the whiteout of its own name.
     assert!(fs::symlink_metadata(root.join("w")).unwrap().is_symlink());
 }
 
@@ -163,7 +163,7 @@ async fn hard_links_reach_only_what_this_layer_made() {
     let through = vec![Entry::symlink("out", canary.path()), Entry::hard_link("link", "out/file")];
     refused(through, "does not have").await;
     refused(vec![Entry::file("d/f", ""), Entry::hard_link("d", "d/f")], "own target").await;
-    // Nor what a lower layer made.
+    // Nor a file of a lower layer.
     let bench = Bench::new();
     let lower = Layer::of([Entry::file("lower", "")]);
     let error = bench.unpack_layers([lower, Layer::of([Entry::hard_link("link", "lower")])]).await.unwrap_err();
@@ -208,7 +208,7 @@ async fn overlays_own_marks_cannot_be_injected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn owners_and_devices_out_of_range() {
-    // To the kernel -1 means "leave it", which would leave a setuid file with root.
+    // For the kernel, -1 means "do not change": a setuid file would keep root as its owner.
     for uid in [u64::from(u32::MAX), 1 << 32, u64::MAX] {
         refused(vec![Entry::file("f", "").pax("uid", uid.to_string())], "out of range").await;
         refused(vec![Entry::dir("f").pax("gid", uid.to_string())], "out of range").await;
@@ -224,7 +224,7 @@ async fn headers_that_readers_understand_differently() {
     refused(vec![Entry::of_kind(b'M', "multi")], "unknown entry type").await;
     refused(vec![Entry::file("f", "x").pax("size", "-1")], "no number").await;
     refused(vec![Entry::file("f", "x").pax("size", "99999999999999999999")], "no number").await;
-    // PAX says that the data goes on beyond the end.
+    // According to PAX, the data continues beyond the end.
     refused(vec![Entry::file("f", "x").pax("size", "100000")], "ends in the middle").await;
     let bench = Bench::new();
     let entry = Layer::of([Entry::file("f", "x")]).tar().to_vec();
@@ -292,7 +292,7 @@ async fn junk_after_the_compressed_stream() {
     }
 }
 
-/// Only the kernel knows what a kind of file can carry: what it can is set, the rest is left out (and logged).
+/// Which attributes a kind of file can have depends on the kernel: these are set, the others are left out and logged.
 #[tokio::test(flavor = "multi_thread")]
 async fn attributes_of_links_devices_and_pipes() {
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -359,7 +359,7 @@ async fn errors_name_layer_and_entry_in_letters_that_a_terminal_can_bear() {
         assert!(text.contains(&blob) && text.contains(reason) && text.contains("[31m"), "{text}");
         assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
     }
-    // Where there is no entry yet, the last one before it is named.
+    // Without an entry, the error names the last one before it.
     let mut tar = Layer::of([Entry::file("last-good", "x")]).tar().to_vec();
     tar.truncate(1024);
     tar.extend([b'?'; 512]);

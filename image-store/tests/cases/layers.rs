@@ -1,5 +1,4 @@
-//! Honest layers: every kind of entry as GNU tar would have made it, whiteouts as overlay wants them, and what a mount
-//! shows.
+//! Well-formed layers: every kind of entry as GNU tar unpacks it, whiteouts in overlay's form, and the mounted result.
 
 use std::{
     collections::BTreeMap,
@@ -120,7 +119,7 @@ async fn a_mixed_layer_is_what_gnu_tar_makes_of_it() {
     let image = image.unpack_layers([layer]).await.unwrap();
     let mut found = describe(&image.layers[0]);
     for tree in [&mut expected, &mut found] {
-        // Never described by the archive, or touched by it later on: their times are of now.
+        // The archive does not describe them, or changes them later, so their times are the time of unpacking.
         for implicit in ["usr", "usr/lib", &"long".repeat(30)] {
             tree.remove(implicit).unwrap();
         }
@@ -134,7 +133,7 @@ async fn a_mixed_layer_is_what_gnu_tar_makes_of_it() {
     assert_eq!(expected.len(), found.len(), "{:?}", found.keys());
 }
 
-/// What has no room in memory goes on in a directory, with all that came before.
+/// A layer that exceeds the memory limit continues as a directory, with all earlier entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_of_very_many_files_is_what_a_smaller_one_is() {
     let more = [Entry::whiteout("below"), Entry::opaque("setgid"), Entry::file("end", "x")];
@@ -146,7 +145,7 @@ async fn a_layer_of_very_many_files_is_what_a_smaller_one_is() {
     for kept_bytes in [300, 1000, 3000, 8000, 1 << 20] {
         let bench = Bench::full(Vec::new(), Limits { kept_bytes, ..limits() });
         let image = bench.unpack(entries()).await;
-        // What directories need is counted in a directory.
+        // In a directory, the memory limit counts the data of directories.
         let Ok(image) = image else { continue };
         let mut found = describe(&image.layers[0]);
         let mut expected = expected.clone();
@@ -194,7 +193,7 @@ async fn sparse_files_of_every_format() {
     let path = directory.path().join("holes");
     let file = fs::File::create(&path).unwrap();
     file.set_len(40 << 20).unwrap();
-    // More pieces than fit into one GNU header.
+    // More parts than fit into one GNU header.
     for at in 0..30u64 {
         std::os::unix::fs::FileExt::write_all_at(&file, format!("piece {at}").as_bytes(), at << 20).unwrap();
     }
@@ -222,7 +221,7 @@ async fn sparse_files_of_every_format() {
             .unwrap_or_else(|error| panic!("{format:?}: {error}"));
         let made = image.layers[0].join("holes");
         assert!(fs::read(&made).unwrap() == content, "{format:?}");
-        // An image has the hole.
+        // The EROFS image contains the hole.
         let image = fs::read_dir(bench.root().join("layers")).unwrap().next().unwrap().unwrap().path().join("fs.erofs");
         let file = if image.exists() { image } else { made };
         assert!(fs::metadata(file).unwrap().blocks() * 512 < 2 << 20, "{format:?}: holes were written");
@@ -296,7 +295,7 @@ async fn whiteouts_take_overlays_form_in_any_order() {
     assert!(!is_opaque(&at("d")) && !at(".wh..wh.plnk").exists());
 }
 
-/// Found by thinking about a model for fuzzing: the whiteout went where the link leads.
+/// Regression: the whiteout was made in the target of the link.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whiteout_stays_in_its_directory_when_that_becomes_a_link() {
     let bench = Bench::new();
@@ -386,7 +385,7 @@ async fn directories_that_a_layer_does_not_describe_keep_their_attributes() {
     assert_eq!(attributes(&at("hidden")), (0o700, 0, 0));
     assert!(at("tmp/middle").exists() && at("tmp/top").exists() && at("hidden/new").exists());
     assert!(!at("hidden/old").exists());
-    // Made once, found the second time.
+    // The layer of implied directories is made once and found the second time.
     assert_eq!(bench.pull(&bench.registry.reference("test:1")).await.unwrap(), image);
 }
 

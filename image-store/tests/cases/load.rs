@@ -1,4 +1,4 @@
-//! Images from archives: every form that tools write, what hostile ones try, and that a load never passes for a pull.
+//! Images from archives: every form that tools write, hostile archives, and the separation of loads from pulls.
 
 use std::{fs, os::fd::OwnedFd, path::Path, time::Duration};
 
@@ -56,7 +56,7 @@ async fn every_form_and_every_compression() {
                 let image = load(&bench, &compress(&plain, outer), NAME).await;
                 assert_two_layers(&image.unwrap_or_else(|error| panic!("form {at}, {inner:?} in {outer:?}: {error}")));
             }
-            // The second and the third found their layers here, and there is one record of it.
+            // The second and the third load found their layers on disk, and there is one record.
             assert_eq!((bench.layer_count(), bench.store.list().unwrap().len()), (2, 1));
             bench.store.release("task").unwrap();
             bench.assert_clean();
@@ -72,7 +72,7 @@ async fn a_directory_serves_as_well() {
         entry.write_below(&directory);
     }
     assert_two_layers(&load_path(&bench, &directory, NAME, "task").await.unwrap());
-    // Its links lead nowhere else.
+    // Its links stay inside the directory.
     let secret = bench.directory.path().join("secret");
     fs::write(&secret, "[]").unwrap();
     fs::remove_file(directory.join("index.json")).unwrap();
@@ -103,9 +103,9 @@ async fn the_name_decides_among_several() {
     assert!(error.to_string().contains("names in the archive: app:1, other:1") && !error.recoverable(), "{error}");
 }
 
-/// CVE-2026-50195: what an archive says about itself must not become what a registry's name means.
+/// CVE-2026-50195: an archive must not decide what a name means at a registry.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_load_never_passes_for_a_pull() {
+async fn a_loaded_image_is_never_taken_for_a_pulled_one() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("pulled"));
     let pulled =
@@ -116,7 +116,7 @@ async fn a_load_never_passes_for_a_pull() {
     assert_ne!(loaded.digest, pulled.digest);
     let again = bench.pull(&reference).await.unwrap();
     assert_eq!(again.layers, [shown(&pulled.layers[0])]);
-    // Nor the other way round, when the load was first.
+    // Nor the other way round, after the load was first.
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("pulled"));
     load(&bench, &archive(fake.saved(&[&reference])), &reference).await.unwrap();
@@ -125,9 +125,9 @@ async fn a_load_never_passes_for_a_pull() {
     assert_eq!(bench.store.list().unwrap().len(), 2);
 }
 
-/// Whoever knows a layer's digest must not get the layer for it.
+/// A caller that knows only a layer's digest must not get the layer.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_is_here_still_has_to_be_in_the_archive() {
+async fn a_layer_on_disk_must_also_be_in_the_archive() {
     let bench = Bench::new();
     let secret = small("secret");
     bench.pull(&bench.push("secret:1", &secret)).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_layer_that_is_here_still_has_to_be_in_the_archive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_broken_or_hostile_is_refused_for_good() {
+async fn broken_and_hostile_archives_are_refused_permanently() {
     let bench = Bench::full(Vec::new(), Limits { ratio: 20, ratio_grace: 1 << 20, ..limits() });
     let good = || two_layers(Compression::Plain).saved(&[NAME]);
     let with = |entry: Entry| archive(good().into_iter().chain([entry]));
@@ -200,14 +200,14 @@ async fn cve_2023_25153_large_documents_in_archives() {
         let error = load(&bench, &compress(&bytes, Compression::Zstd), NAME).await.unwrap_err();
         assert!(matches!(error, PullError::TooLarge { .. }) && !error.recoverable(), "{error}");
     }
-    // Names count as well: a long one, and many.
+    // Names are limited as well: one long name, and many names.
     let error = load(&bench, &archive([Entry::file("n".repeat(5000), "")]), NAME).await.unwrap_err();
     assert!(error.to_string().contains("too long"), "{error}");
     bench.assert_clean();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loaded_image_goes_like_a_pulled_one() {
+async fn a_loaded_image_is_removed_like_a_pulled_one() {
     let bench = Bench::new();
     let policy = |delay| Retention { delay: Duration::from_secs(delay), high: 101, low: 100 };
     load(&bench, &archive(two_layers(Compression::Gzip).saved(&[NAME])), NAME).await.unwrap();

@@ -1,4 +1,4 @@
-//! Credentials: who gets them, and who must not.
+//! Credentials: the hosts that get them, and the hosts that must not.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn anonymous_tokens_are_fetched_once() {
         token.path
     );
     assert_eq!(token.header("authorization"), None);
-    // No request goes out without the token once it is known.
+    // Once the token is known, every request contains it.
     assert_eq!(bench.registry.requests().iter().filter(|request| request.header("authorization").is_none()).count(), 2);
 }
 
@@ -77,13 +77,13 @@ async fn a_token_for_the_registry_is_sent_as_it_is() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("token"));
     bench.registry.auth(bearer(Some(("joe", "nobody asks")), None));
-    // What the kit's registry takes first.
+    // The fixture registry accepts this first.
     pull_as(&bench, &reference, "<registrytoken>", "token-1").await.unwrap();
     assert_eq!(bench.registry.count("/token"), 0);
     let error = pull_as(&Bench::new(), &reference, "<registrytoken>", "hunter2").await.unwrap_err();
     assert!(matches!(error, PullError::Denied { anonymous: false, .. }), "{error}");
     assert_eq!(bench.registry.count("/token"), 0);
-    // Nor does it pass for a password.
+    // The token is not accepted as a password either.
     bench.registry.auth(Auth::Basic { user: "<registrytoken>".into(), password: "token-1".into() });
     bench.registry.forget_requests();
     pull_as(&Bench::new(), &reference, "<registrytoken>", "token-1").await.unwrap_err();
@@ -122,7 +122,7 @@ async fn redirects_never_carry_credentials_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_strangers_challenge_gets_no_answer() {
+async fn a_challenge_of_another_host_gets_no_answer() {
     let bench = Bench::new();
     let thief = Registry::start();
     thief.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
@@ -139,7 +139,7 @@ async fn a_strangers_challenge_gets_no_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn malicious_challenges_get_nothing() {
     let thief = Registry::start();
-    let stranger = thief.host();
+    let other = thief.host();
     let long = format!("Bearer realm=\"{}", "x,".repeat(10_000));
     for header in [
         "Bearer realm=\"file:///etc/passwd\"",
@@ -155,7 +155,7 @@ async fn malicious_challenges_get_nothing() {
     ] {
         let bench = Bench::new();
         let reference = bench.push("app:1", &small("asked"));
-        let header = header.replace("{}", &stranger);
+        let header = header.replace("{}", &other);
         let challenge = vec![("WWW-Authenticate".to_owned(), header.clone())];
         bench.registry.fault(Fault::on("/v2/", Action::Status(401, challenge)));
         let error = pull_as(&bench, &reference, "joe", "hunter2").await.unwrap_err();
@@ -202,7 +202,7 @@ async fn token_servers_are_bounded_and_honest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_verified_unless_told_otherwise() {
     let Some(registry) = DockerRegistry::start_tls() else {
-        // Only where the program is installed.
+        // Only if the program is installed.
         return;
     };
     let reference = format!("{}/app:1", registry.host());
@@ -214,7 +214,7 @@ async fn certificates_are_verified_unless_told_otherwise() {
         (RegistryConfig { insecure_skip_verify: true, ..base() }, true),
     ] {
         let error = Bench::with(vec![config]).pull(&reference).await.unwrap_err();
-        // An empty registry that is trusted says that it has no such image.
+        // A trusted, empty registry answers that it has no such image.
         assert_eq!(matches!(error, PullError::NotFound { .. }), trusted, "{error}");
         assert_eq!(error.to_string().contains("certificate"), !trusted, "{error}");
     }
@@ -223,7 +223,7 @@ async fn certificates_are_verified_unless_told_otherwise() {
     assert!(error.to_string().contains("/no/such/file") && !error.recoverable(), "{error}");
 }
 
-/// Which requests for the manifest came since the last time.
+/// The requests for the manifest since the last call.
 fn asked(bench: &Bench) -> Vec<String> {
     let requests = bench.registry.requests();
     bench.registry.forget_requests();
@@ -231,7 +231,7 @@ fn asked(bench: &Bench) -> Vec<String> {
     about.map(|request| request.method).collect()
 }
 
-/// What a registry agreed to is kept in memory only: another store on the same directory has to ask again.
+/// Access grants are kept only in memory: another store on the same directory asks again.
 async fn start_as(bench: &Bench, reference: &str, user: Option<(&str, &str)>) -> Result<Image, PullError> {
     let credentials = user.and_then(|(user, password)| credentials(user, password));
     let request = PullRequest { credentials, ..request(reference) };
@@ -239,51 +239,51 @@ async fn start_as(bench: &Bench, reference: &str, user: Option<(&str, &str)>) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_private_image_on_disk_is_only_for_those_who_may_pull_it() {
+async fn a_private_image_on_disk_is_only_for_callers_that_may_pull_it() {
     const JOE: Option<(&str, &str)> = Some(("joe", "secret"));
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("private"));
     bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
     pull_as(&bench, &reference, "joe", "secret").await.unwrap();
     asked(&bench);
-    // The pull itself has shown it.
+    // The pull itself counts as a grant.
     pull_as(&bench, &reference, "joe", "secret").await.unwrap();
     assert!(asked(&bench).is_empty());
-    for stranger in [None, Some(("joe", "guessed"))] {
-        let error = start_as(&bench, &reference, stranger).await.unwrap_err();
+    for other in [None, Some(("joe", "guessed"))] {
+        let error = start_as(&bench, &reference, other).await.unwrap_err();
         assert!(matches!(error, PullError::Access { .. }) && !error.recoverable(), "{error}");
         assert!(error.to_string().contains("verify_access") && !error.to_string().contains("guessed"), "{error}");
     }
     assert_eq!(bench.store.leases().unwrap(), ["task"]);
     asked(&bench);
     start_as(&bench, &reference, JOE).await.unwrap();
-    // The challenge, then the answer; no content is sent.
+    // The challenge, then the answer; no content is transferred.
     assert_eq!(asked(&bench), ["HEAD", "HEAD"]);
-    // A registry without HEAD is asked for the manifest, and one that lost the name for what it meant.
+    // A registry without HEAD is asked for the manifest, and a registry that lost the name is asked for its digest.
     bench.registry.fault(Fault::on("/manifests/", Action::Status(405, Vec::new())).method("HEAD"));
     start_as(&bench, &reference, JOE).await.unwrap();
     bench.registry.heal();
     bench.registry.fault(Fault::on("/manifests/1", Action::Status(404, Vec::new())));
     start_as(&bench, &reference, JOE).await.unwrap();
     bench.registry.heal();
-    // What was taken away is gone.
+    // Access that the registry took away is denied.
     bench.registry.auth(Auth::Basic { user: "joe".into(), password: "new".into() });
     assert!(!start_as(&bench, &reference, JOE).await.unwrap_err().recoverable());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_registry_a_private_image_is_for_those_who_had_it() {
+async fn without_its_registry_a_private_image_is_for_earlier_holders() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("offline"));
     bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
     pull_as(&bench, &reference, "joe", "secret").await.unwrap();
     bench.registry.fault(Fault::on("/", Action::Status(503, Vec::new())));
     start_as(&bench, &reference, Some(("joe", "secret"))).await.unwrap();
-    for stranger in [None, Some(("ann", "x"))] {
-        let error = start_as(&bench, &reference, stranger).await.unwrap_err();
+    for other in [None, Some(("ann", "x"))] {
+        let error = start_as(&bench, &reference, other).await.unwrap_err();
         assert!(matches!(error, PullError::Access { .. }) && error.recoverable(), "{error}");
     }
-    // Whoever was let in once is remembered on disk.
+    // A caller that had access once is recorded on disk.
     bench.registry.heal();
     bench.registry.auth(Auth::Basic { user: "ann".into(), password: "x".into() });
     start_as(&bench, &reference, Some(("ann", "x"))).await.unwrap();
@@ -293,18 +293,19 @@ async fn without_its_registry_a_private_image_is_for_those_who_had_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_everybodys_needs_no_registry() {
+async fn a_public_image_needs_no_registry() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("open"));
     pull_as(&bench, &reference, "joe", "secret").await.unwrap();
-    // Pulled with credentials that nobody wanted: the first one without finds that out, for all.
+    // Pulled with unnecessary credentials: the first caller without credentials gets access, and it is recorded for all
+    // callers.
     start_as(&bench, &reference, None).await.unwrap();
     asked(&bench);
     bench.registry.auth(Auth::Basic { user: "joe".into(), password: "secret".into() });
     start_as(&bench, &reference, Some(("ann", "x"))).await.unwrap();
     start_as(&bench, &reference, None).await.unwrap();
     assert!(asked(&bench).is_empty());
-    // And where the operator wants no checks there are none.
+    // Without verify_access there is no check.
     let private = bench.push("private:1", &small("private"));
     pull_as(&bench, &private, "joe", "secret").await.unwrap();
     let store = image_store::StoreConfig { verify_access: false, ..config(&bench.root()) };
@@ -343,7 +344,7 @@ async fn headers_stay_with_their_registry() {
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_read_again_when_they_change() {
     let Some(registry) = DockerRegistry::start_tls_for_clients() else {
-        // Only where the program is installed.
+        // Only if the program is installed.
         return;
     };
     let other = DockerRegistry::start_tls_for_clients().unwrap();
@@ -371,13 +372,13 @@ async fn certificates_are_read_again_when_they_change() {
     let error = bench.pull(&reference).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     put(&registry);
-    // An empty registry that trusts us and that we trust says that it has no such image.
+    // An empty registry, with trust in both directions, answers that it has no such image.
     let error = bench.pull(&reference).await.unwrap_err();
     assert!(matches!(error, PullError::NotFound { .. }), "{error}");
-    // A file in the middle of being replaced does no harm.
+    // A half-replaced file does no harm.
     std::fs::write(at("key"), "").unwrap();
     assert!(matches!(bench.pull(&reference).await.unwrap_err(), PullError::NotFound { .. }));
-    // Without a certificate of ours it does not talk.
+    // Without a client certificate the registry refuses the connection.
     let config = RegistryConfig { host: registry.host(), ca_file: Some(at("ca")), ..Default::default() };
     let error = Bench::with(vec![config]).pull(&reference).await.unwrap_err();
     assert!(matches!(error, PullError::Network { .. }), "{error}");

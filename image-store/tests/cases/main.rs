@@ -1,4 +1,4 @@
-//! Pulls from real and from misbehaving registries onto a real file system. Needs root: layers hold devices and owners.
+//! Pulls from correct and from faulty registries to a real file system. Needs root: layers contain devices and owners.
 // A failed `unwrap` is how a test fails.
 
 #![allow(clippy::unwrap_used)]

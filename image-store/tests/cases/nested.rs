@@ -1,4 +1,4 @@
-//! A store on a file system that takes none of overlayfs's marks: another overlay, as containers have it for a root.
+//! A store on a file system that refuses the marks of overlayfs: another overlay, as the root of a container.
 
 use std::{
     fs,
@@ -40,13 +40,13 @@ impl Nested {
 
 impl Drop for Nested {
     fn drop(&mut self) {
-        // Nothing holds it any more than the directory, which then cannot be removed and says so.
+        // If the unmount fails, the removal of the directory fails as well and reports it.
         unmount(&self.merged, UnmountFlags::DETACH).ok();
     }
 }
 
 async fn pull_into(root: &Path, bench: &Bench, layers: Vec<Layer>) -> Image {
-    // No image can be mounted from an overlay.
+    // The kernel mounts no EROFS image from an overlay.
     let store = Store::open(StoreConfig { layers: LayerFormat::Directory, ..config(root) }).unwrap();
     let built = layers.into_iter().fold(image::Image::new(), image::Image::layer).build();
     store.acquire(request(&bench.push("nested:1", &built)), "task", Arc::new(Silent)).await.unwrap()
@@ -80,18 +80,18 @@ async fn a_store_on_an_overlay_says_that_its_layers_must_be_copied() {
     let (bench, nested) = (Bench::new(), Nested::new());
     let image = pull_into(&nested.merged.join("images"), &bench, layers()).await;
     assert!(image.copy_only, "the kernel took a whiteout on an overlay");
-    // With the fix-up for `kept`, which the second layer does not describe; `gone` inherits nothing from what is
-    // hidden.
-    let [top, fixup, second, _] = &image.layers[..] else { panic!("{:?}", image.layers) };
+    // With the layer of implied directories for `kept`, which the second layer does not describe. `gone` inherits
+    // nothing, because the lower directory is hidden.
+    let [top, implied, second, _] = &image.layers[..] else { panic!("{:?}", image.layers) };
     assert!(fs::symlink_metadata(second.join("gone")).unwrap().file_type().is_socket());
-    assert!(fixup.join("kept").is_dir() && top.join("gone/again").is_file());
+    assert!(implied.join("kept").is_dir() && top.join("gone/again").is_file());
     let opaque = second.join("opaque");
     let marked = xattrs(&opaque).contains("trusted.overlay.opaque=79");
     assert!(marked || fs::symlink_metadata(opaque.join(".wh..wh..opq")).unwrap().file_type().is_socket());
-    // The same image without anything to hide can be mounted anywhere.
+    // The same image without whiteouts can be mounted everywhere.
     let plain = pull_into(&nested.merged.join("plain"), &bench, vec![Layer::of([Entry::file("a", "x")])]).await;
     assert!(!plain.copy_only);
-    // And where the marks are taken, nothing stands in for them.
+    // A file system that accepts the marks gets the marks.
     let usual = pull_into(&bench.directory.path().join("usual"), &bench, layers()).await;
     assert!(!usual.copy_only && usual.layers.len() == image.layers.len());
     assert!(fs::symlink_metadata(usual.layers[2].join("gone")).unwrap().file_type().is_char_device());

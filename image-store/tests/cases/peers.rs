@@ -1,4 +1,4 @@
-//! The same image by us and by umoci: the same tree, seen through a mount of our layers and in umoci's one directory.
+//! The same image unpacked by this store and by umoci: a mount of the layers shows the same tree as umoci's directory.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use crate::{
     layers::{Mounted, attributes},
 };
 
-/// umoci's tree in a directory that goes away, where umoci is installed.
+/// The tree of umoci in a temporary directory, if umoci is installed.
 #[allow(clippy::print_stderr)]
 fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
     let directory = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ fn umoci(image: &Built) -> Option<(tempfile::TempDir, PathBuf)> {
     Some((directory, bundle.join("rootfs")))
 }
 
-/// Names of one file, for files that have several.
+/// The names of each file that has several.
 fn groups(root: &Path) -> Vec<Vec<String>> {
     let mut groups: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
     let mut open = vec![root.to_owned()];
@@ -61,7 +61,7 @@ fn groups(root: &Path) -> Vec<Vec<String>> {
     groups
 }
 
-/// Where we differ on purpose.
+/// Intended differences.
 const KNOWN: &[(&str, &str)] =
     &[("", "overlay shows the writable layer's root, which the runtime makes like the topmost layer's")];
 
@@ -160,7 +160,7 @@ async fn an_image_of_odd_entries_is_what_umoci_makes_of_it() {
     same(image, KNOWN).await;
 }
 
-/// Files as distributions have them, packed by GNU tar.
+/// Files like those of a distribution, packed by GNU tar.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_piece_of_a_distribution_is_what_umoci_makes_of_it() {
     let directories =

@@ -1,4 +1,5 @@
-//! Two processes, one store: the same content is fetched once, and nobody's end is another's failure.
+//! Two processes, one store: the same content is fetched once, and the end of one process is not a failure of the
+//! other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +13,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_two_processes_want_is_fetched_once() {
+async fn two_processes_fetch_a_layer_once() {
     let world = World::new().await;
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("images");
@@ -51,9 +52,9 @@ async fn the_second_goes_on_when_the_first_is_killed() {
     world.assert_recovers(&root).await;
 }
 
-/// In this process two wait for another one. The first gives up, which the second does not notice.
+/// Two pulls of this process wait for another process. The first is cancelled, which has no effect on the second.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_gives_up_waiting_fails_nobody_else() {
+async fn a_cancelled_waiter_does_not_fail_the_others() {
     let bench = Bench::new();
     let built = fixtures::image::Image::new()
         .layer(fixtures::image::Layer::of([fixtures::image::Entry::file("noise", noise(300_000))]))
@@ -67,7 +68,7 @@ async fn whoever_gives_up_waiting_fails_nobody_else() {
     assert!(matches!(error, PullError::Timeout { .. }) && error.recoverable(), "{error}");
     let error = bench.store.acquire(hasty, "hasty", Arc::new(Silent)).await.unwrap_err();
     assert!(matches!(error, PullError::Timeout { .. }), "{error}");
-    // However many gave up, one thread of ours waits.
+    // After any number of cancelled pulls, one thread of this process waits.
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -95,11 +96,11 @@ async fn whoever_gives_up_waiting_fails_nobody_else() {
     assert_nothing_left(&bench.root());
 }
 
-/// A lock that comes when nobody waits any more is let go.
+/// A lock that is acquired after its last waiter was cancelled is released.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_nobody_wants_any_more_is_free() {
+async fn a_lock_without_waiters_is_released() {
     let bench = Bench::new();
-    let built = small("given up");
+    let built = small("cancelled");
     let (reference, blob) = (bench.push("app:1", &built), built.blobs[0].0.clone());
     bench.registry.fault(Fault::on(&blob, Action::Stall(10)).times(1));
     let mut other = Scene::Pull(reference.clone()).start(&bench.root());
@@ -111,8 +112,8 @@ async fn a_lock_that_nobody_wants_any_more_is_free() {
     third.acquire(request(&reference), "third", Arc::new(Silent)).await.unwrap();
 }
 
-/// Job 1 had the image before and asks whether it still may have it. Meanwhile job 2 pulls what the name means now.
-/// What job 1 learns about the old content must not bring it back.
+/// Job 1 had the image before, and its access is checked. Meanwhile job 2 pulls the new content of the name. The result
+/// of the check must not restore the record of the old content.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_access_check_does_not_undo_a_pull() {
     let bench = Bench::new();
@@ -141,9 +142,9 @@ async fn an_access_check_does_not_undo_a_pull() {
     assert_eq!(records[0].manifest.to_string(), new.digest());
 }
 
-/// Two jobs get the same content with different credentials at once: the record names both.
+/// Two jobs get the same content with different credentials at the same time: the record contains both.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_two_learn_at_once_is_kept() {
+async fn access_that_two_jobs_get_at_once_is_kept() {
     let bench = Bench::new();
     let built = small("both");
     let reference = bench.push("app:1", &built);

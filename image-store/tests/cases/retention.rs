@@ -1,4 +1,4 @@
-//! Leases, removal, sweeping, and what a crash or another process leaves.
+//! Leases, removal, sweeps, and the leftovers of crashes and of other processes.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -95,7 +95,7 @@ async fn layers_of_another_boot_are_dropped_unless_synced() {
     bench.registry.forget_requests();
     bench.lease(&reference).await.unwrap();
     assert_eq!(bench.registry.count("/blobs/"), 0);
-    // Not usable without a sweep either: it is replaced.
+    // It is unusable also without a sweep: a pull replaces it.
     another_boot("unsynced");
     bench.lease(&reference).await.unwrap();
     assert_eq!(bench.registry.count("/blobs/"), 1);
@@ -109,9 +109,9 @@ async fn layers_of_another_boot_are_dropped_unless_synced() {
     assert_eq!(bench.registry.count("/blobs/"), 3);
 }
 
-/// The kernel could not write all of a layer that a task uses: the task keeps it, nobody else gets it.
+/// The kernel could not write all of a layer that a task uses: the task keeps it, no other task gets it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_may_not_have_reached_the_disk_is_for_nobody_else() {
+async fn a_layer_that_may_not_have_reached_the_disk_is_for_no_other_task() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("suspect"));
     let image = bench.lease(&reference).await.unwrap();
@@ -139,7 +139,7 @@ async fn layers_are_marked_as_synced_soon() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_takes_the_staging_of_the_dead_only() {
+async fn a_sweep_removes_only_abandoned_staging() {
     let bench = Bench::new();
     bench.lease(&bench.push("app:1", &small("alive"))).await.unwrap();
     let dead = bench.root().join("staging/1-dead-0/1-x-1/fs");
@@ -151,12 +151,12 @@ async fn a_sweep_takes_the_staging_of_the_dead_only() {
     assert_eq!((report.staging, report.temporaries, report.broken_layers), (1, 1, 0));
     assert!(!dead.exists());
     assert_eq!(other.sweep().unwrap(), Default::default());
-    // The living one still stages where it did.
+    // The running process still uses its staging directory.
     bench.lease(&bench.push("app:2", &small("still alive"))).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_may_pull_the_same_at_once() {
+async fn two_processes_may_pull_the_same_image_at_once() {
     let bench = Bench::new();
     let reference = bench.push("app:1", &small("race"));
     let other = bench.second_store();
@@ -169,26 +169,26 @@ async fn two_processes_may_pull_the_same_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_is_told_before_and_can_be_tried_again() {
+async fn a_full_disk_is_reported_before_the_download_and_is_recoverable() {
     let limits = image_store::Limits { free_bytes: u64::MAX / 2, ..crate::common::limits() };
     let bench = Bench::full(Vec::new(), limits);
     let error = bench.lease(&bench.push("app:1", &small("full"))).await.unwrap_err();
     assert!(error.recoverable() && error.to_string().contains("no space"), "{error}");
 }
 
-/// Nothing is ever kept for long, and no disk is too full.
+/// A policy without delay, for a disk that never counts as full.
 const AT_ONCE: Retention = Retention { delay: Duration::ZERO, high: 101, low: 100 };
 const NEVER: Retention = Retention { delay: Duration::from_secs(3600), high: 101, low: 100 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unleased_images_go_after_their_delay() {
+async fn unleased_images_are_removed_after_their_delay() {
     let bench = Bench::new();
     let image = bench.lease(&bench.push("app:1", &small("kept"))).await.unwrap();
     assert!(bench.store.retain(&AT_ONCE).unwrap().removed.is_empty());
     bench.store.release("task").unwrap();
     let kept = bench.store.retain(&NEVER).unwrap();
     assert!(kept.removed.is_empty() && kept.next.is_some());
-    // Another process decides the same: all it needs is on disk.
+    // Another process decides the same: all its input is on disk.
     let report = bench.second_store().retain(&AT_ONCE).unwrap();
     assert_eq!((report.removed.len(), report.layers, report.next), (1, 1, None));
     assert!(report.removed[0].bytes > 0 && report.removed[0].pressure.is_none());
@@ -210,12 +210,12 @@ async fn a_release_is_a_use() {
     fs::File::open(&record).unwrap().set_modified(long_ago).unwrap();
     let removed = bench.store.retain(&NEVER).unwrap().removed;
     assert!(removed[0].unused >= Duration::from_secs(10_000));
-    // Whoever waits is woken.
+    // The waiter is woken.
     tokio::time::timeout(Duration::from_secs(5), bench.store.changed()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_takes_images_before_their_time() {
+async fn a_full_disk_removes_images_before_their_delay() {
     let bench = Bench::new();
     for (name, lease) in [("one:1", "one"), ("two:1", "two"), ("three:1", "three")] {
         let reference = bench.push(name, &small(name));
@@ -232,7 +232,7 @@ async fn a_full_disk_takes_images_before_their_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_a_pull_uses_goes() {
+async fn a_running_pull_keeps_its_layers() {
     let bench = Arc::new(Bench::new());
     let layer = |name: &str| Layer::of([Entry::file(name, crate::common::noise(200_000))]);
     let image = (0..4).fold(Image::new(), |image, at| image.layer(layer(&format!("file{at}"))));

@@ -1,6 +1,7 @@
-//! What fuzzing starts from (`fuzz/corpus`): small honest and hostile inputs, made by the kit's own builders.
+//! The seeds of the fuzzers (`fuzz/corpus`): small well-formed and hostile inputs, made by the builders of the
+//! fixtures.
 //!
-//! `OCI_RS_WRITE_SEEDS=1 cargo test -p oci-rs-image-store seeds` writes them anew.
+//! `OCI_RS_WRITE_SEEDS=1 cargo test -p oci-rs-image-store seeds` writes them again.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -70,7 +71,7 @@ fn layers(seeds: &mut Seeds) {
         seeds.insert(format!("pax/{at:02}"), record.clone());
     }
     seeds.insert("pax/all".into(), pax.concat());
-    // Six bytes are one entry: kind, name, name, link's form, link, link.
+    // Six bytes are one entry: kind, name, name, form of the link, link, link.
     for (name, bytes) in [
         ("swap", &[6, 0, 0, 2, 0, 0, 3, 0x10, 0, 7, 0, 0, 0, 0x10, 0, 7, 1, 1][..]),
         ("hard", &[0, 0x10, 0, 7, 1, 0, 5, 1, 0, 7, 0x10, 0, 0x89, 2, 0, 3, 0, 0]),
@@ -170,9 +171,9 @@ fn seeds_are_what_the_builders_make() {
             fs::write(&path, bytes).unwrap();
         }
         let found = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        // What is compressed may look different with another version of the compressor.
+        // Compressed bytes may differ between versions of the compressor.
         let compressed = ["gzip", "zstd"].iter().any(|word| name.contains(word));
-        assert!(compressed || found == *bytes, "{name} is not what it was made of");
+        assert!(compressed || found == *bytes, "{name} differs from its source");
     }
     let targets: Vec<_> = fs::read_dir(corpus.parent().unwrap().join("targets")).unwrap().collect();
     for target in targets {

@@ -1,4 +1,4 @@
-//! Layers that are not what was unpacked.
+//! Layers whose files are not the unpacked ones.
 
 use std::{
     fs,
@@ -73,7 +73,7 @@ async fn layer_without_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn layer_with_a_file_gone() {
+async fn layer_with_a_missing_file() {
     let finding = broken(FindingKind::LayerChanged, |good| {
         let layer = base(good);
         settled(&layer.join("fs/etc"), || fs::remove_file(layer.join("fs/etc/marker")).unwrap());

@@ -1,5 +1,5 @@
-//! One thing broken at a time in a good store: the check names it and nothing else, the repair mends it, and the image
-//! can be pulled and used again.
+//! One kind of damage at a time in an intact store: the check reports exactly this damage, the repair removes it, and
+//! the image can be pulled and used again.
 
 mod layers;
 mod users;
@@ -44,7 +44,7 @@ fn app() -> fixtures::image::Built {
         .build()
 }
 
-/// A store with one image that nobody uses.
+/// A store with one unused image.
 struct Good {
     bench: Bench,
     reference: String,
@@ -76,7 +76,7 @@ impl Good {
         paths.remove(0)
     }
 
-    /// Pulls again, and looks whether everything is as it was.
+    /// Pulls again, and checks that the store is intact.
     async fn usable(&self) {
         let image = self.bench.pull(&self.reference).await.unwrap();
         let trees: Vec<_> = image.layers.iter().map(|layer| describe(layer)).collect();
@@ -88,7 +88,7 @@ impl Good {
     }
 }
 
-/// Breaks one thing; returns the finding.
+/// Makes one damage; returns the finding.
 async fn broken(expected: FindingKind, break_it: impl FnOnce(&Good) -> PathBuf) -> Finding {
     broken_on(Bench::in_directories(), expected, break_it).await
 }
@@ -101,11 +101,11 @@ async fn broken_on(bench: Bench, expected: FindingKind, break_it: impl FnOnce(&G
     assert_eq!(report.findings[0].path, path);
     assert!(matches!(report.findings[0].outcome, Outcome::Repairable(_)), "{report:?}");
     assert_eq!(report.is_sound(), expected.severity() != Severity::Damage);
-    // A look changes nothing.
+    // A check without repair changes nothing.
     assert_eq!(check(&good.bench), report);
-    let mended = repair(&good.bench);
-    assert_eq!(kinds(&mended), [expected]);
-    assert!(matches!(mended.findings[0].outcome, Outcome::Repaired(_)) && mended.is_sound(), "{mended:?}");
+    let repaired = repair(&good.bench);
+    assert_eq!(kinds(&repaired), [expected]);
+    assert!(matches!(repaired.findings[0].outcome, Outcome::Repaired(_)) && repaired.is_sound(), "{repaired:?}");
     assert_eq!(check(&good.bench).findings, []);
     good.usable().await;
     report.findings.into_iter().next().unwrap()
@@ -117,7 +117,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut serde_json::Value)) {
     fs::write(path, value.to_string()).unwrap();
 }
 
-/// The one of the two layers that has `etc/marker`.
+/// The layer that contains `etc/marker`.
 fn base(good: &Good) -> PathBuf {
     let directory = good.bench.root().join("layers");
     let layers = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -140,7 +140,7 @@ async fn version_other_is_left_to_the_operator() {
     let version = good.bench.root().join("VERSION");
     let right = fs::read(&version).unwrap();
     fs::write(&version, "oci-rs image store 9\n").unwrap();
-    // Another version's layers are not judged by this one's rules.
+    // The layers of an unknown version are not judged.
     fs::remove_file(good.only("layers").join("meta.json")).unwrap();
     let report = repair(&good.bench);
     assert_eq!(kinds(&report), [FindingKind::VersionOther]);
@@ -176,14 +176,14 @@ async fn directory_replaced_is_left_to_the_operator() {
         symlink(elsewhere.path(), &directory).unwrap();
         let report = repair(&good.bench);
         assert!(kinds(&report).contains(&FindingKind::DirectoryReplaced) && !report.is_sound(), "{report:?}");
-        // Nothing at all is done before that is put right, and never anything behind the link.
+        // No repair is made until the operator has replaced the link, and never behind the link.
         assert!(directory.is_symlink() && mine.exists() && temporary.exists());
         fs::remove_file(&directory).unwrap();
         fs::rename(&aside, &directory).unwrap();
     }
     repair(&good.bench);
     good.usable().await;
-    // Whoever removes images does not follow it either.
+    // The removal of images does not follow the link either.
     let trash = good.bench.root().join("trash");
     fs::remove_dir(&trash).unwrap();
     symlink(elsewhere.path(), &trash).unwrap();
@@ -228,11 +228,11 @@ async fn documents_with_other_bytes() {
 async fn image_without_a_document_or_a_layer() {
     for directory in ["manifests", "configs", "layers"] {
         let finding = broken(FindingKind::ImageIncomplete, |good| {
-            let gone = good.only(directory);
-            if gone.is_dir() {
-                fs::remove_dir_all(gone).unwrap()
+            let path = good.only(directory);
+            if path.is_dir() {
+                fs::remove_dir_all(path).unwrap()
             } else {
-                fs::remove_file(gone).unwrap()
+                fs::remove_file(path).unwrap()
             }
             good.only("images")
         })
@@ -293,7 +293,7 @@ async fn leftovers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_store_did_not_write_is_named_and_left_alone() {
+async fn foreign_files_are_reported_and_kept() {
     let good = Good::new().await;
     let root = good.bench.root();
     fs::create_dir_all(root.join("empty")).unwrap();
@@ -322,7 +322,7 @@ async fn what_the_store_did_not_write_is_named_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_at_once_is_found_and_mended() {
+async fn all_damage_at_once_is_found_and_repaired() {
     let good = Good::new().await;
     let root = good.bench.root();
     fs::remove_file(root.join("VERSION")).unwrap();
@@ -342,8 +342,8 @@ async fn everything_at_once_is_found_and_mended() {
         FindingKind::TemporaryLeft,
     ];
     assert_eq!(kinds(&check(&good.bench)), expected);
-    let mended = repair(&good.bench);
-    assert!(mended.findings.iter().all(|finding| matches!(finding.outcome, Outcome::Repaired(_))), "{mended:?}");
+    let repaired = repair(&good.bench);
+    assert!(repaired.findings.iter().all(|finding| matches!(finding.outcome, Outcome::Repaired(_))), "{repaired:?}");
     assert_eq!(check(&good.bench).findings, []);
     good.usable().await;
 }

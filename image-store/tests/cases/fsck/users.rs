@@ -1,4 +1,4 @@
-//! What tasks and pulls hold, and what they left.
+//! Leases of tasks and pulls, and what they left behind.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use super::{Good, base, check, edit, kinds, repair};
 use crate::common::{Bench, request};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_use_is_named_and_left_alone() {
+async fn layers_in_use_are_reported_and_kept() {
     let good = Good::new().await;
     good.bench.pull(&good.reference).await.unwrap();
     let marker = base(&good).join("fs/etc/marker");
@@ -33,7 +33,7 @@ async fn what_is_in_use_is_named_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_of_what_is_gone_is_put_right_by_a_pull() {
+async fn a_pull_repairs_a_lease_of_a_missing_layer() {
     let good = Good::new().await;
     good.bench.pull(&good.reference).await.unwrap();
     edit(&good.only("leases"), |lease| lease["layers"][0] = digest(b"gone").into());
@@ -42,7 +42,7 @@ async fn a_lease_of_what_is_gone_is_put_right_by_a_pull() {
     assert_eq!(report.findings[0].held_by, ["task"]);
     assert!(matches!(report.findings[0].outcome, Outcome::Manual(_)), "{report:?}");
     good.usable().await;
-    // When the layer itself is gone, the image says so too, and the pull brings it back under the same lease.
+    // A missing layer is also reported for its image, and a pull under the same lease fetches it again.
     good.bench.pull(&good.reference).await.unwrap();
     fs::remove_dir_all(base(&good)).unwrap();
     assert_eq!(kinds(&repair(&good.bench)), [FindingKind::ImageIncomplete, FindingKind::LeaseDangling]);
@@ -55,7 +55,7 @@ async fn a_lease_of_what_is_gone_is_put_right_by_a_pull() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_torn_or_of_nobody() {
+async fn leases_that_are_torn_or_without_owner() {
     let good = Good::new().await;
     good.bench.pull(&good.reference).await.unwrap();
     let lease = good.only("leases");
@@ -81,17 +81,17 @@ async fn leases_torn_or_of_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fixups_are_kept_while_they_are_used() {
+async fn layers_of_implied_directories_are_kept_while_they_are_used() {
     let bench = Bench::in_directories();
     let image =
         Image::new().layer(Layer::of([Entry::dir("tmp").mode(0o1777)])).layer(Layer::of([Entry::file("tmp/x", "x")]));
     let reference = bench.push("fix:1", &image.build());
     let before = bench.pull(&reference).await.unwrap();
-    let fixup = before.layers[0].parent().unwrap().to_owned();
-    assert!(fixup.parent().unwrap().ends_with("fixups") && before.layers.len() == 3);
+    let implied = before.layers[0].parent().unwrap().to_owned();
+    assert!(implied.parent().unwrap().ends_with("fixups") && before.layers.len() == 3);
     bench.store.sync().unwrap();
     assert_eq!(check(&bench).findings, []);
-    fs::remove_dir_all(fixup.join("fs")).unwrap();
+    fs::remove_dir_all(implied.join("fs")).unwrap();
     let report = repair(&bench);
     assert_eq!(kinds(&report), [FindingKind::ImpliedEmptied]);
     assert_eq!(report.findings[0].held_by, ["task"]);
