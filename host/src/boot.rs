@@ -1,6 +1,7 @@
 //! The id of the running boot.
 //!
-//! A record that names another boot describes processes that are gone, and files that may be torn if they were not synced.
+//! A record that names another boot describes processes that are gone, and files that may be torn if they were not
+//! synced.
 
 use std::{fs, io};
 

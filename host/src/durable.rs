@@ -1,8 +1,8 @@
 //! The one commit protocol for files: temporary name in the same directory, write, sync, rename, sync of the directory.
 //!
-//! After a kill at any point the file is absent, complete, or still the one before; what else is left is a file with the
-//! temporary name, which the next writer or the next sweep removes. [`Durability`] says whether a power cut may undo a
-//! commit.
+//! After a kill at any point the file is absent, complete, or still the one before; what else is left is a file with
+//! the temporary name, which the next writer or the next sweep removes. [`Durability`] says whether a power cut may
+//! undo a commit.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -50,8 +50,9 @@ impl From<CommitError> for io::Error {
     }
 }
 
-/// Writes `bytes` to `path`, whole or not at all, and replaces an older file. `temporary` lies in the same directory; a file
-/// of that name is replaced. The file has mode 0600. `before` is called before each step: a failpoint may stand there.
+/// Writes `bytes` to `path`, whole or not at all, and replaces an older file. `temporary` lies in the same directory; a
+/// file of that name is replaced. The file has mode 0600. `before` is called before each step: a failpoint may stand
+/// there.
 pub fn write(
     path: &Path,
     temporary: &Path,

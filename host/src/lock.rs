@@ -1,8 +1,9 @@
 //! File locks (flock(2)) on files and directories that their holder may remove.
 //!
-//! The kernel frees such a lock when the last descriptor of it is closed, so also when its holder is killed. A holder may
-//! remove the file before it lets go; a process that waited then holds the lock of a file that has no name any more.
-//! [`lock`] therefore compares the locked file with the one that has the name now, and starts again if they differ.
+//! The kernel frees such a lock when the last descriptor of it is closed, so also when its holder is killed. A holder
+//! may remove the file before it lets go; a process that waited then holds the lock of a file that has no name any
+//! more. [`lock`] therefore compares the locked file with the one that has the name now, and starts again if they
+//! differ.
 
 use std::{
     fs, io,
@@ -38,8 +39,8 @@ pub enum Locked<F> {
 /// Takes the exclusive lock of the file or directory at `path`. `open` opens it, and may create it; its error
 /// [`io::ErrorKind::NotFound`] means [`Locked::Missing`].
 ///
-/// Where `open` creates a missing file, a file that vanished is created again, so [`Locked::Missing`] is returned only when
-/// `open` says so or when nothing has the name after the lock was taken and `recreate` is false.
+/// Where `open` creates a missing file, a file that vanished is created again, so [`Locked::Missing`] is returned only
+/// when `open` says so or when nothing has the name after the lock was taken and `recreate` is false.
 pub fn lock<F: AsFd>(
     path: &Path,
     wait: Wait,

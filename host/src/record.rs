@@ -1,7 +1,7 @@
 //! Versioned JSON records.
 //!
-//! Every record carries the version of its form. A build reads all versions up to its own, because an older build may have
-//! written the record, and refuses a newer version by its number.
+//! Every record carries the version of its form. A build reads all versions up to its own, because an older build may
+//! have written the record, and refuses a newer version by its number.
 
 use std::{
     fs, io,
@@ -36,14 +36,14 @@ struct Versioned<'a, T> {
     record: &'a T,
 }
 
-/// The bytes of a record: a JSON object whose first field is `version`. `record` must become a JSON object without a field
-/// of that name.
+/// The bytes of a record: a JSON object with `version` as its first field. `record` must become a JSON object without a
+/// field of that name.
 pub fn encode<T: Serialize>(version: u32, record: &T) -> io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&Versioned { version, record })?)
 }
 
-/// The record of these bytes. A missing version is 1: the first builds wrote none. `newest` is the newest version that the
-/// caller can read.
+/// The record of these bytes. A missing version is 1: the first builds wrote none. `newest` is the newest version that
+/// the caller can read.
 ///
 /// # Errors
 ///

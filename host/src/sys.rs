@@ -34,11 +34,11 @@ pub fn ignore_signal(signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the descriptors from `first` to `last`. For a process, or a thread with a descriptor table of its own, that never
-/// uses its owned descriptors of that range again.
+/// Closes the descriptors from `first` to `last`. For a process, or a thread with a descriptor table of its own, that
+/// never uses its owned descriptors of that range again.
 pub fn close_descriptors(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: the caller never uses a descriptor of the range again; it runs before anything is opened or after everything
-    // else is done.
+    // SAFETY: the caller never uses a descriptor of the range again; it runs before anything is opened or after
+    // everything else is done.
     if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == -1 {
         return Err(io::Error::last_os_error());
     }

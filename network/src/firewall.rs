@@ -13,7 +13,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The chain of the administrator, whose name the firewall plugin gets in its configuration.
+/// The chain of the administrator. The configuration of the firewall plugin names it.
 pub(crate) const ADMIN_CHAIN: &str = "OCI-RS-ADMIN";
 
 /// The programs that create rules for these settings, each with its subnet.

@@ -106,7 +106,7 @@ impl Networks {
     }
 
     /// Removes the networks of containers that are not `wanted`, including unfinished ones. Waits for plugins that
-    /// still run for such a network. Returns the containers whose networks were removed.
+    /// still run for such a network. Returns the containers of the removed networks.
     pub fn sweep(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, NetworkError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -6,7 +6,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A semaphore whose holder can also be the only one.
+/// A semaphore with an exclusive mode: one holder can take all permits.
 #[derive(Debug)]
 pub(crate) struct Semaphore {
     permits: usize,

@@ -24,12 +24,12 @@ use crate::{
         self, CgroupEvents, Cgroups,
         stats::{Counters, Stats},
     },
+    directory_watch::{self, DirectoryWatch},
     error::{Context, ExecError, RuntimeError, StartError, StartErrorKind},
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
     logs::{DroppedBytes, OutputStream},
     monitor::StartOutcome,
-    names::{self, Names},
     plan::{CgroupPlacement, ContainerId, ContainerPlan, Output},
     process::{ProcessRecord, ProcessRef},
     report_pipe::read_report,
@@ -54,14 +54,14 @@ struct Inner {
     launcher: Launcher,
     empty: Mutex<Option<EmptyNamespace>>,
     images: MountedImages,
-    names: Names,
+    containers: DirectoryWatch,
     overlay_problem: Mutex<Option<Option<String>>>,
 }
 
 /// The containers that have a directory in a state directory, for those who only look: nothing is made.
 pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
     let directory = state::tasks(state_dir);
-    let names = names::list(&directory).context(|| format!("listing {}", directory.display()))?;
+    let names = directory_watch::list(&directory).context(|| format!("listing {}", directory.display()))?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
@@ -143,10 +143,10 @@ impl Runtime {
         let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
-        let names = Names::of(state::tasks(&state_dir));
+        let containers = DirectoryWatch::new(state::tasks(&state_dir));
         Ok(Self {
             inner: Arc::new(Inner {
-                names,
+                containers,
                 state_dir,
                 data_dir,
                 launcher,
@@ -326,7 +326,7 @@ impl Runtime {
     /// Other containers that were placed in the same control group, among those whose id begins with `prefix`.
     pub fn sharing_group(&self, plan: &ContainerPlan, prefix: &str) -> Result<Vec<ContainerId>, RuntimeError> {
         let listing = || format!("listing {}", state::tasks(&self.inner.state_dir).display());
-        let named = self.inner.names.beginning_with(prefix).context(listing)?;
+        let named = self.inner.containers.names_with_prefix(prefix).context(listing)?;
         let others = named.iter().filter_map(|name| name.parse().ok()).filter(|id| *id != plan.id);
         let mut sharing = Vec::new();
         for id in others {

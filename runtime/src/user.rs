@@ -1,26 +1,29 @@
-//! Who the command runs as: names looked up in the image's own `/etc/passwd` and `/etc/group`.
+//! The user and the groups of the command. Names are looked up in the image's `/etc/passwd` and `/etc/group`.
 //!
-//! The meaning is docker's: a number is a number even if somebody is named so; a group that is given replaces the groups
-//! that the user is a member of; an unknown number is fine, an unknown name is not.
+//! The rules are docker's:
+//!
+//! - A number is always an id, also if a user or a group has that name.
+//! - A group after the colon replaces the groups of which the user is a member.
+//! - An unknown id is accepted; an unknown name is an error.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{StartError, StartErrorKind};
 
-/// An image's user and group files are not larger than this.
+/// The largest `/etc/passwd` or `/etc/group` of an image that is read, in bytes.
 pub(crate) const MAX_USER_FILE: u64 = 4 << 20;
 
-/// The ids that a user name stands for.
+/// The ids of a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ResolvedUser {
     pub uid: u32,
     pub gid: u32,
-    /// Supplementary groups, the primary one first.
+    /// The ids of the supplementary groups, with the primary group first.
     pub groups: Vec<u32>,
     pub home: String,
 }
 
-/// A name that the image does not know.
+/// A user or a group that cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UserError {
     #[error("user {0:?}: the image's /etc/passwd has no such user; use a numeric id, or a user of the image")]
@@ -37,20 +40,23 @@ impl From<UserError> for StartError {
     }
 }
 
-struct User<'a> {
+/// A line of `/etc/passwd`.
+struct PasswdEntry<'a> {
     name: &'a str,
     uid: u32,
     gid: u32,
     home: &'a str,
 }
 
-struct Group<'a> {
+/// A line of `/etc/group`.
+struct GroupEntry<'a> {
     name: &'a str,
     gid: u32,
     members: &'a str,
 }
 
-/// Resolves `user`, `user:group`, numeric or not, and further groups, with the text of the image's two files.
+/// Resolves `user` or `user:group`, names or ids, and further groups. `passwd` and `group` are the texts of the image's
+/// files.
 pub(crate) fn resolve(
     user: &str,
     extra_groups: &[String],
@@ -58,37 +64,37 @@ pub(crate) fn resolve(
     group: &str,
 ) -> Result<ResolvedUser, UserError> {
     let (user, given_group) = user.split_once(':').unwrap_or((user, ""));
-    let found = find_user(user, passwd)?;
-    let uid = match (&found, number(user)?) {
-        (Some(found), _) => found.uid,
+    let entry = find_user(user, passwd)?;
+    let uid = match (&entry, id(user)?) {
+        (Some(entry), _) => entry.uid,
         (None, Some(uid)) => uid,
         (None, None) if user.is_empty() => 0,
         (None, None) => return Err(UserError::UnknownUser(user.to_owned())),
     };
     let gid = match given_group {
-        "" => found.as_ref().map_or(0, |found| found.gid),
+        "" => entry.as_ref().map_or(0, |entry| entry.gid),
         given => group_id(given, group)?,
     };
     let mut groups = vec![gid];
-    if let (Some(found), "") = (&found, given_group) {
-        groups.extend(all_groups(group).filter(|group| is_member(group, found.name)).map(|group| group.gid));
+    if let (Some(entry), "") = (&entry, given_group) {
+        groups.extend(all_groups(group).filter(|group| is_member(group, entry.name)).map(|group| group.gid));
     }
     for extra in extra_groups {
         groups.push(group_id(extra, group)?);
     }
     let mut seen = std::collections::BTreeSet::new();
     groups.retain(|gid| seen.insert(*gid));
-    let home = found.map(|found| found.home).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned();
+    let home = entry.map(|entry| entry.home).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned();
     Ok(ResolvedUser { uid, gid, groups, home })
 }
 
-fn find_user<'a>(user: &str, passwd: &'a str) -> Result<Option<User<'a>>, UserError> {
-    let id = if user.is_empty() { Some(0) } else { number(user)? };
-    Ok(all_users(passwd).find(|entry| id.map_or_else(|| entry.name == user, |id| entry.uid == id)))
+fn find_user<'a>(user: &str, passwd: &'a str) -> Result<Option<PasswdEntry<'a>>, UserError> {
+    let uid = if user.is_empty() { Some(0) } else { id(user)? };
+    Ok(all_users(passwd).find(|entry| uid.map_or_else(|| entry.name == user, |uid| entry.uid == uid)))
 }
 
 fn group_id(wanted: &str, group: &str) -> Result<u32, UserError> {
-    if let Some(gid) = number(wanted)? {
+    if let Some(gid) = id(wanted)? {
         return Ok(gid);
     }
     all_groups(group)
@@ -97,8 +103,8 @@ fn group_id(wanted: &str, group: &str) -> Result<u32, UserError> {
         .ok_or_else(|| UserError::UnknownGroup(wanted.to_owned()))
 }
 
-/// The id, if the text is a number.
-fn number(text: &str) -> Result<Option<u32>, UserError> {
+/// Parses an id. `None` if the text is not a number.
+fn id(text: &str) -> Result<Option<u32>, UserError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
     }
@@ -108,28 +114,28 @@ fn number(text: &str) -> Result<Option<u32>, UserError> {
     }
 }
 
-fn is_member(group: &Group<'_>, user: &str) -> bool {
+fn is_member(group: &GroupEntry<'_>, user: &str) -> bool {
     group.members.split(',').any(|member| member.trim() == user)
 }
 
-fn all_users(passwd: &str) -> impl Iterator<Item = User<'_>> {
+fn all_users(passwd: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
     passwd.lines().filter_map(|line| {
         let mut fields = line.trim_end_matches('\r').split(':');
         let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
         let uid = fields.nth(1)?.parse().ok()?;
         let gid = fields.next()?.parse().ok()?;
         let home = fields.nth(1).unwrap_or("");
-        Some(User { name, uid, gid, home })
+        Some(PasswdEntry { name, uid, gid, home })
     })
 }
 
-fn all_groups(group: &str) -> impl Iterator<Item = Group<'_>> {
+fn all_groups(group: &str) -> impl Iterator<Item = GroupEntry<'_>> {
     group.lines().filter_map(|line| {
         let mut fields = line.trim_end_matches('\r').split(':');
         let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
         let gid = fields.nth(1)?.parse().ok()?;
         let members = fields.next().unwrap_or("");
-        Some(Group { name, gid, members })
+        Some(GroupEntry { name, gid, members })
     })
 }
 
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_s_meanings() {
+    fn users_and_groups_are_resolved_as_docker_does() {
         assert_eq!(ids("", &[]), (0, 0, vec![0, 10]));
         assert_eq!(ids("root", &[]), (0, 0, vec![0, 10]));
         assert_eq!(ids("web", &[]), (1000, 1001, vec![1001, 10, 44]));
@@ -164,11 +170,11 @@ mod tests {
         assert_eq!(ids("4711", &[]), (4711, 0, vec![0]));
         assert_eq!(ids("4711:4712", &["video", "9"]), (4711, 4712, vec![4712, 44, 9]));
         assert_eq!(ids("7", &[]), (7, 0, vec![0]), "a number is not a name");
-        assert_eq!(ids("web", &["10", "wheel"]), (1000, 1001, vec![1001, 10, 44]), "no group twice");
+        assert_eq!(ids("web", &["10", "wheel"]), (1000, 1001, vec![1001, 10, 44]), "no duplicate groups");
     }
 
     #[test]
-    fn homes() {
+    fn the_home_directory_is_that_of_the_user_or_the_root() {
         assert_eq!(ok("web", &[]).home, "/srv/web");
         assert_eq!(ok("nohome", &[]).home, "/");
         assert_eq!(ok("4711", &[]).home, "/");
@@ -183,7 +189,7 @@ mod tests {
         assert_eq!(error("4294967295", &[]), UserError::OutOfRange("4294967295".to_owned()));
     }
 
-    /// CVE-2024-40635, CVE-2026-46680: what does not fit an id must not come out as another one, above all not as 0.
+    /// CVE-2024-40635, CVE-2026-46680: a number that is too large must not become another id, in particular not 0.
     #[test]
     fn ids_never_wrap() {
         for id in ["2147483648", "4294967296", "18446744073709551616", "99999999999999999999"] {
@@ -191,12 +197,12 @@ mod tests {
                 assert!(matches!(resolve(&user, &[], PASSWD, GROUP), Err(UserError::OutOfRange(_))), "{user}");
             }
             let passwd = format!("evil:x:{id}:{id}::/:/bin/sh\n");
-            // Either that very id or none.
+            // The result is exactly this id, or an error.
             match resolve("evil", &[], &passwd, GROUP) {
                 Ok(user) => assert_eq!((user.uid.to_string(), user.gid.to_string()), (id.to_owned(), id.to_owned())),
                 Err(error) => assert_eq!(error, UserError::UnknownUser("evil".to_owned())),
             }
-            // A number is a number, whatever the image calls by it.
+            // A number is an id, also if the image has a user of that name.
             let passwd = format!("{id}:x:0:0::/:/bin/sh\n1000:x:0:0::/:/bin/sh\n");
             assert!(resolve(id, &[], &passwd, GROUP).is_err());
             assert_eq!(resolve("1000", &[], &passwd, GROUP).expect("a number").uid, 1000);
@@ -206,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_file_content_panics_and_numbers_need_no_files(passwd in ".*", group in ".*", uid in 0..=i32::MAX) {
+        fn no_file_content_makes_it_panic_and_ids_need_no_files(passwd in ".*", group in ".*", uid in 0..=i32::MAX) {
             let by_name = resolve("root:wheel", &["video".to_owned()], &passwd, &group);
             prop_assert!(by_name.map_or(true, |user| user.groups[0] == user.gid));
             let user = resolve(&format!("{uid}:{uid}"), &[], &passwd, &group);

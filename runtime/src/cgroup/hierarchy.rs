@@ -7,7 +7,7 @@ use std::{
 
 use super::version::{ROOT, Version};
 
-/// The v1 controllers in whose hierarchies a container has cgroups. The engine has the same list.
+/// The v1 controllers. A container has a cgroup in the hierarchy of each of them. The engine has the same list.
 const CONTROLLERS: [&str; 12] = [
     "cpu",
     "cpuacct",

@@ -1,8 +1,8 @@
 //! The membership of the creating process in a container's cgroups v1, while it creates the container.
 //!
-//! libcontainer would move the container's first process through `cgroup.procs`, whose lock is slow (see [`join()`]).
-//! So the hierarchies are hidden from libcontainer (`rootfs::build_mounts`), and the creator is a member of the cgroups
-//! while it creates the container. Its children are then members from the beginning.
+//! libcontainer would move the container's first process through `cgroup.procs`, which takes a slow lock (see
+//! [`join()`]). So the hierarchies are hidden from libcontainer (`rootfs::build_mounts`), and the creator is a member
+//! of the cgroups while it creates the container. Its children are then members from the beginning.
 
 use std::{
     fs::{self, File},

@@ -114,8 +114,8 @@ fn detached_tmpfs() -> rustix::io::Result<OwnedFd> {
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Hides the cgroup hierarchies from the engine on cgroup v1, by unmounting `/sys`. Mounts of the spec whose sources
-/// are below `/sys` get new sources in `directory`.
+/// Hides the cgroup hierarchies from the engine on cgroup v1, by unmounting `/sys`. Mounts of the spec with sources
+/// below `/sys` get new sources in `directory`.
 pub(crate) fn hide_from_engine(
     version: cgroup::Version,
     spec: &mut Spec,

@@ -65,8 +65,8 @@ struct MountedImage {
 }
 
 impl MountedImages {
-    /// The addresses by which a child process finds the mounts of the layers. `None` if no layer is an image. Images that
-    /// are not mounted yet are mounted. An error is left to the child process, which reports it.
+    /// The addresses by which a child process finds the mounts of the layers. `None` if no layer is an image. Images
+    /// that are not mounted yet are mounted. An error is left to the child process, which reports it.
     pub fn address(&self, layers: &[PathBuf]) -> Option<LayerMounts> {
         let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mounts: Vec<Option<HeldFile>> =
@@ -77,7 +77,7 @@ impl MountedImages {
         address
     }
 
-    /// Unmounts images whose files were removed. Until then the files take disk space.
+    /// Unmounts the images of removed files. Until then the files take disk space.
     pub fn forget_removed(&self) {
         forget_removed(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }

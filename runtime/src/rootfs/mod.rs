@@ -1,7 +1,7 @@
 //! The root file system of a container: the image's layers below a writable layer, or a copy of the layers.
 //!
 //! It is mounted only in the mount namespace of the process that creates the container. So the host never sees it, and
-//! it disappears with the last process that uses it, whatever happens to the driver.
+//! it disappears with the last process that uses it, even if the driver was killed.
 //!
 //! The modules use only modules that stand above them in this list:
 //!

@@ -28,8 +28,8 @@ impl HeldNetwork {
             Err(error) => io::Error::from(error).to_string(),
         };
         Err(StartError::invalid(format!(
-            "the network namespace {path:?} is gone: {problem}. Starting the task again does not help until the creator \
-             of the namespace creates it again"
+            "the network namespace {path:?} is gone: {problem}. Starting the task again does not help until the \
+             creator of the namespace creates it again"
         )))
     }
 

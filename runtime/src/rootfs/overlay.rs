@@ -92,7 +92,7 @@ impl Overlay {
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
     }
 
-    /// Mounts with mount(2), whose options must fit in one page. The working directory is `/proc/self/fd`, where the
+    /// Mounts with mount(2). Its options must fit in one page. The working directory is `/proc/self/fd`, where the
     /// name of an open directory is its number.
     fn mount_legacy(&self, target: &Path, volatile: bool) -> Result<(), Errno> {
         let number = |directory: &OwnedFd| directory.as_raw_fd().to_string();

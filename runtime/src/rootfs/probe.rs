@@ -39,7 +39,7 @@ pub(crate) fn overlay_problem(data_dir: &Path) -> Result<Option<String>, Runtime
     })
 }
 
-/// Tries an overlay over an image of a file system, whose root has these extended attributes. Otherwise like
+/// Tries an overlay over an image of a file system. `attributes` are those of its root. Otherwise like
 /// [`overlay_problem`].
 pub(crate) fn image_problem(
     data_dir: &Path,

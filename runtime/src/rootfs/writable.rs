@@ -38,7 +38,7 @@ impl WritableLayer {
         Self { directory: layers_in(data_dir).join(id) }
     }
 
-    /// The containers whose writable layers belong to this state directory.
+    /// The containers of this state directory that have a writable layer.
     pub fn list(data_dir: &Path, state_dir: &Path) -> Result<Vec<String>, RuntimeError> {
         let directory = layers_in(data_dir);
         let read = || -> io::Result<Vec<String>> {
