@@ -1,6 +1,6 @@
-//! Image archives: `docker save`, OCI layouts.
+//! Image archives: `docker save` and OCI layouts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| image_store::fuzzing::archive(bytes));
+fuzz_target!(|bytes: &[u8]| fuzz::archive(bytes));

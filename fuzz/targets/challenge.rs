@@ -1,6 +1,6 @@
-//! `WWW-Authenticate` headers, and where they send credentials.
+//! `WWW-Authenticate` headers, and the token servers that they name.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| image_store::fuzzing::challenges(text));
+fuzz_target!(|text: &str| fuzz::challenges(text));

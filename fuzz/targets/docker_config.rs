@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| image_store::fuzzing::docker_config(bytes));
+fuzz_target!(|bytes: &[u8]| fuzz::docker_config(bytes));

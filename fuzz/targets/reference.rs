@@ -1,6 +1,6 @@
-//! Image references: what is accepted reads the same once more.
+//! Image references: an accepted one is the same after it was printed and read again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| image_store::fuzzing::reference(text));
+fuzz_target!(|text: &str| fuzz::reference(text));

@@ -21,10 +21,11 @@ const MAX_INDEX_ENTRIES: usize = 1000;
 /// A descriptor: digest, size and type of some content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Descriptor {
+pub struct Descriptor {
     #[serde(default, deserialize_with = "null_default")]
     pub(crate) media_type: String,
-    pub(crate) digest: Digest,
+    /// The digest of the content.
+    pub digest: Digest,
     pub(crate) size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) platform: Option<Platform>,
@@ -32,17 +33,20 @@ pub(crate) struct Descriptor {
 
 /// The answer to a request for a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Document {
+pub enum Document {
+    /// One image.
     Manifest(Manifest),
+    /// Images for several platforms.
     Index(Vec<Descriptor>),
 }
 
 /// One image for one platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Manifest {
-    pub(crate) config: Descriptor,
+pub struct Manifest {
+    /// The image config.
+    pub config: Descriptor,
     /// Bottom first.
-    pub(crate) layers: Vec<Descriptor>,
+    pub layers: Vec<Descriptor>,
 }
 
 #[derive(Deserialize)]
@@ -63,7 +67,7 @@ struct Raw {
 }
 
 /// Reads a manifest or an index.
-pub(crate) fn parse_document(what: &str, bytes: &[u8]) -> Result<Document, PullError> {
+pub fn parse_document(what: &str, bytes: &[u8]) -> Result<Document, PullError> {
     let raw: Raw = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
     let unsupported = |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
     if raw.fs_layers.is_some() || raw.schema_version == 1 {
@@ -158,11 +162,7 @@ fn check_layer_type(what: &str, media_type: &str) -> Result<(), PullError> {
 }
 
 /// The entry of an index that fits `machine` best; the first one of equal entries.
-pub(crate) fn choose(
-    reference: &Reference,
-    entries: &[Descriptor],
-    machine: &Platform,
-) -> Result<Descriptor, PullError> {
+pub fn choose(reference: &Reference, entries: &[Descriptor], machine: &Platform) -> Result<Descriptor, PullError> {
     let candidate = |entry: &Descriptor| -> Option<u32> {
         match &entry.platform {
             Some(platform) if platform.is_unknown() => None,
@@ -214,10 +214,13 @@ pub struct ImageConfig {
 
 /// The used parts of a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ConfigDocument {
-    pub(crate) platform: Platform,
-    pub(crate) diff_ids: Vec<Digest>,
-    pub(crate) config: ImageConfig,
+pub struct ConfigDocument {
+    /// The platform that the image is made for.
+    pub platform: Platform,
+    /// The digests of the unpacked layers, bottom first.
+    pub diff_ids: Vec<Digest>,
+    /// What the image says about its processes.
+    pub config: ImageConfig,
 }
 
 #[derive(Deserialize)]
@@ -279,7 +282,7 @@ impl Words {
 }
 
 /// Reads an image config.
-pub(crate) fn parse_config(what: &str, bytes: &[u8]) -> Result<ConfigDocument, PullError> {
+pub fn parse_config(what: &str, bytes: &[u8]) -> Result<ConfigDocument, PullError> {
     let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
     let run = raw.config;
     let env = run

@@ -24,19 +24,20 @@ const MAX_INDEX_DEPTH: usize = 2;
 
 /// The chosen image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ArchiveImage {
+pub struct ArchiveImage {
     /// The digest of its manifest, or of its config if there is no manifest.
     pub(crate) id: Digest,
     pub(crate) config: Digest,
     pub(crate) run: ImageConfig,
     /// Bottom first.
-    pub(crate) layers: Vec<ArchiveLayer>,
+    pub layers: Vec<ArchiveLayer>,
 }
 
 /// One layer of the chosen image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ArchiveLayer {
-    pub(crate) member: String,
+pub struct ArchiveLayer {
+    /// The archive member with the layer's blob.
+    pub member: String,
     /// The digest of its bytes, if the archive names it.
     pub(crate) blob: Option<Digest>,
     pub(crate) diff_id: Digest,
@@ -68,7 +69,7 @@ struct Entry {
 }
 
 /// Chooses an image; see the module's rules.
-pub(crate) fn choose(
+pub fn choose(
     source: &Source,
     reference: &Reference,
     machine: &Platform,

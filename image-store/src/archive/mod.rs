@@ -6,5 +6,5 @@ mod choose;
 mod index;
 mod source;
 
-pub(crate) use choose::{ArchiveImage, ArchiveLayer, choose};
-pub(crate) use source::{Cancelled, Part, Source};
+pub use choose::{ArchiveImage, ArchiveLayer, choose};
+pub use source::{Cancelled, Part, Source};

@@ -38,10 +38,10 @@ use crate::{
 const WAITING_PIECES: usize = 8;
 
 /// Set when the load was cancelled. Reading the archive ends then.
-pub(crate) type Cancelled = Arc<AtomicBool>;
+pub type Cancelled = Arc<AtomicBool>;
 
 /// An opened archive or directory.
-pub(crate) struct Source {
+pub struct Source {
     /// The name in error texts.
     name: String,
     form: Form,
@@ -56,7 +56,7 @@ enum Form {
 
 impl Source {
     /// Opens an archive or a directory. A compressed archive is inflated into a nameless file in `scratch`. Blocks.
-    pub(crate) fn open(
+    pub fn open(
         name: String,
         fd: OwnedFd,
         limits: &Limits,
@@ -88,7 +88,7 @@ impl Source {
     }
 
     /// The content of a member; `None` if there is no member of this name.
-    pub(crate) fn member(&self, name: &str) -> Result<Option<Part>, PullError> {
+    pub fn member(&self, name: &str) -> Result<Option<Part>, PullError> {
         let part = |file: File, offset, left| Part { file, offset, left, cancelled: Arc::clone(&self.cancelled) };
         match &self.form {
             Form::Tar { file, members } => {
@@ -134,7 +134,7 @@ impl Source {
 }
 
 /// A part of a file.
-pub(crate) struct Part {
+pub struct Part {
     file: File,
     offset: u64,
     left: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Part {
 
 impl Part {
     /// Number of bytes that are not read yet.
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.left
     }
 

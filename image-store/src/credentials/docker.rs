@@ -17,7 +17,7 @@ const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 /// entry does not affect the others.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Config {
+pub struct Config {
     #[serde(default)]
     auths: Option<Map<String, Value>>,
     #[serde(default)]
@@ -46,14 +46,15 @@ pub(crate) fn server(domain: &str) -> &str {
 }
 
 impl Config {
-    pub(crate) fn parse(text: &[u8]) -> Result<Config, String> {
+    /// Reads the file's text.
+    pub fn parse(text: &[u8]) -> Result<Config, String> {
         // The error text of the parser may quote a secret.
         serde_json::from_slice(text)
             .map_err(|error| format!("it is no docker config.json (line {}, column {})", error.line(), error.column()))
     }
 
     /// The helper for the registry of the image.
-    pub(crate) fn helper(&self, reference: &Reference) -> Option<&str> {
+    pub fn helper(&self, reference: &Reference) -> Option<&str> {
         let (_, name) = longest(self.cred_helpers.as_ref()?, reference)?;
         name.as_str().filter(|name| !name.is_empty())
     }
@@ -64,7 +65,7 @@ impl Config {
     }
 
     /// The credentials in the file itself. An empty entry, which docker writes beside a credential store, has none.
-    pub(crate) fn stored(&self, reference: &Reference) -> Result<Option<Credentials>, String> {
+    pub fn stored(&self, reference: &Reference) -> Result<Option<Credentials>, String> {
         let Some((key, entry)) = self.auths.as_ref().and_then(|auths| longest(auths, reference)) else {
             return Ok(None);
         };

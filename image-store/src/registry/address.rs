@@ -20,7 +20,7 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
 }
 
 /// Whether the host is an address that is valid only inside a private network.
-pub(crate) fn is_internal(url: &Url) -> bool {
+pub fn is_internal(url: &Url) -> bool {
     let address: IpAddr = match url.host() {
         Some(url::Host::Ipv4(address)) => address.into(),
         Some(url::Host::Ipv6(address)) => address.to_canonical(),

@@ -66,13 +66,22 @@ pub(crate) fn fingerprint(credentials: &Credentials) -> Digest {
 
 /// The answer to a challenge.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub enum Plan {
+    /// User name and password.
     Basic,
-    Bearer { realm: Url, service: Option<String>, scope: String },
+    /// A token of a token server.
+    Bearer {
+        /// The token server.
+        realm: Url,
+        /// The service that the token is for.
+        service: Option<String>,
+        /// The access that is asked for.
+        scope: String,
+    },
 }
 
 /// Selects the best challenge that can be answered. Pure. `Ok(None)`: none can.
-pub(crate) fn plan(
+pub fn plan(
     challenges: &[Challenge],
     registry: &Url,
     repository: &str,

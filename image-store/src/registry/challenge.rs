@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// One way to authenticate that the registry offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Challenge {
+pub struct Challenge {
     /// Lower case.
     pub(crate) scheme: String,
     /// Keys in lower case.
@@ -15,7 +15,7 @@ pub(crate) struct Challenge {
 }
 
 /// All challenges of one header value.
-pub(crate) fn parse(header: &str) -> Vec<Challenge> {
+pub fn parse(header: &str) -> Vec<Challenge> {
     let mut rest = header;
     let mut challenges: Vec<Challenge> = Vec::new();
     loop {

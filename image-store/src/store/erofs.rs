@@ -9,7 +9,7 @@ use rustix::mount::{
 };
 
 /// Mounts an image. The mount ends when the returned descriptor of its root is closed.
-pub(crate) fn mount(image: &Path) -> io::Result<OwnedFd> {
+pub fn mount(image: &Path) -> io::Result<OwnedFd> {
     // Without this look, the kernel's only error for a missing image is "invalid argument".
     image.metadata()?;
     let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -26,14 +26,12 @@ mod tree;
 mod usage;
 
 #[cfg(feature = "fuzzing")]
-pub(crate) use erofs::mount as mount_image;
+pub use erofs::mount as mount_image;
 pub use fsck::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity, fsck};
 pub use gc::PruneReport;
 pub use image_record::{Access, ImageRecord, LayerRecord};
 pub(crate) use image_record::{RecordSource, now};
 pub use layout::LayerFormat;
-#[cfg(feature = "fuzzing")]
-pub(crate) use layout::open_directory;
 pub(crate) use lease_record::Lease;
 pub(crate) use leasing::MountSources;
 pub(crate) use local::LocalStore;

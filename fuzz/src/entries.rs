@@ -1,21 +1,21 @@
-//! Bytes → a well-formed archive of entries that get into each other's way: few names, many kinds, links to everywhere.
+//! Bytes → a well-formed archive whose entries collide: few names, many kinds, links to everywhere.
 
-/// One entry as it stands in the archive.
+/// One entry of the archive.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) kind: u8,
-    pub(super) name: String,
-    pub(super) link: String,
-    pub(super) mode: u32,
-    pub(super) size: usize,
-    /// A PAX header with an attribute stands before it.
-    pub(super) attribute: bool,
+pub(crate) struct GeneratedEntry {
+    pub(crate) kind: u8,
+    pub(crate) name: String,
+    pub(crate) link: String,
+    pub(crate) mode: u32,
+    pub(crate) size: usize,
+    /// A PAX header with an extended attribute precedes it.
+    pub(crate) attribute: bool,
 }
 
 const NAMES: [&str; 12] = ["a", "b", "c", "a", "b", ".wh.a", ".wh.b", ".wh..wh..opq", "..", ".", "", "long-name"];
 const KINDS: &[u8] = b"0055511223604g7";
 
-/// The name of one to three parts that two bytes stand for.
+/// Two bytes → a name of one to three parts.
 fn path(byte: u8, next: u8) -> String {
     let (first, second) = (usize::from(byte & 15), usize::from(byte >> 4));
     let mut parts = vec![NAMES[first % 12]];
@@ -28,15 +28,21 @@ fn path(byte: u8, next: u8) -> String {
     parts.join("/")
 }
 
-/// Six bytes are one entry.
-pub(super) fn decode(bytes: &[u8]) -> (Vec<u8>, Vec<Entry>) {
-    let entries: Vec<Entry> = bytes.chunks_exact(6).map(entry).collect();
+/// Six bytes make one entry. Returns the archive and its entries.
+pub(crate) fn decode(bytes: &[u8]) -> (Vec<u8>, Vec<GeneratedEntry>) {
+    let entries: Vec<GeneratedEntry> = bytes.chunks_exact(6).map(entry).collect();
     let mut archive = Vec::new();
     for entry in &entries {
         if entry.attribute {
             let record = b"25 SCHILY.xattr.user.a=1\n";
-            let header =
-                Entry { kind: b'x', name: "pax".into(), link: String::new(), mode: 0, size: 0, attribute: false };
+            let header = GeneratedEntry {
+                kind: b'x',
+                name: "pax".into(),
+                link: String::new(),
+                mode: 0,
+                size: 0,
+                attribute: false,
+            };
             push(&mut archive, &header, record);
         }
         push(&mut archive, entry, &vec![b'x'; entry.size]);
@@ -45,7 +51,7 @@ pub(super) fn decode(bytes: &[u8]) -> (Vec<u8>, Vec<Entry>) {
     (archive, entries)
 }
 
-fn entry(chunk: &[u8]) -> Entry {
+fn entry(chunk: &[u8]) -> GeneratedEntry {
     let kind = KINDS[usize::from(chunk[0] & 0x7f) % KINDS.len()];
     let link = match chunk[3] % 8 {
         0 => format!("/{}", path(chunk[4], chunk[5])),
@@ -55,7 +61,7 @@ fn entry(chunk: &[u8]) -> Entry {
         4 => "/".to_owned(),
         _ => path(chunk[4], chunk[5]),
     };
-    Entry {
+    GeneratedEntry {
         kind,
         name: path(chunk[1], chunk[2]),
         link,
@@ -65,7 +71,7 @@ fn entry(chunk: &[u8]) -> Entry {
     }
 }
 
-fn push(archive: &mut Vec<u8>, entry: &Entry, data: &[u8]) {
+fn push(archive: &mut Vec<u8>, entry: &GeneratedEntry, data: &[u8]) {
     let mut header = tar::Header::new_gnu();
     let old = header.as_old_mut();
     old.linkflag = [entry.kind];

@@ -1,35 +1,30 @@
-//! What a layer must look like, worked out in memory from its entries, in the plainest way there is.
+//! What a layer must become, worked out in memory from its entries in the simplest way.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    os::unix::fs::{FileTypeExt, MetadataExt},
-    path::Path as FsPath,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::entries::Entry;
+use crate::{entries::GeneratedEntry, tree::line};
 
 type Path = Vec<String>;
 
-/// A tree: what stands at each path. The root stands at the empty one.
-pub(super) struct Model {
+/// The file at each path. The root has the empty path.
+pub(crate) struct Model {
     nodes: BTreeMap<Path, Node>,
     files: usize,
 }
 
 #[derive(Clone)]
 struct Node {
-    kind: Kind,
+    kind: NodeKind,
     mode: u32,
     owner: u32,
     attribute: bool,
 }
 
 #[derive(Clone, PartialEq)]
-enum Kind {
-    /// Whether it hides what lower layers have in it.
+enum NodeKind {
+    /// Whether it hides the lower layers' content.
     Dir(bool),
-    /// Number, of which several names may have the same, and size.
+    /// Its number, which all its names share, and its size.
     File(usize, usize),
     Link(usize, String),
     Block(usize),
@@ -37,11 +32,14 @@ enum Kind {
     Whiteout,
 }
 
-impl Kind {
+impl NodeKind {
     fn number(&self) -> Option<usize> {
         match self {
-            Kind::File(number, _) | Kind::Link(number, _) | Kind::Block(number) | Kind::Fifo(number) => Some(*number),
-            Kind::Dir(_) | Kind::Whiteout => None,
+            NodeKind::File(number, _)
+            | NodeKind::Link(number, _)
+            | NodeKind::Block(number)
+            | NodeKind::Fifo(number) => Some(*number),
+            NodeKind::Dir(_) | NodeKind::Whiteout => None,
         }
     }
 }
@@ -61,10 +59,11 @@ fn child(parent: &[String], name: &str) -> Path {
 
 impl Model {
     fn is_dir(&self, path: &[String]) -> bool {
-        matches!(self.nodes.get(path), Some(Node { kind: Kind::Dir(_), .. }))
+        matches!(self.nodes.get(path), Some(Node { kind: NodeKind::Dir(_), .. }))
     }
 
-    /// The real place of a directory, links followed with the layer as root.
+    /// The canonical path of a directory. Links are followed with the layer as root. `made` counts the directories that
+    /// are made.
     fn resolve(&mut self, path: &[String], made: Option<&mut u64>) -> Result<Path, &'static str> {
         let mut todo: Vec<String> = path.iter().rev().cloned().collect();
         let (mut here, mut links, mut made) = (Path::new(), 0, made);
@@ -75,8 +74,8 @@ impl Model {
             }
             let next = child(&here, &part);
             match (self.nodes.get(&next).map(|node| node.kind.clone()), &mut made) {
-                (Some(Kind::Dir(_)), _) => here = next,
-                (Some(Kind::Link(_, target)), _) => {
+                (Some(NodeKind::Dir(_)), _) => here = next,
+                (Some(NodeKind::Link(_, target)), _) => {
                     links += 1;
                     if links > 40 {
                         return Err("a circle of links");
@@ -89,8 +88,10 @@ impl Model {
                 (Some(_), _) => return Err("no directory"),
                 (None, Some(made)) if !part.starts_with(".wh.") => {
                     **made += 1;
-                    self.nodes
-                        .insert(next.clone(), Node { kind: Kind::Dir(false), mode: 0o755, owner: 0, attribute: false });
+                    self.nodes.insert(
+                        next.clone(),
+                        Node { kind: NodeKind::Dir(false), mode: 0o755, owner: 0, attribute: false },
+                    );
                     here = next;
                 }
                 (None, _) => return Err("missing"),
@@ -108,8 +109,8 @@ impl Model {
         self.files
     }
 
-    /// One line per path, in the form of [`look`].
-    pub(super) fn describe(&self, attributes: bool) -> Vec<String> {
+    /// One line per path, in the form of [`crate::tree::look`].
+    pub(crate) fn describe(&self, attributes: bool) -> Vec<String> {
         let mut names: BTreeMap<usize, usize> = BTreeMap::new();
         for number in self.nodes.values().filter_map(|node| node.kind.number()) {
             *names.entry(number).or_default() += 1;
@@ -117,12 +118,12 @@ impl Model {
         let shown = |(path, node): (&Path, &Node)| {
             let count = node.kind.number().map_or(0, |number| names[&number]);
             let kind = match &node.kind {
-                Kind::Dir(opaque) => format!("dir {opaque}"),
-                Kind::File(_, size) => format!("file {size}"),
-                Kind::Link(_, target) => format!("link {target}"),
-                Kind::Block(_) => "block".into(),
-                Kind::Fifo(_) => "fifo".into(),
-                Kind::Whiteout => "whiteout".into(),
+                NodeKind::Dir(opaque) => format!("dir {opaque}"),
+                NodeKind::File(_, size) => format!("file {size}"),
+                NodeKind::Link(_, target) => format!("link {target}"),
+                NodeKind::Block(_) => "block".into(),
+                NodeKind::Fifo(_) => "fifo".into(),
+                NodeKind::Whiteout => "whiteout".into(),
             };
             line(&path.join("/"), &kind, node.mode, node.owner, count, node.attribute && attributes)
         };
@@ -133,14 +134,9 @@ impl Model {
     }
 }
 
-fn line(path: &str, kind: &str, mode: u32, owner: u32, names: usize, attribute: bool) -> String {
-    let mode = if kind.starts_with("link") || kind == "whiteout" { 0 } else { mode };
-    format!("{path} {kind} {mode:o} {owner} {names} {attribute}")
-}
-
 /// Applies entries one after the other; the reason, if one of them must be refused.
-pub(super) fn apply(entries: &[Entry], limit: u64) -> Result<Model, &'static str> {
-    let root = Node { kind: Kind::Dir(false), mode: 0o755, owner: 0, attribute: false };
+pub(crate) fn apply(entries: &[GeneratedEntry], limit: u64) -> Result<Model, &'static str> {
+    let root = Node { kind: NodeKind::Dir(false), mode: 0o755, owner: 0, attribute: false };
     let mut model = Model { nodes: BTreeMap::from([(Path::new(), root)]), files: 0 };
     let (mut whiteouts, mut opaque) = (Vec::<(Path, String)>::new(), BTreeSet::<Path>::new());
     let (mut count, mut made, mut attribute) = (0, 0, false);
@@ -193,7 +189,7 @@ pub(super) fn apply(entries: &[Entry], limit: u64) -> Result<Model, &'static str
                 if !model.is_dir(&at) {
                     model.remove(&at);
                 }
-                Kind::Dir(false)
+                NodeKind::Dir(false)
             }
             b'2' if entry.link.is_empty() => return Err("a link to nothing"),
             b'1' => {
@@ -222,14 +218,14 @@ pub(super) fn apply(entries: &[Entry], limit: u64) -> Result<Model, &'static str
                 model.remove(&at);
                 let number = model.number();
                 match kind {
-                    b'2' => Kind::Link(number, entry.link.clone()),
-                    b'4' => Kind::Block(number),
-                    b'6' => Kind::Fifo(number),
-                    _ => Kind::File(number, entry.size),
+                    b'2' => NodeKind::Link(number, entry.link.clone()),
+                    b'4' => NodeKind::Block(number),
+                    b'6' => NodeKind::Fifo(number),
+                    _ => NodeKind::File(number, entry.size),
                 }
             }
         };
-        let attribute = attribute && matches!(kind, Kind::Dir(_) | Kind::File(..));
+        let attribute = attribute && matches!(kind, NodeKind::Dir(_) | NodeKind::File(..));
         let owner = entry.mode >> 2 & 1;
         model.nodes.insert(at, Node { kind, mode: entry.mode, owner, attribute });
     }
@@ -241,52 +237,15 @@ pub(super) fn apply(entries: &[Entry], limit: u64) -> Result<Model, &'static str
         if model.is_dir(&at) {
             opaque.insert(at);
         } else if model.is_dir(&parent) && !model.nodes.contains_key(&at) {
-            model.nodes.insert(at, Node { kind: Kind::Whiteout, mode: 0, owner: 0, attribute: false });
+            model.nodes.insert(at, Node { kind: NodeKind::Whiteout, mode: 0, owner: 0, attribute: false });
         }
     }
     for path in opaque {
-        if let Some(Node { kind: Kind::Dir(opaque), .. }) = model.nodes.get_mut(&path)
+        if let Some(Node { kind: NodeKind::Dir(opaque), .. }) = model.nodes.get_mut(&path)
             && !path.is_empty()
         {
             *opaque = true;
         }
     }
     Ok(model)
-}
-
-/// What stands in a directory, one line per path.
-pub(super) fn look(directory: &FsPath) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(&next).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            let meta = fs::symlink_metadata(&path).expect("what a directory lists");
-            let kind = meta.file_type();
-            let xattrs = super::xattrs(&path);
-            let has = |name: &str| xattrs.iter().any(|known| known == name);
-            let kind = if kind.is_dir() {
-                format!("dir {}", has("trusted.overlay.opaque"))
-            } else if kind.is_file() {
-                format!("file {}", meta.len())
-            } else if kind.is_symlink() {
-                format!("link {}", fs::read_link(&path).expect("a link").display())
-            } else if kind.is_char_device() {
-                assert_eq!(meta.rdev(), 0);
-                "whiteout".to_owned()
-            } else if kind.is_block_device() {
-                "block".to_owned()
-            } else {
-                "fifo".to_owned()
-            };
-            let names = if kind.starts_with("dir") || kind == "whiteout" { 0 } else { meta.nlink() as usize };
-            let shown = path.strip_prefix(directory).expect("below the directory").display().to_string();
-            lines.push(line(&shown, &kind, meta.mode() & 0o7777, meta.uid(), names, has("user.a")));
-            if meta.is_dir() {
-                open.push(path);
-            }
-        }
-    }
-    lines.sort();
-    lines
 }
