@@ -1,7 +1,7 @@
 //! Content digests: `sha256:<64 hex>` or `sha512:<128 hex>`, lower case, and nothing else.
 //!
-//! A [`Digest`] is valid by construction, so it is safe as a file name and inside a URL. Everything that comes from a registry
-//! or an image passes through here before it names anything.
+//! A [`Digest`] is valid by construction, so it is safe as a file name and inside a URL. Each digest of a registry or
+//! an image is parsed here before it names a file.
 
 use std::{fmt, str::FromStr};
 
@@ -39,7 +39,7 @@ impl Digest {
         &self.0[7..]
     }
 
-    /// The digest whose [`Digest::hex`] this is.
+    /// The digest with these hex digits, see [`Digest::hex`].
     pub fn from_hex(hex: &str) -> Option<Digest> {
         let algorithm = if hex.len() == 64 { "sha256" } else { "sha512" };
         format!("{algorithm}:{hex}").parse().ok()
@@ -81,7 +81,7 @@ impl FromStr for Digest {
     }
 }
 
-/// What a stranger sent goes into an error text, but not all of it.
+/// The first part of a text, for an error: the text may be hostile and long.
 fn clip(text: &str) -> String {
     text.chars().take(160).collect()
 }

@@ -1,9 +1,12 @@
-//! How a layer says what it hides of the layers below.
+//! The marks by which a layer hides files of lower layers.
 //!
-//! Normally as overlayfs reads it: a character device 0:0 in place of a name that is gone, `trusted.overlay.opaque` on a directory that
-//! shows nothing of lower ones. A file system may refuse both: overlayfs itself takes no such device, others have no such attributes.
-//! Then a socket stands in, which no tar entry can make: under the name that is gone, or as `.wh..wh..opq` in the opaque directory. Such
-//! a layer cannot be mounted, only copied by somebody who knows these signs.
+//! | what is hidden | mark that overlayfs reads | mark if the file system refuses that one |
+//! |---|---|---|
+//! | a name | a character device 0:0 of that name | a socket of that name |
+//! | all content of a directory | `trusted.overlay.opaque` on the directory | a socket `.wh..wh..opq` in it |
+//!
+//! Overlayfs itself takes no such device, and other file systems have no such attributes. No tar entry can make a
+//! socket. A layer with sockets for marks cannot be mounted; it can only be copied by code that reads them.
 
 use std::{ffi::CStr, os::fd::AsFd};
 
@@ -12,13 +15,13 @@ use rustix::{
     io::Errno,
 };
 
-/// Marks a directory that hides what lower layers have in it.
+/// The extended attribute of a directory that hides the lower layers' content.
 pub const OPAQUE: &CStr = c"trusted.overlay.opaque";
 
-/// The socket that does it where the attribute cannot be set.
+/// The socket in an opaque directory whose file system refuses the attribute.
 pub const OPAQUE_SOCKET: &CStr = c".wh..wh..opq";
 
-/// Hides a name of lower layers. Says whether overlayfs can read it.
+/// Hides a name of lower layers. Returns whether overlayfs reads the mark.
 pub fn hide(parent: impl AsFd, name: &[u8]) -> Result<bool, Errno> {
     match mknodat(parent.as_fd(), name, FileType::CharacterDevice, Mode::empty(), 0) {
         Err(Errno::PERM | Errno::OPNOTSUPP) => {
@@ -29,7 +32,7 @@ pub fn hide(parent: impl AsFd, name: &[u8]) -> Result<bool, Errno> {
     }
 }
 
-/// Hides all that lower layers have in a directory. Says whether overlayfs can read it.
+/// Hides the lower layers' content of a directory. Returns whether overlayfs reads the mark.
 pub fn hide_all(directory: impl AsFd) -> Result<bool, Errno> {
     match fsetxattr(directory.as_fd(), OPAQUE, b"y", XattrFlags::empty()) {
         Err(Errno::PERM | Errno::OPNOTSUPP) => {
@@ -40,7 +43,7 @@ pub fn hide_all(directory: impl AsFd) -> Result<bool, Errno> {
     }
 }
 
-/// Whether a directory hides all that lower layers have in it.
+/// Whether a directory hides the lower layers' content. Reads both marks.
 pub fn hides_all(directory: impl AsFd) -> Result<bool, Errno> {
     let mut value = [0u8; 4];
     match fgetxattr(directory.as_fd(), OPAQUE, &mut value) {

@@ -1,7 +1,7 @@
 //! Paths inside a layer.
 //!
-//! Pure. Paths are bytes. A clean path has no leading slash, no `.`, no `..` and no empty component; the layer's root is the empty
-//! path. `..` is refused rather than clamped: no honest image needs it.
+//! Pure. Paths are bytes. A clean path has no leading slash, no `.`, no `..` and no empty component; the layer's root
+//! is the empty path. `..` is refused rather than clamped: no honest image needs it.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ pub(crate) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
 }
 
-/// The range in which all paths below `dir` stand when paths are sorted.
+/// The range of all paths below `dir`, in the order of paths.
 pub(crate) fn range_within(dir: &[u8]) -> (Vec<u8>, Vec<u8>) {
     // The byte after the slash.
     ([dir, b"/"].concat(), [dir, b"0"].concat())
@@ -101,7 +101,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn clean_paths_stay_inside(name in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'.'), Just(b'a'), any::<u8>()], 0..60)) {
+        fn clean_paths_stay_inside(
+            name in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'.'), Just(b'a'), any::<u8>()], 0..60)
+        ) {
             if let Ok(path) = clean(&name) {
                 prop_assert!(!path.starts_with(b"/"));
                 let parts: Vec<_> = path.split(|b| *b == b'/').collect();

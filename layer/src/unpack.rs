@@ -1,8 +1,8 @@
 //! A layer's blob, as it arrives → its files in overlay form. Both digests are computed on the way.
 //!
-//! [`unpack`] works on threads of its own, never on those of an async runtime. One thread writes and is confined to the directory. A large
-//! layer is decompressed on a second thread; a small one is decompressed by the writing thread, which is cheaper on a busy node. The bytes
-//! of an image are hostile: a refusal names the entry and the reason.
+//! [`unpack`] works on threads of its own, never on those of an async runtime. One thread writes and is confined to the
+//! directory. A large layer is decompressed on a second thread; a small one is decompressed by the writing thread,
+//! which is cheaper on a busy node. The bytes of an image are hostile: a refusal names the entry and the reason.
 
 use std::{
     fs::File,
@@ -53,8 +53,8 @@ pub struct Unpacked {
 pub struct Output {
     /// An empty directory.
     pub directory: OwnedFd,
-    /// An empty file, open for reading and writing, which becomes an EROFS image. A layer with more files than are kept in memory
-    /// goes to the directory all the same.
+    /// An empty file, open for reading and writing, which becomes an EROFS image. A layer with more files than are kept
+    /// in memory goes to the directory all the same.
     pub image: Option<(File, MemoryCounter)>,
 }
 

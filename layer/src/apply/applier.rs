@@ -1,7 +1,8 @@
-//! Tar entries → files of a layer, whatever stores them.
+//! Tar entries → files of a layer, in any store.
 //!
-//! A later entry beats an earlier one, and it beats a whiteout of the same layer. Whiteouts and opaque marks are therefore made when the
-//! archive has ended. A directory that was removed and made again hides the lower layers' content.
+//! A later entry beats an earlier one, and it beats a whiteout of the same layer. Whiteouts and opaque marks are
+//! therefore made when the archive has ended. A directory that was removed and made again hides the lower layers'
+//! content.
 
 use std::{
     collections::BTreeSet,
@@ -66,7 +67,7 @@ impl<S: LayerStore> Applier<S> {
         }
     }
 
-    /// Gives everything but the stored files to an applier whose store has the same files.
+    /// Gives the state of this applier to one whose store has the same files. Returns the old store.
     pub(crate) fn hand_over<T: LayerStore>(self, to: &mut Applier<T>) -> S {
         to.whiteouts = self.whiteouts;
         to.opaque = self.opaque;

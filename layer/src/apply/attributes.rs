@@ -1,7 +1,7 @@
 //! What a file is apart from its content: owner, mode, time and extended attributes.
 //!
-//! Whether an image may set an extended attribute depends on its name and on the kind of file. [`SkippedXattrs`] counts those that are
-//! left out, so that each one is reported.
+//! Whether an image may set an extended attribute depends on its name and on the kind of file. [`SkippedXattrs`] counts
+//! those that are left out, so that they are reported.
 
 use crate::{
     error::{UnpackError, show},
@@ -20,8 +20,8 @@ pub(crate) struct Attributes {
     pub(crate) xattrs: Xattrs,
 }
 
-/// Extended attributes that were left out: overlayfs's own marks would let an image forge them, labels belong to the node, and the
-/// kernel keeps some kinds of attributes only on some kinds of files (xattr(7)).
+/// Extended attributes that were left out: the marks of overlayfs, which an image must not forge, the labels of the
+/// node, and attributes that the kernel does not keep on this kind of file (xattr(7)).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SkippedXattrs {
     /// How many.
@@ -41,7 +41,7 @@ impl SkippedXattrs {
 }
 
 impl Attributes {
-    /// The attributes of an entry's file, without those that images may not set or that the kernel has not for its kind of file.
+    /// The attributes of an entry's file, without extended attributes that [`SkippedXattrs`] lists.
     pub(super) fn of(entry: &TarEntry, limits: &Limits, skipped: &mut SkippedXattrs) -> Result<Self, UnpackError> {
         let mut total = 0;
         let mut xattrs = Vec::new();
@@ -65,7 +65,11 @@ pub(crate) fn xattrs_size(xattrs: &Xattrs) -> usize {
     xattrs.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-/// Whether an image may set this attribute, and the kernel knows it for this kind of file: `user.*` on files and directories, ACLs on everything but links, default access lists on directories, capabilities on everything.
+/// Whether an image may set this attribute, and the kernel has it for this kind of file:
+///
+/// - `user.*` on files and directories
+/// - access ACLs on everything but links, default ACLs on directories
+/// - capabilities on everything
 fn is_set_on(kind: EntryKind, key: &[u8]) -> bool {
     let holds_data = matches!(kind, EntryKind::File | EntryKind::Dir);
     match key {

@@ -1,7 +1,8 @@
 //! Finding and making the directories that entries lie in.
 //!
-//! A symbolic link of the same layer is resolved with the layer's root as `/`, so no path leads out of the layer. A directory that the
-//! archive uses without describing it is made and remembered as implied: its true attributes are those of a lower layer.
+//! A symbolic link of the same layer is resolved with the layer's root as `/`, so no path leads out of the layer. A
+//! directory that the archive uses without describing it is made and remembered as implied: its true attributes are
+//! those of a lower layer.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

@@ -1,6 +1,7 @@
 //! The rules of a layer: what each entry of the archive means, and what is refused.
 //!
-//! [`Applier`] decides; a [`LayerStore`] only stores. Both forms of a layer, the directory and the EROFS image, follow the same rules.
+//! [`Applier`] decides; a [`LayerStore`] only stores. Both forms of a layer, the directory and the EROFS image, follow
+//! the same rules.
 
 mod applier;
 mod attributes;

@@ -90,8 +90,8 @@ fn set_xattrs(fd: impl AsFd, xattrs: &Xattrs, skipped: &mut SkippedXattrs) -> Re
     set_each(xattrs, skipped, |key, value| rustix::fs::fsetxattr(fd.as_fd(), key, value, XattrFlags::empty()))
 }
 
-/// Older kernels have no system call that takes a directory and a name for this. The thread, whose working directory is its own
-/// (`sys::confine_thread`), therefore goes to the directory.
+/// Older kernels have no system call that takes a directory and a name for this. The thread, whose working directory is
+/// its own (`sys::confine_thread`), therefore goes to the directory.
 fn set_xattrs_by_name(
     parent: impl AsFd,
     name: &[u8],

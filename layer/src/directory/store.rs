@@ -1,8 +1,8 @@
 //! The directory that a layer is unpacked into.
 //!
-//! Runs on one confined thread over a directory that no other process knows, so names cannot change under it. Every path is resolved
-//! relative to the root's descriptor, and no call follows a link. Attributes of directories are set last, so that no directory's own mode
-//! or default ACL gets in the way of filling it.
+//! Runs on one confined thread over a directory that no other process knows, so names cannot change under it. Every
+//! path is resolved relative to the root's descriptor, and no call follows a link. Attributes of directories are set
+//! last, so that no directory's own mode or default ACL gets in the way of filling it.
 
 use std::{
     collections::BTreeMap,
@@ -62,7 +62,8 @@ impl DirectoryStore {
         Self { root: Rc::new(root), owner, dirs: BTreeMap::new(), kept: 0, kept_limit, copy_only: false }
     }
 
-    /// Sets the attributes of directories. Returns whether overlayfs cannot read all marks, so that the layer can only be copied.
+    /// Sets the attributes of directories. Returns whether overlayfs cannot read all marks, so that the layer can only
+    /// be copied.
     pub(crate) fn finish(self, skipped: &mut SkippedXattrs) -> Result<bool, UnpackError> {
         // Deepest first: a directory that its own mode closes needs nothing inside it any more.
         for (path, described) in self.dirs.iter().rev() {

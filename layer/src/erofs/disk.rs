@@ -1,8 +1,12 @@
 //! A tree → an EROFS file system (Documentation/filesystems/erofs.rst and `erofs_fs.h` of Linux), uncompressed.
 //!
-//! Data comes first, each file at a block of its own, as it arrives. Behind it stands everything else: an inode of 64 bytes for each
-//! file, followed by its extended attributes and by what of a directory's or link's content fits the same block; then the whole blocks of
-//! directories and links. Where all of it goes is computed before the first byte is written.
+//! The file has three parts:
+//! 1. the data of regular files, as it arrived; each file begins at a block of its own
+//! 2. an inode of 64 bytes for each file, followed by its extended attributes and by the end of a directory's or link's
+//!    content, if that fits the same block
+//! 3. the other blocks of directories and links
+//!
+//! All offsets of the second and third part are computed before their first byte is written.
 
 use std::{
     collections::BTreeMap,
@@ -18,27 +22,27 @@ use crate::tar::Xattrs;
 pub(super) const BLOCK: u64 = 4096;
 /// The longest name of a file (`EROFS_NAME_LEN`).
 pub(super) const MAX_NAME: usize = 255;
-/// Where the super block begins, in the first block, which holds nothing else.
+/// The offset of the superblock in the first block, which holds nothing else.
 const SUPER: usize = 1024;
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// An inode's number is its place in the metadata, counted in slots.
+/// An inode's number is its offset in the metadata, counted in slots.
 const SLOT: u64 = 32;
 const INODE: u64 = 64;
-/// Where the root's inode stands: no file has number 0, which readdir(3) takes for a name without a file.
+/// The offset of the root's inode. No file has number 0, which readdir(3) takes for a name without a file.
 const FIRST: u64 = 2 * SLOT;
 const DIRENT: usize = 12;
 /// `i_format`: an inode of 64 bytes, its content in blocks …
 const PLAIN: u16 = 1;
-/// … or in blocks but for its end, which stands behind the inode.
+/// … or in blocks except for its end, which follows the inode.
 const INLINE: u16 = 1 | 2 << 1;
-/// The longest end that stands behind an inode: it must not reach into another block.
+/// The longest end that follows an inode: it must not reach into another block.
 const MAX_TAIL: u64 = BLOCK / 2;
 /// Times are those of modification (`EROFS_FEATURE_COMPAT_MTIME`).
 const HAS_MTIME: u32 = 2;
 const XATTR_HEADER: usize = 12;
 /// The most that extended attributes of one file take: their size is counted in words, with 16 bits.
 const MAX_XATTRS: usize = XATTR_HEADER + 4 * (u16::MAX as usize - 1);
-/// Prefixes of names that stand as a number (`EROFS_XATTR_INDEX_*`).
+/// Prefixes of names that are stored as a number (`EROFS_XATTR_INDEX_*`).
 const PREFIXES: [(&[u8], u8); 5] = [
     (b"user.", 1),
     (b"system.posix_acl_access", 2),
@@ -47,12 +51,12 @@ const PREFIXES: [(&[u8], u8); 5] = [
     (b"security.", 6),
 ];
 
-/// The blocks that so many bytes take.
+/// How many blocks these bytes take.
 pub(super) fn blocks(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK)
 }
 
-/// Bytes that extended attributes take behind an inode; `None` if they have no room there.
+/// Bytes that extended attributes take behind an inode; `None` if they do not fit.
 pub(super) fn xattr_bytes(xattrs: &Xattrs) -> Option<usize> {
     let mut bytes = XATTR_HEADER;
     for (key, value) in xattrs {
@@ -70,12 +74,12 @@ fn xattr_entry(rest: &[u8], value: &[u8]) -> usize {
     (4 + rest.len() + value.len()).next_multiple_of(4)
 }
 
-/// The number of a name's prefix, and what follows it.
+/// The number of a name's prefix, and the rest of the name.
 fn prefix(key: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|(prefix, index)| Some((*index, key.strip_prefix(*prefix)?)))
 }
 
-/// Writes everything but the data, which takes the blocks before `start`.
+/// Writes everything but the data, whose blocks end at `start`.
 pub(super) fn write(file: &mut (impl Write + Seek), tree: &Tree, start: u64, uuid: [u8; 16]) -> io::Result<()> {
     let layout = Layout::of(tree, start)?;
     file.seek(SeekFrom::Start(start * BLOCK))?;
@@ -100,7 +104,7 @@ pub(super) fn pad(file: &mut impl Write, bytes: u64) -> io::Result<u64> {
     io::copy(&mut io::Read::take(io::repeat(0), bytes), file)
 }
 
-/// Content that stands with the metadata.
+/// The content of a directory or link, which lies with the metadata.
 #[derive(Clone, Copy)]
 struct Body {
     size: u64,
@@ -121,8 +125,8 @@ impl Body {
     }
 }
 
-/// Where a file's inode and content go.
-struct Place {
+/// The offsets of a file's inode and content.
+struct Location {
     id: Id,
     parent: Id,
     /// Of the inode, from the beginning of the metadata, in bytes.
@@ -134,11 +138,11 @@ struct Place {
     links: u32,
 }
 
-/// Where everything goes.
+/// The offsets of everything.
 struct Layout<'a> {
     tree: &'a Tree,
     /// In the order in which inodes are written; each once, however many names it has.
-    order: Vec<Place>,
+    order: Vec<Location>,
     /// By [`Id`].
     numbers: Vec<u64>,
     /// The first block of the metadata, and of the bodies in it.
@@ -176,7 +180,7 @@ impl<'a> Layout<'a> {
                 at += SLOT;
             }
             layout.numbers[id as usize] = at / SLOT;
-            layout.order.push(Place { id, parent, offset: at, block: body_blocks, body, links });
+            layout.order.push(Location { id, parent, offset: at, block: body_blocks, body, links });
             at = (at + head + body.tail).next_multiple_of(SLOT);
             body_blocks += body.blocks;
         }
@@ -187,7 +191,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The content of a directory or link.
-    fn content(&self, place: &Place) -> Vec<u8> {
+    fn content(&self, place: &Location) -> Vec<u8> {
         match &self.tree.node(place.id).content {
             Content::Dir(names) => {
                 let number = |id: Id| self.numbers[id as usize];
@@ -205,8 +209,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The inode with all that stands behind it; how many bytes that is.
-    fn write_inode(&self, file: &mut impl Write, place: &Place) -> io::Result<u64> {
+    /// Writes the inode and everything that follows it. Returns the number of bytes.
+    fn write_inode(&self, file: &mut impl Write, place: &Location) -> io::Result<u64> {
         let node = self.tree.node(place.id);
         let body_block = (self.bodies + place.block) as u32;
         let (kind, size, pointer) = match &node.content {
@@ -226,7 +230,7 @@ impl<'a> Layout<'a> {
         bytes.extend([0; 2]);
         bytes.extend(size.to_le_bytes());
         bytes.extend(pointer.to_le_bytes());
-        // Only 32-bit programs see this one.
+        // Only 32-bit programs see this number.
         bytes.extend((place.id + 1).to_le_bytes());
         bytes.extend(node.uid.to_le_bytes());
         bytes.extend(node.gid.to_le_bytes());
@@ -262,14 +266,14 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Extended attributes as they stand behind an inode; nothing if there are none.
+/// Extended attributes as they follow an inode; empty if there are none.
 fn xattrs(xattrs: &Xattrs) -> Vec<u8> {
     if xattrs.is_empty() {
         return Vec::new();
     }
     let mut bytes = vec![0; XATTR_HEADER];
     for (key, value) in xattrs {
-        // That they have a number and room was seen when places were given.
+        // The layout checked that each one has a number and fits.
         let Some((index, rest)) = prefix(key) else { continue };
         bytes.extend([rest.len() as u8, index]);
         bytes.extend((value.len() as u16).to_le_bytes());
@@ -297,7 +301,7 @@ fn file_type(content: &Content) -> u8 {
     }
 }
 
-/// Which of a directory's entries stand in one block together, by the lengths of their names.
+/// Distributes a directory's entries to blocks, by the lengths of their names. Returns the directory's size too.
 fn pack(lengths: impl Iterator<Item = usize>) -> (Vec<Range<usize>>, u64) {
     let (mut ranges, mut from, mut used, mut count) = (Vec::new(), 0, 0, 0);
     for (number, length) in lengths.enumerate() {

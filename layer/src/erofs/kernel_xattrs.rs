@@ -1,16 +1,16 @@
-//! Extended attributes that the kernel looks into when they are set, with what it does then.
+//! Extended attributes that the kernel checks or changes when they are set.
 //!
-//! Nobody sets them one by one in a file system that is written as a whole, so what the kernel would refuse or change is refused and changed
-//! here: access lists (acl(5); `posix_acl_valid` and `posix_acl_update_mode` of Linux) and capabilities (`cap_convert_nscap`).
+//! An EROFS image is written as a whole, so the kernel sets no attribute in it. This module does what the kernel would
+//! do for ACLs (acl(5); `posix_acl_valid` and `posix_acl_update_mode` of Linux) and capabilities (`cap_convert_nscap`).
 
-/// What becomes of an attribute.
+/// What the kernel does with an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It is set.
     Set,
     /// It is set, and the file's permissions become these.
     SetWithMode(u32),
-    /// It is not set: it says no more than these permissions, which the file gets, or nothing at all.
+    /// It is not set. It says no more than these permissions, which the file gets, or it is empty.
     OnlyMode(Option<u32>),
     /// The kernel does not know this version of it.
     Unknown,
@@ -18,12 +18,12 @@ pub(super) enum Outcome {
     Invalid,
 }
 
-/// What the kernel would do.
+/// What the kernel would do with this attribute.
 pub(super) fn outcome(key: &[u8], value: &[u8]) -> Outcome {
     match key {
         b"system.posix_acl_access" => access_list(value),
         b"system.posix_acl_default" => match access_list(value) {
-            // It says what files made in the directory are like, nothing about the directory.
+            // It applies to new files in the directory, not to the directory.
             Outcome::SetWithMode(_) | Outcome::OnlyMode(Some(_)) => Outcome::Set,
             outcome => outcome,
         },
@@ -83,7 +83,7 @@ fn permissions(entries: &[[u8; 8]]) -> Option<(u32, bool)> {
             GROUP_OBJ => last == USER_OBJ || last == USER,
             GROUP => last == GROUP_OBJ || last == GROUP,
             MASK => last == GROUP_OBJ || last == GROUP,
-            // Who is named needs a mask.
+            // Named users and groups need a mask.
             OTHER => last == MASK || !named && last == GROUP_OBJ,
             _ => false,
         };

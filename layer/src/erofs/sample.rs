@@ -13,8 +13,8 @@ use crate::tar::Xattrs;
 pub struct SampleImage {
     /// The file's content.
     pub bytes: Vec<u8>,
-    /// Names and values of the extended attributes of its root, one of each kind that layers have. A kernel can be built
-    /// without some of them.
+    /// Names and values of the extended attributes of its root, one of each kind that layers have. A kernel can be
+    /// built without some of them.
     pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 

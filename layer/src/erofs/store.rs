@@ -1,7 +1,7 @@
 //! A tree of files in memory, with their data in the image's file.
 //!
-//! A file of the layer costs a node in memory, and its data a write behind the data before. No name of the layer reaches the kernel, so
-//! what the kernel would refuse or change when attributes are set is refused or changed here.
+//! A file of the layer takes a node in memory, and its data is appended to the image's file. No name of the layer
+//! reaches the kernel. Attributes that the kernel would refuse or change are refused or changed here.
 
 use std::{
     collections::BTreeMap,

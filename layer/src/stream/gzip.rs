@@ -1,7 +1,7 @@
 //! Gzip framing around a raw inflater.
 //!
-//! Several members are one stream; other bytes after a member are an error. The CRC is not computed: it would cost an eighth of the
-//! time, and the layer's own digest is a stronger check.
+//! Several members are one stream; other bytes after a member are an error. The CRC is not computed: it would cost an
+//! eighth of the time, and the layer's own digest is a stronger check.
 
 use std::io::{self, BufRead, Read};
 

@@ -1,7 +1,7 @@
 //! One 512-byte tar header → values, or the reason why not.
 //!
-//! Pure. The `tar` crate knows where the fields of the v7, ustar and GNU formats stand; reading the numbers in them is done here,
-//! because ours must refuse what overflows, is negative or is no number, instead of guessing.
+//! Pure. The `tar` crate knows the layouts of the v7, ustar and GNU formats. The numbers are read here, because a
+//! number that overflows, is negative or is malformed must be refused.
 
 use tar::Header;
 
@@ -39,8 +39,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// Whether data follows the header. Sizes that other kinds claim mean nothing: that is how Go, and thus every image tool,
-    /// reads them.
+    /// Whether data follows the header. The size field of other kinds is ignored, as Go and thus every image tool does.
     pub fn has_data(self) -> bool {
         !matches!(
             self,
@@ -68,7 +67,7 @@ pub(crate) struct Fields {
     pub(crate) device: (u64, u64),
 }
 
-/// Reads a header block. `Ok(None)` is a block of zeros, which ends an archive.
+/// Reads a header block. `Ok(None)`: a block of zeros, which ends an archive.
 pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Fields>, Problem> {
     if block.iter().all(|byte| *byte == 0) {
         return Ok(None);
@@ -140,7 +139,7 @@ fn text(field: &[u8]) -> &[u8] {
 /// The sum over all bytes with the checksum field taken as spaces; some old writers summed signed bytes.
 fn check_sum(block: &[u8; BLOCK]) -> Result<(), Problem> {
     if cfg!(feature = "fuzzing") {
-        // A fuzzer would spend its life on guessing sums.
+        // Otherwise the fuzzer would spend its time on guessing sums.
         return Ok(());
     }
     const FIELD: std::ops::Range<usize> = 148..156;

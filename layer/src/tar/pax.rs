@@ -1,7 +1,8 @@
 //! PAX extended header records → what they override in the next entry.
 //!
-//! Pure. Records are cut by their stated length, never by newlines: extended attributes are binary (the reason why the `tar`
-//! crate's own reader, which splits at newlines, cannot be used). A repeated key counts last, an empty value unsets.
+//! Pure. Records end where their stated length says, never at a newline: extended attributes are binary. The `tar`
+//! crate's reader splits at newlines and cannot be used. The last record of a key counts; an empty value unsets the
+//! key.
 
 use crate::error::Problem;
 
@@ -29,13 +30,13 @@ pub struct Extensions {
     pub gid: Option<u64>,
     /// Seconds and nanoseconds of the last modification.
     pub mtime: Option<(i64, u32)>,
-    /// Name and value as they stand in the archive; which ones may be set is decided later.
+    /// Names and values as in the archive. The applier decides which ones may be set.
     pub xattrs: Xattrs,
     /// What GNU's sparse formats say.
     pub sparse: SparseKeys,
 }
 
-/// The records of GNU's three sparse formats, still unchecked.
+/// The records of GNU's three sparse formats, not checked yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SparseKeys {
     /// The major version of the format.
@@ -64,7 +65,7 @@ pub fn parse(block: &[u8]) -> Result<Extensions, Problem> {
     Ok(extensions)
 }
 
-/// Key, value, and what follows.
+/// Key, value, and the bytes that follow.
 type Record<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 
 /// The first record.
@@ -110,7 +111,7 @@ impl Extensions {
         Ok(())
     }
 
-    /// What a global block may say without making parsers disagree about where entries begin or what they are called.
+    /// Refuses a global block that would make parsers disagree about the sizes or names of entries.
     pub fn check_global(&self) -> Result<(), Problem> {
         if self.path.is_some() || self.link.is_some() || self.size.is_some() || self.sparse.present {
             return Err("a global PAX header sets a path, a link or a size for all entries".into());

@@ -1,7 +1,7 @@
-//! A stream of bytes → tar entries with everything that describes them, their data read in place.
+//! A stream of bytes → tar entries with everything that describes them. Data is read in place.
 //!
-//! Streams: nothing is kept but the current entry. Extension blocks are bounded before they are read, and a size given by PAX
-//! always wins, so that no two readers can disagree about where the next entry begins.
+//! Only the current entry is kept in memory. Extension blocks are bounded before they are read. A size given by PAX
+//! always overrides the header's, so that all readers agree where the next entry begins.
 
 use std::io::{self, BufRead};
 
@@ -20,7 +20,7 @@ pub struct TarReader<R> {
     left: u64,
     padding: u64,
     global: Extensions,
-    /// The current header as it came; GNU's sparse map stands in it.
+    /// The current header as it arrived; it holds GNU's sparse map.
     raw: [u8; BLOCK],
     ended: bool,
 }
@@ -182,7 +182,7 @@ impl<R: BufRead> TarReader<R> {
         Ok(entry)
     }
 
-    /// Works out where the data of a file with holes goes; may read the first part of the data.
+    /// Reads the map of a sparse file, which may be the first part of its data.
     fn sparse(&mut self, entry: &mut TarEntry, keys: &pax::SparseKeys) -> Result<(), UnpackError> {
         let refuse = |problem: String| UnpackError::refused(&entry.name, problem);
         let sparse = if entry.kind == EntryKind::GnuSparse {
@@ -211,7 +211,7 @@ impl<R: BufRead> TarReader<R> {
         Ok(())
     }
 
-    /// Data of the current entry that is at hand; empty when all was consumed.
+    /// The next data of the current entry, as far as it is buffered; empty when all was consumed.
     pub fn data(&mut self) -> Result<&[u8], UnpackError> {
         if self.left == 0 {
             return Ok(&[]);
@@ -245,7 +245,7 @@ impl<R: BufRead> TarReader<R> {
         Ok(())
     }
 
-    /// Reads whatever follows the archive, so that the hash covers it, and gives the reader back.
+    /// Reads the bytes behind the archive, so that the hash covers them, and returns the reader.
     pub fn finish(mut self) -> Result<R, UnpackError> {
         self.skip_rest()?;
         loop {

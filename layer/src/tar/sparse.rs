@@ -1,7 +1,7 @@
 //! Files with holes: GNU's old header map and PAX formats 0.0, 0.1 and 1.0 → one checked map.
 //!
-//! A map is ascending, does not overlap, and ends within the file's size, so applying it needs no further checks. Holes are never
-//! written.
+//! A map ascends, does not overlap, and ends within the file's size, so it can be applied without further checks. Holes
+//! are never written.
 
 use std::io::{self, BufRead};
 
@@ -47,7 +47,7 @@ impl Sparse {
     }
 }
 
-/// GNU's old format: four places in the header, more in blocks that follow it.
+/// GNU's old format: four segments in the header, more in blocks that follow it.
 pub(crate) fn gnu(
     raw: &[u8; BLOCK],
     name: &[u8],
@@ -76,7 +76,8 @@ pub(crate) fn gnu(
     Sparse::new(Some(size), &numbers).map_err(|problem| refuse(&problem))
 }
 
-/// PAX 1.0: the map stands in front of the data as decimal lines, padded to a block. Returns how much was read.
+/// PAX 1.0: the map precedes the data as decimal lines, padded to a block. Returns the numbers and how many bytes were
+/// read.
 pub(crate) fn numbers_in_data(reader: &mut impl BufRead, available: u64) -> Result<(Vec<u64>, u64), UnpackError> {
     let refuse = || UnpackError::refused(b"", "a broken sparse map");
     let mut read = 0u64;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_are_checked() {
+    fn a_map_that_overlaps_exceeds_the_file_or_is_incomplete_is_refused() {
         let map = Sparse::new(Some(100), &[10, 5, 20, 0, 90, 10]).unwrap();
         assert_eq!((map.segments.as_slice(), map.stored()), (&[(10, 5), (90, 10)][..], 15));
         for bad in [&[0, 5, 3, 1][..], &[0, 101], &[u64::MAX, 1], &[0]] {
@@ -143,7 +144,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepted_maps_are_ascending_and_fit(size in 0u64..1000, numbers in proptest::collection::vec(0u64..1200, 0..12)) {
+        fn accepted_maps_ascend_and_fit(
+            size in 0u64..1000, numbers in proptest::collection::vec(0u64..1200, 0..12)
+        ) {
             if let Ok(map) = Sparse::new(Some(size), &numbers) {
                 let mut end = 0;
                 for (offset, length) in map.segments {
