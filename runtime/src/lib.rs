@@ -7,6 +7,7 @@ mod address;
 mod capability;
 pub mod cgroup;
 mod command;
+mod containers;
 mod directory_watch;
 mod dispatch;
 mod engine;
@@ -22,7 +23,6 @@ mod process;
 mod report_pipe;
 mod role;
 mod rootfs;
-mod runtime;
 mod spec;
 mod state;
 mod sys;
@@ -33,11 +33,11 @@ pub use cgroup::{
     CgroupEvents, OutOfMemory, Victim,
     stats::{CpuStats, MemoryStats, Stats},
 };
+pub use containers::{Running, Runtime, StatsReader, Status, containers, layer_image_problem};
 pub use dispatch::run_role;
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use process::ProcessRef;
 pub use role::{ExecArgs, MonitorArgs, Role};
-pub use runtime::{Running, Runtime, StatsReader, Status, containers, layer_image_problem};
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
 

@@ -1,4 +1,4 @@
-//! Ending containers and taking away what is left of them, by those who are done with them and after those who were killed.
+//! Ending containers and removing everything that was made for them.
 
 use std::{
     fs::File,
@@ -12,29 +12,23 @@ use rustix::{
     time::Timespec,
 };
 
-use super::Runtime;
+use super::runtime::Runtime;
 use crate::{
     cgroup::{Cgroups, kill_cgroup},
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
     rootfs::WritableLayer,
-    state::{self, CGROUP, CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir, TaskLock},
+    state::{CGROUP, CONTAINER, ContainerRecord, MONITOR, TaskDir, TaskLock},
 };
 
-/// What finding an owner's containers needs of a plan.
-#[derive(serde::Deserialize)]
-struct Owned {
-    #[serde(default)]
-    owner: Option<String>,
-}
-
-/// How long killed processes may take to end. One that hangs in the kernel longer (a dead network file system) is reported.
+/// Killed processes may take this long to end. A process that hangs longer in the kernel (a dead network file system)
+/// is reported.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// Kills whatever is left of a container, waits for its end and removes everything that we made for it. A container
-    /// that is gone is fine.
+    /// Kills all processes of a container, waits for their end, and removes everything that was made for it. It is no
+    /// error if the container is gone.
     pub fn destroy(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let task = self.task(id);
         match TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display()))? {
@@ -43,7 +37,7 @@ impl Runtime {
         }
     }
 
-    /// The same, if `wanted` says yes once nobody else can make or remove the container; whether it was removed.
+    /// Like [`Runtime::destroy`], if `wanted` is true when the task lock is held; whether the container was removed.
     pub fn destroy_if(&self, id: &ContainerId, wanted: impl FnOnce() -> bool) -> Result<bool, RuntimeError> {
         let task = self.task(id);
         match TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display()))? {
@@ -52,33 +46,20 @@ impl Runtime {
         }
     }
 
-    /// Containers that this owner asked for at least so long ago.
-    pub fn owned_by(&self, owner: &str, age: Duration) -> Result<Vec<ContainerId>, RuntimeError> {
-        let mut owned = Vec::new();
-        for id in self.list()? {
-            let task = self.task(&id);
-            match task.read::<Owned>(PLAN) {
-                Ok(Some(plan)) if plan.owner.as_deref() == Some(owner) && task.is_older(PLAN, age) => owned.push(id),
-                Ok(_) => {}
-                // The others are told all the same.
-                Err(error) => tracing::warn!(container = %id, %error, "nobody knows whose container this is"),
-            }
-        }
-        Ok(owned)
-    }
-
-    /// The same under the lock. Each step can be repeated, so a removal that was cut short is done again from its beginning.
+    /// Removes a container under its lock. Every step is idempotent: an interrupted removal is repeated from its
+    /// beginning.
     pub(super) fn remove(&self, id: &ContainerId, task: &TaskDir, lock: TaskLock) -> Result<(), RuntimeError> {
         failpoint::at("destroy-before-mark");
         if let Err(error) = lock.mark(task) {
-            // A full disk, say: the removal makes room. Only if it is cut short as well does something stay.
+            // For example, the disk is full. The removal frees space. Without the mark, leftovers stay only if the
+            // removal is interrupted.
             tracing::warn!(container = %id, %error, "removal not marked");
         }
         failpoint::at("destroy-before-kill");
         self.kill_all(id)?;
         failpoint::at("destroy-before-monitor");
         self.end_monitor(id, task)?;
-        // What the monitor was just making.
+        // The monitor may have started processes meanwhile.
         self.kill_all(id)?;
         failpoint::at("destroy-before-groups");
         if let Some(groups) = task.read::<Cgroups>(CGROUP)? {
@@ -90,50 +71,7 @@ impl Runtime {
         lock.remove(task).context(|| format!("removing {}", task.path().display()))
     }
 
-    /// Removes the containers whose start or removal was cut short by the death of the process that worked on it; says which.
-    /// `held` are left alone: somebody works on them now. Waits for whoever else makes or removes one.
-    pub fn sweep_abandoned(&self, held: impl Fn(&ContainerId) -> bool) -> Result<Vec<ContainerId>, RuntimeError> {
-        let mut swept = Vec::new();
-        for id in self.list()?.into_iter().filter(|id| !held(id)) {
-            let task = self.task(&id);
-            let removed =
-                TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display())).and_then(|lock| {
-                    match lock {
-                        Some(lock) if self.is_abandoned(&task, &lock)? => self.remove(&id, &task, lock).map(|()| true),
-                        _ => Ok(false),
-                    }
-                });
-            match removed {
-                Ok(true) => swept.push(id),
-                Ok(false) => {}
-                // The others are swept all the same.
-                Err(error) => tracing::warn!(container = %id, %error, "leftover not removed"),
-            }
-        }
-        Ok(swept)
-    }
-
-    /// Nobody asks for it: it is marked so, or its command never ran and nobody is left to run it.
-    fn is_abandoned(&self, task: &TaskDir, lock: &TaskLock) -> Result<bool, RuntimeError> {
-        let never_ran = || Ok(!task.file(CONTAINER).exists() && self.process(task, MONITOR)?.is_none());
-        if lock.is_marked(task) { Ok(true) } else { never_ran() }
-    }
-
-    /// Removes what containers left whose state is gone, as after a restart of the machine: their writable layers. Says whose.
-    pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
-        WritableLayer::remove_empty(&self.inner.data_dir)?;
-        let mut swept = Vec::new();
-        for name in WritableLayer::list(&self.inner.data_dir, &self.inner.state_dir)? {
-            // A container's directory is made before its layer and removed after it.
-            if !state::tasks(&self.inner.state_dir).join(&name).exists() {
-                WritableLayer::of(&self.inner.data_dir, &name).remove()?;
-                swept.push(name);
-            }
-        }
-        Ok(swept)
-    }
-
-    /// The monitor ends with its container; one that does not is killed.
+    /// Waits for the monitor, which ends with its container. Kills it if it does not end.
     fn end_monitor(&self, id: &ContainerId, task: &TaskDir) -> Result<(), RuntimeError> {
         let Some(record) = task.read::<ProcessRecord>(MONITOR)? else { return Ok(()) };
         let action = || format!("ending the monitor of {id}");
@@ -146,7 +84,7 @@ impl Runtime {
                 return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
             }
         }
-        // Our own child stays a zombie until it is waited for; `find` does not see those.
+        // A child of this process stays a zombie until it is reaped, and `find` does not find zombies.
         match ProcessRef::open(record.pid) {
             Ok(zombie) if zombie.start_time == record.start_time => zombie.reap().context(action),
             Ok(_) => Ok(()),
@@ -155,7 +93,7 @@ impl Runtime {
         }
     }
 
-    /// Kills everything in the container and waits for its end. Removes nothing.
+    /// Kills all processes of the container and waits for their end. Removes nothing.
     pub fn kill_all(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let task = self.task(id);
         let container = task.read::<ContainerRecord>(CONTAINER)?;
@@ -163,7 +101,7 @@ impl Runtime {
             let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?;
             if let Some(init) = init {
                 init.signal(libc::SIGKILL).context(|| format!("killing {id}"))?;
-                // Somebody may have frozen the task: the signal works as soon as it thaws.
+                // If the task is frozen, the signal takes effect when it is thawed.
                 let groups = task.read::<Cgroups>(CGROUP)?;
                 groups.as_ref().map_or(Ok(()), Cgroups::thaw)?;
                 if !init.wait_for(Some(PATIENCE)).context(|| format!("waiting for the end of {id}"))? {
@@ -171,8 +109,8 @@ impl Runtime {
                 }
             }
         }
-        // In a pid namespace of its own everything has ended with the first process. The group may by now be used by a
-        // successor of this container; it is asked only where nothing else knows.
+        // In a pid namespace of its own all processes have ended with the first one. The cgroup may already be used by
+        // a later container, so its processes are killed only where no pid namespace ends them.
         if container.is_some_and(|record| record.private_pid) {
             return Ok(());
         }
@@ -184,9 +122,9 @@ impl Runtime {
         Ok(())
     }
 
-    /// Ends everything that a monitor forked and that has not become the command. All of it holds the pipe's other end, and
-    /// what has not joined the container's group yet is about to.
-    pub(super) fn end_family(&self, id: &ContainerId, outcome: File) -> Result<(), RuntimeError> {
+    /// Ends all forks of a monitor that did not become the command. Each of them holds the other end of the pipe, and
+    /// has joined the container's cgroup or is about to.
+    pub(super) fn end_forks(&self, id: &ContainerId, outcome: File) -> Result<(), RuntimeError> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             self.kill_all(id)?;
@@ -198,7 +136,7 @@ impl Runtime {
     }
 }
 
-/// Whether nobody writes to a pipe any more; waits a moment for that.
+/// Whether the pipe has no writer any more; waits a moment for that.
 fn is_closed(pipe: &File) -> io::Result<bool> {
     const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let mut events = [PollFd::new(pipe, PollFlags::empty())];

@@ -1,0 +1,40 @@
+//! The logs of a container: where they are, who watches them, and how much was dropped.
+
+use super::runtime::Runtime;
+use crate::{
+    error::{Context, RuntimeError},
+    logs::{DroppedBytes, OutputStream},
+    plan::{ContainerId, Output},
+    process::ProcessRef,
+    state::{LOG_WATCHER, PLAN},
+};
+
+impl Runtime {
+    /// The paths of the container's logs, and whether it has a terminal; `None` if there is no such container.
+    pub fn output(&self, id: &ContainerId) -> Result<Option<(Output, bool)>, RuntimeError> {
+        #[derive(serde::Deserialize)]
+        struct OutputPlan {
+            output: Output,
+            terminal: bool,
+        }
+        Ok(self.task(id).read::<OutputPlan>(PLAN)?.map(|plan| (plan.output, plan.terminal)))
+    }
+
+    /// Tells the container's monitor that this process watches the log FIFOs from now on, for as long as it lives.
+    pub fn announce_log_watcher(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let own = || ProcessRef::open(std::process::id() as i32)?.record();
+        self.task(id).note(LOG_WATCHER, &own().context(|| "looking at our own process".to_owned())?)
+    }
+
+    /// The count of dropped bytes of one of the container's streams; its file is created if it is missing.
+    pub fn dropped_bytes(&self, id: &ContainerId, stream: OutputStream) -> Result<DroppedBytes, RuntimeError> {
+        let path = self.task(id).dropped(stream);
+        DroppedBytes::open(&path).context(|| format!("opening {}", path.display()))
+    }
+
+    /// The number that [`Runtime::dropped_bytes`] has counted. Creates no file.
+    pub fn dropped_so_far(&self, id: &ContainerId, stream: OutputStream) -> Result<u64, RuntimeError> {
+        let path = self.task(id).dropped(stream);
+        DroppedBytes::peek(&path).context(|| format!("reading {}", path.display()))
+    }
+}

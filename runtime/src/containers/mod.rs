@@ -1,0 +1,17 @@
+//! The containers of one state directory: the interface of this crate to the driver.
+//!
+//! [`Runtime`] remembers nothing that the kernel does not keep current. Every call looks at the state directory and at
+//! the kernel. So any number of processes can use the same directories, and a driver that starts later knows what its
+//! predecessor knew.
+
+mod logs;
+mod removal;
+mod runtime;
+mod start;
+mod stats;
+mod status;
+mod sweep;
+
+pub use runtime::{Runtime, containers, layer_image_problem};
+pub use stats::StatsReader;
+pub use status::{Running, Status};

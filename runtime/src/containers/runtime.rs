@@ -1,0 +1,159 @@
+//! The runtime: its directories, and what it keeps open for all containers.
+
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::{
+    address::NamespaceAddress,
+    directory_watch::{self, DirectoryWatch},
+    error::{Context, ExecError, RuntimeError},
+    exec::{self, ExecProcess, ExecRequest},
+    launcher::Launcher,
+    plan::{CgroupPlacement, ContainerId, ContainerPlan},
+    process::{ProcessRecord, ProcessRef},
+    rootfs::{EmptyNamespace, MountedImages, image_problem, overlay_problem},
+    state::{self, PLAN, TaskDir},
+};
+
+/// Containers of one state directory. Cheap to clone, safe to share between threads.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub state_dir: PathBuf,
+    pub data_dir: PathBuf,
+    pub launcher: Launcher,
+    /// An empty mount namespace, once one was needed.
+    empty: Mutex<Option<EmptyNamespace>>,
+    /// Mounts of layers that are images.
+    pub images: MountedImages,
+    /// The names of the containers' directories.
+    containers: DirectoryWatch,
+    /// The answer of [`Runtime::overlay_problem`], once it is known.
+    overlay_problem: Mutex<Option<Option<String>>>,
+}
+
+/// The containers that have a directory in a state directory. Makes nothing.
+pub fn containers(state_dir: &Path) -> Result<Vec<ContainerId>, RuntimeError> {
+    let directory = state::tasks(state_dir);
+    let names = directory_watch::list(&directory).context(|| format!("listing {}", directory.display()))?;
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
+/// Why layers cannot be images in the data directory; `None` if they can. Tries it out with `image`, whose root has
+/// these extended attributes.
+pub fn layer_image_problem(
+    data_dir: &Path,
+    image: &[u8],
+    attributes: &[(Vec<u8>, Vec<u8>)],
+) -> Result<Option<String>, RuntimeError> {
+    image_problem(data_dir, image, attributes)
+}
+
+/// The part of a plan that tells the container's cgroup.
+#[derive(serde::Deserialize)]
+struct PlacedPlan {
+    cgroup: CgroupPlacement,
+}
+
+impl Runtime {
+    /// Opens the directories, and creates missing ones.
+    pub fn open(state_dir: &Path, data_dir: &Path) -> Result<Self, RuntimeError> {
+        for directory in [state_dir, data_dir, &state::tasks(state_dir), &data_dir.join("containers")] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .context(|| format!("making the directory {}", directory.display()))?;
+        }
+        let absolute = |path: &Path| fs::canonicalize(path).context(|| format!("finding {}", path.display()));
+        let launcher = Launcher::default();
+        let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
+        let containers = DirectoryWatch::new(state::tasks(&state_dir));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                containers,
+                state_dir,
+                data_dir,
+                launcher,
+                empty: Mutex::default(),
+                images: MountedImages::default(),
+                overlay_problem: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Does the work that the first start would do otherwise: seals a copy of our binary in memory, and makes an empty
+    /// mount namespace.
+    pub fn prepare(&self) -> Result<(), RuntimeError> {
+        self.inner.launcher.prepare().context(|| "sealing a copy of the plugin's binary".to_owned())?;
+        self.empty_mounts().map(drop)
+    }
+
+    /// Unmounts images of layers that were removed. Until then they take disk space.
+    pub fn forget_removed_images(&self) {
+        self.inner.images.forget_removed();
+    }
+
+    /// The address of the empty mount namespace, which is made if there is none.
+    pub(super) fn empty_mounts(&self) -> Result<NamespaceAddress, RuntimeError> {
+        let mut known = self.inner.empty.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = match &*known {
+            Some(empty) => empty.address(),
+            None => EmptyNamespace::create(&self.inner.state_dir).and_then(|empty| known.insert(empty).address()),
+        };
+        address.context(|| "making an empty mount namespace".to_owned())
+    }
+
+    /// Why roots cannot be mounted as overlays with the data directory as storage; `None` if they can. Tried out once.
+    pub fn overlay_problem(&self) -> Result<Option<String>, RuntimeError> {
+        let mut known = self.inner.overlay_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = &*known {
+            return Ok(problem.clone());
+        }
+        Ok(known.insert(overlay_problem(&self.inner.data_dir)?).clone())
+    }
+
+    /// The directory of a container.
+    pub(super) fn task(&self, id: &ContainerId) -> TaskDir {
+        TaskDir::new(&self.inner.state_dir, id)
+    }
+
+    /// All containers of the state directory, in any state.
+    pub fn list(&self) -> Result<Vec<ContainerId>, RuntimeError> {
+        containers(&self.inner.state_dir)
+    }
+
+    /// Other containers that were placed in the same cgroup, among those whose id begins with `prefix`.
+    pub fn sharing_group(&self, plan: &ContainerPlan, prefix: &str) -> Result<Vec<ContainerId>, RuntimeError> {
+        let listing = || format!("listing {}", state::tasks(&self.inner.state_dir).display());
+        let named = self.inner.containers.names_with_prefix(prefix).context(listing)?;
+        let others = named.iter().filter_map(|name| name.parse().ok()).filter(|id| *id != plan.id);
+        let mut sharing = Vec::new();
+        for id in others {
+            let placed = self.task(&id).read::<PlacedPlan>(PLAN)?;
+            if placed.is_some_and(|other| other.cgroup.path == plan.cgroup.path) {
+                sharing.push(id);
+            }
+        }
+        Ok(sharing)
+    }
+
+    /// The process of a record, if it still runs.
+    pub(super) fn process(&self, task: &TaskDir, name: &str) -> Result<Option<ProcessRef>, RuntimeError> {
+        let Some(record) = task.read::<ProcessRecord>(name)? else { return Ok(None) };
+        ProcessRef::find(&record).context(|| format!("looking for process {}", record.pid))
+    }
+
+    /// Runs a command in the running container.
+    pub fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecProcess, ExecError> {
+        exec::start(&self.inner.launcher, &self.task(id), id, request)
+    }
+}

@@ -1,0 +1,111 @@
+//! Starting a container.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::{removal::PATIENCE, runtime::Runtime, status::Running};
+use crate::{
+    cgroup,
+    error::{Context, RuntimeError, StartError, StartErrorKind},
+    monitor::StartOutcome,
+    plan::ContainerPlan,
+    process::ProcessRef,
+    report_pipe::read_report,
+    role::{MonitorArgs, Role},
+    state::{CONTAINER, ContainerRecord, PLAN, TaskDir, TaskLock},
+};
+
+impl Runtime {
+    /// Creates and starts a container; blocks until the command has been executed or could not be. After an error
+    /// nothing of the container is left.
+    pub fn start(&self, plan: &ContainerPlan) -> Result<Running, StartError> {
+        let task = self.task(&plan.id);
+        let lock = TaskLock::create(&task).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                StartError::new(StartErrorKind::Exists, format!("container {} exists already", plan.id))
+            }
+            _ => StartError::internal(format!("making {}: {error}", task.path().display())),
+        })?;
+        let started = self.launch(&task, plan, &lock).and_then(|running| {
+            failpoint::at("start-before-unmark");
+            // The caller is about to give out a handle: from now on a later plugin must keep the container.
+            lock.unmark(&task).context(|| format!("taking over {}", task.path().display()))?;
+            Ok(running)
+        });
+        if let Err(error) = started {
+            return Err(match self.remove(&plan.id, &task, lock) {
+                Ok(()) => error,
+                Err(left) => {
+                    StartError { message: format!("{}; cleaning up failed too: {left}", error.message), ..error }
+                }
+            });
+        }
+        started
+    }
+
+    /// Starts the monitor and waits for its outcome.
+    fn launch(&self, task: &TaskDir, plan: &ContainerPlan, lock: &TaskLock) -> Result<Running, StartError> {
+        // Concurrent with all steps before the engine, which would wait for it otherwise. The driver has called it too,
+        // when the task's start began. But the effect lasts only about one RCU grace period (tens of milliseconds), so
+        // a pull or the setup of a network in between ends it.
+        cgroup::warm_up();
+        failpoint::at("start-before-plan");
+        task.commit(PLAN, plan)?;
+        let (outcome, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
+        let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(task.monitor_log());
+        let log = log.context(|| "opening the monitor's log".to_owned())?;
+        // The monitor shares the task lock until it has recorded itself. If this process is killed, the removal of the
+        // directory therefore waits until it can find the monitor.
+        let stdio = [lock.as_fd(), writer.as_fd(), log.as_fd()];
+        let role = self.monitor_role(plan)?;
+        failpoint::at("start-before-monitor");
+        let monitor = self.inner.launcher.spawn(&role, stdio).context(|| "executing the monitor".to_owned())?;
+        drop(writer);
+        failpoint::at("start-before-outcome");
+        let mut outcome = File::from(outcome);
+        if let Err(error) = await_outcome(task, &mut outcome, &monitor) {
+            self.end_forks(&plan.id, outcome)?;
+            // The monitor is our child and about to end. It may have ended before it recorded itself.
+            monitor
+                .wait_for(Some(PATIENCE))
+                .and_then(|_| monitor.reap())
+                .context(|| "ending the monitor".to_owned())?;
+            return Err(error);
+        }
+        failpoint::at("start-before-container");
+        let record: ContainerRecord =
+            task.read(CONTAINER)?.ok_or_else(|| StartError::internal("the monitor left no record of the container"))?;
+        let init = ProcessRef::find(&record.init).context(|| "looking at the container's first process".to_owned())?;
+        // It may have ended already. Then the record of its end exists, or the monitor is about to write it.
+        let init = init.map_or_else(|| ProcessRef::gone(&record.init), Ok).context(|| "making an event".to_owned())?;
+        Ok(Running { monitor, init, started_at: record.started_at })
+    }
+
+    /// The role of the monitor that creates this container.
+    pub fn monitor_role(&self, plan: &ContainerPlan) -> Result<Role, RuntimeError> {
+        Ok(Role::Monitor(MonitorArgs {
+            task: self.task(&plan.id).path().to_owned(),
+            data_dir: self.inner.data_dir.clone(),
+            empty_mounts: self.empty_mounts()?,
+            layer_mounts: self.inner.images.address(&plan.root.layers),
+        }))
+    }
+}
+
+/// Waits for the monitor's one message.
+fn await_outcome(task: &TaskDir, pipe: &mut File, monitor: &ProcessRef) -> Result<(), StartError> {
+    let text = read_report(pipe, monitor).context(|| "listening to the monitor".to_owned())?;
+    match serde_json::from_slice(&text) {
+        Ok(StartOutcome::Started) => Ok(()),
+        Ok(StartOutcome::Failed(error)) => Err(error),
+        Err(_) => {
+            let log = fs::read_to_string(task.monitor_log()).unwrap_or_default();
+            Err(StartError::internal(format!("the container's monitor died: {}", log.trim())))
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Removing leftovers of killed processes and of earlier boots.
+
+use std::time::Duration;
+
+use super::runtime::Runtime;
+use crate::{
+    error::{Context, RuntimeError},
+    plan::ContainerId,
+    rootfs::WritableLayer,
+    state::{self, CONTAINER, MONITOR, PLAN, TaskDir, TaskLock},
+};
+
+/// The part of a plan that tells the container's owner.
+#[derive(serde::Deserialize)]
+struct OwnedPlan {
+    #[serde(default)]
+    owner: Option<String>,
+}
+
+impl Runtime {
+    /// Containers whose plan names this owner and was written at least `age` ago.
+    pub fn owned_by(&self, owner: &str, age: Duration) -> Result<Vec<ContainerId>, RuntimeError> {
+        let mut owned = Vec::new();
+        for id in self.list()? {
+            let task = self.task(&id);
+            match task.read::<OwnedPlan>(PLAN) {
+                Ok(Some(plan)) if plan.owner.as_deref() == Some(owner) && task.is_older(PLAN, age) => owned.push(id),
+                Ok(_) => {}
+                // The other containers are still listed.
+                Err(error) => tracing::warn!(container = %id, %error, "the owner of this container is unknown"),
+            }
+        }
+        Ok(owned)
+    }
+
+    /// Removes the containers whose start or removal was cut short because the process that did it was killed; their
+    /// ids. Skips those for which `held` is true: this process works on them. Waits for other processes that work on
+    /// one.
+    pub fn sweep_abandoned(&self, held: impl Fn(&ContainerId) -> bool) -> Result<Vec<ContainerId>, RuntimeError> {
+        let mut swept = Vec::new();
+        for id in self.list()?.into_iter().filter(|id| !held(id)) {
+            let task = self.task(&id);
+            let removed =
+                TaskLock::acquire(&task).context(|| format!("locking {}", task.path().display())).and_then(|lock| {
+                    match lock {
+                        Some(lock) if self.is_abandoned(&task, &lock)? => self.remove(&id, &task, lock).map(|()| true),
+                        _ => Ok(false),
+                    }
+                });
+            match removed {
+                Ok(true) => swept.push(id),
+                Ok(false) => {}
+                // The other containers are still swept.
+                Err(error) => tracing::warn!(container = %id, %error, "leftover not removed"),
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Whether no caller has a handle to the container: it is marked as incomplete, or its command never ran and its
+    /// monitor does not live.
+    fn is_abandoned(&self, task: &TaskDir, lock: &TaskLock) -> Result<bool, RuntimeError> {
+        let never_ran = || Ok(!task.file(CONTAINER).exists() && self.process(task, MONITOR)?.is_none());
+        if lock.is_marked(task) { Ok(true) } else { never_ran() }
+    }
+
+    /// Removes the writable layers of containers whose state is gone, as after a restart of the machine; their names.
+    pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
+        WritableLayer::remove_empty(&self.inner.data_dir)?;
+        let mut swept = Vec::new();
+        for name in WritableLayer::list(&self.inner.data_dir, &self.inner.state_dir)? {
+            // A container's directory is created before its layer and removed after it.
+            if !state::tasks(&self.inner.state_dir).join(&name).exists() {
+                WritableLayer::of(&self.inner.data_dir, &name).remove()?;
+                swept.push(name);
+            }
+        }
+        Ok(swept)
+    }
+}
