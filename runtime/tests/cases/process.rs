@@ -504,7 +504,7 @@ fn private_network_has_loopback() {
 fn missing_network_namespace() {
     let node = Node::new();
     let mut plan = node.plan("true");
-    for (path, problem) in [("/run/netns/no-such-namespace", "No such file"), ("/etc/passwd", "no namespace")] {
+    for (path, problem) in [("/run/netns/no-such-namespace", "No such file"), ("/etc/passwd", "not a namespace")] {
         plan.namespaces.network = Network::Path(path.into());
         let error = node.refuse(&plan);
         assert!(error.message.contains(path) && error.message.contains(problem), "{error}");

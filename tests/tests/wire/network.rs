@@ -84,7 +84,7 @@ async fn a_missing_group_network_fails_the_start() {
     let directory = node.temp_dir();
     fs::write(directory.join("unmounted"), "").must("a file");
     for (path, problem) in
-        [("/run/netns/not-there".into(), "No such file"), (directory.join("unmounted"), "no namespace")]
+        [("/run/netns/not-there".into(), "No such file"), (directory.join("unmounted"), "not a namespace")]
     {
         let mut network = alloc.network();
         network.path = path.to_string_lossy().into_owned();
