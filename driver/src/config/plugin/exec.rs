@@ -18,8 +18,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         "any_user",
         OptionType::Bool,
         Words("false"),
-        "allows `user=` with any user. Root in a task that runs as another user gets the highest capabilities that the \
-         task may have",
+        "allows `user=` with any user. Root in a task that runs as another user gets all capabilities that the task \
+         may have",
     ),
     OptionSpec::honoured(
         "cwd",
