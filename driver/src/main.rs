@@ -31,8 +31,9 @@ use std::process::ExitCode;
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    if let Some(ended) = runtime::run_role(std::env::args_os().skip(1)) {
-        return ended;
+    match runtime::run_role(std::env::args_os().skip(1)) {
+        Some(exit_code) => exit_code,
+        None if plugin::launched_by_nomad() => plugin::main(),
+        None => cli::main(),
     }
-    if plugin::launched_by_nomad() { plugin::main() } else { cli::main() }
 }

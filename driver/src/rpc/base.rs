@@ -9,9 +9,8 @@ use tonic::{Request, Response, Status};
 use super::{
     schema,
     state::{Configured, Plugin},
-    status,
 };
-use crate::{config, plan::Compute};
+use crate::{config, error::TaskError, plan::Compute};
 
 /// The version of the driver API. Agents support no other.
 const API_VERSION: &str = "v0.1.0";
@@ -37,7 +36,7 @@ impl BasePlugin for Plugin {
     /// invalid configuration is refused.
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         let request = request.into_inner();
-        let config = config::decode_plugin(&request.msgpack_config).map_err(|error| status::of(&error.into()))?;
+        let config = config::decode_plugin(&request.msgpack_config).map_err(TaskError::from)?;
         self.configure(Configured { config, compute: compute(request.nomad_config.as_ref()) });
         Ok(Response::new(SetConfigResponse {}))
     }

@@ -73,8 +73,8 @@ impl Driver for Plugin {
     }
 
     async fn wait_task(&self, request: Request<WaitTaskRequest>) -> RpcResult<WaitTaskResponse> {
-        let task = self.tasks().get(&request.into_inner().task_id).map_err(|error| status::of(&error))?;
-        let exit = task.wait().await.map_err(|error| status::of(&error))?;
+        let task = self.tasks().get(&request.into_inner().task_id)?;
+        let exit = task.wait().await?;
         let result = Some(convert::exit_result(&exit));
         Ok(Response::new(WaitTaskResponse { result, err: exit.message.unwrap_or_default() }))
     }
@@ -91,7 +91,7 @@ impl Driver for Plugin {
 
     async fn inspect_task(&self, request: Request<InspectTaskRequest>) -> RpcResult<InspectTaskResponse> {
         let id = request.into_inner().task_id;
-        let task = self.tasks().get(&id).map_err(|error| status::of(&error))?;
+        let task = self.tasks().get(&id)?;
         let attributes = task.state().map(|state| convert::driver_attributes(&state)).unwrap_or_default();
         Ok(Response::new(InspectTaskResponse {
             task: Some(convert::task_status(&id, task.name(), &task.view())),
@@ -102,8 +102,8 @@ impl Driver for Plugin {
 
     async fn task_stats(&self, request: Request<TaskStatsRequest>) -> RpcResult<Self::TaskStatsStream> {
         let request = request.into_inner();
-        let task = self.tasks().get(&request.task_id).map_err(|error| status::of(&error))?;
-        let node = self.node().await.map_err(|error| status::of(&error))?;
+        let task = self.tasks().get(&request.task_id)?;
+        let node = self.node().await?;
         Ok(Response::new(stats::stream(node, task, request)))
     }
 
@@ -131,15 +131,15 @@ impl Driver for Plugin {
         &self,
         request: Request<Streaming<ExecTaskStreamingRequest>>,
     ) -> RpcResult<Self::ExecTaskStreamingStream> {
-        let outputs = exec::stream(self, request.into_inner()).await.map_err(|error| status::of(&error))?;
+        let outputs = exec::stream(self, request.into_inner()).await?;
         Ok(Response::new(outputs))
     }
 
     async fn create_network(&self, _: Request<CreateNetworkRequest>) -> RpcResult<CreateNetworkResponse> {
-        Err(Status::unimplemented("oci-rs lets Nomad create a group's network"))
+        Err(status::not_offered("oci-rs lets Nomad create a group's network"))
     }
 
     async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> RpcResult<DestroyNetworkResponse> {
-        Err(Status::unimplemented("oci-rs lets Nomad destroy a group's network"))
+        Err(status::not_offered("oci-rs lets Nomad destroy a group's network"))
     }
 }

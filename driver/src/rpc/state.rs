@@ -8,7 +8,6 @@ use std::{
 use tokio::sync::OnceCell;
 use tonic::Status;
 
-use super::status;
 use crate::{
     blocking::blocking, config::PluginConfig, error::TaskError, events::Events, hclog::LogFile, node::Node,
     plan::Compute, task::Tasks,
@@ -96,5 +95,5 @@ pub async fn detached<T: Send + 'static>(
     let result = tokio::spawn(work)
         .await
         .unwrap_or_else(|error| Err(TaskError::Internal(format!("the operation ended early: {error}"))));
-    result.map_err(|error| status::of(&error))
+    result.map_err(Status::from)
 }

@@ -8,9 +8,20 @@ use tonic::{Code, Status};
 
 use crate::error::TaskError;
 
+impl From<TaskError> for Status {
+    fn from(error: TaskError) -> Self {
+        of(&error)
+    }
+}
+
+/// The status of a call that the driver does not offer.
+pub fn not_offered(reason: &str) -> Status {
+    Status::unimplemented(reason)
+}
+
 /// The status of a failed call. Each one tells whether the restart policy may try again; only StartTask's caller
 /// reads that.
-pub fn of(error: &TaskError) -> Status {
+fn of(error: &TaskError) -> Status {
     let code = code(error);
     let message = error.to_string();
     let details = tonic_types::pb::Status {
