@@ -134,118 +134,138 @@ impl Model {
     }
 }
 
-/// Applies entries one after the other; the reason, if one of them must be refused.
+/// Applies entries one after the other. Returns the reason if one of them must be refused.
 pub(crate) fn apply(entries: &[GeneratedEntry], limit: u64) -> Result<Model, &'static str> {
     let root = Node { kind: NodeKind::Dir(false), mode: 0o755, owner: 0, attribute: false };
-    let mut model = Model { nodes: BTreeMap::from([(Path::new(), root)]), files: 0 };
-    let (mut whiteouts, mut opaque) = (Vec::<(Path, String)>::new(), BTreeSet::<Path>::new());
-    let (mut count, mut made, mut attribute) = (0, 0, false);
+    let mut replay = Replay {
+        model: Model { nodes: BTreeMap::from([(Path::new(), root)]), files: 0 },
+        whiteouts: Vec::new(),
+        opaque: BTreeSet::new(),
+        count: 0,
+        limit,
+    };
+    let mut attribute = false;
     for entry in entries {
         if entry.attribute && std::mem::replace(&mut attribute, true) {
             return Err("two PAX headers");
         }
-        if entry.kind == b'g' {
-            continue;
+        if entry.kind != b'g' {
+            replay.apply(entry, std::mem::take(&mut attribute))?;
         }
-        let attribute = std::mem::take(&mut attribute);
-        count += 1;
-        if count + made > limit {
-            return Err("too many entries");
-        }
-        let path = clean(&entry.name)?;
-        let Some((last, parent)) = path.split_last() else {
-            if entry.kind != b'5' {
-                return Err("the root is a directory");
-            }
-            continue;
-        };
-        let inside_whiteout = || parent.iter().any(|part| part.starts_with(".wh."));
-        let mark = last == ".wh..wh..opq";
-        if !mark && path.iter().any(|part| part.starts_with(".wh..wh.")) {
-            continue;
-        }
-        if inside_whiteout() {
-            return Err("inside a whiteout");
-        }
-        let parent = model.resolve(parent, Some(&mut made))?;
-        if count + made > limit {
-            return Err("too many entries");
-        }
-        if mark {
-            opaque.insert(parent);
-            continue;
-        }
-        if let Some(hidden) = last.strip_prefix(".wh.") {
-            whiteouts.push((parent, hidden.to_owned()));
-            continue;
-        }
-        if entry.kind == b'3' {
-            whiteouts.push((parent, last.clone()));
-            continue;
-        }
-        let at = child(&parent, last);
-        let kind = match entry.kind {
-            b'5' => {
-                if !model.is_dir(&at) {
-                    model.remove(&at);
-                }
-                NodeKind::Dir(false)
-            }
-            b'2' if entry.link.is_empty() => return Err("a link to nothing"),
-            b'1' => {
-                let target = clean(&entry.link)?;
-                let (name, directory) = target.split_last().ok_or("a hard link to the root")?;
-                let target = child(&model.resolve(directory, None)?, name);
-                let node = model.nodes.get(&target).ok_or("missing")?.clone();
-                let number = node.kind.number().ok_or("a hard link to a directory")?;
-                if model.nodes.get(&at).is_some_and(|node| node.kind.number() == Some(number)) {
-                    continue;
-                }
-                if target.starts_with(&at) {
-                    return Err("it replaces its own target");
-                }
-                if model.is_dir(&at) {
-                    opaque.retain(|dir| !dir.starts_with(&at));
-                }
-                model.remove(&at);
-                model.nodes.insert(at, node);
-                continue;
-            }
-            kind => {
-                if model.is_dir(&at) {
-                    opaque.retain(|dir| !dir.starts_with(&at));
-                }
-                model.remove(&at);
-                let number = model.number();
-                match kind {
-                    b'2' => NodeKind::Link(number, entry.link.clone()),
-                    b'4' => NodeKind::Block(number),
-                    b'6' => NodeKind::Fifo(number),
-                    _ => NodeKind::File(number, entry.size),
-                }
-            }
-        };
-        let attribute = attribute && matches!(kind, NodeKind::Dir(_) | NodeKind::File(..));
-        let owner = entry.mode >> 2 & 1;
-        model.nodes.insert(at, Node { kind, mode: entry.mode, owner, attribute });
     }
     if attribute {
         return Err("it ends after a PAX header");
     }
-    for (parent, name) in whiteouts {
-        let at = child(&parent, &name);
-        if model.is_dir(&at) {
-            opaque.insert(at);
-        } else if model.is_dir(&parent) && !model.nodes.contains_key(&at) {
-            model.nodes.insert(at, Node { kind: NodeKind::Whiteout, mode: 0, owner: 0, attribute: false });
+    Ok(replay.finish())
+}
+
+/// A model, and what waits for the end of the archive.
+struct Replay {
+    model: Model,
+    whiteouts: Vec<(Path, String)>,
+    opaque: BTreeSet<Path>,
+    /// Entries and directories that were made on the way.
+    count: u64,
+    limit: u64,
+}
+
+impl Replay {
+    fn apply(&mut self, entry: &GeneratedEntry, attribute: bool) -> Result<(), &'static str> {
+        self.count += 1;
+        self.check_count()?;
+        let path = clean(&entry.name)?;
+        let Some((last, parent)) = path.split_last() else {
+            return if entry.kind == b'5' { Ok(()) } else { Err("the root is a directory") };
+        };
+        let mark = last == ".wh..wh..opq";
+        if !mark && path.iter().any(|part| part.starts_with(".wh..wh.")) {
+            return Ok(());
         }
-    }
-    for path in opaque {
-        if let Some(Node { kind: NodeKind::Dir(opaque), .. }) = model.nodes.get_mut(&path)
-            && !path.is_empty()
-        {
-            *opaque = true;
+        if parent.iter().any(|part| part.starts_with(".wh.")) {
+            return Err("inside a whiteout");
         }
+        let parent = self.model.resolve(parent, Some(&mut self.count))?;
+        self.check_count()?;
+        if mark {
+            self.opaque.insert(parent);
+        } else if let Some(hidden) = last.strip_prefix(".wh.") {
+            self.whiteouts.push((parent, hidden.to_owned()));
+        } else if entry.kind == b'3' {
+            self.whiteouts.push((parent, last.clone()));
+        } else if entry.kind == b'1' {
+            self.hard_link(entry, child(&parent, last))?;
+        } else {
+            self.file(entry, child(&parent, last), attribute)?;
+        }
+        Ok(())
     }
-    Ok(model)
+
+    fn check_count(&self) -> Result<(), &'static str> {
+        if self.count > self.limit { Err("too many entries") } else { Ok(()) }
+    }
+
+    fn remove(&mut self, path: &Path) {
+        if self.model.is_dir(path) {
+            self.opaque.retain(|dir| !dir.starts_with(path));
+        }
+        self.model.remove(path);
+    }
+
+    fn hard_link(&mut self, entry: &GeneratedEntry, path: Path) -> Result<(), &'static str> {
+        let target = clean(&entry.link)?;
+        let (name, directory) = target.split_last().ok_or("a hard link to the root")?;
+        let target = child(&self.model.resolve(directory, None)?, name);
+        let node = self.model.nodes.get(&target).ok_or("missing")?.clone();
+        let number = node.kind.number().ok_or("a hard link to a directory")?;
+        if self.model.nodes.get(&path).is_some_and(|node| node.kind.number() == Some(number)) {
+            return Ok(());
+        }
+        if target.starts_with(&path) {
+            return Err("it replaces its own target");
+        }
+        self.remove(&path);
+        self.model.nodes.insert(path, node);
+        Ok(())
+    }
+
+    /// A file of any kind but a hard link.
+    fn file(&mut self, entry: &GeneratedEntry, path: Path, attribute: bool) -> Result<(), &'static str> {
+        if entry.kind == b'2' && entry.link.is_empty() {
+            return Err("a link to nothing");
+        }
+        let is_dir = entry.kind == b'5';
+        if !is_dir || !self.model.is_dir(&path) {
+            self.remove(&path);
+        }
+        let kind = match entry.kind {
+            b'5' => NodeKind::Dir(false),
+            b'2' => NodeKind::Link(self.model.number(), entry.link.clone()),
+            b'4' => NodeKind::Block(self.model.number()),
+            b'6' => NodeKind::Fifo(self.model.number()),
+            _ => NodeKind::File(self.model.number(), entry.size),
+        };
+        let attribute = attribute && matches!(kind, NodeKind::Dir(_) | NodeKind::File(..));
+        let owner = entry.mode >> 2 & 1;
+        self.model.nodes.insert(path, Node { kind, mode: entry.mode, owner, attribute });
+        Ok(())
+    }
+
+    /// Applies whiteouts and opaque marks.
+    fn finish(mut self) -> Model {
+        for (parent, name) in self.whiteouts {
+            let path = child(&parent, &name);
+            if self.model.is_dir(&path) {
+                self.opaque.insert(path);
+            } else if self.model.is_dir(&parent) && !self.model.nodes.contains_key(&path) {
+                let whiteout = Node { kind: NodeKind::Whiteout, mode: 0, owner: 0, attribute: false };
+                self.model.nodes.insert(path, whiteout);
+            }
+        }
+        for path in self.opaque.iter().filter(|path| !path.is_empty()) {
+            if let Some(Node { kind: NodeKind::Dir(opaque), .. }) = self.model.nodes.get_mut(path) {
+                *opaque = true;
+            }
+        }
+        self.model
+    }
 }

@@ -84,16 +84,16 @@ pub(super) fn write(file: &mut (impl Write + Seek), tree: &Tree, start: u64, uui
     let layout = Layout::of(tree, start)?;
     file.seek(SeekFrom::Start(start * BLOCK))?;
     let mut at = 0;
-    for place in &layout.order {
-        at += pad(file, place.offset - at)?;
-        at += layout.write_inode(file, place)?;
+    for location in &layout.order {
+        at += pad(file, location.offset - at)?;
+        at += layout.write_inode(file, location)?;
     }
     pad(file, (layout.bodies - start) * BLOCK - at)?;
-    for place in layout.order.iter().filter(|place| place.body.blocks > 0) {
-        let content = layout.content(place);
-        let whole = content.len().min(place.body.blocks as usize * BLOCK as usize);
+    for location in layout.order.iter().filter(|location| location.body.blocks > 0) {
+        let content = layout.content(location);
+        let whole = content.len().min(location.body.blocks as usize * BLOCK as usize);
         file.write_all(&content[..whole])?;
-        pad(file, place.body.blocks * BLOCK - whole as u64)?;
+        pad(file, location.body.blocks * BLOCK - whole as u64)?;
     }
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&layout.super_block(uuid))
@@ -191,13 +191,13 @@ impl<'a> Layout<'a> {
     }
 
     /// The content of a directory or link.
-    fn content(&self, place: &Location) -> Vec<u8> {
-        match &self.tree.node(place.id).content {
+    fn content(&self, location: &Location) -> Vec<u8> {
+        match &self.tree.node(location.id).content {
             Content::Dir(names) => {
                 let number = |id: Id| self.numbers[id as usize];
                 let mut entries: Vec<(&[u8], u64, u8)> = vec![
-                    (b".", number(place.id), file_type(&self.tree.node(place.id).content)),
-                    (b"..", number(place.parent), file_type(&self.tree.node(place.parent).content)),
+                    (b".", number(location.id), file_type(&self.tree.node(location.id).content)),
+                    (b"..", number(location.parent), file_type(&self.tree.node(location.parent).content)),
                 ];
                 let kind = |id: Id| file_type(&self.tree.node(id).content);
                 entries.extend(names.iter().map(|(name, id)| (&name[..], number(*id), kind(*id))));
@@ -210,20 +210,20 @@ impl<'a> Layout<'a> {
     }
 
     /// Writes the inode and everything that follows it. Returns the number of bytes.
-    fn write_inode(&self, file: &mut impl Write, place: &Location) -> io::Result<u64> {
-        let node = self.tree.node(place.id);
-        let body_block = (self.bodies + place.block) as u32;
+    fn write_inode(&self, file: &mut impl Write, location: &Location) -> io::Result<u64> {
+        let node = self.tree.node(location.id);
+        let body_block = (self.bodies + location.block) as u32;
         let (kind, size, pointer) = match &node.content {
-            Content::Dir(_) => (FileType::Directory, place.body.size, body_block),
-            Content::Symlink(_) => (FileType::Symlink, place.body.size, body_block),
+            Content::Dir(_) => (FileType::Directory, location.body.size, body_block),
+            Content::Symlink(_) => (FileType::Symlink, location.body.size, body_block),
             Content::File { block, size } => (FileType::RegularFile, *size, *block),
             Content::CharDevice(number) => (FileType::CharacterDevice, 0, *number),
             Content::BlockDevice(number) => (FileType::BlockDevice, 0, *number),
             Content::Fifo => (FileType::Fifo, 0, 0),
         };
         let xattrs = xattrs(&node.xattrs);
-        let format = if place.body.tail > 0 { INLINE } else { PLAIN };
-        let mut bytes = Vec::with_capacity(INODE as usize + xattrs.len() + place.body.tail as usize);
+        let format = if location.body.tail > 0 { INLINE } else { PLAIN };
+        let mut bytes = Vec::with_capacity(INODE as usize + xattrs.len() + location.body.tail as usize);
         bytes.extend(format.to_le_bytes());
         bytes.extend(xattr_words(xattrs.len()).to_le_bytes());
         bytes.extend(((kind.as_raw_mode() | node.mode & 0o7777) as u16).to_le_bytes());
@@ -231,17 +231,17 @@ impl<'a> Layout<'a> {
         bytes.extend(size.to_le_bytes());
         bytes.extend(pointer.to_le_bytes());
         // Only 32-bit programs see this number.
-        bytes.extend((place.id + 1).to_le_bytes());
+        bytes.extend((location.id + 1).to_le_bytes());
         bytes.extend(node.uid.to_le_bytes());
         bytes.extend(node.gid.to_le_bytes());
         bytes.extend(node.mtime.0.to_le_bytes());
         bytes.extend(node.mtime.1.to_le_bytes());
-        bytes.extend(place.links.to_le_bytes());
+        bytes.extend(location.links.to_le_bytes());
         bytes.extend([0; 16]);
         bytes.extend(xattrs);
-        if place.body.tail > 0 {
-            let content = self.content(place);
-            bytes.extend_from_slice(&content[(place.body.blocks * BLOCK) as usize..]);
+        if location.body.tail > 0 {
+            let content = self.content(location);
+            bytes.extend_from_slice(&content[(location.body.blocks * BLOCK) as usize..]);
         }
         file.write_all(&bytes)?;
         Ok(bytes.len() as u64)

@@ -34,7 +34,7 @@ pub struct BlobReader {
 }
 
 impl BlobReader {
-    /// A feed of the pieces that arrive in a channel.
+    /// Reads the pieces that arrive in a channel.
     pub fn new(pieces: mpsc::Receiver<Piece>, algorithm: Algorithm) -> Self {
         let received = Arc::default();
         Self { pieces, current: Bytes::new(), hasher: Hasher::new(algorithm), received, ended: false }
