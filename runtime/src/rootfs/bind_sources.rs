@@ -29,7 +29,7 @@ use super::mount_tree::{attach_tree, clone_tree};
 use crate::{
     error::{StartError, StartErrorKind},
     plan::{Confined, ContainerPlan, MountKind, Propagation},
-    spec::{Source, Sources, host_dev},
+    spec::{PreparedSource, PreparedSources, host_dev_mount},
     sys::{PropagationType, make_readonly, set_propagation},
 };
 
@@ -71,7 +71,7 @@ impl BindSources {
 
     /// Takes the clone of the host's /dev, which is mounted over the container's /dev after all other mounts.
     pub fn take_dev(&mut self, plan: &ContainerPlan) -> Result<Option<OwnedFd>, StartError> {
-        let Some(index) = host_dev(plan) else { return Ok(None) };
+        let Some(index) = host_dev_mount(plan) else { return Ok(None) };
         let Some(position) = self.clones.iter().position(|(cloned, _)| *cloned == index) else { return Ok(None) };
         let (_, tree) = self.clones.swap_remove(position);
         if plan.mounts[index].readonly {
@@ -81,7 +81,7 @@ impl BindSources {
     }
 
     /// Attaches the clones below `directory`, in the mount namespace in which the container is created.
-    pub fn prepare(self, plan: &ContainerPlan, directory: &Path) -> Result<Sources, StartError> {
+    pub fn prepare(self, plan: &ContainerPlan, directory: &Path) -> Result<PreparedSources, StartError> {
         let mut clones = self.clones;
         if let Some((tree, confined)) = self.confined.as_ref().zip(plan.confined.as_ref()) {
             clones.extend(clone_confined(plan, confined, tree, &directory.join("confined"))?);
@@ -92,7 +92,7 @@ impl BindSources {
         if mixed {
             for (index, source) in binds(plan) {
                 let private = plan.mounts[index].propagation == Propagation::Private;
-                if private && host_dev(plan) != Some(index) && clones.iter().all(|(cloned, _)| *cloned != index) {
+                if private && host_dev_mount(plan) != Some(index) && clones.iter().all(|(cloned, _)| *cloned != index) {
                     clones.push((index, clone_source(None, source, Propagation::Private)?));
                 }
             }
@@ -101,7 +101,7 @@ impl BindSources {
             .into_iter()
             .map(|(index, tree)| attach(plan, index, &tree, directory))
             .collect::<Result<_, _>>()
-            .map(Sources)
+            .map(PreparedSources)
     }
 }
 
@@ -182,14 +182,14 @@ fn clone_source(file: Option<&OwnedFd>, source: &Path, propagation: Propagation)
     Ok(tree)
 }
 
-fn attach(plan: &ContainerPlan, index: usize, tree: &OwnedFd, directory: &Path) -> Result<Source, StartError> {
+fn attach(plan: &ContainerPlan, index: usize, tree: &OwnedFd, directory: &Path) -> Result<PreparedSource, StartError> {
     let mount = &plan.mounts[index];
     let MountKind::Bind { source: original } = &mount.kind else {
         return Err(StartError::internal("only bind mounts are prepared"));
     };
     let prepared = directory.join(index.to_string());
     attach_tree(tree, &prepared).map_err(|error| failed(original, error))?;
-    Ok(Source { destination: mount.destination.clone(), original: original.clone(), prepared })
+    Ok(PreparedSource { destination: mount.destination.clone(), original: original.clone(), prepared })
 }
 
 fn failed(source: &Path, error: impl Into<io::Error>) -> StartError {

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use oci_spec::runtime::{Mount, Spec};
 use rustix::{
     fs::{CWD, FileType, OFlags, fstat},
     io,
@@ -19,10 +20,7 @@ use rustix::{
 use super::{mount_tree::clone_tree, root::Root};
 use crate::{
     error::{StartError, StartErrorKind},
-    spec::{
-        below_virtual,
-        libcontainer_spec::{Mount, Spec},
-    },
+    spec::is_on_standard_mount,
     sys::make_private,
 };
 
@@ -36,8 +34,8 @@ pub(crate) fn make_binds(root: &Root, own: &Path, spec: &mut Spec) -> Result<(),
     let mut remaining: Vec<(PathBuf, Mount)> = Vec::new();
     for mount in spec.mounts_mut().take().unwrap_or_default() {
         let is_free =
-            |path: &Path| !below_virtual(path) && remaining.iter().all(|(other, _)| are_disjoint(other, path));
-        let made = match Bind::parse(&mount).filter(|bind| !below_virtual(bind.destination)) {
+            |path: &Path| !is_on_standard_mount(path) && remaining.iter().all(|(other, _)| are_disjoint(other, path));
+        let made = match Bind::parse(&mount).filter(|bind| !is_on_standard_mount(bind.destination)) {
             Some(bind) => bind.make(root, own, is_free).map_err(|error| bind.failed(&error))?,
             None => false,
         };
@@ -118,8 +116,9 @@ impl<'a> Bind<'a> {
 
 #[cfg(test)]
 mod tests {
+    use oci_spec::runtime::MountBuilder;
+
     use super::*;
-    use crate::spec::libcontainer_spec::MountBuilder;
 
     #[test]
     fn paths_are_disjoint_unless_one_contains_the_other() {

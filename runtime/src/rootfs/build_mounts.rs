@@ -16,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use oci_spec::runtime::Spec;
 use rustix::{
     fs::CWD,
     mount::{
@@ -33,7 +34,7 @@ use crate::{
     cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
     plan::ContainerPlan,
-    spec::{GROUPS, libcontainer_spec::Spec},
+    spec::CGROUP_DIR,
     state::TaskDir,
     sys::{PropagationType, set_propagation},
 };
@@ -97,7 +98,7 @@ impl BuildMounts {
             fchdir(&root)?;
             chroot(".")?;
             // This directory shows when `/sys` is unmounted. A host with cgroup v1 has a tmpfs at this path, too.
-            fs::create_dir_all(GROUPS)?;
+            fs::create_dir_all(CGROUP_DIR)?;
             self.0.iter().try_for_each(|(path, tree)| attach_tree(tree, path))
         };
         Ok(enter().context(|| "making the root that the container is built in".to_owned())?)

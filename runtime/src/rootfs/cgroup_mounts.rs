@@ -14,13 +14,13 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use super::mount_tree::{attach_tree, clone_tree};
 use crate::{
     error::{Context, RuntimeError},
-    spec::GroupsView,
+    spec::CgroupView,
     sys::make_private,
 };
 
 /// Creates the tree, detached. It is assembled at `directory`, which is created for it, because before Linux 6.15
 /// mounts can only be attached to attached mounts.
-pub(crate) fn cgroup_tree(view: &GroupsView<'_>, directory: &Path) -> Result<OwnedFd, RuntimeError> {
+pub(crate) fn cgroup_tree(view: &CgroupView<'_>, directory: &Path) -> Result<OwnedFd, RuntimeError> {
     let create = || -> io::Result<OwnedFd> {
         fs::create_dir_all(directory)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

@@ -5,9 +5,10 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
+use oci_spec::runtime::Spec;
 use rustix::fs::{Mode, OFlags, fstatfs, open};
 
-use crate::{error::StartError, plan::Network, spec::libcontainer_spec::Spec};
+use crate::{error::StartError, plan::Network};
 
 /// The type of the file system of namespaces (linux/magic.h).
 const NSFS_MAGIC: u64 = 0x6e73_6673;

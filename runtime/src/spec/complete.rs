@@ -7,15 +7,12 @@ use oci_spec::runtime::{
 };
 
 use super::{
-    device::HostDevice,
-    error::SpecError,
-    inputs::SpecInputs,
-    mounts::{self, GROUPS},
-    process, resources, seccomp,
+    cgroup_view::CGROUP_DIR, destinations, device::HostDevice, error::SpecError, inputs::SpecInputs, mounts, process,
+    resources, seccomp,
 };
 use crate::plan::{ContainerPlan, Network, Seccomp};
 
-/// Paths that show or leak the host, hidden as docker hides them.
+/// Paths that show or leak the host. Docker hides the same.
 const MASKED_PATHS: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -39,7 +36,7 @@ pub(crate) fn complete_spec(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Re
     if plan.hostname.is_some() && !plan.namespaces.private_uts {
         return Err(SpecError::HostnameOfHost);
     }
-    mounts::check(plan, inputs)?;
+    destinations::check(plan, inputs)?;
     if let Some(wrong) = inputs.devices.iter().find(|device| !below_dev(&device.container_path)) {
         return Err(SpecError::DevicePlace(wrong.container_path.clone()));
     }
@@ -58,25 +55,27 @@ pub(crate) fn complete_spec(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Re
     Ok(spec)
 }
 
+/// Whether a device may be at `path`.
 fn below_dev(path: &Path) -> bool {
     path != Path::new("/dev") && path.starts_with("/dev") && path.components().all(|part| part != Component::ParentDir)
 }
 
-/// The device nodes that are made: none in what a mount of the plan shows, which has its own and may be others' to change.
+/// The device nodes to make. None is made below a mount of the plan: its source has its own files and may belong to others.
 fn nodes<'a>(plan: &ContainerPlan, inputs: &SpecInputs<'a>) -> impl Iterator<Item = &'a HostDevice> {
     let shown =
         |device: &&HostDevice| !plan.mounts.iter().any(|mount| device.container_path.starts_with(&mount.destination));
     inputs.devices.iter().filter(shown)
 }
 
+/// The section `linux`.
 fn linux(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Linux, SpecError> {
     let mut linux = Linux::default();
     let paths = |list: &[&str]| Some(list.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>());
     let (masked, readonly) = match (plan.security.privileged, inputs.visible_cgroups) {
         (true, _) => (Some(Vec::new()), Some(Vec::new())),
         (false, []) => (paths(&MASKED_PATHS), paths(&READONLY_PATHS)),
-        // On v1 the directory over the single groups, which are read-only themselves.
-        (false, _) => (paths(&MASKED_PATHS), paths(&[&READONLY_PATHS[..], &[GROUPS]].concat())),
+        // On version 1 this is the directory above the single cgroups, which are read-only themselves.
+        (false, _) => (paths(&MASKED_PATHS), paths(&[&READONLY_PATHS[..], &[CGROUP_DIR]].concat())),
     };
     linux
         .set_namespaces(Some(namespaces(plan)?))
@@ -99,6 +98,7 @@ fn linux(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Linux, SpecErr
     Ok(linux)
 }
 
+/// The namespaces that the container creates or joins.
 fn namespaces(plan: &ContainerPlan) -> Result<Vec<LinuxNamespace>, SpecError> {
     let wanted = &plan.namespaces;
     let private = [

@@ -60,7 +60,7 @@ impl HostDevice {
     }
 }
 
-/// Looks a plan's device up on the host; a directory stands for the devices in it.
+/// Looks a device of a plan up on the host. A directory means all devices in it.
 pub(crate) fn host_devices(device: &Device) -> io::Result<Vec<HostDevice>> {
     let mut found = Vec::new();
     collect(&device.host_path, Path::new(&device.container_path), &device.permissions, &mut found)?;

@@ -2,7 +2,10 @@
 
 use oci_spec::runtime::Spec;
 
-use super::mounts::{GROUPS, GroupsView, Sources};
+use super::{
+    cgroup_view::{CGROUP_DIR, CgroupView},
+    prepared_sources::PreparedSources,
+};
 use crate::cgroup::Version;
 
 /// Changes a complete spec for libcontainer.
@@ -15,9 +18,9 @@ use crate::cgroup::Version;
 pub(crate) fn for_engine(
     mut spec: Spec,
     home: &str,
-    sources: &Sources,
+    sources: &PreparedSources,
     version: Version,
-    view: Option<&GroupsView<'_>>,
+    view: Option<&CgroupView<'_>>,
 ) -> Spec {
     if let Some(process) = spec.process_mut() {
         let no_new_privileges = process.no_new_privileges().filter(|wanted| *wanted);
@@ -35,12 +38,12 @@ pub(crate) fn for_engine(
             linux.set_resources(None);
         }
         if let (Some(_), Some(paths)) = (view, linux.readonly_paths_mut()) {
-            paths.retain(|path| path != GROUPS);
+            paths.retain(|path| path != CGROUP_DIR);
         }
     }
     if let Some(list) = spec.mounts_mut() {
         sources.replace(list);
-        list.retain(|mount| view.is_none() || !mount.destination().starts_with(GROUPS));
+        list.retain(|mount| view.is_none() || !mount.destination().starts_with(CGROUP_DIR));
     }
     spec
 }

@@ -4,31 +4,30 @@
 //! executor does instead of libcontainer.
 
 mod capability;
+mod cgroup_view;
 mod complete;
+mod destinations;
 mod device;
 mod engine;
 mod error;
 mod inputs;
 mod mounts;
+mod prepared_sources;
 mod process;
 mod resources;
 mod rlimit;
 mod seccomp;
 
+pub(crate) use cgroup_view::{CGROUP_DIR, CgroupView, cgroup_view};
 pub(crate) use complete::complete_spec;
+pub(crate) use destinations::{host_dev_mount, is_on_standard_mount, may_be_covered};
 pub(crate) use device::{HostDevice, host_devices};
 pub(crate) use engine::for_engine;
 pub(crate) use error::SpecError;
 pub(crate) use inputs::SpecInputs;
-pub(crate) use mounts::{
-    GROUPS, GroupsView, Source, Sources, below_virtual, file_source, groups_view, host_dev, may_be_covered,
-};
+pub(crate) use mounts::file_source;
+pub(crate) use prepared_sources::{PreparedSource, PreparedSources};
 pub(crate) use process::{capabilities, environment};
-
-/// The types of the OCI runtime spec.
-pub(crate) mod libcontainer_spec {
-    pub use oci_spec::runtime::*;
-}
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use crate::{
     user::ResolvedUser,
 };
 
-/// The plan's environment, with HOME when it is missing.
+/// The plan's environment, with HOME if that is missing.
 pub(crate) fn environment(plan: &ContainerPlan, user: &ResolvedUser) -> Vec<(String, String)> {
     let mut env = plan.env.clone();
     if !env.iter().any(|(name, value)| name == "HOME" && !value.is_empty()) {

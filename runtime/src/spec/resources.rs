@@ -1,4 +1,4 @@
-//! Limits of the container's control group.
+//! Limits of the container's cgroup.
 
 use std::collections::HashMap;
 
@@ -9,6 +9,7 @@ use oci_spec::runtime::{
 use super::{device::HostDevice, error::SpecError, inputs::SpecInputs};
 use crate::{cgroup::Version, plan::ContainerPlan};
 
+/// The limits of the plan, and the device rules.
 pub(super) fn resources(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<LinuxResources, SpecError> {
     let limits = &plan.resources;
     let mut memory = LinuxMemory::default();
@@ -16,14 +17,15 @@ pub(super) fn resources(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result
     memory.set_limit(limits.memory_limit.map(bytes)).set_reservation(limits.memory_reservation.map(bytes));
     let mut resources = LinuxResources::default();
     if inputs.cgroup_version == Version::V1 {
-        // The one way to say it for a task without a limit, or where the kernel does not count swap. Version 2 has no such file.
+        // Without a memory limit, or without swap accounting, only the swappiness can keep a task from swapping. Version 2 has
+        // no such file.
         memory.set_swappiness(Some(0));
     }
     if inputs.swap_accounting {
         // Memory and swap together: no swap beyond the limit.
         memory.set_swap(limits.memory_limit.map(bytes));
         if inputs.cgroup_version == Version::V2 {
-            // Here swap has a limit of its own. libcontainer does not write the 0 that the difference of the two comes to.
+            // Version 2 limits swap apart from memory. libcontainer does not write the difference of the two limits if it is 0.
             resources.set_unified(Some(HashMap::from([("memory.swap.max".to_owned(), "0".to_owned())])));
         }
     }
@@ -39,7 +41,7 @@ pub(super) fn resources(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result
     Ok(resources)
 }
 
-/// No device but the listed ones; the standard ones are added by every OCI runtime.
+/// Denies all devices but the listed ones. Every OCI runtime adds the standard devices.
 fn device_rules(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<LinuxDeviceCgroup>, SpecError> {
     let all = |allow: bool| LinuxDeviceCgroupBuilder::default().allow(allow).access("rwm").build();
     if plan.security.privileged {

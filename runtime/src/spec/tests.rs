@@ -266,7 +266,7 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
     let readonly = |change: fn(&mut ContainerPlan), mode| {
         let mut plan = plan();
         change(&mut plan);
-        groups_view(&plan, mode, groups).map(|view| view.readonly)
+        cgroup_view(&plan, mode, groups).map(|view| view.readonly)
     };
     let mounted = |destination: &str| {
         let mut plan = plan();
@@ -276,14 +276,14 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
             readonly: true,
             propagation: Propagation::Private,
         });
-        groups_view(&plan, Version::V1, groups).is_none()
+        cgroup_view(&plan, Version::V1, groups).is_none()
     };
     assert_eq!(readonly(|_| (), Version::V1), Some(true));
     assert_eq!(readonly(|plan| plan.security.privileged = true, Version::V1), Some(false));
     assert_eq!(readonly(|_| (), Version::V2), None, "a file system of its own");
     assert!(["/sys", "/sys/fs/cgroup", "/sys/fs/cgroup/memory"].into_iter().all(mounted));
     assert!(!mounted("/sys/fs/bpf"));
-    assert!(groups_view(&plan(), Version::V1, &[]).is_none());
+    assert!(cgroup_view(&plan(), Version::V1, &[]).is_none());
 
     let plan = plan();
     let complete = spec_with(&plan, |inputs| inputs.visible_cgroups = groups).expect("a spec");
@@ -291,15 +291,15 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
         let paths = spec.linux().as_ref().and_then(|linux| linux.readonly_paths().clone()).expect("paths");
         destinations(spec).into_iter().map(str::to_owned).chain(paths).collect::<Vec<_>>()
     };
-    let view = groups_view(&plan, Version::V1, groups);
-    let engine = for_engine(complete.clone(), "/root", &Sources::default(), Version::V1, view.as_ref());
+    let view = cgroup_view(&plan, Version::V1, groups);
+    let engine = for_engine(complete.clone(), "/root", &PreparedSources::default(), Version::V1, view.as_ref());
     let (all, engine) = (places(&complete), places(&engine));
     assert_eq!(
-        all.iter().filter(|place| place.starts_with(GROUPS)).count(),
+        all.iter().filter(|place| place.starts_with(CGROUP_DIR)).count(),
         3,
         "a directory, a group, a path to be read: {all:?}"
     );
-    assert_eq!(engine, all.into_iter().filter(|place| !place.starts_with(GROUPS)).collect::<Vec<_>>());
+    assert_eq!(engine, all.into_iter().filter(|place| !place.starts_with(CGROUP_DIR)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn prepared_sources_stand_in_for_their_mount_alone() {
         propagation: Propagation::Private,
     };
     plan.mounts = vec![bind("/a"), bind("/b")];
-    let sources = Sources(vec![Source {
+    let sources = PreparedSources(vec![PreparedSource {
         destination: "/b".to_owned(),
         original: "/source".into(),
         prepared: "/prepared".into(),
@@ -433,7 +433,7 @@ proptest! {
     /// libcontainer is never given what our executor must do itself.
     #[test]
     fn the_engine_leaves_the_last_steps_to_us(plan in any_plan()) {
-        let engine = for_engine(spec(&plan), "/root", &Sources::default(), Version::V1, None);
+        let engine = for_engine(spec(&plan), "/root", &PreparedSources::default(), Version::V1, None);
         let process = engine.process().as_ref().expect("a process");
         prop_assert!(process.capabilities().is_none() && process.rlimits().is_none());
         prop_assert!(process.oom_score_adj().is_none());

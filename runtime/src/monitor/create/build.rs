@@ -12,7 +12,7 @@ use crate::{
     plan::ContainerPlan,
     process::ProcessRef,
     rootfs::{HeldNetwork, Layers, Root},
-    spec::GROUPS,
+    spec::CGROUP_DIR,
     user::ResolvedUser,
 };
 
@@ -36,7 +36,7 @@ impl CgroupsJoined {
         let Self { written, membership, events_before, view } = self;
         let paths = written.recorded.paths;
         let dev = paths.dev.iter().map(|tree| (tree.as_raw_fd(), "/dev"));
-        let trees = view.iter().map(|tree| (tree.as_raw_fd(), GROUPS)).chain(dev).collect();
+        let trees = view.iter().map(|tree| (tree.as_raw_fd(), CGROUP_DIR)).chain(dev).collect();
         let request = BuildRequest {
             id: &plan.id,
             state: &job.task.engine_state(),

@@ -29,7 +29,7 @@ impl SpecWritten {
         failpoint::at("creator-before-cgroup-join");
         let membership = MembershipGuard::enter(groups, &plan.cgroup, &plan.resources, self.device_rules.as_deref())?;
         let events_before = groups.events();
-        let view = spec::groups_view(plan, groups.version, &self.visible_cgroups);
+        let view = spec::cgroup_view(plan, groups.version, &self.visible_cgroups);
         let view = view.map(|view| cgroup_tree(&view, &job.task.mounts().join("groups"))).transpose()?;
         self.recorded.paths.network.name_in(&mut self.spec);
         hide_from_engine(groups.version, &mut self.spec, &job.task.mounts())?;

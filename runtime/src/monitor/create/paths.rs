@@ -17,7 +17,7 @@ use crate::{
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Mount, MountKind},
     rootfs::{HeldNetwork, Layers, Root},
-    spec::{self, GROUPS, Sources, below_virtual, file_source},
+    spec::{self, CGROUP_DIR, PreparedSources, file_source, is_on_standard_mount},
     state::{TaskDir, private_dir},
     user::{self, MAX_USER_FILE, ResolvedUser},
 };
@@ -29,7 +29,7 @@ pub(super) struct PathsPrepared {
     pub layers: Layers,
     /// The mount over the whole of the container's /dev, if the plan has one.
     pub dev: Option<OwnedFd>,
-    pub sources: Sources,
+    pub sources: PreparedSources,
     pub user: ResolvedUser,
 }
 
@@ -43,7 +43,7 @@ impl RootMounted {
         let user = resolve_user(plan, &root)?;
         make_standard_directories(plan, &root)?;
         make_files(job.task, plan, &root)?;
-        for mount in plan.mounts.iter().filter(|mount| !below_virtual(Path::new(&mount.destination))) {
+        for mount in plan.mounts.iter().filter(|mount| !is_on_standard_mount(Path::new(&mount.destination))) {
             make_mount_point(mount, &root, &sources)?;
         }
         job.outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
@@ -95,12 +95,12 @@ fn make_files(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<(), S
 }
 
 /// Makes the place of a mount. libcontainer does not make a place behind a dangling link.
-fn make_mount_point(mount: &Mount, root: &Root, sources: &Sources) -> Result<(), StartError> {
+fn make_mount_point(mount: &Mount, root: &Root, sources: &PreparedSources) -> Result<(), StartError> {
     let path = Path::new(&mount.destination);
     match &mount.kind {
         MountKind::Bind { source } => {
             // A prepared source is what will be mounted, wherever the path of the plan leads by now.
-            let found = fs::metadata(sources.stand_in(&mount.destination).unwrap_or(source));
+            let found = fs::metadata(sources.prepared_for(&mount.destination).unwrap_or(source));
             let metadata = found.map_err(|error| {
                 let text = format!("mount source {}: {error}", source.display());
                 StartError::new(StartErrorKind::MountSource, text)
@@ -116,7 +116,7 @@ fn make_mount_point(mount: &Mount, root: &Root, sources: &Sources) -> Result<(),
 /// Checks that no link of the image leads a mount to a place where the plan may not mount.
 fn check_place(root: &Root, path: &Path) -> io::Result<()> {
     let real = root.real_path(path)?;
-    let over_groups = real != path && real.starts_with(GROUPS);
+    let over_groups = real != path && real.starts_with(CGROUP_DIR);
     if spec::may_be_covered(&real) && !over_groups {
         return Ok(());
     }

@@ -61,7 +61,7 @@ impl CgroupsRecorded {
             writable_paths: &writable_paths(plan, root)?,
         };
         let complete = write_bundle(job.task, plan, &inputs)?;
-        let view = spec::groups_view(plan, self.groups.version, &visible_cgroups);
+        let view = spec::cgroup_view(plan, self.groups.version, &visible_cgroups);
         let mut spec = spec::for_engine(complete, &user.home, &self.paths.sources, self.groups.version, view.as_ref());
         make_binds(root, &job.task.mounts(), &mut spec)?;
         let stdio = stdio(job.outputs).context(|| "opening the container's standard streams".to_owned())?;
@@ -80,7 +80,7 @@ fn write_bundle(task: &TaskDir, plan: &ContainerPlan, inputs: &SpecInputs<'_>) -
         private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec(&spec)?)
     };
     write().context(|| format!("writing {}", task.bundle().display()))?;
-    match spec::host_dev(plan) {
+    match spec::host_dev_mount(plan) {
         None => Ok(spec),
         Some(dev) => {
             let mut without = plan.clone();
