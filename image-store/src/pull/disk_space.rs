@@ -24,12 +24,12 @@ impl Puller {
         match blocking(move || local.retain(&policy, target)).await {
             Ok(report) => {
                 for image in &report.removed {
-                    tracing::info!(image = %image.reference, bytes = image.bytes, "image removed: a pull has no room");
+                    tracing::info!(image = %image.reference, bytes = image.bytes, "image removed: a pull needs disk space");
                 }
                 report.layers > 0
             }
             Err(error) => {
-                tracing::warn!(%error, "no room made for a pull");
+                tracing::warn!(%error, "no disk space freed for a pull");
                 false
             }
         }
@@ -44,7 +44,7 @@ impl Puller {
         let local = Arc::clone(&self.local);
         let unwanted: Vec<_> = layers.iter().map(|layer| layer.diff_id.clone()).collect();
         if let Err(error) = blocking(move || local.remove_unreferenced(&unwanted)).await {
-            tracing::warn!(%error, "finished layers of a pull that had no room stay for now");
+            tracing::warn!(%error, "finished layers of a pull without disk space stay for now");
         }
         explain(&self.local, failure, layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size)))
     }

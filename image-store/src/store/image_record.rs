@@ -37,7 +37,7 @@ pub struct ImageRecord {
     pub access: Access,
 }
 
-/// How the caller of a save learned what it saves.
+/// The source of a record that is to be saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordSource {
     /// From the registry, just now.

@@ -78,7 +78,7 @@ impl fmt::Display for Pressure {
         match self {
             Pressure::Bytes(percent) => write!(f, "the file system of images is {percent} % full"),
             Pressure::Inodes(percent) => write!(f, "{percent} % of the inodes of the images' file system are in use"),
-            Pressure::Pull => f.write_str("the file system of images had no room for a pull"),
+            Pressure::Pull => f.write_str("the file system of images had no disk space for a pull"),
         }
     }
 }

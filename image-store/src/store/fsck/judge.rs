@@ -178,7 +178,7 @@ impl<'a> Judge<'a> {
                 (Kind::LayerRecordOfAnother, format!("has the record of {}", meta.diff_id))
             }
             (Read::Is(meta), _) if meta.suspect => {
-                (Kind::LayerTorn, "may not have reached the disk, by what the kernel said".to_owned())
+                (Kind::LayerTorn, "may not have reached the disk: a sync of the kernel failed".to_owned())
             }
             (Read::Is(meta), _) if !meta.is_intact(&self.facts.boot_id) => {
                 (Kind::LayerTorn, "was not synced before the machine went down".to_owned())
@@ -223,7 +223,7 @@ impl<'a> Judge<'a> {
             return None;
         }
         missing.dedup();
-        let problem = format!("needs what is not here: {}", missing.join(", "));
+        let problem = format!("needs missing data: {}", missing.join(", "));
         let images = vec![image.reference.clone()];
         Some(Verdict { images, ..verdict(Kind::ImageIncomplete, &found.path, problem, Repair::Remove) })
     }
@@ -232,7 +232,7 @@ impl<'a> Judge<'a> {
         let lease = match &found.record {
             Read::Is(lease) => lease,
             Read::Unreadable(error) => {
-                let problem = format!("cannot be read, so what it held is not kept: {error}");
+                let problem = format!("cannot be read, so it protects no layer: {error}");
                 return Some(verdict(Kind::LeaseUnreadable, &found.path, problem, Repair::Remove));
             }
             Read::Absent => return None,
@@ -256,7 +256,7 @@ impl<'a> Judge<'a> {
         if missing.is_empty() || !lease.ready {
             return None;
         }
-        let problem = format!("holds what is not here: {}", missing.join(", "));
+        let problem = format!("holds missing layers: {}", missing.join(", "));
         named(Kind::LeaseDangling, problem, Repair::Manual("pull the image again, or end the task"))
     }
 
