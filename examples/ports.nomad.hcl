@@ -1,5 +1,5 @@
-# A published port without a group network, as in a job of the docker driver: the task gets its own network on the driver's
-# bridge, and `ports` publishes a port of the node.
+# A published port without a group network, as in a job of the docker driver: the task gets its own network on the
+# driver's bridge, and `ports` publishes a port of the node.
 #
 #   nomad job run examples/ports.nomad.hcl
 #   nomad service info ports                  # address and port on the node

@@ -1,4 +1,4 @@
-//! dockerd with roots of its own, by its command line and by its API as Nomad's docker driver uses it.
+//! dockerd with its own data directories: by its command line, and by its API as Nomad's docker driver uses it.
 
 use std::{
     fs,
@@ -18,11 +18,11 @@ use crate::{
     workdir::{WorkDirectory, text},
 };
 
-/// The client that belongs to the daemon of the distribution.
+/// The distribution's docker client.
 pub const CLIENT: &str = "/usr/bin/docker";
 const DAEMON: &str = "/usr/sbin/dockerd";
 
-/// A running daemon. It runs a containerd of its own.
+/// A running daemon with its own containerd.
 #[derive(Debug)]
 pub struct Docker {
     child: Child,
@@ -44,28 +44,28 @@ impl Docker {
         let child = command.spawn().map_err(|error| format!("{DAEMON}: {error}"))?;
         let mut docker = Self { child, socket, exec_root };
         let deadline = Instant::now() + Duration::from_secs(30);
-        // Nothing tells a stranger that the daemon answers.
+        // There is no notification when the daemon is ready, so this polls.
         while docker.call("GET", "/_ping", &Json::Null).is_err() {
             if Instant::now() > deadline || matches!(docker.child.try_wait(), Ok(Some(_))) {
                 let said = fs::read_to_string(run.join("log")).unwrap_or_default();
-                return Err(format!("dockerd does not run here: {}", said.lines().last().unwrap_or("it says nothing")));
+                return Err(format!("dockerd does not run here: {}", said.lines().last().unwrap_or("no output")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(docker)
     }
 
-    /// Where it listens.
+    /// The address of the API.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 
-    /// Where what runs is kept, by which its shims are known.
+    /// The directory for the state of running containers. The command lines of the shims contain it.
     pub fn exec_root(&self) -> &Path {
         &self.exec_root
     }
 
-    /// The client, told where the daemon is.
+    /// The client with the daemon's address.
     pub fn client(&self) -> Command {
         let mut command = Command::new(CLIENT);
         command.args(["--host", &self.endpoint()]);
@@ -99,19 +99,19 @@ impl Docker {
         fixtures::process::all_pids().into_iter().filter(is_shim).collect()
     }
 
-    /// `docker run` to the first output.
+    /// `docker run`, timed until the first output.
     pub fn run(&self, image: &str) -> Result<Duration, String> {
         let memory = MEMORY.to_string();
         until_ready(self.client().args(["run", "--rm", "--network=host", "--memory", &memory, image]).args(SAY_READY))
     }
 
-    /// Create, attach, start by API, to the first output.
+    /// Create, attach and start by the API, timed until the first output.
     pub fn start_by_api(&self, image: &str) -> Result<Duration, String> {
         let begun = Instant::now();
         let id = self.create(image, &SAY_READY)?;
         let mut stream = self.attach(&id)?;
         self.call("POST", &format!("/containers/{id}/start"), &Json::Null)?;
-        // Eight bytes say which stream and how much follows.
+        // A header of eight bytes contains the stream and the length.
         let mut said = [0; 8 + READY.len()];
         stream.read_exact(&mut said).map_err(|error| format!("attach: {error}"))?;
         let took = begun.elapsed();
@@ -121,7 +121,7 @@ impl Docker {
         Ok(took)
     }
 
-    /// Creates and starts a container that stays.
+    /// Creates and starts a container that keeps running.
     pub fn keep(&self, image: &str, command: &[&str]) -> Result<String, String> {
         let id = self.create(image, command)?;
         self.call("POST", &format!("/containers/{id}/start"), &Json::Null)?;
@@ -138,7 +138,7 @@ impl Docker {
         until_done(self.client().args(["exec", id]).args(command))
     }
 
-    /// A command in a container by API: create, run to its end, ask for the exit code.
+    /// A command in a container by the API: create, run to its end, get the exit code.
     pub fn exec_by_api(&self, id: &str, command: &[&str]) -> Result<Duration, String> {
         let begun = Instant::now();
         let wanted = json!({"AttachStdout": true, "AttachStderr": true, "Cmd": command});
@@ -158,7 +158,8 @@ impl Docker {
 
     fn attach(&self, id: &str) -> Result<UnixStream, String> {
         let head = format!(
-            "POST /containers/{id}/attach?stream=1&stdout=1 HTTP/1.1\r\nHost: docker\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n"
+            "POST /containers/{id}/attach?stream=1&stdout=1 HTTP/1.1\r\nHost: docker\r\nUpgrade: tcp\r\nConnection: \
+             Upgrade\r\n\r\n"
         );
         let attach = || {
             let mut stream = UnixStream::connect(&self.socket)?;
@@ -174,7 +175,7 @@ impl Docker {
         if answer.starts_with("HTTP/1.1 101") { Ok(stream) } else { Err(answer) }
     }
 
-    /// One exchange with the daemon; the answer's body, as it was sent.
+    /// Sends one request to the daemon and returns the answer's unchanged body.
     fn call(&self, method: &str, path: &str, body: &Json) -> Result<String, String> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(
@@ -198,7 +199,7 @@ impl Docker {
     }
 }
 
-/// The object in a body, which may be sent in chunks.
+/// The JSON object in a body. The body may be chunked.
 fn json_of(body: &str) -> Json {
     let object = body.find('{').zip(body.rfind('}')).and_then(|(from, to)| body.get(from..=to));
     object.and_then(|object| serde_json::from_str(object).ok()).unwrap_or_default()
@@ -210,7 +211,7 @@ fn field(body: &str, name: &str) -> Result<String, String> {
 
 impl Drop for Docker {
     fn drop(&mut self) {
-        // It ends its containers and its containerd when asked nicely, and only then.
+        // Only SIGTERM makes the daemon end its containers and its containerd.
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             kill_process(pid, Signal::TERM).ok();
         }

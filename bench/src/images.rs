@@ -1,4 +1,5 @@
-//! What contenders run and pull, served by the real `docker-registry`, with which all of them get along.
+//! The images that the compared programs run and pull. The real `docker-registry` serves them, because all programs
+//! support it.
 
 use std::{
     fs,
@@ -17,13 +18,13 @@ use crate::{
     workdir::{WorkDirectory, text, tool},
 };
 
-/// Makes the tar files of the large image.
+/// The script that makes the tar files of the large image.
 const GENERATOR: &str = include_str!("../image.sh");
 const LAYERS: usize = 6;
-/// The layer of them that is one large program.
+/// The number of the layer that is one large program.
 const PROGRAM: usize = 5;
 
-/// busybox alone, for whatever is about containers rather than images.
+/// An image with only busybox, for measurements of containers.
 pub fn small() -> Option<(DockerRegistry, String)> {
     let mut entries: Vec<Entry> = ["bin", "etc", "proc", "dev", "sys"].map(Entry::dir).into();
     entries.push(Entry::dir("tmp").mode(0o1777));
@@ -34,19 +35,19 @@ pub fn small() -> Option<(DockerRegistry, String)> {
     serve(&Image::new().layer(Layer::of(entries)).run(json!({"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]})).build())
 }
 
-/// An image of considerable size, and its layers as files.
+/// A large image, and its layers as files.
 pub struct Large {
-    /// Serves it as long as the value lives.
+    /// The registry. It runs as long as the value exists.
     pub registry: DockerRegistry,
-    /// Where to pull it from.
+    /// The reference for a pull.
     pub reference: String,
-    /// Bytes of all layers as they are sent.
+    /// The compressed size of all layers in bytes.
     pub packed: u64,
-    /// The layers, from the bottom up.
+    /// The layers, the lowest first.
     pub layers: Vec<LayerFiles>,
 }
 
-/// A layer as it is sent and as it is unpacked.
+/// The files of a layer.
 pub struct LayerFiles {
     /// The gzip file.
     pub blob: PathBuf,
@@ -54,13 +55,13 @@ pub struct LayerFiles {
     pub tar: PathBuf,
 }
 
-/// Hundreds of megabytes as an ordinary service has them; its tar files lie in the directory, or are made there.
+/// An image of hundreds of megabytes, like that of an ordinary service. Missing tar files are made in the directory.
 pub fn large(workdir: &WorkDirectory, directory: &Path) -> Option<Large> {
     make_layers(workdir, directory);
     packed(workdir, (1..=LAYERS).map(|number| directory.join(format!("{number}.tar"))).collect())
 }
 
-/// One layer that is a single file of a gibibyte, made of programs.
+/// An image with one layer: a single file of one gibibyte, made of programs.
 pub fn one_layer(workdir: &WorkDirectory, directory: &Path) -> Option<Large> {
     make_layers(workdir, directory);
     let program = fs::read(directory.join(format!("{PROGRAM}.tar"))).must("the layer of one program");
@@ -81,14 +82,14 @@ fn make_layers(workdir: &WorkDirectory, directory: &Path) {
     tool("bash", &[&text(&script), &text(directory)]);
 }
 
-/// Compresses the layers, which takes longer than any pull, and serves them.
+/// Compresses the layers and serves them. The compression takes longer than any pull.
 fn packed(workdir: &WorkDirectory, tars: Vec<PathBuf>) -> Option<Large> {
     let read = |tar: &PathBuf| Layer::raw(fs::read(tar).must("a layer")).compression(Compression::GzipAsUsual);
     let unpacked: u64 = tars.iter().filter_map(|tar| Some(fs::metadata(tar).ok()?.len())).sum();
     let image = tars.iter().map(read).fold(Image::new(), Image::layer).run(json!({"Cmd": ["/bin/true"]}));
     let built = image.build();
     let directory = workdir.directory("blobs");
-    // The config comes last.
+    // The last blob is the config.
     let blobs = built.blobs.iter().take(tars.len()).enumerate().map(|(number, (_, bytes))| {
         let blob = directory.join(format!("{number}.gz"));
         fs::write(&blob, bytes).must("a blob's file");

@@ -1,8 +1,8 @@
 //! Benchmarks: the cost of a start, an exec, a cold pull and an idle task, compared with other programs.
 //!
-//! An absolute time depends on the machine. Each measurement therefore runs all programs in turns, and reports medians and their
-//! ratio to ours. A program that is not installed or does not run here is named and left out. Needs root. All files are in one
-//! directory and on loop devices. Both are removed at the end, also after a failure.
+//! An absolute time depends on the machine. Each measurement therefore runs all programs in turns, and reports medians
+//! and their ratio to ours. A program that is not installed or does not run here is named and left out. Needs root. All
+//! files are in one directory and on loop devices. Both are removed at the end, also after a failure.
 
 mod docker;
 mod exec;
@@ -40,7 +40,8 @@ struct Arguments {
 }
 
 const CASES: [&str; 9] = ["start", "network", "exec", "memory", "tasks", "scale", "pull", "pull-link", "pull-layer"];
-const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] [--no-peers] \
+const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] \
+                     [--no-peers] \
                      [start] [network] [exec] [memory] [tasks] [scale] [pull] [pull-link] [pull-layer]";
 
 impl Arguments {

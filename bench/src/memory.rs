@@ -1,4 +1,4 @@
-//! What a task costs in memory while it does nothing: its monitor, and the process that serves all tasks.
+//! The memory of an idle task: its monitor, and the process that serves all tasks.
 
 use std::{collections::BTreeMap, fs};
 
@@ -69,7 +69,7 @@ impl Memory {
     }
 }
 
-/// What processes are compared with each other.
+/// The scope of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// One for each task.
@@ -78,7 +78,7 @@ enum Kind {
     All,
 }
 
-/// A kind of process, measured with one task and with many.
+/// One kind of process, measured with one task and with many tasks.
 struct Row {
     name: String,
     kind: Kind,
@@ -114,7 +114,7 @@ pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
                 pods += 1;
             }
         }
-        // Whoever started something lets go of what that took.
+        // A program that started a task first frees the memory of the start.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         rows.extend(look(&field, count));
     }
@@ -151,15 +151,14 @@ fn look(field: &Field, tasks: usize) -> Vec<Row> {
     if let Some(podman) = &field.podman {
         add(Kind::Each, "podman, one conmon", Memory::middle(&podman.monitors()));
     }
-    // Who did not run holds nothing.
+    // A program that did not run has no memory.
     rows.retain(|row| row.memory.resident > 0.0);
     rows
 }
 
 fn table(rows: &[Row]) {
-    say(
-        "\n### memory, KiB\n\n| | tasks | RSS | PSS | anonymous | private | private, ratio to ours |\n|---|---:|---:|---:|---:|---:|---:|",
-    );
+    say("\n### memory, KiB\n\n| | tasks | RSS | PSS | anonymous | private | private, ratio to ours \
+         |\n|---|---:|---:|---:|---:|---:|---:|");
     for row in rows {
         let same = |other: &&Row| other.kind == row.kind && other.tasks == row.tasks;
         let ours = rows.iter().find(same).map_or(f64::NAN, |ours| ours.memory.private);

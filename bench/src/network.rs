@@ -1,4 +1,5 @@
-//! What a network of the task's own adds to a start. On an netns, so that the machine's network stays as it is.
+//! The additional time of a start with the task's own network. It runs in a test network, so the machine's network
+//! stays unchanged.
 
 use std::sync::Arc;
 
@@ -33,10 +34,10 @@ const NETWORKS: [(&str, &str, bool); 4] = [
 /// Measures the table.
 pub async fn measure(workdir: &WorkDirectory, quiet: &mut Quiet, rounds: usize) {
     note("network");
-    // Unmounted here, where it was mounted.
+    // The file system is unmounted in the thread that mounted it.
     let data = Arc::new(workdir.fresh("network"));
     let shared = Arc::clone(&data);
-    // Only a thread of its own can be on an netns.
+    // Only a dedicated thread can enter a test network.
     let waited = std::mem::take(quiet);
     let measured = tokio::task::spawn_blocking(move || in_test_network(&shared, waited, rounds));
     *quiet = measured.await.must("the measurement");

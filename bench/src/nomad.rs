@@ -1,5 +1,6 @@
-//! The driver beside the one that comes with Nomad, both as a Nomad client drives them: logs end in Nomad's log files, by a logmon of
-//! its own for each task. A Go program does the driving (`e2e/conformance/contest`), because the docker driver is a part of Nomad.
+//! The driver and Nomad's docker driver, both driven as a Nomad client does: each task has its own logmon, and its
+//! output ends in Nomad's log files. A Go program (`e2e/conformance/contest`) drives both, because the docker driver is
+//! a part of Nomad.
 
 use std::{
     io::{BufRead, BufReader},
@@ -18,7 +19,7 @@ use crate::{
     workdir::{WorkDirectory, text},
 };
 
-/// What the program prints, a line each.
+/// One line of the program's output.
 #[derive(Debug, Deserialize)]
 struct Measurement {
     case: String,
@@ -50,14 +51,14 @@ pub fn measure(workdir: &WorkDirectory, contenders: &Contenders, rounds: usize) 
 fn build(workdir: &WorkDirectory) -> Result<PathBuf, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/conformance");
     let program = workdir.directory("nomad-contest").join("contest");
-    // As the conformance tests are built, so that both share one cache.
+    // Built like the conformance tests, so that both share one cache.
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-buildvcs=false", "-o", &text(&program), "./contest"]).current_dir(module);
     let output = go.output().map_err(|error| format!("go: {error}"))?;
     if output.status.success() { Ok(program) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// Runs the program to its end; what it measured, by case, in its order.
+/// Runs the program to its end. Returns the measurements by case, in the program's order.
 fn run(command: &mut Command) -> Result<Vec<(String, Samples<f64>)>, String> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("{command:?}: {error}"))?;
     let mut cases: Vec<(String, Samples<f64>)> = Vec::new();
@@ -81,7 +82,7 @@ fn run(command: &mut Command) -> Result<Vec<(String, Samples<f64>)>, String> {
     }
 }
 
-/// Times are milliseconds; whatever else is said in the title.
+/// One row of a table. Times are in milliseconds; the title says other units.
 fn table(title: &str, samples: &Samples<f64>) {
     let head = "| | median | lowest | highest | runs | ratio to ours |\n|---|---:|---:|---:|---:|---:|";
     let unit = if title.contains("KiB") { "" } else { ", ms" };
@@ -101,7 +102,8 @@ mod tests {
 
     #[test]
     fn measurements_are_sorted_by_case() {
-        let lines = r#"echo '{"case":"a","name":"x","value":1.5}'; echo '{"case":"b","name":"x","value":2}'; echo '{"case":"a","name":"y","value":3}'"#;
+        let lines = r#"echo '{"case":"a","name":"x","value":1.5}'; echo '{"case":"b","name":"x","value":2}';
+            echo '{"case":"a","name":"y","value":3}'"#;
         let cases = run(Command::new("/bin/sh").args(["-c", lines])).must("cases");
         assert_eq!(cases.iter().map(|(title, _)| title.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(cases[0].1.rows(row), ["| x | 1.5 | 1.5 | 1.5 | 1 | 1.00 |", "| y | 3.0 | 3.0 | 3.0 | 1 | 2.00 |"]);

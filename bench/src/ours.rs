@@ -1,4 +1,4 @@
-//! Our side: the built plugin over its own wire, tasks prepared as a Nomad client prepares them.
+//! oci-rs itself: the built plugin over gRPC, with tasks that are prepared as by a Nomad client.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,17 +18,17 @@ use crate::{
     workdir::Fresh,
 };
 
-/// Who takes part.
+/// The programs that are compared.
 #[derive(Debug)]
 pub struct Contenders {
-    /// Another build of ours, e.g. that before a change.
+    /// Another build of oci-rs, for example the build before a change.
     pub against: Option<PathBuf>,
-    /// Whether peers take part.
+    /// Whether other programs are compared.
     pub peers: bool,
 }
 
 impl Contenders {
-    /// Launches ours, and the other build where there is one; the first is the measure of all.
+    /// Launches oci-rs, and the other build if there is one. Ratios relate to the first.
     pub async fn launch(&self, data: &Fresh) -> Vec<Ours> {
         let options = || json!({"default_mode": "host"});
         let mut all = vec![Ours::launch(&binary(), "oci-rs", data, options()).await];
@@ -42,7 +42,7 @@ impl Contenders {
 /// A node whose driver keeps its data on the given file system.
 #[derive(Debug)]
 pub struct Ours {
-    /// Which build.
+    /// The name of the build.
     pub name: &'static str,
     /// The node.
     pub node: Node,
@@ -57,7 +57,7 @@ impl Ours {
         let mut plugin = PluginCommand::new(node.root()).binary(binary).connect().await;
         let directory = name.replace(' ', "-");
         let mut config = json!({"data_dir": data.path().join(&directory), "state_dir": data.memory().join(&directory)});
-        // Another build may not know the block, and then means the host's network anyway.
+        // A build without that option always uses the host's network.
         if plugin.config_options().await.contains("network") {
             config["network"] = network;
         }
@@ -74,24 +74,24 @@ impl Ours {
         self.node.task(image).command(program, args).build(&mut self.plugin).await
     }
 
-    /// From the call of StartTask to the command's first output.
+    /// Starts a task, timed from the call of StartTask to the command's first output.
     pub async fn start(&mut self, image: &str) -> Duration {
         let task = self.task(image, &SAY_READY).await;
         self.time(task).await
     }
 
-    /// The same of a task that says that it is ready and ends.
+    /// The same for a prepared task that prints the ready line and ends.
     pub async fn time(&self, task: Task) -> Duration {
         let begun = Instant::now();
         let (_, _) = tokio::join!(self.plugin.started(&task), task.stdout().contains(READY, seconds(60)));
-        // The later of the two: both the agent and the reader of the log have heard.
+        // The later of both: the answer to StartTask and the line in the log.
         let took = begun.elapsed();
         self.plugin.wait(task.id()).await;
         self.remove(&task).await;
         took
     }
 
-    /// From the call of ExecTask to its answer.
+    /// Runs a command, timed from the call of ExecTask to its answer.
     pub async fn exec(&self, task: &Task, command: &[&str]) -> Duration {
         let begun = Instant::now();
         let answer = self.plugin.exec(task.id(), command, seconds(10)).await.must("ExecTask");
@@ -100,14 +100,14 @@ impl Ours {
         took
     }
 
-    /// Ends a task and takes away what the client made for it.
+    /// Ends a task and removes the client's part of it.
     pub async fn remove(&self, task: &Task) {
         self.plugin.end(task).await;
         let failures = task.alloc.release();
         assert!(failures.is_empty(), "{failures:?}");
     }
 
-    /// Ends the node; nothing may be left.
+    /// Ends the node. Nothing may be left.
     pub async fn finish(self) {
         self.node.finish(self.plugin).await;
     }

@@ -1,4 +1,4 @@
-//! Podman with roots of its own.
+//! Podman with its own data directories.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{
     workdir::{Fresh, WorkDirectory, text},
 };
 
-/// Podman's roots, and the runtime that it is to use.
+/// Podman's data directories, and its OCI runtime.
 #[derive(Debug)]
 pub struct Podman {
     root: PathBuf,
@@ -17,7 +17,7 @@ pub struct Podman {
 }
 
 impl Podman {
-    /// Podman, where it is installed, with the runtime that it is to use.
+    /// Podman with this OCI runtime, if it is installed.
     pub fn find(workdir: &WorkDirectory, data: &Fresh, runtime: &'static str) -> Result<Self, String> {
         if !exists("podman") {
             return Err("podman is not installed".to_owned());
@@ -29,7 +29,7 @@ impl Podman {
 
     fn command(&self) -> Command {
         let mut command = Command::new("podman");
-        // Blobs on their way would otherwise go to another file system.
+        // Without this, temporary blobs would be on another file system.
         command.env("TMPDIR", &self.scratch);
         command.args(["--root", &text(&self.root), "--runroot", &text(&self.run.join("run"))]);
         command.args(["--tmpdir", &text(&self.run.join("tmp")), "--storage-driver", "overlay"]);
@@ -44,7 +44,7 @@ impl Podman {
 
     fn run_command(&self) -> Command {
         let mut command = self.command();
-        // By itself it raises these limits, which takes a capability that not every root has.
+        // Podman's default raises these limits, which needs a capability that root in a container may not have.
         command.args([
             "run",
             "--ulimit=nofile=4096:4096",
@@ -57,12 +57,12 @@ impl Podman {
         command
     }
 
-    /// `podman run` to the first output.
+    /// `podman run`, timed until the first output.
     pub fn run(&self, image: &str) -> Result<Duration, String> {
         until_ready(self.run_command().args(["--rm", image]).args(SAY_READY))
     }
 
-    /// Starts a container that stays.
+    /// Starts a container that keeps running.
     pub fn keep(&self, name: &str, image: &str, command: &[&str]) -> Result<(), String> {
         until_done(self.run_command().args(["--detach", "--name", name, image]).args(command)).map(drop)
     }
@@ -93,7 +93,7 @@ impl Drop for Podman {
         if let Err(error) = self.remove_all() {
             crate::report::note(&error);
         }
-        // The store's own mount, which podman leaves.
+        // Podman leaves the mount of its store behind.
         Command::new("umount").args(["-q", &text(&self.root.join("overlay"))]).status().ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Running a peer's program and taking its time.
+//! Running a program and measuring its time.
 
 use std::{
     io::Read,
@@ -8,14 +8,14 @@ use std::{
 
 use fixtures::must::Must;
 
-/// What the measured command says first.
+/// The first output of the measured command.
 pub const READY: &str = "ready";
-/// The measured command: a shell that says it.
+/// The measured command: a shell that prints the first output.
 pub const SAY_READY: [&str; 3] = ["/bin/sh", "-c", "echo ready"];
-/// Memory of a container, the same for everybody.
+/// The memory limit of a container, the same for all programs.
 pub const MEMORY: i64 = 64 << 20;
 
-/// From the start of a program to the first output of what it runs; the program's end comes after the time was taken.
+/// Runs a program, timed from its start to the first output of its container. It then waits for the program's end.
 pub fn until_ready(command: &mut Command) -> Result<Duration, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let begun = Instant::now();
@@ -31,7 +31,7 @@ pub fn until_ready(command: &mut Command) -> Result<Duration, String> {
     Ok(took)
 }
 
-/// From the start of a program to its end, which must be a success.
+/// Runs a program, timed from its start to its end. It must succeed.
 pub fn until_done(command: &mut Command) -> Result<Duration, String> {
     command.stdin(Stdio::null());
     let begun = Instant::now();
@@ -40,13 +40,13 @@ pub fn until_done(command: &mut Command) -> Result<Duration, String> {
     if output.status.success() { Ok(took) } else { Err(failure(command, &output.stderr)) }
 }
 
-/// The program's name and its last words.
+/// The program's name and the last line of its error output.
 fn failure(command: &Command, stderr: &[u8]) -> String {
     let said = String::from_utf8_lossy(stderr);
-    format!("{}: {}", command.get_program().to_string_lossy(), said.trim().lines().last().unwrap_or("it says nothing"))
+    format!("{}: {}", command.get_program().to_string_lossy(), said.trim().lines().last().unwrap_or("no output"))
 }
 
-/// Whether a program can be started at all.
+/// Whether a program can be started.
 pub fn exists(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }

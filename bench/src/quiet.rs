@@ -1,4 +1,4 @@
-//! Waiting for the machine to be quiet, within reason, and remembering how quiet it was.
+//! Waiting for an idle machine for a limited time, and recording how idle it was.
 
 use std::{
     fmt, fs,
@@ -7,13 +7,13 @@ use std::{
 
 use crate::report::median;
 
-/// Busy share of all processors that counts as quiet, in percent.
+/// The highest busy share of all processors that counts as quiet, in percent.
 const CALM: f64 = 10.0;
-/// How long a whole run may spend on waiting.
+/// The limit of the waiting time of a whole run.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How quiet it was before each round.
+/// The busy shares before each round.
 #[derive(Debug, Default)]
 pub struct Quiet {
     waited: Duration,
@@ -21,7 +21,7 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// Waits until nobody else computes, or until the patience of the whole run is used up.
+    /// Waits until the machine is quiet, or until the limit of the whole run is reached.
     pub async fn wait(&mut self) {
         let begun = Instant::now();
         loop {
@@ -60,7 +60,7 @@ fn parse(stat: &str) -> (u64, u64) {
     let fields: Vec<u64> =
         stat.lines().next().unwrap_or("").split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
     let at = |index: usize| fields.get(index).copied().unwrap_or(0);
-    // user nice system idle iowait irq softirq steal; the guests' time is in user already.
+    // The fields: user nice system idle iowait irq softirq steal. The time of guests is part of user.
     (at(0) + at(1) + at(2) + at(5) + at(6) + at(7), at(3) + at(4))
 }
 

@@ -8,14 +8,14 @@ use std::{
 
 /// Prints a line of the report, which is Markdown.
 pub fn say(line: &str) {
-    // The report is what this program is for.
+    // The report is this program's output.
     #[allow(clippy::print_stdout)]
     {
         println!("{line}");
     }
 }
 
-/// Tells a person who waits, beside the report.
+/// Prints progress on standard error, not in the report.
 pub fn note(line: &str) {
     #[allow(clippy::print_stderr)]
     {
@@ -23,7 +23,7 @@ pub fn note(line: &str) {
     }
 }
 
-/// The value, or a line in the report, once, that says why it is missing.
+/// Returns the value. For an error, it adds one line to the report, and does not repeat the line.
 pub fn or_say<T>(attempt: Result<T, String>) -> Option<T> {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let tell = |error: String| {
@@ -34,7 +34,7 @@ pub fn or_say<T>(attempt: Result<T, String>) -> Option<T> {
     attempt.map_err(tell).ok()
 }
 
-/// The middle value, the mean of the two in the middle of an even number, nothing of nothing.
+/// The median; for an even number of values, the mean of the two in the middle. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -42,7 +42,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*upper, *lower))
 }
 
-/// What was measured, by contender, in the order in which contenders first appeared.
+/// The measurements of each program, in the order in which the programs first appeared.
 #[derive(Debug)]
 pub struct Samples<T> {
     order: Vec<String>,
@@ -64,12 +64,12 @@ impl<T> Samples<T> {
         self.values.entry(name.to_owned()).or_default().push(value);
     }
 
-    /// The median of something that a contender was measured by.
+    /// The median of one quantity of a program.
     pub fn middle(&self, name: &str, of: impl Fn(&T) -> f64) -> Option<f64> {
         median(&self.values.get(name)?.iter().map(of).collect::<Vec<_>>())
     }
 
-    /// Prints a table under a head of two lines.
+    /// Prints a table; `head` is its first two lines.
     pub fn print(&self, title: &str, head: &str, row: impl Fn(&Self, Row<T>) -> Option<String>) {
         say(&format!("\n### {title}\n\n{head}"));
         for row in self.rows(row) {
@@ -77,34 +77,34 @@ impl<T> Samples<T> {
         }
     }
 
-    /// One line for each contender; the first one is the one that the others are compared with.
+    /// One line for each program. Ratios relate to the first program.
     pub fn rows(&self, row: impl Fn(&Self, Row<T>) -> Option<String>) -> Vec<String> {
         let Some(first) = self.order.first() else { return Vec::new() };
         self.order.iter().filter_map(|name| row(self, Row { name, first, values: &self.values[name] })).collect()
     }
 }
 
-/// What a line of a table is made of.
+/// The content of a line of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a, T> {
-    /// The contender.
+    /// The name of the program.
     pub name: &'a str,
-    /// The one that it is compared with.
+    /// The name of the first program.
     pub first: &'a str,
-    /// How it was measured.
+    /// The measurements.
     pub values: &'a [T],
 }
 
-/// The smallest and the largest.
+/// The smallest and the largest value.
 pub fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::MAX, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)))
 }
 
-/// Times.
+/// Measurements of time.
 pub type Series = Samples<Duration>;
 
 impl Series {
-    /// Prints a table of them.
+    /// Prints a table of the times.
     pub fn table(&self, title: &str) {
         let head = "| | median ms | lowest | highest | runs | ratio to ours |\n|---|---:|---:|---:|---:|---:|";
         self.print(title, head, Self::row);
@@ -118,7 +118,7 @@ impl Series {
     }
 }
 
-/// A time as tables show it.
+/// A time in milliseconds.
 pub fn milliseconds(time: &Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }

@@ -1,4 +1,4 @@
-//! Bare OCI runtimes with a bundle that is ready: no image, no overlay, no logs, no supervision. A floor rather than a peer.
+//! Bare OCI runtimes with a prepared bundle: no image, no overlay, no logs, no supervision. They show the lower bound.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{
 /// A runtime with its bundles.
 #[derive(Debug)]
 pub struct Bare {
-    /// Its program.
+    /// The program.
     pub program: &'static str,
     state: PathBuf,
     bundle: PathBuf,
@@ -36,7 +36,7 @@ impl Bare {
             let (bundle, idle) = (bundle(&at.join("say"), &SAY_READY), bundle(&at.join("idle"), &["sleep", "100000"]));
             Self { program, state, bundle, idle }
         };
-        // Once to see whether it runs here at all: crun, for one, refuses some arrangements of cgroups.
+        // A first run tests whether the runtime works here. For example, crun refuses some cgroup hierarchies.
         let runs = |bare: &Self| or_say(bare.run()).is_some();
         ["runc", "crun"].into_iter().filter(|program| exists(program)).map(make).filter(runs).collect()
     }
@@ -47,17 +47,17 @@ impl Bare {
         command
     }
 
-    /// `run` to the first output.
+    /// `run`, timed until the first output.
     pub fn run(&self) -> Result<Duration, String> {
         let id = format!("oci-rs-bench-{}-{}", self.program, std::process::id());
         until_ready(self.command().args(["run", "--bundle", &text(&self.bundle), &id]))
     }
 
-    /// Starts a container that stays.
+    /// Starts a container that keeps running.
     pub fn keep(&self) -> Result<(), String> {
         let mut command = self.command();
         command.args(["run", "--detach", "--bundle", &text(&self.idle), &self.idle_id()]);
-        // Its command keeps what it is given open.
+        // The container's command keeps inherited files open.
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         let status = status.map_err(|error| format!("{command:?}: {error}"))?;
         if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
@@ -67,18 +67,18 @@ impl Bare {
         format!("oci-rs-bench-{}-idle-{}", self.program, std::process::id())
     }
 
-    /// A command in the container that stays.
+    /// A command in the running container.
     pub fn exec(&self, command: &[&str]) -> Result<Duration, String> {
         until_done(self.command().args(["exec", &self.idle_id()]).args(command))
     }
 
-    /// Kills and removes the container that stays.
+    /// Kills and removes the running container.
     pub fn remove(&self) -> Result<(), String> {
         until_done(self.command().args(["delete", "--force", &self.idle_id()])).map(drop)
     }
 }
 
-/// A bundle with the kit's busybox and what `spec` proposes, made equal to what the others get.
+/// A bundle with busybox and the configuration of `runc spec`, with the same settings as the other programs.
 fn bundle(at: &Path, command: &[&str]) -> PathBuf {
     let bin = at.join("rootfs/bin");
     fs::create_dir_all(&bin).must("a bundle");

@@ -1,7 +1,7 @@
-//! Many tasks on one node: what one more start takes, and what the plugin computes while they do nothing.
+//! Many tasks on one node: the time of one more start, and the plugin's processor time while the tasks are idle.
 //!
-//! A machine may get slower while so many are started. So the same is measured once more while they are taken away: what comes from the
-//! number of tasks is gone then, what comes from the hour is not.
+//! A machine may become slower during the measurement. The starts are therefore measured again while tasks are removed.
+//! An effect of the number of tasks is gone then, an effect of the machine is not.
 
 use std::{
     fs,
@@ -22,22 +22,22 @@ use crate::{
 
 const IDLE: [&str; 2] = ["sleep", "100000"];
 const MANY: usize = 500;
-/// Starts of one line of the table.
+/// The number of starts in one row of the table.
 const STEP: usize = 100;
-/// So many do nothing while the plugin is watched.
+/// The number of idle tasks while the plugin's processor time is measured.
 const WATCHED: usize = 200;
-/// Starts from one look at the floor to the next.
+/// The number of starts between two measurements of the lower bound.
 const SPARSE: usize = 5;
-/// On the way back, so many tasks go, then come so many.
+/// On the way back, `GO` tasks are removed and `COME` tasks are started, in turns.
 const GO: usize = 25;
 const COME: usize = 5;
-/// The kernel is not through with those that go when they are gone.
+/// The kernel continues to clean up for a moment after tasks have ended.
 const SETTLE: Duration = Duration::from_millis(500);
 const WATCH: Duration = Duration::from_secs(10);
-/// Clock ticks of `/proc/<pid>/stat` in a second, everywhere (`USER_HZ`).
+/// The clock ticks per second in `/proc/<pid>/stat` (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// Measures both tables, for ours alone: nobody else is asked for so many.
+/// Measures both tables, only for oci-rs.
 pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
     let data = workdir.fresh("scale");
     let Some((_registry, image)) = images::small() else { return };
@@ -83,7 +83,7 @@ pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders) {
     }
 }
 
-/// What was measured while there were so many tasks.
+/// The measurements of one row.
 #[derive(Default)]
 struct Step {
     starts: Vec<Duration>,
@@ -99,8 +99,8 @@ async fn start(ours: &mut Ours, image: &str) -> (Task, Duration) {
     (task, begun.elapsed())
 }
 
-/// What the kernel alone takes for a process in namespaces of its own: work that does not depend on how many there are. A shell of its own
-/// does it each time, because a fork of ours would take longer with every task that we look after.
+/// The lower bound: the kernel's time for a process in new namespaces, which does not depend on the number of tasks. A
+/// separate shell makes the process, because a fork of the benchmark becomes slower with each task.
 struct Floor {
     shell: Child,
     orders: ChildStdin,
@@ -133,7 +133,8 @@ impl Floor {
 
 fn table(ours: &Ours, steps: &[Step]) {
     let title = "StartTask of one more task, ms; beside it unshare --pid --ipc --uts --fork true";
-    let head = "| tasks | median | lowest | highest | on the way back: median | unshare: median |\n|---|---:|---:|---:|---:|---:|";
+    let head = "| tasks | median | lowest | highest | on the way back: median | unshare: median \
+                |\n|---|---:|---:|---:|---:|---:|";
     say(&format!("\n### {}, {title}\n\n{head}", ours.name));
     let middle = |times: &[Duration]| median(&times.iter().map(milliseconds).collect::<Vec<_>>()).unwrap_or_default();
     for (number, step) in steps.iter().enumerate() {
@@ -149,7 +150,7 @@ fn table(ours: &Ours, steps: &[Step]) {
     }
 }
 
-/// What the plugin computes without and with a stream of stats for each task, one sample a second as an agent asks for.
+/// The plugin's processor time without and with a stats stream for each task, one sample per second as for an agent.
 async fn watch(ours: &Ours, tasks: &[Task]) -> Vec<(&'static str, f64)> {
     let alone = computed(ours).await;
     let mut streams = Vec::new();
@@ -159,7 +160,7 @@ async fn watch(ours: &Ours, tasks: &[Task]) -> Vec<(&'static str, f64)> {
     }
     let streaming = computed(ours).await;
     streams.iter().for_each(tokio::task::JoinHandle::abort);
-    vec![("nobody asks for stats", alone), ("stats of every task, once a second", streaming)]
+    vec![("no stats streams", alone), ("one stats stream per task, one sample a second", streaming)]
 }
 
 async fn computed(ours: &Ours) -> f64 {
@@ -169,7 +170,7 @@ async fn computed(ours: &Ours) -> f64 {
     100.0 * (ticks(pid) - before) / TICKS / WATCH.as_secs_f64()
 }
 
-/// Ticks that a process has computed: fields 14 and 15.
+/// The processor ticks of a process: fields 14 and 15.
 fn ticks(pid: i32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).must("the plugin's times");
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().skip(11).take(2));

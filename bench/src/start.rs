@@ -1,4 +1,4 @@
-//! From the wish for a container to its command's first output, the image being there.
+//! A start with a local image, timed from the request to the command's first output.
 
 use std::time::Duration;
 
@@ -16,34 +16,34 @@ use crate::{
 /// Pause before each start of the second table.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Everybody who takes part, with the image pulled.
+/// The compared programs, with the image pulled.
 pub struct Field {
-    /// We, and the other build.
+    /// oci-rs, and the other build.
     pub ours: Vec<Ours>,
-    /// dockerd, where it runs.
+    /// dockerd, if it runs here.
     pub docker: Option<Docker>,
-    /// Podman, where it runs.
+    /// Podman, if it runs here.
     pub podman: Option<Podman>,
     /// runc, crun.
     pub bare: Vec<Bare>,
 }
 
 impl Field {
-    /// Starts everybody and lets them pull the image.
+    /// Starts all programs and pulls the image with each.
     pub async fn assemble(workdir: &WorkDirectory, contenders: &Contenders, data: &Fresh, image: &str) -> Self {
         let ours = contenders.launch(data).await;
         if !contenders.peers {
             return Self { ours, docker: None, podman: None, bare: Vec::new() };
         }
         let bare = Bare::all(workdir, data.path());
-        // Podman's own preference, where it runs.
+        // Podman's default runtime, if it runs here.
         let runtime = if bare.iter().any(|bare| bare.program == "crun") { "crun" } else { "runc" };
         let docker = or_say(Docker::start(workdir, data.path()).and_then(|docker| docker.pull(image).map(|_| docker)));
         let podman = or_say(Podman::find(workdir, data, runtime).and_then(|podman| podman.pull(image).map(|_| podman)));
         Self { ours, docker, podman, bare }
     }
 
-    /// Ends ours, of which nothing may be left. The others end by themselves.
+    /// Ends oci-rs and checks that nothing is left. The other programs end with their values.
     pub async fn finish(&mut self) {
         for ours in self.ours.drain(..) {
             ours.finish().await;
@@ -59,7 +59,7 @@ pub async fn measure(workdir: &WorkDirectory, contenders: &Contenders, quiet: &m
     for (title, pause) in [("start, one after the other", None), ("start, after 200 ms of nothing", Some(PAUSE))] {
         note(title);
         let mut series = Series::default();
-        // The first round fills caches and is not counted.
+        // The first round only fills caches.
         for number in 0..=rounds {
             if number % 5 == 0 {
                 quiet.wait().await;
@@ -99,7 +99,7 @@ async fn round(field: &mut Field, image: &str, pause: Option<Duration>, series: 
     record(times, series);
 }
 
-/// Takes the times of a round into the series; who failed is named.
+/// Adds the times of a round to the series, and reports failures.
 pub fn record(times: Vec<(String, Result<Duration, String>)>, series: Option<&mut Series>) {
     let Some(series) = series else {
         return;

@@ -1,8 +1,8 @@
-//! Where everything of a run lies: one directory, and file systems that are made anew.
+//! The work directory of a run, and new file systems for each program.
 //!
-//! Containers' roots lie on fresh ext4 on loop devices: a file system that has just lost thousands of files makes new ones much
-//! more slowly, and would favour whoever runs first. What lies in `/run` unless somebody says otherwise, our state directory and
-//! dockerd's, lies in memory here too.
+//! The roots of containers are on new ext4 file systems on loop devices. A used file system that has just lost
+//! thousands of files is much slower, which would favour the first program. State directories that are in `/run` by
+//! default are in memory here, too.
 
 use std::{
     fs,
@@ -14,9 +14,9 @@ use std::{
 use fixtures::must::Must;
 use tempfile::TempDir;
 
-/// Where a file system in memory is mounted.
+/// The directory of the tmpfs.
 const MEMORY: &str = "memory";
-/// Room of a file system. The file is sparse.
+/// The size of a file system. The file is sparse.
 const SIZE: u64 = 6 << 30;
 
 /// The directory of a run.
@@ -27,7 +27,7 @@ pub struct WorkDirectory {
 
 impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // Peers leave mounts behind: dockerd its network namespace, podman its store.
+        // Some programs leave mounts behind: dockerd its network namespace, podman its store.
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
         let left: Vec<&str> = points.filter(|point| Path::new(point).starts_with(self.directory.path())).collect();
@@ -37,7 +37,7 @@ impl Drop for WorkDirectory {
     }
 }
 
-/// A fresh file system, gone with the value.
+/// A new file system. It is removed when the value is dropped.
 #[derive(Debug)]
 pub struct Fresh {
     image: PathBuf,
@@ -46,30 +46,30 @@ pub struct Fresh {
 }
 
 impl WorkDirectory {
-    /// A new directory.
+    /// Makes a new work directory.
     pub fn new() -> Self {
         let workdir = Self { directory: TempDir::with_prefix("oci-rs-bench-").must("a directory for the run") };
         tool("mount", &["-t", "tmpfs", "-o", "mode=0700", "bench", &text(&workdir.directory(MEMORY))]);
         workdir
     }
 
-    /// A directory of this run in memory.
+    /// A directory in memory.
     pub fn memory(&self, name: &str) -> PathBuf {
         self.directory(&format!("{MEMORY}/{name}"))
     }
 
-    /// A directory of this run.
+    /// A directory on disk.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         fs::create_dir_all(&path).must("a directory of the run");
         path
     }
 
-    /// A fresh file system.
+    /// Makes a new file system.
     pub fn fresh(&self, name: &str) -> Fresh {
         let image = self.directory.path().join(format!("{name}.ext4"));
         let file = fs::File::create(&image).must("a file for a file system");
-        file.set_len(SIZE).must("room for a file system");
+        file.set_len(SIZE).must("space for a file system");
         drop(file);
         let point = self.directory(name);
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
@@ -80,12 +80,12 @@ impl WorkDirectory {
 }
 
 impl Fresh {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.point
     }
 
-    /// A directory in memory that goes with it.
+    /// A directory in memory. It is removed with the file system.
     pub fn memory(&self) -> &Path {
         &self.memory
     }
@@ -93,8 +93,7 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        // Recursive: a daemon may have left mounts of its own. Again: podman cleans up behind its containers in processes
-        // that nobody waits for.
+        // Recursive, because a daemon may have left mounts. Repeated, because podman cleans up in background processes.
         let deadline = Instant::now() + Duration::from_secs(20);
         let unmount = || Command::new("umount").args(["-R", &text(&self.point)]).output();
         while !unmount().is_ok_and(|output| output.status.success()) {

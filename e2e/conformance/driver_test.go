@@ -1,5 +1,5 @@
-// Package conformance drives the built plugin as Nomad does: with Nomad's own client code, and with the tests that Nomad's
-// drivers have to pass. scripts/conformance.sh runs it and says where plugin, image and directory are.
+// Package conformance drives the built plugin as Nomad does: with Nomad's own client code, and with the tests that
+// Nomad's drivers have to pass. scripts/conformance.sh runs it and says where plugin, image and directory are.
 package conformance
 
 import (

@@ -1,4 +1,4 @@
-# A shell in a task that reserves devices of the plugin `boxes` (conformance/boxes).
+# A shell in a task that reserves devices of the plugin `boxes` (conformance/deviceplugin).
 variable "image" { type = string }
 
 variable "script" { type = string }

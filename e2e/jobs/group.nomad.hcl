@@ -1,5 +1,5 @@
-# A group of several tasks in one network: each hook of a group's life is taken, and each task notes in the allocation's directory
-# in which network namespace it is.
+# A group of several tasks in one network: each hook of a group's life is taken, and each task notes in the allocation's
+# directory in which network namespace it is.
 variable "image" { type = string }
 
 variable "mode" {

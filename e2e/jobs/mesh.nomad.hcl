@@ -1,4 +1,5 @@
-# Two groups of Consul's service mesh: what `web` asks on its own loopback reaches `api` through an Envoy on either side.
+# Two groups of Consul's service mesh: what `web` asks on its own loopback reaches `api` through an Envoy on either
+# side.
 variable "image" { type = string }
 variable "envoy" { type = string }
 

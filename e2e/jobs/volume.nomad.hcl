@@ -1,4 +1,5 @@
-# A service with one dynamic host volume, mounted three times: to write, to read only, and with what the host mounts in it later.
+# A service with one dynamic host volume, mounted three times: to write, to read only, and with what the host mounts in
+# it later.
 variable "image" { type = string }
 
 variable "volume" { type = string }
@@ -22,7 +23,7 @@ job "volume" {
       config {
         image   = var.image
         command = "/bin/sh"
-        args    = ["-c", "trap 'exit 0' TERM; echo started >> /data/book; while :; do sleep 0.1; done"]
+        args    = ["-c", "trap 'exit 0' TERM; echo started >> /data/starts; while :; do sleep 0.1; done"]
       }
 
       volume_mount {

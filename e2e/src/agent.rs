@@ -1,7 +1,8 @@
-//! A Nomad of our own: a server, and a client with the driver that can be stopped, killed and started again with its state.
+//! A Nomad agent for tests: a server, and a client with the driver. A test can stop, kill and restart the client with
+//! its state.
 //!
-//! Two processes, so that the client can die alone as it does in the field. Nomad's server takes up to a minute after its own
-//! restart until it trusts its clients again, which is nothing that a driver could be tested by.
+//! Server and client are two processes, so that the client can be killed alone. A restarted server would need up to a
+//! minute before it trusts its clients again.
 
 use std::{
     fs::{self, File},
@@ -33,7 +34,7 @@ use crate::{
 
 const START: Duration = Duration::from_secs(60);
 
-/// Server and client, their directory and their network. What it says of "the agent" means the client.
+/// Server and client, their directory and their subnets. In the methods, "agent" means the client.
 #[derive(Debug)]
 pub struct Agent {
     tools: Tools,
@@ -50,7 +51,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent with the driver in its plugin directory and waits until both are ready.
+    /// Starts an agent with the driver in its plugin directory, and waits until both are ready.
     ///
     /// # Errors
     /// With the end of the agent's log.
@@ -58,7 +59,7 @@ impl Agent {
         Self::start_with(tools, None)
     }
 
-    /// The same, with a Consul that services and templates use.
+    /// The same, with Consul for services and templates.
     ///
     /// # Errors
     /// With the end of the agent's log.
@@ -93,14 +94,14 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Starts the client, with whatever state there is, and waits until it and the driver are ready.
+    /// Starts the client with its existing state, and waits until client and driver are ready.
     ///
     /// # Errors
     /// With the end of the logs.
     pub fn launch(&self) -> Outcome {
         self.client.start()?;
         let deadline = Instant::now() + patient(START);
-        // The server still believes in a client that has died, so ask the client.
+        // The server still reports a dead client as ready, so this asks the client itself.
         while let Err(failure) = self.client_ready() {
             if !self.client.runs() || !self.server.runs() || Instant::now() > deadline {
                 return Err(Failure(format!("the agent is not ready: {}\n{}", failure.0, self.log_tail(60))));
@@ -113,7 +114,7 @@ impl Agent {
         ready.map_err(|Failure(text)| Failure(format!("{text}\n{}", self.log_tail(60))))
     }
 
-    /// A client that finds no leader tries again only after fifteen seconds or more.
+    /// Waits for the server's leader. A client that finds no leader retries only after fifteen seconds.
     fn wait_leader(&self) -> Outcome {
         let deadline = Instant::now() + patient(START);
         while !self
@@ -130,7 +131,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Registered, with an answer to a heartbeat.
+    /// Succeeds when the client is registered and has an answer to a heartbeat.
     fn client_ready(&self) -> Outcome {
         let info = self.client_api.get("/v1/agent/self")?;
         let client = &info["stats"]["client"];
@@ -138,7 +139,7 @@ impl Agent {
         if beats { Ok(()) } else { Err(Failure(format!("no heartbeat: {client}"))) }
     }
 
-    /// Stops the agent as an operator does; its tasks go on.
+    /// Stops the agent as an operator does. Its tasks keep running.
     ///
     /// # Errors
     /// When it does not end.
@@ -146,7 +147,7 @@ impl Agent {
         self.client.end(Signal::INT)
     }
 
-    /// Kills the agent with SIGKILL; plugin and tasks go on.
+    /// Kills the agent with SIGKILL. Plugin and tasks keep running.
     ///
     /// # Errors
     /// When it does not end.
@@ -157,7 +158,7 @@ impl Agent {
     /// The pid of the plugin instance that serves the agent.
     ///
     /// # Errors
-    /// When there is none, or no single one after the short-lived ones have had time to end.
+    /// When there is not exactly one after the short-lived instances have ended.
     pub fn plugin_pid(&self) -> Outcome<i32> {
         let deadline = Instant::now() + patient(Duration::from_secs(15));
         loop {
@@ -178,7 +179,7 @@ impl Agent {
         self.path.join("plugins/oci-rs")
     }
 
-    /// An id that no job on this agent has had.
+    /// A new job id.
     pub(crate) fn new_job_id(&self) -> String {
         format!("job-{}", self.jobs.fetch_add(1, Ordering::Relaxed))
     }
@@ -217,7 +218,7 @@ impl Agent {
         &self.tools.nomad
     }
 
-    /// A program with the environment that makes `nomad` talk to this agent.
+    /// A program with the environment in which `nomad` uses this agent.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
@@ -229,22 +230,23 @@ impl Agent {
         command
     }
 
-    /// The server's HTTP API, which is there while the client is not.
+    /// The server's HTTP API. It works while the client does not run.
     #[must_use]
     pub const fn api(&self) -> &Api {
         &self.api
     }
 
-    /// Its directory: `client/` and `server/` with Nomad's data, `state/` and `data/` of the driver, `plugins/`.
+    /// The agent's directory: `client/` and `server/` with Nomad's data, `state/` and `data/` of the driver,
+    /// `plugins/`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Stops and forgets all jobs and waits until their tasks have ended.
+    /// Stops and purges all jobs, and waits until their tasks have ended.
     ///
     /// # Errors
-    /// When one does not.
+    /// When a task does not end.
     pub fn purge(&self) -> Outcome {
         for job in self.api.get("/v1/jobs")?.as_array().into_iter().flatten() {
             let id = job["ID"].as_str().unwrap_or_default();
@@ -259,23 +261,24 @@ impl Agent {
         self.api.wait("/v1/allocations?task_states=false", "all jobs to end", START, all_over)
     }
 
-    /// What is left of jobs that are over. Their allocations' directories stay until collection, and are not looked at.
+    /// The leftovers of ended jobs. The allocations' directories stay until garbage collection and do not count.
     #[must_use]
     pub fn leaks(&self) -> Vec<String> {
         let allocs = self.allocs();
         leaks::settle(|| leaks::of_jobs(&self.path, &allocs))
     }
 
-    /// What its tasks have of networks now: what [`Agent::leaks`] would find of networks if they were over.
+    /// The network resources of the tasks: those that [`Agent::leaks`] reports when they exist after the end of the
+    /// jobs.
     #[must_use]
     pub fn networks(&self) -> Vec<String> {
         leaks::of_networks(&self.path, &lock(&self.allocs))
     }
 
-    /// Takes everything down in order; what is left afterwards comes back.
+    /// Stops everything in order, and returns the leftovers.
     ///
     /// # Errors
-    /// When a step of it fails; the drop guard then cleans up by force.
+    /// When a step fails. The drop guard then cleans up by force.
     pub fn close(self) -> Outcome<Vec<String>> {
         self.purge()?;
         self.collect()?;
@@ -285,15 +288,15 @@ impl Agent {
         Ok(leaks::settle(|| leaks::of_agent(&self.path, &allocs)))
     }
 
-    /// [`Agent::diagnose`] is to show the log from here on.
+    /// [`Agent::diagnose`] shows the log from here on.
     pub fn mark_log(&self) {
         *lock(&self.log_mark) = fs::metadata(self.client.log()).map_or(0, |log| log.len());
     }
 
-    /// Ends everything, in order where that is possible, else by force. For drop guards and interrupted runs.
+    /// Ends everything, in order if possible, otherwise by force. For drop guards and interrupted runs.
     pub fn take_down(&self) {
         if self.server.runs() {
-            // Only the client can undo the network of its allocations.
+            // Only the client can remove the network of its allocations.
             let back = if self.client.runs() { Ok(()) } else { self.launch() };
             for outcome in [back, self.purge(), self.collect(), self.stop(), self.server.end(Signal::INT)] {
                 if let Err(failure) = outcome {
@@ -304,7 +307,7 @@ impl Agent {
         for trouble in leaks::remove_by_force(&self.path, &lock(&self.allocs)) {
             report(&trouble);
         }
-        // Nomad and the driver leave their bridges and a firewall rule each, which would be in the way of the run's next agent.
+        // Nomad and the driver each leave a bridge and a firewall rule. They would disturb the next agent of the run.
         let Subnets { bridge, subnet, own_bridge, own_subnet, own_subnet6, .. } = &self.subnets;
         for (program, chain, subnet, bridge) in [
             ("iptables", "NOMAD-ADMIN", subnet, bridge),
@@ -314,7 +317,7 @@ impl Agent {
             quietly(Command::new("ip").args(["link", "delete", bridge]));
             quietly(Command::new(program).args(["-w", "-D", chain, "-d", subnet, "-o", bridge, "-j", "ACCEPT"]));
         }
-        // Never delete through a mount.
+        // The directory is not removed while something is mounted below it.
         if !leaks::mounts(&self.path).is_empty() {
             report(&format!("{} is not removed: something is mounted there", self.path.display()));
         } else if let Err(error) = fs::remove_dir_all(&self.path) {
@@ -323,7 +326,7 @@ impl Agent {
     }
 
     fn collect(&self) -> Outcome {
-        // Only collection makes the client unmount and remove an allocation's directory.
+        // The client unmounts and removes an allocation's directory only at garbage collection.
         self.api.put("/v1/system/gc", &json!({}))?;
         let mounts = leaks::settle(|| leaks::mounts(&self.path));
         if mounts.is_empty() { Ok(()) } else { Err(Failure(format!("still mounted after collection: {mounts:?}"))) }
@@ -343,7 +346,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.take_down();
-        // Removed by now, or kept on purpose.
+        // The directory is removed already, or it stays because something is mounted below it.
         if let Some(directory) = self.directory.take() {
             drop(directory.keep());
         }
@@ -366,13 +369,13 @@ fn quietly(command: &mut Command) {
     drop(command.stdout(Stdio::null()).stderr(Stdio::null()).status());
 }
 
-/// A drop guard has nobody to give an error to.
+/// A drop guard cannot return an error, so it prints the error.
 #[allow(clippy::print_stderr)]
 fn report(trouble: &str) {
     eprintln!("while cleaning up: {trouble}");
 }
 
-/// A case that panicked has not broken what the lock guards.
+/// A poisoned lock is usable here: a case that panicked has not left its data half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

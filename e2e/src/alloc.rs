@@ -1,4 +1,4 @@
-//! One allocation: what Nomad says of it and of its task, or one of its tasks, and what a user does with it.
+//! One allocation or one task of it: its state in Nomad, and the actions of a user.
 
 use std::{
     path::PathBuf,
@@ -15,29 +15,29 @@ use crate::{
     watch::patient,
 };
 
-/// Nothing takes that long on a quiet machine; test machines are busy.
+/// The time limit for changes of an allocation. It is long because test machines are busy.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// An allocation of a job on our agent.
+/// An allocation of a job on a test agent.
 #[derive(Debug)]
 pub struct Alloc<'a> {
     agent: &'a Agent,
-    /// Its id.
+    /// The allocation's id.
     pub id: String,
-    /// Its job's id.
+    /// The job's id.
     pub job: String,
-    /// Which of its tasks is meant; `None` is the only one.
+    /// The selected task; `None` selects the only task.
     task: Option<String>,
 }
 
-/// How a task ended, as Nomad tells it.
+/// The exit status of a task, as Nomad reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
     /// The exit code.
     pub code: i64,
     /// The signal that killed it, 0 for none.
     pub signal: i64,
-    /// The kernel killed it for want of memory.
+    /// Whether the kernel killed it at its memory limit.
     pub oom: bool,
 }
 
@@ -46,13 +46,13 @@ impl<'a> Alloc<'a> {
         Self { agent, id, job, task: None }
     }
 
-    /// The same allocation, meaning this one of its tasks.
+    /// The same allocation with this task selected.
     #[must_use]
     pub fn task(&self, name: &str) -> Self {
         Self { agent: self.agent, id: self.id.clone(), job: self.job.clone(), task: Some(name.to_owned()) }
     }
 
-    /// The same allocation for each of its tasks.
+    /// The same allocation once for each task.
     ///
     /// # Errors
     /// When the API does not answer.
@@ -61,13 +61,13 @@ impl<'a> Alloc<'a> {
         Ok(alloc["TaskStates"].as_object().into_iter().flatten().map(|(name, _)| self.task(name)).collect())
     }
 
-    /// The name of the task that is meant, empty for the only one.
+    /// The name of the selected task; empty if none is selected.
     #[must_use]
     pub fn name(&self) -> &str {
         self.task.as_deref().unwrap_or_default()
     }
 
-    /// The agent that runs it.
+    /// The agent that runs the allocation.
     #[must_use]
     pub const fn agent(&self) -> &Agent {
         self.agent
@@ -107,10 +107,10 @@ impl<'a> Alloc<'a> {
         Err(Failure(format!("the task did not run; events:\n  {}", self.events()?.join("\n  "))))
     }
 
-    /// Waits until the task is over for good, and says how it ended the last time.
+    /// Waits until the task has ended for good, and returns its last exit status.
     ///
     /// # Errors
-    /// When it does not end, or never ran.
+    /// When the task does not end, or never ran.
     pub fn wait_exit(&self) -> Outcome<Exit> {
         let alloc = self.wait_over()?;
         let events = self.state(&alloc)["Events"].as_array().cloned().unwrap_or_default();
@@ -125,10 +125,10 @@ impl<'a> Alloc<'a> {
         })
     }
 
-    /// Waits until the allocation is over, however.
+    /// Waits until the allocation has ended, with or without success.
     ///
     /// # Errors
-    /// When that does not happen.
+    /// When it does not end in time.
     pub fn wait_over(&self) -> Outcome<Value> {
         self.wait("the task to end", |alloc| {
             let over = alloc["ClientStatus"] == "complete" || alloc["ClientStatus"] == "failed";
@@ -136,7 +136,7 @@ impl<'a> Alloc<'a> {
         })
     }
 
-    /// The exit codes of the task's ends that Nomad still knows events of; it keeps the last ten events.
+    /// The exit codes in the task's events. Nomad keeps the last ten events.
     ///
     /// # Errors
     /// When the API does not answer.
@@ -147,7 +147,7 @@ impl<'a> Alloc<'a> {
         Ok(ends.map(|event| event["ExitCode"].as_i64().unwrap_or(-1)).collect())
     }
 
-    /// The task's events so far, one line each.
+    /// The task's events, one line for each.
     ///
     /// # Errors
     /// When the API does not answer.
@@ -158,7 +158,7 @@ impl<'a> Alloc<'a> {
         Ok(events.iter().map(|event| format!("{}: {}", text(&event["Type"]), text(&event["DisplayMessage"]))).collect())
     }
 
-    /// How often Nomad restarted the task.
+    /// The number of restarts of the task.
     ///
     /// # Errors
     /// When the API does not answer.
@@ -176,7 +176,7 @@ impl<'a> Alloc<'a> {
         self.wait_over().map(drop)
     }
 
-    /// Stops the job and waits for nothing.
+    /// Stops the job without waiting.
     ///
     /// # Errors
     /// When the API does not answer.
@@ -208,7 +208,7 @@ impl<'a> Alloc<'a> {
         let mut child = script.spawn().context("script")?;
         if let Some(mut stdin) = child.stdin.take() {
             std::io::Write::write_all(&mut stdin, input.as_bytes())?;
-            // Closing it would press Ctrl-D: keep it open until the command has ended.
+            // Closing the input acts as Ctrl-D, so it stays open until the command has ended.
             let output = thread::spawn(move || child.wait_with_output());
             let output = output.join().map_err(|_| Failure("script's reader panicked".to_owned()))??;
             drop(stdin);
@@ -217,10 +217,10 @@ impl<'a> Alloc<'a> {
         Err(Failure("script has no stdin".to_owned()))
     }
 
-    /// What `nomad alloc logs` prints for `stdout` or `stderr`.
+    /// The output of `nomad alloc logs` for `stdout` or `stderr`.
     ///
     /// # Errors
-    /// With the tool's own words.
+    /// With the tool's error output.
     pub fn log(&self, stream: &str) -> Outcome<Vec<u8>> {
         let option = if stream == "stderr" { "-stderr" } else { "-stdout" };
         let output = self.agent.nomad(&[&["alloc", "logs", option], &*self.task_option(), &[&self.id]].concat())?;
@@ -230,7 +230,7 @@ impl<'a> Alloc<'a> {
         Err(Failure(String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// Waits until the log of `stream` satisfies `ready`. Nomad writes logs with a delay, and tells nobody.
+    /// Waits until the log of `stream` satisfies `ready`. Nomad writes logs with a delay and without a notification.
     ///
     /// # Errors
     /// After a while, with the log's end.
@@ -252,7 +252,7 @@ impl<'a> Alloc<'a> {
     /// `nomad alloc restart`.
     ///
     /// # Errors
-    /// With the tool's own words.
+    /// With the tool's error output.
     pub fn restart(&self) -> Outcome {
         let output = self.agent.nomad(&[&["alloc", "restart"], &*self.task_option(), &[&self.id]].concat())?;
         if output.status.success() {
@@ -262,10 +262,10 @@ impl<'a> Alloc<'a> {
         }
     }
 
-    /// What a shell command in the task prints.
+    /// Runs a shell command in the task and returns its output.
     ///
     /// # Errors
-    /// When it fails, with what it says.
+    /// When the command fails, with its output.
     pub fn sh(&self, script: &str) -> Outcome<String> {
         let output = self.exec(&["/bin/sh", "-c", script])?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -276,7 +276,7 @@ impl<'a> Alloc<'a> {
         Err(Failure(format!("{script}: {}: {text}{words}", output.status)))
     }
 
-    /// The node's address and port that lead to the group's port `label`.
+    /// The address and port of the node for the group's port `label`.
     ///
     /// # Errors
     /// When there is no such port.
@@ -304,7 +304,7 @@ impl<'a> Alloc<'a> {
         }
     }
 
-    /// The directory on the machine that its tasks see as `/alloc`.
+    /// The directory on the host that the tasks see as `/alloc`.
     #[must_use]
     pub fn shared_directory(&self) -> PathBuf {
         self.agent.path().join("client/alloc").join(&self.id).join("alloc")
@@ -314,12 +314,12 @@ impl<'a> Alloc<'a> {
         format!("/v1/allocation/{}", self.id)
     }
 
-    /// How `nomad alloc` is told which task is meant.
+    /// The option of `nomad alloc` that selects the task.
     fn task_option(&self) -> Vec<&str> {
         self.task.iter().flat_map(|name| ["-task", name]).collect()
     }
 
-    /// The state of the task that is meant.
+    /// The state of the selected task.
     fn state<'v>(&self, alloc: &'v Value) -> &'v Value {
         let states = &alloc["TaskStates"];
         let only = || states.as_object().and_then(|tasks| tasks.values().next()).unwrap_or(&Value::Null);

@@ -1,4 +1,4 @@
-//! The HTTP APIs of Nomad and Consul: requests, and waiting by their blocking queries instead of asking again and again.
+//! The HTTP APIs of Nomad and Consul: requests, and waiting by blocking queries instead of polling.
 
 use std::{
     thread,
@@ -10,7 +10,7 @@ use ureq::{Body, http::Response};
 
 use crate::{Context, Failure, Outcome, watch::patient};
 
-/// One agent's API.
+/// The API of one agent.
 #[derive(Debug, Clone)]
 pub struct Api {
     base: String,
@@ -36,7 +36,7 @@ impl Api {
         &self.base
     }
 
-    /// Its `host:port`.
+    /// The `host:port` of the API.
     #[must_use]
     pub fn host(&self) -> &str {
         self.base.trim_start_matches("http://")
@@ -45,7 +45,7 @@ impl Api {
     /// The answer to a GET.
     ///
     /// # Errors
-    /// No answer, or another status than 2xx.
+    /// Without an answer, or with a status other than 2xx.
     pub fn get(&self, path: &str) -> Outcome<Value> {
         self.query(path).map(|(value, _)| value)
     }
@@ -53,15 +53,15 @@ impl Api {
     /// The answer to a PUT.
     ///
     /// # Errors
-    /// No answer, or another status than 2xx.
+    /// Without an answer, or with a status other than 2xx.
     pub fn put(&self, path: &str, body: &Value) -> Outcome<Value> {
         self.put_text(path, &body.to_string())
     }
 
-    /// The answer to a PUT of a text that is no JSON.
+    /// The answer to a PUT of plain text.
     ///
     /// # Errors
-    /// No answer, or another status than 2xx.
+    /// Without an answer, or with a status other than 2xx.
     pub fn put_text(&self, path: &str, body: &str) -> Outcome<Value> {
         let response = self.http.put(format!("{}{path}", self.base)).send(body);
         read(response, path).map(|(value, _)| value)
@@ -70,12 +70,12 @@ impl Api {
     /// The answer to a DELETE.
     ///
     /// # Errors
-    /// No answer, or another status than 2xx.
+    /// Without an answer, or with a status other than 2xx.
     pub fn delete(&self, path: &str) -> Outcome<Value> {
         read(self.http.delete(format!("{}{path}", self.base)).call(), path).map(|(value, _)| value)
     }
 
-    /// Waits until `ready` finds what it looks for in the answer to `path`, which must support blocking queries.
+    /// Waits until `ready` returns a value for the answer to `path`. The path must support blocking queries.
     ///
     /// # Errors
     /// After `limit`, with the last answer.
@@ -102,10 +102,10 @@ impl Api {
                         return Ok(found);
                     }
                     last = value.to_string().chars().take(1500).collect();
-                    // An index that goes back means another history: start over, as Nomad's documentation says.
+                    // After a smaller index, a client starts over from 0 (Nomad's documentation of blocking queries).
                     index = if at < index { 0 } else { at };
                 }
-                // The agent is starting, or has no leader yet; it cannot tell us when it will have one.
+                // The agent is starting, or it has no leader yet. There is no notification, so this polls.
                 Err(error) => {
                     last = error.0;
                     thread::sleep(Duration::from_millis(50));
@@ -119,10 +119,10 @@ impl Api {
     }
 }
 
-/// Fetches a page as a user of a service would.
+/// Fetches a page, as a user of a service does.
 ///
 /// # Errors
-/// No answer within some seconds, or another status than 2xx.
+/// Without an answer within ten seconds, or with a status other than 2xx.
 pub fn fetch(url: &str) -> Outcome<String> {
     let config = ureq::Agent::config_builder().proxy(None).timeout_global(Some(Duration::from_secs(10)));
     let mut response = config.build().new_agent().get(url).call().context(url)?;

@@ -1,4 +1,4 @@
-//! A real Consul agent on loopback ports of its own.
+//! A real Consul agent on free loopback ports.
 
 use std::{
     os::unix::process::CommandExt,
@@ -14,7 +14,7 @@ use crate::{Context, Failure, Outcome, Tools, api::Api, ports::free_port};
 
 const START: Duration = Duration::from_secs(60);
 
-/// The agent's process; it keeps nothing.
+/// The agent's process. It stores nothing on disk.
 #[derive(Debug)]
 pub struct Consul {
     directory: TempDir,
@@ -24,7 +24,7 @@ pub struct Consul {
 }
 
 impl Consul {
-    /// Starts an agent that is its own server and waits until it has elected itself.
+    /// Starts an agent in development mode, and waits until it is the leader.
     ///
     /// # Errors
     /// With the end of its log.
@@ -42,9 +42,9 @@ impl Consul {
         for option in ["server-port", "serf-lan-port"] {
             command.arg(format!("-{option}={}", free_port()?));
         }
-        // It must not ask anybody whether there is a newer one.
+        // It must not contact the update service.
         command.args(["-hcl", "disable_update_check = true"]);
-        // A check's new output counts at once, not only after five minutes when its status stays the same.
+        // Without this, a check's new output is visible only after five minutes if its status stays the same.
         command.args(["-hcl", "check_update_interval = \"0s\""]);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         let child = command.spawn().context("consul agent")?;
@@ -57,19 +57,19 @@ impl Consul {
         Ok(consul)
     }
 
-    /// Where it speaks to the proxies of its service mesh, `host:port`.
+    /// The `host:port` of its gRPC API, for the proxies of the service mesh.
     #[must_use]
     pub fn grpc(&self) -> String {
         format!("127.0.0.1:{}", self.grpc)
     }
 
-    /// Its HTTP API.
+    /// The HTTP API.
     #[must_use]
     pub const fn api(&self) -> &Api {
         &self.api
     }
 
-    /// Sets a key's value.
+    /// Sets the value of a key.
     ///
     /// # Errors
     /// When it does not answer.
@@ -77,10 +77,10 @@ impl Consul {
         self.api.put_text(&format!("/v1/kv/{key}"), value).map(drop)
     }
 
-    /// Waits until a check of a service has a status and an output as wanted; its output.
+    /// Waits until a service's check has this status and its output contains this text. Returns the output.
     ///
     /// # Errors
-    /// After a while, with what the check last showed.
+    /// After the time limit, with the last state of the check.
     pub fn wait_check(&self, service: &str, name: &str, status: &str, output: &str) -> Outcome<String> {
         let path = format!("/v1/health/checks/{service}");
         let what = format!("check {name:?} to be {status} with {output:?}");
@@ -91,7 +91,7 @@ impl Consul {
         })
     }
 
-    /// Ends it.
+    /// Ends the process.
     pub fn take_down(&self) {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut child) = child {

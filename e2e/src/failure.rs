@@ -1,12 +1,12 @@
-//! The error of a test: text for the person who reads it.
+//! The error of a test: a text for its reader.
 
 use std::fmt::Display;
 
-/// Why a case failed. Anything that can be shown becomes one by `?`.
+/// The reason of a failed case. `?` converts every error with a text into it.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
-/// What a step of a case gives back.
+/// The result of a step of a case.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 // `Failure` itself must not implement `Display`, or this would overlap with `From<T> for T`.
@@ -16,7 +16,7 @@ impl<E: Display> From<E> for Failure {
     }
 }
 
-/// Says what was being done when an error came.
+/// Adds the failed action to an error.
 pub trait Context<T> {
     /// Puts `what` before the error's text.
     fn context(self, what: impl Display) -> Outcome<T>;

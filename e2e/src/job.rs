@@ -11,8 +11,8 @@ use crate::{Context, Failure, Outcome, api::Api};
 
 /// A job file, and the values for its variables.
 ///
-/// A file is plain HCL, and `nomad job run -var …` accepts it too. There is one addition: [`Job::config`] replaces the comment
-/// `# @config@`.
+/// A file is plain HCL, and `nomad job run -var …` accepts it too. There is one addition: [`Job::config`] replaces the
+/// comment `# @config@`.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// Relative to `e2e/`.

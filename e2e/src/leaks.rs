@@ -1,7 +1,7 @@
-//! What is left behind: processes, mounts, cgroups, network namespaces, interfaces, addresses, firewall rules, directories.
+//! Leftovers: processes, mounts, cgroups, network namespaces, interfaces, addresses, firewall rules, directories.
 //!
-//! Only what carries the name of an agent's directory or of one of its allocations counts, so that others can use the machine. In the
-//! run's own network everything counts that belongs to a task.
+//! A leftover contains the name of an agent's directory or of one of its allocations, so that other programs can use
+//! the machine. In the run's own network namespace, every network resource of a task is a leftover.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
     watch::patient,
 };
 
-/// Asks until nothing is left, or gives up after some seconds: the kernel and Nomad take things down in the background.
+/// Polls until nothing is left, for at most 15 seconds: the kernel and Nomad clean up in the background.
 #[must_use]
 pub fn settle(look: impl Fn() -> Vec<String>) -> Vec<String> {
     let deadline = Instant::now() + patient(Duration::from_secs(15));
@@ -35,7 +35,7 @@ pub fn settle(look: impl Fn() -> Vec<String>) -> Vec<String> {
     }
 }
 
-/// What is left of jobs that are over while their agent still runs.
+/// The leftovers of ended jobs while their agent still runs.
 #[must_use]
 pub fn of_jobs(directory: &Path, allocs: &[String]) -> Vec<String> {
     let mut found: Vec<String> = processes(directory, allocs)
@@ -58,7 +58,7 @@ pub fn of_jobs(directory: &Path, allocs: &[String]) -> Vec<String> {
     found
 }
 
-/// Namespaces, interfaces, firewall rules and addresses of tasks.
+/// The namespaces, interfaces, firewall rules and addresses of tasks.
 #[must_use]
 pub fn of_networks(directory: &Path, allocs: &[String]) -> Vec<String> {
     let namespaces = allocs.iter().map(|alloc| format!("/run/netns/{alloc}")).filter(|path| Path::new(path).exists());
@@ -69,7 +69,7 @@ pub fn of_networks(directory: &Path, allocs: &[String]) -> Vec<String> {
     found
 }
 
-/// What is left when the agent is gone too.
+/// The leftovers after the end of the agent.
 #[must_use]
 pub fn of_agent(directory: &Path, allocs: &[String]) -> Vec<String> {
     let mut found = of_jobs(directory, allocs);
@@ -84,7 +84,7 @@ pub fn of_agent(directory: &Path, allocs: &[String]) -> Vec<String> {
     found
 }
 
-/// Mount points below a directory.
+/// The mount points below a directory.
 #[must_use]
 pub fn mounts(directory: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -93,7 +93,7 @@ pub fn mounts(directory: &Path) -> Vec<String> {
     points.filter(|point| point.starts_with(&prefix)).map(str::to_owned).collect()
 }
 
-/// Ends and unmounts whatever is left; says what it could not undo.
+/// Ends processes and removes mounts by force. Returns the failures.
 pub(crate) fn remove_by_force(directory: &Path, allocs: &[String]) -> Vec<String> {
     let mut trouble = Vec::new();
     for process in processes(directory, allocs) {
@@ -102,7 +102,7 @@ pub(crate) fn remove_by_force(directory: &Path, allocs: &[String]) -> Vec<String
             trouble.push(format!("process {} does not end: {}", process.pid, process.command));
         }
     }
-    // Inner mounts come later in the table than what they are mounted on.
+    // Nested mounts come later in the table.
     for mount in mounts(directory).into_iter().rev() {
         if let Err(error) = unmount(&mount, UnmountFlags::DETACH) {
             trouble.push(format!("{mount}: {error}"));
@@ -121,7 +121,7 @@ pub(crate) fn remove_by_force(directory: &Path, allocs: &[String]) -> Vec<String
     trouble
 }
 
-/// Everything that runs from the directory, names it, or is a task of one of the allocations.
+/// The processes that run from the directory, contain its path, or belong to a task of one of the allocations.
 fn processes(directory: &Path, allocs: &[String]) -> Vec<Process> {
     let directory = directory.display().to_string();
     let mut found = process::find(|process| {
@@ -133,7 +133,7 @@ fn processes(directory: &Path, allocs: &[String]) -> Vec<Process> {
     found
 }
 
-/// Server, client and the plugins that serve it, which are to live longer than jobs.
+/// Whether the process is the server, the client or a plugin of the client. They outlive jobs.
 fn is_agent(process: &Process, directory: &Path) -> bool {
     Path::new(&process.exe).parent() == Some(&directory.join("plugins"))
         || process.command.contains(&format!("agent -config {}/", directory.display()))
@@ -158,9 +158,9 @@ fn cgroups(allocs: &[String]) -> Vec<String> {
     found
 }
 
-/// A task's end of a pair goes with its namespace, and takes the other with it.
+/// The veth interfaces of tasks. The kernel removes a pair together with the task's namespace.
 fn interfaces() -> Vec<String> {
-    let pairs = said("ip", &["-brief", "link", "show", "type", "veth"]);
+    let pairs = output_of("ip", &["-brief", "link", "show", "type", "veth"]);
     let names = pairs.lines().filter_map(|line| line.split(['@', ' ']).next());
     names
         .filter(|name| !name.is_empty() && *name != network::INTERFACE)
@@ -168,7 +168,7 @@ fn interfaces() -> Vec<String> {
         .collect()
 }
 
-/// Rules that name an allocation, and those that CNI plugins made for one address: chains of a network are there to stay.
+/// The firewall rules with an allocation's id, and the rules of CNI plugins for one address. Chains of a network stay.
 fn firewall_rules(allocs: &[String]) -> Vec<String> {
     let of_a_task = |line: &str| {
         let chain = line.split_whitespace().nth(usize::from(line.starts_with("-A"))).unwrap_or_default();
@@ -179,7 +179,7 @@ fn firewall_rules(allocs: &[String]) -> Vec<String> {
             || line.starts_with("-A CNI-FORWARD -s ")
             || allocs.iter().any(|alloc| line.contains(alloc))
     };
-    let rules = ["iptables-save", "ip6tables-save"].map(|program| said(program, &[])).concat();
+    let rules = ["iptables-save", "ip6tables-save"].map(|program| output_of(program, &[])).concat();
     rules.lines().filter(|line| of_a_task(line)).map(|line| format!("firewall rule {line}")).collect()
 }
 
@@ -187,7 +187,7 @@ fn is_hash(text: &str) -> bool {
     text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Addresses that host-local still holds for an allocation, and what plugins remember of one.
+/// The address leases of host-local for an allocation, and the records of other CNI plugins.
 fn leases(directory: &Path, allocs: &[String]) -> Vec<PathBuf> {
     let holds = |path: &Path| {
         let mut text = fs::read(path).unwrap_or_default();
@@ -206,7 +206,7 @@ fn leases(directory: &Path, allocs: &[String]) -> Vec<PathBuf> {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => directories.push(entry.path()),
                 Ok(kind) if kind.is_file() && holds(&entry.path()) => found.push(entry.path()),
-                // Somebody else's, gone meanwhile.
+                // Another agent's entry, which was removed meanwhile.
                 _ => {}
             }
         }
@@ -214,8 +214,8 @@ fn leases(directory: &Path, allocs: &[String]) -> Vec<PathBuf> {
     found
 }
 
-/// What a program prints; nothing when it is not there.
-fn said(program: &str, args: &[&str]) -> String {
+/// The output of a program; empty if the program is not installed.
+fn output_of(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).into_owned()
 }

@@ -1,9 +1,8 @@
-//! The kit for tests on a real Nomad: an agent of our own, a registry with an image of our own, jobs from `e2e/jobs`, and a
-//! look at what is left behind.
+//! Helpers for tests on a real Nomad: an agent, a registry with test images, jobs from `e2e/jobs` and `examples`, and a
+//! check for leftovers.
 //!
-//! Everything that the kit starts is ended by its drop guard, by pid, also when a case fails. It touches only what carries one
-//! of its names: its temporary directory, its bridge, the ids of its allocations. All of it happens in a network namespace of the
-//! run's own. So it can run beside other agents.
+//! Drop guards end every process by its pid, also when a case fails. The helpers touch only their temporary directory,
+//! their bridges and their allocations. A run has its own network namespace. It can therefore run beside other agents.
 
 pub mod agent;
 pub mod alloc;

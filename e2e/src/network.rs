@@ -1,8 +1,8 @@
-//! The networks of a run: a namespace that the whole run moves into, the "node", and one beside it from which a stranger
-//! reaches the node.
+//! The networks of a run: a network namespace for the whole run (the node), and one for an outside client.
 //!
-//! So no bridge, address or rule of an agent or a task is ever the machine's own, and whatever is left in the node's namespace is
-//! a leak of ours. Both lose their names as soon as they are held open: they end with the run's last process, however it ends.
+//! The machine's own network therefore never gets a bridge, an address or a rule of an agent or a task. Everything that
+//! is left in the node's namespace is a leak. Both namespaces are open files without a name, so they end with the last
+//! process of the run.
 
 use std::{
     fs::{self, File},
@@ -19,27 +19,28 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{Context, Failure, Outcome, api};
 
-/// The node's interface to the outside, which has its default routes too.
+/// The node's interface to the outside, with its default routes.
 pub const INTERFACE: &str = "node0";
 /// The node's address.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-/// The node's IPv6 address; jobs publish ports on it by `host_network = "six"`.
+/// The node's IPv6 address. Jobs publish ports on it by `host_network = "six"`.
 pub const NODE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 2);
-/// The stranger's address. It knows the node, and no network behind it.
-pub const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-/// The stranger's IPv6 address.
-pub const STRANGER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 1);
+/// The outside client's address. It has a route to the node, but to no network behind the node.
+pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+/// The outside client's IPv6 address.
+pub const OUTSIDE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 1);
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A network namespace that is held open.
+/// An open network namespace.
 #[derive(Debug)]
 pub struct Namespace(File);
 
-/// Moves the calling thread, and so all that it starts from now on, into a new network with a stranger beside it, who comes back.
+/// Moves the calling thread, and all processes that it starts later, into a new node namespace. Returns the outside
+/// namespace.
 ///
 /// # Errors
-/// When namespaces cannot be made here, with the words of `ip`.
+/// When the namespaces cannot be made, with the error output of `ip`.
 pub fn enter() -> Outcome<Namespace> {
     let (node, outside) = (format!("oci-rs-e2e-{}", id()), format!("oci-rs-e2e-{}-out", id()));
     let made = connect(&node, &outside)
@@ -54,7 +55,7 @@ pub fn enter() -> Outcome<Namespace> {
     Ok(outside)
 }
 
-/// Whether the node can publish and translate IPv6 addresses, which takes a part of the kernel that not every machine has.
+/// Whether the node can publish and translate IPv6 addresses. Not every kernel supports this.
 #[must_use]
 pub fn has_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|text| text.trim() == "0")
@@ -64,10 +65,10 @@ pub fn has_ipv6() -> bool {
             .is_ok_and(|output| output.status.success())
 }
 
-/// Asks with one UDP packet after the other until an answer comes.
+/// Sends UDP packets until an answer arrives.
 ///
 /// # Errors
-/// When none comes.
+/// Without an answer in time.
 pub fn ask_udp(address: SocketAddr, question: &str) -> Outcome<String> {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
@@ -76,11 +77,11 @@ pub fn ask_udp(address: SocketAddr, question: &str) -> Outcome<String> {
     let deadline = Instant::now() + LIMIT;
     let mut answer = [0; 512];
     loop {
-        // A packet that is lost or refused is no failure of the protocol.
+        // A lost or refused packet is repeated.
         let length = socket.send(question.as_bytes()).and_then(|_| socket.recv(&mut answer));
         match length {
             Ok(length) => return Ok(String::from_utf8_lossy(&answer[..length]).into_owned()),
-            // Refused at once where nobody listens yet; nobody tells when that changes.
+            // A packet to a closed port is refused at once, so this polls.
             Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
             Err(error) => return Err(Failure(format!("no answer from {address} by UDP: {error}"))),
         }
@@ -88,26 +89,26 @@ pub fn ask_udp(address: SocketAddr, question: &str) -> Outcome<String> {
 }
 
 impl Namespace {
-    /// The one at `path`, or a process's own: `/proc/PID/ns/net`.
+    /// Opens the namespace at `path`, for example `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When it does not exist.
     pub fn open(path: &str) -> Outcome<Self> {
         File::open(path).map(Self).context(path)
     }
 
-    /// Does something with sockets of this namespace.
+    /// Runs a function in this namespace. Its sockets belong to the namespace.
     ///
     /// # Errors
     /// Those of `what`.
     pub fn run<T: Send>(&self, what: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| self.join().and_then(|()| what()));
-            inside.join().map_err(|_| Failure("the thread in another network panicked".to_owned()))?
+            inside.join().map_err(|_| Failure("the thread in the other namespace panicked".to_owned()))?
         })
     }
 
-    /// Fetches a page from there, trying again until a server that is starting answers.
+    /// Fetches a page from this namespace. It retries until a starting server answers.
     ///
     /// # Errors
     /// With the last failure.
@@ -123,16 +124,17 @@ impl Namespace {
         })
     }
 
-    /// Sends a UDP question from there; see [`ask_udp`].
+    /// Sends a UDP request from this namespace; see [`ask_udp`].
     ///
     /// # Errors
-    /// When no answer comes.
+    /// Without an answer in time.
     pub fn ask_udp(&self, address: &str, question: &str) -> Outcome<String> {
         let address = address.parse().context(address)?;
         self.run(|| ask_udp(address, question))
     }
 
-    /// Answers UDP questions at `port` there, until `meanwhile` is done, with the question turned round and the asker's address.
+    /// Answers UDP requests at `port` of this namespace while `meanwhile` runs. The answer is the reversed request and
+    /// the sender's address.
     ///
     /// # Errors
     /// Those of `meanwhile`, or when the port is taken.
@@ -157,15 +159,16 @@ impl Namespace {
         })
     }
 
-    /// Waits there for one connection to a free port of `address`, while `call` makes somebody connect to it, and tells who came.
+    /// Accepts one connection to a free port of `address` in this namespace, while `call` connects to it. Returns the
+    /// client's address.
     ///
     /// # Errors
-    /// Those of `call`, or when nobody has come by its end.
+    /// Those of `call`, or when there was no connection.
     pub fn caller(&self, address: IpAddr, call: impl FnOnce(SocketAddr) -> Outcome) -> Outcome<IpAddr> {
         let listener = self.run(|| Ok(TcpListener::bind((address, 0))?))?;
         let address = listener.local_addr()?;
         thread::scope(|scope| {
-            // One answer that a web client understands; it is read to its end, so that closing does not reset it.
+            // The request is read to its end, because closing the socket earlier would reset the connection.
             let answer = scope.spawn(|| -> Outcome<IpAddr> {
                 let (stream, from) = listener.accept()?;
                 let mut request = BufReader::new(&stream);
@@ -178,7 +181,7 @@ impl Namespace {
             });
             let called = call(address);
             if !answer.is_finished() && called.is_err() {
-                // Nobody else will come: let the waiting thread go.
+                // This connection ends the waiting thread.
                 self.run(|| Ok(std::net::TcpStream::connect(address)?))?;
             }
             let came = answer.join().map_err(|_| Failure("the listener panicked".to_owned()))?;
@@ -198,18 +201,18 @@ fn connect(node: &str, outside: &str) -> Outcome {
     ip(&["-n", node, "link", "add", INTERFACE, "type", "veth", "peer", "name", "out0", "netns", outside])?;
     let ends = [
         (node, INTERFACE, NODE.to_string(), NODE6.to_string()),
-        (outside, "out0", STRANGER.to_string(), STRANGER6.to_string()),
+        (outside, "out0", OUTSIDE.to_string(), OUTSIDE6.to_string()),
     ];
     for (namespace, interface, four, six) in ends {
         for device in ["lo", interface] {
             ip(&["-n", namespace, "link", "set", device, "up"])?;
         }
         ip(&["-n", namespace, "address", "add", &format!("{four}/24"), "dev", interface])?;
-        // Where the kernel has no IPv6, cases that need it are skipped. Nobody else is there who could have the address already.
+        // Cases that need IPv6 are skipped without it. `nodad`: no other machine can have this address.
         ip(&["-n", namespace, "address", "add", &format!("{six}/64"), "dev", interface, "nodad"]).ok();
     }
-    ip(&["-n", node, "route", "add", "default", "via", &STRANGER.to_string()])?;
-    ip(&["-n", node, "route", "add", "default", "via", &STRANGER6.to_string()]).ok();
+    ip(&["-n", node, "route", "add", "default", "via", &OUTSIDE.to_string()])?;
+    ip(&["-n", node, "route", "add", "default", "via", &OUTSIDE6.to_string()]).ok();
     Ok(())
 }
 

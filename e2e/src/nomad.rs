@@ -16,7 +16,7 @@ use crate::{Context, Failure, Outcome, process};
 
 const STOP: Duration = Duration::from_secs(30);
 
-/// An agent's executable, configuration and log, and its process while it runs.
+/// An agent's executable, configuration, log and process.
 #[derive(Debug)]
 pub(crate) struct Nomad {
     program: PathBuf,
@@ -30,25 +30,25 @@ impl Nomad {
         Self { program: program.to_owned(), log: config.with_extension("log"), config, child: Mutex::default() }
     }
 
-    /// Starts the process; it is ready some time later.
+    /// Starts the process without waiting until it is ready.
     pub(crate) fn start(&self) -> Outcome {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.program);
         command.args(["agent", "-config"]).arg(&self.config).stdin(Stdio::null());
-        // A killed agent leaves the sockets to its plugins. Their paths are limited, to 107 bytes.
+        // A killed agent leaves its plugins' sockets behind. The path of a socket has at most 107 bytes.
         command.env("TMPDIR", self.config.with_file_name("tmp"));
-        // It runs `consul` for each proxy of the service mesh.
+        // The agent runs `consul` for each proxy of the service mesh.
         let mut path = self.config.with_file_name("bin").into_os_string();
         path.push(":");
         path.push(env::var_os("PATH").unwrap_or_default());
         command.env("PATH", path);
-        // Its own group, so that Ctrl-C reaches only us, and we stop its jobs first.
+        // With its own process group, Ctrl-C reaches only the test, which stops the jobs first.
         command.stdout(log.try_clone()?).stderr(log).process_group(0);
         *self.child() = Some(command.spawn().context("nomad agent")?);
         Ok(())
     }
 
-    /// Sends a signal that ends it, and waits for that.
+    /// Ends the process by a signal and waits for its end.
     pub(crate) fn end(&self, signal: Signal) -> Outcome {
         let Some(mut child) = self.child().take() else { return Ok(()) };
         let pid = child.id().cast_signed();
@@ -61,7 +61,7 @@ impl Nomad {
         if gone { Ok(()) } else { Err(Failure(format!("the agent did not end within {STOP:?} after {signal:?}"))) }
     }
 
-    /// Whether it was started and has not ended, by itself or otherwise.
+    /// Whether the process runs.
     pub(crate) fn runs(&self) -> bool {
         self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }

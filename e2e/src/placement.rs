@@ -1,4 +1,4 @@
-//! Jobs on an agent: registered, changed, placed.
+//! Jobs on an agent: registering, changing and placing them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ impl Agent {
     /// Runs a job and waits until its first allocation is placed.
     ///
     /// # Errors
-    /// When Nomad refuses or cannot place it.
+    /// When Nomad refuses the job or cannot place it.
     pub fn run(&self, job: &Job) -> Outcome<Alloc<'_>> {
         let mut allocs = self.run_many(job, 1)?;
         Ok(allocs.swap_remove(0))
@@ -21,26 +21,26 @@ impl Agent {
     /// Runs a job and waits until `count` allocations of it are placed.
     ///
     /// # Errors
-    /// When Nomad refuses or cannot place it.
+    /// When Nomad refuses the job or cannot place it.
     pub fn run_many(&self, job: &Job, count: usize) -> Outcome<Vec<Alloc<'_>>> {
         let id = self.new_job_id();
         self.register(job, &id)?;
         self.placed(&id, count)
     }
 
-    /// Registers a job, or its next version when there is one with this id, and waits for nothing: what cannot be placed now
-    /// Nomad places as soon as it can. The answer is the evaluation's id.
+    /// Registers a job, or the next version of the job with this id, without waiting. Nomad places it as soon as it
+    /// can. Returns the id of the evaluation.
     ///
     /// # Errors
-    /// When Nomad refuses it.
+    /// When Nomad refuses the job.
     pub fn submit(&self, job: &Job, id: &str) -> Outcome<String> {
         job.register(self.api(), self.home(), id)
     }
 
-    /// Submits a job and waits until Nomad has decided what follows.
+    /// Submits a job and waits for its evaluation.
     ///
     /// # Errors
-    /// When Nomad refuses or cannot place it.
+    /// When Nomad refuses the job or cannot place it.
     pub fn register(&self, job: &Job, id: &str) -> Outcome {
         let evaluation = self.submit(job, id)?;
         let path = format!("/v1/evaluation/{evaluation}");
@@ -50,10 +50,10 @@ impl Agent {
         if unplaced.is_null() { Ok(()) } else { Err(Failure(format!("the job cannot be placed: {unplaced}"))) }
     }
 
-    /// Waits until a job has had `count` allocations, ended ones included, and gives all it has had, the oldest first.
+    /// Waits until a job has at least `count` allocations, including ended ones. Returns all of them, the oldest first.
     ///
     /// # Errors
-    /// When there are not enough.
+    /// When there are fewer.
     pub fn placed(&self, job: &str, count: usize) -> Outcome<Vec<Alloc<'_>>> {
         let path = format!("/v1/job/{job}/allocations");
         let mut found = self.api().wait(&path, &format!("{count} allocations"), PLACED, |allocs| {

@@ -1,4 +1,4 @@
-//! Processes of the machine, found and ended by pid.
+//! Processes of this machine: finding them, signalling them, waiting for their end.
 
 use std::{
     fs,
@@ -13,22 +13,22 @@ use rustix::{
 
 use crate::{Context, Outcome, watch::patient};
 
-/// A process as /proc showed it.
+/// A process, as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid on the machine.
+    /// The pid on the host.
     pub pid: i32,
-    /// Its pid in its innermost pid namespace.
+    /// The pid in the innermost pid namespace.
     pub inner_pid: i32,
-    /// Depth of its pid namespace below ours; 0 is ours.
+    /// The number of pid namespaces below the host's; 0 is the host's.
     pub depth: usize,
-    /// Command line, words joined by spaces.
+    /// The command line, with spaces between the arguments.
     pub command: String,
-    /// The file that it runs.
+    /// The path of the executable.
     pub exe: String,
 }
 
-/// Every process for which `wanted` says yes; those that end meanwhile are left out.
+/// All processes for which `wanted` returns true. Processes that end meanwhile are left out.
 pub fn find(mut wanted: impl FnMut(&Process) -> bool) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -37,26 +37,26 @@ pub fn find(mut wanted: impl FnMut(&Process) -> bool) -> Vec<Process> {
     pids.filter_map(read).filter(|process| wanted(process)).collect()
 }
 
-/// The processes of an allocation's tasks: those with its id in their environment.
+/// The processes of an allocation's tasks: their environment contains the allocation's id.
 #[must_use]
 pub fn of_alloc(alloc: &str) -> Vec<Process> {
     find(|process| alloc_of(process.pid).is_some_and(|id| id == alloc))
 }
 
-/// The first processes of all containers of allocations, with the allocations' ids.
+/// The first process of each container, with its allocation's id.
 #[must_use]
 pub fn containers() -> Vec<(String, Process)> {
     let inits = find(|process| process.inner_pid == 1 && process.depth > 0);
     inits.into_iter().filter_map(|init| Some((alloc_of(init.pid)?, init))).collect()
 }
 
-/// The allocation that a process's environment names.
+/// The allocation id in a process's environment.
 #[must_use]
 pub fn alloc_of(pid: i32) -> Option<String> {
     variable(pid, "NOMAD_ALLOC_ID=")
 }
 
-/// The task that a process's environment names.
+/// The task name in a process's environment.
 #[must_use]
 pub fn task_of(pid: i32) -> Option<String> {
     variable(pid, "NOMAD_TASK_NAME=")
@@ -68,24 +68,24 @@ fn variable(pid: i32, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// The plugin instances that run `file`, leaving out those that only end soon cannot be told apart: ask again.
+/// The processes that run `file`. Instances of the plugin that will end soon are included; a caller polls.
 #[must_use]
 pub fn running(file: &Path) -> Vec<Process> {
     find(|process| Path::new(&process.exe) == file)
 }
 
-/// Sends a signal; a process that is gone is fine.
+/// Sends a signal. A process that has ended already is no error.
 pub fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // The only error that can come here is that there is no such process any more.
+        // The only possible error is that the process has ended.
         kill_process(pid, signal).ok();
     }
 }
 
-/// Waits until a process has ended; `false` when it still runs after `limit`.
+/// Waits until a process has ended. Returns `false` when it still runs after `limit`.
 ///
 /// # Errors
-/// When the kernel refuses to tell.
+/// When the kernel refuses to open the process.
 pub fn wait_gone(pid: i32, limit: Duration) -> Outcome<bool> {
     let Some(pid) = Pid::from_raw(pid) else {
         return Ok(true);

@@ -61,7 +61,8 @@ impl PtyClient {
         self.terminal.write_all(text.as_bytes()).context(format!("typing {text:?}"))
     }
 
-    /// Waits until the text is on the screen, and returns the output up to the text's end. The next call begins after it.
+    /// Waits until the text is on the screen, and returns the output up to the text's end. The next call begins after
+    /// it.
     ///
     /// # Errors
     /// When the text does not appear in time.

@@ -1,4 +1,4 @@
-//! A real registry on the loopback address, and the image in it.
+//! A real registry on the loopback address, and the test images in it.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{Context, Failure, Outcome, Tools, api, ports::free_port, watch::patient};
 
-/// The registry's process and its content.
+/// The registry's process and content.
 #[derive(Debug)]
 pub struct Registry {
     tools: Tools,
@@ -24,10 +24,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts a registry and puts the test image into it as `test/busybox:1.0`.
+    /// Starts a registry and pushes the test image as `test/busybox:1.0`.
     ///
     /// # Errors
-    /// With the registry's or skopeo's own words.
+    /// With the error output of the registry or of skopeo.
     pub fn start(tools: &Tools) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("oci-rs-e2e-registry.").tempdir()?;
         let registry = Self { tools: tools.clone(), port: free_port()?, directory, child: Mutex::default() };
@@ -36,11 +36,10 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Makes an image, of a kind that `scripts/image.sh` knows, and puts it into the registry as `test/<kind>:1.0`; what jobs call
-    /// it.
+    /// Makes an image of a kind of `scripts/image.sh` and pushes it as `test/<kind>:1.0`. Returns its reference.
     ///
     /// # Errors
-    /// With the script's or skopeo's own words.
+    /// With the error output of the script or of skopeo.
     pub fn make(&self, kind: &str) -> Outcome<String> {
         let script = self.tools.home.join("../scripts/image.sh");
         self.run(Command::new(script).arg(self.layout(kind)).arg(kind))?;
@@ -64,7 +63,7 @@ impl Registry {
     /// The digest of the test image.
     ///
     /// # Errors
-    /// When skopeo cannot say.
+    /// When skopeo fails.
     pub fn digest(&self) -> Outcome<String> {
         let layout = format!("oci:{}:busybox", self.layout("busybox").display());
         let mut command = Command::new("skopeo");
@@ -72,10 +71,10 @@ impl Registry {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// Puts the test image into the registry under one more name.
+    /// Pushes the test image under another name.
     ///
     /// # Errors
-    /// With skopeo's own words.
+    /// With the error output of skopeo.
     pub fn push(&self, name: &str) -> Outcome {
         self.copy("busybox", name)
     }
@@ -87,10 +86,10 @@ impl Registry {
         self.run(Command::new("skopeo").args(options).args([source, target]))
     }
 
-    /// Starts it again on the same port with the same content.
+    /// Starts the process on the same port with the same content.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When it does not answer in time.
     pub fn up(&self) -> Outcome {
         let config = self.directory.path().join("config.yml");
         let log = self.directory.path().join("registry.log");
@@ -114,13 +113,13 @@ impl Registry {
             if Instant::now() > deadline {
                 return Err(Failure(format!("the registry did not start: {}", fs::read_to_string(&log)?)));
             }
-            // It has no way to tell when it listens.
+            // There is no notification when the registry listens, so this polls.
             thread::sleep(Duration::from_millis(20));
         }
         api::fetch(&format!("http://127.0.0.1:{}/v2/", self.port)).map(drop)
     }
 
-    /// Ends its process; the content stays.
+    /// Ends the process. The content stays.
     pub fn down(&self) {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut child) = child {
@@ -129,7 +128,7 @@ impl Registry {
         }
     }
 
-    /// Ends it and removes its content, for interrupted runs.
+    /// Ends the process and removes the content, for interrupted runs.
     pub fn take_down(&self) {
         self.down();
         fs::remove_dir_all(self.directory.path()).ok();

@@ -1,4 +1,4 @@
-//! The programs that the tests need, and what to say when one is missing.
+//! The programs that the tests need.
 
 use std::{
     env,
@@ -13,14 +13,14 @@ const ENVOY: &str = "envoy-1.36.4";
 const DIRECTORIES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PROGRAMS: [&str; 8] = ["docker-registry", "skopeo", "iptables", "ip", "busybox", "script", "setsid", "timeout"];
 
-/// Where everything is.
+/// The paths of the programs.
 #[derive(Debug, Clone)]
 pub struct Tools {
     /// The `nomad` executable.
     pub nomad: PathBuf,
-    /// The `consul` executable, which only some cases need.
+    /// The `consul` executable. Only some cases need it.
     pub consul: PathBuf,
-    /// The `envoy` executable, of which `scripts/image.sh` makes an image for the cases with Consul.
+    /// The `envoy` executable. `scripts/image.sh` makes an image of it for the cases with Consul.
     pub envoy: PathBuf,
     /// The driver under test.
     pub driver: PathBuf,
@@ -31,10 +31,10 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Finds all of them.
+    /// Finds all programs.
     ///
     /// # Errors
-    /// Names everything that is missing and how to get it.
+    /// Names each missing program and how to install it.
     pub fn find() -> Outcome<Self> {
         let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let tools = Self {
@@ -68,7 +68,7 @@ impl Tools {
         )))
     }
 
-    /// What is missing of all that the cases with Consul need besides, and how to get it.
+    /// The missing programs for the cases with Consul, and how to install them; `None` if all exist.
     #[must_use]
     pub fn missing_for_consul(&self) -> Option<String> {
         let missing: Vec<String> = [&self.consul, &self.envoy]
@@ -86,7 +86,7 @@ pub fn required() -> bool {
     env::var_os("OCI_RS_E2E").is_some_and(|value| value == "1")
 }
 
-/// A file of the tools' cache, where scripts/setup.sh puts what it builds.
+/// A file in the cache directory of `scripts/setup.sh`.
 fn cached(name: &str) -> PathBuf {
     let cache = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)

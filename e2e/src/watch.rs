@@ -1,4 +1,4 @@
-//! Waiting for what happens in a directory, told by the kernel.
+//! Waiting for changes in a directory, by inotify.
 
 use std::{
     fs,
@@ -14,15 +14,15 @@ use rustix::{
 
 use crate::{Failure, Outcome};
 
-/// A time limit as it holds here: `OCI_RS_PATIENCE` says how many times longer everything may take on this machine than on a usual
-/// one, because it is an emulated one (`scripts/test-v2.sh`).
+/// A time limit, scaled for this machine: `OCI_RS_PATIENCE` is the factor for a slow, emulated machine
+/// (`scripts/test-v2.sh`).
 #[must_use]
 pub fn patient(limit: Duration) -> Duration {
     let factor = std::env::var("OCI_RS_PATIENCE").ok().and_then(|text| text.parse().ok());
     limit.saturating_mul(factor.unwrap_or(1))
 }
 
-/// Looks now and after each change in `directory` and the directories directly in it, until `look` finds what it looks for.
+/// Calls `look` now and after each change in `directory` and its subdirectories, until it returns a value.
 ///
 /// # Errors
 /// After `limit`, or when the directory cannot be watched.
@@ -34,10 +34,10 @@ pub fn until<T>(directory: &Path, what: &str, limit: Duration, mut look: impl Fn
     let deadline = Instant::now() + limit;
     inotify::add_watch(&inotify, directory, changes)?;
     loop {
-        // Watched before it is looked at, so nothing happens in between unseen. Again and again is fine, it stays one watch.
+        // The watch starts before the look, so no change is missed. Adding a watch twice has no effect.
         for inner in fs::read_dir(directory)?.flatten() {
             match inotify::add_watch(&inotify, inner.path(), changes | WatchFlags::ONLYDIR) {
-                // No directory, or not any more.
+                // A file, or a directory that was removed meanwhile.
                 Ok(_) | Err(Errno::NOTDIR | Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -184,8 +184,8 @@ struct StatusDetails {
     details: Vec<prost_types::Any>,
 }
 
-/// Whether a failed StartTask is recoverable, that is, whether the restart policy tries again. An error without the detail
-/// is final.
+/// Whether a failed StartTask is recoverable, that is, whether the restart policy tries again. An error without the
+/// detail is final.
 pub fn recoverable(status: &Status) -> bool {
     assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled), "a code that means a dead plugin: {status}");
     if status.details().is_empty() {

@@ -1,7 +1,8 @@
 //! Cgroups as a Nomad client makes them for a task, on v1 and v2.
 //!
-//! All tests, and perhaps a real agent, share the client's own cgroups (`nomad`, `nomad.slice`). [`ClientGroups`] counts their
-//! users: the first one makes the missing cgroups and records them in a file, the last one removes the recorded cgroups.
+//! All tests, and perhaps a real agent, share the client's own cgroups (`nomad`, `nomad.slice`). [`ClientGroups`]
+//! counts their users: the first one makes the missing cgroups and records them in a file, the last one removes the
+//! recorded cgroups.
 
 use std::{
     fs::{self, File},
@@ -23,8 +24,8 @@ const V2_CONTROLLERS: &str = "+cpuset +cpu +io +memory +pids";
 
 /// Keeps the client's cgroups.
 ///
-/// Each user has a shared lock on the record file, in one process or in many. A second, short lock serializes making and
-/// removing.
+/// Each user has a shared lock on the record file, in one process or in many. A second, short lock serializes making
+/// and removing.
 #[derive(Debug)]
 pub struct ClientGroups {
     record: File,

@@ -1,7 +1,7 @@
 //! The traces of a node on the machine. A test fails when a trace is left at its end.
 //!
-//! Tests run concurrently, so the state before the test is not compared. A trace contains the path of the node's directories or
-//! the id of one of its allocations.
+//! Tests run concurrently, so the state before the test is not compared. A trace contains the path of the node's
+//! directories or the id of one of its allocations.
 
 use std::{
     collections::BTreeSet,
@@ -20,8 +20,8 @@ use fixtures::{
 pub struct Traces {
     /// Processes whose command line, environment or cgroup names the node: pid and command line.
     pub processes: Vec<(i32, String)>,
-    /// Mount points below the driver's directories in the host's mount table. A running task has none, except the pinned
-    /// namespace of its own network.
+    /// Mount points below the driver's directories in the host's mount table. A running task has none, except the
+    /// pinned namespace of its own network.
     pub mounts: Vec<String>,
     /// Cgroups that carry an allocation's id.
     pub cgroups: Vec<PathBuf>,

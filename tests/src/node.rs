@@ -73,14 +73,15 @@ impl Node {
         self.root().join("alloc")
     }
 
-    /// The plugin block of this node's agent. The default network is the machine's; a test with a test network changes it.
+    /// The plugin block of this node's agent. The default network is the machine's; a test with a test network changes
+    /// it.
     pub fn config(&self) -> Json {
         let network = json!({"default_mode": "host"});
         json!({"state_dir": self.state_dir(), "data_dir": self.data_dir(), "network": network})
     }
 
-    /// Launches the plugin as the agent does for the instance that it keeps: configuration with the agent's part, then the
-    /// streams of fingerprints and events.
+    /// Launches the plugin as the agent does for the instance that it keeps: configuration with the agent's part, then
+    /// the streams of fingerprints and events.
     pub async fn launch(&self) -> Plugin {
         self.launch_with(json!({})).await
     }
@@ -126,8 +127,8 @@ impl Node {
         Traces::find(self.root(), &[self.state_dir(), self.data_dir()], &allocs)
     }
 
-    /// Ends the node and checks that nothing is left: the plugin shuts down, the client's directories and cgroups can be
-    /// removed, and no task has left a trace.
+    /// Ends the node and checks that nothing is left: the plugin shuts down, the client's directories and cgroups can
+    /// be removed, and no task has left a trace.
     pub async fn finish(self, mut plugin: Plugin) {
         let ended = plugin.streams.ended();
         assert!(ended.is_empty(), "streams ended that must stay open: {ended:?}");

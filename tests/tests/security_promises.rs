@@ -92,7 +92,8 @@ fn no_promise_stands_alone() {
 /// A test of this file's own eyes.
 #[test]
 fn what_is_no_test_is_not_taken_for_one() {
-    let source = "#[test]\nfn one() {}\n#[tokio::test]\n// why\nasync fn two() {}\nfn three() {}\nfn four() {}\nconst CASES: &[_] = &[\n    (\"x_four\", four),\n];";
+    let source = "#[test]\nfn one() {}\n#[tokio::test]\n// why\nasync fn two() {}\n\
+                  fn three() {}\nfn four() {}\nconst CASES: &[_] = &[\n    (\"x_four\", four),\n];";
     for (name, expected) in
         [("one", true), ("two", true), ("three", false), ("four", true), ("fou", false), ("five", false)]
     {

@@ -1,4 +1,4 @@
-//! What a pull costs beside time: the processors of the whole machine, and the memory of everybody who takes part.
+//! The cost of a pull: time, processor time of the whole machine, and memory of all processes of the pull.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,21 +11,22 @@ use fixtures::process;
 
 use crate::quiet;
 
-/// How often memory is looked at. High-water marks keep what happens between two looks.
+/// The interval of memory samples. High-water marks include peaks between two samples.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One pull.
+/// The cost of one pull.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
-    /// From the call to its end.
+    /// The time from the call to its end.
     pub took: Duration,
-    /// Busy time of all processors meanwhile: the registry's and that of others on the machine too.
+    /// The busy time of all processors during the pull, including the registry and other programs.
     pub cpu: Duration,
-    /// The largest sum of the high-water marks of the processes that lived at one time, in KiB.
+    /// The largest sum of high-water marks of concurrent processes, in KiB.
     pub peak: u64,
 }
 
-/// Runs `work` and watches what it costs. Its processes are those below ours that appear meanwhile, and those below `daemons`.
+/// Runs `work` and measures its cost. Its processes are new descendants of this process, and the descendants of
+/// `daemons`.
 pub fn watch(daemons: &[i32], work: impl FnOnce() -> Result<Duration, String>) -> Result<Cost, String> {
     let daemons = daemons.to_vec();
     let own = std::process::id().cast_signed();
@@ -51,7 +52,7 @@ pub fn watch(daemons: &[i32], work: impl FnOnce() -> Result<Duration, String>) -
     Ok(Cost { took: result?, cpu: Duration::from_millis(busy * 10), peak })
 }
 
-/// The same for work that is async: what it takes is the time until it is ready.
+/// The same for an async function, timed until it is ready.
 pub async fn watch_async<F: Future<Output = ()>>(daemons: &[i32], work: F) -> Cost {
     let (done, finished) = mpsc::channel::<Duration>();
     let daemons = daemons.to_vec();
@@ -65,7 +66,7 @@ pub async fn watch_async<F: Future<Output = ()>>(daemons: &[i32], work: F) -> Co
     watcher.await.ok().and_then(Result::ok).unwrap_or(none)
 }
 
-/// A process and all below it.
+/// A process and all its descendants.
 fn family(root: i32) -> BTreeSet<i32> {
     families(&[root])
 }

@@ -1,4 +1,5 @@
-//! What a pull cannot do without: both hashes, the inflating, the files. One step after the other, from the page cache, no network.
+//! The lower bound of a pull: both hashes, decompression, writing the files. The steps run one after the other, from
+//! the page cache, without a network.
 
 use std::{
     io::Read,
@@ -17,10 +18,10 @@ use crate::{
     workdir::{Fresh, text},
 };
 
-/// Its row in the table.
+/// The name of the row in the table.
 pub const NAME: &str = "floor: sha256, inflate, sha256, GNU tar";
 
-/// Measures it. Only the processors' time says something: nothing of it runs side by side.
+/// Measures the lower bound. Only the processor time is comparable, because nothing runs in parallel.
 pub fn measure(data: &Fresh, layers: &[LayerFiles]) -> Result<Cost, String> {
     cost::watch(&[], || {
         let mut took = Duration::ZERO;
@@ -50,6 +51,6 @@ fn hash_twice(layer: &LayerFiles) {
         }
         unpacked.update(&buffer[..length]);
     }
-    // The results are what the work was for, and nobody may leave it out.
+    // The compiler must not remove the work.
     std::hint::black_box((packed.finalize(), unpacked.finalize()));
 }

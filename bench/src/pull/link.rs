@@ -1,4 +1,4 @@
-//! A network link of limited speed in front of the registry: a proxy whose connections share one budget of bytes.
+//! A network link of limited speed in front of the registry: a proxy with one byte budget for all connections.
 
 use std::{
     net::SocketAddr,
@@ -12,24 +12,24 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// Payload of a Gigabit Ethernet with full frames: 1448 of every 1538 bytes on the wire.
+/// The payload of Gigabit Ethernet with full frames: 1448 of every 1538 bytes.
 pub const GIGABIT: u64 = 125_000_000 / 1538 * 1448;
 
-/// The proxy; ends with the value.
+/// The proxy. It ends when the value is dropped.
 #[derive(Debug)]
 pub struct Link {
     address: SocketAddr,
     task: tokio::task::JoinHandle<()>,
 }
 
-/// When the next byte may pass.
+/// The time of the next byte.
 struct Budget {
     rate: u64,
     free_at: Mutex<Instant>,
 }
 
 impl Link {
-    /// Opens a link to the address with so many bytes per second from there.
+    /// Opens a link to the address with this number of bytes per second from the address.
     pub async fn open(to: String, rate: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.must("a port for the link");
         let address = listener.local_addr().must("the link's address");
@@ -38,7 +38,7 @@ impl Link {
             while let Ok((client, _)) = listener.accept().await {
                 let (to, budget) = (to.clone(), Arc::clone(&budget));
                 tokio::spawn(async move {
-                    // A connection that breaks is the peers' business.
+                    // Both sides handle a broken connection themselves.
                     carry(client, &to, &budget).await.ok();
                 });
             }
@@ -46,7 +46,7 @@ impl Link {
         Self { address, task }
     }
 
-    /// Its near end.
+    /// The proxy's address.
     pub fn host(&self) -> String {
         self.address.to_string()
     }
@@ -83,10 +83,10 @@ async fn carry(client: TcpStream, to: &str, budget: &Budget) -> std::io::Result<
 }
 
 impl Budget {
-    /// Takes a piece of the link's time and says when that has passed.
+    /// Reserves the link's time for a number of bytes. Returns the end of that time.
     fn take(&self, bytes: u64) -> Instant {
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
-        // A timer wakes a millisecond late: what a link left unused for less than that, a burst makes up for.
+        // A timer wakes up to a millisecond late. A burst makes up for an unused time of less than that.
         let earliest = Instant::now().checked_sub(Duration::from_millis(2)).unwrap_or(*free_at);
         *free_at = (*free_at).max(earliest) + Duration::from_nanos(bytes * 1_000_000_000 / self.rate);
         *free_at
@@ -112,7 +112,7 @@ mod tests {
         stream.read_to_end(&mut all).await.must("received");
         server.await.must("the server");
         assert_eq!(all, vec![7; 1 << 20]);
-        // A tenth of a second is the link's own time; the burst is two milliseconds of it.
+        // The link needs a tenth of a second; the burst saves two milliseconds.
         assert!(begun.elapsed() >= Duration::from_millis(95), "{:?}", begun.elapsed());
     }
 }

@@ -1,4 +1,4 @@
-//! An image that nobody has yet, from a registry on loopback into a fresh file system: time, processors, memory.
+//! The pull of a new image from a registry on loopback into a new file system: time, processor time, memory.
 
 mod cost;
 mod floor;
@@ -21,7 +21,7 @@ use cost::Cost;
 use link::Link;
 use table::Costs;
 
-/// Measures the tables of an ordinary image: as fast as the machine is, and through a link.
+/// Measures an ordinary image without a limited link.
 pub async fn ordinary(
     workdir: &WorkDirectory,
     contenders: &Contenders,
@@ -93,7 +93,7 @@ async fn contest(
     costs.table(title);
 }
 
-/// A whole StartTask: a pull cannot be asked for alone, so the container's start is ours on top.
+/// A whole StartTask. There is no call for a pull alone, so the time includes the start of the container.
 async fn ours(contenders: &Contenders, which: usize, data: &Fresh, image: &str) -> (&'static str, Cost) {
     let mut all = contenders.launch(data).await;
     let ours = &mut all[which];
@@ -127,11 +127,11 @@ const CONTENDERS: [(&str, Contender); 4] = [
     ("skopeo copy + umoci unpack", skopeo_and_umoci),
 ];
 
-/// The containerd that belongs to dockerd, whose root is on the same file system.
+/// dockerd's containerd. Its root is on the same file system.
 fn containerd(workdir: &WorkDirectory, data: &Fresh, image: &str) -> Result<Cost, String> {
     let docker = Docker::start(workdir, data.path())?;
     let address = text(&docker.containerd());
-    // The daemon of the two that pulls.
+    // Of both daemons, this one pulls.
     let daemons: Vec<i32> = docker.daemons().into_iter().skip(1).collect();
     let pull =
         || until_done(Command::new("ctr").args(["--address", &address, "images", "pull", "--plain-http", image]));

@@ -1,14 +1,14 @@
-//! What pulls cost, as a table.
+//! The table of pull costs.
 
 use super::cost::Cost;
 use crate::report::{Row, Samples, milliseconds, note, range};
 
-/// Costs by contender.
+/// The costs of each program.
 #[derive(Debug, Default)]
 pub struct Costs(Samples<Cost>);
 
 impl Costs {
-    /// Adds what a pull cost, or tells why it is missing.
+    /// Adds the cost of a pull, or reports why it is missing.
     pub fn add(&mut self, name: &str, cost: Result<Cost, String>) {
         match cost {
             Ok(cost) => self.0.add(name, cost),
@@ -16,7 +16,7 @@ impl Costs {
         }
     }
 
-    /// Prints the table; the first contender is the one that the others are compared with.
+    /// Prints the table. Ratios relate to the first program.
     pub fn table(&self, title: &str) {
         let head = "| | median ms | lowest | highest | runs | ratio to ours | CPU s | ratio | peak MiB |\n\
                     |---|---:|---:|---:|---:|---:|---:|---:|---:|";

@@ -1,7 +1,9 @@
-// Command contest drives Nomad's docker driver and the built plugin as a Nomad client does, in turns, and takes times: the docker driver in
-// this process, as in Nomad's own, the plugin by go-plugin, each task with an allocation directory and a logmon process of its own.
+// Command contest drives Nomad's docker driver and the built plugin as a Nomad client does, in turns, and takes times:
+// the docker driver in this process, as in Nomad's own, the plugin by go-plugin, each task with an allocation directory
+// and a logmon process of its own.
 //
-// It prints one JSON object per measurement. bench/ starts it, provides dockerd, image and directory, and makes tables of what it says.
+// It prints one JSON object per measurement. bench/ starts it, provides dockerd, image and directory, and makes tables
+// of what it says.
 package main
 
 import (
@@ -281,7 +283,8 @@ func (c *contender) life(counts bool) error {
 	return c.driver.DestroyTask(brief.config.ID, true)
 }
 
-// first takes the time until a task's first line can be read where the driver's part ends and Nomad's begins: in the FIFO.
+// first takes the time until a task's first line can be read where the driver's part ends and Nomad's begins: in the
+// FIFO.
 func (c *contender) first(tell func(what string, value float64)) error {
 	task, err := c.prepareBare("trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
 	if err != nil {
@@ -333,8 +336,8 @@ func (c *contender) logs(bytes int) error {
 	return c.driver.DestroyTask(task.config.ID, true)
 }
 
-// idle tells what the processes hold that a driver keeps for each task that does nothing: the command itself and Nomad's logmon, which
-// are the same for all, left out. A page that processes share counts in shares.
+// idle tells what the processes hold that a driver keeps for each task that does nothing: the command itself and
+// Nomad's logmon, which are the same for all, left out. A page that processes share counts in shares.
 func (c *contender) idle(count int) error {
 	tasks := make([]*task, 0, count)
 	defer func() {

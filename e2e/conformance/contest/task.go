@@ -22,7 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// task is one that the client has prepared: directories, cgroup, and somebody who reads its logs: logmon or, where only the driver's part counts, we.
+// task is one that the client has prepared: directories, cgroup, and somebody who reads its logs: logmon or, where only
+// the driver's part counts, we.
 type task struct {
 	driver  drivers.DriverPlugin
 	config  *drivers.TaskConfig

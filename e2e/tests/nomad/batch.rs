@@ -1,11 +1,11 @@
-//! Commands that end: exit codes, restarts, output, what a task finds around itself.
+//! Batch jobs: exit codes, restarts, output, and the environment of a task.
 
 use e2e::{Alloc, Exit, Failure, Job, Outcome};
 
 use crate::{Case, Env, Needs::SharedAgent};
 
 pub const CASES: &[Case] = &[
-    ("kit_works_with_raw_exec", SharedAgent, kit_works_with_raw_exec),
+    ("raw_exec_job_works_without_the_driver", SharedAgent, raw_exec_job_works_without_the_driver),
     ("batch_exit_0", SharedAgent, |env| exits(env, "exit 0", 0, 0)),
     ("batch_exit_3", SharedAgent, |env| exits(env, "exit 3", 3, 0)),
     ("batch_killed_by_signal", SharedAgent, |env| exits(env, "kill -SEGV $$", 139, 11)),
@@ -22,8 +22,8 @@ pub fn script(env: &Env, script: &str) -> Job {
     Job::new("batch").var("image", &env.registry.image()).list("args", &["-c", script])
 }
 
-fn kit_works_with_raw_exec(env: &Env) -> Outcome {
-    let alloc = env.agent.run(&Job::new("kit").list("args", &["sh", "-c", "echo hello; exit 4"]))?;
+fn raw_exec_job_works_without_the_driver(env: &Env) -> Outcome {
+    let alloc = env.agent.run(&Job::new("raw_exec").list("args", &["sh", "-c", "echo hello; exit 4"]))?;
     let exit = alloc.wait_exit()?;
     assert_eq!(exit.code, 4);
     alloc.wait_log("stdout", |log| log == b"hello\n")?;
@@ -31,7 +31,7 @@ fn kit_works_with_raw_exec(env: &Env) -> Outcome {
 }
 
 fn exits(env: &Env, text: &str, code: i64, signal: i64) -> Outcome {
-    // As process 1 a shell would survive its own signal: the kernel spares a namespace's init.
+    // The kernel ignores most signals that process 1 of a namespace sends to itself, so the shell runs as a child.
     let text = if signal == 0 { text.to_owned() } else { format!("sh -c '{text}'; exit $?") };
     let alloc = env.agent.run(&script(env, &text))?;
     let exit = alloc.wait_exit()?;
@@ -75,7 +75,7 @@ fn logs_are_byte_exact(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// What `e2e/image/bin/pattern` prints.
+/// The output of `e2e/image/bin/pattern`.
 fn pattern(word: &str, lines: usize) -> Vec<u8> {
     let mut text: String = (1..lines).map(|line| format!("{word} {line:08}\n")).collect();
     text.push_str(word);
@@ -120,7 +120,7 @@ fn image_by_digest(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Some event's text must contain `text`.
+/// Checks that an event's text contains `text`.
 pub fn expect_event(alloc: &Alloc, text: &str) -> Outcome {
     let events = alloc.events()?;
     if events.iter().any(|event| event.contains(text)) {

@@ -1,4 +1,4 @@
-//! Script checks and template scripts, by a real Consul.
+//! Script checks and template scripts, with a real Consul.
 
 use std::{fs, time::Duration};
 
@@ -24,7 +24,7 @@ fn checks_reach_consul(env: &Env) -> Outcome {
     let (consul, service) = (env.consul()?, "reach");
     let alloc = run(env, service)?;
     let output = consul.wait_check(service, "passing", "passing", "well")?;
-    // As the task: its user, its environment, its directory; both outputs in the order in which they were written.
+    // A check runs with the task's user, environment and directory. Both outputs are in the order of the writes.
     assert_eq!(output, "well: app, hello from the job, /home/app\nas usual\n");
     assert_eq!(consul.wait_check(service, "warning", "warning", "so")?, "so so\n");
     assert_eq!(consul.wait_check(service, "critical", "critical", "bad")?, "bad\n");
@@ -39,10 +39,10 @@ fn checks_reach_consul(env: &Env) -> Outcome {
 fn checks_past_their_timeout_are_killed(env: &Env) -> Outcome {
     let (consul, service) = (env.consul()?, "slow");
     let alloc = run(env, service)?;
-    // Nomad stops waiting a moment before the driver has killed it, and says so in its own words.
+    // Nomad stops waiting a moment before the driver has killed the command, and reports its own text.
     let said = consul.wait_check(service, "slow", "critical", "e")?;
     assert!(said.contains("deadline") || said.contains("timeout"), "{said}");
-    // It runs again every three seconds: what is not killed is there at all times.
+    // The check runs again every three seconds, so a command that is not killed would always be visible.
     let left = e2e::leaks::settle(|| {
         let running = process::of_alloc(&alloc.id).into_iter().map(|process| process.command);
         running.filter(|command| command.contains("sleep 333")).collect()
@@ -71,11 +71,11 @@ fn template_scripts_run_at_a_change(env: &Env) -> Outcome {
         let seen = || fs::read_to_string(&words).ok().filter(|words| words.contains(text));
         watch::until(&directory, text, Duration::from_secs(30), seen)
     };
-    assert!(!words.exists(), "the first rendering is no change");
+    assert!(!words.exists(), "the first rendering does not run the script");
     consul.put(&format!("{service}/word"), "second")?;
     assert_eq!(wait("second")?, "second app hello from the job /home/app\n");
     assert_eq!(alloc.restarts()?, 0);
-    // A script that fails, and says that it matters, ends the task.
+    // A failed script with `fail_on_error` ends the task.
     consul.put(&format!("{service}/word"), "bad")?;
     wait("bad")?;
     alloc.wait_over()?;

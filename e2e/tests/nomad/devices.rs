@@ -1,4 +1,4 @@
-//! What a device plugin hands over for the devices that a job reserves: nodes, mounts, variables.
+//! The nodes, mounts and variables of a device plugin for the devices that a job reserves.
 
 use std::{
     fs::{self, OpenOptions},
@@ -13,17 +13,17 @@ use crate::{Case, Env, Needs::OwnAgent};
 
 pub const CASES: &[Case] = &[("devices_of_a_plugin", OwnAgent, of_a_plugin)];
 
-/// Nodes that can be opened without any effect; which of them there are depends on the kernel.
+/// Device nodes that can be opened without an effect. It depends on the kernel which of them exist.
 const NODES: [&str; 5] = ["/dev/fuse", "/dev/loop-control", "/dev/net/tun", "/dev/kvm", "/dev/btrfs-control"];
 
-/// Builds `e2e/conformance/boxes` into the plugin directory of the case's agent and has the agent load it.
+/// Builds `e2e/conformance/deviceplugin` into the plugin directory of the case's agent and has the agent load it.
 fn add_plugin(env: &Env, node: &str, directory: &Path) -> Outcome {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
     env.agent.stop()?;
     let mut build = Command::new("go");
-    // -trimpath as in the build of Nomad, so that both share one build cache.
+    // With -trimpath, as in the build of Nomad, so that both builds share the cache.
     build.args(["build", "-trimpath", "-buildvcs=false", "-o"]).arg(env.agent.driver().with_file_name("boxes"));
-    let output = build.arg("./boxes").current_dir(module).output()?;
+    let output = build.arg("./deviceplugin").current_dir(module).output()?;
     if !output.status.success() {
         return Err(Failure(format!("go build: {}", String::from_utf8_lossy(&output.stderr))));
     }
@@ -45,7 +45,7 @@ fn of_a_plugin(env: &Env) -> Outcome {
         let devices = nodes[0]["NodeResources"]["Devices"].as_array()?;
         devices.iter().any(|device| device["Name"] == "cardboard").then_some(())
     })?;
-    // One box: only its own directory, to be read; the shared one, to be written to; its node, to be read from.
+    // One device: its directory is read-only, the shared directory is writable, and its node can only be read.
     let script = r#"
         ls /boxes /dev | grep -E 'left|right|shared'
         [ "$(cat /boxes/$BOXES/name)" = "$BOXES" ] && echo "the right one"
@@ -70,12 +70,12 @@ fn of_a_plugin(env: &Env) -> Outcome {
     assert_eq!(fs::read_to_string(directory.join(own).join("name"))?, *own);
     assert_eq!(fs::read_to_string(directory.join("shared/from-the-task"))?, "written\n");
 
-    // Both at once.
+    // Both devices.
     let lines = run(2, "echo $BOXES; cat /boxes/left/name /boxes/right/name; echo; ls /dev | grep box; echo end")?;
     let expected = ["leftright", "box-left", "box-right", "end"];
     assert!(lines[0] == "left,right" || lines[0] == "right,left", "{lines:?}");
     assert_eq!(lines[1..], expected, "{lines:?}");
-    // A task that reserves none gets none.
+    // A task without a reservation gets no device.
     let job = crate::batch::script(env, "ls /dev | grep -c box; [ -e /boxes ] || [ -n \"$BOXES\" ] || echo none");
     let alloc = env.agent.run(&job)?;
     alloc.wait_log("stdout", |log| log == b"0\nnone\n")?;

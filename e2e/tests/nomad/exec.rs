@@ -1,4 +1,4 @@
-//! `nomad alloc exec`, as a user calls it.
+//! `nomad alloc exec` on the command line.
 
 use e2e::Outcome;
 
@@ -38,7 +38,7 @@ fn exec_in_a_terminal(env: &Env) -> Outcome {
 
 fn exec_passes_input(env: &Env) -> Outcome {
     let alloc = web(env)?;
-    // There and back, through a pipe: what `nomad alloc exec … tar -x` does.
+    // Input and output through a pipe, as in `nomad alloc exec … tar -x`.
     let line = format!(
         "head -c 100M /dev/urandom > in; \"$NOMAD\" alloc exec -i -t=false {} cat < in > out; cmp in out",
         alloc.id
@@ -58,7 +58,7 @@ fn exec_of_a_missing_command(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Nomad's client notices that a user has gone when it passes on output, so the command has some.
+/// Nomad's client notices a disconnect only when it forwards output, so the command writes output.
 fn exec_ends_with_its_client(env: &Env) -> Outcome {
     let alloc = web(env)?;
     let command = "while sleep 0.1; do echo still here; done";
@@ -72,7 +72,7 @@ fn exec_ends_with_its_client(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Nomad's command line passes all of it on as it is.
+/// Nomad's command line passes the options unchanged.
 fn exec_with_a_prefix(env: &Env) -> Outcome {
     let alloc = web(env)?;
     let output = alloc.exec(&[

@@ -1,17 +1,17 @@
 //! Jobs with `driver = "oci-rs"` on a real Nomad agent.
 //!
-//! One agent serves most cases; those that kill agents have one of their own. After each case nothing may be left of its jobs,
-//! and after all of them nothing of the agent. All of it is in a network namespace of its own (`e2e::network`). Without root or
-//! the tools the cases are skipped with the reason, unless `OCI_RS_E2E=1` says that they must run.
+//! Most cases share one agent. Cases that kill agents have their own agent. After each case, nothing of its jobs may be
+//! left; at the end, nothing of the agent. A run has its own network namespace (`e2e::network`). Without root or the
+//! tools, the cases are skipped with the reason. With `OCI_RS_E2E=1` that is an error.
 
 mod batch;
 mod checks;
 mod devices;
 mod examples;
 mod exec;
-mod lives;
+mod invalid_jobs;
+mod lifecycle;
 mod mesh;
-mod mistakes;
 mod network;
 mod own_network;
 mod recovery;
@@ -38,11 +38,11 @@ use signal_hook::{
     iterator::Signals,
 };
 
-/// What a case gets.
+/// The environment of a case.
 struct Env<'a> {
     agent: &'a Agent,
     registry: &'a Registry,
-    /// The network of a stranger, who knows the node and nothing behind it.
+    /// The network namespace of an outside client. It has a route only to the node.
     outside: &'a Namespace,
     consul: Option<&'a Consul>,
 }
@@ -61,12 +61,12 @@ type Case = (&'static str, Needs, fn(&Env) -> Outcome);
 enum Needs {
     SharedAgent,
     OwnAgent,
-    /// One that they share, too, with a Consul.
+    /// A second shared agent, with Consul.
     WithConsul,
 }
 
-/// What outlives a case. Started by the first case that needs it.
-struct World {
+/// The parts that outlive a case. The first case that needs a part starts it.
+struct Run {
     tools: Tools,
     outside: Namespace,
     registry: Mutex<Option<Arc<Registry>>>,
@@ -79,7 +79,7 @@ struct World {
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // The cases look at what the whole machine shows, so one after the other.
+    // The cases check the whole machine for leftovers, so they run one after the other.
     arguments.test_threads = Some(1);
     let cases = [
         examples::CASES,
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         own_network::CASES,
         exec::CASES,
         terminal::CASES,
-        mistakes::CASES,
+        invalid_jobs::CASES,
         devices::CASES,
         volumes::CASES,
         recovery::CASES,
@@ -99,33 +99,33 @@ fn main() -> ExitCode {
         mesh::CASES,
     ]
     .concat();
-    let world = match Tools::find().and_then(|tools| Ok((tools, networks::enter()?))) {
-        Ok((tools, outside)) => World::new(tools, outside),
+    let run = match Tools::find().and_then(|tools| Ok((tools, networks::enter()?))) {
+        Ok((tools, outside)) => Run::new(tools, outside),
         Err(Failure(reason)) => return skip(&arguments, &cases, &reason),
     };
-    let world = Arc::new(world);
+    let run = Arc::new(run);
     let mut signals = match Signals::new([SIGINT, SIGTERM]) {
         Ok(signals) => signals,
         Err(error) => return fail(&error.to_string()),
     };
-    let at_signal = Arc::clone(&world);
+    let at_signal = Arc::clone(&run);
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
             at_signal.take_down();
             std::process::exit(130);
         }
     });
-    let without_consul = world.tools.missing_for_consul().filter(|_| !tools::required());
+    let without_consul = run.tools.missing_for_consul().filter(|_| !tools::required());
     if let Some(reason) = &without_consul {
         warn(&format!("skipped where Consul is needed: {reason}"));
     }
-    let trials = cases.into_iter().map(|(name, needs, run)| {
-        let world = Arc::clone(&world);
-        let trial = Trial::test(name, move || world.run(needs, run).map_err(|Failure(text)| Failed::from(text)));
+    let trials = cases.into_iter().map(|(name, needs, case)| {
+        let run = Arc::clone(&run);
+        let trial = Trial::test(name, move || run.run(needs, case).map_err(|Failure(text)| Failed::from(text)));
         trial.with_ignored_flag(needs == Needs::WithConsul && without_consul.is_some())
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    match world.close() {
+    match run.close() {
         Ok(()) => conclusion.exit_code(),
         Err(Failure(text)) => fail(&text),
     }
@@ -150,7 +150,7 @@ fn skip(arguments: &Arguments, cases: &[Case], reason: &str) -> ExitCode {
     libtest_mimic::run(arguments, trials.collect()).exit_code()
 }
 
-impl World {
+impl Run {
     fn new(tools: Tools, outside: Namespace) -> Self {
         Self {
             tools,
@@ -182,7 +182,7 @@ impl World {
         agent.mark_log();
         let outcome = self.run_on(&agent, &registry, consul.as_deref(), case);
         if outcome.is_err() {
-            // The next case is not to suffer from what broke this one.
+            // The next case gets a new agent.
             drop(agent);
             drop(lock(slot).take());
         }
@@ -209,13 +209,13 @@ impl World {
 
     fn close(&self) -> Outcome {
         drop(lock(&self.registry).take());
-        // Both, whatever becomes of the first.
+        // Both agents are closed, also when the first one fails.
         let closed = [&self.agent, &self.consul_agent].map(|slot| close(lock(slot).take()));
         drop(lock(&self.consul).take());
         closed.into_iter().collect()
     }
 
-    /// Ctrl-C must not leave agents, tasks and a registry behind: they are in process groups of their own.
+    /// Ends agents, tasks and registry after Ctrl-C. They have their own process groups.
     fn take_down(&self) {
         for slot in [&self.own_agent, &self.agent, &self.consul_agent] {
             let agent = lock(slot).clone();

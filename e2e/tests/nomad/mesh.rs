@@ -1,4 +1,4 @@
-//! Consul's service mesh: sidecars with the real Envoy, run by the driver.
+//! Consul's service mesh: the driver runs sidecars with the real Envoy.
 
 use std::{
     thread,
@@ -29,7 +29,7 @@ fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
     assert!(proxy.init()?.command.starts_with("/bin/envoy -c /secrets/envoy_bootstrap.json"), "{:?}", proxy.init()?);
     assert_eq!(ask(&web)?, PAGE);
 
-    // The sidecar is a task like any other: what it carries stops and goes on with it.
+    // The connection works again after a restart of the sidecar.
     let before = proxy.init()?;
     proxy.restart()?;
     proxy.wait("another sidecar", |_| (proxy.init().ok()?.pid != before.pid).then_some(()))?;
@@ -38,7 +38,7 @@ fn sidecars_carry_the_traffic(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Asks for `mesh-api` on the loopback of `web`, until the sidecars have learned from Consul where it is.
+/// Requests `mesh-api` on the loopback of `web` until the sidecars have its address from Consul.
 fn ask(web: &Alloc) -> Outcome<String> {
     let deadline = Instant::now() + LIMIT;
     loop {

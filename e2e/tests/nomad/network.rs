@@ -1,15 +1,16 @@
-//! The group's network, made by Nomad: its tasks and hooks share it, others are not in it, and ports of the node lead to it.
+//! The group's network, made by Nomad: all tasks and hooks of the group share it, other tasks do not, and its ports are
+//! published.
 
 use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
 use e2e::{
     Alloc, Job, Outcome,
-    network::{self, NODE, NODE6, Namespace, STRANGER, STRANGER6},
+    network::{self, NODE, NODE6, Namespace, OUTSIDE, OUTSIDE6},
     ports::free_port,
     watch,
 };
 
-use crate::{Case, Env, Needs::SharedAgent, lives, recovery::kill, service::page};
+use crate::{Case, Env, Needs::SharedAgent, lifecycle, recovery::kill, service::page};
 
 pub const CASES: &[Case] = &[
     ("network_of_a_group_is_shared_by_all_hooks", SharedAgent, |env| hooks(env, "bridge")),
@@ -22,19 +23,19 @@ pub const CASES: &[Case] = &[
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
-/// The group's port for questions by UDP.
+/// The group's port for UDP requests.
 const ASK: u16 = 7007;
 
 fn group(env: &Env, mode: &str) -> Job {
     Job::new("group").var("image", &env.registry.image()).var("mode", mode)
 }
 
-/// The ports on the node's IPv6 address that jobs get, and so whether there is one. An agent's configured CNI network has none.
+/// The labels of ports on the node's IPv6 address; empty without IPv6. The CNI network of the tests has no IPv6.
 fn six(mode: &str) -> &'static [&'static str] {
     if mode == "bridge" && network::has_ipv6() { &["six"] } else { &[] }
 }
 
-/// How a task sees its network namespace's name.
+/// The name of the task's network namespace, as the task sees it.
 fn name_of(namespace: &str) -> Outcome<String> {
     Ok(format!("net:[{}]\n", fs::metadata(namespace)?.ino()))
 }
@@ -43,7 +44,7 @@ fn note(alloc: &Alloc, task: &str) -> String {
     fs::read_to_string(alloc.shared_directory().join("data").join(task)).unwrap_or_default()
 }
 
-/// Two groups with the same ports on the same loopback addresses.
+/// Two groups use the same ports on their loopback addresses.
 fn hooks(env: &Env, mode: &str) -> Outcome {
     let allocs = env.agent.run_many(&group(env, mode).number("count", 2), 2)?;
     let mut names = Vec::new();
@@ -69,7 +70,7 @@ fn hooks(env: &Env, mode: &str) -> Outcome {
     Ok(())
 }
 
-/// Host name, hosts and name servers of the task `web`.
+/// Checks host name, hosts file and name servers of the task `web`.
 fn names_inside(web: &Alloc, mode: &str) -> Outcome {
     let seen = web.sh("hostname; hostname -i; ip -4 -o address show eth0")?;
     let [name, resolved, own] = seen.lines().collect::<Vec<_>>()[..] else { panic!("{seen}") };
@@ -94,7 +95,7 @@ fn ports(env: &Env, mode: &str) -> Outcome {
     assert_eq!(env.outside.fetch(&format!("http://{address}/"))?, PAGE);
     assert_eq!(page(&alloc)?, PAGE, "from the node itself");
 
-    // What the look at leaks looks for is there to be seen.
+    // The leak check must find these resources while the job runs.
     let traces = env.agent.networks();
     for kind in ["network namespace", "interface", "firewall rule", "lease"] {
         assert!(traces.iter().any(|trace| trace.starts_with(kind)), "no {kind} in {traces:?}");
@@ -103,16 +104,16 @@ fn ports(env: &Env, mode: &str) -> Outcome {
     let inside = Namespace::open(&format!("/proc/{}/ns/net", web.init()?.pid))?;
     let ask = alloc.address("ask")?;
     let answer = inside.answer_udp(ASK, || env.outside.ask_udp(&ask, "marco"))?;
-    assert_eq!(answer, format!("ocram to {STRANGER}"), "who asks is seen");
+    assert_eq!(answer, format!("ocram to {OUTSIDE}"), "who asks is seen");
 
     let call = |url: String| web.sh(&format!("wget -q -O - {url}")).map(drop);
-    let came = env.outside.caller(STRANGER.into(), |at| call(format!("http://{at}/")))?;
+    let came = env.outside.caller(OUTSIDE.into(), |at| call(format!("http://{at}/")))?;
     assert_eq!(came, NODE, "the stranger knows no address of the group");
     if !six.is_empty() {
         let address = alloc.address("six")?;
         assert!(address.starts_with(&format!("[{NODE6}]:")), "{address}");
         assert_eq!(env.outside.fetch(&format!("http://{address}/"))?, PAGE);
-        let came = env.outside.caller(STRANGER6.into(), |at| call(format!("http://{at}/")))?;
+        let came = env.outside.caller(OUTSIDE6.into(), |at| call(format!("http://{at}/")))?;
         assert_eq!(came, NODE6);
     }
     Ok(())
@@ -140,7 +141,7 @@ fn outlives(env: &Env) -> Outcome {
         kill(plugin)?;
         assert_eq!(page_outside()?, PAGE);
         assert_ne!(env.agent.plugin_pid()?, plugin);
-        lives::wait_exec(&beside)?;
+        lifecycle::wait_exec(&beside)?;
         assert_eq!(page_beside()?, PAGE);
     }
     assert_eq!(beside.init()?, neighbour, "the others of the group are left alone");
@@ -162,7 +163,7 @@ fn of_the_node(env: &Env) -> Outcome {
         assert_eq!(alloc.sh("echo $NOMAD_ADDR_six")?, format!("{address}\n"));
         assert!(address.starts_with(&format!("[{NODE6}]:")), "{address}");
     }
-    // The node's name is not the task's to change.
+    // A task cannot change the node's host name.
     assert_ne!(alloc.sh("readlink /proc/1/ns/uts")?, format!("uts:[{}]\n", fs::metadata("/proc/self/ns/uts")?.ino()));
     Ok(())
 }

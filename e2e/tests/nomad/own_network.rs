@@ -1,19 +1,19 @@
-//! Networks of single tasks: on the driver's own bridge, in a CNI network, none, or the node's.
+//! Networks of single tasks: on the driver's bridge, in a CNI network, without a network, on the node's network.
 
 use std::fs;
 
 use e2e::{
     Alloc, Job, Outcome,
     api::fetch,
-    network::{self, NODE, NODE6, Namespace, STRANGER, STRANGER6},
+    network::{self, NODE, NODE6, Namespace, OUTSIDE, OUTSIDE6},
 };
 
 use crate::{
     Case, Env,
     Needs::{OwnAgent, SharedAgent},
     batch::script,
-    lives,
-    mistakes::refused,
+    invalid_jobs::refused,
+    lifecycle,
     recovery::kill,
     service::page,
 };
@@ -32,7 +32,7 @@ const ASK: u16 = 7007;
 
 fn own(env: &Env, mode: &str) -> Job {
     let six: &[&str] = if has_ipv6(mode) { &["six"] } else { &[] };
-    Job::new("own").var("image", &env.registry.image()).var("mode", mode).list("six", six)
+    Job::new("own_network").var("image", &env.registry.image()).var("mode", mode).list("six", six)
 }
 
 /// The CNI network of tests has IPv4 only.
@@ -40,7 +40,7 @@ fn has_ipv6(mode: &str) -> bool {
     mode == "bridge" && network::has_ipv6()
 }
 
-/// The container's address, as it sees it itself.
+/// The container's address, as the container sees it.
 fn address(alloc: &Alloc) -> Outcome<String> {
     Ok(alloc.sh("hostname -i")?.split_whitespace().next().unwrap_or_default().to_owned())
 }
@@ -61,16 +61,16 @@ fn publishes_ports(env: &Env, mode: &str) -> Outcome {
     let inside = Namespace::open(&format!("/proc/{}/ns/net", alloc.init()?.pid))?;
     let ask = alloc.address("ask")?;
     let answer = inside.answer_udp(ASK, || env.outside.ask_udp(&ask, "marco"))?;
-    assert_eq!(answer, format!("ocram to {STRANGER}"), "who asks is seen");
+    assert_eq!(answer, format!("ocram to {OUTSIDE}"), "the task sees the client's address");
 
     let call = |url: String| alloc.sh(&format!("wget -q -O - {url}")).map(drop);
-    let came = env.outside.caller(STRANGER.into(), |at| call(format!("http://{at}/")))?;
-    assert_eq!(came, NODE, "the stranger knows no address of the container");
+    let came = env.outside.caller(OUTSIDE.into(), |at| call(format!("http://{at}/")))?;
+    assert_eq!(came, NODE, "the outside client sees only the node's address");
     if has_ipv6(mode) {
         let six = alloc.address("six")?;
         assert!(six.starts_with(&format!("[{NODE6}]:")), "{six}");
         assert_eq!(env.outside.fetch(&format!("http://{six}/"))?, PAGE);
-        let came = env.outside.caller(STRANGER6.into(), |at| call(format!("http://{at}/")))?;
+        let came = env.outside.caller(OUTSIDE6.into(), |at| call(format!("http://{at}/")))?;
         assert_eq!(came, NODE6);
     }
     let hosts = alloc.sh("cat /etc/hosts; hostname")?;
@@ -83,7 +83,7 @@ fn is_told_to_services(env: &Env) -> Outcome {
     alloc.wait_running()?;
     let registered = |name: &str| {
         let path = format!("/v1/service/{name}");
-        env.agent.api().wait(&path, "the service", lives::LIMIT, |services| {
+        env.agent.api().wait(&path, "the service", lifecycle::LIMIT, |services| {
             let service = services.get(0)?;
             Some(format!("{}:{}", service["Address"].as_str()?, service["Port"]))
         })
@@ -92,7 +92,7 @@ fn is_told_to_services(env: &Env) -> Outcome {
     assert_eq!(inner, format!("{}:8080", address(&alloc)?));
     assert_eq!(fetch(&format!("http://{inner}/"))?, PAGE);
     let outer = registered("told-out")?;
-    assert_eq!(outer, alloc.address("http")?, "on the bridge a service is the node's unless it says otherwise");
+    assert_eq!(outer, alloc.address("http")?, "on the bridge, a service has the node's address by default");
     let port = outer.rsplit(':').next().unwrap_or_default();
     assert_eq!(
         alloc.sh("echo $NOMAD_ADDR_http $NOMAD_PORT_http $NOMAD_HOST_PORT_http")?,
@@ -122,18 +122,18 @@ fn is_new_for_each_start(env: &Env) -> Outcome {
         assert_eq!(page_outside(env, alloc)?, PAGE);
         kill(env.agent.plugin_pid()?)?;
         assert_eq!(page_outside(env, alloc)?, PAGE);
-        lives::wait_exec(alloc)?;
+        lifecycle::wait_exec(alloc)?;
     }
     let leases = env.agent.networks().into_iter().filter(|trace| trace.starts_with("lease")).count();
     assert_eq!(leases, 3 * if network::has_ipv6() { 2 } else { 1 }, "{:?}", env.agent.networks());
-    lives::stop(&allocs)
+    lifecycle::stop(&allocs)
 }
 
 fn page_outside(env: &Env, alloc: &Alloc) -> Outcome<String> {
     env.outside.fetch(&format!("http://{}/", alloc.address("http")?))
 }
 
-/// Killed together, so that nobody who made the network is left.
+/// Agent and plugin are killed together, so that no process that made the network is left.
 fn outlives_agent_and_plugin(env: &Env) -> Outcome {
     let alloc = env.agent.run(&own(env, "bridge"))?;
     alloc.wait_running()?;
@@ -145,7 +145,7 @@ fn outlives_agent_and_plugin(env: &Env) -> Outcome {
     kill(plugin)?;
     assert_eq!(env.outside.fetch(&url)?, PAGE, "without an agent");
     env.agent.launch()?;
-    lives::wait_exec(&alloc)?;
+    lifecycle::wait_exec(&alloc)?;
     assert_eq!((alloc.init()?, address(&alloc)?), (init, inner));
     assert_eq!(env.outside.fetch(&url)?, PAGE);
     assert_eq!(alloc.restarts()?, 0, "{:?}", alloc.events()?);

@@ -1,4 +1,4 @@
-//! Agent, plugin and monitor die or stop; tasks go on, and their end is not lost.
+//! Agent, plugin or monitor are killed or stopped. Tasks keep running, and their exit status is not lost.
 
 use std::{fs, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     Case, Env,
     Needs::OwnAgent,
     batch::script,
-    lives,
+    lifecycle,
     service::{page, web},
 };
 
@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
     ("recovery_stop_after_restart", OwnAgent, stop_after_restart),
 ];
 
-/// A script that ends with 5 as soon as someone makes /alloc/data/go.
+/// A script that exits with 5 when the file /alloc/data/go exists.
 const UNTIL_TOLD: &str = "echo waiting; while [ ! -e /alloc/data/go ]; do sleep 0.1; done; echo told; exit 5";
 
 fn kill_agent_and_plugin(env: &Env) -> Outcome {
@@ -37,17 +37,17 @@ fn kill_agent_and_plugin(env: &Env) -> Outcome {
     kill(plugin)
 }
 
-/// Kills a process and waits for its end.
+/// Kills a process and waits until it has ended.
 pub fn kill(pid: i32) -> Outcome {
     process::signal(pid, Signal::KILL);
     if process::wait_gone(pid, Duration::from_secs(10))? { Ok(()) } else { Err(Failure(format!("{pid} does not die"))) }
 }
 
-/// The task must not notice that the agent goes away and comes back.
+/// Checks that a task is not affected while the agent is down and restarted.
 fn survives(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
     let alloc = web(env)?;
-    // Nomad writes a bridge network's state down only once a minute and when it stops: a client that is killed before that
-    // finds its own network no more and kills the task, whatever its driver does.
+    // Nomad stores a bridge network's state only once a minute and at its stop. A client that is killed earlier does
+    // not find its network again and kills the task, with any driver.
     env.agent.stop()?;
     env.agent.launch()?;
     let init = alloc.init()?;
@@ -63,7 +63,7 @@ fn survives(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
     Ok(())
 }
 
-/// Same process, no restart, and everything that a user does with a task works.
+/// Checks that the task has the same process and no restart, and that exec, logs and network work.
 fn unharmed(env: &Env, alloc: &Alloc, init: &process::Process) -> Outcome {
     alloc.wait_running()?;
     assert_eq!(page(alloc)?, "<h1>Hello from oci-rs</h1>\n");
@@ -86,14 +86,14 @@ fn plugin_killed(env: &Env) -> Outcome {
         let plugin = env.agent.plugin_pid()?;
         kill(plugin)?;
         assert_ne!(env.agent.plugin_pid()?, plugin);
-        // Nomad notices by itself; the first call after that may still meet the dead one.
+        // Nomad notices the plugin's end itself. The first call afterwards may still use the dead plugin.
         alloc.wait_log("stdout", |log| log.starts_with(b"serving"))?;
         unharmed(env, &alloc, &init)?;
     }
     Ok(())
 }
 
-/// The exit code of a task that ended while nobody watched must be the true one.
+/// A task that ends while agent or plugin do not run keeps its exit code.
 fn ends_unwatched(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
     let alloc = env.agent.run(&script(env, UNTIL_TOLD))?;
     alloc.wait_log("stdout", |log| log == b"waiting\n")?;
@@ -108,7 +108,7 @@ fn ends_unwatched(env: &Env, go_away: impl FnOnce() -> Outcome) -> Outcome {
     Ok(())
 }
 
-/// Without its monitor a task goes on and can be stopped, and its end is noticed.
+/// A task without its monitor keeps running and can be stopped, and its end is reported.
 fn monitor_killed(env: &Env) -> Outcome {
     let alloc = web(env)?;
     let init = alloc.init()?;
@@ -124,8 +124,8 @@ fn monitor_killed(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Nomad starts another log collector only with the task or the agent: until then the task goes on, and what it wrote too much of
-/// is counted. With agent and plugin dead too, the monitor is who sees to that.
+/// Nomad starts a new log collector only with the task or the agent. Until then, the task keeps running, and dropped
+/// bytes are counted. Without agent and plugin, the monitor drains the log.
 fn logmon_killed(env: &Env, and_all_above: bool) -> Outcome {
     let wait = |file: &str| format!("while [ ! -e /alloc/data/{file} ]; do sleep 0.1; done");
     let job = script(
@@ -149,7 +149,7 @@ fn logmon_killed(env: &Env, and_all_above: bool) -> Outcome {
     }
     let data = env.agent.path().join("client/alloc").join(&alloc.id).join("alloc/data");
     fs::write(data.join("go"), "")?;
-    watch::until(&data, "the task to write on", lives::LIMIT, || data.join("written").exists().then_some(()))?;
+    watch::until(&data, "the task to write on", lifecycle::LIMIT, || data.join("written").exists().then_some(()))?;
     if !and_all_above {
         env.agent.stop()?;
     }
@@ -165,13 +165,13 @@ fn logmon_killed(env: &Env, and_all_above: bool) -> Outcome {
     Ok(())
 }
 
-/// Whether a process has a file open whose path holds this text.
+/// Whether a process has an open file whose path contains this text.
 fn has_open(pid: i32, text: &str) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     descriptors.flat_map(|one| fs::read_link(one.path())).any(|path| path.to_string_lossy().contains(text))
 }
 
-/// Stopping after a restart must use the task's own signal and wait, as if nothing had happened.
+/// A stop after an agent restart uses the task's own stop signal and timeout.
 fn stop_after_restart(env: &Env) -> Outcome {
     let alloc = web(env)?;
     env.agent.stop()?;

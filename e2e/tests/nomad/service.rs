@@ -1,4 +1,4 @@
-//! A web service in a group's own network.
+//! A web service in a group network.
 
 use e2e::{Alloc, Job, Outcome, api::fetch};
 
@@ -14,7 +14,7 @@ pub const CASES: &[Case] = &[
     ("node_shows_the_driver", SharedAgent, node_shows_the_driver),
 ];
 
-/// The web job, running and answering.
+/// Starts the web job and waits until it serves.
 pub fn web<'a>(env: &Env<'a>) -> Outcome<Alloc<'a>> {
     let alloc = env.agent.run(&Job::new("web").var("image", &env.registry.image()))?;
     alloc.wait_running()?;
@@ -22,7 +22,7 @@ pub fn web<'a>(env: &Env<'a>) -> Outcome<Alloc<'a>> {
     Ok(alloc)
 }
 
-/// The page that the web job serves, through the node's address and port.
+/// Fetches the web job's page through the node's address and port.
 pub fn page(alloc: &Alloc) -> Outcome<String> {
     fetch(&format!("http://{}/", alloc.address("http")?))
 }
@@ -30,7 +30,7 @@ pub fn page(alloc: &Alloc) -> Outcome<String> {
 fn service_on_a_mapped_port(env: &Env) -> Outcome {
     let alloc = web(env)?;
     assert_eq!(page(&alloc)?, "<h1>Hello from oci-rs</h1>\n");
-    // A CGI script shows the environment of the server's children.
+    // A CGI script prints the environment of the server's children.
     let seen = fetch(&format!("http://{}/cgi-bin/env", alloc.address("http")?))?;
     assert!(seen.contains("GREETING=hello from the job\n"), "{seen}");
     assert!(seen.contains(&format!("NOMAD_ALLOC_ID={}\n", alloc.id)), "{seen}");

@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
     ("terminal_ends_with_the_agent", OwnAgent, ends_with_the_agent),
 ];
 
-/// What the shell writes when it is ready for a line. No echo of what is typed contains it.
+/// The shell's prompt. The echo of the typed text never contains it.
 const PROMPT: &str = "ready$ ";
 const SHELL: [&str; 4] = ["/bin/sh", "-c", "PS1='ready''$ ' exec sh -i", "sh"];
 
@@ -30,7 +30,7 @@ fn has_a_name_and_a_size(env: &Env) -> Outcome {
     client.type_text("stty size\n")?;
     client.wait_for("40 100")?;
     client.wait_for(PROMPT)?;
-    // A command that runs is told of a new size.
+    // A running command gets SIGWINCH for a new size.
     client.type_text("sh -c 'trap \"stty size; exit\" WINCH; echo wait''ing; while :; do sleep 0.1; done'\n")?;
     client.wait_for("waiting\r\n")?;
     client.resize(50, 120)?;
@@ -54,7 +54,7 @@ fn controls_jobs(env: &Env) -> Outcome {
     client.wait_for(PROMPT)?;
     client.type_text("echo code $?\n")?;
     client.wait_for("code 130\r\n")?;
-    // Ctrl-Z stops it, bg and fg go on with it.
+    // Ctrl-Z stops the command, bg and fg continue it.
     client.type_text("sleep 1002\n")?;
     wait_for(&alloc.id, "sleep 1002")?;
     client.type_text("\x1a")?;
@@ -69,7 +69,7 @@ fn controls_jobs(env: &Env) -> Outcome {
     client.wait_for("sleep 1002")?;
     client.type_text("\x03")?;
     client.wait_for(PROMPT)?;
-    // Ctrl-D is the end of what `cat` reads, and of the shell.
+    // Ctrl-D ends the input of `cat`, and then the shell.
     client.type_text("cat >/tmp/typed; echo cat end''ed\n")?;
     wait_for(&alloc.id, "cat")?;
     client.type_text("a line\n\x04")?;
@@ -91,7 +91,7 @@ fn runs_vi_and_top(env: &Env) -> Outcome {
     let mut client = PtyClient::start(&alloc, &SHELL, 40, 100)?;
     client.wait_for(PROMPT)?;
     client.type_text("vi /tmp/written\n")?;
-    // Empty lines down to the last but one of this terminal.
+    // vi marks empty lines down to the line before the last.
     client.wait_for("\x1b[39;1H~")?;
     // Waits as a human typist does: vi takes bytes directly after an Escape for an arrow key.
     client.type_text("i")?;
@@ -109,7 +109,7 @@ fn runs_vi_and_top(env: &Env) -> Outcome {
     client.wait_for("Mem:")?;
     client.wait_for("COMMAND")?;
     client.wait_for("/bin/serve")?;
-    // It paints again by itself.
+    // top refreshes the screen by itself.
     client.wait_for("Mem:")?;
     client.type_text("q")?;
     client.wait_for(PROMPT)?;
@@ -156,7 +156,7 @@ fn ends_with_the_agent(env: &Env) -> Outcome {
     alloc.stop()
 }
 
-/// Waits until a command runs in the allocation; a shell does not say when it has started one.
+/// Waits until a command runs in the allocation. The shell does not report that it has started one.
 fn wait_for(alloc: &str, command: &str) -> Outcome {
     let missing = leaks::settle(|| {
         let runs = process::of_alloc(alloc).iter().any(|process| process.command == command);

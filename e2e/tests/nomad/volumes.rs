@@ -1,4 +1,4 @@
-//! Dynamic host volumes: made by `nomad volume create`, mounted by jobs, there for the next task, job and agent.
+//! Dynamic host volumes: `nomad volume create` makes a volume, jobs mount it, and it outlives task, job and agent.
 
 use std::{ffi::CStr, fs, path::PathBuf};
 
@@ -9,17 +9,17 @@ use crate::{Case, Env, Needs::OwnAgent};
 
 pub const CASES: &[Case] = &[("volume_outlives_task_agent_and_job", OwnAgent, outlives_task_agent_and_job)];
 
-/// Mounted until it goes.
+/// A mount that is removed when the value is dropped.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Nothing to undo once it is gone.
+        // An error means that the mount is gone already.
         unmount(&self.0, UnmountFlags::DETACH).ok();
     }
 }
 
-/// `nomad` with these words, which must succeed.
+/// Runs `nomad` with these arguments. It must succeed.
 fn nomad(agent: &Agent, words: &[&str]) -> Outcome<String> {
     let output = agent.nomad(words)?;
     if output.status.success() {
@@ -28,7 +28,7 @@ fn nomad(agent: &Agent, words: &[&str]) -> Outcome<String> {
     Err(Failure(format!("nomad {words:?}: {output:?}")))
 }
 
-/// Makes a volume by Nomad's own plugin `mkdir`; its id and its directory.
+/// Makes a volume by Nomad's plugin `mkdir`. Returns its id and its directory.
 fn create(agent: &Agent, name: &str) -> Outcome<(String, PathBuf)> {
     let file = agent.path().join(format!("{name}.volume.hcl"));
     let capability = "capability {\n  access_mode = \"single-node-writer\"\n  attachment_mode = \"file-system\"\n}\n";
@@ -42,24 +42,24 @@ fn create(agent: &Agent, name: &str) -> Outcome<(String, PathBuf)> {
     Ok((id.to_owned(), directory.into()))
 }
 
-/// What a script prints in the task.
+/// Runs a script in the task and returns its output.
 fn sh(alloc: &Alloc, script: &str) -> Outcome<String> {
     let output = alloc.exec(&["/bin/sh", "-c", script])?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The task has been started so many times by now, in this allocation or in an earlier one.
+/// Waits until the tasks of all allocations together have started this many times.
 fn wait_starts(alloc: &Alloc, directory: &std::path::Path, starts: usize) -> Outcome {
-    let book = || fs::read_to_string(directory.join("book")).unwrap_or_default().lines().count();
+    let started = || fs::read_to_string(directory.join("starts")).unwrap_or_default().lines().count();
     e2e::watch::until(directory, &format!("start {starts}"), std::time::Duration::from_secs(60), || {
-        (book() >= starts).then_some(())
+        (started() >= starts).then_some(())
     })?;
     alloc.wait_running()
 }
 
 fn outlives_task_agent_and_job(env: &Env) -> Outcome {
     let (id, directory) = create(env.agent, "kept")?;
-    // As on a host that was set up by systemd, whatever this one is like.
+    // systemd makes `/` a shared mount. This test does the same for the volume's directory.
     mount_bind(&directory, &directory)?;
     let shared = Mounted(directory.clone());
     mount_change(&directory, MountPropagationFlags::SHARED)?;
@@ -71,7 +71,7 @@ fn outlives_task_agent_and_job(env: &Env) -> Outcome {
     assert_eq!(written, "kept\nrefused\n");
     assert_eq!(fs::read_to_string(directory.join("file"))?, "kept\n");
 
-    // What the host mounts later shows where the job wants it, and nowhere else.
+    // A later mount of the host is visible only where the job asks for propagation.
     fs::create_dir(directory.join("late"))?;
     mount("tmpfs", directory.join("late"), "tmpfs", MountFlags::empty(), None::<&CStr>)?;
     let late = Mounted(directory.join("late"));
@@ -81,7 +81,7 @@ fn outlives_task_agent_and_job(env: &Env) -> Outcome {
     drop(late);
     assert_eq!(sh(&alloc, "ls /following/late")?, "");
 
-    // The agent goes and comes back, and the task does not notice; then the task is started again.
+    // An agent restart does not affect the task. Then the task is restarted.
     let init = alloc.init()?;
     env.agent.stop()?;
     env.agent.launch()?;
@@ -94,7 +94,7 @@ fn outlives_task_agent_and_job(env: &Env) -> Outcome {
     assert_eq!(sh(&alloc, "cat /readonly/file; echo x > /readonly/file || echo refused")?, "kept\nrefused\n");
     alloc.stop()?;
 
-    // Another job finds it too, and only when no job needs it any more does it go.
+    // Another job can use the volume. It can be deleted when no job uses it.
     let next = env.agent.run(&job)?;
     wait_starts(&next, &directory, 3)?;
     assert_eq!(sh(&next, "cat /data/file")?, "kept\n");

@@ -1,10 +1,10 @@
 //! From what a job's author wrote to the msgpack that a driver receives, as Nomad's HCL decoder does it.
 //!
-//! Two styles exist on the wire. Nomad sends the result of `hcldec`: every key of the schema is there, absent ones as nil,
-//! and numbers that are no exact binary fraction arrive as strings. Go test harnesses encode a struct or map directly, so absent
-//! keys are really absent. [`decode`] makes the first from the plugin's own schema, which checks that schema on the way:
-//! unknown keys, missing required ones and wrong types are refused with a text, as an agent would refuse them. [`plain`] makes
-//! the second.
+//! Two styles exist on the wire. Nomad sends the result of `hcldec`: every key of the schema is there, absent ones as
+//! nil, and numbers that are no exact binary fraction arrive as strings. Go test harnesses encode a struct or map
+//! directly, so absent keys are really absent. [`decode`] makes the first from the plugin's own schema, which checks
+//! that schema on the way: unknown keys, missing required ones and wrong types are refused with a text, as an agent
+//! would refuse them. [`plain`] makes the second.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -46,8 +46,8 @@ pub struct PluginCommand {
 }
 
 impl PluginCommand {
-    /// The command of a Nomad agent: cookie, ports, protocol versions, and the agent's environment. The plugin's working
-    /// directory is `root`, its temporary directory is `root/tmp`.
+    /// The command of a Nomad agent: cookie, ports, protocol versions, and the agent's environment. The plugin's
+    /// working directory is `root`, its temporary directory is `root/tmp`.
     pub fn new(root: &Path) -> Self {
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let env = [

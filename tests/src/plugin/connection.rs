@@ -55,8 +55,8 @@ impl Plugin {
         plugin
     }
 
-    /// Closes the connection as a dying agent does and connects as the next agent does: a probe without data, then a new
-    /// channel.
+    /// Closes the connection as a dying agent does and connects as the next agent does: a probe without data, then a
+    /// new channel.
     pub async fn reattach(&mut self) {
         self.background.drain(..).for_each(|task| task.abort());
         self.streams = HostStreams::new();
@@ -166,8 +166,8 @@ impl Plugin {
         self.base().set_config(request).await.map(|_| ())
     }
 
-    /// Ends the process as a stopping agent does. An agent kills the process after two seconds. The limit here is longer,
-    /// because a slow disk may delay the plugin's last sync.
+    /// Ends the process as a stopping agent does. An agent kills the process after two seconds. The limit here is
+    /// longer, because a slow disk may delay the plugin's last sync.
     pub async fn shutdown(&mut self) -> ExitStatus {
         within(seconds(20), "the answer to Shutdown", self.controller().shutdown(Empty {})).await.must("Shutdown");
         self.background.drain(..).for_each(|task| task.abort());

@@ -1,8 +1,8 @@
 //! The modules of one crate and the arrows between them, read from its sources.
 //!
-//! A module is a source file. An arrow goes from the module that names an item to the module that the path leads to. Where
-//! that module only re-exports the item, a second arrow goes to the module that defines it. Left out are `mod` lines, re-exports
-//! of a module's own descendants (a facade), and code for tests.
+//! A module is a source file. An arrow goes from the module that names an item to the module that the path leads to.
+//! Where that module only re-exports the item, a second arrow goes to the module that defines it. Left out are `mod`
+//! lines, re-exports of a module's own descendants (a facade), and code for tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
-//! Rare states at a task's start or end: frozen processes, infinite timeouts, another boot, an id that is being removed.
+//! Rare states at a task's start or end: frozen processes, infinite timeouts, another boot, an id that is being
+//! removed.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -67,8 +68,8 @@ async fn a_frozen_task_can_be_stopped_and_destroyed() {
     node.finish(plugin).await;
 }
 
-/// No signal ends a process that hangs in the kernel. StopTask and DestroyTask then fail in bounded time. When the process ends
-/// later, the driver completes the removal.
+/// No signal ends a process that hangs in the kernel. StopTask and DestroyTask then fail in bounded time. When the
+/// process ends later, the driver completes the removal.
 #[tokio::test]
 async fn stop_of_a_task_that_hangs_in_the_kernel_fails_in_bounded_time() {
     let node = Node::new();
@@ -129,7 +130,8 @@ async fn an_infinite_kill_timeout_waits_for_the_task() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     for timeout in [Duration::from_nanos(i64::MAX.unsigned_abs()), Duration::from_secs(i64::MAX.unsigned_abs())] {
-        let script = "trap '>/local/signalled' TERM; >/up; until [ -e /local/signalled ] && [ -e /local/go ]; do sleep 0.02; done; exit 9";
+        let script = "trap '>/local/signalled' TERM; >/up; until [ -e /local/signalled ] && [ -e /local/go ]; do \
+                      sleep 0.02; done; exit 9";
         let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
         plugin.started(&task).await;
         is_up(&plugin, &task).await;

@@ -1,9 +1,10 @@
 //! A kill at each failpoint of a task's lifecycle: the process that reaches the point ends as by SIGKILL.
 //!
-//! A traced run collects the points, so a new point is tested without a change here. After the kill, the agent does one of the
-//! things that Nomad does: it repeats its call to a new plugin, it starts the task under a new id, or it makes no further call.
-//! In each case the driver completes or undoes the interrupted start, and nothing is left at the end. Tasks with their own
-//! network or with a copied root pass further points. Own networks run in a test network, each with its own bridge.
+//! A traced run collects the points, so a new point is tested without a change here. After the kill, the agent does one
+//! of the things that Nomad does: it repeats its call to a new plugin, it starts the task under a new id, or it makes
+//! no further call. In each case the driver completes or undoes the interrupted start, and nothing is left at the end.
+//! Tasks with their own network or with a copied root pass further points. Own networks run in a test network, each
+//! with its own bridge.
 
 use std::{
     cell::RefCell,
@@ -37,8 +38,8 @@ const TRACE: &str = "OCI_RS_FAILPOINT_TRACE";
 /// The task's script. It writes its exit code before it exits. The file `/up` says that it is ready for SIGTERM.
 const SCRIPT: &str = "trap 'echo 7 >>/local/exit-code; exit 7' TERM; >/up; sleep 1000 & wait; wait";
 
-/// At these points, no file marks the container as unwanted: the mark of the start is removed already, the mark of the removal is
-/// not yet written. If Nomad makes no further call, the sweep of dangling containers removes the container.
+/// At these points, no file marks the container as unwanted: the mark of the start is removed already, the mark of the
+/// removal is not yet written. If Nomad makes no further call, the sweep of dangling containers removes the container.
 const UNMARKED: [&str; 4] = ["start-before-answer", "owner-before-remove", "destroy-before-mark", "owner-before-kill"];
 
 /// The prefixes of the plugin's points. The image store has its own tests for its points.
@@ -212,8 +213,8 @@ async fn is_up(task: &Task) {
     assert!(ready, "not one container that is up: {:?}", task.groups.members());
 }
 
-/// Runs a task without a kill, and returns the points that it passes. With `recovered`: the points of a plugin that recovers the
-/// running task.
+/// Runs a task without a kill, and returns the points that it passes. With `recovered`: the points of a plugin that
+/// recovers the running task.
 async fn traced(images: &Images, ending: Ending, recovered: bool, setting: Setting) -> Vec<Point> {
     let node = Node::new();
     let mut plugin = if recovered { node.launch().await } else { armed(&node, None, setting).await };
@@ -306,8 +307,8 @@ async fn end(node: &Node, plugin: &mut Plugin, task: &Task, handle: &TaskHandle,
         plugin.stop(task.id(), timeout, "").await.must("StopTask");
     }
     let exit = plugin.wait(task.id()).await;
-    // A monitor that was killed at these points has not written the exit status. From kernel 6.15 on, the plugin gets it from
-    // the kernel, except at the last point: there the plugin writes the record itself and is killed too.
+    // A monitor that was killed at these points has not written the exit status. From kernel 6.15 on, the plugin gets
+    // it from the kernel, except at the last point: there the plugin writes the record itself and is killed too.
     let unseen = ["monitor-before-wait", "monitor-before-exit", "monitor-before-exit-rename"];
     let unseen = if process::kernel_remembers_ends() { &unseen[2..] } else { &unseen[..] };
     if unseen.contains(&case.point.name.as_str()) {

@@ -94,8 +94,8 @@ async fn run_lifecycles(scenario: &Scenario) {
     environment.finish().await;
 }
 
-/// Leaves parts out while the scenario still fails. A failure that depends on timing may not repeat; the scenario then stays
-/// unchanged.
+/// Leaves parts out while the scenario still fails. A failure that depends on timing may not repeat; the scenario then
+/// stays unchanged.
 fn reduce(mut scenario: Scenario, mut reason: String) -> (Scenario, String) {
     let begun = Instant::now();
     let mut reruns = 0;

@@ -63,8 +63,8 @@ async fn stdout_and_stderr_are_merged_in_the_order_of_writes() {
     node.finish(plugin).await;
 }
 
-/// The agent stops waiting but sends no deadline: the driver enforces the time, and the whole tree goes, whoever made a session
-/// of its own or lost its parent.
+/// The agent stops waiting but sends no deadline: the driver enforces the time, and the whole tree goes, whoever made a
+/// session of its own or lost its parent.
 #[tokio::test]
 async fn the_timeout_kills_the_whole_process_tree() {
     // Long enough for the command to have made all its processes, on a busy machine too.

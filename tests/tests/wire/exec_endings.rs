@@ -38,7 +38,8 @@ async fn exit_codes_and_signals_are_reported() {
     node.finish(plugin).await;
 }
 
-/// The last words of a command are there, however short its life: the kernel passes on a terminal's output in the background.
+/// The last words of a command are there, however short its life: the kernel passes on a terminal's output in the
+/// background.
 #[tokio::test]
 async fn the_last_output_is_never_cut_off() {
     let node = Node::new();

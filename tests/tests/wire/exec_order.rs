@@ -70,7 +70,8 @@ async fn messages_are_accepted_in_any_order() {
         let (requests, mut answers) = plugin.exec_raw(task.id(), &["cat"]).await;
         let send = async {
             for message in messages {
-                // The command ends at the end of its input; what comes then is as much too late as it would be in reality.
+                // The command ends at the end of its input; what comes then is as much too late as it would be in
+                // reality.
                 drop(requests.send(message).await);
             }
         };
@@ -114,8 +115,8 @@ async fn a_message_before_the_setup_is_refused() {
     node.finish(plugin).await;
 }
 
-/// A terminal has its size when the command begins, and gets a new one although nobody reads the input before it, as long as that is
-/// no more than the connection takes.
+/// A terminal has its size when the command begins, and gets a new one although nobody reads the input before it, as
+/// long as that is no more than the connection takes.
 #[tokio::test]
 async fn terminal_sizes_are_applied_at_once() {
     let node = Node::new();

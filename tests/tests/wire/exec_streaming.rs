@@ -91,7 +91,8 @@ async fn a_terminal_has_its_size() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    let script = "test -t 0 && test -t 1 && test -t 2 && echo is-terminal; read a; stty size; until [ \"$(stty size)\" = '40 50' ]; do sleep 0.05; done; stty size; exit 3";
+    let script = "test -t 0 && test -t 1 && test -t 2 && echo is-terminal; read a; stty size; until [ \"$(stty \
+                  size)\" = '40 50' ]; do sleep 0.05; done; stty size; exit 3";
     let mut session =
         plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((100, 120))).await.must("a session");
     session.until("is-terminal", seconds(5)).await;

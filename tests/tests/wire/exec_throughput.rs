@@ -1,4 +1,5 @@
-//! Much data through `nomad alloc exec`: every byte, in order, and never more than a little of it in the plugin's memory.
+//! Much data through `nomad alloc exec`: every byte, in order, and never more than a little of it in the plugin's
+//! memory.
 
 use std::time::Duration;
 
@@ -54,7 +55,8 @@ async fn send_noise(requests: &Requests, total: usize) {
     requests.send(stdin(&[], true)).await.must("a session that takes input");
 }
 
-/// Takes answers to the end; how many bytes of standard output there were, the first that is not the noise's, and the exit code.
+/// Takes answers to the end; how many bytes of standard output there were, the first that is not the noise's, and the
+/// exit code.
 async fn take_noise(answers: &mut Streaming<ExecTaskStreamingResponse>) -> (usize, Option<usize>, i32) {
     let (mut noise, mut pending) = (Noise::new(), Vec::new());
     let (mut count, mut wrong, mut code) = (0, None, -1);
@@ -109,7 +111,8 @@ async fn a_hundred_mebibytes_pass_through_unchanged() {
     node.finish(plugin).await;
 }
 
-/// A command that does not read stops its client, but no other call on the same connection, and nothing gets lost by that.
+/// A command that does not read stops its client, but no other call on the same connection, and nothing gets lost by
+/// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_does_not_read_blocks_the_client() {
     let node = Node::new();
@@ -208,7 +211,8 @@ async fn a_raw_terminal_passes_all_byte_values() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     let all: Vec<u8> = (0..=u8::MAX).cycle().take(2048).collect();
-    let script = "stty raw -echo; echo ready; head -c 2048 >/tmp/all; sed -n l /tmp/all | wc -c; cat /tmp/all >/tmp/copy; \
+    let script = "stty raw -echo; echo ready; head -c 2048 >/tmp/all; sed -n l /tmp/all | wc -c; cat /tmp/all \
+                  >/tmp/copy; \
                   stty -raw; echo done";
     let mut session =
         plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], Some((24, 80))).await.must("a session");

@@ -140,7 +140,8 @@ async fn concurrent_tasks_have_separate_limits_and_mounts() {
     }
     // And from inside: the host name, the parameter of its IPC namespace, its processes and what it wrote are its own.
     for (wish, task) in tasks.iter().step_by(7) {
-        let script = "hostname; cat /proc/sys/kernel/msgmax; echo $NUMBER; ls -d /volume-*; ls /proc | grep -c '^[0-9]*$'; cd /sys/fs/cgroup; \
+        let script = "hostname; cat /proc/sys/kernel/msgmax; echo $NUMBER; ls -d /volume-*; ls /proc | grep -c \
+                      '^[0-9]*$'; cd /sys/fs/cgroup; \
                       cat memory.max memory/memory.limit_in_bytes 2>/dev/null; find . -name '*.main*' | wc -l";
         let text = plugin.sh(task, script).await;
         let mut lines = text.lines();

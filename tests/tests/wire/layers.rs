@@ -77,11 +77,13 @@ async fn layers_mounted_as_images_form_one_file_system() {
     }
     let mut plugin = node.launch().await;
     let look = "stat -c %d / /bin /bin/busybox /srv/app /etc/passwd | sort -u | wc -l; find / -xdev -name app; \
-                stat -c '%a %u:%g %h' /srv /srv/app; [ /srv/app -ef /srv/twin ] && echo one; ls /etc/group 2>&1 | wc -l";
+                stat -c '%a %u:%g %h' /srv /srv/app; [ /srv/app -ef /srv/twin ] && echo one; ls /etc/group 2>&1 | wc \
+                -l";
     let shown = output(&node, &mut plugin, &two_layers(&images), look).await;
     assert_eq!(forms(&node), (0, 2));
     assert_eq!(shown, "1\n/srv/app\n2750 7:8 2\n644 7:8 2\none\n1\n");
-    let change = "n=$(stat -c %i /srv/single); echo more >> /srv/single; cat /srv/single; [ $n = $(stat -c %i /srv/single) ] && echo same; \
+    let change = "n=$(stat -c %i /srv/single); echo more >> /srv/single; cat /srv/single; [ $n = $(stat -c %i \
+                  /srv/single) ] && echo same; \
                   rm -r /srv && mkdir /srv && ls /srv | wc -l; mv /etc/passwd /etc/old && ls /etc";
     let changed = output(&node, &mut plugin, &two_layers(&images), change).await;
     assert!(changed.starts_with("one namemore\nsame\n0\n") && changed.contains("old"), "{changed}");

@@ -176,7 +176,8 @@ async fn signals_reach_the_command() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = "trap 'echo got-hup' HUP; trap 'echo got-usr1' USR1; trap 'exit 42' USR2; echo ready; while :; do sleep 0.05; done";
+    let script = "trap 'echo got-hup' HUP; trap 'echo got-usr1' USR1; trap 'exit 42' USR2; echo ready; while :; do \
+                  sleep 0.05; done";
     let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(10)).await;

@@ -228,7 +228,13 @@ async fn a_read_only_root_leaves_the_directories_writable() {
         .build(&mut plugin)
         .await;
     plugin.started(&task).await;
-    plugin.sh(&task, "! touch /x 2>/dev/null && ! touch /etc/x 2>/dev/null && touch /local/x /alloc/data/x /secrets/x /dev/shm/x").await;
+    plugin
+        .sh(
+            &task,
+            "! touch /x 2>/dev/null && ! touch /etc/x 2>/dev/null && touch /local/x /alloc/data/x \
+                      /secrets/x /dev/shm/x",
+        )
+        .await;
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
@@ -288,7 +294,8 @@ async fn named_volumes_persist_after_the_task() {
     node.finish(plugin).await;
 }
 
-/// What Nomad gives to a task with a `csi_plugin` block besides: the host's /dev, and a directory for the plugin's socket.
+/// What Nomad gives to a task with a `csi_plugin` block besides: the host's /dev, and a directory for the plugin's
+/// socket.
 #[tokio::test]
 async fn a_csi_plugin_sees_the_hosts_devices() {
     let node = Node::new();
@@ -355,8 +362,8 @@ async fn bidirectional_propagation_works() {
     node.finish(plugin).await;
 }
 
-/// Mounts are made from the outside in, whatever the order in the job; targets that are missing are made, and links of the image are
-/// followed within it.
+/// Mounts are made from the outside in, whatever the order in the job; targets that are missing are made, and links of
+/// the image are followed within it.
 #[tokio::test]
 async fn nested_mounts_work() {
     let node = Node::new();

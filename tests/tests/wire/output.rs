@@ -63,8 +63,8 @@ async fn output_with_disabled_logs_is_dropped() {
     node.finish(plugin).await;
 }
 
-/// A task can write to its alloc dir on agents that do not protect the logs directory: a link in the FIFO's place must not
-/// lead us to a file of the host.
+/// A task can write to its alloc dir on agents that do not protect the logs directory: a link in the FIFO's place must
+/// not lead us to a file of the host.
 #[tokio::test]
 async fn a_symbolic_link_instead_of_a_log_fifo_is_refused() {
     let node = Node::new();

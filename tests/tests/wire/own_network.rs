@@ -285,11 +285,14 @@ async fn the_network_survives_a_plugin_kill() {
 }
 
 /// Networks of the operator's: a plain bridge without anything else, and one whose ports can be published.
-const LAN: &str = r#"{"cniVersion": "0.4.0", "name": "lan", "plugins": [{"type": "bridge", "bridge": "lan0", "isGateway": true,
+const LAN: &str = r#"{"cniVersion": "0.4.0", "name": "lan",
+    "plugins": [{"type": "bridge", "bridge": "lan0", "isGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.79.0.0/24"}]], "dataDir": "DATA"},
     "dns": {"nameservers": ["10.79.0.1"], "search": ["lan.example"]}}]}"#;
-const DMZ: &str = r#"{"cniVersion": "1.0.0", "name": "dmz", "plugins": [{"type": "bridge", "bridge": "dmz0", "isGateway": true,
-    "capabilities": {"mac": true}, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.80.0.0/24"}]], "dataDir": "DATA",
+const DMZ: &str = r#"{"cniVersion": "1.0.0", "name": "dmz",
+    "plugins": [{"type": "bridge", "bridge": "dmz0", "isGateway": true,
+    "capabilities": {"mac": true}, 
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.80.0.0/24"}]], "dataDir": "DATA",
     "routes": [{"dst": "0.0.0.0/0"}]}},
     {"type": "portmap", "capabilities": {"portMappings": true}}]}"#;
 

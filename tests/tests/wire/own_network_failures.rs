@@ -84,7 +84,8 @@ async fn a_failing_cni_plugin_leaves_nothing() {
     finish(netns, node, plugin).await;
 }
 
-/// The real bridge plugin behind a gate: whoever opens it lets one call go on. In front of the others in this `cni_path`.
+/// The real bridge plugin behind a gate: whoever opens it lets one call go on. In front of the others in this
+/// `cni_path`.
 struct Gated {
     path: String,
     gate: PathBuf,

@@ -69,8 +69,8 @@ async fn a_stop_ends_a_running_start() {
     node.finish(plugin).await;
 }
 
-/// Nobody asks for the removal of a task whose start has failed. So a start that is given up when its container runs already is answered
-/// after the removal: a plugin that dies in between has not answered.
+/// Nobody asks for the removal of a task whose start has failed. So a start that is given up when its container runs
+/// already is answered after the removal: a plugin that dies in between has not answered.
 #[tokio::test]
 async fn an_abandoned_start_is_answered_after_its_cleanup() {
     let node = Node::new();
@@ -225,7 +225,8 @@ async fn init_reaps_zombies_and_forwards_signals() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    let script = "trap 'echo term; exit 12' TERM; sleep 100000 & (sh -c 'sleep 0.1; : >/tmp/gone' &) ; echo ready; while :; do wait; done";
+    let script = "trap 'echo term; exit 12' TERM; sleep 100000 & (sh -c 'sleep 0.1; : >/tmp/gone' &) ; echo ready; \
+                  while :; do wait; done";
     let task = node.task(&images.busybox()).sh(script).option("init", json!(true)).build(&mut plugin).await;
     plugin.started(&task).await;
     task.stdout().contains("ready", seconds(5)).await;
@@ -245,7 +246,8 @@ async fn init_reaps_zombies_and_forwards_signals() {
     node.finish(plugin).await;
 }
 
-/// What helped to make the container is not only gone, but forgotten: a zombie would count against the task's limit on processes.
+/// What helped to make the container is not only gone, but forgotten: a zombie would count against the task's limit on
+/// processes.
 #[tokio::test]
 async fn the_monitors_only_child_is_the_task() {
     let node = Node::new();
@@ -273,7 +275,8 @@ async fn the_monitor_uses_little_memory() {
     let monitor = plugin.monitor_pid(&task);
     assert_eq!(process::status_field(monitor, "Threads").as_deref(), Some("1"));
     let rollup = fs::read_to_string(format!("/proc/{monitor}/smaps_rollup")).must("the monitor's memory");
-    // The pages of the sealed file are everybody's. What remains is mostly the binary's relocated tables, larger in a dev build.
+    // The pages of the sealed file are everybody's. What remains is mostly the binary's relocated tables, larger in a
+    // dev build.
     let anonymous =
         rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")?.split_whitespace().next()?.parse::<u64>().ok());
     let anonymous = anonymous.must("a line about memory");

@@ -273,7 +273,8 @@ async fn a_task_without_a_monitor_can_be_stopped() {
     node.finish(plugin).await;
 }
 
-/// What runs a command in a task is killed: the session ends with a failure, the command with it, and the next one works.
+/// What runs a command in a task is killed: the session ends with a failure, the command with it, and the next one
+/// works.
 #[tokio::test]
 async fn a_killed_exec_helper_ends_its_command() {
     let node = Node::new();
@@ -303,8 +304,8 @@ async fn a_killed_exec_helper_ends_its_command() {
     node.finish(plugin).await;
 }
 
-/// A plugin that takes the task over holds the terminal too. With neither plugin nor monitor it is hung up, which is told; the task may
-/// live on, and its end is told truly or as lost.
+/// A plugin that takes the task over holds the terminal too. With neither plugin nor monitor it is hung up, which is
+/// told; the task may live on, and its end is told truly or as lost.
 #[tokio::test]
 async fn a_terminal_hangs_up_without_monitor_and_plugin() {
     let node = Node::new();

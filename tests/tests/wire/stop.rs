@@ -104,7 +104,8 @@ async fn a_stop_ends_all_processes_of_the_task() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     // Children in sessions of their own, deaf to everything that can be ignored, while the first process ends.
-    let script = "for i in 1 2 3; do (trap '' TERM HUP INT; setsid sleep 1000 </dev/null >/dev/null 2>&1) & done; sleep 0.2; exit 0";
+    let script = "for i in 1 2 3; do (trap '' TERM HUP INT; setsid sleep 1000 </dev/null >/dev/null 2>&1) & done; \
+                  sleep 0.2; exit 0";
     let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);

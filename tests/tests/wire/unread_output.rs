@@ -1,5 +1,5 @@
-//! The reader of a log dies: the task neither dies nor blocks for good, the next reader gets what comes after, and what was lost
-//! is counted.
+//! The reader of a log dies: the task neither dies nor blocks for good, the next reader gets what comes after, and what
+//! was lost is counted.
 
 use std::{
     fs,
@@ -166,15 +166,16 @@ async fn a_short_absence_of_the_reader_loses_nothing() {
     node.finish(plugin).await;
 }
 
-/// Readers come and go while a task writes as fast as it can: lines stay whole and in order, apart from the places where some
-/// were lost, and the last reader gets everything up to the end.
+/// Readers come and go while a task writes as fast as it can: lines stay whole and in order, apart from the places
+/// where some were lost, and the last reader gets everything up to the end.
 #[tokio::test]
 async fn killed_readers_lose_only_reported_bytes() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = format!(
-        "{WAIT}; wait_for go; n=10000000; while [ ! -e /local/end ]; do seq $n $((n + 99999)); n=$((n + 100000)); done; echo done"
+        "{WAIT}; wait_for go; n=10000000; while [ ! -e /local/end ]; do seq $n $((n + 99999)); n=$((n + 100000)); \
+         done; echo done"
     );
     let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
     let mut reader = scene.reader(&node, "0");
@@ -230,7 +231,8 @@ async fn a_new_plugin_drains_a_fifo_without_a_reader() {
     node.finish(plugin).await;
 }
 
-/// The agent and all that it started is gone, for long: the monitor is left, and sees to it that the task is not held up.
+/// The agent and all that it started is gone, for long: the monitor is left, and sees to it that the task is not held
+/// up.
 #[tokio::test]
 async fn without_plugin_and_reader_dropped_bytes_are_counted() {
     let node = Node::new();
@@ -282,15 +284,16 @@ async fn dropped_bytes_of_a_task_that_ended_without_a_plugin_are_reported() {
     node.finish(plugin).await;
 }
 
-/// Plugin, monitor and reader are dead: the task holds its own FIFO, so nothing kills it when it writes, and what it wrote is there
-/// for the next reader.
+/// Plugin, monitor and reader are dead: the task holds its own FIFO, so nothing kills it when it writes, and what it
+/// wrote is there for the next reader.
 #[tokio::test]
 async fn a_task_survives_the_kill_of_plugin_monitor_and_reader() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let script = format!(
-        "{WAIT}; echo start; wait_for go; seq 1 1000; touch /local/written; seq 10001 50000; wait_for end; echo last; exit 5"
+        "{WAIT}; echo start; wait_for go; seq 1 1000; touch /local/written; seq 10001 50000; wait_for end; echo \
+         last; exit 5"
     );
     let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
     let mut first = scene.reader(&node, "first");

@@ -18,8 +18,8 @@ use kit::{
 use proto::driver::{TaskHandle, TaskState};
 use serde_json::json;
 
-/// Where records of every version are kept, as real builds wrote them: `v<version>/<case>/`, with the driver's part of the handle
-/// in `handle.json`.
+/// Where records of every version are kept, as real builds wrote them: `v<version>/<case>/`, with the driver's part of
+/// the handle in `handle.json`.
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/state")
 }
@@ -30,7 +30,8 @@ const CURRENT: u32 = 1;
 /// A directory in the place of a test's own.
 const NOWHERE: &str = "/nowhere";
 
-/// With `OCI_RS_WRITE_FIXTURES` set, records what this build writes: to be done once, when the version of records rises.
+/// With `OCI_RS_WRITE_FIXTURES` set, records what this build writes: to be done once, when the version of records
+/// rises.
 #[tokio::test]
 async fn record_fixtures() {
     if std::env::var_os("OCI_RS_WRITE_FIXTURES").is_none() {
@@ -117,8 +118,8 @@ async fn recovered(directory: &Path, ended: bool) {
     node.finish(plugin).await;
 }
 
-/// The plugin's file is replaced while tasks run. `OCI_RS_PREVIOUS_BIN` names the older build (`make upgrade` makes one); without it, the same
-/// build plays both.
+/// The plugin's file is replaced while tasks run. `OCI_RS_PREVIOUS_BIN` names the older build (`make upgrade` makes
+/// one); without it, the same build plays both.
 #[tokio::test]
 async fn tasks_of_an_older_build_are_taken_over() {
     let node = Node::new();
@@ -163,8 +164,8 @@ async fn tasks_of_an_older_build_are_taken_over() {
     node.finish(plugin).await;
 }
 
-/// As a package manager does: written beside, then renamed over. By another process, because a file that this one has open for
-/// writing while it starts another could not be executed.
+/// As a package manager does: written beside, then renamed over. By another process, because a file that this one has
+/// open for writing while it starts another could not be executed.
 pub fn install(build: &Path, place: &Path) {
     let status = std::process::Command::new("install").arg("-m755").arg(build).arg(place).status();
     assert!(status.must("install (coreutils)").success(), "cannot install {}", build.display());

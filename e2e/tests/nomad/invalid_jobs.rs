@@ -1,4 +1,4 @@
-//! Jobs that cannot run: the user must read in the task's events what is wrong and what to do.
+//! Jobs that cannot run: the task's events must contain the error and the remedy.
 
 use e2e::{Failure, Job, Outcome};
 
@@ -9,19 +9,19 @@ use crate::{
 };
 
 pub const CASES: &[Case] = &[
-    ("mistake_image_does_not_exist", SharedAgent, image_does_not_exist),
-    ("mistake_wrong_digest", SharedAgent, wrong_digest),
-    ("mistake_bad_image_name", SharedAgent, bad_image_name),
-    ("mistake_command_not_in_image", SharedAgent, command_not_in_image),
-    ("mistake_command_not_executable", SharedAgent, command_not_executable),
-    ("mistake_unknown_user", SharedAgent, unknown_user),
-    ("mistake_mount_source_does_not_exist", SharedAgent, mount_source_does_not_exist),
-    ("mistake_unknown_option", SharedAgent, unknown_option),
-    ("mistake_all_reported_together", SharedAgent, all_reported_together),
+    ("invalid_job_image_does_not_exist", SharedAgent, image_does_not_exist),
+    ("invalid_job_wrong_digest", SharedAgent, wrong_digest),
+    ("invalid_job_bad_image_name", SharedAgent, bad_image_name),
+    ("invalid_job_command_not_in_image", SharedAgent, command_not_in_image),
+    ("invalid_job_command_not_executable", SharedAgent, command_not_executable),
+    ("invalid_job_unknown_user", SharedAgent, unknown_user),
+    ("invalid_job_mount_source_does_not_exist", SharedAgent, mount_source_does_not_exist),
+    ("invalid_job_unknown_option", SharedAgent, unknown_option),
+    ("invalid_job_all_reported_together", SharedAgent, all_reported_together),
     ("registry_down_is_retried", SharedAgent, registry_down_is_retried),
 ];
 
-/// The job must fail for good without having run, with an event that holds all of `texts`.
+/// Checks that the job fails permanently without a start, with an event that contains all of `texts`.
 pub fn refused(env: &Env, job: &Job, texts: &[&str]) -> Outcome {
     let alloc = env.agent.run(job)?;
     let over = alloc.wait_over()?;
@@ -35,10 +35,10 @@ pub fn refused(env: &Env, job: &Job, texts: &[&str]) -> Outcome {
     if !failures.iter().any(lacking) {
         return Err(Failure(format!("expected an event with {texts:?}, got:\n  {}", events.join("\n  "))));
     }
-    // Trying again cannot help, so nobody must have to wait for it.
+    // A retry cannot help, so the task must not be restarted.
     assert_eq!(alloc.restarts()?, 0, "{events:?}");
     assert!(events.iter().any(|event| event.contains("unrecoverable")), "{events:?}");
-    // The same text where a user looks.
+    // `nomad alloc status` shows the same text.
     let status = env.agent.nomad(&["alloc", "status", &alloc.id])?;
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(texts.iter().all(|text| status.contains(text)), "{status}");
@@ -100,7 +100,7 @@ fn all_reported_together(env: &Env) -> Outcome {
     refused(env, &with_attempts(script(env, "true").config(lines)), &["cap_add", "shm_size", "memory_hard_limit"])
 }
 
-/// A registry that is away comes back: the restart policy decides, not the driver.
+/// A registry that does not answer may come back, so the error is recoverable: the restart policy decides.
 fn registry_down_is_retried(env: &Env) -> Outcome {
     env.registry.push("test/later:1.0")?;
     env.registry.down();

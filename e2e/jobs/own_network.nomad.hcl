@@ -1,4 +1,4 @@
-# The docker driver's commonest job: no network of the group's, a port of the node that leads to one of the container.
+# The most common job of the docker driver: no group network, and a published port of the container.
 variable "image" { type = string }
 
 variable "mode" {
@@ -22,8 +22,8 @@ variable "six" {
   default = []
 }
 
-job "own" {
-  group "own" {
+job "own_network" {
+  group "own_network" {
     count = var.count
 
     network {
@@ -46,7 +46,7 @@ job "own" {
       mode     = "fail"
     }
 
-    task "own" {
+    task "own_network" {
       driver = "oci-rs"
 
       config {

@@ -1,4 +1,5 @@
-// A device plugin for the e2e cases: it has two "boxes", and whoever reserves one gets a device node, two directories and a variable.
+// A device plugin for the e2e cases. It has two devices, "boxes". A task that reserves one gets a device node, two
+// directories and a variable.
 package main
 
 import (
@@ -16,14 +17,14 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
-// The boxes that there are.
+// The ids of the devices.
 var ids = []string{"left", "right"}
 
 type boxes struct {
 	config struct {
-		// Directory with a subdirectory for each box and one that they share.
+		// Directory with one subdirectory for each box and one shared subdirectory.
 		Directory string `codec:"directory"`
-		// A device node of the host that stands for every box.
+		// The device node of the host that each box uses.
 		Node string `codec:"node"`
 	}
 }
@@ -52,7 +53,7 @@ func (b *boxes) SetConfig(config *base.Config) error {
 	return base.MsgPackDecode(config.PluginConfig, &b.config)
 }
 
-// Fingerprint tells of the boxes once and then stays silent: an end of the stream would mean that the plugin has failed.
+// Fingerprint sends the boxes once. The stream stays open, because its end would mean that the plugin has failed.
 func (*boxes) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
 	group := &device.DeviceGroup{Vendor: "oci-rs", Type: "box", Name: "cardboard"}
 	for _, id := range ids {
@@ -81,7 +82,7 @@ func (b *boxes) Reserve(wanted []string) (*device.ContainerReservation, error) {
 	return reservation, nil
 }
 
-// Stats has none to give.
+// Stats sends nothing.
 func (*boxes) Stats(ctx context.Context, _ time.Duration) (<-chan *device.StatsResponse, error) {
 	out := make(chan *device.StatsResponse)
 	go closeAtEnd(ctx, out)

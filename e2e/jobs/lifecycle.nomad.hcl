@@ -1,4 +1,4 @@
-# Tasks that keep the book of their starts and ends (image/bin/live), without a network of their own.
+# Tasks that write a line for each start and end (image/bin/lifecycle), on the host network.
 variable "image" { type = string }
 
 variable "kind" {
@@ -28,7 +28,7 @@ variable "attempts" {
 
 variable "command" {
   type    = string
-  default = "live"
+  default = "lifecycle"
 }
 
 variable "args" {
@@ -47,10 +47,10 @@ variable "kill_timeout" {
   default = "30s"
 }
 
-job "life" {
+job "lifecycle" {
   type = var.kind
 
-  group "life" {
+  group "lifecycle" {
     count = var.count
 
     dynamic "update" {
@@ -81,7 +81,7 @@ job "life" {
       size = 20
     }
 
-    task "life" {
+    task "lifecycle" {
       driver       = "oci-rs"
       kill_signal  = var.kill_signal
       kill_timeout = var.kill_timeout

@@ -1,4 +1,4 @@
-//! Tasks that keep the book of their lives (`e2e/image/bin/live`). The book, the kernel and Nomad have to agree on it.
+//! Tasks that record their starts and ends (`e2e/image/bin/lifecycle`). The record, the kernel and Nomad must agree.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,48 +18,48 @@ use crate::Env;
 
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// A job of such tasks; `kind` is Nomad's type of it.
+/// A job of such tasks; `kind` is Nomad's job type.
 pub fn job(env: &Env, kind: &str) -> Job {
-    Job::new("life").var("image", &env.registry.image()).var("kind", kind)
+    Job::new("lifecycle").var("image", &env.registry.image()).var("kind", kind)
 }
 
-/// Runs `count` of them and waits until all are there.
+/// Starts `count` tasks and waits until all of them run.
 pub fn start<'a>(env: &Env<'a>, job: Job, count: usize) -> Outcome<Vec<Alloc<'a>>> {
     let allocs = env.agent.run_many(&job.number("count", count.try_into()?), count)?;
     for alloc in &allocs {
         alloc.wait_running()?;
-        wait_book(alloc, 1)?;
+        wait_lines(alloc, 1)?;
     }
     Ok(allocs)
 }
 
-/// Runs one.
+/// Starts one task.
 pub fn start_one<'a>(env: &Env<'a>, job: Job) -> Outcome<Alloc<'a>> {
     Ok(start(env, job, 1)?.swap_remove(0))
 }
 
-/// What the book says.
-pub fn book(alloc: &Alloc) -> Vec<String> {
-    let text = fs::read_to_string(alloc.shared_directory().join("data/lives")).unwrap_or_default();
+/// The lines of the record.
+pub fn lines(alloc: &Alloc) -> Vec<String> {
+    let text = fs::read_to_string(alloc.shared_directory().join("data/lifecycle")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// Waits until the book has so many lines.
-pub fn wait_book(alloc: &Alloc, lines: usize) -> Outcome {
+/// Waits until the record has at least `count` lines.
+pub fn wait_lines(alloc: &Alloc, count: usize) -> Outcome {
     let data = alloc.shared_directory().join("data");
-    watch::until(&data, &format!("{lines} lines in the book"), LIMIT, || (book(alloc).len() >= lines).then_some(()))
+    watch::until(&data, &format!("{count} lines in the record"), LIMIT, || (lines(alloc).len() >= count).then_some(()))
 }
 
-/// Lets the task end with `code` and waits until it is gone, with or without an agent.
+/// Lets the task exit with `code` and waits until it has ended, with or without an agent.
 pub fn tell(alloc: &Alloc, code: i64) -> Outcome {
     let init = alloc.init()?;
-    // Open at both ends, so that opening does not wait for the task, and what is written waits for it.
+    // Opened for reading and writing, so that neither the open nor the write waits for the task.
     let mut go = OpenOptions::new().read(true).write(true).open(alloc.shared_directory().join("data/go"))?;
     writeln!(go, "{code}")?;
     if process::wait_gone(init.pid, LIMIT)? { Ok(()) } else { Err(Failure("the task did not end".to_owned())) }
 }
 
-/// The containers' first processes by allocation: exactly one for each.
+/// The first process of each allocation's container. Each allocation must have exactly one container.
 pub fn inits<'a>(allocs: impl IntoIterator<Item = &'a Alloc<'a>>) -> Outcome<BTreeMap<String, Process>> {
     let all = process::containers();
     let mut found = BTreeMap::new();
@@ -73,7 +73,7 @@ pub fn inits<'a>(allocs: impl IntoIterator<Item = &'a Alloc<'a>>) -> Outcome<BTr
     Ok(found)
 }
 
-/// Waits until a command runs in the task: the agent knows the task and has its plugin.
+/// Waits until a command runs in the task. The agent then knows the task and has its plugin.
 pub fn wait_exec(alloc: &Alloc) -> Outcome {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -84,7 +84,7 @@ pub fn wait_exec(alloc: &Alloc) -> Outcome {
         if Instant::now() > deadline {
             return Err(Failure(format!("no command runs in {}: {output:?}", alloc.id)));
         }
-        // Nomad tells nobody when it has found its plugin or its task again.
+        // Nomad sends no notification when it has reattached, so this polls.
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -98,10 +98,10 @@ pub fn stop(allocs: &[Alloc]) -> Outcome {
     allocs.iter().try_for_each(|alloc| alloc.wait_over().map(drop))
 }
 
-/// Exactly these lives; Nomad knows of as many ends, with the same codes, and no container is left.
+/// Checks the record: exactly these lines, and Nomad's events have the same exit codes.
 pub fn expect(alloc: &Alloc, lines: &[&str]) -> Outcome {
     let events = alloc.events()?;
-    assert_eq!(book(alloc), lines, "{}: {events:?}", alloc.id);
+    assert_eq!(self::lines(alloc), lines, "{}: {events:?}", alloc.id);
     let codes: Vec<i64> = lines.iter().filter_map(|line| line.strip_prefix("end ")?.parse().ok()).collect();
     assert_eq!(alloc.exit_codes()?, codes, "{}: {events:?}", alloc.id);
     let starts = events.iter().filter(|event| event.starts_with("Started:")).count();

@@ -1,10 +1,10 @@
-# Shows that agent and kit work, without the driver under test.
+# Shows that the agent works without the driver under test.
 variable "args" { type = list(string) }
 
-job "kit" {
+job "raw_exec" {
   type = "batch"
 
-  group "kit" {
+  group "raw_exec" {
     network {
       mode = "bridge"
       port "http" { to = 8080 }
@@ -15,7 +15,7 @@ job "kit" {
       mode     = "fail"
     }
 
-    task "kit" {
+    task "raw_exec" {
       driver = "raw_exec"
 
       config {
