@@ -75,7 +75,7 @@ fn canary_promoted(env: &Env) -> Outcome {
     canary.wait_running()?;
     canary.wait_log("stdout", |log| log == b"alive, edition second\n")?;
     let deployment = wait_deployment(env, &id, 1, |deployment| {
-        let healthy = deployment["TaskGroups"]["life"]["HealthyAllocs"].as_u64()? >= 1;
+        let healthy = deployment["TaskGroups"]["lifecycle"]["HealthyAllocs"].as_u64()? >= 1;
         healthy.then(|| deployment["ID"].as_str().unwrap_or_default().to_owned())
     })?;
     assert_eq!(lifecycle::inits(&old)?, inits, "nothing happens to the others before the canary is promoted");
