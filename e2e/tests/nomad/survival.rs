@@ -35,7 +35,7 @@ fn fifty_allocations(env: &Env) -> Outcome {
 /// Waits for the task's log file in the allocation's directory. Reading many logs through Nomad's API is too slow.
 fn wait_logged(alloc: &Alloc, text: &str) -> Outcome {
     let logs = alloc.shared_directory().join("logs");
-    let file = logs.join("life.stdout.0");
+    let file = logs.join("lifecycle.stdout.0");
     watch::until(&logs, "the log", LIMIT, || fs::read_to_string(&file).is_ok_and(|log| log == text).then_some(()))
 }
 
