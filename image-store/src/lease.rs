@@ -65,11 +65,18 @@ impl fmt::Display for LeaseOwner {
     }
 }
 
+impl LeaseOwner {
+    /// The name of the lease on disk.
+    fn name(&self) -> String {
+        self.to_string()
+    }
+}
+
 impl From<&str> for LeaseOwner {
     fn from(name: &str) -> Self {
         let parsed = Self::parse_operator(name).or_else(|| Self::parse_debug_image(name));
         // A number with a sign or leading zeros would format to another name.
-        let exact = parsed.filter(|owner| owner.to_string() == name);
+        let exact = parsed.filter(|owner| owner.name() == name);
         exact.unwrap_or_else(|| Self::Task { container: name.to_owned() })
     }
 }
@@ -94,7 +101,7 @@ impl From<LeaseOwner> for String {
 
 impl PartialEq<&str> for LeaseOwner {
     fn eq(&self, name: &&str) -> bool {
-        *self == Self::from(*name)
+        self.name() == **name
     }
 }
 

@@ -168,7 +168,7 @@ fn each_entry<R: BufRead>(
     last: &mut Vec<u8>,
     mut apply: impl FnMut(&TarEntry, &mut TarReader<R>) -> Result<bool, UnpackError>,
 ) -> Result<bool, UnpackError> {
-    while let Some(entry) = archive.next().map_err(|error| error.after(last))? {
+    while let Some(entry) = archive.next_entry().map_err(|error| error.after(last))? {
         let more = apply(&entry, archive).map_err(|error| error.within(&entry.name))?;
         *last = entry.name;
         if !more {

@@ -56,10 +56,8 @@ pub async fn serve(
 }
 
 /// Completes when the flag turns true.
-fn is_true(mut flag: watch::Receiver<bool>) -> impl Future<Output = ()> {
-    async move {
-        if flag.wait_for(|set| *set).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+async fn is_true(mut flag: watch::Receiver<bool>) {
+    if flag.wait_for(|set| *set).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }

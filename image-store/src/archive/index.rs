@@ -62,7 +62,7 @@ pub(super) fn index(name: &str, tar: impl Read, limits: &Limits) -> Result<BTree
     let mut archive = TarReader::new(Counted { inner, position: Rc::clone(&position) });
     let mut members = BTreeMap::new();
     let (mut count, mut names) = (0u64, 0usize);
-    while let Some(entry) = archive.next().map_err(refused)? {
+    while let Some(entry) = archive.next_entry().map_err(refused)? {
         count += 1;
         if count > limits.entries {
             return Err(PullError::TooLarge {

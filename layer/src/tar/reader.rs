@@ -39,7 +39,7 @@ impl<R: BufRead> TarReader<R> {
     }
 
     /// The next entry; `None` at the end of the archive.
-    pub fn next(&mut self) -> Result<Option<TarEntry>, UnpackError> {
+    pub fn next_entry(&mut self) -> Result<Option<TarEntry>, UnpackError> {
         let mut pending = Pending::default();
         loop {
             self.skip_rest()?;
@@ -275,7 +275,7 @@ mod tests {
     fn read(bytes: &[u8]) -> Result<Vec<(TarEntry, Vec<u8>)>, UnpackError> {
         let mut archive = TarReader::new(bytes);
         let mut entries = Vec::new();
-        while let Some(entry) = archive.next()? {
+        while let Some(entry) = archive.next_entry()? {
             let mut data = Vec::new();
             loop {
                 let part = archive.data()?.to_vec();

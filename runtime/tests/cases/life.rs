@@ -244,7 +244,7 @@ fn nobody_waits_for_the_start() {
     fs::create_dir(&task).expect("made");
     fs::write(task.join("plan.json"), serde_json::to_vec(&plan).expect("JSON")).expect("written");
     let mut monitor = Command::new("/proc/self/exe")
-        .args(node.runtime.monitor_role(&plan).and_then(|role| Ok(role.to_args().expect("text"))).expect("arguments"))
+        .args(node.runtime.monitor_role(&plan).expect("a role").to_args().expect("arguments"))
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
