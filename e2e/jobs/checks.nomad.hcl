@@ -1,4 +1,4 @@
-# A service with script checks of every kind, and a template whose change runs a script, all by Consul.
+# A service with script checks of every kind, and a template that runs a script at a change, with Consul.
 variable "image" { type = string }
 variable "service" { type = string }
 
@@ -86,7 +86,7 @@ job "checks" {
           timeout  = "1s"
         }
 
-        # Passes when somebody makes the file.
+        # Passes when the file exists.
         check {
           name     = "changing"
           type     = "script"

@@ -73,7 +73,7 @@ job "group" {
       }
     }
 
-    # Serves its allocation's id to whoever is in its network, and to nobody else.
+    # Serves its allocation's id on loopback, which only tasks of this group reach.
     task "beside" {
       driver = "oci-rs"
       # As first process of its container httpd hears nothing else.

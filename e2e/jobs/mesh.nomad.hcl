@@ -45,7 +45,7 @@ job "mesh" {
       }
     }
 
-    # Nobody but its own group can reach it.
+    # Only tasks of its own group can reach it.
     task "api" {
       driver      = "oci-rs"
       kill_signal = "SIGKILL"

@@ -192,7 +192,7 @@ pub fn recoverable(status: &Status) -> bool {
         return false;
     }
     let inner = StatusDetails::decode(status.details()).must("grpc-status-details-bin");
-    assert_eq!(inner.code, i32::from(status.code()), "Go turns a status whose two codes differ into INTERNAL");
+    assert_eq!(inner.code, i32::from(status.code()), "Go turns a status with two different codes into INTERNAL");
     let detail = inner
         .details
         .iter()

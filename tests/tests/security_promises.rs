@@ -89,9 +89,9 @@ fn no_promise_stands_alone() {
     assert_eq!(bare, Vec::<&String>::new());
 }
 
-/// A test of this file's own eyes.
+/// A test of this file's parser.
 #[test]
-fn what_is_no_test_is_not_taken_for_one() {
+fn only_tests_are_recognized_as_tests() {
     let source = "#[test]\nfn one() {}\n#[tokio::test]\n// why\nasync fn two() {}\n\
                   fn three() {}\nfn four() {}\nconst CASES: &[_] = &[\n    (\"x_four\", four),\n];";
     for (name, expected) in

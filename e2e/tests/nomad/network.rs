@@ -108,7 +108,7 @@ fn ports(env: &Env, mode: &str) -> Outcome {
 
     let call = |url: String| web.sh(&format!("wget -q -O - {url}")).map(drop);
     let came = env.outside.caller(OUTSIDE.into(), |at| call(format!("http://{at}/")))?;
-    assert_eq!(came, NODE, "the stranger knows no address of the group");
+    assert_eq!(came, NODE, "the outside client sees only the node's address");
     if !six.is_empty() {
         let address = alloc.address("six")?;
         assert!(address.starts_with(&format!("[{NODE6}]:")), "{address}");

@@ -1,4 +1,4 @@
-//! Starts that fail: in words, finally or not, and with nothing left behind.
+//! Starts that fail: the error text, its recoverability, and the cleanup.
 
 use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::{
@@ -11,14 +11,15 @@ use kit::{
 use serde_json::json;
 use tonic::{Code, Status};
 
-/// The start fails, and afterwards the task is unknown and nothing of it is on the machine but what the client made.
+/// Checks that the start fails, that the task is unknown afterwards, and that only the client's part is left on the
+/// machine.
 async fn refused(node: &Node, plugin: &Plugin, task: &Task) -> Status {
     let status = plugin.start(task).await.err().must("a failed start");
     assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Ok), "{status}");
     plugin.inspect(task.id()).await.err().must("a failed start leaves no task");
     let traces = node.traces();
-    let strangers: Vec<_> = traces.processes.iter().filter(|(pid, _)| *pid != plugin.process.pid()).collect();
-    assert!(strangers.is_empty() && traces.files.is_empty() && traces.mounts.is_empty(), "after {status}:\n{traces}");
+    let others: Vec<_> = traces.processes.iter().filter(|(pid, _)| *pid != plugin.process.pid()).collect();
+    assert!(others.is_empty() && traces.files.is_empty() && traces.mounts.is_empty(), "after {status}:\n{traces}");
     status
 }
 
@@ -125,7 +126,7 @@ async fn an_image_without_a_command_needs_one_in_the_job() {
     node.finish(plugin).await;
 }
 
-/// Policy is the operator's: what the plugin block does not allow fails with the option that would allow it.
+/// An option that the plugin block does not allow is an error. The error names the plugin option that would allow it.
 #[tokio::test]
 async fn options_that_the_operator_does_not_allow_are_refused() {
     let node = Node::new();
@@ -164,7 +165,7 @@ async fn a_mount_whose_source_does_not_exist_is_refused() {
     node.finish(plugin).await;
 }
 
-/// Secrets of a job never come back in an error.
+/// An error never contains a secret of the job.
 #[tokio::test]
 async fn errors_and_logs_contain_no_secrets() {
     let node = Node::new();
@@ -200,7 +201,7 @@ async fn errors_and_logs_contain_no_secrets() {
     node.finish(plugin).await;
 }
 
-/// After any number of failed starts the same allocation can still run.
+/// After any number of failed starts, the same allocation can still run.
 #[tokio::test]
 async fn a_failed_start_does_not_affect_the_next_start() {
     let node = Node::new();

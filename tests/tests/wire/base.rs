@@ -1,4 +1,5 @@
-//! What a plugin says of itself: info, schemas, capabilities, fingerprint, health, and streams that stay open.
+//! The plugin's description of itself: info, schemas, capabilities, fingerprint, health, and the streams that stay
+//! open.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,7 +24,7 @@ use proto::{
 use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
-/// Every key of the docker driver's task block: a docker job must parse with only its driver changed.
+/// Every option of the docker driver's task block: a docker job must parse after only its driver is changed.
 const DOCKER_KEYS: [&str; 58] = [
     "advertise_ipv6_address",
     "args",
@@ -106,7 +107,7 @@ async fn nomad_can_convert_both_schemas() {
     let config = answer.spec.must("a schema of the plugin block");
     assert_eq!(hcl::schema_faults(&config), Vec::<String>::new());
     assert!(hcl::keys(&config).is_superset(&BTreeSet::from(["state_dir".to_owned(), "data_dir".to_owned()])));
-    // An operator may leave the block out.
+    // The plugin block is optional.
     hcl::decode(&config, &serde_json::json!({})).must("an empty plugin block");
 
     let task = plugin.task_schema().await;
@@ -118,7 +119,7 @@ async fn nomad_can_convert_both_schemas() {
     node.finish(plugin).await;
 }
 
-/// The types of the docker driver's options, by jobs as people write them.
+/// The types of the docker driver's options, as real jobs use them.
 #[tokio::test]
 async fn task_blocks_of_docker_jobs_parse() {
     let node = Node::new();
@@ -156,7 +157,7 @@ async fn set_config_accepts_both_encodings_and_repeated_calls() {
     plugin.set_config(packed.clone(), None).await.must("SetConfig");
     plugin.set_config(hcl::plain(&node.config()), None).await.must("SetConfig in the harness's style");
     plugin.set_config(plugin.encode_config(&serde_json::json!({})).await, None).await.must("an empty block");
-    // Go hosts leave the bytes out when there is nothing to say.
+    // A Go host omits the field when it is empty.
     plugin.set_config(Vec::new(), None).await.must("no bytes at all");
     plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig for good");
     node.finish(plugin).await;
@@ -215,7 +216,7 @@ async fn the_fingerprint_arrives_at_once_and_its_stream_stays_open() {
     assert!(first.err.is_empty());
     let version = first.attributes.get("driver.oci-rs.version").and_then(|attribute| attribute.value.clone());
     assert!(matches!(version, Some(Value::StringVal(text)) if !text.is_empty()), "{:?}", first.attributes);
-    // Nothing of what must stay open has ended, and nothing was repeated in a hot loop.
+    // No stream that must stay open has ended, and no message was repeated in a loop.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(plugin.streams.ended(), Vec::<String>::new());
     assert!(plugin.streams.fingerprints().len() <= 2);
@@ -258,7 +259,7 @@ async fn calls_of_newer_agents_are_harmless() {
     for _ in 0..2 {
         plugin.driver().init(InitRequest {}).await.must("Init");
     }
-    // Before Kill, with tasks running; must not stop anything, and the process goes on until it is told to end.
+    // An agent calls this before Kill while tasks run. It must stop nothing, and the process keeps running.
     plugin.driver().shutdown(ShutdownRequest {}).await.must("Shutdown of the driver");
     plugin.capabilities().await;
     for status in [

@@ -1,4 +1,4 @@
-//! Credentials that no job holds: docker's `config.json`, helpers, and who gets an image that is here already.
+//! Credentials that are not in the job: docker's `config.json`, credential helpers, and access to local images.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ async fn runs(node: &Node, plugin: &mut Plugin, image: &str) {
     plugin.destroy(task.id(), true).await.must("DestroyTask");
 }
 
-/// The error of a start that must fail for good, without a secret in it.
+/// The error of a start that must fail permanently. It contains no secret.
 async fn refused(node: &Node, plugin: &mut Plugin, image: &str) -> String {
     let task = node.task(image).sh("true").build(plugin).await;
     let status = plugin.start(&task).await.err().must("a refusal");
@@ -48,7 +48,7 @@ async fn the_docker_config_file_is_read_at_each_pull() {
     let mut plugin = node.launch_with(json!({"auth": {"config": path.to_str()}})).await;
     let missing = refused(&node, &mut plugin, &images.busybox()).await;
     assert!(missing.contains("config.json") && missing.contains("auth_soft_fail"), "{missing}");
-    // Without them it is the registry that refuses.
+    // Without credentials, the registry refuses the pull.
     let task = node.task(&images.busybox()).sh("true").option("auth_soft_fail", json!(true)).build(&mut plugin).await;
     let status = plugin.start(&task).await.err().must("a refusal");
     assert!(status.message().contains("without credentials"), "{status}");
@@ -67,7 +67,7 @@ async fn a_credential_helper_is_used() {
     std::fs::create_dir(&directory).must("a directory for helpers");
     let helper = |name: &str, text: &str| {
         let path = directory.join(format!("docker-credential-{name}"));
-        // By a process of its own: a file that somebody may write cannot be executed, and other tests start processes.
+        // Another process writes the file: a file that is open for writing cannot be executed, and other tests fork.
         let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#;
         let status = std::process::Command::new("sh").args(["-c", write, "sh"]).arg(&path).arg(text).status();
         assert!(status.must("a helper").success());
@@ -99,7 +99,7 @@ async fn a_job_without_credentials_cannot_use_an_image_that_another_job_pulled()
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let denied = refused(&node, &mut plugin, &images.busybox()).await;
     assert!(denied.contains("verify_access"), "{denied}");
-    // An operator may not want that.
+    // The operator can disable this check.
     plugin.process.kill().await;
     let mut plugin = node.launch_with(json!({"verify_access": false})).await;
     runs(&node, &mut plugin, &images.busybox()).await;

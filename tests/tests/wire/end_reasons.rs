@@ -1,4 +1,4 @@
-//! What a user is told of a task's limits and end, and what a running task costs.
+//! Events about a task's limits and end, and the memory of an idle task.
 
 use std::{collections::BTreeMap, fs};
 
@@ -17,7 +17,7 @@ async fn told(plugin: &Plugin, task: &Task, text: &str) -> String {
     event.message
 }
 
-/// The kernel's log is the only place that names the process; not every machine lets us read it.
+/// Only the kernel's log names the killed process. Not every machine allows reading it.
 fn kernel_log() -> bool {
     fs::File::open("/dev/kmsg").is_ok()
 }
@@ -27,7 +27,7 @@ async fn an_oom_kill_reports_limit_peak_and_killed_process() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    // The command itself, or a child of it that it survives.
+    // The killed process is the command itself, or a child of the command.
     for (script, code) in [("exec tail /dev/zero", 137), ("tail /dev/zero; exit 4", 4), ("tail /dev/zero; exit 0", 0)] {
         let task = node.task(&images.busybox()).sh(script).resources(100, 24, 0).build(&mut plugin).await;
         plugin.started(&task).await;
@@ -39,14 +39,14 @@ async fn an_oom_kill_reports_limit_peak_and_killed_process() {
             assert!(text.contains("the last one tail (process "), "{text}");
             assert!(code == 0 || exit.err.contains("killed: tail"), "{exit:?}");
         }
-        // Kernels before 5.19 count no peak on version 2.
+        // Kernels before 5.19 have no peak value on cgroup v2.
         assert!(text.contains("most used 2") || fixtures::cgroup::mode() == fixtures::cgroup::Mode::V2, "{text}");
         plugin.destroy(task.id(), true).await.must("DestroyTask");
     }
     node.finish(plugin).await;
 }
 
-/// The next plugin tells what happened while there was none.
+/// The next plugin reports an OOM kill that happened while no plugin was running.
 #[tokio::test]
 async fn an_oom_kill_while_no_plugin_runs_is_reported() {
     let node = Node::new();
@@ -83,7 +83,7 @@ async fn reaching_the_pids_limit_is_reported() {
     node.finish(plugin).await;
 }
 
-/// A monitor shares everything it can with the others, and has no address that one could know beforehand.
+/// A monitor shares most of its memory with other monitors, and its addresses are randomized.
 #[tokio::test]
 async fn an_idle_task_uses_little_memory() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! ExecTask: what script checks and template scripts use.
+//! ExecTask, which script checks and template scripts use.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ async fn exec_returns_output_and_exit_code() {
         let script = format!("echo out; echo err >&2; exit {code}");
         let answer = plugin.exec(task.id(), &["/bin/sh", "-c", &script], seconds(10)).await.must("ExecTask");
         assert_eq!(answer.result.must("a result").exit_code, code);
-        // Both streams arrive in one, as script checks show it.
+        // Both streams arrive as one, because a script check shows one output.
         let merged = String::from_utf8_lossy(&answer.stdout).into_owned();
         assert!(merged.contains("out\n") && merged.contains("err\n"), "{merged:?}");
     }
@@ -63,11 +63,11 @@ async fn stdout_and_stderr_are_merged_in_the_order_of_writes() {
     node.finish(plugin).await;
 }
 
-/// The agent stops waiting but sends no deadline: the driver enforces the time, and the whole tree goes, whoever made a
-/// session of its own or lost its parent.
+/// The agent sends a timeout but no deadline, so the driver enforces it. It kills the whole process tree, including
+/// processes with their own session and orphans.
 #[tokio::test]
 async fn the_timeout_kills_the_whole_process_tree() {
-    // Long enough for the command to have made all its processes, on a busy machine too.
+    // This is long enough for the command to start all its processes on a busy machine.
     let limit = patient(seconds(3));
     let node = Node::new();
     let mut plugin = node.launch().await;
@@ -93,7 +93,7 @@ async fn the_timeout_kills_the_whole_process_tree() {
     node.finish(plugin).await;
 }
 
-/// What a check leaves in the background may write for ever.
+/// A background process of a check may write forever.
 #[tokio::test]
 async fn a_background_process_does_not_delay_the_answer() {
     let node = Node::new();
@@ -118,12 +118,12 @@ async fn exec_works_in_a_task_without_a_shell() {
     let output = String::from_utf8_lossy(&answer.stdout).into_owned();
     assert!(output.contains("\"/bin/sh\" not found in the image"), "{output:?}");
     let answer = plugin.exec(task.id(), &["/sleep", "0"], seconds(10)).await.must("ExecTask");
-    assert_eq!(answer.result.must("a result").exit_code, 0, "what is there runs");
+    assert_eq!(answer.result.must("a result").exit_code, 0, "an existing command runs");
     plugin.end(&task).await;
     node.finish(plugin).await;
 }
 
-/// Whatever the moment, the answer is a result or says that the task does not run.
+/// At any moment, the answer is a result or the error that the task does not run.
 #[tokio::test]
 async fn exec_in_an_ending_task_succeeds_or_fails_cleanly() {
     let node = Node::new();
@@ -205,7 +205,7 @@ async fn an_exec_process_has_the_containers_namespaces_and_cgroups() {
         plugin.sh(&task, "echo $FROM_JOB $IMAGE_ENV; pwd; id -u; id -g").await,
         "yes from-image\n/home/user\n1000\n1000"
     );
-    // The same namespaces, cgroup and restrictions as the task's own command.
+    // The command has the same namespaces, cgroup and restrictions as the task's own command.
     let init = plugin.init_pid(&task);
     for namespace in ["mnt", "pid", "ipc", "uts", "net", "cgroup"] {
         let own = std::fs::read_link(format!("/proc/{init}/ns/{namespace}")).must("a namespace");
@@ -215,7 +215,7 @@ async fn an_exec_process_has_the_containers_namespaces_and_cgroups() {
     for field in
         ["CapBnd", "CapEff", "CapPrm", "CapInh", "CapAmb", "NoNewPrivs", "Seccomp", "Groups", "SigIgn", "SigBlk"]
     {
-        // Not by way of a shell, which changes what it ignores.
+        // This runs without a shell, because a shell changes the ignored signals.
         let program = format!("s/^{field}:[[:space:]]*//p");
         let answer = plugin.exec(task.id(), &["sed", "-n", &program, "/proc/self/status"], seconds(10)).await;
         let seen = String::from_utf8_lossy(&answer.must("ExecTask").stdout).trim().to_owned();
@@ -236,7 +236,7 @@ async fn many_concurrent_execs_succeed() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     plugin.sh(&task, "true").await;
-    // Those that come with the task, some of them a moment after its start, are of other kinds.
+    // The descriptors of the task itself are of other kinds. Some of them appear a moment after its start.
     let held = |plugin: &Plugin| plugin.descriptors().iter().filter(|kind| kind.starts_with("pipe:")).count();
     let before = held(&plugin);
     let plugin = std::sync::Arc::new(plugin);

@@ -1,4 +1,4 @@
-//! `oci-rs:// image=… --`: tools beside a task that has none.
+//! `oci-rs:// image=… --`: programs of a debug image in a task without such programs.
 
 use fixtures::{
     busybox::Images,
@@ -34,7 +34,7 @@ async fn a_debug_image_sees_the_tasks_files_and_processes() {
     let task = node.task(&images.without_shell()).env("FROM_JOB", "yes").build(&mut plugin).await;
     plugin.started(&task).await;
     let tools = images.busybox();
-    // Its own root and mounts, its processes, its environment.
+    // The session has the debug image's root and mounts, and the task's processes and environment.
     assert_eq!(output(&plugin, &task, &tools, "test -x /task/sleep && test -e /bin/sh && pwd").await, "/");
     assert_eq!(
         output(&plugin, &task, &tools, "tr '\\0' ' ' </proc/1/cmdline; echo $FROM_JOB").await,
@@ -99,7 +99,7 @@ async fn a_debug_image_has_no_more_rights_than_the_task() {
             output(&plugin, &task, &tools, &format!("sed -n 's/^{name}:[[:space:]]*//p' /proc/self/status")).await;
         assert_eq!(seen.trim(), own, "{name}");
     }
-    // Set-user-id programs of the tools give nothing, whatever the task's own may do.
+    // Set-user-id programs of the debug image give no rights, even if those of the task may do so.
     assert_eq!(output(&plugin, &task, &tools, "sed -n 's/^NoNewPrivs:[[:space:]]*//p' /proc/self/status").await, "1");
     for script in [
         "touch /new",
@@ -113,7 +113,7 @@ async fn a_debug_image_has_no_more_rights_than_the_task() {
         assert_ne!(outcome.code, 0, "{script}: {outcome:?}");
     }
     assert_eq!(output(&plugin, &task, &tools, "touch /tmp/new && echo fine").await, "fine");
-    // What is masked in the task is masked here: the mounts below /proc are the same ones.
+    // The mounts below /proc are the task's, so masked files of the task are masked here, too.
     let masks = |table: &str| {
         let mut points: Vec<String> = table
             .lines()
@@ -146,7 +146,7 @@ async fn only_allowed_debug_images_run_and_they_are_released_after_use() {
         let refused = run(&plugin, &task, &image, "id").await.must("an answer in words");
         assert!(refused.code == 125 && refused.stderr.contains(words), "{image}: {refused:?}");
     }
-    // The image is leased while the command runs, and no longer.
+    // The image has a lease only while the command runs.
     let leases = || std::fs::read_dir(node.data_dir().join("images/leases")).must("leases").count();
     let image = format!("image={}", images.busybox());
     let command = ["oci-rs://", &image, "--", "sh", "-c", "trap '' HUP; echo ready; while :; do sleep 0.1; done"];

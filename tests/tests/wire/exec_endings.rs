@@ -1,4 +1,4 @@
-//! How `nomad alloc exec` ends: by its command, its client, its task, its plugin.
+//! The end of `nomad alloc exec`: by its command, its client, its task, or its plugin.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn exit_codes_and_signals_are_reported() {
     node.finish(plugin).await;
 }
 
-/// The last words of a command are there, however short its life: the kernel passes on a terminal's output in the
+/// The last output of a command arrives, even of a very short one. The kernel forwards a terminal's output in the
 /// background.
 #[tokio::test]
 async fn the_last_output_is_never_cut_off() {
@@ -56,14 +56,14 @@ async fn the_last_output_is_never_cut_off() {
     node.finish(plugin).await;
 }
 
-/// The session is its command's, also when what that left in the background writes for ever.
+/// The session ends with its command, even if a background process of the command writes forever.
 #[tokio::test]
 async fn a_background_writer_does_not_keep_the_session_open() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    // On a terminal, the end of the command hangs its session up; who ignores that goes on.
+    // On a terminal, the end of the command sends SIGHUP to its session. A process that ignores SIGHUP keeps running.
     for (tty, script) in [(None, "yes & sleep 0.1; exit 3"), (Some((24, 80)), "trap '' HUP; yes & sleep 0.1; exit 3")] {
         let command = ["/bin/sh", "-c", script];
         let outcome = plugin.exec_to_end(task.id(), &command, tty, seconds(20)).await.must("a session");
@@ -73,7 +73,8 @@ async fn a_background_writer_does_not_keep_the_session_open() {
     node.finish(plugin).await;
 }
 
-/// Leaves two commands, one that takes its leave and one that stays; what they said when their terminal went away.
+/// Starts two commands and disconnects: one handles SIGHUP, one ignores it. Returns the output that they write after
+/// the disconnect.
 async fn hang_up(node: &Node, plugin: &Plugin, task: &Task, tty: Option<(i32, i32)>, number: u32) -> String {
     let (polite, stubborn) = (format!("/tmp/polite-{tty:?}-{number}"), format!("/tmp/stubborn-{tty:?}-{number}"));
     let scripts = [
@@ -92,7 +93,7 @@ async fn hang_up(node: &Node, plugin: &Plugin, task: &Task, tty: Option<(i32, i3
     plugin.sh(task, &format!("cat \"{polite}\" \"{stubborn}\" 2>/dev/null; true")).await
 }
 
-/// A client that goes away is a terminal that goes away: SIGHUP, and SIGKILL for those who do not heed it.
+/// A disconnect of the client acts like a closed terminal: SIGHUP, and then SIGKILL for processes that ignore it.
 #[tokio::test]
 async fn a_disconnect_sends_sighup_and_then_sigkill() {
     let node = Node::new();
@@ -101,7 +102,8 @@ async fn a_disconnect_sends_sighup_and_then_sigkill() {
     let task = sleeper(&node, &mut plugin, &images).await;
     for tty in [None, Some((24, 80))] {
         let mut taken = String::new();
-        // They have half a second, which is little on a busy machine: of five, one is not disturbed.
+        // The grace period is half a second, which is short on a busy machine. One of five commands must use it
+        // undisturbed.
         for number in 1..=5 {
             taken = hang_up(&node, &plugin, &task, tty, number).await;
             if taken == "bye\nno" {
@@ -114,7 +116,7 @@ async fn a_disconnect_sends_sighup_and_then_sigkill() {
     node.finish(plugin).await;
 }
 
-/// No command without somebody who can end it. The task itself does not notice.
+/// A command ends when no process can end it any more. The task is not affected.
 #[tokio::test]
 async fn a_plugin_kill_ends_its_exec_commands() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! Many commands, at once and one after the other, leave nothing behind.
+//! Many commands, concurrent and one after the other, leave nothing behind.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -12,12 +12,12 @@ use kit::{node::Node, plugin::Plugin, task::Task};
 
 use crate::exec_streaming::sleeper;
 
-/// How long checks are run; a minute is what the driver is measured by (`OCI_RS_CHECK_SECONDS=60`).
+/// The duration of the load (`OCI_RS_CHECK_SECONDS=60` for the documented measurement).
 fn check_seconds() -> u64 {
     std::env::var("OCI_RS_CHECK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-/// Runs twenty checks a second, each at its time, and waits for the last one.
+/// Runs twenty checks a second at fixed times, and waits for the last one.
 async fn checks(plugin: &Arc<Plugin>, task: &Task, count: u64) {
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
     let mut running = tokio::task::JoinSet::new();
@@ -44,7 +44,7 @@ async fn twenty_execs_a_second_leave_nothing_behind() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     let plugin = Arc::new(plugin);
-    // Threads and caches that come with the first ones stay.
+    // Threads and caches of the first commands stay.
     checks(&plugin, &task, 40).await;
     let pid = plugin.process.pid();
     let look = || (plugin.descriptors().len(), process::children(pid).len(), task.groups.members().len());
@@ -53,7 +53,7 @@ async fn twenty_execs_a_second_leave_nothing_behind() {
     checks(&plugin, &task, count).await;
     let steady = eventually(seconds(3), || look() <= before).await;
     let now = process::anonymous_memory(pid);
-    // The figures are what a long run is for.
+    // A long run prints its figures.
     #[allow(clippy::print_stdout)]
     {
         println!(
@@ -83,7 +83,7 @@ async fn fifty_concurrent_sessions_succeed() {
         let session = plugin.exec_streaming(task.id(), &["/bin/sh", "-c", "read x; echo got $x; exit 4"], tty).await;
         sessions.push(session.must("a session"));
     }
-    // All of them run before the first one gets its line.
+    // All commands run before the first one gets its line.
     let shells = || {
         let members: BTreeSet<i32> = task.groups.members().into_iter().collect();
         members.into_iter().filter(|pid| process::command_line(*pid).contains("echo got")).count()

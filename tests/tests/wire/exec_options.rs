@@ -1,4 +1,4 @@
-//! `oci-rs:// … --` before a command: another user, another directory, and what is refused.
+//! `oci-rs:// … --` before a command: another user, another working directory, and refused options.
 
 use fixtures::{
     busybox::Images,
@@ -24,14 +24,14 @@ async fn output(plugin: &Plugin, task: &Task, command: &str) -> String {
     outcome.stdout.trim_end().to_owned()
 }
 
-/// A person sees why.
+/// The user of `nomad alloc exec` sees the reason.
 async fn refusal(plugin: &Plugin, task: &Task, command: &str) -> String {
     let outcome = run(plugin, task, command).await.must(command);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (125, ""), "{command}: {outcome:?}");
     outcome.stderr
 }
 
-/// A field of the command's own `/proc/self/status`.
+/// A field of the command's `/proc/self/status`.
 async fn field(plugin: &Plugin, task: &Task, prefix: &str, name: &str) -> String {
     let line = output(plugin, task, &format!("oci-rs:// {prefix} -- grep ^{name}: /proc/self/status")).await;
     line.split_once(':').must(name).1.trim().to_owned()
@@ -50,7 +50,7 @@ async fn a_session_can_choose_user_and_working_directory() {
     assert_eq!(output(&plugin, &task, "oci-rs:// cwd=/home/user -- pwd").await, "/home/user");
     assert_eq!(output(&plugin, &task, "oci-rs:// cwd=/home/user user=user -- env pwd").await, "/home/user");
     assert_eq!(output(&plugin, &task, "oci-rs:// -- echo -- oci-rs://").await, "-- oci-rs://");
-    // No more than a task of that user would have.
+    // The command has no more rights than a task of that user.
     let init = plugin.init_pid(&task);
     for name in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         assert_eq!(field(&plugin, &task, "user=user", name).await, "0000000000000000", "{name}");
@@ -67,7 +67,7 @@ async fn a_session_can_choose_user_and_working_directory() {
     node.finish(plugin).await;
 }
 
-/// A prefix gives nothing that the task's own command could not take.
+/// An option gives no right that the task's own command could not get.
 #[tokio::test]
 async fn a_session_never_has_more_rights_than_the_task() {
     let node = Node::new();
@@ -84,7 +84,7 @@ async fn a_session_never_has_more_rights_than_the_task() {
     assert_eq!(output(&plugin, &user, "oci-rs:// user=user:audio -- id -G").await, "29", "a group that it is in");
     let refused = refusal(&plugin, &user, "oci-rs:// cwd=/closed -- pwd").await;
     assert!(refused.contains("Permission denied"), "{refused}");
-    // Root without the right to switch is no better off.
+    // Root without CAP_SETUID has no more rights.
     let root = node.task(&image).sh(SLEEP).option("cap_drop", json!(["setuid"])).build(&mut plugin).await;
     plugin.started(&root).await;
     let refused = refusal(&plugin, &root, "oci-rs:// user=user -- id").await;
@@ -95,7 +95,7 @@ async fn a_session_never_has_more_rights_than_the_task() {
     node.finish(plugin).await;
 }
 
-/// With the operator's leave a command becomes root in a user's task: with the task's capabilities, never with more.
+/// If the operator allows it, a command becomes root in a user's task. It gets the task's capabilities and no more.
 #[tokio::test]
 async fn any_user_is_possible_if_the_operator_allows_it() {
     let node = Node::new();
@@ -134,7 +134,7 @@ async fn exec_options_are_off_by_default_and_only_for_interactive_sessions() {
     let command = ["oci-rs://", "user=user", "--", "id"];
     let refused = plugin.exec(task.id(), &command, seconds(10)).await.err().must("a refusal for a check");
     assert!(refused.message().contains("alloc exec"), "{refused}");
-    // The word itself can be no program, wherever it is looked for.
+    // The prefix can never be the name of a program.
     let made = plugin.exec(
         task.id(),
         &["/bin/sh", "-c", "mkdir -p oci-rs: && cp /bin/busybox oci-rs:/x; oci-rs://"],

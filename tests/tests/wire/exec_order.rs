@@ -1,4 +1,4 @@
-//! The messages of `nomad alloc exec` in any order that a client may choose, on a running command.
+//! The messages of `nomad alloc exec` in any order that a client may choose, to a running command.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use proto::driver::{ExecTaskStreamingRequest, exec_task_streaming_request::Setup
 
 use crate::exec_streaming::sleeper;
 
-/// A random number generator whose seed a failure names.
-struct Dice(u64);
+/// A random number generator. A failure prints its seed.
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -27,26 +27,26 @@ impl Dice {
     }
 }
 
-/// Input, its end, heartbeats, sizes and set-ups that come too late; what the command gets of it.
-fn conversation(dice: &mut Dice) -> (Vec<ExecTaskStreamingRequest>, Vec<u8>) {
+/// Input, the end of input, heartbeats, sizes and late set-ups in random order, and the input that the command gets.
+fn conversation(rng: &mut Rng) -> (Vec<ExecTaskStreamingRequest>, Vec<u8>) {
     let mut messages = Vec::new();
     let mut input = Vec::new();
     let mut closed = false;
-    for _ in 0..dice.below(25) {
-        messages.push(match dice.below(8) {
+    for _ in 0..rng.below(25) {
+        messages.push(match rng.below(8) {
             0 => ExecTaskStreamingRequest::default(),
-            1 => size(dice.below(70_000) as i32 - 2, dice.below(300) as i32),
+            1 => size(rng.below(70_000) as i32 - 2, rng.below(300) as i32),
             2 => {
                 let setup = Setup { task_id: "another".to_owned(), command: vec!["false".to_owned()], tty: true };
                 ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() }
             }
-            3 if dice.below(3) == 0 => {
+            3 if rng.below(3) == 0 => {
                 closed = true;
                 stdin(&[], true)
             }
             _ => {
-                let data: Vec<u8> = (0..dice.below(3000)).map(|_| dice.below(256) as u8).collect();
-                let close = dice.below(12) == 0;
+                let data: Vec<u8> = (0..rng.below(3000)).map(|_| rng.below(256) as u8).collect();
+                let close = rng.below(12) == 0;
                 if !closed {
                     input.extend(&data);
                 }
@@ -66,12 +66,11 @@ async fn messages_are_accepted_in_any_order() {
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
     for seed in 1..=60 {
-        let (messages, input) = conversation(&mut Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed)));
+        let (messages, input) = conversation(&mut Rng(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed)));
         let (requests, mut answers) = plugin.exec_raw(task.id(), &["cat"]).await;
         let send = async {
             for message in messages {
-                // The command ends at the end of its input; what comes then is as much too late as it would be in
-                // reality.
+                // The command ends at the end of its input. A later message comes too late, as it does in reality.
                 drop(requests.send(message).await);
             }
         };
@@ -95,7 +94,7 @@ async fn messages_are_accepted_in_any_order() {
     node.finish(plugin).await;
 }
 
-/// A size, input, its end or a heartbeat before the set-up: there is no command that it could be meant for.
+/// Before the set-up, there is no command for a size, input, the end of input or a heartbeat.
 #[tokio::test]
 async fn a_message_before_the_setup_is_refused() {
     let node = Node::new();
@@ -115,8 +114,8 @@ async fn a_message_before_the_setup_is_refused() {
     node.finish(plugin).await;
 }
 
-/// A terminal has its size when the command begins, and gets a new one although nobody reads the input before it, as
-/// long as that is no more than the connection takes.
+/// A terminal has its size when the command begins. A new size arrives although earlier input is not read yet, as long
+/// as the connection can buffer that input.
 #[tokio::test]
 async fn terminal_sizes_are_applied_at_once() {
     let node = Node::new();
@@ -134,7 +133,7 @@ async fn terminal_sizes_are_applied_at_once() {
     session.stdin(&[b'x'; 40_000]);
     session.resize(50, 60);
     session.until("50 60", Duration::from_secs(10)).await;
-    // The rest of the input is for nobody any more, which does not keep the session from ending.
+    // The remaining input has no reader. It does not prevent the session's end.
     assert_eq!(session.finish(seconds(5)).await.must("a session").code, 4);
     plugin.end(&task).await;
     node.finish(plugin).await;

@@ -1,4 +1,4 @@
-//! ExecTaskStreaming: `nomad alloc exec`, with and without a terminal.
+//! ExecTaskStreaming, the call of `nomad alloc exec`, with and without a terminal.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use fixtures::{
 use kit::{node::Node, plugin::Plugin, task::Task};
 use proto::driver::ExecTaskStreamingRequest;
 
-/// A running task in which commands are run.
+/// A running task for the commands.
 pub async fn sleeper(node: &Node, plugin: &mut Plugin, images: &Images) -> Task {
     let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").build(plugin).await;
     plugin.started(&task).await;
@@ -124,7 +124,7 @@ async fn a_terminal_controls_its_command() {
     node.finish(plugin).await;
 }
 
-/// The session ends with its command, not with what the command left running.
+/// The session ends with its command, not with the background processes of the command.
 #[tokio::test]
 async fn background_children_do_not_keep_the_session_open() {
     let node = Node::new();
@@ -148,7 +148,7 @@ async fn a_disconnect_ends_the_command() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    // Those that come with the task, some of them a moment after its start, are of other kinds.
+    // The descriptors of the task itself are of other kinds. Some of them appear a moment after its start.
     let held = || plugin.descriptors().iter().filter(|kind| kind.starts_with("pipe:") || kind.contains("pts")).count();
     let before = held();
     for tty in [None, Some((24, 80))] {
@@ -220,7 +220,7 @@ async fn a_stalled_reader_does_not_block_other_sessions() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = sleeper(&node, &mut plugin, &images).await;
-    // Nobody reads these answers; the command fills every buffer on the way and blocks.
+    // These answers are not read. The command fills every buffer on the way and blocks.
     let stalled = plugin.exec_streaming(task.id(), &["yes"], None).await.must("a session");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(plugin.sh(&task, "echo fine").await, "fine");

@@ -1,5 +1,4 @@
-//! Much data through `nomad alloc exec`: every byte, in order, and never more than a little of it in the plugin's
-//! memory.
+//! Much data through `nomad alloc exec`: every byte arrives, in order, and the plugin buffers only a small part.
 
 use std::time::Duration;
 
@@ -21,10 +20,10 @@ use crate::exec_streaming::sleeper;
 
 const MIB: usize = 1 << 20;
 const MUCH: usize = 100 * MIB;
-/// What may be under way in the plugin and in the connection; `MUCH` would not fit.
+/// The limit of buffered data in the plugin and in the connection. It is smaller than `MUCH`.
 const LITTLE: usize = 16 * MIB;
 
-/// Bytes of all values that never repeat in step with any buffer: the same ones each time.
+/// Reproducible bytes of all values, without a period that fits a buffer.
 struct Noise(u64);
 
 impl Noise {
@@ -46,7 +45,7 @@ impl Noise {
     }
 }
 
-/// As the command line does: 2 KiB each.
+/// Nomad's command line sends chunks of 2 KiB.
 async fn send_noise(requests: &Requests, total: usize) {
     let mut noise = Noise::new();
     for _ in 0..total / 2048 {
@@ -55,8 +54,8 @@ async fn send_noise(requests: &Requests, total: usize) {
     requests.send(stdin(&[], true)).await.must("a session that takes input");
 }
 
-/// Takes answers to the end; how many bytes of standard output there were, the first that is not the noise's, and the
-/// exit code.
+/// Reads the answers to the end. Returns the number of bytes of standard output, the position of the first wrong byte,
+/// and the exit code.
 async fn take_noise(answers: &mut Streaming<ExecTaskStreamingResponse>) -> (usize, Option<usize>, i32) {
     let (mut noise, mut pending) = (Noise::new(), Vec::new());
     let (mut count, mut wrong, mut code) = (0, None, -1);
@@ -77,7 +76,7 @@ async fn take_noise(answers: &mut Streaming<ExecTaskStreamingResponse>) -> (usiz
     (count, wrong, code)
 }
 
-/// The plugin's memory as it was before.
+/// The plugin's memory before the transfer.
 struct Memory {
     plugin: i32,
     before: u64,
@@ -111,8 +110,7 @@ async fn a_hundred_mebibytes_pass_through_unchanged() {
     node.finish(plugin).await;
 }
 
-/// A command that does not read stops its client, but no other call on the same connection, and nothing gets lost by
-/// that.
+/// A command that does not read blocks its client, but no other call on the same connection. No data is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_does_not_read_blocks_the_client() {
     let node = Node::new();
@@ -124,7 +122,7 @@ async fn a_command_that_does_not_read_blocks_the_client() {
     let (requests, mut answers) = plugin.exec_raw(task.id(), &["/bin/sh", "-c", "read x </tmp/go; exec cat"]).await;
     let mut noise = Noise::new();
     let mut sent = 0;
-    // Until nothing moves any more.
+    // Until no data moves any more.
     while sent < MUCH {
         let message = stdin(&noise.next(2048), false);
         match tokio::time::timeout(patient(Duration::from_millis(500)), requests.reserve()).await {
@@ -135,7 +133,7 @@ async fn a_command_that_does_not_read_blocks_the_client() {
     }
     assert!(sent < LITTLE, "{sent} bytes were taken for a command that reads nothing");
     memory.assert_has_not_grown();
-    // The last chunk that was made above was not sent.
+    // The last chunk above was not sent.
     let rest = async {
         plugin.sh(&task, "echo >/tmp/go").await;
         requests.send(stdin(&[], true)).await.must("a session that takes input");
@@ -146,7 +144,7 @@ async fn a_command_that_does_not_read_blocks_the_client() {
     node.finish(plugin).await;
 }
 
-/// A client that does not read stops its command, and gets everything later.
+/// A client that does not read blocks its command. It gets all data later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_does_not_read_blocks_the_command() {
     let node = Node::new();
@@ -184,7 +182,7 @@ async fn a_client_that_does_not_read_blocks_the_command() {
     node.finish(plugin).await;
 }
 
-/// What nobody reads any more is not an error of the session.
+/// Input without a reader is not an error of the session.
 #[tokio::test]
 async fn a_command_that_closes_its_input_still_runs_to_its_end() {
     let node = Node::new();
@@ -203,7 +201,7 @@ async fn a_command_that_closes_its_input_still_runs_to_its_end() {
     node.finish(plugin).await;
 }
 
-/// No interpretation on the way: a raw terminal passes every value, too.
+/// A raw terminal passes every byte value unchanged.
 #[tokio::test]
 async fn a_raw_terminal_passes_all_byte_values() {
     let node = Node::new();
@@ -220,7 +218,7 @@ async fn a_raw_terminal_passes_all_byte_values() {
     session.stdin(&all);
     session.until("done", seconds(10)).await;
     session.finish(seconds(5)).await.must("a session");
-    // Back through a pipe, byte by byte.
+    // The data comes back through a pipe, byte by byte.
     let (_requests, mut answers) = plugin.exec_raw(task.id(), &["cat", "/tmp/all"]).await;
     let mut back = Vec::new();
     while let Some(message) = answers.message().await.must("the session") {

@@ -1,4 +1,4 @@
-//! Start, handshake, and the life of the process.
+//! Start, handshake and end of the plugin process.
 
 use std::os::unix::fs::FileTypeExt;
 
@@ -99,7 +99,8 @@ async fn sigterm_ends_the_process() {
 async fn the_plugin_keeps_running_without_an_agent() {
     let node = Node::new();
     let mut plugin = node.launch().await;
-    // All connections break, as when the agent is killed; the next one probes, connects, and does not configure again.
+    // All connections break, as when the agent is killed. The next agent probes, connects, and does not configure the
+    // plugin again.
     for _ in 0..3 {
         plugin.reattach().await;
         plugin.streams.fingerprint().await;
@@ -113,7 +114,7 @@ async fn a_broken_standard_error_is_tolerated() {
     let node = Node::new();
     let mut plugin = PluginCommand::new(node.root()).broken_stderr().connect().await;
     let packed = plugin.encode_config(&node.config()).await;
-    // A refused configuration and an unknown task give it something to say.
+    // A refused configuration and an unknown task produce log lines.
     let garbage = plugin.set_config(vec![0x91, 0x01], None).await;
     assert!(garbage.is_err());
     plugin.set_config(packed, Some(kit::plugin::nomad_config())).await.must("SetConfig");
@@ -138,7 +139,7 @@ async fn every_line_of_standard_error_is_a_valid_log_entry() {
     node.finish_without_plugin().await;
 }
 
-/// After an agent's crash the next one does not get our standard error any more.
+/// After a crash, the next agent no longer receives the plugin's standard error.
 #[tokio::test]
 async fn the_log_is_also_written_to_a_file() {
     let node = Node::new();
@@ -156,7 +157,8 @@ async fn the_log_is_also_written_to_a_file() {
     node.finish(plugin).await;
 }
 
-/// An agent that restarts beside a live instance launches two more processes: one asks, one validates.
+/// An agent that restarts beside a running instance launches two more processes: one for the schema, one for the
+/// validation.
 #[tokio::test]
 async fn another_instance_does_not_affect_a_running_one() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! Many tasks at once, each with limits and mounts of its own: none sees another's.
+//! Many concurrent tasks, each with its own limits and mounts: no task sees those of another one.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use serde_json::json;
 const TASKS: usize = 36;
 const MIB: u64 = 1 << 20;
 
-/// What the task of a number asks for, different from its neighbours' in everything.
+/// The settings of the task with this number. They all differ from those of the other tasks.
 struct Wish {
     number: usize,
 }
@@ -74,7 +74,7 @@ impl Wish {
         task.build(plugin).await
     }
 
-    /// From outside, by the kernel's own records of the task's first process and group.
+    /// From outside: the kernel's records of the task's first process and cgroup.
     fn assert_kept(&self, plugin: &Plugin, task: &Task) {
         let pid = plugin.init_pid(task);
         let who = format!("task {}", self.number);
@@ -106,7 +106,7 @@ impl Wish {
     }
 }
 
-/// The limit of the group in which a process is: on v1 that is one that the driver made.
+/// The limit of a process's cgroup. On v1, the driver has made that cgroup.
 fn pids_limit(pid: i32, file: &str) -> String {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).must("groups");
     let path = match cgroup::mode() {
@@ -138,7 +138,7 @@ async fn concurrent_tasks_have_separate_limits_and_mounts() {
     for (wish, task) in &tasks {
         wish.assert_kept(&plugin, task);
     }
-    // And from inside: the host name, the parameter of its IPC namespace, its processes and what it wrote are its own.
+    // From inside: host name, parameter of the IPC namespace, processes and files are the task's own.
     for (wish, task) in tasks.iter().step_by(7) {
         let script = "hostname; cat /proc/sys/kernel/msgmax; echo $NUMBER; ls -d /volume-*; ls /proc | grep -c \
                       '^[0-9]*$'; cd /sys/fs/cgroup; \

@@ -1,4 +1,4 @@
-//! The two forms in which a node keeps layers: files in a directory, and a file system in a file.
+//! The two layer formats of a node: files in a directory, and a file system in a file.
 
 use std::{
     fs,
@@ -15,7 +15,8 @@ use kit::{node::Node, plugin::Plugin};
 use rustix::mount::{FsOpenFlags, fsopen};
 use serde_json::json;
 
-/// Whether this node can mount an overlay over an image in its data directory. Says why a test is skipped.
+/// Whether this node can mount an overlay over a layer image in its data directory. Prints the reason of a skipped
+/// test.
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
 fn mounts_images(node: &Node) -> bool {
     /// `TMPFS_MAGIC` and `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
@@ -23,7 +24,7 @@ fn mounts_images(node: &Node) -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    // The kernel loads its module if there is one.
+    // The kernel loads the module if it exists.
     let known = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok();
     let fit = !UNFIT.contains(&(rustix::fs::statfs(node.root()).must("a file system").f_type as u32));
     let works = version >= (6, 15) && known && fit;
@@ -33,7 +34,7 @@ fn mounts_images(node: &Node) -> bool {
     works
 }
 
-/// How many layers are directories, and how many are images.
+/// The numbers of layers as directories and as images.
 fn forms(node: &Node) -> (usize, usize) {
     let layers = fs::read_dir(node.data_dir().join("images/layers")).must("the layers");
     let layers: Vec<PathBuf> = layers.map(|layer| layer.must("a layer").path()).collect();
@@ -41,13 +42,13 @@ fn forms(node: &Node) -> (usize, usize) {
     (count("fs"), count("fs.erofs"))
 }
 
-/// Mounts that a process holds open and that are attached nowhere.
+/// The detached mounts that a process holds open.
 fn held_mounts(pid: i32) -> usize {
     let names = fs::read_dir(format!("/proc/{pid}/fd")).must("descriptors").map(|name| name.must("a name").path());
     names.filter(|name| fs::read_link(name).is_ok_and(|target| target == Path::new("/"))).count()
 }
 
-/// busybox, and a layer that hides one of its files and adds others.
+/// An image with busybox, and a layer that hides one file and adds others.
 fn two_layers(images: &Images) -> String {
     let layer = Layer::of([
         Entry::dir("etc"),
@@ -68,7 +69,7 @@ async fn output(node: &Node, plugin: &mut Plugin, image: &str, command: &str) ->
     task.stdout().all(seconds(5)).await
 }
 
-/// Programs that stay on one file system, or ask whether two names are one file, see no difference.
+/// Programs that stay on one file system, or that compare inodes, see no difference.
 #[tokio::test]
 async fn layers_mounted_as_images_form_one_file_system() {
     let (node, images) = (Node::new(), Images::start().await);
@@ -92,7 +93,7 @@ async fn layers_mounted_as_images_form_one_file_system() {
     node.finish(plugin).await;
 }
 
-/// What one container has read, the next one finds in memory; a removed image takes no space.
+/// Containers share the page cache of a layer. A removed image uses no space.
 #[tokio::test]
 async fn containers_share_layer_mounts_and_the_image_removal_unmounts_them() {
     let (node, images) = (Node::new(), Images::start().await);
@@ -107,7 +108,7 @@ async fn containers_share_layer_mounts_and_the_image_removal_unmounts_them() {
     for _ in 0..3 {
         let task = node.task(&name).sh("sleep 1000").build(&mut plugin).await;
         plugin.started(&task).await;
-        // A layer that was just unpacked is mounted once more, for a moment, when it has reached the disk.
+        // A new layer is mounted a second time for a moment, when it has reached the disk.
         assert!(eventually(seconds(20), || held_mounts(pid) - none == 2).await, "{}", held_mounts(pid));
         tasks.push(task);
     }
@@ -148,13 +149,13 @@ async fn the_operator_can_choose_layer_directories() {
     assert_eq!(output(&node, &mut plugin, &two_layers(&images), "cat /srv/app").await, "app");
     assert_eq!(forms(&node), (2, 0));
     plugin.process.kill().await;
-    // Directories are used as they are, new layers become images, both stand in one container.
+    // Existing directories stay, and new layers become images. One container uses both.
     let mut plugin = node.launch().await;
     let third = images.with_layers("three", [Layer::of([Entry::file("third", "3")])]);
     assert_eq!(output(&node, &mut plugin, &third, "cat /third; ls /bin/busybox").await, "3/bin/busybox\n");
     assert_eq!(forms(&node), if mounts_images(&node) { (2, 1) } else { (3, 0) });
     plugin.process.kill().await;
-    // Another kernel might not mount the image.
+    // Another kernel may not be able to mount the image.
     let mut plugin = node.launch_with(directories).await;
     assert_eq!(output(&node, &mut plugin, &third, "cat /third").await, "3");
     assert_eq!(forms(&node), (3, 0));

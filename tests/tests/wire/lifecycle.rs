@@ -1,4 +1,4 @@
-//! A task's life: start, wait, inspect, signal, destroy.
+//! The lifecycle of a task: start, wait, inspect, signal, destroy.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,7 +11,7 @@ use kit::node::Node;
 use proto::driver::{StartTaskRequest, TaskState};
 use tonic::Code;
 
-/// What Go calls the zero time.
+/// Go's zero time.
 const GO_ZERO: i64 = -62_135_596_800;
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn a_cancelled_wait_does_not_affect_other_callers() {
 async fn calls_for_unknown_task_ids_fail() {
     let node = Node::new();
     let plugin = node.launch().await;
-    // An agent would repeat these two for minutes if they failed.
+    // An agent would repeat these two calls for minutes if they failed.
     plugin.stop("unknown", seconds(1), "").await.must("StopTask of an unknown task");
     plugin.destroy("unknown", true).await.must("DestroyTask of an unknown task");
     plugin.destroy("unknown", false).await.must("DestroyTask of an unknown task");
@@ -94,7 +94,7 @@ async fn calls_for_unknown_task_ids_fail() {
     answers.push(("ExecTaskStreaming", streaming));
     for (call, status) in answers {
         let status = status.must(call);
-        // These two would be taken for a dead plugin.
+        // An agent would take these two errors for a dead plugin.
         assert!(!matches!(status.code(), Code::Unavailable | Code::Cancelled), "{call}: {status}");
         assert!(status.message().contains("unknown"), "{call} names the id: {status}");
     }
@@ -225,12 +225,12 @@ async fn a_restart_uses_the_same_directories_cgroups_and_logs() {
         assert_eq!(task.stdout().all(seconds(5)).await, "x\n".repeat(run));
         task = task.restarted();
     }
-    // The last restart was prepared but not run.
+    // The last restart was prepared, but it did not run.
     drop(task);
     node.finish(plugin).await;
 }
 
-/// Every start gets a fresh writable layer.
+/// Every start gets a new writable layer.
 #[tokio::test]
 async fn writes_to_the_root_are_gone_after_the_task() {
     let node = Node::new();
@@ -250,7 +250,7 @@ async fn writes_to_the_root_are_gone_after_the_task() {
     node.finish(plugin).await;
 }
 
-/// tonic drops a handler whose client went away; a start that has begun must come to a defined end all the same.
+/// tonic drops a handler when its client disconnects. A start that has begun must still reach a defined end.
 #[tokio::test]
 async fn a_start_whose_client_disconnects_is_completed() {
     let node = Node::new();
@@ -267,7 +267,7 @@ async fn a_start_whose_client_disconnects_is_completed() {
         if early.is_ok() {
             continue;
         }
-        // Detached: it goes on to the end, after which the id is known.
+        // The start continues in the background. The id is known at its end.
         let deadline = Instant::now() + seconds(20);
         loop {
             match plugin.inspect(task.id()).await {
@@ -313,7 +313,7 @@ async fn many_concurrent_tasks_leave_nothing_behind() {
     node.finish(plugin).await;
 }
 
-/// Ids are Nomad's business: slashes, a bare UUID, and what would be a path.
+/// Nomad chooses the form of ids: with slashes, a bare UUID, or like a path.
 #[tokio::test]
 async fn task_ids_of_any_form_work() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! What a job's resources become in the kernel.
+//! The kernel's settings for a job's resources.
 
 use fixtures::{
     busybox::Images,
@@ -28,7 +28,7 @@ async fn the_task_is_in_the_clients_cgroups() {
     if cgroup::mode() == Mode::V1 {
         assert!(cgroup::members(&task.groups.cpuset).contains(&init), "the shared cpuset");
     }
-    // What exec starts lives there too.
+    // An exec command is in the same cgroup.
     plugin.exec(task.id(), &["/bin/sh", "-c", "sleep 500 & echo $!"], seconds(5)).await.must("ExecTask");
     plugin.end(&task).await;
     assert!(task.groups.members().is_empty());
@@ -75,7 +75,7 @@ async fn memory_limits_are_set() {
     node.finish(plugin).await;
 }
 
-/// The client keeps the group over a restart: limits of the last run must not stay.
+/// The client keeps the cgroup over a restart. The limits of the last run must not stay.
 #[tokio::test]
 async fn limits_of_an_earlier_run_are_replaced() {
     let node = Node::new();
@@ -115,7 +115,7 @@ async fn an_oom_kill_is_reported() {
     assert_eq!(exit.code, 137, "{exit:?}");
     assert!(exit.err.to_uppercase().contains("OOM") || exit.err.contains("memory"), "{exit:?}");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    // A task that is merely killed has not run out of memory, also in the group in which one did.
+    // A killed task is no OOM kill, also in a cgroup with an earlier OOM kill.
     let again = node
         .task(&images.busybox())
         .in_alloc(&task.alloc)
@@ -177,7 +177,7 @@ async fn reserved_cores_are_used() {
     plugin.started(&task).await;
     let init = plugin.init_pid(&task);
     assert_eq!(fixtures::process::status_field(init, "Cpus_allowed_list").as_deref(), Some("1"));
-    // And the memory beside them: the operator wants it so.
+    // The operator also wants the memory of the cores' NUMA nodes.
     let near = (0..64).find(|node| std::path::Path::new(&format!("/sys/devices/system/node/node{node}/cpu1")).exists());
     let near = near.map(|node: u32| node.to_string());
     assert!(near.is_none() || fixtures::process::status_field(init, "Mems_allowed_list") == near);
@@ -186,7 +186,7 @@ async fn reserved_cores_are_used() {
     node.finish(plugin).await;
 }
 
-/// Nomad changes the cores of a task's group while it runs: the task is in that very group, so it moves at once.
+/// Nomad changes the cores of a task's cgroup while it runs. The task is in that cgroup, so the change applies at once.
 #[tokio::test]
 async fn a_changed_cpuset_is_followed() {
     let node = Node::new();
@@ -199,7 +199,7 @@ async fn a_changed_cpuset_is_followed() {
     for cores in ["0", "0-1", "1"] {
         std::fs::write(task.groups.cpuset.join("cpuset.cpus"), cores).must("other cores");
         assert_eq!(allowed(init), cores);
-        // So does what is run in it later.
+        // It also applies to later exec commands.
         let command = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status";
         assert_eq!(plugin.sh(&task, command).await, cores);
     }

@@ -1,4 +1,4 @@
-//! Images that come with the task instead of from a registry.
+//! Images from an archive of the task instead of a registry.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -13,7 +13,7 @@ use serde_json::json;
 
 const NAME: &str = "team/app:1";
 
-/// A task whose local directory holds the archive.
+/// A task with the archive in its local directory.
 async fn task(node: &Node, plugin: &mut Plugin, image: &str, bytes: &[u8]) -> Task {
     let task = node.task(image).sh("echo $IMAGE_ENV").option("load", json!("image.tar")).build(plugin).await;
     fs::write(task.dir().join("local/image.tar"), bytes).must("write the archive");
@@ -80,7 +80,7 @@ async fn an_archive_that_cannot_be_loaded_is_a_final_error() {
     node.finish(plugin).await;
 }
 
-/// A job that loads something under a name changes nothing for jobs that pull that name.
+/// A loaded image changes nothing for jobs that pull the same name.
 #[tokio::test]
 async fn a_loaded_image_does_not_replace_the_registrys_image() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! Nomad's wire, case by case, against the built binary: what an agent does to a plugin, and what it relies on.
+//! The gRPC protocol of Nomad, against the built binary: the calls of an agent, and the behavior that an agent needs.
 
 mod bad_input;
 mod base;

@@ -1,4 +1,4 @@
-//! What a task finds mounted: Nomad's directories, volumes, the image's own.
+//! The mounts of a task: Nomad's directories, volumes, the image's own files.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ async fn nomads_directories_are_mounted() {
     assert_eq!(fs::read_to_string(task.alloc.dir.join("alloc/data/a")).must("a shared file"), "a\n");
     assert_eq!(fs::read_to_string(task.dir().join("local/l")).must("a local file"), "l\n");
     assert_eq!(fs::read_to_string(task.dir().join("secrets/s")).must("a secret file"), "s\n");
-    // The private directory is the client's alone, and the logs are read-only so that a task cannot replace its FIFOs.
+    // The private directory belongs to the client. The logs are read-only, so that a task cannot replace its FIFOs.
     assert_eq!(plugin.sh(&task, "find / -xdev -name hidden 2>/dev/null; ls / | grep -c private || true").await, "0");
     for attempt in [
         "touch /alloc/logs/x",
@@ -37,7 +37,7 @@ async fn nomads_directories_are_mounted() {
     node.finish(plugin).await;
 }
 
-/// The client replaces files in secrets (api.sock at each agent restart): the directory is mounted, not its files.
+/// The client replaces files in secrets (api.sock at each agent restart), so the directory is mounted, not its files.
 #[tokio::test]
 async fn secrets_written_later_are_visible() {
     let node = Node::new();
@@ -150,7 +150,7 @@ async fn relative_volumes_and_mount_blocks_work() {
     node.finish(plugin).await;
 }
 
-/// A link in the task's directory leads out of the allocation: what counts is where a path ends.
+/// A symbolic link in the task's directory leads out of the allocation. The resolved path decides.
 #[tokio::test]
 async fn a_relative_volume_cannot_escape_the_allocation() {
     let node = Node::new();
@@ -176,7 +176,7 @@ async fn a_relative_volume_cannot_escape_the_allocation() {
     node.finish(plugin).await;
 }
 
-/// Nomad cleans paths before anybody follows them: what stands behind a link and `..` is the task's own directory.
+/// Nomad cleans a path before it is resolved: after a link, `..` means the task's own directory.
 #[tokio::test]
 async fn dot_dot_after_a_symbolic_link_does_not_escape() {
     let node = Node::new();
@@ -239,7 +239,7 @@ async fn a_read_only_root_leaves_the_directories_writable() {
     node.finish(plugin).await;
 }
 
-/// The container's mounts are its own business: the host's table shows none of the driver's.
+/// The container's mounts are not visible in the host's mount table.
 #[tokio::test]
 async fn the_hosts_mount_table_stays_clean() {
     let node = Node::new();
@@ -294,8 +294,7 @@ async fn named_volumes_persist_after_the_task() {
     node.finish(plugin).await;
 }
 
-/// What Nomad gives to a task with a `csi_plugin` block besides: the host's /dev, and a directory for the plugin's
-/// socket.
+/// Nomad adds the host's /dev and a directory for the plugin's socket to a task with a `csi_plugin` block.
 #[tokio::test]
 async fn a_csi_plugin_sees_the_hosts_devices() {
     let node = Node::new();
@@ -322,7 +321,7 @@ async fn a_csi_plugin_sees_the_hosts_devices() {
     node.finish(plugin).await;
 }
 
-/// A volume whose mounts travel both ways, as CSI node plugins need it.
+/// A volume with bidirectional propagation, as CSI node plugins need it.
 #[tokio::test]
 async fn bidirectional_propagation_works() {
     use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
@@ -362,8 +361,8 @@ async fn bidirectional_propagation_works() {
     node.finish(plugin).await;
 }
 
-/// Mounts are made from the outside in, whatever the order in the job; targets that are missing are made, and links of
-/// the image are followed within it.
+/// Mounts are made from the outside to the inside, in any order of the job. Missing targets are made, and links of the
+/// image are resolved inside the image.
 #[tokio::test]
 async fn nested_mounts_work() {
     let node = Node::new();
@@ -401,7 +400,8 @@ async fn nested_mounts_work() {
     node.finish(plugin).await;
 }
 
-/// A restart must not write into what a task, or whoever writes to the allocation, has put in the place of a log FIFO.
+/// A restart must not write to a file that replaced a log FIFO. A task or another writer of the allocation may have
+/// replaced it.
 #[tokio::test]
 async fn exchanged_log_fifos_are_refused() {
     let node = Node::new();

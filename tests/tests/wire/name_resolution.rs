@@ -1,4 +1,4 @@
-//! Host name, /etc/hosts and /etc/resolv.conf, which nobody but the driver makes.
+//! Host name, /etc/hosts and /etc/resolv.conf, which the driver makes.
 
 use std::collections::BTreeSet;
 
@@ -84,7 +84,7 @@ async fn hosts_file_and_host_name_are_set() {
     node.finish(plugin).await;
 }
 
-/// These files are the container's own: writing them changes no file of the host and none of the image.
+/// These files belong to the container: a write changes no file of the host or of the image.
 #[tokio::test]
 async fn the_files_are_writable_and_private() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! Whose network a task is in.
+//! The network namespace of a task.
 
 use std::fs;
 
@@ -58,7 +58,7 @@ async fn the_task_joins_the_groups_network() {
         assert_eq!(plugin.sh(task, "hostname").await, "group-host");
         assert!(plugin.sh(task, "grep 172.26.64.9 /etc/hosts").await.contains("group-host"));
     }
-    // They reach each other by loopback, and nobody else does.
+    // The tasks of the group reach each other by loopback. Other tasks do not reach them.
     plugin
         .exec(web.id(), &["/bin/sh", "-c", "nc -l -p 8123 -e echo hello >/dev/null 2>&1 &"], seconds(5))
         .await
@@ -67,7 +67,7 @@ async fn the_task_joins_the_groups_network() {
         .sh(&side, "for i in $(seq 100); do nc 127.0.0.1 8123 </dev/null 2>/dev/null && break; sleep 0.1; done")
         .await;
     assert_eq!(answer, "hello");
-    // A task that ends leaves the group's network to the other.
+    // After a task's end, the other task keeps the group's network.
     plugin.end(&web).await;
     plugin.sh(&side, "ip link show lo").await;
     plugin.end(&side).await;
@@ -80,7 +80,7 @@ async fn a_missing_group_network_fails_the_start() {
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let alloc = node.alloc();
-    // Taken away with its name, and with the name left as the empty file that it was mounted on.
+    // The network is removed together with its name, and once only the empty file of the mount stays.
     let directory = node.temp_dir();
     fs::write(directory.join("unmounted"), "").must("a file");
     for (path, problem) in

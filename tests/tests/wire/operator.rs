@@ -1,4 +1,4 @@
-//! The operator's commands, run from the built binary beside a plugin and its tasks.
+//! The operator's commands of the built binary, beside a plugin and its tasks.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use kit::{
 };
 use serde_json::{Value as Json, json};
 
-/// What a command said.
+/// The result of a command.
 struct Said {
     code: i32,
     out: String,
@@ -32,7 +32,7 @@ impl Said {
         serde_json::from_str(&self.out).must(&format!("JSON in {:?} {:?}", self.out, self.err))
     }
 
-    /// A command that must succeed.
+    /// Runs a command that must succeed.
     #[track_caller]
     fn well(self) -> Self {
         assert_eq!(self.code, 0, "{} {}", self.out, self.err);
@@ -98,7 +98,7 @@ async fn an_image_in_use_is_listed_and_kept() {
     let sound = image(&node, &["fsck"]).await.well();
     assert!(sound.out.contains("1 images, 1 layers: 0 damaged, 0 left over, 0 not ours"), "{}", sound.out);
 
-    // All of that was nothing to the task.
+    // The task was not affected.
     let exec = plugin.exec(task.id(), &["cat", "/etc/passwd"], seconds(10)).await.must("ExecTask");
     assert_eq!(exec.result.map(|result| result.exit_code), Some(0));
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -116,7 +116,7 @@ async fn an_image_pulled_ahead_is_used_by_the_task() {
     let name = images.busybox();
     let pulled = image(&node, &["pull", &name, "--json"]).await.well().json();
     assert_eq!(pulled["reference"], json!(name));
-    // Nothing holds it, and nothing of the pull is left but the image.
+    // The image has no lease, and only the image is left of the pull.
     let listed = image(&node, &["ls", "--json"]).await.well().json();
     assert_eq!((&listed[0]["digest"], &listed[0]["used_by"]), (&pulled["digest"], &json!([])));
     let checked = image(&node, &["fsck", "--json"]).await.well().json();
@@ -126,7 +126,7 @@ async fn an_image_pulled_ahead_is_used_by_the_task() {
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let pruned = image(&node, &["prune", "--json"]).await.well().json();
     assert_eq!((&pruned["removed"], &pruned["layers"]), (&json!([name]), &json!(1)));
-    // The registry is gone, so now it cannot come back.
+    // The registry is gone, so a second pull is not possible.
     let failed = image(&node, &["pull", &name]).await;
     assert!(failed.code == 1 && failed.err.starts_with("oci-rs: "), "{} {}", failed.code, failed.err);
     node.finish(plugin).await;
@@ -144,13 +144,13 @@ async fn image_pull_uses_the_plugin_blocks_registry_settings() {
     let registry = json!({"registry": {images.host(): {"auth": {"username": "joe", "password": "hunter2"}}}});
     let path = config(&node, &registry);
     run(&node, &["image", "pull", &name, "--config", &path]).await.well();
-    // The same block in the agent's own file.
+    // The same block in the agent's own configuration file.
     let block: Json = serde_json::from_slice(&fs::read(&path).must("the block")).must("JSON");
     let agent = json!({"client": {"enabled": true}, "plugin": [{"oci-rs": [{"config": [block]}]}]});
     fs::write(&path, agent.to_string()).must("write the agent's configuration");
     let listed = run(&node, &["image", "ls", "--json", "--config", &path]).await.well().json();
     assert_eq!(listed[0]["private"], json!(true));
-    // Its mistakes are told as the plugin tells them, and never with what they hold.
+    // Errors of the file have the same texts as in the plugin, and never contain its values.
     let path = config(&node, &json!({"registry": {images.host(): {"auth": {"password": "hunter2"}}}}));
     let wrong = run(&node, &["image", "ls", "--config", &path]).await;
     assert!(wrong.code == 1 && wrong.err.contains("auth: needs both username and password"), "{}", wrong.err);
@@ -163,7 +163,7 @@ fn layer(node: &Node) -> PathBuf {
     layers.next().must("a layer").must("a layer").path()
 }
 
-/// Changes something about `etc/passwd` that its name or its mode tells.
+/// Changes the name or the mode of `etc/passwd`.
 fn damage(layer: &Path) {
     let (passwd, image) = (layer.join("fs/etc/passwd"), layer.join("fs.erofs"));
     if passwd.exists() {
@@ -171,7 +171,7 @@ fn damage(layer: &Path) {
         return;
     }
     let mut bytes = fs::read(&image).must("the image");
-    // The last one stands with the names, behind the data of all files.
+    // The last occurrence is the directory entry, after the data of all files.
     let at = bytes.windows(6).rposition(|part| part == b"passwd").must("the name");
     bytes[at..at + 6].copy_from_slice(b"passwe");
     fs::write(&image, bytes).must("change the image of a layer");
@@ -204,7 +204,7 @@ async fn fsck_finds_damage_under_a_running_task_and_repairs_it_afterwards() {
     node.finish(plugin).await;
 }
 
-/// Only the plugin block says where tasks are, and with it whose lease is nobody's.
+/// Only the plugin block contains the state directory, by which leases without a task are recognized.
 #[tokio::test]
 async fn leases_without_a_task_are_recognized() {
     let node = Node::new();
@@ -220,7 +220,7 @@ async fn leases_without_a_task_are_recognized() {
     let fsck = ["image", "fsck", "--json", "--repair", "--config", &path];
     assert_eq!(run(&node, &fsck).await.well().json()["findings"], json!([]));
     plugin.process.kill().await;
-    // As after a reboot: no container has a directory any more. The task's own processes are the node's to take away.
+    // As after a reboot: no container has a directory. The node removes the task's processes.
     let tasks = node.state_dir().join("tasks");
     fs::rename(&tasks, tasks.with_file_name("gone")).must("hide the tasks");
     fs::create_dir(&tasks).must("a directory without tasks");

@@ -1,4 +1,4 @@
-//! The log FIFOs: what a task writes arrives whole, apart, and ends with the task.
+//! The log FIFOs: a task's output arrives complete and in separate streams, and ends with the task.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -22,7 +22,7 @@ async fn stdout_and_stderr_arrive_separate_and_complete() {
     node.finish(plugin).await;
 }
 
-/// logmon reads until the last writer is gone: neither we nor a stray child may hold a FIFO after the end.
+/// logmon reads until the last writer closes the FIFO. Neither the driver nor another child may keep it open.
 #[tokio::test]
 async fn the_log_ends_soon_after_the_task() {
     let node = Node::new();
@@ -63,8 +63,8 @@ async fn output_with_disabled_logs_is_dropped() {
     node.finish(plugin).await;
 }
 
-/// A task can write to its alloc dir on agents that do not protect the logs directory: a link in the FIFO's place must
-/// not lead us to a file of the host.
+/// On agents that do not protect the logs directory, a task can write to it. A symbolic link in place of the FIFO must
+/// not lead the driver to a file of the host.
 #[tokio::test]
 async fn a_symbolic_link_instead_of_a_log_fifo_is_refused() {
     let node = Node::new();
@@ -86,14 +86,14 @@ async fn a_symbolic_link_instead_of_a_log_fifo_is_refused() {
     node.finish(plugin).await;
 }
 
-/// Output at full speed that is no text, up to the last byte before the exit.
+/// Binary output at full speed, up to the last byte before the exit.
 #[tokio::test]
 async fn sixty_four_mebibytes_arrive_byte_for_byte() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).command("/bin/cat", &["/local/big"]).build(&mut plugin).await;
-    // Every value of a byte, and no period that is a multiple of a page.
+    // All byte values, with a period that is no multiple of a page.
     let mut state = 1u32;
     let big: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,4 +1,5 @@
-//! Networks of a task's own: docker's commonest job. Each test has an netns, so that nothing of it touches the machine.
+//! A task's own network, as in most docker jobs. Each test runs in a test network, so the machine's network stays
+//! unchanged.
 
 use std::{
     fs,
@@ -15,12 +16,12 @@ use fixtures::{
 use kit::{calls::recoverable, node::Node, plugin::Plugin, task::Task};
 use serde_json::{Value as Json, json};
 
-/// Does nothing.
+/// A task that sleeps.
 pub const IDLE: &str = "while :; do sleep 1000; done";
-/// Says hello to whoever connects.
+/// A task that answers "hello" to each connection.
 const SERVER: &str = "nc -ll -p 8080 -e echo hello";
 
-/// The plugin block's part.
+/// The options of the plugin block.
 pub fn bridge(further: Json) -> Json {
     let mut network = json!({"cni_path": cni_path()});
     if let (Some(network), Json::Object(further)) = (network.as_object_mut(), further) {
@@ -29,7 +30,7 @@ pub fn bridge(further: Json) -> Json {
     json!({ "network": network })
 }
 
-/// Ends the node; neither it nor the netns may have anything left.
+/// Ends the node. Neither the node nor the test network may have leftovers.
 pub async fn finish(netns: TestNetwork, node: Node, plugin: Plugin) {
     node.finish(plugin).await;
     assert_eq!(netns.leftovers(), Vec::<String>::new());
@@ -39,7 +40,7 @@ fn at(address: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// The task's address, as Nomad is told.
+/// The task's address that StartTask returns.
 async fn started(plugin: &Plugin, task: &Task) -> IpAddr {
     let answer = plugin.start(task).await.must("StartTask");
     let network = answer.network_override.must("a network in StartTask's answer");
@@ -48,7 +49,7 @@ async fn started(plugin: &Plugin, task: &Task) -> IpAddr {
     network.addr.parse().must("the task's address")
 }
 
-/// Answers datagrams in a task's network, until one says `end`.
+/// Answers datagrams in a task's network until it receives `end`.
 fn echo_datagrams(plugin: &Plugin, task: &Task, address: &'static str) -> thread::JoinHandle<()> {
     let namespace = namespace_of(plugin.init_pid(task));
     let socket = in_namespace(&namespace, || UdpSocket::bind(address).must("a socket in the task's network"));
@@ -87,20 +88,20 @@ async fn published_ports_reach_the_task_and_the_task_reaches_the_outside() {
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(SERVER);
-    // The second one as Nomad has it in its -dev mode.
+    // The second form is that of Nomad's -dev mode.
     let task = task.port("http", "192.0.2.1", 20080, 8080).port("dev", "127.0.0.1", 20081, 8080);
     let task = task.build(&mut plugin).await;
     let address = started(&plugin, &task).await;
     assert!(address.to_string().starts_with("172.26.80."), "{address}");
 
-    // From the node by its own address, from the machine outside, and from the task itself.
+    // From the node by its own address, from the outside machine, and from the task itself.
     let published = at(TestNetwork::NODE, 20080);
     assert!(answers(published).await);
     assert_eq!(netns.outside(|| exchange(published, "")).must("an answer outside"), "hello\n");
     assert_eq!(plugin.sh(&task, "nc 192.0.2.1 20080 </dev/null").await, "hello");
     let loopback = |port| at(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     assert!(answers(loopback(20081)).await);
-    // Not by any other address of the node, nor the task's own port there.
+    // Another address of the node does not work, and neither does the task's own port on the node.
     for other in [loopback(20080), at(TestNetwork::NODE, 20081), at(TestNetwork::NODE, 8080)] {
         assert!(exchange(other, "").is_err(), "{other}");
     }
@@ -109,13 +110,13 @@ async fn published_ports_reach_the_task_and_the_task_reaches_the_outside() {
     datagram(published, "end");
     udp.join().ok().must("the echo's end");
 
-    // Outside sees the node's address, because it knows no way to the task's.
+    // The outside machine sees the node's address, because it has no route to the task.
     let listener = netns.outside(|| TcpListener::bind((TestNetwork::OUTSIDE, 7000)).must("a listener outside"));
     let seen = thread::spawn(move || listener.accept().must("a connection from the task").1.ip());
     plugin.sh(&task, "nc 192.0.2.2 7000 </dev/null || true").await;
     assert_eq!(seen.join().ok().must("the listener"), TestNetwork::NODE);
 
-    // Its loopback is its own.
+    // The task has its own loopback.
     assert!(exchange(loopback(8080), "").is_err());
     assert_eq!(plugin.sh(&task, "nc 127.0.0.1 8080 </dev/null").await, "hello");
     plugin.end(&task).await;
@@ -157,7 +158,7 @@ async fn a_task_has_its_host_name_and_addresses() {
     assert_eq!(lowest, "0", "images that run as another user listen on port 80 with docker");
     plugin.end(&task).await;
 
-    // What the task mounts there itself wins, and edits of the files go with the task.
+    // A mount of the task has priority. Changes of the files are gone after the task.
     let own = node.task(&images.busybox()).sh(IDLE).option("volumes", json!(["local/hosts:/etc/hosts"]));
     let own = own.build(&mut plugin).await;
     fs::write(own.dir().join("local/hosts"), "mine\n").must("a hosts file");
@@ -213,7 +214,7 @@ async fn fixed_addresses_and_ipv6_work() {
     datagram(published, "end");
     udp.join().ok().must("the echo's end");
 
-    // The address is taken now.
+    // The address is in use now.
     let second = node.task(&images.busybox()).sh(IDLE).option("ipv4_address", json!("172.26.80.99"));
     let second = second.build(&mut plugin).await;
     let status = plugin.start(&second).await.err().must("a refusal");
@@ -228,7 +229,7 @@ async fn fixed_addresses_and_ipv6_work() {
 async fn concurrent_tasks_get_distinct_addresses_until_the_subnet_is_full() {
     let netns = TestNetwork::enter();
     let node = Node::new();
-    // Six addresses, one of which is the bridge's.
+    // The subnet has six addresses. The bridge uses one.
     let mut plugin = node.launch_with(bridge(json!({"subnet": "10.77.0.0/29"}))).await;
     let images = Images::start().await;
     let image = images.busybox();
@@ -246,8 +247,8 @@ async fn concurrent_tasks_get_distinct_addresses_until_the_subnet_is_full() {
     let late = node.task(&image).sh(IDLE).build(&mut plugin).await;
     let status = plugin.start(&late).await.err().must("a refusal");
     assert!(status.message().contains("network oci-rs has no free address left"), "{status}");
-    assert!(recoverable(&status), "somebody may end");
-    // One loopback does not reach another, addresses do.
+    assert!(recoverable(&status), "a task may end and free its address");
+    // One task does not reach the other by loopback, but by address.
     let [first, second, ..] = tasks.as_slice() else { panic!("tasks") };
     plugin
         .exec(first.id(), &["/bin/sh", "-c", &format!("({SERVER}) >/dev/null 2>&1 &")], seconds(5))
@@ -275,7 +276,7 @@ async fn the_network_survives_a_plugin_kill() {
     assert!(answers(at(TestNetwork::NODE, 20080)).await);
     plugin.process.kill().await;
     assert!(answers(at(TestNetwork::NODE, 20080)).await, "nothing of it needs the plugin");
-    // With another block: what takes the network down is what made it.
+    // After a change of the block, the network is removed with the configuration that made it.
     let plugin = node.launch_with(bridge(json!({"bridge": "other", "subnet": "10.78.0.0/24"}))).await;
     plugin.recover(&handle).await.must("RecoverTask");
     assert_eq!(plugin.inspect(task.id()).await.must("InspectTask").network_override, told);
@@ -284,7 +285,7 @@ async fn the_network_survives_a_plugin_kill() {
     finish(netns, node, plugin).await;
 }
 
-/// Networks of the operator's: a plain bridge without anything else, and one whose ports can be published.
+/// CNI networks of the operator: a plain bridge, and one with published ports.
 const LAN: &str = r#"{"cniVersion": "0.4.0", "name": "lan",
     "plugins": [{"type": "bridge", "bridge": "lan0", "isGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.79.0.0/24"}]], "dataDir": "DATA"},
@@ -340,7 +341,7 @@ async fn cni_networks_of_the_operator_work() {
     finish(netns, node, plugin).await;
 }
 
-/// How many tasks start at once; `OCI_RS_NETWORKS=200` for a scale test.
+/// The number of concurrent starts; `OCI_RS_NETWORKS=200` for a scale test.
 fn parallel_tasks() -> u16 {
     std::env::var("OCI_RS_NETWORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)
 }
@@ -377,7 +378,7 @@ async fn many_tasks_start_and_end_concurrently() {
     finish(netns, node, plugin).await;
 }
 
-/// StartTask without the kit's limit, which a crowd exceeds.
+/// StartTask without the usual time limit, which many concurrent starts exceed.
 async fn start_patiently(plugin: &Plugin, task: &Task) -> String {
     let request = proto::driver::StartTaskRequest { task: Some(task.config.clone()) };
     let answer = plugin.driver().start_task(request).await.must("StartTask").into_inner();

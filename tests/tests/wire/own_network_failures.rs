@@ -1,4 +1,4 @@
-//! Networks of a task's own that are not to be: nodes without plugins, plugins that fail, and deaths in the middle.
+//! Failures of a task's own network: nodes without CNI plugins, failing plugins, and kills during the setup.
 
 use std::{
     fs,
@@ -64,7 +64,7 @@ async fn other_network_modes_work_without_cni_plugins() {
 async fn a_failing_cni_plugin_leaves_nothing() {
     let netns = TestNetwork::enter();
     let node = Node::new();
-    // The real plugins, but for one that always fails, in front of them.
+    // The real CNI plugins, with one failing plugin before them.
     let directory = node.root().join("bin");
     fs::create_dir(&directory).must("a directory");
     let script =
@@ -84,7 +84,7 @@ async fn a_failing_cni_plugin_leaves_nothing() {
     finish(netns, node, plugin).await;
 }
 
-/// The real bridge plugin behind a gate: whoever opens it lets one call go on. In front of the others in this
+/// The real bridge plugin behind a gate: a test opens the gate for one call. The directory comes first in this
 /// `cni_path`.
 struct Gated {
     path: String,
@@ -103,7 +103,7 @@ impl Gated {
         Self { path: format!("{}:{}", directory.display(), cni_path()), gate, begun }
     }
 
-    /// Waits until the plugin has been called.
+    /// Waits until the CNI plugin has been called.
     async fn called(&self) {
         assert!(eventually(seconds(20), || self.begun.exists()).await, "the CNI plugin was called");
     }
@@ -113,7 +113,7 @@ impl Gated {
     }
 }
 
-/// Writes a shell script that can be executed.
+/// Writes an executable shell script.
 fn program(path: &Path, script: &str) {
     fs::write(path, format!("#!/bin/sh\n{script}")).must("a program");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).must("its mode");
@@ -134,7 +134,7 @@ async fn a_cni_plugin_that_outlives_the_driver_is_awaited() {
     }
     plugin.process.kill().await;
     let plugin = node.launch_with(slow).await;
-    // The sweep must not take down what is still being made: it would come to be after that.
+    // The sweep must wait for the plugin that still runs, because that plugin would complete the network afterwards.
     let swept = eventually(Duration::from_millis(300), || node.traces().files.is_empty()).await;
     assert!(!swept, "the record of the network stays until it can be taken down");
     gated.open();

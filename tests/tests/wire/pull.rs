@@ -1,4 +1,4 @@
-//! Images: where they come from, in which packing, and what a failure means to the restart policy.
+//! Images: sources, compressions, and the recoverability of failures.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ async fn every_compression_tags_and_digests_work() {
     }
     let reference = images.by_digest();
     runs(&node, &mut plugin, &reference).await;
-    // A leading https:// is what people paste, and docker takes it.
+    // Users paste a leading https://, and docker accepts it.
     runs(&node, &mut plugin, &format!("https://{}", images.busybox())).await;
     node.finish(plugin).await;
 }
@@ -64,7 +64,7 @@ async fn the_resolved_digest_is_reported() {
 async fn the_proxy_of_the_environment_is_used_except_for_loopback() {
     let node = Node::new();
     let images = Images::start().await;
-    // The kit's registry answers as a proxy would, whatever host is meant.
+    // The test registry answers as a proxy for any host.
     let proxy = format!("http://{}", images.host());
     let launch = PluginCommand::new(node.root()).env("HTTP_PROXY", &proxy).env("http_proxy", &proxy);
     let options = json!({"registry": {"registry.example:5000": {"plain_http": true}}});
@@ -75,7 +75,7 @@ async fn the_proxy_of_the_environment_is_used_except_for_loopback() {
     let meant: Vec<_> = seen().into_iter().map(|request| request.proxied).collect();
     assert!(!meant.is_empty());
     assert!(meant.iter().all(|host| host.as_deref() == Some("registry.example:5000")), "{meant:?}");
-    // The registry on this machine is asked itself.
+    // The registry on loopback is contacted directly.
     runs(&node, &mut plugin, &images.busybox()).await;
     assert!(seen().last().must("a request").proxied.is_none());
     node.finish(plugin).await;
@@ -91,11 +91,11 @@ async fn an_image_is_pulled_once() {
     let (before, all) = (blobs(&images), images.requests().len());
     runs(&node, &mut plugin, &images.busybox()).await;
     assert_eq!(images.requests().len(), all, "a tag that is there is not asked for again");
-    // Another image on the same layer.
+    // Another image with the same layer.
     let other = images.with_config("other", json!({"Labels": {"other": "image"}}));
     runs(&node, &mut plugin, &other).await;
     assert_eq!(blobs(&images), before + 1, "only its configuration");
-    // After the plugin's death it is all still there.
+    // Everything is still present after a kill of the plugin.
     plugin.process.kill().await;
     let mut plugin = node.launch().await;
     images.stop();
@@ -171,7 +171,7 @@ async fn credentials_of_the_operator_are_used() {
     node.finish(plugin).await;
 }
 
-/// What may be better in a moment is left to the restart policy; what cannot be is final.
+/// A failure that may be gone in a moment is recoverable. Every other failure is final.
 #[tokio::test]
 async fn pull_failures_are_recoverable_or_final() {
     let node = Node::new();
@@ -201,7 +201,7 @@ async fn pull_failures_are_recoverable_or_final() {
         assert!(status.message().contains(reference), "{what}: the text names the image: {status}");
     }))
     .await;
-    // Nothing of a corrupt image is used later.
+    // No part of a corrupt image is used later.
     let task = node.task(&images.corrupt()).sh("true").build(&mut plugin).await;
     plugin.start(&task).await.err().must("corrupt again");
     node.finish(plugin).await;
@@ -233,7 +233,7 @@ async fn the_image_configuration_is_used() {
     assert_eq!(output(&[("command", json!("c")), ("args", json!(["d"]))], &mut plugin).await, "entry c d\n");
     let script = json!(["/bin/sh", "-c", "echo $A $B; pwd; id -u; id -g"]);
     assert_eq!(output(&[("entrypoint", script)], &mut plugin).await, "image job\n/home/user\n1000\n50\n");
-    // An entrypoint of the job's own does not inherit the image's command.
+    // With the job's own entrypoint, the image's command is not used.
     assert_eq!(output(&[("entrypoint", json!(["/bin/echo", "mine"]))], &mut plugin).await, "mine\n");
     node.finish(plugin).await;
 }

@@ -1,4 +1,4 @@
-//! Calls that meet each other, hosts that are not as they should be, and things that take too long.
+//! Concurrent calls, unusual states of the host, and timeouts.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use serde_json::json;
 
 const IDLE: &str = "while :; do sleep 1000; done";
 
-/// A pull that stands still ends after its time, and the restart policy may try again.
+/// A pull without progress ends at its timeout, and the restart policy may try again.
 #[tokio::test]
 async fn a_pull_ends_at_its_timeout() {
     let node = Node::new();
@@ -42,7 +42,7 @@ async fn a_pull_ends_at_its_timeout() {
     node.finish(plugin).await;
 }
 
-/// An agent that stops a job while its image is being pulled must not wait for the pull.
+/// An agent that stops a job during its pull must not wait for the pull.
 #[tokio::test]
 async fn a_stop_ends_a_running_start() {
     let node = Node::new();
@@ -69,8 +69,8 @@ async fn a_stop_ends_a_running_start() {
     node.finish(plugin).await;
 }
 
-/// Nobody asks for the removal of a task whose start has failed. So a start that is given up when its container runs
-/// already is answered after the removal: a plugin that dies in between has not answered.
+/// An agent does not destroy a task after a failed start. An abandoned start whose container runs already is therefore
+/// answered after its removal. A plugin that is killed in between has not answered.
 #[tokio::test]
 async fn an_abandoned_start_is_answered_after_its_cleanup() {
     let node = Node::new();
@@ -80,13 +80,13 @@ async fn an_abandoned_start_is_answered_after_its_cleanup() {
         .env("OCI_RS_FAILPOINT", "owner-before-remove:1")
         .env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
     let mut plugin = node.launch_as(launch, json!({"rootfs": "copy"})).await;
-    // To copy it takes longer than to ask for a stop.
+    // The copy takes longer than the request for the stop.
     let files = Layer::of((0..12_000).map(|number| Entry::file(format!("many/{number}"), "x")));
     let task = node.task(&images.with_layers("many", [files])).sh("sleep 1000").build(&mut plugin).await;
     let stop = async {
         let copying = || fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("root-before-copy"));
         assert!(eventually(seconds(20), copying).await, "the container is not being made");
-        // The plugin may have died before it could answer.
+        // The plugin may have been killed before its answer.
         plugin.stop(task.id(), Duration::ZERO, "").await.ok();
     };
     let (started, ()) = tokio::join!(plugin.start(&task), stop);
@@ -99,7 +99,8 @@ async fn an_abandoned_start_is_answered_after_its_cleanup() {
     node.finish(plugin).await;
 }
 
-/// An agent takes any error of WaitTask for the task's end: a forced destroy must still let it know the truth.
+/// An agent takes any error of WaitTask for the task's end, so WaitTask must return the real exit status after a forced
+/// destroy.
 #[tokio::test]
 async fn a_wait_returns_after_a_forced_destroy() {
     let node = Node::new();
@@ -119,7 +120,7 @@ async fn a_wait_returns_after_a_forced_destroy() {
     node.finish(plugin).await;
 }
 
-/// logmon may be late or dead: a start must not wait for a reader.
+/// logmon may be late or dead. A start must not wait for a reader.
 #[tokio::test]
 async fn a_log_without_a_reader_does_not_block_the_start() {
     let node = Node::new();
@@ -134,7 +135,7 @@ async fn a_log_without_a_reader_does_not_block_the_start() {
     let begun = Instant::now();
     plugin.started(&task).await;
     assert!(begun.elapsed() < patient(seconds(20)), "{:?}", begun.elapsed());
-    // It blocks on a full FIFO, and can be stopped all the same.
+    // The task blocks on a full FIFO, and it can still be stopped.
     plugin.stop(task.id(), Duration::from_millis(200), "").await.must("StopTask");
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -168,7 +169,7 @@ async fn destroy_does_not_need_the_allocation() {
     node.finish(plugin).await;
 }
 
-/// After a reboot the state directory is empty and every process is gone.
+/// After a reboot, the state directory is empty and every process is gone.
 #[tokio::test]
 async fn after_a_reboot_recovery_fails_and_leftovers_are_removed() {
     let node = Node::new();
@@ -184,16 +185,16 @@ async fn after_a_reboot_recovery_fails_and_leftovers_are_removed() {
     }
     fixtures::wait::eventually(seconds(3), || node.traces().processes.is_empty()).await;
     fs::remove_dir_all(node.state_dir()).must("empty the state directory");
-    // Groups do not survive a reboot either; those of the client stay here because the client would make them anew.
+    // A reboot removes cgroups too. The client's cgroups stay here, because the client would make them again.
     for group in cgroup::find(&task.alloc.id).iter().filter(|group| !task.groups.own.contains(group)) {
-        // What was killed may be on its way out of it.
+        // A killed process leaves its cgroup a moment later.
         let removed = fixtures::wait::eventually(seconds(5), || fs::remove_dir(group).is_ok() || !group.exists()).await;
         assert!(removed, "{}: {:?}", group.display(), fs::read_to_string(group.join("cgroup.procs")));
     }
 
     let plugin = node.launch().await;
     plugin.recover(&handle).await.err().must("nothing to recover");
-    // Nobody asks for it, and yet nothing of the lost task stays: neither its writable layer nor its hold on the image.
+    // Although the agent makes no further call, the lost task's writable layer and its lease on the image are removed.
     let swept = fixtures::wait::eventually(seconds(5), || node.traces().files.is_empty()).await;
     assert!(swept, "{}", node.traces());
     let again = task.restarted();
@@ -213,7 +214,7 @@ async fn the_longest_arguments_and_variables_of_the_kernel_work() {
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     assert_eq!(task.stdout().all(seconds(5)).await, "100000\n");
-    // One variable may have 128 KiB.
+    // One variable can have 128 KiB.
     let task = node.task(&images.busybox()).sh("true").env("LONG", &"x".repeat(200_000)).build(&mut plugin).await;
     let status = plugin.start(&task).await.err().must("more than the kernel takes");
     assert!(!recoverable(&status) && status.message().to_lowercase().contains("long"), "{status}");
@@ -246,8 +247,7 @@ async fn init_reaps_zombies_and_forwards_signals() {
     node.finish(plugin).await;
 }
 
-/// What helped to make the container is not only gone, but forgotten: a zombie would count against the task's limit on
-/// processes.
+/// The processes that made the container are reaped: a zombie would count for the task's limit of processes.
 #[tokio::test]
 async fn the_monitors_only_child_is_the_task() {
     let node = Node::new();
@@ -264,7 +264,7 @@ async fn the_monitors_only_child_is_the_task() {
     node.finish(plugin).await;
 }
 
-/// Every task has one, so it must be next to nothing.
+/// Every task has a monitor, so it must use very little memory.
 #[tokio::test]
 async fn the_monitor_uses_little_memory() {
     let node = Node::new();
@@ -275,7 +275,7 @@ async fn the_monitor_uses_little_memory() {
     let monitor = plugin.monitor_pid(&task);
     assert_eq!(process::status_field(monitor, "Threads").as_deref(), Some("1"));
     let rollup = fs::read_to_string(format!("/proc/{monitor}/smaps_rollup")).must("the monitor's memory");
-    // The pages of the sealed file are everybody's. What remains is mostly the binary's relocated tables, larger in a
+    // The pages of the sealed file are shared. The rest is mostly the binary's relocated tables, which are larger in a
     // dev build.
     let anonymous =
         rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")?.split_whitespace().next()?.parse::<u64>().ok());

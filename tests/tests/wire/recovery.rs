@@ -1,4 +1,4 @@
-//! The plugin dies, the agent dies, the monitor dies: what was running goes on, what ended is told truly.
+//! Kills of plugin, agent and monitor: running tasks keep running, and exit statuses are reported correctly.
 
 use std::{fs, time::Duration};
 
@@ -17,7 +17,7 @@ use kit::{
 use proto::driver::{TaskHandle, TaskState};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A script that ends with this code as soon as a file appears in its directory.
+/// A script that exits with this code when a file appears in its directory.
 fn until_told(code: i32) -> String {
     format!("echo up; while [ ! -e /local/go ]; do sleep 0.02; done; exit {code}")
 }
@@ -80,7 +80,7 @@ async fn an_exit_status_without_a_running_plugin_is_kept() {
     node.finish(plugin).await;
 }
 
-/// An agent that restarts kills the plugin after Shutdown; its handles have lost the driver's configuration.
+/// A restarting agent kills the plugin after Shutdown. Its handles no longer contain the driver's configuration.
 #[tokio::test]
 async fn a_graceful_agent_restart_keeps_tasks() {
     let node = Node::new();
@@ -101,7 +101,7 @@ async fn a_graceful_agent_restart_keeps_tasks() {
     node.finish(plugin).await;
 }
 
-/// An agent that crashed finds the plugin alive: no SetConfig, RecoverTask of what is known, WaitTask anew.
+/// After a crash, an agent finds the plugin running: no SetConfig, RecoverTask for known tasks, a new WaitTask.
 #[tokio::test]
 async fn a_new_agent_reattaches_to_the_running_plugin() {
     let node = Node::new();
@@ -137,12 +137,12 @@ async fn invalid_handles_are_refused() {
         let status = plugin.recover(&handle).await.err().must(what);
         assert!(!matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Cancelled), "{what}: {status}");
     }
-    // What an agent does next for a task that it believed running.
+    // An agent's next call for a task that it believes to run.
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
 
-/// After a reboot process ids mean other processes.
+/// After a reboot, a process id belongs to another process.
 #[tokio::test]
 async fn another_process_with_a_recorded_pid_is_not_signalled() {
     let node = Node::new();
@@ -151,25 +151,25 @@ async fn another_process_with_a_recorded_pid_is_not_signalled() {
     let task = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     let handle = plugin.started(&task).await;
     plugin.process.kill().await;
-    let mut stranger = std::process::Command::new("/bin/sleep").arg("1000").spawn().must("a stranger");
-    // Everything of the task dies, and its state now names the stranger, with another start time.
+    let mut other = std::process::Command::new("/bin/sleep").arg("1000").spawn().must("another process");
+    // The whole task is killed. Its state now names the other process, with another start time.
     for (pid, _) in node.traces().processes {
         kill_process(Pid::from_raw(pid).must("a pid"), Signal::KILL).ok();
     }
-    let text = stranger.id().to_string();
+    let text = other.id().to_string();
     rewrite_pids(&node.state_dir().join("tasks"), &text);
 
     let plugin = node.launch().await;
     if plugin.recover(&handle).await.is_ok() {
-        // Legal when it is told as an end whose status was lost.
+        // The driver may report an end with a lost exit status.
         let exit = plugin.wait(task.id()).await;
         assert_ne!((exit.code, exit.err.as_str()), (0, ""), "a lost status is no success");
     }
     plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    assert!(matches!(stranger.try_wait(), Ok(None)), "the stranger was killed");
-    stranger.kill().must("kill the stranger");
-    stranger.wait().must("reap the stranger");
+    assert!(matches!(other.try_wait(), Ok(None)), "the other process was killed");
+    other.kill().must("kill the other process");
+    other.wait().must("reap the other process");
     node.finish(plugin).await;
 }
 
@@ -195,13 +195,13 @@ fn rewrite_pids(tasks: &std::path::Path, pid: &str) {
     assert!(rewritten > 0, "the state names process ids");
 }
 
-/// The kernel tells a plugin that watches how a task ended; one that does not is told of as a loss.
+/// The kernel tells the exit status to a plugin that watches the task. Without such a plugin, the status is lost.
 fn told_without_monitor(exit: &Exit, code: i32) {
     let lost = !process::kernel_remembers_ends() && exit.err.contains("lost");
     assert!(exit.code == code || lost, "{exit:?}");
 }
 
-/// The monitor is not the task: killing it must neither end the task nor make it unknown.
+/// A kill of the monitor must neither end the task nor make it unknown.
 #[tokio::test]
 async fn a_task_survives_a_monitor_kill() {
     let node = Node::new();
@@ -226,7 +226,7 @@ async fn a_task_survives_a_monitor_kill() {
     node.finish(plugin).await;
 }
 
-/// The monitor of a task with a terminal copies its output; the plugin goes on with that.
+/// The monitor copies the output of a terminal. After a kill of the monitor, the plugin copies it.
 #[tokio::test]
 async fn a_terminal_survives_a_monitor_kill() {
     let node = Node::new();
@@ -249,7 +249,7 @@ async fn a_terminal_survives_a_monitor_kill() {
     node.finish(plugin).await;
 }
 
-/// Without a monitor a task can still be stopped, by its signal and by force.
+/// Without a monitor, a task can still be stopped by its signal and by SIGKILL.
 #[tokio::test]
 async fn a_task_without_a_monitor_can_be_stopped() {
     let node = Node::new();
@@ -273,8 +273,7 @@ async fn a_task_without_a_monitor_can_be_stopped() {
     node.finish(plugin).await;
 }
 
-/// What runs a command in a task is killed: the session ends with a failure, the command with it, and the next one
-/// works.
+/// The helper of a command is killed: the session fails, the command ends, and the next command works.
 #[tokio::test]
 async fn a_killed_exec_helper_ends_its_command() {
     let node = Node::new();
@@ -287,7 +286,7 @@ async fn a_killed_exec_helper_ends_its_command() {
         let mut session = plugin.exec_streaming(task.id(), &command, tty).await.must("a session");
         session.until("ready", seconds(5)).await;
         let helpers = process::children(plugin.process.pid());
-        // The other child is the monitor, whose second word it is.
+        // The other child is the monitor, as its second argument says.
         let mut helpers = helpers.iter().filter(|(_, line)| line.split_whitespace().nth(1) == Some("exec"));
         let (helper, _) = helpers.next().must("the helper of the only session");
         kill_process(Pid::from_raw(*helper).must("a pid"), Signal::KILL).must("kill the helper");
@@ -304,8 +303,8 @@ async fn a_killed_exec_helper_ends_its_command() {
     node.finish(plugin).await;
 }
 
-/// A plugin that takes the task over holds the terminal too. With neither plugin nor monitor it is hung up, which is
-/// told; the task may live on, and its end is told truly or as lost.
+/// A plugin that recovers the task also holds its terminal. Without plugin and monitor, the terminal hangs up, and an
+/// event reports this. The task may keep running. Its exit status is then correct or lost.
 #[tokio::test]
 async fn a_terminal_hangs_up_without_monitor_and_plugin() {
     let node = Node::new();
@@ -354,7 +353,7 @@ async fn a_monitor_kill_without_a_plugin_is_recovered() {
     node.finish(plugin).await;
 }
 
-/// The plugin's file is replaced while tasks run: an upgrade.
+/// The plugin's file is replaced while tasks run, as in an upgrade.
 #[tokio::test]
 async fn tasks_survive_the_removal_of_the_plugins_file() {
     let node = Node::new();
@@ -371,7 +370,7 @@ async fn tasks_survive_the_removal_of_the_plugins_file() {
     fs::remove_file(&copy).must("remove the plugin's file");
     assert_eq!(plugin.sh(&task, "echo exec without the file").await, "exec without the file");
     plugin.process.kill().await;
-    // Nothing of the task has the file's place on disk open, so that it can be replaced.
+    // No process of the task uses the file on disk, so it can be replaced.
     fs::write(&copy, "another build").must("write the new file");
 
     let plugin = node.launch().await;
@@ -382,7 +381,7 @@ async fn tasks_survive_the_removal_of_the_plugins_file() {
     node.finish(plugin).await;
 }
 
-/// Killed in the middle of a start: the next plugin finds nothing half made that disturbs it.
+/// The plugin is killed during a start. The leftovers do not affect the next plugin.
 #[tokio::test]
 async fn a_task_can_start_again_after_a_plugin_kill_during_start() {
     let node = Node::new();
@@ -395,7 +394,7 @@ async fn a_task_can_start_again_after_a_plugin_kill_during_start() {
         let started = tokio::time::timeout(Duration::from_millis(patience), driver.start_task(request)).await;
         plugin.process.kill().await;
         plugin = node.launch().await;
-        // The agent got no handle: it starts again with a new id, and the group must be free of the first attempt.
+        // The agent has no handle. It starts the task with a new id, and the cgroup must be empty.
         let again = task.restarted();
         plugin.started(&again).await;
         plugin.end(&again).await;

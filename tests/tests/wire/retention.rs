@@ -1,4 +1,4 @@
-//! Images that nobody uses any more: when they go, and that nothing else does.
+//! The removal of unused images: when it happens, and that it removes nothing else.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn count(node: &Node, directory: &str) -> usize {
     fs::read_dir(node.data_dir().join("images").join(directory)).must("a directory of the store").count()
 }
 
-/// Records, layers and documents of no image at all.
+/// The records, layers and documents of all images.
 fn empty(node: &Node) -> bool {
     ["images", "layers", "manifests", "configs", "leases"].iter().all(|directory| count(node, directory) == 0)
 }
@@ -34,9 +34,9 @@ async fn an_image_is_removed_after_its_last_task() {
     let long = node.task(&images.busybox()).sh("sleep 1000").build(&mut plugin).await;
     plugin.started(&long).await;
     run_once(&node, &mut plugin, &images.busybox()).await;
-    // Another image, all on the same layer.
+    // Another image with the same layer.
     run_once(&node, &mut plugin, &images.with_config("other", json!({"Labels": {"a": "b"}}))).await;
-    // What is left is the running task's.
+    // Only the running task's image is left.
     let left = || ["images", "configs", "layers"].map(|directory| count(&node, directory));
     assert!(eventually(seconds(20), || left() == [1, 1, 1]).await, "{:?}", left());
     plugin.destroy(long.id(), true).await.must("DestroyTask");
@@ -44,12 +44,12 @@ async fn an_image_is_removed_after_its_last_task() {
     let log = || fs::read_to_string(node.data_dir().join("oci-rs.log")).must("the log file");
     let told = || log().lines().filter(|line| line.contains("image removed")).count();
     assert!(eventually(seconds(20), || told() == 2).await, "{}", log());
-    // It comes again when it is wanted again.
+    // The image is pulled again when a task needs it.
     run_once(&node, &mut plugin, &images.busybox()).await;
     node.finish(plugin).await;
 }
 
-/// What decides is on disk: another process goes on with it.
+/// The state is on disk: another process continues with it.
 #[tokio::test]
 async fn retention_survives_a_plugin_restart() {
     let node = Node::new();
@@ -67,7 +67,7 @@ async fn retention_survives_a_plugin_restart() {
 async fn images_are_removed_early_when_the_disk_is_full() {
     let node = Node::new();
     let images = Images::start().await;
-    // Every disk is that full.
+    // With this limit, every disk counts as full.
     let full = json!({"gc": {"image_delay": "1h", "disk_high_percent": 1}});
     let mut plugin = node.launch_with(full).await;
     run_once(&node, &mut plugin, &images.busybox()).await;

@@ -1,4 +1,4 @@
-//! How a task's root comes to be: mounted from many layers, or copied where the node cannot mount it.
+//! The root of a task: mounted from layers, or copied on a node that cannot mount it.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use proto::{driver::fingerprint_response::HealthState, structs::attribute::Value
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
-/// A directory on an overlay, as in a container of somebody else's. Unmounted when it goes.
+/// A directory on an overlay, as in a container. It is unmounted when the value is dropped.
 struct Nested {
     directory: tempfile::TempDir,
 }
@@ -42,12 +42,12 @@ impl Nested {
 
 impl Drop for Nested {
     fn drop(&mut self) {
-        // Should it stay, the directory cannot be removed.
+        // If the mount stays, the directory cannot be removed.
         unmount(self.directory.path().join("root"), UnmountFlags::DETACH).ok();
     }
 }
 
-/// busybox without `/etc/group` and with nothing in `/home` but what is new.
+/// An image with busybox, without `/etc/group`, and with only new entries in `/home`.
 fn hiding(images: &Images) -> String {
     let hides = Layer::of([
         Entry::dir("etc"),
@@ -66,7 +66,7 @@ async fn root_kind(plugin: &Plugin) -> (String, bool) {
     (kind, told.health == i32::from(HealthState::Healthy))
 }
 
-/// Runs a task of the image; its output and the events of its start.
+/// Runs a task of the image. Returns its output and the events of its start.
 async fn runs(node: &Node, plugin: &mut Plugin, image: &str, data_dir: &Path) -> (String, Vec<String>) {
     let script = "ls /etc /home; echo changed > /etc/passwd && cat /etc/passwd";
     let task = node.task(image).sh(script).build(plugin).await;

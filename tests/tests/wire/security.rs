@@ -1,4 +1,4 @@
-//! What a task may do, read from the kernel's own view of its process.
+//! The rights of a task, as the kernel shows them for its process.
 
 use std::{collections::BTreeSet, fs};
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 const IDLE: &str = "while :; do sleep 1000; done";
 
-/// The 13 capabilities of docker's default set less NET_RAW, by number.
+/// The 13 capabilities of docker's default set without NET_RAW, by number.
 const DEFAULT: [u32; 13] = [0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 29, 31];
 const NET_RAW: u32 = 13;
 const SYS_TIME: u32 = 25;
@@ -103,17 +103,17 @@ async fn dangerous_system_calls_and_proc_files_are_blocked() {
         // Masked and read-only paths.
         "echo 1 > /proc/sys/kernel/sysrq",
         "echo b > /proc/sysrq-trigger",
-        // On kernels that have it, a link in /dev leads there.
+        // Some kernels have a link to it in /dev.
         "test -n \"$(head -c 1 /proc/kcore)$(head -c 1 /dev/kcore)\"",
         "test -n \"$(head -c 1 /proc/keys)\"",
         "ls /sys/firmware/* /proc/acpi/*",
         "mkdir /sys/fs/cgroup/x",
         "touch /sys/x",
-        // Not with these capabilities and this filter.
+        // Capabilities and seccomp filter do not allow these.
         "mount -t tmpfs none /mnt",
         "mount -o remount,rw /sys",
         "hostname changed",
-        // Devices: making the node is allowed, using it is not.
+        // Making a device node is allowed, using it is not.
         "mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk",
         "mknod /tmp/mem c 1 1 && head -c 1 /tmp/mem",
         "mknod /tmp/kmsg c 1 11 && head -c 1 /tmp/kmsg",
@@ -164,7 +164,7 @@ async fn privileged_needs_the_operators_permission() {
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).option("privileged", json!(true)).build(&mut plugin).await;
     plugin.started(&task).await;
-    // All that we hold ourselves.
+    // All capabilities of this process.
     let own = status_field(std::process::id().cast_signed(), "CapEff").must("our own");
     assert_eq!(field(&plugin, &task, "CapEff"), own);
     assert_eq!(field(&plugin, &task, "Seccomp"), "0");
@@ -196,12 +196,12 @@ async fn host_namespaces_need_the_operators_permission() {
         assert_eq!(link(plugin.init_pid(&host), name), link(ours, name), "{name}");
         assert_ne!(link(plugin.init_pid(&own), name), link(ours, name), "{name}");
     }
-    // The operator's list says so.
+    // The operator's list contains it.
     assert_ne!(link(plugin.init_pid(&own), "cgroup"), link(ours, "cgroup"));
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     assert_eq!(plugin.sh(&host, "hostname; cat /etc/hostname").await, format!("{name}\n{name}"));
     assert_eq!(plugin.sh(&own, "ls -d /dev/shm 2>/dev/null; grep -c ' /dev/shm ' /proc/mounts || true").await, "0");
-    // It sees the host's processes, and still may neither trace them nor read what is theirs.
+    // The task sees the host's processes, but it can neither trace them nor read their files.
     let pid = plugin.sh(&host, &format!("ls -d /proc/{ours}")).await;
     assert_eq!(pid, format!("/proc/{ours}"));
     for attempt in ["cat /proc/PID/environ", "ls /proc/PID/root/", "readlink /proc/PID/fd/0", "hostname changed"] {
@@ -238,7 +238,7 @@ async fn seccomp_profiles_need_the_operators_permission() {
     assert!(String::from_utf8_lossy(&answer.stdout).contains("No space left"), "{answer:?}");
     plugin.end(&open).await;
     plugin.end(&own).await;
-    // The pattern is one of letters, so a link behind it does not count; and nobody but root may have written the file.
+    // The pattern has only letters, so a link with such a name does not match. Only root may write the file.
     std::os::unix::fs::symlink(&profile, node.root().join("link.json")).must("a link");
     fs::write(node.root().join("theirs.json"), text.to_string()).must("a profile");
     std::os::unix::fs::chown(node.root().join("theirs.json"), Some(1000), None).must("given away");
@@ -252,7 +252,7 @@ async fn seccomp_profiles_need_the_operators_permission() {
     node.finish(plugin).await;
 }
 
-/// A profile that cannot confine the task ends its start, whatever is missing for it.
+/// A profile that cannot confine the task fails the start.
 #[tokio::test]
 async fn a_missing_apparmor_profile_fails_the_start() {
     let node = Node::new();
@@ -293,7 +293,7 @@ async fn a_task_cannot_reach_the_hosts_driver_binary() {
     node.finish(plugin).await;
 }
 
-/// Variables of the job are in no file that outlives the task, and the monitor does not carry them.
+/// No file that outlives the task contains the job's variables, and neither does the monitor's environment.
 #[tokio::test]
 async fn secrets_are_visible_only_in_the_task() {
     let node = Node::new();

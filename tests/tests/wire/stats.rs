@@ -25,7 +25,7 @@ async fn the_first_sample_is_immediate_and_the_stream_ends_cleanly() {
     let busy = |samples: &[(CpuUsage, MemoryUsage)]| {
         samples.len() >= 6 && samples.last().is_some_and(|(cpu, memory)| cpu.percent > 20.0 && memory.rss > 4_000_000)
     };
-    // The script takes its memory in its own time.
+    // The script allocates its memory gradually.
     while !busy(&samples) && begun.elapsed() < seconds(30) {
         let message = within(seconds(5), "a sample", stream.message()).await.must("TaskStats").must("a sample");
         let stats = message.stats.must("stats");
@@ -52,7 +52,7 @@ async fn the_first_sample_is_immediate_and_the_stream_ends_cleanly() {
     }
     std::fs::write(task.dir().join("local/go"), "").must("end the task");
     plugin.wait(task.id()).await;
-    // An error at the end would be logged by the agent every second.
+    // The agent would log an error at the end every second.
     let end = within(seconds(5), "the end of the stream", async {
         loop {
             match stream.message().await {
@@ -62,14 +62,14 @@ async fn the_first_sample_is_immediate_and_the_stream_ends_cleanly() {
         }
     });
     assert!(end.await.must("an end without error").is_none());
-    // The agent asks once more after the end; that too must not fail.
+    // The agent asks once more after the end. This must not fail.
     let mut again = plugin.stats(task.id(), Duration::from_millis(200)).await.must("TaskStats of an ended task");
     while within(seconds(5), "the end", again.message()).await.must("TaskStats of an ended task").is_some() {}
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
 
-/// The counters' files are opened once for a stream and closed with it; without a stream nothing of them is open.
+/// The counters' files are opened once per stream and closed with it. Without a stream, none is open.
 #[tokio::test]
 async fn a_stream_keeps_one_set_of_open_files() {
     let node = Node::new();
@@ -81,11 +81,11 @@ async fn a_stream_keeps_one_set_of_open_files() {
         plugin
             .descriptors()
             .iter()
-            // The events are watched as long as the task lives.
+            // The files for events stay open as long as the task runs.
             .filter(|file| file.contains("/sys/fs/cgroup/") && !file.ends_with(".events"))
             .count()
     };
-    // What happened before it began to watch is looked up once.
+    // Events before that are read once.
     assert!(eventually(seconds(5), || counters() == 0).await, "{:#?}", plugin.descriptors());
     let mut stream = plugin.stats(task.id(), Duration::from_millis(100)).await.must("TaskStats");
     let mut open = Vec::new();
@@ -118,7 +118,7 @@ async fn the_pull_is_reported_by_events() {
     }
     plugin.wait(task.id()).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    // Only the last ten events of a task are kept, so an ordinary start says little.
+    // Nomad keeps only the last ten events of a task, so an ordinary start emits few.
     assert!(plugin.streams.events().len() <= 4, "{:?}", plugin.streams.events());
     node.finish(plugin).await;
 }

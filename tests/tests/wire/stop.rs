@@ -1,4 +1,4 @@
-//! StopTask: the signal, the patience, the kill.
+//! StopTask: the signal, the timeout, the kill.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ async fn the_default_stop_signal_is_sigterm() {
     assert!(begun.elapsed() < patient(seconds(60)), "returns when the task has ended: {:?}", begun.elapsed());
     assert_eq!(plugin.wait(task.id()).await.code, 4);
     assert_eq!(task.stdout().all(seconds(5)).await, "ready\nbye\n");
-    // Stopping what has ended is no error: an agent would try again for minutes.
+    // A stop of an ended task succeeds: an agent would repeat a failed stop for minutes.
     plugin.stop(task.id(), seconds(5), "").await.must("StopTask of an ended task");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
@@ -57,7 +57,7 @@ async fn a_zero_timeout_kills_at_once() {
     task.stdout().contains("ready", seconds(10)).await;
     let begun = Instant::now();
     plugin.stop(task.id(), Duration::ZERO, "").await.must("StopTask");
-    // Less than any time that somebody could have put in the place of none.
+    // This is shorter than any default timeout.
     assert!(begun.elapsed() < patient(Duration::from_millis(4500)), "{:?}", begun.elapsed());
     assert_eq!(plugin.wait(task.id()).await.code, 137);
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -103,7 +103,7 @@ async fn a_stop_ends_all_processes_of_the_task() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    // Children in sessions of their own, deaf to everything that can be ignored, while the first process ends.
+    // Children with their own sessions ignore all signals that can be ignored, while the first process ends.
     let script = "for i in 1 2 3; do (trap '' TERM HUP INT; setsid sleep 1000 </dev/null >/dev/null 2>&1) & done; \
                   sleep 0.2; exit 0";
     let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;

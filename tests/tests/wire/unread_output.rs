@@ -1,5 +1,5 @@
-//! The reader of a log dies: the task neither dies nor blocks for good, the next reader gets what comes after, and what
-//! was lost is counted.
+//! The reader of a log is killed: the task neither ends nor blocks forever, the next reader gets the later output, and
+//! dropped bytes are counted.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use kit::{node::Node, plugin::Plugin, task::Task};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 
-/// A log collector as a process of its own, which can be killed.
+/// A log collector as a separate process that can be killed.
 struct Reader {
     process: Child,
     file: PathBuf,
@@ -44,7 +44,7 @@ impl Reader {
         self.process.wait().must("reap the reader");
     }
 
-    /// Everything, once the writers are gone.
+    /// Waits until the last writer has closed the FIFO, and returns everything.
     async fn all(&mut self) -> Vec<u8> {
         let ended = eventually(seconds(20), || matches!(self.process.try_wait(), Ok(Some(_)))).await;
         assert!(ended, "the FIFO is still held open");
@@ -54,7 +54,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Mostly it has ended.
+        // The process has usually ended already.
         self.process.kill().ok();
         self.process.wait().ok();
     }
@@ -79,7 +79,7 @@ impl Scene {
         Reader::start(&self.fifo, node.root().join(name))
     }
 
-    /// The script waits for this.
+    /// Makes a file that the script waits for.
     fn tell(&self, name: &str) {
         fs::write(self.task.dir().join("local").join(name), "").must("tell the task");
     }
@@ -101,7 +101,7 @@ impl Scene {
 
 const WAIT: &str = "wait_for() { while [ ! -e /local/$1 ]; do sleep 0.02; done; }";
 
-/// A task that writes so many bytes when it is told to, and a word and its end when it is told again.
+/// A script that writes this number of bytes after `go`, and a last line after `end`.
 fn much(bytes: usize) -> String {
     format!(
         "{WAIT}; echo start; wait_for go; head -c {bytes} /dev/zero | tr '\\0' x; touch /local/written; \
@@ -137,7 +137,7 @@ async fn a_task_continues_without_a_reader_and_the_next_reader_gets_the_rest() {
     node.finish(plugin).await;
 }
 
-/// What fits into the FIFO waits there.
+/// The bytes that fit into the FIFO stay there.
 #[tokio::test]
 async fn a_short_absence_of_the_reader_loses_nothing() {
     let node = Node::new();
@@ -152,7 +152,7 @@ async fn a_short_absence_of_the_reader_loses_nothing() {
     first.kill();
     scene.tell("go");
     scene.wait_for_file("written").await;
-    // Long enough for the plugin to look and to look again.
+    // This is long enough for two checks of the plugin.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut second = scene.reader(&node, "second");
     second.contains("1000\n").await;
@@ -166,8 +166,8 @@ async fn a_short_absence_of_the_reader_loses_nothing() {
     node.finish(plugin).await;
 }
 
-/// Readers come and go while a task writes as fast as it can: lines stay whole and in order, apart from the places
-/// where some were lost, and the last reader gets everything up to the end.
+/// Readers are started and killed while a task writes at full speed: lines stay complete and in order except where
+/// bytes were dropped, and the last reader gets everything up to the end.
 #[tokio::test]
 async fn killed_readers_lose_only_reported_bytes() {
     let node = Node::new();
@@ -198,10 +198,10 @@ async fn killed_readers_lose_only_reported_bytes() {
     node.finish(plugin).await;
 }
 
-/// Checks that whole lines rise; the last number.
+/// Checks that complete lines have rising numbers. Returns the last number.
 fn in_order(text: &[u8], mut last: u32) -> u32 {
     let text = std::str::from_utf8(text).must("text");
-    // A reader begins and ends anywhere.
+    // A reader can begin and end within a line.
     for line in text.split('\n').filter(|line| line.len() == 8) {
         let number = line.parse().must("a number");
         assert!(number > last, "{number} after {last}");
@@ -210,7 +210,7 @@ fn in_order(text: &[u8], mut last: u32) -> u32 {
     last
 }
 
-/// Nobody ever reads, nor does the plugin live all the time.
+/// There is never a reader, and the plugin is killed in between.
 #[tokio::test]
 async fn a_new_plugin_drains_a_fifo_without_a_reader() {
     let node = Node::new();
@@ -231,8 +231,8 @@ async fn a_new_plugin_drains_a_fifo_without_a_reader() {
     node.finish(plugin).await;
 }
 
-/// The agent and all that it started is gone, for long: the monitor is left, and sees to it that the task is not held
-/// up.
+/// The agent and all its processes are gone for a long time. The monitor drains the FIFO, so that the task does not
+/// block.
 #[tokio::test]
 async fn without_plugin_and_reader_dropped_bytes_are_counted() {
     let node = Node::new();
@@ -262,7 +262,7 @@ async fn without_plugin_and_reader_dropped_bytes_are_counted() {
     node.finish(plugin).await;
 }
 
-/// The same, and the task ends before anybody comes back.
+/// The same, and the task ends before the next plugin starts.
 #[tokio::test]
 async fn dropped_bytes_of_a_task_that_ended_without_a_plugin_are_reported() {
     let node = Node::new();
@@ -284,8 +284,8 @@ async fn dropped_bytes_of_a_task_that_ended_without_a_plugin_are_reported() {
     node.finish(plugin).await;
 }
 
-/// Plugin, monitor and reader are dead: the task holds its own FIFO, so nothing kills it when it writes, and what it
-/// wrote is there for the next reader.
+/// Plugin, monitor and reader are dead. The task itself holds its FIFO open, so a write does not kill it, and the next
+/// reader gets the output.
 #[tokio::test]
 async fn a_task_survives_the_kill_of_plugin_monitor_and_reader() {
     let node = Node::new();

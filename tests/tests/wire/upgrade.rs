@@ -1,4 +1,4 @@
-//! Builds follow one another while tasks run: what an older one wrote is read by this one.
+//! Builds follow one another while tasks run: this build reads the state of older builds.
 
 use std::{
     fs,
@@ -18,20 +18,20 @@ use kit::{
 use proto::driver::{TaskHandle, TaskState};
 use serde_json::json;
 
-/// Where records of every version are kept, as real builds wrote them: `v<version>/<case>/`, with the driver's part of
-/// the handle in `handle.json`.
+/// State records of every version, as real builds wrote them: `v<version>/<case>/`, with the driver's part of the
+/// handle in `handle.json`.
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/state")
 }
 
-/// The version of the records that this build writes.
+/// The version of the records of this build.
 const CURRENT: u32 = 1;
 
-/// A directory in the place of a test's own.
+/// A placeholder for the directory of the recording test.
 const NOWHERE: &str = "/nowhere";
 
-/// With `OCI_RS_WRITE_FIXTURES` set, records what this build writes: to be done once, when the version of records
-/// rises.
+/// With `OCI_RS_WRITE_FIXTURES` set, this records the state of this build. It is run once for each new version of
+/// records.
 #[tokio::test]
 async fn record_fixtures() {
     if std::env::var_os("OCI_RS_WRITE_FIXTURES").is_none() {
@@ -51,7 +51,7 @@ async fn record_fixtures() {
         let mut records = records(&node.state_dir());
         records.push(("handle.json".to_owned(), String::from_utf8(handle.driver_state).must("text")));
         for (name, text) in records {
-            // Nothing of the machine, and a boot that is never this one.
+            // No data of the machine, and a boot id that never matches.
             let text = text.replace(&*node.root().to_string_lossy(), NOWHERE);
             let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").must("a boot id");
             let text = text.replace(boot.trim(), "00000000-0000-4000-8000-000000000000");
@@ -110,7 +110,7 @@ async fn recovered(directory: &Path, ended: bool) {
     if ended {
         assert_eq!(exit.code, 21, "{what}: {exit:?}");
     } else {
-        // Its boot is over: whoever has its process id now is somebody else.
+        // The task's boot is over. Its process id may belong to another process now.
         assert!(exit.err.contains("lost"), "{what}: {exit:?}");
     }
     plugin.destroy(task.id(), true).await.must("DestroyTask");
@@ -119,7 +119,7 @@ async fn recovered(directory: &Path, ended: bool) {
 }
 
 /// The plugin's file is replaced while tasks run. `OCI_RS_PREVIOUS_BIN` names the older build (`make upgrade` makes
-/// one); without it, the same build plays both.
+/// one). Without it, the same build is used twice.
 #[tokio::test]
 async fn tasks_of_an_older_build_are_taken_over() {
     let node = Node::new();
@@ -140,7 +140,7 @@ async fn tasks_of_an_older_build_are_taken_over() {
 
     install(&binary(), &installed);
     plugin.shutdown().await;
-    // One ends while there is neither plugin.
+    // One task ends while no plugin runs.
     let (ended, ended_handle, _) = tasks.pop().must("three tasks");
     fs::write(ended.dir().join("local/go"), "").must("tell the task to end");
     let gone = || ended.groups.members().is_empty();
@@ -164,14 +164,14 @@ async fn tasks_of_an_older_build_are_taken_over() {
     node.finish(plugin).await;
 }
 
-/// As a package manager does: written beside, then renamed over. By another process, because a file that this one has
-/// open for writing while it starts another could not be executed.
+/// Replaces a file as a package manager does: it writes a new file and renames it. Another process writes it, because a
+/// file that this process has open for writing cannot be executed.
 pub fn install(build: &Path, place: &Path) {
     let status = std::process::Command::new("install").arg("-m755").arg(build).arg(place).status();
     assert!(status.must("install (coreutils)").success(), "cannot install {}", build.display());
 }
 
-/// A killed plugin leaves its socket; the next one of ours takes it away when it is old enough to belong to nobody.
+/// A killed plugin leaves its socket behind. The next plugin removes the socket when it is old enough.
 #[tokio::test]
 async fn sockets_of_killed_plugins_are_removed() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! Who the command is: users and groups, resolved in the image.
+//! The user of the command: users and groups are resolved in the image.
 
 use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::node::Node;
@@ -9,11 +9,11 @@ async fn users_are_accepted_by_name_and_number() {
     let node = Node::new();
     let mut plugin = node.launch().await;
     let images = Images::start().await;
-    // User, then uid, gid and all groups.
+    // The user option, then the expected uid, gid and groups.
     let cases = [
         ("", "0 0 0"),
         ("root", "0 0 0"),
-        // Also a member of audio.
+        // This user is also a member of audio.
         ("user", "1000 1000 1000 29"),
         ("user:staff", "1000 50 50"),
         ("1000", "1000 1000 1000 29"),
