@@ -47,8 +47,8 @@ suites() {
     case ${1:-all} in
         all) for name in $SUITES; do suite "$name"; done ;;
         quick)
-            suite containers groups_ exec_same exec_rights exec_process_limit exec_kill exec_shows life_runs \
-                files_devices files_hidden files_propagation files_dev process_rights process_apparmor roots_of_many
+            suite containers cgroups_ exec_same exec_rights exec_process_limit exec_kill exec_shows lifecycle_runs \
+                files_devices files_hidden files_propagation files_dev process_rights process_apparmor roots_many
             suite wire limits:: stats:: security:: end_reasons::
             suite nomad batch_out_of_memory
             ;;

@@ -1,7 +1,11 @@
-//! Containers: OCI spec, monitor, exec, engine, cgroups, log and terminal plumbing.
+//! Containers: OCI spec, monitor, exec, engine, cgroups, logs and terminals.
 //!
-//! Knows no Nomad and no images. What decides is pure (`plan` → `spec`); what acts is thin. Nothing here may run in a
-//! threaded process except [`Runtime`], which only executes our own binary in its roles `monitor` and `exec`.
+//! This crate does not know Nomad or images. Decisions are pure (`plan` → `spec`); actions are thin. Most of it runs in
+//! processes with one thread, the roles `monitor` and `exec` of our binary ([`run_role`]). A process with threads uses
+//! [`Runtime`], which executes our own binary in these roles.
+//!
+//! The layers, from the top: `containers` (the facade) → `monitor`, `exec` → `engine` → `command` → `spec`, `rootfs`,
+//! `cgroup` → `state`, `logs`, `plan`, and the low modules `process`, `packets`, `launcher`, `role`, `sys`.
 
 mod address;
 mod capability;

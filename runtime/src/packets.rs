@@ -1,4 +1,4 @@
-//! Packets of JSON, with descriptors, between processes or threads of ours that have no descriptors in common.
+//! Packets of JSON with descriptors, between processes or threads of ours that do not share descriptors.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -15,12 +15,12 @@ use rustix::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The most descriptors that go with a message: the file of a request to execute and three for standard input, output and error.
+/// The maximum number of descriptors of a message: the file of an exec request, and standard input, output and error.
 const DESCRIPTORS: usize = 4;
-/// The longest packet; what can be longer goes in a file.
+/// The maximum size of a packet in bytes. Longer values go into a file.
 const PACKET: usize = 16 * 1024;
 
-/// The two ends of a connection that keeps packets apart.
+/// The two ends of a connection that preserves packet boundaries.
 pub(crate) fn connection() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
@@ -41,7 +41,7 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[
     }
 }
 
-/// Waits for a packet; `None` when the other side is gone.
+/// Waits for a packet; `None` if the other side is closed.
 pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut packet = vec![0; PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -68,7 +68,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Opti
     Ok(Some((serde_json::from_slice(&packet[..received.bytes])?, descriptors)))
 }
 
-/// An error's text, short enough for a packet.
+/// Shortens a text so that it fits into a packet.
 pub(crate) fn clip(mut text: String) -> String {
     // A character takes up to six bytes in JSON.
     let mut end = text.len().min(PACKET / 8);

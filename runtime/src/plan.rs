@@ -1,9 +1,11 @@
-//! What a container is to be: values only, decided before anything is done.
+//! The plan of a container: values only, decided before anything is done.
 //!
-//! The caller (the driver) fills a [`ContainerPlan`]; the monitor turns it into an OCI runtime spec once the image's root
-//! file system is mounted, because only then can user names be resolved inside it. Nothing here does I/O. The plan is written
-//! to the task's state directory as `plan.json`, so every field must survive a round trip through JSON, and a field that is
-//! added later needs a serde default: a monitor of an older build never reads a newer plan, but recovery does read older ones.
+//! The caller (the driver) fills a [`ContainerPlan`]. The monitor turns it into an OCI runtime spec after it has
+//! mounted the image's root file system, because user names are resolved there. This module does no I/O.
+//!
+//! The plan is written to the task's state directory as `plan.json`, so every field must survive a round trip through
+//! JSON. A field that is added later needs a serde default: recovery reads plans of older builds. A monitor of an older
+//! build never reads a newer plan.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
@@ -13,14 +15,15 @@ pub use ::seccomp::{InvalidProfile, SeccompProfile};
 
 pub use crate::capability::CAPABILITIES;
 
-/// The name of a container: of its directories, and of the container in libcontainer.
+/// The name of a container, of its directories, and of the container in libcontainer.
 ///
-/// One to 200 characters out of `A-Z a-z 0-9 _ . + -`, neither `.` nor `..`: safe as a file name, never an option or a path.
+/// One to 200 characters out of `A-Z a-z 0-9 _ . + -`, the first one neither `.` nor `-`. So it is safe as a file name,
+/// and is never an option or a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
 
-/// A string that cannot name a container.
+/// A string that is not a container id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid container id {0:?}: 1 to 200 characters of A-Z a-z 0-9 _ . + - are allowed")]
 pub struct InvalidContainerId(String);
@@ -62,7 +65,7 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// Everything that decides how one container is made and run.
+/// How one container is created and run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerPlan {
     /// The container's name.
@@ -71,29 +74,29 @@ pub struct ContainerPlan {
     pub args: Vec<String>,
     /// `NAME=value` pairs in order; a name occurs once.
     pub env: Vec<(String, String)>,
-    /// Working directory in the container, absolute; made (as root, 0755) when the image lacks it.
+    /// Absolute working directory in the container. If the image does not have it, it is created (by root, mode 0755).
     pub cwd: String,
     /// `user`, `user:group`, uid or `uid:gid`, resolved in the image; empty is root.
     pub user: String,
-    /// Further groups, names or gids, resolved in the image.
+    /// Supplementary groups: names or gids, resolved in the image.
     pub groups: Vec<String>,
-    /// Give the command a terminal; all its output then arrives on `stdout`.
+    /// Give the command a terminal. All its output then goes to `stdout`.
     pub terminal: bool,
     /// Run an init as process 1 that reaps orphans and forwards signals to the command.
     pub init: bool,
-    /// Host name in the container; needs a UTS namespace of its own.
+    /// Host name in the container. It needs a private UTS namespace.
     pub hostname: Option<String>,
     /// The root file system.
     pub root: RootFs,
-    /// Mounts beside the standard ones (/proc, /dev, /sys …), in the order in which they are made.
+    /// Mounts beside the standard ones (/proc, /dev, /sys …), in the order of mounting.
     pub mounts: Vec<Mount>,
     /// Named volumes among the sources of the mounts.
     #[serde(default)]
     pub volumes: Vec<NamedVolume>,
-    /// What binds must not lead out of, whatever links their sources contain when they are mounted.
+    /// Bind sources that must stay in a directory, even if links in their paths are changed before they are mounted.
     #[serde(default)]
-    pub confined: Option<Confined>,
-    /// Small files that are made for this container alone and mounted writable at their destination
+    pub confined: Option<BindConfinement>,
+    /// Small files that are created for this container alone and mounted writable at their destination
     /// (`/etc/hosts`, `/etc/resolv.conf`, `/etc/hostname`): destination, content.
     pub files: Vec<(String, String)>,
     /// Device nodes beside the standard ones (null, zero, full, random, urandom, tty).
@@ -112,28 +115,29 @@ pub struct ContainerPlan {
     pub oom_score_adj: i32,
     /// Limits that the cgroup enforces.
     pub resources: Resources,
-    /// Where in the cgroup tree the container lives.
+    /// The place of the container in the cgroup tree.
     pub cgroup: CgroupPlacement,
-    /// Where output goes.
+    /// The logs.
     pub output: Output,
-    /// For people and tools (`com.hashicorp.nomad.alloc_id` …), kept in the OCI spec.
+    /// Annotations of the OCI spec, for users and tools (`com.hashicorp.nomad.alloc_id` …).
     pub annotations: BTreeMap<String, String>,
-    /// Who asked for it, in the caller's words: nobody else's containers are looked after. Unknown of containers of older builds.
+    /// The caller's name for itself. A caller only manages its own containers. Plans of older builds have none.
     #[serde(default)]
     pub owner: Option<String>,
 }
 
-/// The image's layers and what lies over them.
+/// The root file system: the image's layers and what is over them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootFs {
-    /// The image's layers, top-most first; at least one. Each is a directory, or a file that holds an EROFS file system.
+    /// The image's layers, top-most first; at least one. Each is a directory, or a file that holds an EROFS file
+    /// system.
     pub layers: Vec<PathBuf>,
-    /// How they become one root.
+    /// How the layers become one root.
     #[serde(default)]
     pub storage: RootStorage,
     /// The container cannot write to its root.
     pub readonly: bool,
-    /// Absolute paths in the container that stay writable when the root is read-only (the image's volumes).
+    /// Absolute paths in the container that stay writable if the root is read-only (the image's volumes).
     pub volumes: Vec<String>,
 }
 
@@ -141,14 +145,14 @@ pub struct RootFs {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RootStorage {
-    /// Mounted over one another by overlayfs, at most [`MAX_OVERLAY_LAYERS`].
+    /// Stacked by overlayfs, at most [`MAX_OVERLAY_LAYERS`].
     #[default]
     Overlay,
-    /// Copied for this container: slow to start, works on any file system that holds an image.
+    /// Copied for this container. The start is slow, and any file system works.
     Copy,
 }
 
-/// The most layers that the kernel mounts over one another (`OVL_MAX_STACK`).
+/// The maximum number of layers that the kernel stacks (`OVL_MAX_STACK`).
 pub const MAX_OVERLAY_LAYERS: usize = 500;
 
 /// One mount in the container.
@@ -158,13 +162,13 @@ pub struct Mount {
     pub destination: String,
     /// What is mounted.
     pub kind: MountKind,
-    /// Nothing can be written through this mount.
+    /// The mount is read-only.
     pub readonly: bool,
-    /// How mounts travel between host and container below this one.
+    /// How mounts below this one propagate between host and container.
     pub propagation: Propagation,
 }
 
-/// What a mount shows.
+/// The kind of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountKind {
@@ -175,36 +179,37 @@ pub enum MountKind {
     },
     /// An empty file system in memory.
     Tmpfs {
-        /// Limit in bytes; the kernel's default (half of memory) without one.
+        /// Limit in bytes. `None`: the kernel's default, half of memory.
         size: Option<u64>,
-        /// Permission bits of its root; docker's default is 0o1777.
+        /// Permission bits of its root. `None`: docker's default, 0o1777.
         mode: Option<u32>,
-        /// Owner of its root; root without one.
+        /// Owner of its root. `None`: root.
         #[serde(default)]
         uid: Option<u32>,
-        /// Group of its root; root's without one.
+        /// Group of its root. `None`: root's group.
         #[serde(default)]
         gid: Option<u32>,
     },
 }
 
-/// A directory of the node that outlives its containers and has a name in jobs. Made by the first container that wants it.
+/// A directory of the node that outlives its containers and has a name in jobs. The first container that uses it
+/// creates it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedVolume {
-    /// Where it is. Its parent is ours alone.
+    /// The directory. No other program uses its parent.
     pub directory: PathBuf,
-    /// Where it is mounted, and what of the image it is filled with when it is made.
+    /// The place in the container where it is mounted.
     pub destination: String,
-    /// Start with what the image has there, as docker does.
+    /// When it is created, fill it with the image's content of `destination`, as docker does.
     pub copy: bool,
 }
 
-/// Sources of binds in a directory that others write to.
+/// Bind sources in a directory to which tasks can write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Confined {
-    /// The directory. The way to it is trusted.
+pub struct BindConfinement {
+    /// The directory. The path to it is trusted.
     pub directory: PathBuf,
-    /// Sources, all of them below the directory, that must lie in it when every link is followed.
+    /// Sources below the directory. They must be in it after every link is followed.
     pub sources: Vec<PathBuf>,
 }
 
@@ -212,38 +217,38 @@ pub struct Confined {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Propagation {
-    /// Nothing travels.
+    /// No propagation.
     #[default]
     Private,
     /// Mounts made on the host below the source appear in the container.
     HostToContainer,
-    /// Both ways.
+    /// In both directions.
     Bidirectional,
 }
 
-/// A device node, made in the container and allowed by its cgroup.
+/// A device node that is created in the container and allowed by its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// The node on the host.
     pub host_path: PathBuf,
-    /// Where it appears.
+    /// Its path in the container.
     pub container_path: String,
     /// Any of `r`, `w`, `m`.
     pub permissions: String,
 }
 
-/// Which namespaces the container has for itself.
+/// The namespaces of the container. A namespace that is not private is the host's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     /// Network.
     pub network: Network,
-    /// Process ids are its own.
+    /// A pid namespace of its own.
     pub private_pid: bool,
-    /// IPC objects are its own.
+    /// An IPC namespace of its own.
     pub private_ipc: bool,
-    /// Host name is its own.
+    /// A UTS namespace of its own.
     pub private_uts: bool,
-    /// It sees its cgroup as the root of the tree.
+    /// A cgroup namespace of its own: the container sees its cgroup as the root of the tree.
     pub private_cgroup: bool,
 }
 
@@ -255,22 +260,22 @@ pub enum Network {
     Host,
     /// An existing network namespace, by path.
     Path(PathBuf),
-    /// A new one with nothing but loopback.
+    /// A new one that has only a loopback device.
     Private,
 }
 
 /// Rights and restrictions of the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Security {
-    /// Everything is allowed: all capabilities that we hold, all devices, nothing masked, no default seccomp filter.
+    /// Everything is allowed: all capabilities of this process, all devices, no masked path, no default seccomp filter.
     pub privileged: bool,
-    /// Capability names as in `CAP_NET_RAW`, upper case; what the bounding set holds.
+    /// The names of the capabilities in the bounding set, in upper case as in `CAP_NET_RAW`.
     pub capabilities: Vec<String>,
     /// Programs can gain no rights by execve (set-user-id, file capabilities).
     pub no_new_privileges: bool,
     /// System call filter.
     pub seccomp: Seccomp,
-    /// AppArmor profile of the command, loaded on the host; `None` leaves our own.
+    /// AppArmor profile of the command, which is loaded on the host. `None`: the profile of this process.
     #[serde(default)]
     pub apparmor: Option<String>,
 }
@@ -279,30 +284,30 @@ pub struct Security {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seccomp {
-    /// Our default profile, in its form for the container's capabilities.
+    /// The default profile, in its form for the container's capabilities.
     #[default]
     Default,
     /// No filter.
     Unconfined,
-    /// A profile of somebody else's.
+    /// A custom profile.
     Profile(SeccompProfile),
 }
 
 /// One resource limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rlimit {
-    /// What the command starts with; `u64::MAX` is unlimited.
+    /// The soft limit; `u64::MAX` is unlimited.
     pub soft: u64,
-    /// What it can raise it to.
+    /// The hard limit.
     pub hard: u64,
 }
 
-/// Limits that the cgroup enforces; `None` leaves the kernel's default.
+/// Limits that the cgroup enforces. `None`: the kernel's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
-    /// Hard memory limit in bytes, no swap beyond it; `None` is unlimited.
+    /// Hard memory limit in bytes, without additional swap. `None`: unlimited.
     pub memory_limit: Option<u64>,
-    /// Memory in bytes that reclaim spares (v1 soft limit, v2 `memory.low`).
+    /// Memory in bytes that is protected from reclaim (version 1: soft limit, version 2: `memory.low`).
     pub memory_reservation: Option<u64>,
     /// CPU weight in cgroup v1 shares, 2 to 262144.
     pub cpu_shares: Option<u64>,
@@ -319,17 +324,18 @@ pub struct Resources {
     pub pids_limit: Option<i64>,
 }
 
-/// Where the container's processes live in the cgroup tree.
+/// The place of the container's processes in the cgroup tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupPlacement {
-    /// Below the root of each v1 hierarchy, or of the v2 tree: `/nomad/<alloc>.<task>`. Cgroups that exist are used and stay
-    /// when the container goes; missing ones are made and removed again.
+    /// The path below the root of each v1 hierarchy, or of the v2 tree: `/nomad/<alloc>.<task>`. Existing cgroups are
+    /// used and stay after the container has ended. Missing ones are created and removed.
     pub path: String,
-    /// v1: the cpuset group (absolute) that the processes join instead of `path`, when the caller manages cpusets.
+    /// On version 1: the absolute path of the cpuset cgroup that the processes join instead of `path`, if the caller
+    /// manages cpusets.
     pub cpuset_v1: Option<PathBuf>,
 }
 
-/// Where the command's output goes: FIFOs that somebody reads, or `/dev/null`.
+/// The command's logs: FIFOs with a reader, or `/dev/null`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     /// Standard output, and everything of a terminal.

@@ -1,7 +1,8 @@
-//! A process that cannot be mistaken for another one.
+//! References to processes that cannot come to mean another process.
 //!
-//! A pid alone names whoever has it now. Records therefore keep pid, start time and the boot they belong to, and whoever
-//! acts on a record first opens a pidfd and then compares: after that the pidfd stays with that one process.
+//! The kernel reuses pids. So a record has the pid, the start time and the boot of the process. To use a record, a
+//! pidfd is opened first and start time and boot are compared afterwards; from then on the pidfd refers to that process
+//! only.
 
 use std::{
     fs, io,
@@ -30,7 +31,7 @@ pub struct ProcessRef {
     pub pidfd: OwnedFd,
 }
 
-/// A process as our files remember it.
+/// A process in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
     pub pid: i32,
@@ -39,10 +40,10 @@ pub(crate) struct ProcessRecord {
 }
 
 impl ProcessRef {
-    /// Whoever has this pid now; `NotFound` when nobody has, or only a zombie.
+    /// The process that has this pid now; `NotFound` if there is none, or if only its session or process group is left.
     pub fn open(pid: i32) -> io::Result<Self> {
         let id = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-        // INVAL: the process is gone, and its number lives on as that of its session or process group.
+        // INVAL: the process is gone, and its pid is still the number of its session or process group.
         let pidfd = pidfd_open(id, PidfdFlags::empty())
             .map_err(|error| if error == Errno::INVAL { Errno::SRCH } else { error })
             .map_err(not_found)?;
@@ -63,13 +64,14 @@ impl ProcessRef {
         }
     }
 
-    /// A process that has ended and been reaped, by its record: always readable, no signal reaches anybody.
+    /// A process that has ended and been reaped, by its record. Its descriptor is always readable, and signals have no
+    /// effect.
     pub(crate) fn gone(record: &ProcessRecord) -> io::Result<Self> {
         let pidfd = eventfd(1, EventfdFlags::CLOEXEC)?;
         Ok(Self { pid: record.pid, start_time: record.start_time, pidfd })
     }
 
-    /// What to write down to find the process again.
+    /// The record by which [`ProcessRef::find`] finds the process.
     pub(crate) fn record(&self) -> io::Result<ProcessRecord> {
         Ok(ProcessRecord { pid: self.pid, start_time: self.start_time, boot_id: host::boot::id()? })
     }
@@ -79,7 +81,7 @@ impl ProcessRef {
         self.wait_for(Some(Duration::ZERO)).unwrap_or(false)
     }
 
-    /// Waits until the process has ended, or the time is over; whether it has.
+    /// Waits until the process has ended or the time is over; whether it has ended.
     pub fn wait_for(&self, limit: Option<Duration>) -> io::Result<bool> {
         self.poll(PollFlags::IN, limit)
     }
@@ -99,8 +101,9 @@ impl ProcessRef {
         }
     }
 
-    /// How the process ended, which the kernel tells others than its parent too: by `/proc` as long as nobody has reaped it, and
-    /// afterwards, since Linux 6.15, by a pidfd that was open before. `None` when it has not ended, or when nobody can tell.
+    /// How the process ended. The kernel tells this to processes other than the parent, too: through `/proc` until the
+    /// process is reaped, and afterwards, since Linux 6.15, through a pidfd that was open before. `None` if the process
+    /// has not ended, or if the kernel does not tell.
     pub(crate) fn end(&self) -> io::Result<Option<ExitStatus>> {
         if !self.ended() {
             return Ok(None);
@@ -109,10 +112,10 @@ impl ProcessRef {
             return Ok(Some(ExitStatus::of_wait_status(status)));
         }
         let status = match sys::reaped_status(self.pidfd.as_fd()) {
-            // An older kernel, or a process that was gone before we looked, see `gone`.
+            // An older kernel, or a process that had been reaped before (`gone`).
             Err(_) => None,
             Ok(Some(status)) => Some(status),
-            // It is being reaped this moment, which shows as a hang-up.
+            // The process is being reaped. The pidfd then reports a hang-up.
             Ok(None) => {
                 self.poll(PollFlags::empty(), Some(REAPING))?;
                 sys::reaped_status(self.pidfd.as_fd())?
@@ -121,9 +124,10 @@ impl ProcessRef {
         Ok(status.map(ExitStatus::of_wait_status))
     }
 
-    /// The wait status of a process that has ended and that nobody has reaped.
+    /// The wait status of a process that has ended and has not been reaped.
     fn zombie_status(&self) -> io::Result<Option<i32>> {
-        // Whoever may not know a status reads 0 (proc_pid_stat(5)); the same right opens this link.
+        // Without the right to read it, the status reads as 0 (proc_pid_stat(5)). The same right is needed to read this
+        // link.
         if fs::read_link(format!("/proc/{}/ns/user", self.pid)).is_err() {
             return Ok(None);
         }
@@ -138,13 +142,13 @@ impl ProcessRef {
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         let signal = signal_from(signal)?;
         match pidfd_send_signal(&self.pidfd, signal) {
-            // BADF: it was gone when we looked, see `gone`.
+            // BADF: the process had been reaped before (`gone`).
             Err(Errno::SRCH | Errno::BADF) => Ok(()),
             other => Ok(other?),
         }
     }
 
-    /// Takes the process out of the process table if it is an ended child of ours.
+    /// Reaps the process if it is an ended child of this process.
     pub(crate) fn reap(&self) -> io::Result<()> {
         match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
             Ok(_) | Err(Errno::CHILD) => Ok(()),
@@ -160,7 +164,7 @@ pub(crate) fn signal_from(signal: i32) -> io::Result<Signal> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{signal} is not a signal")))
 }
 
-/// How long a parent may be at reaping its child.
+/// The parent may take this long to reap the process.
 const REAPING: Duration = Duration::from_secs(1);
 
 fn read_stat(pid: i32) -> io::Result<String> {
@@ -237,7 +241,7 @@ mod tests {
         let me = ProcessRef::open(std::process::id() as i32).expect("our own process");
         assert_eq!(me.end().expect("a look"), None);
         let gone = ProcessRef::gone(&me.record().expect("a record")).expect("an event");
-        assert_eq!(gone.end().expect("a look"), None, "nobody was there to see it");
+        assert_eq!(gone.end().expect("a look"), None, "it had been reaped before");
     }
 
     #[test]

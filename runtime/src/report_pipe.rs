@@ -12,8 +12,8 @@ use rustix::{
 
 use crate::process::ProcessRef;
 
-/// Reads a pipe until its last writer closes it or `writer` has ended. The forks of the writer hold the pipe too. If the
-/// writer was killed, a fork may wait for ever for an answer of the writer, so the end of the pipe never comes.
+/// Reads a pipe until its last writer closes it or `writer` has ended. The forks of the writer hold the pipe too. If
+/// the writer was killed, a fork may wait for ever for an answer of the writer, so the end of the pipe never comes.
 pub(crate) fn read_report(pipe: &mut File, writer: &ProcessRef) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     loop {

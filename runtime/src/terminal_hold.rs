@@ -16,7 +16,8 @@ use crate::process::ProcessRef;
 #[derive(Debug)]
 pub struct TerminalHold {
     master: OwnedFd,
-    /// Without an open slave side, the master hangs up when no process of the container has the terminal open for a moment.
+    /// Without an open slave side, the master hangs up when no process of the container has the terminal open for a
+    /// moment.
     _slave: OwnedFd,
 }
 

@@ -1,6 +1,6 @@
-//! Containers end to end, on a real kernel as root: what a plan asks for is what the command finds.
+//! Containers end to end, on a real kernel as root: the command finds what its plan says.
 //!
-//! This program is also the monitor and the exec helper, as the driver's binary is, so it brings its own `main`.
+//! This program is also the monitor and the exec helper, as the driver's binary is. So it has its own `main`.
 
 #![allow(clippy::print_stdout, reason = "a test program's main reports on standard output")]
 
@@ -9,11 +9,11 @@ mod common;
 
 mod cases {
     pub mod bundle;
+    pub mod cgroups;
+    pub mod escapes;
     pub mod exec;
     pub mod files;
-    pub mod groups;
-    pub mod holes;
-    pub mod life;
+    pub mod lifecycle;
     pub mod process;
     pub mod roots;
 }
@@ -39,16 +39,16 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut failed = Vec::new();
-    // What a container finds of its files, and a few that run something, must not depend on how its root is made.
+    // The results of these cases must not depend on how the root is made, so they run with a copied root too.
     let copied = [cases::files::CASES, cases::process::CASES].into_iter().flatten();
     let copied = copied.map(|(name, case)| (format!("copied_{name}"), *case, true));
     let groups = [
-        cases::life::CASES,
+        cases::lifecycle::CASES,
         cases::process::CASES,
         cases::exec::CASES,
         cases::files::CASES,
-        cases::groups::CASES,
-        cases::holes::CASES,
+        cases::cgroups::CASES,
+        cases::escapes::CASES,
         cases::roots::CASES,
         cases::bundle::CASES,
     ];
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     for (name, case, copy) in usual.chain(copied) {
         common::COPY.store(copy, std::sync::atomic::Ordering::Relaxed);
         let wanted = filter.iter().any(|part| name.contains(part.as_str()));
-        // Measurements take long and prove nothing: only when asked for by name.
+        // Measurements take long and assert nothing: they run only if they are named.
         if !wanted && (!filter.is_empty() || name.starts_with("measure")) {
             continue;
         }

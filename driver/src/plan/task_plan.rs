@@ -6,7 +6,7 @@
 use std::{fmt, path::PathBuf};
 
 use ::network::Attachment;
-use runtime::plan::{Confined, ContainerPlan, RootFs};
+use runtime::plan::{BindConfinement, ContainerPlan, RootFs};
 
 use super::{
     context::TaskContext,
@@ -159,7 +159,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         output: process::output(spec, task),
         annotations: labels::labels(context),
         owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
-        confined: Some(Confined { directory: task.alloc_dir.clone(), sources: mounts.confined }),
+        confined: Some(BindConfinement { directory: task.alloc_dir.clone(), sources: mounts.confined }),
         mounts: mounts.mounts,
         volumes: mounts.volumes,
         hostname: (!spec.namespaces.host_uts).then(|| hostname.to_owned()),

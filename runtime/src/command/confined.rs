@@ -1,8 +1,8 @@
 //! A command and the restrictions under which it is executed, applied in the one correct order.
 //!
-//! The process that applies them is in the container's namespaces and root, has the container's user, and still has all our
-//! capabilities. Every step must succeed. A failure is reported and ends the process, so that nothing ever runs with more
-//! rights than its plan says.
+//! The process that applies them is in the container's namespaces and root, has the container's user, and still has all
+//! our capabilities. Every step must succeed. A failure is reported and ends the process, so that nothing ever runs
+//! with more rights than its plan says.
 
 use std::{
     ffi::CString,

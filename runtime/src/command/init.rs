@@ -1,6 +1,6 @@
-//! Process 1 of a container that asked for an init: reaps orphans, forwards signals, ends with the command's status.
+//! Process 1 of a container with an init: it reaps orphans, forwards signals, and ends with the command's status.
 //!
-//! It is our own binary (a sealed memory file), not dumpable, and holds no descriptor.
+//! It is our own binary (a sealed memory file), not dumpable, and has no open descriptor.
 
 use rustix::{
     io::Errno,
@@ -14,10 +14,10 @@ use crate::{
     sys::{self, Fork},
 };
 
-/// Forks; the child calls `execute`, which returns only with an error, and that is returned here, in the child.
-/// This process becomes the init.
+/// Forks. The parent becomes the init. The child calls `execute`; if that returns with an error, the child returns it
+/// here.
 pub(super) fn run(execute: impl FnOnce() -> StartError) -> StartError {
-    // Blocked before there is a child, so that no signal is lost, its end least of all.
+    // Signals are blocked before the fork, so that none is lost, not even the child's SIGCHLD.
     if let Err(error) = sys::block_signals() {
         return StartError::internal(format!("blocking signals: {error}"));
     }
@@ -37,14 +37,16 @@ pub(super) fn run(execute: impl FnOnce() -> StartError) -> StartError {
     }
 }
 
-/// The command in the foreground of the terminal, if there is one, so that the terminal's signals reach it and not us.
+/// Puts the command into the foreground of the terminal, if there is one, so that the terminal's signals reach the
+/// command and not the init.
 fn own_process_group() -> bool {
-    // Failing leaves it in our group, where it gets the same signals; without a terminal there is no foreground.
+    // If that fails, the command stays in the init's process group, where it gets the same signals. Without a terminal
+    // there is no foreground.
     let foreground = setpgid(None, None).is_ok() && sys::ignore_signal(Signal::TTOU).is_ok();
     foreground && tcsetpgrp(rustix::stdio::stdin(), getpgrp()).is_ok()
 }
 
-/// Serves until the command has ended; its status.
+/// Forwards signals until the command has ended; its status.
 fn supervise(command: Pid) -> i32 {
     loop {
         match sys::wait_for_any_signal() {
@@ -54,7 +56,7 @@ fn supervise(command: Pid) -> i32 {
                 }
             }
             Ok(signal) => {
-                // It may have ended a moment ago, which its SIGCHLD is about to tell.
+                // The command may have ended a moment ago. Its SIGCHLD follows.
                 let _sent = signal_from(signal).is_ok_and(|signal| kill_process(command, signal).is_ok());
             }
             Err(_) => return 255,
@@ -62,7 +64,7 @@ fn supervise(command: Pid) -> i32 {
     }
 }
 
-/// Reaps what has ended; the command's status if it is among it.
+/// Reaps all ended children; the command's status if it is among them.
 fn reap(command: Pid) -> Option<i32> {
     let mut status = None;
     loop {

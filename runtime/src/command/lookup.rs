@@ -45,7 +45,8 @@ pub(super) fn not_executable(program: &str, file: &str, error: &io::Error) -> St
     )
 }
 
-/// Whether the error of execve(2) says that `candidate` does not exist. A missing interpreter gives the same error number.
+/// Whether the error of execve(2) says that `candidate` does not exist. A missing interpreter gives the same error
+/// number.
 pub(super) fn is_missing(candidate: &str, error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) && !Path::new(candidate).exists()
 }

@@ -1,8 +1,9 @@
 //! The command of a container: from its plan to execve(2).
 //!
-//! [`ConfinedCommand`] is a command with every restriction under which it is executed. [`confined_command`] derives it from
-//! a plan. The container's first process and the processes of exec both end with it, so both get the same restrictions.
-//! [`apply_oom_score`] and [`apply_apparmor`] change the calling process; its forks and their commands inherit the change.
+//! [`ConfinedCommand`] is a command with every restriction under which it is executed. [`confined_command`] derives it
+//! from a plan. The container's first process and the processes of exec both end with it, so both get the same
+//! restrictions. [`apply_oom_score`] and [`apply_apparmor`] change the calling process; its forks and their commands
+//! inherit the change.
 
 mod confined;
 mod inherited;

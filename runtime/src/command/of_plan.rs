@@ -24,8 +24,8 @@ pub(crate) fn held_capabilities() -> CapabilityMask {
     CapabilityMask(known.filter(|(_, held)| *held).fold(0, |mask, (bit, _)| mask | 1 << bit))
 }
 
-/// The command of a plan with its restrictions. `held` are the capabilities that this process has; `report` is the descriptor
-/// for a failure.
+/// The command of a plan with its restrictions. `held` are the capabilities that this process has; `report` is the
+/// descriptor for a failure.
 pub(crate) fn confined_command(
     plan: &ContainerPlan,
     user: &ResolvedUser,

@@ -1,9 +1,9 @@
 //! libcontainer. No other module uses it.
 //!
-//! Building a container runs ordinary Rust code in forked processes and changes the state of the calling process (working
-//! directory, dumpable flag). So the caller must be a process that ends right afterwards: the monitor's creator. The
-//! container's first process becomes the monitor's child (`as_sibling`). The last steps before the command are ours
-//! ([`ConfinedCommand`]): libcontainer does not make all of them, or not in the right order.
+//! Building a container runs ordinary Rust code in forked processes and changes the state of the calling process
+//! (working directory, dumpable flag). So the caller must be a process that ends right afterwards: the monitor's
+//! creator. The container's first process becomes the monitor's child (`as_sibling`). The last steps before the command
+//! are ours ([`ConfinedCommand`]): libcontainer does not make all of them, or not in the right order.
 
 mod executor;
 mod trace;

@@ -1,7 +1,8 @@
 //! The causes of libcontainer's errors.
 //!
-//! An error that crosses libcontainer's processes keeps only its top-most text. The cause is in the ERROR events that the
-//! failing process emits. They are collected in a memory file, which all forks of this process share, position included.
+//! An error that crosses libcontainer's processes keeps only its top-most text. The cause is in the ERROR events that
+//! the failing process emits. They are collected in a memory file, which all forks of this process share, position
+//! included.
 
 use std::{
     fmt,

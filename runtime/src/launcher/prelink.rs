@@ -1,21 +1,21 @@
-//! A copy of our executable in which the start-up relocation has been done already.
+//! Doing the start-up relocation of an executable in its file.
 //!
-//! A position-independent static executable rewrites every pointer of its tables when it starts, which makes each of those
-//! pages private memory of the process: half a megabyte in every monitor. Done once in the file, for one random base, the
-//! pages stay the file's own and are shared by all processes that are started from it. The base is drawn as the kernel draws
-//! one (`ELF_ET_DYN_BASE` and 28 random bits of pages), so addresses stay as hard to guess as before; what goes is that
-//! processes of one plugin have different ones. Stack, heap and mappings are still the kernel's to place, per process.
+//! A position-independent static executable rewrites every pointer of its tables when it starts. Each rewritten page
+//! becomes private memory of the process: half a megabyte in every monitor. If the relocation is done once in the file,
+//! for one random base, all processes that are started from the file share these pages. The base is drawn as the kernel
+//! draws one (`ELF_ET_DYN_BASE` and 28 random bits of pages), so addresses stay as hard to guess. But the processes of
+//! one plugin have the same base. The kernel still places stack, heap and mappings at random, per process.
 //!
-//! Only what is understood completely is changed: 64-bit little-endian ELF, relocations of the kind RELATIVE and no other.
-//! Everything else stays as it is and relocates itself when it starts. Fields are named as in the ELF specification (gABI,
-//! chapters 4 and 5, and the processor supplements).
+//! Only one kind of file is changed: 64-bit little-endian ELF with relocations of the kind RELATIVE only. Every other
+//! file stays unchanged and relocates itself when it starts. Names are those of the ELF specification (gABI, chapters 4
+//! and 5, and the processor supplements).
 
 use std::ops::Range;
 
-/// Where the kernel's range for position-independent executables begins, on machines with 47 bits of user addresses.
+/// The begin of the kernel's range for position-independent executables, on machines with 47 bits of user addresses.
 const LOWEST_BASE: u64 = 0x5555_5555_4000;
 const PAGE: u64 = 4096;
-/// As `vm.mmap_rnd_bits` has it.
+/// The number of random pages, from `vm.mmap_rnd_bits`.
 const RANDOM_PAGES: u64 = 1 << 28;
 
 const ET_EXEC: u16 = 2;
@@ -45,7 +45,7 @@ fn relative(machine: u16) -> Option<u64> {
     }
 }
 
-/// Bytes to be put in place of others of the same number.
+/// Bytes that replace the same number of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Patch {
     /// Offset in the file.
@@ -55,17 +55,17 @@ pub(crate) struct Patch {
 
 /// ReadAt of an executable.
 pub(crate) trait ReadAt {
-    /// That many bytes from an offset on; `None` when there are fewer.
+    /// `length` bytes from `offset` on; `None` if the file has fewer.
     fn part(&self, offset: u64, length: usize) -> Option<Vec<u8>>;
 }
 
-/// A base at which an executable may lie, by a random number.
+/// The base of an executable for a random number.
 pub(crate) fn base(random: u64) -> u64 {
     LOWEST_BASE + random % RANDOM_PAGES * PAGE
 }
 
-/// What to change in an executable so that it lies at `base` and need not relocate itself; `None` when it is of a kind that
-/// is not understood.
+/// The changes after which an executable is loaded at `base` and does not relocate itself; `None` if it is of another
+/// kind.
 pub(crate) fn prelink(file: &impl ReadAt, base: u64) -> Option<Vec<Patch>> {
     let mut header = file.part(0, EHDR_SIZE)?;
     // ELFCLASS64, ELFDATA2LSB, EV_CURRENT.
@@ -85,7 +85,7 @@ pub(crate) fn prelink(file: &impl ReadAt, base: u64) -> Option<Vec<Patch>> {
     }
     let table = relocations(file, &segments)?;
     let mut patches = relocate(file, &segments, &table, relative, base)?;
-    // Nothing is left to be relocated.
+    // The table of relocations is now empty.
     patches.push(Patch { offset: table.size_at, bytes: 0u64.to_le_bytes().to_vec() });
 
     header[16..18].copy_from_slice(&ET_EXEC.to_le_bytes());
@@ -107,7 +107,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Where in the file the bytes at an address are.
+    /// The offset in the file of the bytes at an address.
     fn offset_of(&self, address: u64, length: u64) -> Option<u64> {
         let offset = self.file.start.checked_add(address.checked_sub(self.address)?)?;
         (self.kind == PT_LOAD && offset.checked_add(length)? <= self.file.end).then_some(offset)
@@ -131,7 +131,7 @@ fn offset_of(segments: &[Segment], address: u64, length: u64) -> Option<u64> {
     segments.iter().find_map(|segment| segment.offset_of(address, length))
 }
 
-/// Where the table of relocations is.
+/// The table of relocations.
 struct Table {
     address: u64,
     size: u64,
@@ -151,7 +151,7 @@ fn relocations(file: &impl ReadAt, segments: &[Segment]) -> Option<Table> {
             DT_RELA => address = Some(value),
             DT_RELASZ => size = Some((value, dynamic.file.start + 16 * index as u64 + 8)),
             DT_RELAENT if value == RELA_SIZE as u64 => {}
-            // Forms of relocation that we do not carry out, or libraries.
+            // Other forms of relocation, or libraries.
             DT_RELAENT | DT_NEEDED | DT_REL | DT_JMPREL | DT_RELR => return None,
             _ => {}
         }
@@ -160,7 +160,7 @@ fn relocations(file: &impl ReadAt, segments: &[Segment]) -> Option<Table> {
     Some(Table { address: address?, size, size_at })
 }
 
-/// The segments' bytes with every relocation done, one patch for each segment that has any.
+/// The segments with every relocation done: one patch for each segment that has one.
 fn relocate(file: &impl ReadAt, segments: &[Segment], table: &Table, relative: u64, base: u64) -> Option<Vec<Patch>> {
     let entries = file.part(offset_of(segments, table.address, table.size)?, usize::try_from(table.size).ok()?)?;
     let mut patches: Vec<Option<Patch>> = segments.iter().map(|_| None).collect();
@@ -251,11 +251,11 @@ mod tests {
     }
 
     #[test]
-    fn addresses_move_and_no_relocation_is_left() {
+    fn addresses_move_to_the_base_and_no_relocation_is_left() {
         let file = executable(8);
         let base = base(7);
-        let patches = prelink(&file, base).expect("understood");
-        // Whole segments come first: what is changed in them besides must not be undone.
+        let patches = prelink(&file, base).expect("patches");
+        // Patches of whole segments come first, so that they do not undo the others.
         let done = patched(file.clone(), &patches);
         assert_eq!(u16_at(&done, 16), Some(ET_EXEC));
         assert_eq!(u64_at(&done, 24), Some(base + 0x1234), "entry");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_stays_as_it_is() {
+    fn a_file_of_another_kind_is_not_changed() {
         let with = |offset: usize, bytes: &[u8]| {
             let mut file = executable(8);
             file[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -288,7 +288,7 @@ mod tests {
             ("a table outside", with(dynamic + 8, &u64::MAX.to_le_bytes())),
             ("a target outside", with(TABLE as usize, &u64::MAX.to_le_bytes())),
             ("a huge table", with(dynamic + 24, &u64::MAX.to_le_bytes())),
-            ("huge pages that the base does not keep to", with(64 + 48, &(1u64 << 40).to_le_bytes())),
+            ("an alignment that the base does not have", with(64 + 48, &(1u64 << 40).to_le_bytes())),
         ] {
             assert_eq!(prelink(&file, base(1)), None, "{what}");
         }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn bases_are_where_the_kernel_puts_them() {
+    fn bases_are_in_the_range_of_the_kernel() {
         assert_eq!(base(0), LOWEST_BASE);
         assert_eq!(base(u64::MAX) % PAGE, 0);
         assert!(base(u64::MAX) < 0x5655_5555_4000);

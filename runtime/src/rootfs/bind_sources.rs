@@ -28,7 +28,7 @@ use rustix::{
 use super::mount_tree::{attach_tree, clone_tree};
 use crate::{
     error::{StartError, StartErrorKind},
-    plan::{Confined, ContainerPlan, MountKind, Propagation},
+    plan::{BindConfinement, ContainerPlan, MountKind, Propagation},
     spec::{PreparedSource, PreparedSources, host_dev_mount},
     sys::{PropagationType, make_readonly, set_propagation},
 };
@@ -113,14 +113,14 @@ fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
 }
 
 /// The directory to which a source is confined; `None` if it is not confined.
-fn confinement<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a Confined> {
+fn confinement<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a BindConfinement> {
     plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|confined| confined == source))
 }
 
 /// Clones the private confined sources from a clone of their directory, which is attached at `path` meanwhile.
 fn clone_confined(
     plan: &ContainerPlan,
-    confined: &Confined,
+    confined: &BindConfinement,
     tree: &OwnedFd,
     path: &Path,
 ) -> Result<Vec<(usize, OwnedFd)>, StartError> {
@@ -145,7 +145,7 @@ fn open_directory(directory: &Path) -> Result<OwnedFd, StartError> {
 }
 
 /// Opens the file to which a confined source leads.
-fn resolve(confined: &Confined, directory: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
+fn resolve(confined: &BindConfinement, directory: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
     let leads_out = || {
         let text = format!("mount source {} leads out of {}", source.display(), confined.directory.display());
         StartError::new(StartErrorKind::MountSource, text)

@@ -15,8 +15,8 @@ pub(crate) struct CgroupView<'a> {
     pub readonly: bool,
 }
 
-/// The view that is attached after the engine has built the container; `None` if the container has none, or if mounts of the
-/// plan are in its place.
+/// The view that is attached after the engine has built the container; `None` if the container has none, or if mounts
+/// of the plan are in its place.
 pub(crate) fn cgroup_view<'a>(
     plan: &ContainerPlan,
     version: Version,

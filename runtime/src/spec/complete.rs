@@ -60,7 +60,8 @@ fn below_dev(path: &Path) -> bool {
     path != Path::new("/dev") && path.starts_with("/dev") && path.components().all(|part| part != Component::ParentDir)
 }
 
-/// The device nodes to make. None is made below a mount of the plan: its source has its own files and may belong to others.
+/// The device nodes to make. None is made below a mount of the plan: its source has its own files and may belong to
+/// others.
 fn nodes<'a>(plan: &ContainerPlan, inputs: &SpecInputs<'a>) -> impl Iterator<Item = &'a HostDevice> {
     let shown =
         |device: &&HostDevice| !plan.mounts.iter().any(|mount| device.container_path.starts_with(&mount.destination));

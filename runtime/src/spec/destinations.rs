@@ -5,8 +5,8 @@ use std::path::Path;
 use super::{error::SpecError, inputs::SpecInputs};
 use crate::plan::{ContainerPlan, Mount, MountKind};
 
-/// Files of procfs that a mount may cover. They show a program its limits; the confinement of a container does not depend
-/// on them.
+/// Files of procfs that a mount may cover. They show a program its limits; the confinement of a container does not
+/// depend on them.
 const COVERABLE: [&str; 8] = [
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -23,11 +23,11 @@ pub(crate) fn may_be_covered(destination: &Path) -> bool {
     !destination.starts_with("/proc") || COVERABLE.iter().any(|file| destination == Path::new(file))
 }
 
-/// The index of a mount over the whole of the container's /dev. Its source is a directory of the host, usually its /dev: Nomad
-/// gives that to CSI plugins.
+/// The index of a mount over the whole of the container's /dev. Its source is a directory of the host, usually its
+/// /dev: Nomad gives that to CSI plugins.
 ///
-/// libcontainer would make its nodes and links in that directory, on the host. So it gets a /dev of the container's own, and
-/// this mount is attached over it last.
+/// libcontainer would make its nodes and links in that directory, on the host. So it gets a /dev of the container's
+/// own, and this mount is attached over it last.
 pub(crate) fn host_dev_mount(plan: &ContainerPlan) -> Option<usize> {
     plan.mounts.iter().position(|mount| Path::new(&mount.destination) == Path::new("/dev"))
 }

@@ -23,8 +23,8 @@ pub(crate) enum SpecError {
     #[error("mount destination {0:?}: /proc cannot be covered, which confines the container")]
     MountOverProc(String),
     #[error(
-        "mount destination {0:?}: the host's /dev is mounted over the container's, so nothing of the container's can be \
-         mounted below it"
+        "mount destination {0:?}: the host's /dev is mounted over the container's, so nothing of the container's can \
+         be mounted below it"
     )]
     MountBelowHostDev(String),
     #[error(

@@ -22,8 +22,8 @@ pub(crate) struct SpecInputs<'a> {
     pub rootfs: &'a Path,
     /// The directory of the plan's small files.
     pub files: &'a Path,
-    /// The cgroups that the container may read if it has no cgroup namespace of its own, with their names below /sys/fs/cgroup.
-    /// On version 2 a single one, without a name.
+    /// The cgroups that the container may read if it has no cgroup namespace of its own, with their names below
+    /// /sys/fs/cgroup. On version 2 a single one, without a name.
     pub visible_cgroups: &'a [(String, PathBuf)],
     /// Directories of the root file system that stay writable: path in the container, path on the host.
     pub writable_paths: &'a [(String, PathBuf)],

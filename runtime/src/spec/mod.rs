@@ -1,7 +1,7 @@
 //! From a plan to the OCI runtime spec: pure, once the facts of host and image are known.
 //!
-//! [`complete_spec`] goes into the bundle, so that any OCI runtime could run it. [`for_engine`] removes from it what our own
-//! executor does instead of libcontainer.
+//! [`complete_spec`] goes into the bundle, so that any OCI runtime could run it. [`for_engine`] removes from it what
+//! our own executor does instead of libcontainer.
 
 mod capability;
 mod cgroup_view;

@@ -126,8 +126,8 @@ fn mount(typ: &str, source: &str, destination: &str, options: &[&str]) -> Result
     Ok(MountBuilder::default().typ(typ).source(source).destination(destination).options(options).build()?)
 }
 
-/// The propagation of the whole root. It applies to all mounts: libcontainer ignores the propagation of a single mount. Mounts
-/// that need another one are prepared (`rootfs::bind_sources`).
+/// The propagation of the whole root. It applies to all mounts: libcontainer ignores the propagation of a single mount.
+/// Mounts that need another one are prepared (`rootfs::bind_sources`).
 pub(super) fn root_propagation(plan: &ContainerPlan) -> &'static str {
     let any = |wanted: Propagation| plan.mounts.iter().any(|mount| mount.propagation == wanted);
     if any(Propagation::Bidirectional) {

@@ -17,15 +17,16 @@ pub(super) fn resources(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result
     memory.set_limit(limits.memory_limit.map(bytes)).set_reservation(limits.memory_reservation.map(bytes));
     let mut resources = LinuxResources::default();
     if inputs.cgroup_version == Version::V1 {
-        // Without a memory limit, or without swap accounting, only the swappiness can keep a task from swapping. Version 2 has
-        // no such file.
+        // Without a memory limit, or without swap accounting, only the swappiness can keep a task from swapping.
+        // Version 2 has no such file.
         memory.set_swappiness(Some(0));
     }
     if inputs.swap_accounting {
         // Memory and swap together: no swap beyond the limit.
         memory.set_swap(limits.memory_limit.map(bytes));
         if inputs.cgroup_version == Version::V2 {
-            // Version 2 limits swap apart from memory. libcontainer does not write the difference of the two limits if it is 0.
+            // Version 2 limits swap apart from memory. libcontainer does not write the difference of the two limits if
+            // it is 0.
             resources.set_unified(Some(HashMap::from([("memory.swap.max".to_owned(), "0".to_owned())])));
         }
     }

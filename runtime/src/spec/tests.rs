@@ -70,7 +70,7 @@ fn plan() -> ContainerPlan {
     }
 }
 
-/// What we hold: everything but CAP_SYS_RESOURCE, as in many containers.
+/// The capabilities of this process: all but CAP_SYS_RESOURCE, as in many containers.
 fn held() -> CapabilityMask {
     let lacking = CapabilityMask::from_names(&["CAP_SYS_RESOURCE"]).expect("known");
     CapabilityMask(((1 << 41) - 1) & !lacking.0)
@@ -116,7 +116,7 @@ fn destinations(spec: &Spec) -> Vec<&str> {
 }
 
 #[test]
-fn capabilities_are_what_is_wanted_and_held() {
+fn the_bounding_set_has_the_wanted_capabilities_that_we_hold() {
     let spec = spec(&plan());
     let process = spec.process().as_ref().expect("a process");
     let set = process.capabilities().as_ref().expect("capabilities");
@@ -129,7 +129,7 @@ fn capabilities_are_what_is_wanted_and_held() {
 }
 
 #[test]
-fn home_is_set_when_the_environment_lacks_it() {
+fn home_is_set_if_the_environment_lacks_it() {
     let env = |pairs: &[(&str, &str)]| {
         let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         environment(&ContainerPlan { env: pairs, ..plan() }, &user(1000))
@@ -141,7 +141,7 @@ fn home_is_set_when_the_environment_lacks_it() {
 }
 
 #[test]
-fn hidden_paths_unless_privileged() {
+fn paths_are_masked_unless_the_container_is_privileged() {
     let linux = |spec: &Spec| spec.linux().clone().expect("linux");
     let normal = linux(&spec(&plan()));
     assert!(normal.masked_paths().iter().flatten().any(|path| path == "/proc/kcore"));
@@ -153,7 +153,7 @@ fn hidden_paths_unless_privileged() {
 }
 
 #[test]
-fn swap_is_off_whatever_the_kernel() {
+fn swap_is_off_with_every_kind_of_kernel() {
     let limited =
         ContainerPlan { resources: Resources { memory_limit: Some(1 << 20), ..Resources::default() }, ..plan() };
     let resources = |plan: &ContainerPlan, mode, swap_accounting| {
@@ -168,7 +168,7 @@ fn swap_is_off_whatever_the_kernel() {
         let unified = resources.unified().as_ref().and_then(|files| files.get("memory.swap.max").cloned());
         (resources.memory().as_ref().and_then(|memory| memory.swap()), unified)
     };
-    // Version 1 can only ask the kernel to take from others first; that works without a limit too.
+    // Version 1 has only the swappiness, which works without a limit too.
     let swappiness = |plan: &ContainerPlan, mode| resources(plan, mode, false).memory().as_ref()?.swappiness();
     for plan in [&plan(), &limited] {
         assert_eq!((swappiness(plan, Version::V1), swappiness(plan, Version::V2)), (Some(0), None));
@@ -182,7 +182,7 @@ fn swap_is_off_whatever_the_kernel() {
 }
 
 #[test]
-fn cores_are_not_set_in_a_cpuset_that_is_left() {
+fn cores_are_not_set_in_a_cpuset_that_the_container_does_not_use() {
     let mut plan = plan();
     plan.resources.cpuset_cpus = Some("1".to_owned());
     plan.resources.cpuset_mems = Some("0".to_owned());
@@ -203,7 +203,7 @@ fn cores_are_not_set_in_a_cpuset_that_is_left() {
 }
 
 #[test]
-fn devices_are_refused_but_for_the_list() {
+fn only_listed_devices_are_allowed() {
     let device = HostDevice {
         container_path: "/dev/mine".into(),
         block: false,
@@ -248,7 +248,7 @@ fn a_mount_of_the_plan_replaces_a_standard_one_or_a_small_file() {
 }
 
 #[test]
-fn without_a_view_of_its_own_a_container_is_shown_its_own_groups() {
+fn a_container_without_a_cgroup_namespace_sees_its_own_cgroup() {
     let group = &*vec![(String::new(), PathBuf::from("/sys/fs/cgroup/nomad.slice/task.scope"))].leak();
     let shown = |groups| {
         let spec = spec_with(&plan(), |inputs| (inputs.cgroup_version, inputs.visible_cgroups) = (Version::V2, groups));
@@ -261,7 +261,7 @@ fn without_a_view_of_its_own_a_container_is_shown_its_own_groups() {
 }
 
 #[test]
-fn the_view_of_groups_is_ours_where_nothing_else_stands() {
+fn the_cgroup_view_is_ours_unless_a_mount_of_the_plan_is_in_its_place() {
     let groups = &*vec![("memory".to_owned(), PathBuf::from("/sys/fs/cgroup/memory/nomad/task"))].leak();
     let readonly = |change: fn(&mut ContainerPlan), mode| {
         let mut plan = plan();
@@ -303,7 +303,7 @@ fn the_view_of_groups_is_ours_where_nothing_else_stands() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn an_error_names_the_wrong_value() {
     let limit = |name: &str, soft, hard| {
         let rlimits = BTreeMap::from([(name.to_owned(), Rlimit { soft, hard })]);
         spec_with(&ContainerPlan { rlimits, ..plan() }, |_| ()).expect_err("refused").to_string()
@@ -326,7 +326,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn prepared_sources_stand_in_for_their_mount_alone() {
+fn a_prepared_source_replaces_only_the_source_of_its_mount() {
     let mut plan = plan();
     let bind = |destination: &str| Mount {
         destination: destination.to_owned(),
@@ -360,7 +360,7 @@ fn any_mount() -> impl Strategy<Value = Mount> {
         (any::<Option<u64>>(), proptest::option::of(0u32..0o7777), any::<Option<u32>>())
             .prop_map(|(size, mode, id)| MountKind::Tmpfs { size, mode, uid: id, gid: id })
     ];
-    // Neither over /dev nor in a read-only tmpfs, which are refused.
+    // Neither over /dev nor in a read-only tmpfs: those are refused.
     ("/[a-ce-z][a-z/]{0,12}", kind, any::<bool>(), propagation).prop_map(
         |(destination, kind, readonly, propagation)| {
             let readonly = readonly && matches!(kind, MountKind::Bind { .. });
@@ -402,10 +402,11 @@ fn any_plan() -> impl Strategy<Value = ContainerPlan> {
 }
 
 proptest! {
-    /// Whatever is asked for: the spec is a spec, and what keeps a container in is there.
+    /// The spec of every plan is valid and has all restrictions.
     #[test]
-    fn every_plan_keeps_its_container_in(plan in any_plan(), v2 in any::<bool>()) {
-        let spec = spec_with(&plan, |inputs| inputs.cgroup_version = if v2 { Version::V2 } else { Version::V1 }).expect("a spec");
+    fn the_spec_of_every_plan_is_valid_and_confines_the_container(plan in any_plan(), v2 in any::<bool>()) {
+        let version = if v2 { Version::V2 } else { Version::V1 };
+        let spec = spec_with(&plan, |inputs| inputs.cgroup_version = version).expect("a spec");
         schema::assert_valid(&serde_json::to_value(&spec).expect("JSON"));
         let text = serde_json::to_vec(&spec).expect("JSON");
         prop_assert_eq!(&serde_json::from_slice::<Spec>(&text).expect("a spec"), &spec);
@@ -416,7 +417,7 @@ proptest! {
         prop_assert!(["private", "slave", "shared"].contains(&linux.rootfs_propagation().as_deref().expect("one")));
         prop_assert!(linux.cgroups_path().as_ref().is_some_and(|path| path.is_absolute()));
         let mounts = spec.mounts().as_ref().expect("mounts");
-        // libcontainer mounts v1 groups writable, and the host's root of one of them.
+        // libcontainer would mount cgroups of version 1 writable, and one of them at the host's root.
         prop_assert!(v2 || mounts.iter().all(|mount| mount.typ().as_deref() != Some("cgroup")));
         let process = spec.process().as_ref().expect("a process");
         if !plan.security.privileged {
@@ -430,15 +431,16 @@ proptest! {
         prop_assert!(set.inheritable().as_ref().is_some_and(|set| set.is_empty()));
     }
 
-    /// libcontainer is never given what our executor must do itself.
+    /// The engine never gets the steps that are ours.
     #[test]
-    fn the_engine_leaves_the_last_steps_to_us(plan in any_plan()) {
+    fn the_engine_gets_none_of_our_last_steps(plan in any_plan()) {
         let engine = for_engine(spec(&plan), "/root", &PreparedSources::default(), Version::V1, None);
         let process = engine.process().as_ref().expect("a process");
         prop_assert!(process.capabilities().is_none() && process.rlimits().is_none());
         prop_assert!(process.oom_score_adj().is_none());
         prop_assert_ne!(process.no_new_privileges(), Some(false), "libcontainer takes it for true in places");
-        prop_assert!(engine.linux().as_ref().is_some_and(|linux| linux.seccomp().is_none() && linux.resources().is_none()));
+        let ours = engine.linux().as_ref().map(|linux| (linux.seccomp().is_none(), linux.resources().is_none()));
+        prop_assert_eq!(ours, Some((true, true)));
         prop_assert_eq!(process.user().umask(), Some(0o022));
     }
 }

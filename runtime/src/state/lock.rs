@@ -1,11 +1,12 @@
 //! The task lock: under it a task's directory is created and removed. And the mark of an incomplete directory.
 //!
-//! The lock is flock(2) on the directory. A process that creates or removes the container holds it, and a new monitor holds
-//! it until it has recorded itself. So the holder of the lock finds every process that may still work in the directory.
+//! The lock is flock(2) on the directory. A process that creates or removes the container holds it, and a new monitor
+//! holds it until it has recorded itself. So the holder of the lock finds every process that may still work in the
+//! directory.
 //!
-//! The mark is a file. It is in the directory from the creation of the directory until the container runs, and again from
-//! the first step of the removal to the last one. A directory that has the mark and whose lock is free was left by a killed
-//! process. No caller has a handle to its container.
+//! The mark is a file. It is in the directory from the creation of the directory until the container runs, and again
+//! from the first step of the removal to the last one. A directory that has the mark and whose lock is free was left by
+//! a killed process. No caller has a handle to its container.
 
 use std::{
     fs, io,
@@ -43,7 +44,8 @@ impl TaskLock {
         }
     }
 
-    /// Waits for the lock of the directory; `None` if there is no directory, or if it was removed before the lock was free.
+    /// Waits for the lock of the directory; `None` if there is no directory, or if it was removed before the lock was
+    /// free.
     pub fn acquire(task: &TaskDir) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || Ok(open(task.path(), flags, Mode::empty())?);
@@ -73,7 +75,8 @@ impl TaskLock {
         task.file(MARK).exists()
     }
 
-    /// Removes the directory. The mark is removed last, so that a directory which a killed process left half removed has it.
+    /// Removes the directory. The mark is removed last, so that a directory which a killed process left half removed
+    /// has it.
     pub fn remove(self, task: &TaskDir) -> io::Result<()> {
         for entry in fs::read_dir(task.path())? {
             let entry = entry?;

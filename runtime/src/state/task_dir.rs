@@ -21,8 +21,8 @@ use crate::{
     plan::ContainerId,
 };
 
-/// The version of records that this build writes. It rises when an older build would misread a record. An optional field
-/// needs no new version.
+/// The version of records that this build writes. It rises when an older build would misread a record. An optional
+/// field needs no new version.
 const VERSION: u32 = 1;
 
 /// Directory and files of one container.

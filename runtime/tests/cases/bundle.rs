@@ -1,4 +1,4 @@
-//! The bundle in the state directory: what another OCI runtime would make of it.
+//! The bundle in the state directory, run by another OCI runtime.
 
 use std::{fs, process::Command};
 
@@ -66,7 +66,8 @@ fn runs_under_runc() {
         return;
     }
     let node = Node::new();
-    let script = "grep -E 'Seccomp:|NoNewPrivs|CapBnd|CapEff' /proc/self/status; unshare -m true 2>/dev/null || echo refused; id -u; pwd; hostname";
+    let script = "grep -E 'Seccomp:|NoNewPrivs|CapBnd|CapEff' /proc/self/status; \
+                  unshare -m true 2>/dev/null || echo refused; id -u; pwd; hostname";
     let mut plan = node.plan(&format!("{script}; sleep 100"));
     plan.cwd = "/home/web".to_owned();
     plan.hostname = Some("bundled".to_owned());
@@ -78,7 +79,7 @@ fn runs_under_runc() {
     let (_, ours, err) = node.run(ours);
     assert!(ours.contains("Seccomp:\t2") && ours.contains("refused"), "{ours} {err}");
 
-    // Beside the container, whose root and files the bundle names; the root itself only its processes see.
+    // The other runtime runs while the container runs: the bundle names its files. Only its processes see its root.
     let container = node.start(plan);
     let id = format!("oci-rs-runc-{}-{}", std::process::id(), container.id());
     let mut config = config(&node, container.id().as_str());

@@ -18,31 +18,31 @@ use crate::common::{Container, Node, eventually};
 pub const CASES: &[(&str, fn())] = &[
     ("exec_output_and_exit_code", output_and_exit_code),
     ("exec_input_reaches_the_command", input_reaches_the_command),
-    ("exec_same_place_as_the_container", same_place_as_the_container),
+    ("exec_same_namespaces_as_the_container", same_namespaces_as_the_container),
     ("exec_same_rights_as_the_container", same_rights_as_the_container),
     ("exec_rights_of_a_user", rights_of_a_user),
     ("exec_rights_without_restrictions", rights_without_restrictions),
     ("exec_user_reopens_its_output", user_reopens_its_output),
     ("exec_commands_that_cannot_be_executed", commands_that_cannot_be_executed),
-    ("exec_directory_that_is_gone", directory_that_is_gone),
+    ("exec_removed_working_directory", removed_working_directory),
     ("exec_ended_container", ended_container),
-    ("exec_requests_that_make_no_sense", requests_that_make_no_sense),
+    ("exec_invalid_requests_are_refused", invalid_requests_are_refused),
     ("exec_killed_by_a_signal", killed_by_a_signal),
-    ("exec_does_not_wait_for_the_background", does_not_wait_for_the_background),
-    ("exec_kill_ends_the_whole_session", kill_ends_the_whole_session),
+    ("exec_does_not_wait_for_background_processes", does_not_wait_for_background_processes),
+    ("exec_kill_ends_the_whole_process_tree", kill_ends_the_whole_process_tree),
     ("exec_hangup_is_only_a_signal", hangup_is_only_a_signal),
-    ("exec_ends_when_it_is_dropped", ends_when_it_is_dropped),
+    ("exec_is_ended_when_it_is_dropped", is_ended_when_it_is_dropped),
     ("exec_ends_with_its_helper", ends_with_its_helper),
     ("exec_ends_with_the_container", ends_with_the_container),
     ("exec_terminal", terminal),
     ("exec_terminal_of_a_user", terminal_of_a_user),
-    ("exec_terminal_that_is_none", terminal_that_is_none),
+    ("exec_ptmx_that_is_no_terminal", ptmx_that_is_no_terminal),
     ("exec_process_limit_of_the_container", process_limit_of_the_container),
     ("exec_no_descriptor_leaks", no_descriptor_leaks),
     ("exec_many_at_once", many_at_once),
-    ("exec_shows_no_more_rights_than_the_container_has", shows_no_more_rights),
-    ("exec_of_a_32_bit_program", program_of_32_bits),
-    ("exec_and_the_container_are_measured", measured),
+    ("exec_shows_no_more_rights", shows_no_more_rights),
+    ("exec_program_of_32_bits", program_of_32_bits),
+    ("exec_measured", measured),
     ("measure_exec", measure_exec),
 ];
 
@@ -123,7 +123,7 @@ fn input_reaches_the_command() {
     assert_eq!(command.finish().1.trim(), "300000");
 }
 
-fn same_place_as_the_container() {
+fn same_namespaces_as_the_container() {
     let node = Node::new();
     let mut plan = node.plan(SLEEP);
     plan.cwd = "/srv/app".to_owned();
@@ -258,7 +258,7 @@ fn commands_that_cannot_be_executed() {
     }
 }
 
-fn directory_that_is_gone() {
+fn removed_working_directory() {
     let node = Node::new();
     let mut plan = node.plan(SLEEP);
     plan.cwd = "/srv/app".to_owned();
@@ -277,7 +277,7 @@ fn ended_container() {
     assert!(matches!(error, ExecError::NotRunning(_)), "{error}");
 }
 
-fn requests_that_make_no_sense() {
+fn invalid_requests_are_refused() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
     for args in [&[][..], &[""], &["echo", "a\0b"]] {
@@ -293,7 +293,7 @@ fn killed_by_a_signal() {
     assert_eq!(exit, ExecExit { exit_code: 143, signal: 15 });
 }
 
-fn does_not_wait_for_the_background() {
+fn does_not_wait_for_background_processes() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
     let begun = Instant::now();
@@ -327,7 +327,7 @@ fn assert_no_tree(node: &Node, container: &Container<'_>) {
     assert!(!all.contains("sleep 7"), "{all}");
 }
 
-fn kill_ends_the_whole_session() {
+fn kill_ends_the_whole_process_tree() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
     let command = stubborn(&node, &container);
@@ -350,7 +350,7 @@ fn hangup_is_only_a_signal() {
     assert_eq!((exit, out.as_str()), (exited(5), "hup\n"));
 }
 
-fn ends_when_it_is_dropped() {
+fn is_ended_when_it_is_dropped() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
     let command = stubborn(&node, &container);
@@ -424,7 +424,7 @@ fn terminal_of_a_user() {
     assert!(text.contains("again\r\n1000\r\n"), "{text:?}");
 }
 
-fn terminal_that_is_none() {
+fn ptmx_that_is_no_terminal() {
     let node = Node::new();
     let mut plan =
         node.plan("umount /dev/pts && mkdir -p /dev/pts && echo x > /dev/pts/ptmx; while :; do sleep 1; done");
@@ -541,7 +541,8 @@ fn shows_no_more_rights() {
     assert!(!seen.is_empty() && more.is_empty(), "{own}: {more:?}");
 }
 
-/// Filtered like all others, by its own table: `getpid` and `write` work, `mount` (21 there, `access` on x86_64) does not.
+/// Filtered like all others, by its own table: `getpid` and `write` work, `mount` (21 there, `access` on x86_64) does
+/// not.
 fn program_of_32_bits() {
     if !cfg!(target_arch = "x86_64") {
         return;

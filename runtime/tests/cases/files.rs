@@ -1,4 +1,4 @@
-//! What the command finds of the file system: root, mounts, devices, small files, hidden paths.
+//! The file system that the command sees: root, mounts, devices, small files, masked paths.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 
 use runtime::{
     StartErrorKind,
-    plan::{Confined, Device, Mount, MountKind, NamedVolume, Propagation},
+    plan::{BindConfinement, Device, Mount, MountKind, NamedVolume, Propagation},
 };
 
 use crate::common::{Node, eventually};
@@ -16,24 +16,24 @@ use crate::common::{Node, eventually};
 pub const CASES: &[(&str, fn())] = &[
     ("files_writes_stay_in_the_container", writes_stay_in_the_container),
     ("files_layers_hide_one_another", layers_hide_one_another),
-    ("files_root_has_the_image_s_mode", root_has_the_image_s_mode),
+    ("files_root_has_the_mode_of_the_image", root_has_the_mode_of_the_image),
     ("files_readonly_root_and_volumes", readonly_root_and_volumes),
     ("files_bind_mounts", bind_mounts),
-    ("files_places_that_the_image_lacks", places_that_the_image_lacks),
+    ("files_missing_mount_points_are_made", missing_mount_points_are_made),
     ("files_missing_mount_source", missing_mount_source),
     ("files_confined_sources", confined_sources),
-    ("files_confined_sources_that_are_exchanged", confined_sources_that_are_exchanged),
+    ("files_confined_sources_exchanged_during_the_start", confined_sources_exchanged_during_the_start),
     ("files_tmpfs", tmpfs),
     ("files_named_volumes", named_volumes),
     ("files_small_files", small_files),
     ("files_propagation", propagation),
-    ("files_propagation_both_ways", propagation_both_ways),
+    ("files_propagation_bidirectional", propagation_bidirectional),
     ("files_hidden_and_readonly_paths", hidden_and_readonly_paths),
     ("files_devices", devices),
     ("files_devices_and_mounts", devices_and_mounts),
     ("files_dev_of_the_host", dev_of_the_host),
-    ("files_mounts_without_a_place", mounts_without_a_place),
-    ("files_mounts_in_mounts", mounts_in_mounts),
+    ("files_mounts_that_cannot_be_placed", mounts_that_cannot_be_placed),
+    ("files_mounts_nested_in_mounts", mounts_nested_in_mounts),
     ("files_shm", shm),
     ("files_hostile_links", hostile_links),
 ];
@@ -67,7 +67,7 @@ fn layers_hide_one_another() {
     assert_eq!(node.run(plan).1, "topmiddle/etc/group\n");
 }
 
-fn root_has_the_image_s_mode() {
+fn root_has_the_mode_of_the_image() {
     use std::os::unix::fs::PermissionsExt;
     let node = Node::new();
     let layer = node.directory.path().join("layer");
@@ -130,8 +130,8 @@ impl Drop for Unmount {
     }
 }
 
-/// Whatever is made in the root to mount or to work on, the command's user can go there.
-fn places_that_the_image_lacks() {
+/// The command's user can enter every directory that is made in the root for a mount or as working directory.
+fn missing_mount_points_are_made() {
     use std::os::unix::fs::PermissionsExt;
     let node = Node::new();
     let (directory, file) = (node.directory.path().join("given"), node.directory.path().join("given-file"));
@@ -165,7 +165,7 @@ fn missing_mount_source() {
 }
 
 /// A directory for a group of tasks, with something of the host's beside it.
-fn group_directory(node: &Node) -> (PathBuf, Confined) {
+fn group_directory(node: &Node) -> (PathBuf, BindConfinement) {
     let group = node.directory.path().join("group");
     fs::create_dir_all(group.join("real/sub")).expect("a directory");
     fs::write(group.join("real/who"), "inside").expect("written");
@@ -175,7 +175,7 @@ fn group_directory(node: &Node) -> (PathBuf, Confined) {
     symlink(node.directory.path().join("host"), group.join("out")).expect("a link");
     symlink("../host", group.join("up")).expect("a link");
     let sources = ["in", "out", "up", "real", "real/who"].map(|name| group.join(name)).to_vec();
-    (group.clone(), Confined { directory: group, sources })
+    (group.clone(), BindConfinement { directory: group, sources })
 }
 
 fn confined_sources() {
@@ -206,7 +206,7 @@ fn confined_sources() {
 }
 
 /// Another task of the group changes where a source leads as often as it can, while containers start that have it.
-fn confined_sources_that_are_exchanged() {
+fn confined_sources_exchanged_during_the_start() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let node = Node::new();
     let (group, confined) = group_directory(&node);
@@ -361,7 +361,7 @@ fn propagation() {
     }
 }
 
-fn propagation_both_ways() {
+fn propagation_bidirectional() {
     let node = Node::new();
     let (shared, unmount) = shared_directory(&node);
     let script =
@@ -385,10 +385,12 @@ fn propagation_both_ways() {
 
 fn hidden_and_readonly_paths() {
     let node = Node::new();
-    let script = "cat /proc/kcore /proc/keys /proc/timer_list | wc -c; ls /sys/firmware | wc -l; echo x > /proc/sys/kernel/domainname || echo refused; \
+    let script = "cat /proc/kcore /proc/keys /proc/timer_list | wc -c; ls /sys/firmware | wc -l; \
+                  echo x > /proc/sys/kernel/domainname || echo refused; \
                   echo x > /proc/irq/x || echo refused; touch /sys/x || echo refused; \
                   cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max; \
-                  echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes || echo refused; mkdir /sys/fs/cgroup/x || echo refused";
+                  echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes || echo refused; \
+                  mkdir /sys/fs/cgroup/x || echo refused";
     let mut plan = node.plan(script);
     plan.resources.memory_limit = Some(64 << 20);
     let (_, out, err) = node.run(plan);
@@ -398,7 +400,8 @@ fn hidden_and_readonly_paths() {
 fn devices() {
     let node = Node::new();
     let mut plan = node.plan(
-        "ls /dev; head -c 3 /dev/mine | wc -c; echo x > /dev/mine || echo refused; mknod /dev/k c 1 11 && cat /dev/k || echo refused",
+        "ls /dev; head -c 3 /dev/mine | wc -c; echo x > /dev/mine || echo refused; \
+         mknod /dev/k c 1 11 && cat /dev/k || echo refused",
     );
     plan.security.capabilities = vec!["CAP_MKNOD".to_owned()];
     plan.devices = vec![Device {
@@ -460,7 +463,8 @@ fn dev_of_the_host() {
     let inodes = || known.map(|name| fs::symlink_metadata(format!("/dev/{name}")).map(|it| (it.ino(), it.mode())).ok());
     let before = inodes();
     for (privileged, readonly) in [(false, false), (true, true), (true, false)] {
-        let script = "test -c /dev/kmsg && echo shown; echo x > /dev/null && echo written; (: < /dev/kmsg) && echo opened; \
+        let script = "test -c /dev/kmsg && echo shown; echo x > /dev/null && echo written; \
+                      (: < /dev/kmsg) && echo opened; \
                       test -w /dev && touch /dev/oci-rs-test && rm /dev/oci-rs-test && echo made";
         let mut plan = node.plan(script);
         plan.security.privileged = privileged;
@@ -486,7 +490,7 @@ fn dev_of_the_host() {
 }
 
 /// Mounts for which there is no place are refused in words.
-fn mounts_without_a_place() {
+fn mounts_that_cannot_be_placed() {
     let node = Node::new();
     let directory = node.directory.path().join("other");
     fs::create_dir(&directory).expect("a directory");
@@ -504,14 +508,14 @@ fn mounts_without_a_place() {
     };
     plan.mounts = vec![tmpfs("/dev", false)];
     assert!(node.refuse(&plan).message.contains("\"/dev\""));
-    // An empty file system that nobody can write to has no place for another mount.
+    // A mount point cannot be made in an empty read-only file system.
     plan.mounts = vec![tmpfs("/empty", true), bind(&directory, "/empty/inner", false, Propagation::Private)];
     let error = node.refuse(&plan).message;
     assert!(error.contains("\"/empty/inner\"") && error.contains("read-only tmpfs"), "{error}");
 }
 
-/// Mounts stand in each other in the order in which they are asked for, whoever makes them.
-fn mounts_in_mounts() {
+/// Nested mounts are made in the order of the plan, also if the engine makes some and we make others.
+fn mounts_nested_in_mounts() {
     let node = Node::new();
     let directory = |name: &str| {
         let path = node.directory.path().join(name);

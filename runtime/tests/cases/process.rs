@@ -1,4 +1,4 @@
-//! What the command finds of itself: user, environment, rights, limits, signals, terminal.
+//! The process of the command: user, environment, rights, limits, signals, terminal.
 
 use std::fs;
 
@@ -21,13 +21,13 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_privileged", privileged),
     ("process_filter_of_system_calls", filter_of_system_calls),
     ("process_filter_of_a_profile", filter_of_a_profile),
-    ("process_apparmor_that_is_not_there", apparmor_that_is_not_there),
+    ("process_apparmor_profile_that_is_not_loaded", apparmor_profile_that_is_not_loaded),
     ("process_apparmor_profile", apparmor_profile),
-    ("process_signals_and_umask_are_fresh", signals_and_umask_are_fresh),
+    ("process_signals_and_umask_are_reset", signals_and_umask_are_reset),
     ("process_no_descriptor_leaks", no_descriptor_leaks),
     ("process_limits", limits),
     ("process_limit_that_cannot_be_set", limit_that_cannot_be_set),
-    ("process_limits_beyond_our_own", limits_beyond_our_own),
+    ("process_limits_above_those_of_the_driver", limits_above_those_of_the_driver),
     ("process_oom_score", oom_score),
     ("process_init_reaps_and_forwards", init_reaps_and_forwards),
     ("process_init_reports_a_missing_command", init_reports_a_missing_command),
@@ -54,7 +54,7 @@ fn environment_and_directory() {
     assert_eq!(lines, ["A=x=y", "B=two words", "HOME=/root", "PATH=/bin:/usr/bin"]);
 }
 
-/// CVE-2024-21626: a working directory that names a descriptor of whoever starts the container must not lead to the host.
+/// CVE-2024-21626: a working directory that names a descriptor of the starting process must not lead to the host.
 fn directory_by_a_descriptor() {
     let node = Node::new();
     let etc = std::fs::File::open("/etc").expect("a directory of the host's");
@@ -188,7 +188,7 @@ fn filter_of_system_calls() {
     assert_eq!(out, "made\n", "{err}");
 }
 
-/// The filter of the plan's own profile is what the kernel enforces, for commands that are run later too; the bundle names it.
+/// The kernel enforces the filter of the plan's own profile, also for commands of exec. The bundle has it too.
 fn filter_of_a_profile() {
     let node = Node::new();
     let profile = r#"{ "defaultAction": "SCMP_ACT_ALLOW", "archMap": [
@@ -221,7 +221,7 @@ fn filter_of_a_profile() {
 }
 
 /// A kernel without AppArmor cannot confine: the start says so instead of going on without.
-fn apparmor_that_is_not_there() {
+fn apparmor_profile_that_is_not_loaded() {
     if fs::exists("/sys/module/apparmor").unwrap_or(false) {
         println!("skipped: this kernel has AppArmor");
         return;
@@ -241,7 +241,8 @@ impl Loaded {
     /// Everything but two things, which the container's root could otherwise do.
     fn new(name: &str) -> Option<Self> {
         let text = format!(
-            "profile {name} flags=(attach_disconnected, mediate_deleted) {{\n file,\n capability,\n network,\n signal,\n ptrace,\n \
+            "profile {name} flags=(attach_disconnected, mediate_deleted) {{\n \
+             file,\n capability,\n network,\n signal,\n ptrace,\n \
              deny /etc/secret r,\n deny /tmp/** w,\n}}\n"
         );
         parse_profile("--replace", &text).then_some(Self(text))
@@ -268,7 +269,7 @@ fn parse_profile(action: &str, text: &str) -> bool {
     })
 }
 
-/// A profile confines the command, root with all capabilities included, and whatever is run in the container later.
+/// A profile confines the command, even root with all capabilities, and every command of exec.
 fn apparmor_profile() {
     if !fs::exists("/sys/kernel/security/apparmor").unwrap_or(false) {
         println!("skipped: this kernel does not use AppArmor, or does not show it in /sys/kernel/security");
@@ -317,7 +318,7 @@ fn apparmor_profile() {
     assert_eq!(error.message, "AppArmor profile \"oci-rs-test-nobody-loaded\" is not loaded on this node");
 }
 
-fn signals_and_umask_are_fresh() {
+fn signals_and_umask_are_reset() {
     let node = Node::new();
     let mut plan = node.plan("");
     plan.args = ["sleep", "100"].map(str::to_owned).to_vec();
@@ -375,7 +376,7 @@ fn may_raise() -> bool {
 }
 
 /// What takes a capability works where we hold it, and is an error that names it where not.
-fn limits_beyond_our_own() {
+fn limits_above_those_of_the_driver() {
     let node = Node::new();
     let own = rustix::process::getrlimit(rustix::process::Resource::Msgqueue).maximum.expect("Linux has a limit");
     let mut higher = node.plan("grep msgqueue /proc/self/limits | tr -s ' ' | cut -d ' ' -f 5");
@@ -527,7 +528,7 @@ fn namespaces_of_the_host() {
     assert!(own.iter().all(|name| !out.contains(name.as_str())));
     let mut plan = node.plan("readlink /proc/self/ns/net");
     plan.namespaces.network = Network::Path("/proc/self/ns/net".into());
-    // libcontainer resolves the path in its own process, whose network is ours.
+    // libcontainer resolves the path in its own process, which is in our network namespace.
     assert_eq!(node.run(plan).1.trim(), own[1]);
 }
 

@@ -1,4 +1,4 @@
-//! How a root comes to be: overlays of many layers on the file systems that people use, and copies where overlays do not work.
+//! Making the root: overlays of many layers on common file systems, and copies where overlays do not work.
 
 use std::{
     fs,
@@ -24,10 +24,10 @@ pub const CASES: &[(&str, fn())] = &[
     ("roots_on_an_overlay", on_an_overlay),
     ("roots_on_ramfs", on_ramfs),
     ("roots_on_a_restricted_mount", on_a_restricted_mount),
-    ("roots_of_many_layers", many_layers),
-    ("roots_of_too_many_layers", too_many_layers),
-    ("roots_left_without_an_owner", left_without_an_owner),
-    ("roots_survive_a_death_in_the_middle", survive_a_death_in_the_middle),
+    ("roots_many_layers", many_layers),
+    ("roots_too_many_layers", too_many_layers),
+    ("roots_leftovers_without_an_owner", leftovers_without_an_owner),
+    ("roots_creator_killed_at_every_point", creator_killed_at_every_point),
     ("measure_roots", measure),
 ];
 
@@ -129,7 +129,8 @@ fn hide_by_sockets(middle: &Path) {
 }
 
 /// Prints what shows, changes something, and looks at it again.
-const SCRIPT: &str = "ls -A /home; ls /etc; cat /second; stat -c %h /second; echo more >> /second && cat /tmp/new/file; \
+const SCRIPT: &str = "ls -A /home; ls /etc; cat /second; stat -c %h /second; \
+                      echo more >> /second && cat /tmp/new/file; \
                       rm -r /tmp/new && mkdir /tmp/new && ls -A /tmp/new; mv /etc/passwd /etc/moved && ls /etc";
 
 /// Runs the script on a root made in this way.
@@ -141,7 +142,8 @@ fn check(node: &Node, storage: RootStorage, layers: Vec<PathBuf>) {
     let mut container = node.start(plan);
     let exit = container.wait();
     let (out, err) = container.output();
-    // A hard link is broken by the first write to it in an overlay, which copies the file up; in a copy it stays one file.
+    // In an overlay, the first write to a hard link copies the file up, which breaks the link. In a copy it stays one
+    // file.
     let linked = if storage == RootStorage::Copy { "newmore\n" } else { "new" };
     assert_eq!(out, format!("passwd\nnew2\n{linked}moved\n"), "{storage:?}: {err}");
     assert_eq!(exit.exit_code, 0);
@@ -188,7 +190,7 @@ fn on_tmpfs() {
     both_ways(&Disk::nodev("tmpfs", MountFlags::empty(), None).root());
 }
 
-/// As in CI, where everything runs in a container of somebody else's.
+/// As in CI, where everything runs in another container.
 fn on_an_overlay() {
     let disk = Disk::overlay();
     let node = Node::on(&disk.root());
@@ -273,8 +275,8 @@ fn too_many_layers() {
     assert_eq!(node.run(plan).1, "copied\n");
 }
 
-/// What a start leaves that was killed before it could say whose the directory is.
-fn left_without_an_owner() {
+/// A start was killed before it recorded the owner of the directory.
+fn leftovers_without_an_owner() {
     let node = Node::new();
     let containers = node.directory.path().join("data/containers");
     fs::create_dir(containers.join("nobody")).expect("a directory");
@@ -302,9 +304,9 @@ fn left_without_an_owner() {
     assert_eq!(node.run(plan).1, "gone\n");
 }
 
-/// Wherever the creator dies while it makes a root: the start fails, says so, and nothing is left; the next one works. A named
-/// volume is then there with all that the image has, or it is not there.
-fn survive_a_death_in_the_middle() {
+/// If the creator dies at any point while it makes a root, the start fails with an error, nothing is left, and the next
+/// start works. A named volume is then there with all that the image has, or it is not there.
+fn creator_killed_at_every_point() {
     let node = Node::new();
     let at = |name: &str| node.directory.path().join(name);
     for storage in [RootStorage::Overlay, RootStorage::Copy] {
@@ -344,7 +346,8 @@ fn survive_a_death_in_the_middle() {
     }
 }
 
-/// How long a start takes with a mounted and with a copied image of 4000 files in 200 directories, 64 MB; and the probe.
+/// The duration of a start with a mounted and with a copied image of 4000 files in 200 directories, 64 MB, and of the
+/// probe.
 fn measure() {
     let disks = [
         ("ext4", Disk::made_by("ext4", &["mkfs.ext4", "-q"])),

@@ -27,7 +27,7 @@ pub fn can_run() -> bool {
     rustix::process::geteuid().is_root() && Path::new("/sys/fs/cgroup").exists()
 }
 
-/// Whether the kernel tells the status of a process that somebody else has reaped: since 6.15.
+/// Whether the kernel tells the status of a process that another process has reaped: since 6.15.
 pub fn kernel_remembers() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
@@ -131,7 +131,7 @@ impl Node {
         match self.runtime.start(&plan) {
             Ok(running) => Ok(Container { node: self, plan, running, out: Some(out), err: Some(err) }),
             Err(error) => {
-                // Nobody will write: this ends the readers, if they have come so far.
+                // The FIFOs get no writer: opening and closing them ends the readers.
                 for path in [&plan.output.stdout, &plan.output.stderr] {
                     drop(fs::OpenOptions::new().read(true).write(true).open(path));
                 }
@@ -194,7 +194,7 @@ impl Drop for Node {
                 println!("clean-up of {id}: {error}");
             }
         }
-        // The directory that our groups stand in, when nobody else tests at the same time.
+        // The parent of our cgroups. Removing it fails while another test process uses it.
         for hierarchy in hierarchies() {
             drop(fs::remove_dir(hierarchy.join("oci-rs-test")));
         }
@@ -206,7 +206,7 @@ fn hierarchies() -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).chain([PathBuf::from("/sys/fs/cgroup")]).collect()
 }
 
-/// The groups of this path, in whatever hierarchy.
+/// The cgroups of this path in all hierarchies.
 pub fn control_groups(path: &str) -> Vec<PathBuf> {
     let path = path.trim_start_matches('/');
     let mut found: Vec<_> =
@@ -322,8 +322,8 @@ fn make_layer(layer: &Path) {
     fs::write(layer.join("etc/group"), "root:x:0:\nweb:x:1000:\nstaff:x:50:web\nvideo:x:44:\n").expect("written");
 }
 
-/// The role `start`: state directory, data directory and a file with a plan. Starts that container, in a process that a failpoint may kill
-/// and whose environment says which.
+/// The role `start`. Arguments: state directory, data directory and a file with a plan. Starts that container. A
+/// failpoint of the environment may kill the process.
 pub fn start_from(args: impl IntoIterator<Item = std::ffi::OsString>) -> std::process::ExitCode {
     let args: Vec<PathBuf> = args.into_iter().map(PathBuf::from).collect();
     let [state, data, plan] = &args[..] else { return std::process::ExitCode::from(2) };

@@ -1,6 +1,6 @@
-//! Whole specs of a handful of plans, kept as files: a change of any field shows in a review as a change of a file.
+//! Complete specs of a few plans, kept as files. A change of any field shows in a review as a change of a file.
 //!
-//! `OCI_RS_WRITE_DOCS=1` writes them anew.
+//! `OCI_RS_WRITE_DOCS=1` writes the files again.
 
 use std::{fs, path::PathBuf};
 
@@ -48,7 +48,7 @@ fn a_plain_container() {
 }
 
 #[test]
-fn a_service_of_nomad_s() {
+fn a_nomad_service() {
     let mut plan = plan();
     plan.hostname = Some("web-1".to_owned());
     plan.user = "app".to_owned();
@@ -95,7 +95,7 @@ fn a_read_only_root_with_volumes_that_follow_the_host() {
 }
 
 #[test]
-fn a_privileged_container_in_the_host_s_namespaces() {
+fn a_privileged_container_in_host_namespaces() {
     let mut plan = plan();
     plan.security.privileged = true;
     plan.security.no_new_privileges = false;

@@ -1,4 +1,4 @@
-//! Ways out of containers that were found in other runtimes, each tried here. `docs/security.md` lists them.
+//! Container escapes that were found in other runtimes. Each is tried here. `docs/security.md` lists them.
 
 use std::{
     fs,
@@ -16,17 +16,17 @@ use super::exec::{Piped, null};
 use crate::common::{Container, Node, sys};
 
 pub const CASES: &[(&str, fn())] = &[
-    ("holes_session_keyring", session_keyring),
-    ("holes_mount_over_proc", mount_over_proc),
-    ("holes_mount_over_proc_by_a_link_of_the_image", mount_over_proc_by_a_link_of_the_image),
-    ("holes_mount_target_that_is_exchanged", mount_target_that_is_exchanged),
-    ("holes_devices_of_the_image", devices_of_the_image),
-    ("holes_exec_with_a_hostile_proc", exec_with_a_hostile_proc),
-    ("holes_groups_of_the_user", groups_of_the_user),
-    ("holes_cgroup_release_agent", cgroup_release_agent),
-    ("holes_abstract_sockets", abstract_sockets),
-    ("holes_directories_are_root_s_alone", directories_are_root_s_alone),
-    ("holes_what_the_monitor_shows", what_the_monitor_shows),
+    ("escapes_session_keyring", session_keyring),
+    ("escapes_mount_over_proc", mount_over_proc),
+    ("escapes_mount_over_proc_by_a_link_of_the_image", mount_over_proc_by_a_link_of_the_image),
+    ("escapes_mount_target_exchanged_during_the_start", mount_target_exchanged_during_the_start),
+    ("escapes_devices_of_the_image", devices_of_the_image),
+    ("escapes_exec_with_a_hostile_proc", exec_with_a_hostile_proc),
+    ("escapes_groups_of_the_user", groups_of_the_user),
+    ("escapes_cgroup_release_agent", cgroup_release_agent),
+    ("escapes_abstract_sockets", abstract_sockets),
+    ("escapes_directories_are_for_root_only", directories_are_for_root_only),
+    ("escapes_what_the_monitor_reveals", what_the_monitor_reveals),
 ];
 
 fn bind(source: impl Into<PathBuf>, destination: &str) -> Mount {
@@ -140,7 +140,7 @@ fn mount_over_proc_by_a_link_of_the_image() {
 }
 
 /// Another container exchanges the place of a mount for a link to elsewhere, in a volume that both have.
-fn mount_target_that_is_exchanged() {
+fn mount_target_exchanged_during_the_start() {
     let node = Node::new();
     let (volume, outside) = (node.directory.path().join("volume"), node.directory.path().join("outside"));
     fs::create_dir_all(volume.join("real/place")).expect("a directory");
@@ -196,10 +196,11 @@ fn devices_of_the_image() {
     assert_eq!(fs::read_to_string(&secret).expect("read"), "secret");
 }
 
-/// A container that may mount has replaced its /proc: whoever enters it must not ask it who it is.
+/// A container that may mount has replaced its /proc. The entering process must not trust that /proc.
 fn exec_with_a_hostile_proc() {
     let node = Node::new();
-    let script = "mount -t tmpfs none /proc && mkdir -p /proc/self/attr /proc/self/fd /proc/thread-self && ln -s /etc /proc/self/cwd \
+    let script = "mount -t tmpfs none /proc && mkdir -p /proc/self/attr /proc/self/fd /proc/thread-self && \
+                  ln -s /etc /proc/self/cwd \
         && echo 0 > /proc/self/oom_score_adj && echo ready && exec sleep 100";
     let mut plan = node.plan(script);
     plan.security.capabilities = vec!["CAP_SYS_ADMIN".to_owned(), "CAP_CHOWN".to_owned()];
@@ -257,9 +258,12 @@ fn cgroup_release_agent() {
         "mount -t cgroup2 cgroup2 /tmp",
         "unshare -U -r -m -C mount -t cgroup -o rdma cgroup /tmp",
         "mkdir /sys/fs/cgroup/x /sys/fs/cgroup/*/x",
-        "for file in /sys/fs/cgroup/release_agent /sys/fs/cgroup/*/release_agent; do echo /cmd > $file && exit 0; done; exit 1",
-        "for file in /sys/fs/cgroup/notify_on_release /sys/fs/cgroup/*/notify_on_release; do echo 1 > $file && exit 0; done; exit 1",
-        "echo 0 > /sys/fs/cgroup/cgroup.procs || for file in /sys/fs/cgroup/*/cgroup.procs; do echo 1 > $file && exit 0; done; exit 1",
+        "for file in /sys/fs/cgroup/release_agent /sys/fs/cgroup/*/release_agent; do \
+         echo /cmd > $file && exit 0; done; exit 1",
+        "for file in /sys/fs/cgroup/notify_on_release /sys/fs/cgroup/*/notify_on_release; do \
+         echo 1 > $file && exit 0; done; exit 1",
+        "echo 0 > /sys/fs/cgroup/cgroup.procs || for file in /sys/fs/cgroup/*/cgroup.procs; do \
+         echo 1 > $file && exit 0; done; exit 1",
     ];
     for private_cgroup in [true, false] {
         let mut plan = node.plan("exec sleep 100");
@@ -272,7 +276,7 @@ fn cgroup_release_agent() {
     }
 }
 
-/// Abstract sockets belong to the network namespace: a container on the host's network could talk to whoever listens on one.
+/// Abstract sockets belong to the network namespace: a container on the host's network could connect to every listener.
 fn abstract_sockets() {
     let node = Node::new();
     let mut plan = node.plan("exec sleep 100");
@@ -290,7 +294,7 @@ fn abstract_sockets() {
 }
 
 /// Programs with set-user-id bits lie in images: no other user of the host may come near them.
-fn directories_are_root_s_alone() {
+fn directories_are_for_root_only() {
     use std::os::unix::fs::MetadataExt;
     let node = Node::new();
     let container = node.start(node.plan("exec sleep 100"));
@@ -305,7 +309,7 @@ fn directories_are_root_s_alone() {
 }
 
 /// In the host's pid namespace a container sees its own monitor: it must not be able to look into it.
-fn what_the_monitor_shows() {
+fn what_the_monitor_reveals() {
     let node = Node::new();
     let mut plan: ContainerPlan = node.plan("exec sleep 100");
     plan.namespaces.private_pid = false;

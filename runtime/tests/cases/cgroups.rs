@@ -1,4 +1,4 @@
-//! Control groups: limits, the groups that stay and those that go, running out of memory.
+//! Cgroups: limits, existing cgroups, removal, running out of memory.
 
 use std::{
     fs,
@@ -16,23 +16,23 @@ use runtime::{
 use crate::common::{Node, control_groups, eventually};
 
 pub const CASES: &[(&str, fn())] = &[
-    ("groups_limits", limits),
-    ("groups_out_of_memory", out_of_memory),
-    ("groups_out_of_memory_of_a_child", out_of_memory_of_a_child),
-    ("groups_that_were_there_stay", groups_that_were_there_stay),
-    ("groups_made_inside_go", groups_made_inside_go),
-    ("groups_cpuset_of_the_caller", cpuset_of_the_caller),
-    ("groups_cores_follow_the_caller", cores_follow_the_caller),
-    ("groups_devices_are_not_inherited", devices_are_not_inherited),
-    ("groups_frozen_ones_end", frozen_ones_end),
-    ("groups_forks_do_not_escape_the_end", forks_do_not_escape_the_end),
-    ("groups_swap_is_off", swap_is_off),
-    ("groups_limits_of_the_caller_stay", limits_of_the_caller_stay),
-    ("groups_of_others_are_hidden", groups_of_others_are_hidden),
-    ("groups_process_limit", process_limit),
-    ("groups_hold_the_container_alone", hold_the_container_alone),
-    ("groups_limits_do_not_count_who_builds", limits_do_not_count_who_builds),
-    ("groups_are_shown_to_be_read", shown_to_be_read),
+    ("cgroups_limits", limits),
+    ("cgroups_out_of_memory", out_of_memory),
+    ("cgroups_out_of_memory_of_a_child", out_of_memory_of_a_child),
+    ("cgroups_existing_cgroups_stay", existing_cgroups_stay),
+    ("cgroups_nested_cgroups_are_removed", nested_cgroups_are_removed),
+    ("cgroups_cpuset_of_the_caller", cpuset_of_the_caller),
+    ("cgroups_cpuset_changes_of_the_caller_apply", cpuset_changes_of_the_caller_apply),
+    ("cgroups_devices_are_not_inherited", devices_are_not_inherited),
+    ("cgroups_frozen_containers_end", frozen_containers_end),
+    ("cgroups_forks_do_not_escape_the_kill", forks_do_not_escape_the_kill),
+    ("cgroups_swap_is_off", swap_is_off),
+    ("cgroups_limits_of_the_caller_stay", limits_of_the_caller_stay),
+    ("cgroups_other_cgroups_are_hidden", other_cgroups_are_hidden),
+    ("cgroups_process_limit", process_limit),
+    ("cgroups_contain_only_the_container", contain_only_the_container),
+    ("cgroups_limits_do_not_apply_to_the_creator", limits_do_not_apply_to_the_creator),
+    ("cgroups_are_shown_read_only", are_shown_read_only),
 ];
 
 /// The container's group that holds a file.
@@ -122,7 +122,7 @@ fn out_of_memory_of_a_child() {
 }
 
 /// Nomad makes some of the groups, expects them to stay, and to hold no limit of an earlier run.
-fn groups_that_were_there_stay() {
+fn existing_cgroups_stay() {
     let node = Node::new();
     let path = format!("{}-nomad", node.cgroup);
     let existing: Vec<PathBuf> = match version().expect("a version") {
@@ -176,7 +176,7 @@ fn groups_that_were_there_stay() {
     }
 }
 
-fn groups_made_inside_go() {
+fn nested_cgroups_are_removed() {
     let node = Node::new();
     let container = node.start(node.plan("exec sleep 100"));
     let group = control_groups(&container.plan.cgroup.path).pop().expect("a group");
@@ -212,7 +212,7 @@ fn in_a_group_that_stays<T>(node: &Node, plan: &ContainerPlan, look: impl FnOnce
 }
 
 /// Nomad moves cores between its tasks while they run, by writing to the group that it made around them.
-fn cores_follow_the_caller() {
+fn cpuset_changes_of_the_caller_apply() {
     let node = Node::new();
     let mut plan = node.plan("sleep 100");
     let (around, scope) = match version().expect("a version") {
@@ -290,7 +290,7 @@ fn devices_are_not_inherited() {
 }
 
 /// A frozen process dies on v2 and does not on v1 until it is thawed; destroying works either way.
-fn frozen_ones_end() {
+fn frozen_containers_end() {
     let node = Node::new();
     let container = node.start(node.plan("sleep 100 & sleep 100"));
     let (file, frozen, state) = match version().expect("a version") {
@@ -308,7 +308,7 @@ fn frozen_ones_end() {
 }
 
 /// Processes that fork as fast as they can do not get away.
-fn forks_do_not_escape_the_end() {
+fn forks_do_not_escape_the_kill() {
     let node = Node::new();
     let mut plan = node.plan("f() { while :; do (f &) ; done; }; f 2>/dev/null");
     plan.resources.pids_limit = Some(30);
@@ -319,7 +319,8 @@ fn forks_do_not_escape_the_end() {
     });
 }
 
-/// Nothing of a container is ever moved out to disk, limited or not. On version 1, that is: not while the node has other memory to take.
+/// No memory of a container is swapped out, with or without a limit. On version 1 this holds as long as the node can
+/// reclaim other memory.
 fn swap_is_off() {
     let file = match version().expect("a version") {
         Version::V1 => "memory.swappiness",
@@ -341,7 +342,8 @@ fn disk() -> Option<String> {
     Some(fs::read_to_string(real.path().join("dev")).expect("its number").trim().to_owned())
 }
 
-/// Limits that no job asks for are the caller's or the operator's to set on the group around the task, which is where it runs.
+/// Limits that the plan does not set may be set by the caller or the operator on an existing cgroup of the task. They
+/// stay.
 fn limits_of_the_caller_stay() {
     if version().expect("a version") == Version::V1 {
         println!("skipped: Nomad makes no group with such limits on version 1");
@@ -386,11 +388,13 @@ fn limits_of_the_caller_stay() {
     fs::remove_dir(&group).expect("the caller's group stays, empty");
 }
 
-/// A container sees its own limits where programs look for them, and nobody else's, in whichever namespace.
-fn groups_of_others_are_hidden() {
+/// A container sees its own limits where programs look for them, and no other limits, in every kind of cgroup
+/// namespace.
+fn other_cgroups_are_hidden() {
     let node = Node::new();
     let _other = node.start(node.plan("sleep 100"));
-    let script = "cd /sys/fs/cgroup && cat memory.max memory/memory.limit_in_bytes 2>/dev/null; ls -d oci-rs-test */oci-rs-test *.slice \
+    let script = "cd /sys/fs/cgroup && cat memory.max memory/memory.limit_in_bytes 2>/dev/null; \
+                  ls -d oci-rs-test */oci-rs-test *.slice \
                   2>/dev/null; mkdir x || mkdir memory/x || echo refused";
     for private_cgroup in [true, false] {
         let mut plan = node.plan(script);
@@ -422,7 +426,7 @@ fn process_limit() {
 }
 
 /// Neither who watches the container nor who built it is in its groups.
-fn hold_the_container_alone() {
+fn contain_only_the_container() {
     let node = Node::new();
     let container = node.start(node.plan("exec sleep 100"));
     let groups = control_groups(&container.plan.cgroup.path);
@@ -436,7 +440,7 @@ fn hold_the_container_alone() {
 }
 
 /// A command may use its limits up to the last: what makes a container on version 1 leaves before they are set.
-fn limits_do_not_count_who_builds() {
+fn limits_do_not_apply_to_the_creator() {
     if version().expect("a version") == Version::V2 {
         println!("  skipped: libcontainer's own processes are counted on version 2");
         return;
@@ -451,7 +455,7 @@ fn limits_do_not_count_who_builds() {
 }
 
 /// On version 1 a container finds its own groups where programs look for them, and can change none.
-fn shown_to_be_read() {
+fn are_shown_read_only() {
     if version().expect("a version") == Version::V2 {
         println!("  skipped: version 2 has one directory for everything");
         return;

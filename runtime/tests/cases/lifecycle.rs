@@ -1,4 +1,4 @@
-//! A container's life: start, output, end, kills from every side, and what is left.
+//! The lifecycle of a container: start, output, end, killed processes, and leftovers.
 
 use std::{
     fs,
@@ -11,28 +11,28 @@ use crate::common::{Node, control_groups, eventually, kernel_remembers};
 
 pub const CASES: &[(&str, fn())] = &[
     ("measure_start", measure_start),
-    ("life_runs_and_ends", runs_and_ends),
-    ("life_ends_by_a_signal", ends_by_a_signal),
-    ("life_signal_reaches_the_command", signal_reaches_the_command),
-    ("life_short_commands", short_commands),
-    ("life_unknown_command", unknown_command),
-    ("life_command_that_cannot_be_executed", command_that_cannot_be_executed),
-    ("life_the_same_name_twice", the_same_name_twice),
-    ("life_survives_its_monitor", survives_its_monitor),
-    ("life_runs_out_of_memory_without_its_monitor", runs_out_of_memory_without_its_monitor),
-    ("life_is_adopted_by_another_runtime", is_adopted_by_another_runtime),
-    ("life_kill_all_leaves_the_record", kill_all_leaves_the_record),
-    ("life_destroy_twice_and_unknown", destroy_twice_and_unknown),
-    ("life_shared_pid_namespace_ends_completely", shared_pid_namespace_ends_completely),
-    ("life_output_survives_its_reader", output_survives_its_reader),
-    ("life_outputs_must_be_fifos", outputs_must_be_fifos),
-    ("life_nobody_waits_for_the_start", nobody_waits_for_the_start),
-    ("life_bundle_is_complete", bundle_is_complete),
-    ("life_monitor_is_small", monitor_is_small),
-    ("life_many_at_once", many_at_once),
-    ("life_sweep_after_a_restart", sweep_after_a_restart),
-    ("life_destroyed_while_it_starts", destroyed_while_it_starts),
-    ("life_late_destroy_spares_a_successor", late_destroy_spares_a_successor),
+    ("lifecycle_runs_and_ends", runs_and_ends),
+    ("lifecycle_ends_by_a_signal", ends_by_a_signal),
+    ("lifecycle_signal_reaches_the_command", signal_reaches_the_command),
+    ("lifecycle_very_short_commands", very_short_commands),
+    ("lifecycle_unknown_command", unknown_command),
+    ("lifecycle_command_that_cannot_be_executed", command_that_cannot_be_executed),
+    ("lifecycle_a_second_start_of_the_same_id", a_second_start_of_the_same_id),
+    ("lifecycle_survives_its_monitor", survives_its_monitor),
+    ("lifecycle_runs_out_of_memory_without_its_monitor", runs_out_of_memory_without_its_monitor),
+    ("lifecycle_is_adopted_by_another_runtime", is_adopted_by_another_runtime),
+    ("lifecycle_kill_all_leaves_the_record", kill_all_leaves_the_record),
+    ("lifecycle_destroy_twice_and_unknown", destroy_twice_and_unknown),
+    ("lifecycle_shared_pid_namespace_ends_completely", shared_pid_namespace_ends_completely),
+    ("lifecycle_output_survives_its_reader", output_survives_its_reader),
+    ("lifecycle_logs_must_be_fifos", logs_must_be_fifos),
+    ("lifecycle_plugin_dies_during_the_start", plugin_dies_during_the_start),
+    ("lifecycle_bundle_is_complete", bundle_is_complete),
+    ("lifecycle_monitor_is_small", monitor_is_small),
+    ("lifecycle_many_at_once", many_at_once),
+    ("lifecycle_sweep_after_a_restart", sweep_after_a_restart),
+    ("lifecycle_destroyed_while_it_starts", destroyed_while_it_starts),
+    ("lifecycle_late_destroy_spares_a_later_container", late_destroy_spares_a_later_container),
 ];
 
 fn runs_and_ends() {
@@ -66,7 +66,7 @@ fn signal_reaches_the_command() {
     assert!(container.output().0.contains("got"));
 }
 
-fn short_commands() {
+fn very_short_commands() {
     let node = Node::new();
     for _ in 0..10 {
         let mut plan = node.plan("");
@@ -112,7 +112,7 @@ fn command_that_cannot_be_executed() {
     assert_eq!(node.run(plan).0.exit_code, 4);
 }
 
-fn the_same_name_twice() {
+fn a_second_start_of_the_same_id() {
     let node = Node::new();
     let container = node.start(node.plan("sleep 100"));
     let error = node.runtime.start(&container.plan).map(drop).expect_err("refused");
@@ -135,7 +135,7 @@ fn survives_its_monitor() {
         return assert!(!kernel_remembers(), "the status is lost");
     };
     assert_eq!((exit.exit_code, exit.signal, exit.oom_killed, exit.started_at), (5, 0, false, again.started_at));
-    assert_eq!(container.wait(), exit, "whoever comes later finds it written down");
+    assert_eq!(container.wait(), exit, "the record stays");
 }
 
 /// The groups' counts are compared as the monitor would have done it.
@@ -205,7 +205,7 @@ fn output_survives_its_reader() {
     let fifo = node.directory.path().join("log");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
     plan.output.stdout.clone_from(&fifo);
-    // Nobody reads at the start, and a first reader goes away.
+    // The FIFO has no reader at the start, and its first reader goes away.
     let running = node.runtime.start(&plan).expect("started");
     drop(fs::OpenOptions::new().read(true).write(true).open(&fifo).expect("a reader"));
     fs::write(format!("/proc/{}/root/go", running.init.pid), "").expect("written");
@@ -218,7 +218,7 @@ fn output_survives_its_reader() {
     node.assert_clean(&plan);
 }
 
-fn outputs_must_be_fifos() {
+fn logs_must_be_fifos() {
     let node = Node::new();
     let directory = node.directory.path();
     fs::write(directory.join("file"), "precious").expect("written");
@@ -235,8 +235,8 @@ fn outputs_must_be_fifos() {
     assert_eq!(fs::read_to_string(directory.join("file")).expect("read"), "precious");
 }
 
-/// The plugin dies while a container starts: nobody knows of it, so it must not stay.
-fn nobody_waits_for_the_start() {
+/// The plugin dies while a container starts. No caller has a handle to the container, so it must not stay.
+fn plugin_dies_during_the_start() {
     use std::process::{Command, Stdio};
     let node = Node::new();
     let plan = node.plan("sleep 100");
@@ -337,7 +337,7 @@ fn destroyed_while_it_starts() {
 }
 
 /// Nomad gives a restarted task the same control groups. Cleaning up after the first one must not end the second.
-fn late_destroy_spares_a_successor() {
+fn late_destroy_spares_a_later_container() {
     let node = Node::new();
     let first = node.plan("true");
     let running = node.runtime.start(&first).expect("started");
