@@ -24,7 +24,8 @@ impl Puller {
         match blocking(move || local.retain(&policy, target)).await {
             Ok(report) => {
                 for image in &report.removed {
-                    tracing::info!(image = %image.reference, bytes = image.bytes, "image removed: a pull needs disk space");
+                    let (image, bytes) = (&image.reference, image.bytes);
+                    tracing::info!(%image, bytes, "image removed: a pull needs disk space");
                 }
                 report.layers > 0
             }

@@ -343,7 +343,8 @@ mod tests {
         let written =
             json!({"image": "a", "labels": {"k": 1}, "mount": [{"source": "s"}, {"type": "tmpfs", "ro": "true"}]});
         let expected = concat!(
-            r#"{"delay": "3m", "image": "a", "labels": [{"k": "1"}], "mount": [{"ro": nil, "source": "s", "type": "bind"}, "#,
+            r#"{"delay": "3m", "image": "a", "labels": [{"k": "1"}], "#,
+            r#""mount": [{"ro": nil, "source": "s", "type": "bind"}, "#,
             r#"{"ro": true, "source": nil, "type": "tmpfs"}]}"#
         );
         assert_eq!(value(&schema, written), expected);
