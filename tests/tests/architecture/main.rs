@@ -1,5 +1,6 @@
 //! The arrows of `docs/architecture.md`, held by reading the sources: who may know whom.
 
+mod document;
 mod modules;
 mod sources;
 
