@@ -18,6 +18,15 @@ step_format() {
     unformatted=$(gofmt -l e2e/conformance)
     [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted"; return 1; }
     bash -n scripts/*.sh scripts/vm/* .ci/run
+    check_line_length
+}
+
+# Lines of code, scripts and documentation have at most 120 characters. rustfmt does not wrap comments and strings.
+check_line_length() {
+    local long
+    long=$(git -c safe.directory='*' ls-files -z '*.rs' '*.md' '*.sh' |
+        LC_ALL=C.UTF-8 xargs -0 grep -nE '.{121}' | cut -c1-160) || true
+    [ -z "$long" ] || { echo "lines of more than 120 characters:"; echo "$long"; return 1; }
 }
 
 step_lint() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
