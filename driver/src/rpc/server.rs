@@ -1,6 +1,6 @@
 //! The gRPC server on the plugin's socket.
 
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
 use proto::{base::base_plugin_server::BasePluginServer, driver::driver_server::DriverServer};
 use tokio::{net::UnixListener, sync::watch};
