@@ -30,8 +30,8 @@ import (
 
 // What the shell around us prepares.
 var (
-	binary = os.Getenv("OCI_RS_BIN")
-	image  = os.Getenv("OCI_RS_IMAGE")
+	binary    = os.Getenv("OCI_RS_BIN")
+	image     = os.Getenv("OCI_RS_IMAGE")
 	directory = os.Getenv("OCI_RS_CONFORMANCE_DIR")
 )
 

@@ -110,7 +110,7 @@ pub const fn concat<const N: usize>(lists: &[&[OptionSpec]]) -> [OptionSpec; N] 
     table
 }
 
-/// The number of options in several lists, for [`concat`].
+/// The number of options in several lists, for [`concat()`].
 pub const fn total(lists: &[&[OptionSpec]]) -> usize {
     let (mut list, mut sum) = (0, 0);
     while list < lists.len() {

@@ -32,15 +32,15 @@ import (
 )
 
 var (
-	plugin   = flag.String("plugin", "", "the plugin's file")
-	endpoint = flag.String("docker", "", "where dockerd listens; empty leaves it out")
-	execRoot = flag.String("exec-root", "", "dockerd's exec root, by which its shims are known")
-	image    = flag.String("image", "", "reference of an image with a busybox")
-	directory   = flag.String("directory", "", "where allocations and the plugin's directories lie")
-	state    = flag.String("state", "", "the plugin's state directory")
-	rounds   = flag.Int("rounds", 10, "lives of a task to measure")
-	logs     = flag.Int("logs", 64, "MiB that a task writes to its log")
-	idle     = flag.Int("idle", 20, "tasks that do nothing, for their memory")
+	plugin    = flag.String("plugin", "", "the plugin's file")
+	endpoint  = flag.String("docker", "", "where dockerd listens; empty leaves it out")
+	execRoot  = flag.String("exec-root", "", "dockerd's exec root, by which its shims are known")
+	image     = flag.String("image", "", "reference of an image with a busybox")
+	directory = flag.String("directory", "", "where allocations and the plugin's directories lie")
+	state     = flag.String("state", "", "the plugin's state directory")
+	rounds    = flag.Int("rounds", 10, "lives of a task to measure")
+	logs      = flag.Int("logs", 64, "MiB that a task writes to its log")
+	idle      = flag.Int("idle", 20, "tasks that do nothing, for their memory")
 )
 
 // contender is a driver that has been configured.

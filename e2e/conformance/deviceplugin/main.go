@@ -45,7 +45,7 @@ func (*boxes) PluginInfo() (*base.PluginInfoResponse, error) {
 func (*boxes) ConfigSchema() (*hclspec.Spec, error) {
 	return hclspec.NewObject(map[string]*hclspec.Spec{
 		"directory": hclspec.NewAttr("directory", "string", true),
-		"node":   hclspec.NewAttr("node", "string", true),
+		"node":      hclspec.NewAttr("node", "string", true),
 	}), nil
 }
 
