@@ -73,7 +73,7 @@ impl UnpackError {
 }
 
 impl From<io::Error> for UnpackError {
-    /// Errors of the stream. Errors of the file system are made by [`UnpackError::disk`].
+    /// Errors of the stream. Errors of the file system are made by `UnpackError::disk`.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionAborted => UnpackError::Aborted,

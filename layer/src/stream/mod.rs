@@ -1,7 +1,7 @@
 //! The way of a layer's bytes: blob → hash → decompress → hash → unpacked bytes. Nothing is stored.
 //!
 //! [`BlobReader`] hashes the blob as it arrives. [`Decoder`] decompresses it. [`HashingReader`] hashes the result and
-//! ends a stream that grows beyond its limits. [`Pipe`] brings blocks to another thread.
+//! ends a stream that grows beyond its limits. `Pipe` brings blocks to another thread.
 
 mod blob;
 mod decoder;
