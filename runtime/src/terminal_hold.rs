@@ -22,7 +22,7 @@ pub struct TerminalHold {
 }
 
 impl TerminalHold {
-    /// The terminal whose master side the monitor has open; `None` if it has none.
+    /// The terminal of the monitor, which has its master side open; `None` if it has none.
     pub(crate) fn of(monitor: &ProcessRef) -> io::Result<Option<Self>> {
         for descriptor in fs::read_dir(format!("/proc/{}/fd", monitor.pid))? {
             let descriptor = descriptor?;

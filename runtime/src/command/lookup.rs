@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use crate::error::{StartError, StartErrorKind};
 
-/// The `PATH` of a command whose environment has none.
+/// The default `PATH` of a command.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The files that a program's name can mean, in the order in which a shell tries them.

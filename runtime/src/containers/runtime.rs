@@ -131,7 +131,7 @@ impl Runtime {
         containers(&self.inner.state_dir)
     }
 
-    /// Other containers that were placed in the same cgroup, among those whose id begins with `prefix`.
+    /// Other containers that were placed in the same cgroup, among those with an id that begins with `prefix`.
     pub fn sharing_group(&self, plan: &ContainerPlan, prefix: &str) -> Result<Vec<ContainerId>, RuntimeError> {
         let listing = || format!("listing {}", state::tasks(&self.inner.state_dir).display());
         let named = self.inner.containers.names_with_prefix(prefix).context(listing)?;

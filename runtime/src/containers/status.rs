@@ -80,9 +80,9 @@ impl Runtime {
         }
     }
 
-    /// How a container ended whose monitor was killed, from what the kernel still tells about its first process. Writes
-    /// the exit record, as the monitor would have done. `None` if the kernel does not tell. `running` must come from a
-    /// time when the process still lived.
+    /// How a container ended after its monitor was killed, from what the kernel still tells about its first process.
+    /// Writes the exit record, as the monitor would have done. `None` if the kernel does not tell. `running` must come
+    /// from a time when the process still lived.
     pub fn end_without_monitor(&self, id: &ContainerId, running: &Running) -> Result<Option<ExitRecord>, RuntimeError> {
         let task = self.task(id);
         // The monitor may have written it before it was killed.

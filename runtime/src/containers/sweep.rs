@@ -18,7 +18,7 @@ struct OwnedPlan {
 }
 
 impl Runtime {
-    /// Containers whose plan names this owner and was written at least `age` ago.
+    /// The containers of this owner with a plan that was written at least `age` ago.
     pub fn owned_by(&self, owner: &str, age: Duration) -> Result<Vec<ContainerId>, RuntimeError> {
         let mut owned = Vec::new();
         for id in self.list()? {
@@ -33,9 +33,8 @@ impl Runtime {
         Ok(owned)
     }
 
-    /// Removes the containers whose start or removal was cut short because the process that did it was killed; their
-    /// ids. Skips those for which `held` is true: this process works on them. Waits for other processes that work on
-    /// one.
+    /// Removes the containers that a killed process left half started or half removed; their ids. Skips those for which
+    /// `held` is true: this process works on them. Waits for other processes that work on one.
     pub fn sweep_abandoned(&self, held: impl Fn(&ContainerId) -> bool) -> Result<Vec<ContainerId>, RuntimeError> {
         let mut swept = Vec::new();
         for id in self.list()?.into_iter().filter(|id| !held(id)) {
@@ -64,7 +63,8 @@ impl Runtime {
         if lock.is_marked(task) { Ok(true) } else { never_ran() }
     }
 
-    /// Removes the writable layers of containers whose state is gone, as after a restart of the machine; their names.
+    /// Removes the writable layers of containers without a task directory, as after a restart of the machine; their
+    /// names.
     pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
         WritableLayer::remove_empty(&self.inner.data_dir)?;
         let mut swept = Vec::new();

@@ -42,7 +42,7 @@ pub(crate) struct BuildRequest<'a> {
     pub command: ConfinedCommand,
 }
 
-/// A container whose first process waits for [`BuiltContainer::start`].
+/// A built container. Its first process waits for [`BuiltContainer::start`].
 pub(crate) struct BuiltContainer {
     container: Container,
     errors: trace::Errors,

@@ -24,7 +24,8 @@ use crate::{
     sys::{self, Fork},
 };
 
-/// A container whose first process is ending may take this long: the kernel ends all other processes before it.
+/// A container may take this long to end while its first process is ending: the kernel ends all other processes before
+/// it.
 const END_OF_CONTAINER: Duration = Duration::from_millis(200);
 
 /// Why there is no command.

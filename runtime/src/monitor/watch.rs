@@ -18,7 +18,7 @@ use crate::{
     sys::{EndedChild, peek_ended_child},
 };
 
-/// A container whose command runs.
+/// A container with a running command.
 pub(super) struct RunningContainer {
     pub task: TaskDir,
     pub id: ContainerId,

@@ -5,8 +5,8 @@
 //! directory.
 //!
 //! The mark is a file. It is in the directory from the creation of the directory until the container runs, and again
-//! from the first step of the removal to the last one. A directory that has the mark and whose lock is free was left by
-//! a killed process. No caller has a handle to its container.
+//! from the first step of the removal to the last one. If a directory has the mark and its lock is free, a killed
+//! process left it. No caller has a handle to its container.
 
 use std::{
     fs, io,

@@ -532,7 +532,8 @@ fn namespaces_of_the_host() {
     assert_eq!(node.run(plan).1.trim(), own[1]);
 }
 
-/// A container whose process 1 is our binary can find that file through /proc, and must not be able to change it.
+/// If process 1 of a container is our binary, the container finds the file through /proc. It must not be able to change
+/// it.
 fn binary_of_the_host_cannot_be_written() {
     let node = Node::new();
     let mut plan =
