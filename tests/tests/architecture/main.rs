@@ -249,3 +249,37 @@ fn words_are_code_and_nothing_else() {
         assert!(!words.contains(word), "{word} in {words:?}");
     }
 }
+
+/// Words that make a reader guess who acts, and the term that the field does not use.
+const UNCLEAR: [&str; 8] = ["nobody", "somebody", "anybody", "everybody", "whoever", "whomever", "whatever", "folder"];
+
+/// The unclear words of a comment line. Text between backquotes is a name.
+fn unclear_words(line: &str) -> Vec<String> {
+    let Some(comment) = line.trim_start().strip_prefix("//") else { return Vec::new() };
+    let text: String = comment.split('`').step_by(2).collect::<Vec<_>>().join(" ").to_lowercase();
+    let words = text.split(|c: char| !c.is_alphabetic());
+    words.filter(|word| UNCLEAR.contains(word)).map(str::to_owned).collect()
+}
+
+#[test]
+fn comments_name_who_acts() {
+    let mut guilty = Vec::new();
+    for name in crates() {
+        for (file, text) in sources(&root().join(&name)) {
+            for (number, line) in text.lines().enumerate() {
+                let words = unclear_words(line);
+                if !words.is_empty() {
+                    guilty.push(format!("{name}/{file}:{}: {}", number + 1, words.join(", ")));
+                }
+            }
+        }
+    }
+    assert_eq!(guilty, Vec::<String>::new(), "name the process, the caller or the file instead");
+}
+
+#[test]
+fn unclear_words_are_found_in_comments_only() {
+    assert_eq!(unclear_words("    /// Whoever reads it, and nobody else."), ["whoever", "nobody"]);
+    assert_eq!(unclear_words("//! The user `nobody`."), Vec::<String>::new());
+    assert_eq!(unclear_words("let user = \"nobody\"; // fine"), Vec::<String>::new());
+}

@@ -125,7 +125,7 @@ const LIMITS: &[OptionSpec] = &[
 pub fn layer_images(block: &ConfigBlock) -> bool {
     match block.string("layer_format").as_deref() {
         None | Some("auto") => true,
-        // "folder" was the name of this form in earlier versions.
+        // `folder` was the name of this form in earlier versions.
         Some("directory" | "folder") => false,
         Some(other) => {
             let problem = format!("{other:?} is not a form of layers");
