@@ -47,7 +47,7 @@ pub(crate) struct NetworkRecord {
     #[serde(rename = "asked")]
     pub capability_arguments: Map<String, Value>,
     /// The directories in which plugins are searched.
-    #[serde(rename = "directories")]
+    #[serde(rename = "folders")]
     pub plugin_directories: Vec<PathBuf>,
     /// How many plugins have been called, including a running one.
     #[serde(rename = "called")]

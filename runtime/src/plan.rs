@@ -197,6 +197,7 @@ pub enum MountKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedVolume {
     /// The directory. No other program uses its parent.
+    #[serde(rename = "folder")]
     pub directory: PathBuf,
     /// The place in the container where it is mounted.
     pub destination: String,
@@ -208,6 +209,7 @@ pub struct NamedVolume {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindConfinement {
     /// The directory. The path to it is trusted.
+    #[serde(rename = "folder")]
     pub directory: PathBuf,
     /// Sources below the directory. They must be in it after every link is followed.
     pub sources: Vec<PathBuf>,
