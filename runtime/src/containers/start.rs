@@ -50,9 +50,8 @@ impl Runtime {
 
     /// Starts the monitor and waits for its outcome.
     fn launch(&self, task: &TaskDir, plan: &ContainerPlan, lock: &TaskLock) -> Result<Running, StartError> {
-        // Concurrent with all steps before the engine, which would wait for it otherwise. The driver has called it too,
-        // when the task's start began. But the effect lasts only about one RCU grace period (tens of milliseconds), so
-        // a pull or the setup of a network in between ends it.
+        // Concurrent with all steps before the engine, which would wait for the migration otherwise. Not earlier: the
+        // effect lasts about one RCU grace period (tens of milliseconds), so a pull or the setup of a network ends it.
         cgroup::warm_up();
         failpoint::at("start-before-plan");
         task.commit(PLAN, plan)?;
