@@ -127,7 +127,7 @@ linux_package() {
 
 packages
 rust
-go_tool nomad "$NOMAD" github.com/hashicorp/nomad
+go_tool "nomad-$NOMAD_VERSION" "$NOMAD" github.com/hashicorp/nomad
 if [ "${1:-}" != demo ]; then
     go_tool consul "$CONSUL" github.com/hashicorp/consul
     envoy
