@@ -16,7 +16,8 @@ demo: ## Run a web service on a real Nomad agent, show it, clean up (root; KEEP=
 demo-stop: ## Stop a demo that was started with KEEP=1
 	@scripts/demo.sh stop
 
-test: ## Run all checks and tests of CI (root; `make setup` first)
+test: ## Install what is missing, then run all checks and tests of CI (root)
+	@scripts/setup.sh
 	@scripts/check.sh
 
 test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limits" picks a suite and cases

