@@ -1,6 +1,10 @@
 //! ExecTask and ExecTaskStreaming: from messages to commands and back.
+//!
+//! Nomad's client sends input and receives output side by side. If a send fails because the stream has ended, it may
+//! drop replies that it has not read yet, the exit code among them. So a stream ends only after its client has closed
+//! the input, or after a short wait.
 
-use std::pin::Pin;
+use std::{pin::Pin, time::Duration};
 
 use proto::driver::{ExecTaskRequest, ExecTaskResponse, ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 use runtime::{TerminalSize, plan::ContainerId};
@@ -29,6 +33,9 @@ const OUTPUT_IN_FLIGHT: usize = 8;
 /// Input messages in flight: 64 KiB as Nomad's command line cuts them. Further messages wait, a new terminal size
 /// too.
 const INPUT_IN_FLIGHT: usize = 32;
+/// The longest wait, after the last reply, for the client's end of input. Nomad's command line returns with the exit
+/// code and does not see this wait. A client on a terminal never closes the input.
+const LAST_INPUT_WAIT: Duration = Duration::from_millis(100);
 
 /// Runs a command to its end.
 pub async fn collect(plugin: &Plugin, request: ExecTaskRequest) -> Result<ExecTaskResponse, TaskError> {
@@ -50,30 +57,37 @@ pub async fn stream(
     let (conversation, setup, parsed) = Conversation::begin(first)?;
     let container = running_container(plugin, &setup.task_id)?;
     let node = plugin.node().await?;
-    let (args, prefix) = match exec_prefix::split(setup.command, &node.config.exec) {
-        Ok(split) => split,
-        Err(error) => {
-            let replies = conversation::error_replies(&error.into(), setup.tty);
-            return Ok(Box::pin(tokio_stream::iter(replies.map(Ok))));
-        }
-    };
-    if prefix != Prefix::default() {
-        tracing::info!(task = setup.task_id, ?prefix, "command with a prefix");
-    }
-    let command = InteractiveCommand { args, options: prefix.options, debug_image: prefix.image, terminal: setup.tty };
+    let split = exec_prefix::split(setup.command, &node.config.exec).map_err(TaskError::from);
     let (input_sender, input) = mpsc::channel(INPUT_IN_FLIGHT);
     let (size_sender, size) = watch::channel(None);
+    let (closed_sender, mut input_closed) = watch::channel(false);
     let (output, output_receiver) = mpsc::channel(OUTPUT_IN_FLIGHT);
     let (replies, outputs) = mpsc::channel(OUTPUT_IN_FLIGHT);
-    tokio::spawn(read_requests(requests, conversation, parsed, input_sender, size_sender));
+    let senders = InputSenders { input: input_sender, size: size_sender, closed: closed_sender };
+    tokio::spawn(read_requests(requests, conversation, parsed, senders));
     tokio::spawn(async move {
-        let run = exec::stream(node, container, command, InteractiveClient { input, size, output });
+        let client = InteractiveClient { input, size, output };
+        let run = async {
+            let (args, prefix) = split?;
+            if prefix != Prefix::default() {
+                tracing::info!(task = setup.task_id, ?prefix, "command with a prefix");
+            }
+            let Prefix { options, image: debug_image } = prefix;
+            let command = InteractiveCommand { args, options, debug_image, terminal: setup.tty };
+            exec::stream(node, container, command, client).await
+        };
         let (result, ()) = tokio::join!(run, send_replies(output_receiver, replies.clone()));
         if let Err(error) = result {
             for reply in conversation::error_replies(&error, setup.tty) {
                 // A client that has gone away needs no reply.
                 drop(replies.send(Ok(reply)).await);
             }
+        }
+        tokio::select! {
+            // An error says that the connection has ended.
+            _ = input_closed.wait_for(|closed| *closed) => {}
+            () = replies.closed() => {}
+            () = tokio::time::sleep(LAST_INPUT_WAIT) => {}
         }
     });
     Ok(Box::pin(ReceiverStream::new(outputs)))
@@ -88,25 +102,41 @@ fn running_container(plugin: &Plugin, task_id: &str) -> Result<ContainerId, Task
     task.state().map(|state| state.container)
 }
 
+/// Where a client's messages go.
+struct InputSenders {
+    input: mpsc::Sender<ExecInput>,
+    size: watch::Sender<Option<TerminalSize>>,
+    /// Becomes true at the end of the input.
+    closed: watch::Sender<bool>,
+}
+
+/// Reads the client's messages until the connection ends, or until the replies have ended. Input for a command that
+/// has ended is dropped.
 async fn read_requests(
     mut requests: Streaming<ExecTaskStreamingRequest>,
     mut conversation: Conversation,
     mut parsed: ParsedMessage,
-    input: mpsc::Sender<ExecInput>,
-    size: watch::Sender<Option<TerminalSize>>,
+    senders: InputSenders,
 ) {
     loop {
         if parsed.size.is_some() {
-            size.send_replace(parsed.size);
+            senders.size.send_replace(parsed.size);
         }
         for part in parsed.input {
-            if input.send(part).await.is_err() {
-                return;
+            let last = part == ExecInput::CloseStdin;
+            // The receiver is gone after the command's end.
+            drop(senders.input.send(part).await);
+            if last {
+                senders.closed.send_replace(true);
             }
         }
+        let message = tokio::select! {
+            message = requests.next() => message,
+            () = senders.closed.closed() => return,
+        };
         // The client never closes its side of the stream. An end here is the end of the connection, and the sender of
         // the replies notices it too.
-        let Some(Ok(message)) = requests.next().await else { return };
+        let Some(Ok(message)) = message else { return };
         parsed = conversation.parse(message);
     }
 }
