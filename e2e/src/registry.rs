@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::TcpStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, PoisonError},
     thread,
@@ -77,6 +77,16 @@ impl Registry {
     /// With the error output of skopeo.
     pub fn push(&self, name: &str) -> Outcome {
         self.copy("busybox", name)
+    }
+
+    /// Writes the test image to a file as `docker save` does, under a name of any registry.
+    ///
+    /// # Errors
+    /// With the error output of skopeo.
+    pub fn save(&self, file: &Path, name: &str) -> Outcome {
+        let source = format!("oci:{}:busybox", self.layout("busybox").display());
+        let target = format!("docker-archive:{}:{name}", file.display());
+        self.run(Command::new("skopeo").args(["--insecure-policy", "copy", "--quiet"]).args([source, target]))
     }
 
     fn copy(&self, kind: &str, name: &str) -> Outcome {

@@ -32,7 +32,7 @@ pub use lease::LeaseOwner;
 pub use limits::Limits;
 pub use manifest::ImageConfig;
 pub use platform::Platform;
-pub use progress::{Progress, PullEvent, Silent};
+pub use progress::{Progress, PullEvent, Silent, Wait};
 pub use pull::{Image, LoadRequest, PullRequest};
 pub use reference::{InvalidReference, Reference};
 pub use registry::RegistryConfig;

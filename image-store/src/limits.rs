@@ -38,6 +38,8 @@ pub struct Limits {
     pub attempts: u32,
     /// The first pause between two attempts. Each further pause is twice as long.
     pub retry_pause: Duration,
+    /// How long a caller that had a private image before waits for the registry to confirm its access.
+    pub access_wait: Duration,
 }
 
 impl Limits {
@@ -76,6 +78,8 @@ impl Default for Limits {
             parallel: 12,
             attempts: 5,
             retry_pause: Duration::from_millis(500),
+            // With the rest of a start it is less than a second.
+            access_wait: Duration::from_millis(700),
         }
     }
 }

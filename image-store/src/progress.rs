@@ -3,6 +3,7 @@
 //! Events are advisory. They may be dropped, no event is waited for, and no part of a pull depends on one.
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -37,6 +38,11 @@ pub enum PullEvent {
         /// The requested image.
         reference: Reference,
     },
+    /// The pull waits. Until the next event, this is the reason.
+    Waiting(
+        /// The reason.
+        Wait,
+    ),
     /// The manifest is known.
     Resolved {
         /// Its digest.
@@ -68,6 +74,58 @@ pub enum PullEvent {
         /// Nothing had to be fetched.
         cached: bool,
     },
+}
+
+/// Why a pull waits. Its text completes "waiting for …".
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// A file or a helper is asked for credentials.
+    Credentials {
+        /// The registry that the credentials are for.
+        registry: String,
+    },
+    /// A registry or mirror has not answered yet.
+    Answer {
+        /// The host.
+        host: String,
+        /// The requested content.
+        what: String,
+    },
+    /// A request failed and is repeated.
+    Retry {
+        /// The failure.
+        problem: String,
+        /// The number of the failed attempt.
+        attempt: u32,
+        /// The number of attempts after which the pull fails.
+        attempts: u32,
+    },
+    /// Another pull of this or of another process makes a layer.
+    OtherPull {
+        /// The layer's diff id.
+        layer: Digest,
+    },
+}
+
+impl Wait {
+    /// For the registry of an image.
+    pub(crate) fn registry(reference: &Reference) -> Self {
+        Self::Answer { host: reference.domain().to_owned(), what: reference.to_string() }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Credentials { registry } => write!(f, "credentials for {registry}"),
+            Self::Answer { host, what } => write!(f, "an answer of {host}: {what}"),
+            Self::Retry { problem, attempt, attempts } => {
+                write!(f, "the next attempt; {attempt} of {attempts} failed: {problem}")
+            }
+            Self::OtherPull { layer } => write!(f, "another pull of layer {layer}"),
+        }
+    }
 }
 
 /// The least time between two [`PullEvent::Advanced`] for bytes.
@@ -108,6 +166,11 @@ impl Meter {
         if due {
             self.report();
         }
+    }
+
+    /// Reports that another pull may be making a layer.
+    pub(crate) fn waits_for_another_pull(&self, layer: &Digest) {
+        self.progress.report(PullEvent::Waiting(Wait::OtherPull { layer: layer.clone() }));
     }
 
     pub(crate) fn layer_done(&self) {

@@ -56,17 +56,23 @@ pub enum ImageCommand {
         /// As in a job's option `image`
         reference: String,
     },
-    /// Download an image before a task needs it; an unused image is kept as long as the plugin's gc says
+    /// Download an image and pin it: every job on this node can use it without its registry
     Pull {
         /// As in a job's option `image`
         reference: String,
+        /// Do not pin: the plugin's gc may remove the image, and a private image stays private
+        #[arg(long)]
+        unpinned: bool,
     },
-    /// Unpack an image of an archive, for tasks that name the same archive with `load`
+    /// Unpack an image of an archive and pin it: every job on this node can use it without its registry
     Load {
         /// An archive of `docker save` or an OCI layout, compressed or not
         file: PathBuf,
-        /// The image in the archive
+        /// The image in the archive, and its name in a job's option `image`
         reference: String,
+        /// Do not pin: only tasks that name the same archive with `load` find its layers
+        #[arg(long)]
+        unpinned: bool,
     },
     /// Remove images that no task uses
     Rm {

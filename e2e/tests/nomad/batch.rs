@@ -1,5 +1,7 @@
 //! Batch jobs: exit codes, restarts, output, and the environment of a task.
 
+use std::{ffi::OsStr, fs};
+
 use e2e::{Alloc, Exit, Failure, Job, Outcome};
 
 use crate::{Case, Env, Needs::SharedAgent};
@@ -15,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("batch_sees_what_nomad_promises", SharedAgent, sees_what_nomad_promises),
     ("batch_runs_as_the_named_user", SharedAgent, runs_as_the_named_user),
     ("batch_image_by_digest", SharedAgent, image_by_digest),
+    ("batch_image_loaded_on_the_node", SharedAgent, image_loaded_on_the_node),
 ];
 
 /// A batch job with a shell script.
@@ -117,6 +120,26 @@ fn image_by_digest(env: &Env) -> Outcome {
         let job = Job::new("batch").var("image", &env.registry.reference(&name)).var("command", "true");
         assert_eq!(env.agent.run(&job)?.wait_exit()?.code, 0);
     }
+    Ok(())
+}
+
+/// The image's registry does not exist: the node's administrator loaded the image from a file.
+fn image_loaded_on_the_node(env: &Env) -> Outcome {
+    let name = "registry.invalid/team/app:1";
+    let (file, data) = (env.agent.path().join("image.tar"), env.agent.path().join("data"));
+    env.registry.save(&file, name)?;
+    let image = |args: &[&OsStr]| -> Outcome {
+        let mut command = env.agent.command(&env.agent.driver().display().to_string());
+        let output = command.arg("image").args(args).arg("--data-dir").arg(&data).output()?;
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    image(&["load".as_ref(), file.as_os_str(), name.as_ref()])?;
+    let alloc = env.agent.run(&Job::new("batch").var("image", name).list("args", &["-c", "exit 5"]))?;
+    assert_eq!(alloc.wait_exit()?.code, 5);
+    expect_event(&alloc, "Image is on this node: sha256:")?;
+    image(&["rm".as_ref(), name.as_ref()])?;
+    fs::remove_file(file)?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use layer::Digest;
 use serde::Deserialize;
 
@@ -28,6 +29,8 @@ pub struct ArchiveImage {
     /// The digest of its manifest, or of its config if there is no manifest.
     pub(crate) id: Digest,
     pub(crate) config: Digest,
+    /// The bytes of the config.
+    pub(crate) document: Bytes,
     pub(crate) run: ImageConfig,
     /// Bottom first.
     pub layers: Vec<ArchiveLayer>,
@@ -235,6 +238,7 @@ fn assemble(
     Ok(ArchiveImage {
         id,
         config,
+        document: Bytes::copy_from_slice(bytes),
         run: document.config,
         layers: layers.into_iter().zip(document.diff_ids).map(join).collect(),
     })

@@ -3,8 +3,9 @@
 //! - An image that was pulled without credentials is for every caller.
 //! - Any other image is for callers to whom its registry would give it: the registry is asked for the manifest with the
 //!   credentials of the caller.
-//! - If the registry cannot be reached, a caller that got the image before gets it again. Other callers get an error
-//!   that a later attempt may resolve.
+//! - A caller that got the image before waits only a moment for the registry, and then gets it again. If the registry
+//!   refuses it after that moment, the next check counts the refusal.
+//! - If the registry cannot be reached, other callers get an error that a later attempt may resolve.
 
 use std::{
     sync::Arc,
@@ -13,11 +14,12 @@ use std::{
 
 use layer::Digest;
 
-use super::{puller::Puller, request::PullRequest, resolve_cache::requester};
+use super::{grants::Content, puller::Puller, request::PullRequest, resolve_cache::requester};
 use crate::{
     credentials::Credentials,
     error::PullError,
     limits::Limits,
+    progress::{Progress, PullEvent, Wait},
     reference::Reference,
     registry::Session,
     store::{Access, ImageRecord},
@@ -49,8 +51,10 @@ pub(super) async fn check(
     puller: &Arc<Puller>,
     request: &PullRequest,
     record: &mut ImageRecord,
+    progress: &Arc<dyn Progress>,
 ) -> Result<bool, PullError> {
     let credentials = puller.endpoints.credentials(request.caller());
+    progress.report(PullEvent::Waiting(Wait::registry(&request.reference)));
     let requester = requester(&request.reference, credentials.as_ref());
     let name_lock = puller.resolved.lock(&requester);
     let _holder = name_lock.lock().await;
@@ -58,20 +62,59 @@ pub(super) async fn check(
         return Ok(false);
     }
     let holder = holder(&request.reference, credentials.as_ref());
-    let limit = TIMEOUT.min(request.idle_timeout);
-    let answer = tokio::time::timeout(limit, ask(puller, request, record))
-        .await
-        .unwrap_or_else(|_| Err(PullError::Timeout { reference: request.reference.to_string(), limit }));
-    let (lifetime, changed) = match decide(&record.access, holder.as_ref(), answer)? {
-        Verdict::Granted => (GRANT_LIFETIME, record.access.grant(holder)),
+    let had_it = record.access.includes(holder.as_ref()) && !puller.grants.is_refused(&requester, &record.resolved);
+    let content = (requester, record.resolved.clone());
+    let question = ask_in_time(Arc::clone(puller), request.clone(), record.clone(), Arc::clone(progress));
+    let answer = if had_it { ask_for_a_moment(puller, question, &content).await } else { question.await };
+    match decide(had_it, answer)? {
+        Verdict::Granted => {
+            puller.grants.add(content, Instant::now() + GRANT_LIFETIME);
+            Ok(record.access.grant(holder))
+        }
         Verdict::Grace(error) => {
             let image = &request.reference;
             tracing::info!(%image, %error, "the registry cannot check access to the image; this task had it before");
-            (GRACE_LIFETIME, false)
+            puller.grants.add_grace(content, Instant::now() + GRACE_LIFETIME);
+            Ok(false)
         }
-    };
-    puller.grants.add(requester, record.resolved.clone(), Instant::now() + lifetime);
-    Ok(changed)
+    }
+}
+
+/// Asks until the timeout of the check.
+async fn ask_in_time(
+    puller: Arc<Puller>,
+    request: PullRequest,
+    record: ImageRecord,
+    progress: Arc<dyn Progress>,
+) -> Result<(), PullError> {
+    let limit = TIMEOUT.min(request.idle_timeout);
+    let answer = tokio::time::timeout(limit, ask(&puller, &request, &record, &progress)).await;
+    answer.unwrap_or_else(|_| Err(PullError::Timeout { reference: request.reference.to_string(), limit }))
+}
+
+/// Asks for a caller that had the image before. An answer that comes later counts for the next check.
+async fn ask_for_a_moment(
+    puller: &Arc<Puller>,
+    question: impl Future<Output = Result<(), PullError>> + Send + 'static,
+    content: &Content,
+) -> Result<(), PullError> {
+    let (tell, answer) = tokio::sync::oneshot::channel();
+    let (puller, content) = (Arc::clone(puller), content.clone());
+    let (reference, wait) = (content.0.0.to_string(), puller.limits.access_wait);
+    tokio::spawn(async move {
+        match tell.send(question.await) {
+            Ok(()) => {}
+            Err(Ok(())) => puller.grants.add(content, Instant::now() + GRANT_LIFETIME),
+            Err(Err(error)) if !error.recoverable() => puller.grants.refuse(content),
+            Err(Err(error)) => tracing::debug!(%error, "no late answer about access"),
+        }
+    });
+    let timeout = || Err(PullError::Timeout { reference, limit: wait });
+    match tokio::time::timeout(wait, answer).await {
+        Ok(Ok(answer)) => answer,
+        // The question ends without an answer only if the runtime shuts down.
+        Ok(Err(_)) | Err(_) => timeout(),
+    }
 }
 
 /// The result of a check that gives the image to the caller.
@@ -84,19 +127,24 @@ enum Verdict {
 }
 
 /// Interprets the answer of a registry. Pure.
-fn decide(access: &Access, holder: Option<&Digest>, answer: Result<(), PullError>) -> Result<Verdict, PullError> {
+fn decide(had_it: bool, answer: Result<(), PullError>) -> Result<Verdict, PullError> {
     match answer {
         Ok(()) => Ok(Verdict::Granted),
-        Err(error) if error.recoverable() && access.includes(holder) => Ok(Verdict::Grace(error)),
+        Err(error) if error.recoverable() && had_it => Ok(Verdict::Grace(error)),
         Err(reason) => Err(PullError::Access { reason: Box::new(reason) }),
     }
 }
 
 /// Asks mirrors and registry in turn, as a pull would.
-async fn ask(puller: &Puller, request: &PullRequest, record: &ImageRecord) -> Result<(), PullError> {
+async fn ask(
+    puller: &Puller,
+    request: &PullRequest,
+    record: &ImageRecord,
+    progress: &Arc<dyn Progress>,
+) -> Result<(), PullError> {
     let limits = Limits { attempts: puller.limits.attempts.min(ATTEMPTS), ..puller.limits.clone() };
     let mut answer = Err(PullError::malformed(request.reference.to_string(), "no registry to ask"));
-    for session in puller.endpoints.sessions(request.caller(), &limits)? {
+    for session in puller.endpoints.sessions(request.caller(), &limits, progress)? {
         answer = ask_one(&session, &request.reference, record).await;
         if answer.is_ok() {
             break;
@@ -147,13 +195,10 @@ mod tests {
         let silent = || PullError::IdleTimeout { host: "h".into(), what: "w".into(), limit: Duration::ZERO };
         let denied =
             || PullError::Denied { host: "h".into(), what: "w".into(), anonymous: false, detail: String::new() };
-        let [known, other] = ["known", "other"].map(|text| Digest::sha256(text.as_bytes()));
-        let access = Access::Holders(vec![known.clone()]);
-        assert!(matches!(decide(&access, Some(&other), Ok(())), Ok(Verdict::Granted)));
-        assert!(matches!(decide(&access, Some(&known), Err(silent())), Ok(Verdict::Grace(_))));
-        assert!(decide(&access, Some(&other), Err(silent())).unwrap_err().recoverable());
-        assert!(decide(&access, None, Err(silent())).unwrap_err().recoverable());
+        assert!(matches!(decide(false, Ok(())), Ok(Verdict::Granted)));
+        assert!(matches!(decide(true, Err(silent())), Ok(Verdict::Grace(_))));
+        assert!(decide(false, Err(silent())).unwrap_err().recoverable());
         // A denial counts also for earlier holders.
-        assert!(!decide(&access, Some(&known), Err(denied())).unwrap_err().recoverable());
+        assert!(!decide(true, Err(denied())).unwrap_err().recoverable());
     }
 }

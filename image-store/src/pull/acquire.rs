@@ -15,7 +15,7 @@ use crate::{
     error::PullError,
     lease::LeaseOwner,
     progress::{Progress, PullEvent},
-    store::{Lease, MountSources, RecordSource},
+    store::{Access, ImageRecord, Lease, MountSources, RecordSource},
     tracker::TaskToken,
 };
 
@@ -31,7 +31,10 @@ pub(crate) async fn acquire(
     let reference = request.reference.clone();
     let mut request = request.clone();
     progress.report(PullEvent::Started { reference: reference.clone() });
-    let (resolved, source) = resolve(puller, &mut request, started).await?;
+    let (resolved, source) = match resolve(puller, &mut request, started, &progress).await? {
+        (resolved, source) if request.pin => pinned(&resolved, source),
+        resolved => resolved,
+    };
     let manifest = resolved.record.manifest.clone();
     let layers = without_duplicates(&resolved.record.layers, |layer| &layer.diff_id);
     let diff_ids = layers.iter().map(|layer| layer.diff_id.clone()).collect();
@@ -54,6 +57,13 @@ pub(crate) async fn acquire(
     });
     let MountSources { layers, copy_only } = sources;
     Ok(Image { reference, digest: manifest.to_string(), layers, copy_only, config: resolved.run.clone() })
+}
+
+/// The record of a name that the node's administrator pins.
+fn pinned(resolved: &Resolved, source: ResolutionSource) -> (Arc<Resolved>, ResolutionSource) {
+    let record = ImageRecord { pinned: true, access: Access::Anyone, ..resolved.record.clone() };
+    let source = if source == ResolutionSource::Record { ResolutionSource::NewAccess } else { source };
+    (Arc::new(Resolved { record, ..resolved.clone() }), source)
 }
 
 /// Fetches the missing layers, records the image and completes its lease. Returns the received bytes, if a layer was

@@ -41,7 +41,7 @@ pub(super) async fn fetch_missing(
     puller.check_space(bytes_total)?;
     // The largest first, so that none of them is left over at the end.
     missing.sort_by_key(|layer| std::cmp::Reverse(layer.size));
-    let sessions: Arc<[Session]> = puller.endpoints.sessions(request.caller(), &puller.limits)?.into();
+    let sessions: Arc<[Session]> = puller.endpoints.sessions(request.caller(), &puller.limits, &progress)?.into();
     let meter = Arc::new(Meter::new(progress, bytes_total, missing.len()));
     let slots = Arc::new(Semaphore::new(puller.limits.parallel_per_pull.max(1)));
     let mut tasks = JoinSet::new();
@@ -109,6 +109,7 @@ async fn fetch_layer(
     meter: &Meter,
     token: TaskToken,
 ) -> Result<(), PullError> {
+    meter.waits_for_another_pull(&layer.diff_id);
     let _lock = puller.local.lock_layer(&layer.diff_id).await?;
     let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
     let staged = blocking(move || match local.has_layer_for_blob(&wanted)? {

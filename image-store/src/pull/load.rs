@@ -3,7 +3,8 @@
 //! - The unpacker, the limits and the checks are those of a pull.
 //! - An archive proves nothing by its own claims: a layer that is on disk already is used only if the archive contains
 //!   its bytes.
-//! - The image is recorded as loaded. No pull and no other task takes it for the image of that name at a registry.
+//! - The image is recorded as loaded. No pull and no other task takes it for the image of that name at a registry. The
+//!   administrator of the node can say otherwise by pinning the name.
 
 use std::{
     io::Read,
@@ -45,7 +46,7 @@ pub(crate) async fn load(
     owner: LeaseOwner,
     token: TaskToken,
 ) -> Result<Image, PullError> {
-    let reference = request.reference.clone();
+    let (reference, pin) = (request.reference.clone(), request.pin);
     let cancel = CancelOnDrop(Cancelled::default());
     let (opener, cancelled) = (Arc::clone(puller), Arc::clone(&cancel.0));
     let (source, image) = pull_blocking(move || open(&opener, request, cancelled)).await?;
@@ -53,7 +54,7 @@ pub(crate) async fn load(
     let lease = Lease::unfinished(owner, reference.clone(), image.id.clone(), diff_ids.collect());
     let guard = LeaseGuard::begin(puller, &lease, &token).await?;
     let source = Arc::new(source);
-    let work = || make_ready(puller, &source, &image, (lease.clone(), guard.restored()), &token);
+    let work = || make_ready(puller, &source, (&image, pin), (lease.clone(), guard.restored()), &token);
     let ready = match work().await {
         Err(error) if puller.reclaim_space(&error).await => work().await,
         ready => ready,
@@ -87,7 +88,7 @@ fn unverified(layers: &[ArchiveLayer]) -> Vec<LayerRecord> {
 async fn make_ready(
     puller: &Arc<Puller>,
     source: &Arc<Source>,
-    image: &ArchiveImage,
+    (image, pin): (&ArchiveImage, bool),
     (mut lease, restored): (Lease, Restored),
     token: &TaskToken,
 ) -> Result<MountSources, PullError> {
@@ -100,12 +101,16 @@ async fn make_ready(
         layers: load_layers(puller, source, layers, token).await?,
         pulled_at: store::now(),
         loaded: true,
+        pinned: pin,
         access: store::Access::Anyone,
     };
-    let local = Arc::clone(&puller.local);
+    let (local, config) = (Arc::clone(&puller.local), image.document.clone());
     let sources = blocking(move || {
         failpoint::at("load-before-save");
-        local.save_loaded(&record)?;
+        match pin {
+            true => local.save_pinned(&record, &config)?,
+            false => local.save_loaded(&record)?,
+        }
         restored.complete(&local, &mut lease)
     })
     .await?;

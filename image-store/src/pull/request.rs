@@ -16,6 +16,9 @@ pub struct PullRequest {
     pub soft_fail: bool,
     /// Ask the registry even if the image is on disk. The tag `latest` always asks, a digest never needs to.
     pub force: bool,
+    /// Pin the name: every caller gets the image, no registry is asked for it unless a request forces that, and garbage
+    /// collection keeps it. For the node's administrator.
+    pub pin: bool,
     /// Total timeout of the pull.
     pub timeout: Option<Duration>,
     /// Idle timeout: how long a registry may send no byte.
@@ -30,6 +33,7 @@ impl PullRequest {
             credentials: None,
             soft_fail: false,
             force: false,
+            pin: false,
             timeout: None,
             idle_timeout: Duration::from_secs(120),
         }
@@ -50,6 +54,8 @@ pub struct LoadRequest {
     pub name: String,
     /// The image in the archive.
     pub reference: Reference,
+    /// Pin the name, as [`PullRequest::pin`] does. Otherwise the image is only for the lease of this request.
+    pub pin: bool,
     /// Total timeout of the load.
     pub timeout: Option<Duration>,
 }

@@ -17,6 +17,7 @@ use crate::{
     credentials::{self, CredentialSources},
     error::PullError,
     manifest::{self, Descriptor, Document, Manifest},
+    progress::{Progress, PullEvent, Wait},
     reference::Reference,
     registry::Session,
     store::{self, Access, ImageRecord, LayerRecord},
@@ -30,6 +31,7 @@ pub(super) async fn resolve(
     puller: &Arc<Puller>,
     request: &mut PullRequest,
     started: Instant,
+    progress: &Arc<dyn Progress>,
 ) -> Result<(Arc<Resolved>, ResolutionSource), PullError> {
     let (local, reference) = (Arc::clone(&puller.local), request.reference.clone());
     let (recorded, complete) = blocking(move || {
@@ -38,19 +40,25 @@ pub(super) async fn resolve(
         Ok((recorded, complete))
     })
     .await?;
+    // The layers of an archive are at no registry, so an incomplete image of one is unknown.
+    let recorded = recorded.filter(|recorded| complete || !recorded.record.loaded);
     let must_ask = request.reference.digest().is_none() && (request.force || request.reference.is_floating());
     let public = recorded.as_ref().is_some_and(|recorded| access::is_public(puller, &recorded.record));
     if must_ask || !complete || !public {
+        progress.report(PullEvent::Waiting(Wait::Credentials { registry: request.reference.domain().to_owned() }));
         add_credentials(&puller.sources, request).await?;
     }
     match recorded {
         Some(recorded) if !must_ask && public => Ok((Arc::new(recorded), ResolutionSource::Record)),
         Some(mut recorded) if !must_ask => {
-            let changed = access::check(puller, request, &mut recorded.record).await?;
+            let changed = access::check(puller, request, &mut recorded.record, progress).await?;
             let source = if changed { ResolutionSource::NewAccess } else { ResolutionSource::Record };
             Ok((Arc::new(recorded), source))
         }
-        recorded => Ok((resolve_at_registry(puller, request, recorded, started).await?, ResolutionSource::Registry)),
+        recorded => {
+            let resolved = resolve_at_registry(puller, request, recorded, (started, progress)).await?;
+            Ok((resolved, ResolutionSource::Registry))
+        }
     }
 }
 
@@ -67,9 +75,10 @@ async fn resolve_at_registry(
     puller: &Arc<Puller>,
     request: &PullRequest,
     recorded: Option<Resolved>,
-    started: Instant,
+    (started, progress): (Instant, &Arc<dyn Progress>),
 ) -> Result<Arc<Resolved>, PullError> {
     let credentials = puller.endpoints.credentials(request.caller());
+    progress.report(PullEvent::Waiting(Wait::registry(&request.reference)));
     let requester = requester(&request.reference, credentials.as_ref());
     let name_lock = puller.resolved.lock(&requester);
     let _holder = name_lock.lock().await;
@@ -77,21 +86,26 @@ async fn resolve_at_registry(
         return Ok(resolved);
     }
     let before = recorded.as_ref().map(|recorded| (recorded.record.resolved.clone(), recorded.record.access.clone()));
-    let mut resolved = ask(puller, request, recorded).await?;
+    let mut resolved = ask(puller, request, recorded, progress).await?;
     let record = &mut resolved.record;
     // Access to other content may differ, so only the access to the same content is kept.
     record.access =
         before.filter(|(digest, _)| *digest == record.resolved).map(|(_, access)| access).unwrap_or_default();
     record.access.grant(access::holder(&request.reference, credentials.as_ref()));
-    puller.grants.add(requester.clone(), record.resolved.clone(), Instant::now() + access::GRANT_LIFETIME);
+    puller.grants.add((requester.clone(), record.resolved.clone()), Instant::now() + access::GRANT_LIFETIME);
     let resolved = Arc::new(resolved);
     puller.resolved.put(requester, &resolved);
     Ok(resolved)
 }
 
 /// Asks mirrors and registry in turn.
-async fn ask(puller: &Puller, request: &PullRequest, recorded: Option<Resolved>) -> Result<Resolved, PullError> {
-    let mut sessions = puller.endpoints.sessions(request.caller(), &puller.limits)?;
+async fn ask(
+    puller: &Puller,
+    request: &PullRequest,
+    recorded: Option<Resolved>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Resolved, PullError> {
+    let mut sessions = puller.endpoints.sessions(request.caller(), &puller.limits, progress)?;
     // The registry itself comes last, and its failure is the one that is reported.
     let last = sessions.pop();
     for session in &sessions {
@@ -147,6 +161,7 @@ async fn ask_one(
         layers,
         pulled_at: store::now(),
         loaded: false,
+        pinned: false,
         access: Access::default(),
     };
     Ok(Resolved { record, manifest: manifest_bytes, config, run: document.config })

@@ -13,6 +13,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
     pub(super) record: ImageRecord,
+    /// Empty if the image came from an archive.
     pub(super) manifest: Bytes,
     pub(super) config: Bytes,
     /// The parsed part of `config`.
@@ -23,9 +24,8 @@ impl Resolved {
     /// The meaning of a name on disk; `None` if the record or a document is missing or damaged.
     pub(super) fn recorded(local: &LocalStore, reference: &Reference) -> Result<Option<Self>, StoreError> {
         let Some(record) = local.image(reference)? else { return Ok(None) };
-        let (Some(manifest), Some(config)) = (local.manifest(&record)?, local.config(&record)?) else {
-            return Ok(None);
-        };
+        let manifest = if record.loaded { Some(Vec::new()) } else { local.manifest(&record)? };
+        let (Some(manifest), Some(config)) = (manifest, local.config(&record)?) else { return Ok(None) };
         let Ok(document) = manifest::parse_config("config", &config) else { return Ok(None) };
         Ok(Some(Self { record, manifest: manifest.into(), config: config.into(), run: document.config }))
     }

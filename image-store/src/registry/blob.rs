@@ -55,6 +55,7 @@ impl Session {
                 return Err(failure.error);
             }
             tracing::debug!(host = self.host.name(), %what, offset, "the transfer broke, resuming");
+            self.waits_for_retry(failures, &failure.error);
             self.pause(failures, Duration::ZERO).await;
         }
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{auth::AuthCache, config::RegistryConfig, host::Host, session::Session};
-use crate::{credentials::Credentials, error::StoreError, limits::Limits, reference::Reference};
+use crate::{credentials::Credentials, error::StoreError, limits::Limits, progress::Progress, reference::Reference};
 
 /// The caller of a registry.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,12 @@ impl Endpoints {
     }
 
     /// A session for each host to ask, in order. The registry itself is always the last one.
-    pub(crate) fn sessions(&self, caller: Caller<'_>, limits: &Limits) -> Result<Vec<Session>, StoreError> {
+    pub(crate) fn sessions(
+        &self,
+        caller: Caller<'_>,
+        limits: &Limits,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Vec<Session>, StoreError> {
         let domain = caller.reference.domain();
         let session = |host: &str, namespace: Option<&str>, credentials| -> Result<Session, StoreError> {
             Ok(Session {
@@ -86,6 +91,7 @@ impl Endpoints {
                 cache: Arc::clone(&self.cache),
                 limits: limits.clone(),
                 idle_timeout: caller.idle_timeout,
+                progress: Arc::clone(progress),
             })
         };
         let mirrors = self.configured.get(domain).map(|config| config.mirrors.as_slice()).unwrap_or_default();
@@ -101,6 +107,7 @@ impl Endpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::Silent;
 
     fn config(host: &str, user: Option<&str>, mirrors: &[&str]) -> RegistryConfig {
         RegistryConfig {
@@ -122,7 +129,8 @@ mod tests {
         let reference = "nginx".parse().unwrap();
         let users = |credentials: Option<&Credentials>| -> Vec<Option<String>> {
             let caller = Caller { reference: &reference, credentials, idle_timeout: Duration::from_secs(1) };
-            let sessions = endpoints.sessions(caller, &Limits::default()).unwrap();
+            let silent: Arc<dyn Progress> = Arc::new(Silent);
+            let sessions = endpoints.sessions(caller, &Limits::default(), &silent).unwrap();
             sessions.into_iter().map(|session| session.credentials.map(|c| c.username)).collect()
         };
         assert_eq!(users(None), [Some("mirror".into()), None, Some("hub".into())]);

@@ -18,7 +18,12 @@ use super::{
     failure::{Failure, network_failure, status_failure},
     host::Host,
 };
-use crate::{credentials::Credentials, error::PullError, limits::Limits};
+use crate::{
+    credentials::Credentials,
+    error::PullError,
+    limits::Limits,
+    progress::{Progress, PullEvent, Wait},
+};
 
 /// A request follows at most this many redirects.
 const MAX_REDIRECTS: usize = 5;
@@ -34,6 +39,8 @@ pub(crate) struct Session {
     pub(crate) cache: Arc<AuthCache>,
     pub(crate) limits: Limits,
     pub(crate) idle_timeout: Duration,
+    /// Learns what the session waits for.
+    pub(crate) progress: Arc<dyn Progress>,
 }
 
 /// One request.
@@ -71,17 +78,28 @@ impl Session {
     /// Sends a request until the answer is a success or a final failure.
     pub(super) async fn send(&self, ask: &Ask<'_>) -> Result<Response, PullError> {
         let mut attempt = 1;
+        self.waits_for(Wait::Answer { host: self.host.name().to_owned(), what: ask.what.to_owned() });
         loop {
             match self.exchange(ask).await {
                 Ok(response) => return Ok(response),
                 Err(Failure { retry: Some(pause), error }) if attempt < self.limits.attempts => {
                     tracing::debug!(attempt, %error, "trying again");
+                    self.waits_for_retry(attempt, &error);
                     self.pause(attempt, pause).await;
                     attempt += 1;
                 }
                 Err(failure) => return Err(failure.error),
             }
         }
+    }
+
+    fn waits_for(&self, wait: Wait) {
+        self.progress.report(PullEvent::Waiting(wait));
+    }
+
+    /// Reports that an attempt failed and that another one follows.
+    pub(super) fn waits_for_retry(&self, attempt: u32, error: &PullError) {
+        self.waits_for(Wait::Retry { problem: error.to_string(), attempt, attempts: self.limits.attempts });
     }
 
     /// The pause before the next attempt. It doubles with each attempt.

@@ -3,7 +3,11 @@
 //! Decisions are made under the exclusive store lock. What is removed is only renamed into the trash there, and deleted
 //! after the lock is released.
 
-use std::{collections::BTreeMap, path::Path, time::SystemTime};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::SystemTime,
+};
 
 use layer::Digest;
 
@@ -66,7 +70,8 @@ pub(crate) fn retain(
         let images = images(layout)?;
         let candidates = images.iter().map(|image| candidate(layout, image, &leases)).collect::<Result<Vec<_>, _>>()?;
         let (now, disk) = (SystemTime::now(), DiskUse::of(layout)?);
-        let decision = retention::decide(&candidates, &layer_use(layout, &leases)?, now, (disk, reclaim), policy);
+        let decision =
+            retention::decide(&candidates, &layer_use(layout, &leases, &images)?, now, (disk, reclaim), policy);
         let pressure = match reclaim {
             ReclaimTarget::PolicyOnly => Pressure::of(disk, policy),
             ReclaimTarget::Bytes(_) | ReclaimTarget::Everything => Some(Pressure::Pull),
@@ -96,16 +101,23 @@ fn kept(images: Vec<ImageRecord>, decision: &Decision) -> Vec<ImageRecord> {
 fn candidate(layout: &Layout, image: &ImageRecord, leases: &[Lease]) -> Result<Candidate, StoreError> {
     Ok(Candidate {
         last_used: modified(&image.path(layout))?,
-        held: leases.iter().any(|lease| lease.keeps(image)),
+        held: image.pinned || leases.iter().any(|lease| lease.keeps(image)),
         layers: image.layers.iter().map(|layer| layer.diff_id.clone()).collect(),
     })
 }
 
-fn layer_use(layout: &Layout, leases: &[Lease]) -> Result<BTreeMap<Digest, LayerUse>, StoreError> {
+fn layer_use(
+    layout: &Layout,
+    leases: &[Lease],
+    images: &[ImageRecord],
+) -> Result<BTreeMap<Digest, LayerUse>, StoreError> {
+    let leased = leases.iter().flat_map(|lease| &lease.layers);
+    let pinned = images.iter().filter(|image| image.pinned).flat_map(|image| &image.layers);
+    let held: BTreeSet<&Digest> = leased.chain(pinned.map(|layer| &layer.diff_id)).collect();
     let mut all = BTreeMap::new();
     for (path, meta) in layers::all(layout)? {
         let Some(meta) = meta else { continue };
-        let held = leases.iter().any(|lease| lease.layers.contains(&meta.diff_id));
+        let held = held.contains(&meta.diff_id);
         let size = Amount { bytes: meta.bytes, inodes: meta.entries };
         all.insert(meta.diff_id, LayerUse { size, since: modified(&path)?, held });
     }

@@ -28,10 +28,14 @@ pub struct ImageRecord {
     pub layers: Vec<LayerRecord>,
     /// When the registry was last asked, or the archive was read, in seconds since 1970.
     pub pulled_at: u64,
-    /// The image came from an archive. Such a record lies beside the record of a pulled image of the same name and
-    /// never replaces it: an archive must not decide what a name means at a registry.
+    /// The image came from an archive. The record of an archive that a task loads lies beside the record of a pulled
+    /// image of the same name and never replaces it: a task's archive must not decide what a name means at a registry.
     #[serde(default)]
     pub loaded: bool,
+    /// The node's administrator added the name. Every caller gets the image, no registry is asked for it, and garbage
+    /// collection keeps it.
+    #[serde(default)]
+    pub pinned: bool,
     /// The callers that get the image without a question to the registry.
     #[serde(default)]
     pub access: Access,
@@ -139,6 +143,7 @@ impl ImageRecord {
         }
         let mut merged = self.clone();
         merged.access.merge(&theirs.access);
+        merged.pinned |= theirs.pinned;
         if theirs.pulled_at <= now {
             merged.pulled_at = merged.pulled_at.max(theirs.pulled_at);
         }
@@ -147,7 +152,23 @@ impl ImageRecord {
 
     /// The path of the record. The modification time of the file is the last use of the image.
     pub(crate) fn path(&self, layout: &Layout) -> PathBuf {
-        if self.loaded { layout.loaded(&self.reference, &self.manifest) } else { layout.image(&self.reference) }
+        if self.is_of_a_task() { layout.loaded(&self.reference, &self.manifest) } else { layout.image(&self.reference) }
+    }
+
+    /// Whether the image came from the archive of a task. No other task may take it for the image of its name.
+    fn is_of_a_task(&self) -> bool {
+        self.loaded && !self.pinned
+    }
+
+    /// The documents that must be on disk: directory, kind and digest. A task's archive keeps its documents, and an
+    /// archive of `docker save` has no manifest.
+    pub(crate) fn documents(&self) -> Vec<(&'static str, &'static str, &Digest)> {
+        let (manifest, config) = (("manifests", "manifest", &self.manifest), ("configs", "config", &self.config));
+        match (self.loaded, self.pinned) {
+            (true, false) => Vec::new(),
+            (true, true) => vec![config],
+            (false, _) => vec![manifest, config],
+        }
     }
 }
 
@@ -175,6 +196,7 @@ mod tests {
             layers: Vec::new(),
             pulled_at,
             loaded: false,
+            pinned: false,
             access: Access::Holders(holders.iter().map(|name| Digest::sha256(name.as_bytes())).collect()),
         }
     }
@@ -193,6 +215,10 @@ mod tests {
         // The name has a new meaning: a caller that only knows the old content changes nothing.
         assert_eq!(ours.over(Some(record("new", 10, &["c"])), before, 99), None);
         assert_eq!(ours.over(Some(record("new", 11, &["c"])), registry, 99), None);
+        // The administrator's pin stays with its content.
+        let pinned = |name, at| Some(ImageRecord { pinned: true, ..record(name, at, &[]) });
+        assert!(ours.over(pinned("old", 3), registry, 99).unwrap().pinned);
+        assert!(!ours.over(pinned("new", 3), registry, 99).unwrap().pinned);
         // Access to other content is not merged.
         assert_eq!(ours.over(Some(record("new", 9, &["c"])), registry, 99), Some(ours.clone()));
         assert_eq!(ours.over(Some(record("new", 1000, &["c"])), registry, 99), Some(ours.clone()));

@@ -47,16 +47,28 @@ impl LocalStore {
         let _exclusive = self.layout.lock_exclusive()?;
         let on_disk = self.image(&record.reference)?;
         let Some(record) = record.over(on_disk, source, now()) else { return Ok(()) };
-        files::write(&self.layout.manifest(&record.manifest), manifest, Durability::Later)?;
+        // The manifest of an archive is not on disk.
+        if !record.loaded {
+            files::write(&self.layout.manifest(&record.manifest), manifest, Durability::Later)?;
+        }
         failpoint::at("save-before-config");
         files::write(&self.layout.config(&record.config), config, Durability::Later)?;
         failpoint::at("save-before-record");
         files::write_json(&path, &record, Durability::Later)
     }
 
-    /// Saves the record of an image from an archive. Its documents stay in the archive: the next load reads them there.
+    /// Saves the record of an image from a task's archive. Its documents stay in the archive: the next load reads them
+    /// there.
     pub(crate) fn save_loaded(&self, record: &ImageRecord) -> Result<(), StoreError> {
         let _adding = self.layout.lock_shared()?;
+        files::write_json(&record.path(&self.layout), record, Durability::Later)
+    }
+
+    /// Saves the record of an image from the administrator's archive. It replaces every record of its name.
+    pub(crate) fn save_pinned(&self, record: &ImageRecord, config: &[u8]) -> Result<(), StoreError> {
+        let _exclusive = self.layout.lock_exclusive()?;
+        files::write(&self.layout.config(&record.config), config, Durability::Later)?;
+        failpoint::at("save-before-record");
         files::write_json(&record.path(&self.layout), record, Durability::Later)
     }
 

@@ -3,6 +3,7 @@
 //! [`decide`] is pure: images, layers, leases, the time and the disk use in, a decision out. The rules:
 //!
 //! - An image that a lease holds is never removed. A pull holds its lease from before its first byte.
+//! - An image that the node's administrator pinned is never removed.
 //! - An image is removed when its last use is longer ago than the policy's delay.
 //! - On a full disk (of bytes or of inodes) images are removed earlier, least recently used first, until the disk is
 //!   back at the low watermark. The same happens when a pull needs disk space, until the pull has the space that it
@@ -107,7 +108,7 @@ pub(crate) enum ReclaimTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) last_used: SystemTime,
-    /// Whether a lease holds it.
+    /// Whether a lease or the administrator holds it.
     pub(crate) held: bool,
     pub(crate) layers: BTreeSet<Digest>,
 }
@@ -118,7 +119,7 @@ pub(crate) struct LayerUse {
     pub(crate) size: Amount,
     /// When it was unpacked.
     pub(crate) since: SystemTime,
-    /// Whether a lease holds it.
+    /// Whether a lease or a pinned image holds it.
     pub(crate) held: bool,
 }
 

@@ -122,7 +122,8 @@ async fn play() {
         ["load", archive, reference] => {
             let source = std::fs::File::open(archive).unwrap().into();
             let name = "image.tar".to_owned();
-            let request = LoadRequest { source, name, reference: reference.parse().unwrap(), timeout: None };
+            let request =
+                LoadRequest { source, name, reference: reference.parse().unwrap(), pin: false, timeout: None };
             drop(store.load(request, "task").await.unwrap());
         }
         ["leave"] => {

@@ -181,9 +181,9 @@ pub fn shown(layer: &Path) -> PathBuf {
     all.entry((meta.dev(), meta.ino())).or_insert_with(|| Shown::of(layer)).path.clone()
 }
 
-/// The default limits with short pauses between attempts.
+/// The default limits with short pauses between attempts, and with time for a registry on a busy machine.
 pub fn limits() -> Limits {
-    Limits { retry_pause: Duration::from_millis(5), ..Default::default() }
+    Limits { retry_pause: Duration::from_millis(5), access_wait: Duration::from_secs(20), ..Default::default() }
 }
 
 pub fn request(reference: &str) -> PullRequest {

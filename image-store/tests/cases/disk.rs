@@ -244,7 +244,7 @@ async fn a_load_finds_the_disk_full() {
     let load = async || {
         let source = fs::File::open(&archive).unwrap().into();
         let name = "image.tar".to_owned();
-        let request = LoadRequest { source, name, reference: "app:1".parse().unwrap(), timeout: None };
+        let request = LoadRequest { source, name, reference: "app:1".parse().unwrap(), pin: false, timeout: None };
         store.load(request, "task").await
     };
     fs::write(disk.path().join("filler"), noise(16 << 20)).unwrap();

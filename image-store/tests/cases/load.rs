@@ -13,7 +13,8 @@ const NAME: &str = "team/app:1";
 async fn load_path(bench: &Bench, path: &Path, reference: &str, lease: &str) -> Result<Image, PullError> {
     let source: OwnedFd = fs::File::open(path).unwrap().into();
     let reference = reference.parse().unwrap();
-    let request = LoadRequest { source, name: "image.tar".into(), reference, timeout: Some(Duration::from_secs(60)) };
+    let timeout = Some(Duration::from_secs(60));
+    let request = LoadRequest { source, name: "image.tar".into(), reference, pin: false, timeout };
     bench.store.load(request, lease).await
 }
 

@@ -20,6 +20,7 @@ mod load;
 mod login;
 mod nested;
 mod peers;
+mod pinned;
 mod processes;
 mod retention;
 mod seeds;

@@ -10,14 +10,16 @@ use fixtures::{
     busybox::{self, Images},
     image::{Compression, archive},
     must::Must,
-    registry::Auth,
+    registry::{Action, Auth, Fault},
     wait::seconds,
 };
 use kit::{
+    calls::recoverable,
     node::Node,
     plugin::{COOKIE, Plugin, PluginCommand},
     task::Task,
 };
+use proto::driver::DriverTaskEvent;
 use serde_json::{Value as Json, json};
 
 /// The result of a command.
@@ -143,7 +145,7 @@ async fn image_pull_uses_the_plugin_blocks_registry_settings() {
     assert!(denied.code == 1 && denied.err.contains("access denied without credentials"), "{}", denied.err);
     let registry = json!({"registry": {images.host(): {"auth": {"username": "joe", "password": "hunter2"}}}});
     let path = config(&node, &registry);
-    run(&node, &["image", "pull", &name, "--config", &path]).await.well();
+    run(&node, &["image", "pull", &name, "--unpinned", "--config", &path]).await.well();
     // The same block in the agent's own configuration file.
     let block: Json = serde_json::from_slice(&fs::read(&path).must("the block")).must("JSON");
     let agent = json!({"client": {"enabled": true}, "plugin": [{"oci-rs": [{"config": [block]}]}]});
@@ -253,6 +255,80 @@ async fn an_archive_can_be_loaded_before_its_task() {
     node.finish_without_plugin().await;
 }
 
+/// The name's registry does not exist.
+#[tokio::test]
+async fn an_image_of_the_administrator_runs_without_a_registry() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let name = "registry.invalid/team/app";
+    let path = node.root().join("image.tar").display().to_string();
+    for tag in ["1", "latest"] {
+        let name = format!("{name}:{tag}");
+        fs::write(&path, archive(busybox::image(Compression::Gzip).saved(&[&name]))).must("write the archive");
+        let loaded = image(&node, &["load", &path, &name]).await.well();
+        assert_eq!(loaded.out.contains("ask the registry at each start"), tag == "latest", "{}", loaded.out);
+    }
+    let shown = image(&node, &["inspect", &format!("{name}:1"), "--json"]).await.well().json();
+    assert_eq!((&shown[0]["pinned"], &shown[0]["private"]), (&json!(true), &json!(false)));
+    let listed = image(&node, &["ls"]).await.well();
+    assert!(listed.out.contains("- (pinned)"), "{}", listed.out);
+    let task = sleeper(&node, &mut plugin, &format!("{name}:1")).await;
+    let digest = shown[0]["digest"].as_str().must("a digest").to_owned();
+    let ours = |event: &DriverTaskEvent| event.task_id == task.id() && event.message.contains(&digest);
+    let event = plugin.streams.event("the digest", ours).await;
+    assert_eq!(event.annotations.get("digest"), Some(&digest), "{event:?}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    // As with docker, the tag latest and force_pull ask the registry.
+    let forced = node.task(&format!("{name}:1")).option("force_pull", json!(true));
+    for task in [node.task(&format!("{name}:latest")), forced] {
+        let task = task.option("image_pull_timeout", json!("1s")).sh("true").build(&mut plugin).await;
+        let status = plugin.start(&task).await.err().must("no registry");
+        assert!(recoverable(&status), "{status}");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_private_image_that_the_administrator_pulled_is_for_every_job() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let (pinned, private) = (images.busybox(), images.packed(Compression::Zstd));
+    images.require(Auth::Basic { user: "joe".into(), password: "hunter2".into() });
+    let registry = json!({"registry": {images.host(): {"auth": {"username": "joe", "password": "hunter2"}}}});
+    let path = config(&node, &registry);
+    run(&node, &["image", "pull", &pinned, "--config", &path]).await.well();
+    run(&node, &["image", "pull", &private, "--unpinned", "--config", &path]).await.well();
+    let listed = run(&node, &["image", "ls", "--json", "--config", &path]).await.well().json();
+    let flags: Vec<_> = listed.as_array().must("a list").iter().map(|one| (&one["pinned"], &one["private"])).collect();
+    assert_eq!(flags, [(&json!(true), &json!(false)), (&json!(false), &json!(true))]);
+    // This plugin has no credentials.
+    let task = node.task(&private).sh("true").build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("verify_access"), "{status}");
+    images.stop();
+    let task = sleeper(&node, &mut plugin, &pinned).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_wait_for_a_registry_has_an_event() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let delay = Action::Delay(std::time::Duration::from_millis(2500));
+    images.with(|registry| registry.fault(Fault::on("/manifests/", delay).times(1)));
+    let task = sleeper(&node, &mut plugin, &images.busybox()).await;
+    let host = images.host().to_owned();
+    let ours = |event: &DriverTaskEvent| {
+        event.task_id == task.id() && event.message.starts_with("Image: waiting for") && event.message.contains(&host)
+    };
+    plugin.streams.event("the wait", ours).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn exit_codes_of_commands_tell_the_kind_of_error() {
     let node = Node::new();
@@ -284,9 +360,7 @@ async fn an_interrupted_pull_leaves_nothing() {
     let node = Node::new();
     let images = Images::start().await;
     let name = images.busybox();
-    images.with(|registry| {
-        registry.fault(fixtures::registry::Fault::on("/blobs/", fixtures::registry::Action::Stall(10)))
-    });
+    images.with(|registry| registry.fault(Fault::on("/blobs/", Action::Stall(10))));
     let directory = node.data_dir().display().to_string();
     let args = ["image", "pull", &name, "--data-dir", &directory];
     let mut process = PluginCommand::new(node.root()).without(COOKIE.0).args(&args).spawn();

@@ -24,8 +24,10 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
     match &arguments.command {
         ImageCommand::Ls => report::list(&store::open(&settings)?.usage().map_err(Failure::of)?, &output),
         ImageCommand::Inspect { reference } => inspect(&store::open(&settings)?, &parse(reference)?, &output),
-        ImageCommand::Pull { reference } => pull::pull(&settings, parse(reference)?, &output),
-        ImageCommand::Load { file, reference } => pull::load(&settings, file, parse(reference)?, &output),
+        ImageCommand::Pull { reference, unpinned } => pull::pull(&settings, (parse(reference)?, !unpinned), &output),
+        ImageCommand::Load { file, reference, unpinned } => {
+            pull::load(&settings, file, (parse(reference)?, !unpinned), &output)
+        }
         ImageCommand::Rm { references } => {
             let references = references.iter().map(|text| parse(text)).collect::<Result<Vec<_>, _>>()?;
             remove::remove(&store::open(&settings)?, &references, &output)

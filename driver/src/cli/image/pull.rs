@@ -15,29 +15,35 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::store::open_or_create;
 use crate::cli::{failure::Failure, format, output::Output, settings::Settings};
 
-/// Downloads an image.
-pub fn pull(settings: &Settings, reference: Reference, output: &Output) -> Result<(), Failure> {
+/// Downloads an image, and pins its name if `pin` is set.
+pub fn pull(settings: &Settings, (reference, pin): (Reference, bool), output: &Output) -> Result<(), Failure> {
     let (store, owner) = (open_or_create(settings)?, lease_owner());
     let request = PullRequest {
         // The operator expects the image that the name means now, not the local copy.
         force: true,
+        pin,
         idle_timeout: settings.config.pull_activity_timeout,
         ..PullRequest::new(reference.clone())
     };
     let is_shown = std::io::stderr().is_terminal() && !output.json;
     let progress: Arc<dyn Progress> = Arc::new(ProgressLines { is_shown });
     let image = complete(&store, &owner, store.acquire(request, &owner, progress))?;
-    report(&reference, &image.digest, output)
+    report(&reference, &image.digest, pin, output)
 }
 
-/// Unpacks an image of an archive.
-pub fn load(settings: &Settings, file: &Path, reference: Reference, output: &Output) -> Result<(), Failure> {
+/// Unpacks an image of an archive, and pins its name if `pin` is set.
+pub fn load(
+    settings: &Settings,
+    file: &Path,
+    (reference, pin): (Reference, bool),
+    output: &Output,
+) -> Result<(), Failure> {
     let (store, owner) = (open_or_create(settings)?, lease_owner());
     let source = fs::File::open(file).map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?;
     let name = format!("archive {:?}", file.display().to_string());
-    let request = LoadRequest { source: source.into(), name, reference: reference.clone(), timeout: None };
+    let request = LoadRequest { source: source.into(), name, reference: reference.clone(), pin, timeout: None };
     let image = complete(&store, &owner, store.load(request, &owner))?;
-    report(&reference, &image.digest, output)
+    report(&reference, &image.digest, pin, output)
 }
 
 /// Runs a pull or load to its end, and releases its lease. After SIGINT or SIGTERM only complete layers are left.
@@ -71,11 +77,14 @@ fn lease_owner() -> LeaseOwner {
     LeaseOwner::Operator { process: std::process::id(), started: now.as_nanos() }
 }
 
-fn report(reference: &Reference, digest: &str, output: &Output) -> Result<(), Failure> {
+fn report(reference: &Reference, digest: &str, pinned: bool, output: &Output) -> Result<(), Failure> {
     if output.json {
-        output.value(&json!({ "reference": reference.to_string(), "digest": digest }))?;
-    } else {
-        output.line(format_args!("{reference} is here: {digest}"))?;
+        output.value(&json!({ "reference": reference.to_string(), "digest": digest, "pinned": pinned }))?;
+        return Ok(());
+    }
+    output.line(format_args!("{reference} is here: {digest}"))?;
+    if pinned && reference.is_floating() {
+        output.line("jobs ask the registry at each start, because the tag is latest; another tag needs no registry")?;
     }
     Ok(())
 }

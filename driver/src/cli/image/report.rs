@@ -16,6 +16,7 @@ pub fn image_json(image: &ImageUsage) -> Value {
         "resolved": record.resolved.to_string(),
         "id": record.config.to_string(),
         "loaded": record.loaded,
+        "pinned": record.pinned,
         "private": record.access != Access::Anyone,
         "pulled_at": format::rfc3339(format::since_epoch(record.pulled_at)),
         "last_used": format::rfc3339(image.last_used),
@@ -39,6 +40,7 @@ pub fn list(images: &[ImageUsage], output: &Output) -> Result<(), Failure> {
         let name = if record.loaded { format!("{} (archive)", record.reference) } else { record.reference.to_string() };
         let used_by = match image.held_by.len() {
             0 if !image.missing.is_empty() => "incomplete: the next pull completes it".to_owned(),
+            0 if record.pinned => "- (pinned)".to_owned(),
             0 => "-".to_owned(),
             1 => "1 task".to_owned(),
             count => format!("{count} tasks"),
@@ -79,6 +81,7 @@ fn detail_rows(usage: &ImageUsage, config: &Value) -> Vec<(&'static str, String)
         ("image", record.reference.to_string()),
         ("from", (if record.loaded { "an archive" } else { "its registry" }).to_owned()),
         ("for", access.to_owned()),
+        ("kept", (if record.pinned { "until it is removed by hand" } else { "as long as gc says" }).to_owned()),
         ("digest", record.manifest.to_string()),
         ("index", record.resolved.to_string()),
         ("id", record.config.to_string()),

@@ -166,5 +166,6 @@ pub fn limits(block: &ConfigBlock, default: Limits) -> Limits {
         parallel: count("parallel_downloads", default.parallel).min(MAX_PARALLEL),
         attempts: u32::try_from(number("attempts", 1, default.attempts.into())).unwrap_or(u32::MAX),
         retry_pause: block.duration("retry_pause").unwrap_or(default.retry_pause),
+        access_wait: default.access_wait,
     }
 }

@@ -127,6 +127,7 @@ fn every_limit_of_images_has_its_option() {
         attempts: 12,
         parallel: 13,
         retry_pause: Duration::from_secs(1),
+        access_wait: Limits::default().access_wait,
     };
     assert_eq!(format!("{:?}", changed.store().limits), format!("{expected:?}"));
     // The defaults in the table of options are the defaults without the block.

@@ -56,13 +56,15 @@ impl ImageLease {
                 request.events.emit(format!("Loading image from {path}"), []);
                 let (task, below) = (request.task.clone(), path.clone());
                 let source = blocking(move || load_archive::open(&task, &below)).await?;
-                let load = LoadRequest { source, name: format!("archive {path:?}"), reference, timeout };
+                let load = LoadRequest { source, name: format!("archive {path:?}"), reference, pin: false, timeout };
                 node.store.load_unless(load, node::lease_owner(container), request.cancellation()).await
             }
             None => {
                 let progress = Arc::new(PullEvents::new(request.events.clone()));
                 let pull = pull_request(node, spec, reference, timeout);
-                node.store.acquire_unless(pull, node::lease_owner(container), progress, request.cancellation()).await
+                let owner = node::lease_owner(container);
+                let image = node.store.acquire_unless(pull, owner, Arc::clone(&progress) as _, request.cancellation());
+                progress.during(image).await
             }
         };
         let image = image.map_err(|error| match error {
@@ -99,6 +101,7 @@ fn pull_request(node: &Node, spec: &TaskSpec, reference: Reference, timeout: Opt
         credentials: spec.auth.clone(),
         soft_fail: spec.auth_soft_fail,
         force: spec.force_pull,
+        pin: false,
         timeout,
         idle_timeout: node.config.pull_activity_timeout,
     }

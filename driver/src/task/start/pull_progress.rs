@@ -1,7 +1,11 @@
 //! Pull progress as task events. There are few of them, because Nomad keeps the last ten of a task.
+//!
+//! A pull that lasts long always has an event that says what it waits for.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    convert::Infallible,
+    future::Future,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -9,7 +13,9 @@ use image_store::{Progress, PullEvent};
 
 use crate::events::TaskEvents;
 
-/// The time until the first progress event. Each interval is twice as long as the one before.
+/// The time until the first event about a wait. Each interval is twice as long as the one before.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+/// The time until the first event about a download that goes on.
 const FIRST_REPORT: Duration = Duration::from_secs(10);
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
@@ -23,31 +29,92 @@ impl PullEvents {
     /// Progress of a pull that begins now.
     pub fn new(events: TaskEvents) -> Self {
         let began = Instant::now();
-        Self { events, pace: Mutex::new(Pace { began, next: FIRST_REPORT }) }
+        Self { events, pace: Mutex::new(Pace { began, next: FIRST_WAIT, state: State::Silent }) }
     }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a pull that reports to this value. While it runs, events say what it waits for.
+    pub async fn during<T>(&self, pull: impl Future<Output = T>) -> T {
+        tokio::select! {
+            done = pull => done,
+            never = self.announce() => match never {},
+        }
+    }
+
+    /// Sends the events that are due, for ever.
+    async fn announce(&self) -> Infallible {
+        loop {
+            let due = self.pace().due();
+            tokio::time::sleep_until(due.into()).await;
+            let report = self.pace().report(Instant::now());
+            if let Some((text, annotations)) = report {
+                self.events.emit(text, annotations);
+            }
+        }
+    }
+}
+
+/// An event: its text and its annotations.
+type Report = (String, Vec<(&'static str, String)>);
+
+/// What the pull does now.
+#[derive(Debug, Clone, PartialEq)]
+enum State {
+    /// Nothing was reported yet.
+    Silent,
+    Waiting(String),
+    Downloading {
+        bytes_done: u64,
+        bytes_total: u64,
+        layers_done: usize,
+        layers: usize,
+    },
 }
 
 struct Pace {
     began: Instant,
+    /// The time between the start and the next event.
     next: Duration,
+    state: State,
 }
 
 impl Pace {
-    /// The time since the start if a report is due now.
-    fn due(&mut self, now: Instant) -> Option<Duration> {
-        let elapsed = now.duration_since(self.began);
-        if elapsed < self.next {
+    /// When the next event is due.
+    fn due(&self) -> Instant {
+        self.began + self.next
+    }
+
+    /// The event that is due at this time, if there is something to say. Sets the time of the next one.
+    fn report(&mut self, now: Instant) -> Option<Report> {
+        let elapsed = now.duration_since(self.began).max(self.next);
+        let first = if let State::Downloading { .. } = self.state { FIRST_REPORT } else { FIRST_WAIT };
+        if elapsed < first {
+            self.next = first;
             return None;
         }
         self.next = elapsed * 2;
-        Some(elapsed)
+        match &self.state {
+            State::Silent => None,
+            State::Waiting(reason) => {
+                let text = format!("Image: waiting for {reason} ({:.0} s so far)", elapsed.as_secs_f64());
+                Some((text, Vec::new()))
+            }
+            State::Downloading { bytes_done, bytes_total, layers_done, layers } => {
+                let annotations =
+                    vec![("bytes_done", bytes_done.to_string()), ("bytes_total", bytes_total.to_string())];
+                Some((advance(*bytes_done, *bytes_total, *layers_done, *layers, elapsed), annotations))
+            }
+        }
     }
 }
 
 impl Progress for PullEvents {
     fn report(&self, event: PullEvent) {
         match event {
-            // A local image gets no event: only a download is worth one of the ten.
+            PullEvent::Waiting(wait) => self.pace().state = State::Waiting(wait.to_string()),
             PullEvent::Resolved { digest, bytes_total, layers } if layers > 0 => {
                 let annotations = [
                     ("digest", digest.to_string()),
@@ -57,17 +124,15 @@ impl Progress for PullEvents {
                 self.events.emit("Downloading image", annotations);
             }
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } => {
-                let due = self.pace.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
-                if let Some(elapsed) = due {
-                    let annotations =
-                        [("bytes_done", bytes_done.to_string()), ("bytes_total", bytes_total.to_string())];
-                    self.events.emit(advance(bytes_done, bytes_total, layers_done, layers, elapsed), annotations);
-                }
+                self.pace().state = State::Downloading { bytes_done, bytes_total, layers_done, layers };
             }
             PullEvent::Done { digest, bytes, elapsed, cached: false } => {
                 let text =
                     format!("Downloaded image: {:.1} MiB in {:.1} s", bytes as f64 / MEBIBYTE, elapsed.as_secs_f64());
                 self.events.emit(text, [("digest", digest.to_string())]);
+            }
+            PullEvent::Done { digest, cached: true, .. } => {
+                self.events.emit(format!("Image is on this node: {digest}"), [("digest", digest.to_string())]);
             }
             _ => {}
         }
@@ -82,17 +147,36 @@ fn advance(done: u64, total: u64, layers_done: usize, layers: usize, elapsed: Du
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use super::*;
 
-    use super::{FIRST_REPORT, Pace, advance};
+    /// The seconds of the events of a pull that stays in this state for ten minutes.
+    fn seconds_of_events(state: State) -> Vec<u64> {
+        let began = Instant::now();
+        let mut pace = Pace { began, next: FIRST_WAIT, state };
+        let mut seconds = Vec::new();
+        while pace.next.as_secs() < 600 {
+            let now = pace.due();
+            if pace.report(now).is_some() {
+                seconds.push(now.duration_since(began).as_secs());
+            }
+        }
+        seconds
+    }
 
     #[test]
     fn reports_come_at_doubling_intervals() {
-        let began = Instant::now();
-        let mut pace = Pace { began, next: FIRST_REPORT };
-        let reports =
-            (0..600).filter(|second| pace.due(began + Duration::from_secs(*second)).is_some()).collect::<Vec<_>>();
-        assert_eq!(reports, [10, 20, 40, 80, 160, 320]);
+        let downloading = State::Downloading { bytes_done: 1, bytes_total: 2, layers_done: 0, layers: 1 };
+        assert_eq!(seconds_of_events(downloading), [10, 20, 40, 80, 160, 320]);
+        let waiting = State::Waiting("an answer of r.example: manifest a:1".into());
+        assert_eq!(seconds_of_events(waiting), [2, 4, 8, 16, 32, 64, 128, 256, 512]);
+        assert_eq!(seconds_of_events(State::Silent), [0; 0]);
+    }
+
+    #[test]
+    fn a_wait_names_its_reason() {
+        let mut pace = Pace { began: Instant::now(), next: FIRST_WAIT, state: State::Waiting("a thing".into()) };
+        let (text, annotations) = pace.report(pace.due()).unwrap();
+        assert_eq!((text.as_str(), annotations.len()), ("Image: waiting for a thing (2 s so far)", 0));
     }
 
     #[test]

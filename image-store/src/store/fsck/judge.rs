@@ -209,16 +209,8 @@ impl<'a> Judge<'a> {
         };
         let absent = image.layers.iter().filter(|layer| !self.layers.contains(&layer.diff_id));
         let mut missing: Vec<String> = absent.map(|layer| format!("layer {}", layer.diff_id)).collect();
-        // The documents of a loaded image stay in its archive.
-        if !image.loaded {
-            for (directory, kind, digest) in
-                [("manifests", "manifest", &image.manifest), ("configs", "config", &image.config)]
-            {
-                if !self.has(directory, digest) {
-                    missing.push(format!("{kind} {digest}"));
-                }
-            }
-        }
+        let documents = image.documents().into_iter().filter(|(directory, _, digest)| !self.has(directory, digest));
+        missing.extend(documents.map(|(_, kind, digest)| format!("{kind} {digest}")));
         if missing.is_empty() {
             return None;
         }

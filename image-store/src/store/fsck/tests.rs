@@ -77,6 +77,7 @@ fn image(at: u8, layers: &[u8], loaded: bool, damage: u8) -> RecordFile<ImageRec
         layers: digests(layers).into_iter().map(layer).collect(),
         pulled_at: 0,
         loaded,
+        pinned: false,
         access: Access::Anyone,
     };
     found(path("images", at), record, damage, 0)
