@@ -74,11 +74,15 @@ impl Plugin {
         let open = || async {
             let Configured { config, compute } = self.configured()?;
             let (log, events) = (self.0.log.clone(), self.0.events.clone());
+            let ignored = config.ignored.clone();
             blocking(move || {
                 let node = Arc::new(Node::open(config, compute, events)?);
                 let path = node.log_path();
                 if let Err(error) = log.open(&path) {
                     tracing::warn!(path = %path.display(), %error, "no log file: the log goes to the agent alone");
+                }
+                for option in ignored {
+                    tracing::warn!("{option} in the plugin block has no effect: it is for the docker driver");
                 }
                 Ok(node)
             })

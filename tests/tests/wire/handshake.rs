@@ -157,6 +157,24 @@ async fn the_log_is_also_written_to_a_file() {
     node.finish(plugin).await;
 }
 
+/// An operator can copy the docker driver's plugin block.
+#[tokio::test]
+async fn options_of_dockers_plugin_block_without_an_effect_are_in_the_log() {
+    let node = Node::new();
+    let file = node.root().join("plugin.log");
+    let copied = json!({
+        "log_file": file, "endpoint": "unix:///run/docker.sock", "infra_image": "registry.example/pause:3",
+        "tls": [{ "cert": "/etc/docker/cert.pem" }], "logging": [{ "type": "journald", "config": [{ "tag": "x" }] }],
+    });
+    let plugin = node.launch_with(copied).await;
+    let text = std::fs::read_to_string(&file).must("the log file");
+    for option in ["endpoint", "infra_image", "tls", "logging"] {
+        assert_eq!(text.matches(&format!("{option} in the plugin block has no effect")).count(), 1, "{option}: {text}");
+    }
+    assert_eq!(text.matches("has no effect").count(), 4, "{text}");
+    node.finish(plugin).await;
+}
+
 /// An agent that restarts beside a running instance launches two more processes: one for the schema, one for the
 /// validation.
 #[tokio::test]

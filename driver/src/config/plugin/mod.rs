@@ -1,5 +1,6 @@
 //! The plugin block: its options and their decoding.
 
+mod docker;
 mod exec;
 mod gc;
 mod images;
@@ -33,7 +34,8 @@ use super::{
 /// The name of the block in error texts.
 const BLOCK: &str = "plugin config";
 
-const LISTS: &[&[OptionSpec]] = &[DIRECTORIES, images::OPTIONS, registry::OPTIONS, policy::OPTIONS, BLOCKS];
+const LISTS: &[&[OptionSpec]] =
+    &[DIRECTORIES, images::OPTIONS, registry::OPTIONS, policy::OPTIONS, BLOCKS, docker::OPTIONS];
 
 /// The options of `config` in `plugin "oci-rs"`.
 pub const OPTIONS: &[OptionSpec] = &option::concat::<{ option::total(LISTS) }>(LISTS);
@@ -105,6 +107,8 @@ pub struct PluginConfig {
     pub limits: Limits,
     /// Extra options of `nomad alloc exec`.
     pub exec: ExecPolicy,
+    /// Options of the docker driver that are set and have no effect.
+    pub ignored: Vec<&'static str>,
 }
 
 impl PluginConfig {
@@ -143,6 +147,7 @@ impl Default for PluginConfig {
             }),
             limits: Limits::default(),
             exec: ExecPolicy::default(),
+            ignored: Vec::new(),
         }
     }
 }
@@ -173,6 +178,7 @@ fn read(block: &ConfigBlock) -> PluginConfig {
         dangling: gc::dangling(&gc, default.dangling),
         limits: images::limits(&block.block("image_limits"), default.limits),
         exec: exec::read(&block.block("exec")),
+        ignored: docker::read(block),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
         block.error("state_dir", "lies within data_dir, or the other way round", "give each a directory of its own");

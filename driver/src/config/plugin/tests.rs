@@ -203,9 +203,35 @@ fn errors_name_option_and_remedy() {
         (json!({ "registry": { "r": { "cert_file": "/c" } } }), "registry[\"r\"].cert_file: needs key_file beside it"),
         (json!({ "auth": { "config": "x" } }), "auth.config: \"x\" is not an absolute path"),
         (json!({ "auth": [{ "helper": "/x/y" }] }), "auth.helper: \"/x/y\" is no credential helper's name"),
-        (json!({ "endpoint": "unix:///x" }), "endpoint: is no option of this driver"),
+        (json!({ "end_point": "unix:///x" }), "end_point: is no option of this driver"),
     ] {
         let text = decode_plugin(&from_json(&block)).unwrap_err().to_string();
         assert!(text.starts_with(&format!("invalid plugin config: {expected}")), "{text}");
     }
+}
+
+#[test]
+fn options_of_docker_without_an_effect_are_accepted_and_named() {
+    let config = decode(json!({
+        "endpoint": "unix:///run/docker.sock", "tls": [{ "cert": "/c", "key": "/k", "ca": "/a" }],
+        "logging": [{ "type": "syslog", "config": { "syslog-address": "udp://10.0.0.1" } }],
+        "nvidia_runtime": "nvidia", "allow_runtimes": ["runc", "nvidia"], "infra_image": "pause:3",
+        "infra_image_pull_timeout": "5m", "container_exists_attempts": 5, "oom_score_adj": 0,
+        "disable_log_collection": false, "windows_allow_insecure_container_admin": true,
+    }));
+    // A value that is the same as an unset option is not worth a warning.
+    let expected = [
+        "endpoint",
+        "tls",
+        "logging",
+        "nvidia_runtime",
+        "allow_runtimes",
+        "infra_image",
+        "infra_image_pull_timeout",
+        "container_exists_attempts",
+        "windows_allow_insecure_container_admin",
+    ];
+    assert_eq!(config.ignored, expected);
+    let unset = json!({ "endpoint": null, "tls": [], "logging": null, "allow_runtimes": null, "oom_score_adj": null });
+    assert!(decode(unset).ignored.is_empty());
 }
