@@ -81,8 +81,8 @@ step_upgrade() {
 # Only the cases where cgroup v2 behaves differently. `make test-v2` runs all cases.
 step_v2() { scripts/test-v2.sh quick; }
 
-# A fixed seed, so that a finding comes from the change. `make fuzz` uses a random seed.
-step_fuzz() { FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
+# A fixed seed, so that a finding comes from the change. `make fuzz` uses a random seed and takes longer.
+step_fuzz() { SECONDS_EACH=${SECONDS_EACH:-15} FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
 
 step_e2e() {
     need_root "e2e"
