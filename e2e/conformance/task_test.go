@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -176,6 +177,47 @@ func pattern(word string, lines int) []byte {
 	}
 	fmt.Fprintf(&text, "%s end", word)
 	return text.Bytes()
+}
+
+// The limits are read in the container: hard limit and reservation of cgroup v1 or v2.
+func TestMemoryLimits(t *testing.T) {
+	const mib = 1 << 20
+	plugin := configured(t)
+	cases := []struct {
+		name       string
+		memory     structs.AllocatedMemoryResources
+		hardLimit  int
+		hard, soft string
+	}{
+		{"memory", structs.AllocatedMemoryResources{MemoryMB: 64}, 0, fmt.Sprint(64 * mib), ""},
+		{"memory_max", structs.AllocatedMemoryResources{MemoryMB: 32, MemoryMaxMB: 96}, 0, fmt.Sprint(96 * mib), fmt.Sprint(32 * mib)},
+		{"no limit", structs.AllocatedMemoryResources{MemoryMB: 32, MemoryMaxMB: -1}, 0, "", fmt.Sprint(32 * mib)},
+		{"memory_hard_limit", structs.AllocatedMemoryResources{MemoryMB: 32}, 128, fmt.Sprint(128 * mib), fmt.Sprint(32 * mib)},
+		{"both maxima", structs.AllocatedMemoryResources{MemoryMB: 32, MemoryMaxMB: 160}, 128, fmt.Sprint(160 * mib), fmt.Sprint(32 * mib)},
+	}
+	script := "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes memory/memory.soft_limit_in_bytes 2>/dev/null || cat memory.max memory.low"
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			config := shell("sleep 600")
+			config["memory_hard_limit"] = c.hardLimit
+			_, task := newTask(t, plugin, config)
+			task.Resources.NomadResources.Memory = c.memory
+			task.Resources.LinuxResources.MemoryLimitBytes = max(c.memory.MemoryMB, c.memory.MemoryMaxMB) * mib
+			_, _, err := plugin.driver.StartTask(task)
+			must.NoError(t, err)
+			t.Cleanup(func() { _ = plugin.driver.DestroyTask(task.ID, true) })
+			result, err := plugin.driver.ExecTask(task.ID, []string{"/bin/sh", "-c", script}, 10*time.Second)
+			must.NoError(t, err)
+			values := strings.Fields(string(result.Stdout))
+			must.Len(t, 2, values)
+			for i, expected := range []string{c.hard, c.soft} {
+				// The default of version 1 is the largest number of whole pages. Version 2 has "max" and 0.
+				unset := values[i] == "max" || values[i] == "0" || len(values[i]) > 18
+				must.Eq(t, expected == "", unset, must.Sprint(values))
+				must.True(t, unset || values[i] == expected, must.Sprint(values))
+			}
+		})
+	}
 }
 
 func TestStats(t *testing.T) {

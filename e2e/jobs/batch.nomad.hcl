@@ -26,6 +26,12 @@ variable "memory" {
   default = 64
 }
 
+# 0 is unset, and -1 is no limit.
+variable "memory_max" {
+  type    = number
+  default = 0
+}
+
 job "batch" {
   type = "batch"
 
@@ -63,8 +69,9 @@ job "batch" {
       }
 
       resources {
-        cpu    = 100
-        memory = var.memory
+        cpu        = 100
+        memory     = var.memory
+        memory_max = var.memory_max
       }
     }
   }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use fixtures::{must::Must, random::uuid};
+use prost::Message;
 use proto::driver::{
     AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount,
     NetworkIsolationSpec, PortMapping, Resources, TaskConfig,
@@ -233,7 +234,7 @@ fn resources(cpu: i64, memory: i64, memory_max: i64) -> Resources {
     Resources {
         allocated_resources: Some(AllocatedTaskResources {
             cpu: Some(AllocatedCpuResources { cpu_shares: cpu }),
-            memory: Some(AllocatedMemoryResources { memory_mb: memory, memory_max_mb: memory_max }),
+            memory: Some(nomads_memory(memory, memory_max)),
             networks: Vec::new(),
         }),
         linux_resources: Some(LinuxResources {
@@ -245,6 +246,18 @@ fn resources(cpu: i64, memory: i64, memory_max: i64) -> Resources {
         }),
         ports: Vec::new(),
     }
+}
+
+/// The message as Nomad's client encodes it, with the field numbers of Nomad's own file: 2 and 3. Encoding it with the
+/// numbers of our file would hide a wrong number in that file.
+fn nomads_memory(memory_mb: i64, memory_max_mb: i64) -> AllocatedMemoryResources {
+    let mut bytes = Vec::new();
+    for (number, value) in [(2_u8, memory_mb), (3, memory_max_mb)] {
+        // The key of a field with a varint: its number, and wire type 0.
+        bytes.push(number << 3);
+        prost::encoding::encode_varint(value.cast_unsigned(), &mut bytes);
+    }
+    AllocatedMemoryResources::decode(bytes.as_slice()).must("Nomad's message")
 }
 
 /// The environment that every task gets; what the test has set already stays.

@@ -241,6 +241,26 @@ mod tests {
         assert_eq!((task.devices[0].task_path.as_str(), task.devices[0].permissions.as_str()), ("/dev/x", "rwm"));
     }
 
+    /// The bytes are written by hand after Nomad's driver.proto. Bytes from our own file would share its errors.
+    #[test]
+    fn memory_has_the_field_numbers_of_nomads_file() {
+        use prost::Message;
+        // memory_mb = 2 is 64. memory_max_mb = 3 is 256, or -1 for no limit.
+        let no_limit = [0x10, 64, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        for (bytes, expected) in
+            [(&[0x10, 64][..], (64, 0)), (&[0x10, 64, 0x18, 0x80, 0x02], (64, 256)), (&no_limit, (64, -1))]
+        {
+            let mut task = wire_task();
+            let allocated = wire::AllocatedTaskResources {
+                memory: Some(wire::AllocatedMemoryResources::decode(bytes).unwrap()),
+                ..Default::default()
+            };
+            task.resources = Some(wire::Resources { allocated_resources: Some(allocated), ..Default::default() });
+            let resources = nomad_task(task).unwrap().resources;
+            assert_eq!((resources.memory_mb, resources.memory_max_mb), expected, "{bytes:?}");
+        }
+    }
+
     #[test]
     fn an_invalid_message_is_refused_with_the_fields_name() {
         type Change = fn(&mut wire::TaskConfig);

@@ -12,6 +12,8 @@ pub const CASES: &[Case] = &[
     ("batch_exit_3", SharedAgent, |env| exits(env, "exit 3", 3, 0)),
     ("batch_killed_by_signal", SharedAgent, |env| exits(env, "kill -SEGV $$", 139, 11)),
     ("batch_out_of_memory", SharedAgent, out_of_memory),
+    ("batch_memory_max_is_the_limit", SharedAgent, memory_max_is_the_limit),
+    ("batch_memory_max_of_minus_one_is_no_limit", SharedAgent, memory_max_of_minus_one_is_no_limit),
     ("batch_restart_then_success", SharedAgent, restart_then_success),
     ("batch_logs_are_byte_exact", SharedAgent, logs_are_byte_exact),
     ("batch_sees_what_nomad_promises", SharedAgent, sees_what_nomad_promises),
@@ -54,6 +56,35 @@ fn out_of_memory(env: &Env) -> Outcome {
     let alloc = env.agent.run(&direct)?;
     let exit = alloc.wait_exit()?;
     assert_eq!((exit.code, exit.oom), (137, true), "{exit:?}, events {:?}", alloc.events()?);
+    Ok(())
+}
+
+/// Uses more than `memory`, then prints the cgroup's hard limit and reservation, of version 1 or 2.
+const USE_MEMORY: &str = "dd if=/dev/zero of=/dev/null bs=100M count=1 2>/dev/null && cd /sys/fs/cgroup && \
+                          (cat memory/memory.limit_in_bytes memory/memory.soft_limit_in_bytes 2>/dev/null || \
+                          cat memory.max memory.low)";
+
+/// Memory oversubscription is switched on in the test's server, as operators do who use `memory_max`.
+fn memory_max_is_the_limit(env: &Env) -> Outcome {
+    let job = script(env, USE_MEMORY).number("memory", 32).number("memory_max", 256);
+    let alloc = env.agent.run(&job)?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    let expected = format!("{}\n{}\n", 256 << 20, 32 << 20);
+    alloc.wait_log("stdout", |log| log == expected.as_bytes())?;
+    Ok(())
+}
+
+fn memory_max_of_minus_one_is_no_limit(env: &Env) -> Outcome {
+    let job = script(env, USE_MEMORY).number("memory", 32).number("memory_max", -1);
+    let alloc = env.agent.run(&job)?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    let reservation = format!("\n{}\n", 32 << 20);
+    alloc.wait_log("stdout", |log| {
+        let log = String::from_utf8_lossy(log);
+        // Version 1 shows the largest number of whole pages.
+        let unlimited = log.starts_with("max\n") || log.starts_with("9223372036854771712\n");
+        unlimited && log.ends_with(&reservation)
+    })?;
     Ok(())
 }
 

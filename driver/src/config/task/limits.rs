@@ -181,10 +181,33 @@ fn namespaced(name: &str) -> bool {
     name.starts_with("net.") || name.starts_with("fs.mqueue.") || IPC_SYSCTLS.contains(&name)
 }
 
+/// The largest `memory_hard_limit` in MiB: the kernel counts bytes as a signed number.
+const MAX_MEMORY_MIB: i64 = i64::MAX >> 20;
+
+/// The kernel's largest limit of processes (`PID_MAX_LIMIT`).
+const MAX_PIDS: i64 = 4 << 20;
+
+/// Reads `memory_hard_limit`, in MiB. As in docker's driver, a number below 1 counts as unset.
+pub fn memory_hard_limit(block: &ConfigBlock) -> Option<u64> {
+    let limit = block.integer("memory_hard_limit").filter(|limit| *limit > 0)?;
+    if limit > MAX_MEMORY_MIB {
+        block.error(
+            "memory_hard_limit",
+            format!("{limit} MiB is more than the kernel can count"),
+            "write a smaller number, or `memory_max = -1` in the task's `resources` for no limit",
+        );
+    }
+    u64::try_from(limit).ok()
+}
+
 /// Reads `pids_limit`. The operator's limit is the default and the maximum.
 pub fn pids(block: &ConfigBlock, policy: &Policy) -> Option<i64> {
     // As in docker, a number below 1 counts as unset.
     let Some(limit) = block.integer("pids_limit").filter(|limit| *limit > 0) else { return policy.pids_limit };
+    if limit > MAX_PIDS {
+        let problem = format!("{limit} is more than the kernel's maximum");
+        block.error("pids_limit", problem, format!("use up to {MAX_PIDS}, or remove it"));
+    }
     if let Some(ceiling) = policy.pids_limit
         && limit > ceiling
     {

@@ -175,7 +175,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         rlimits: limits::rlimits(block),
         shm_size: block.positive("shm_size"),
         pids_limit: limits::pids(block, policy),
-        memory_hard_limit: block.positive("memory_hard_limit"),
+        memory_hard_limit: limits::memory_hard_limit(block),
         cpu_hard_limit: limits::cpu_hard_limit(block),
         oom_score_adj: limits::oom_score_adj(block),
         discard_output: process::discard_output(block),

@@ -200,6 +200,11 @@ fn invalid_values_name_option_and_remedy() {
             "shm_size: expects a whole number, not a number with a fraction (without it: 67108864)",
         ),
         (json!({ "oom_score_adj": 1001 }), "oom_score_adj: 1001 is out of bounds"),
+        (
+            json!({ "memory_hard_limit": i64::MAX }),
+            "memory_hard_limit: 9223372036854775807 MiB is more than the kernel can count",
+        ),
+        (json!({ "pids_limit": 4_194_305 }), "pids_limit: 4194305 is more than the kernel's maximum"),
         (json!({ "cpu_hard_limit": true, "cpu_cfs_period": 10 }), "cpu_cfs_period: 10 is out of bounds"),
         (json!({ "labels": ["a"] }), "labels: expects a map, not text"),
         (json!({ "healthchecks": { "disable": [] } }), "healthchecks.disable: expects true or false, not a list"),
