@@ -14,6 +14,7 @@
 mod conflist;
 mod error;
 mod firewall;
+mod group;
 mod lookup;
 mod namespace;
 mod networks;
@@ -28,6 +29,7 @@ mod sys;
 
 pub use conflist::Conflist;
 pub use error::NetworkError;
+pub use group::{UNPRIVILEGED, allow_unprivileged};
 pub use networks::{Networks, namespace_of};
 pub use request::{AttachRequest, NetworkChoice, PortMapping, Protocol};
 pub use result::{Attachment, Dns};

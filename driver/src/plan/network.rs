@@ -1,16 +1,12 @@
 //! The container's network namespace, and the request for the task's own network if it gets one.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use ::network::{AttachRequest, Attachment, NetworkChoice, PortMapping, Protocol};
 use runtime::plan::Network;
 
 use super::{context::TaskContext, etc_files::EtcFiles, identity::container_id, nomad_task::AllocatedPort, ports};
 use crate::config::{DefaultNetwork, ErrorCollector, NetworkMode};
-
-/// Kernel parameters that docker sets in a container's own network: every user may listen on every port, and ping.
-const DOCKER_SYSCTLS: [(&str, &str); 2] =
-    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
 /// The task's own network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,9 +151,23 @@ fn check_addresses_on_bridge(context: &TaskContext, errors: &ErrorCollector) {
     }
 }
 
-/// Kernel parameters: docker's for a container's own network, overridden by the task's.
-pub fn sysctl(chosen: BTreeMap<String, String>, own_network: Option<&OwnNetwork>) -> BTreeMap<String, String> {
-    let dockers = own_network.iter().flat_map(|_| DOCKER_SYSCTLS);
+/// The network namespace of the group, if the container joins it.
+pub fn group_namespace(namespace: &Network, own_network: Option<&OwnNetwork>) -> Option<PathBuf> {
+    match namespace {
+        Network::Path(path) if own_network.is_none() => Some(path.clone()),
+        _ => None,
+    }
+}
+
+/// Kernel parameters: docker's for a namespace that is the container's own, overridden by the task's. In the group's
+/// namespace docker's are set once, before the container exists.
+pub fn sysctl(
+    chosen: BTreeMap<String, String>,
+    namespace: &Network,
+    own_network: Option<&OwnNetwork>,
+) -> BTreeMap<String, String> {
+    let own = own_network.is_some() || *namespace == Network::Private;
+    let dockers = ::network::UNPRIVILEGED.into_iter().filter(|_| own);
     dockers.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(chosen).collect()
 }
 

@@ -46,6 +46,8 @@ pub struct TaskPlan {
     pub created_sources: Vec<PathBuf>,
     /// The task's own network, which must exist before the container is made.
     pub own_network: Option<OwnNetwork>,
+    /// The network namespace of the group, if the container joins it.
+    pub group_namespace: Option<PathBuf>,
     /// Sources of the files in /etc.
     pub(super) etc_files: EtcFiles,
 }
@@ -101,6 +103,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let root = root::decide(context, errors);
     let copy_reason = root.copy_reason.clone();
     let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
+    let group_namespace = network::group_namespace(&namespace, own_network.as_ref());
     let parts = Parts { own_network: own_network.as_ref(), namespace, etc_files: &etc_files, root, mounts };
     let container = container(context, parts, errors);
     TaskPlan {
@@ -113,6 +116,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
         confined_sources,
         created_sources,
         own_network,
+        group_namespace,
         etc_files,
     }
 }
@@ -148,7 +152,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         },
         files: etc_files.render(None, errors),
         devices: devices::decide(context, errors),
-        sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), own_network),
+        sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), &namespace, own_network),
         namespaces: security::namespaces(spec, namespace),
         security: security::decide(context, errors),
         rlimits: spec.rlimits.clone(),

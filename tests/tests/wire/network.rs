@@ -1,10 +1,11 @@
 //! The network namespace of a task.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use fixtures::{busybox::Images, must::Must, wait::seconds};
+use fixtures::{busybox::Images, must::Must, netns::in_namespace, wait::seconds};
 use kit::node::Node;
 use proto::driver::HostsConfig;
+use rustix::net::{AddressFamily, SocketType, ipproto::ICMP, socket};
 use serde_json::json;
 
 fn namespace(path: &str) -> (u64, u64) {
@@ -74,6 +75,45 @@ async fn the_task_joins_the_groups_network() {
     node.finish(plugin).await;
 }
 
+/// Docker's pause container gives a group's namespace these parameters. Images that run as another user rely on them.
+#[tokio::test]
+async fn every_user_listens_on_every_port_and_pings_in_a_groups_network() {
+    const PARAMETERS: &str = "cd /proc/sys/net/ipv4; cat ip_unprivileged_port_start ping_group_range";
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let alloc = node.alloc();
+    let network = alloc.network();
+    let of_node = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").must("the node's parameter");
+    let task = |name: &str| {
+        let task = node.task(&images.busybox()).in_alloc(&alloc).name(name).user("1000:1000").network(network.clone());
+        task.sh("nc -ll -p 80 -e echo hello")
+    };
+    let web = task("web").build(&mut plugin).await;
+    plugin.started(&web).await;
+    let ask = "for i in $(seq 100); do nc 127.0.0.1 80 </dev/null 2>/dev/null && break; sleep 0.1; done";
+    assert_eq!(plugin.sh(&web, ask).await, "hello");
+    assert_eq!(plugin.sh(&web, PARAMETERS).await, "0\n0\t2147483647");
+    // The socket of ping needs the group of its process in the range, also for root.
+    let ping = || socket(AddressFamily::INET, SocketType::DGRAM, Some(ICMP)).is_ok();
+    assert!(in_namespace(Path::new(&network.path), ping));
+
+    // The choice of a task is kept when another task of the group starts.
+    let strict = task("strict").sh("while :; do sleep 1000; done");
+    let strict = strict.option("sysctl", json!({ "net.ipv4.ip_unprivileged_port_start": "90" }));
+    let strict = strict.build(&mut plugin).await;
+    plugin.started(&strict).await;
+    let side = task("side").sh("while :; do sleep 1000; done").build(&mut plugin).await;
+    plugin.started(&side).await;
+    assert_eq!(plugin.sh(&side, PARAMETERS).await, "90\n0\t2147483647");
+    let after = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").must("the node's parameter");
+    assert_eq!(after, of_node, "the node's own network is unchanged");
+    for task in [&web, &strict, &side] {
+        plugin.end(task).await;
+    }
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn a_missing_group_network_fails_the_start() {
     let node = Node::new();
@@ -112,6 +152,7 @@ async fn network_mode_none_has_only_loopback() {
     let init = plugin.init_pid(&task);
     assert_ne!(namespace(&format!("/proc/{init}/ns/net")), namespace("/proc/self/ns/net"));
     assert_eq!(plugin.sh(&task, "ls /sys/class/net 2>/dev/null | grep -v '^lo$' | grep -vc . || true").await, "0");
+    assert_eq!(plugin.sh(&task, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start").await, "0");
     plugin.end(&task).await;
     node.finish(plugin).await;
 }

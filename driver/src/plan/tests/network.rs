@@ -70,6 +70,9 @@ fn a_task_without_a_group_network_gets_its_own_network() {
         assert_eq!(plan.own_network.as_ref().map(|own| own.request.network.clone()), expected, "{mode}");
         let namespace = plan.container.namespaces.network;
         assert_eq!(matches!(namespace, Network::Path(_)), expected.is_some() || path.is_some(), "{mode}");
+        assert_eq!(plan.group_namespace, path, "{mode}");
+        let docker_sets_parameters = expected.is_some() || mode == "none";
+        assert_eq!(plan.container.sysctl.len(), if docker_sets_parameters { 2 } else { 0 }, "{mode}");
     }
     let chosen = json!({ "sysctl": { "net.ipv4.ip_unprivileged_port_start": "80", "net.core.somaxconn": "9" } });
     let sysctl = Case::under(json!({}), chosen).container().sysctl;

@@ -79,14 +79,22 @@ impl<'a> Planned<'a> {
         let request = self.leased.request;
         let (node, tasks, plan) = (request.node.clone(), request.tasks.clone(), self.plan);
         let prefix = plan::alloc_prefix(&request.task.alloc_id);
-        let plan = blocking(move || {
+        let prepared = blocking(move || {
             plan.check_confined().map_err(TaskError::Confinement)?;
             if let Some(prefix) = prefix {
                 remove_predecessors(&node, &tasks, &plan, &prefix)?;
             }
-            Ok(plan)
+            let group = plan.group_namespace.as_deref().map_or(Ok(()), network::allow_unprivileged);
+            Ok((plan, group))
         });
-        Ok(Prepared(Planned { plan: plan.await?, ..self }))
+        let (plan, group) = prepared.await?;
+        if let Err(error) = group {
+            // Only some programs need it, and the task may be none of them.
+            tracing::warn!(task = request.task.id, %error, "the group's network stays restricted");
+            let text = "Users other than root cannot listen on ports below 1024 or ping in the group's network: ";
+            request.events.emit(format!("{text}{error}"), []);
+        }
+        Ok(Prepared(Planned { plan, ..self }))
     }
 }
 
