@@ -82,6 +82,10 @@ pub(crate) fn resolve(
     for extra in extra_groups {
         groups.push(group_id(extra, group)?);
     }
+    // To setresuid(2) and setresgid(2) this number means "unchanged", which is root.
+    if uid == u32::MAX || groups.contains(&u32::MAX) {
+        return Err(UserError::OutOfRange(u32::MAX.to_string()));
+    }
     let mut seen = std::collections::BTreeSet::new();
     groups.retain(|gid| seen.insert(*gid));
     let home = entry.map(|entry| entry.home).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned();
@@ -157,6 +161,18 @@ mod tests {
     fn ids(user: &str, extra: &[&str]) -> (u32, u32, Vec<u32>) {
         let user = ok(user, extra);
         (user.uid, user.gid, user.groups)
+    }
+
+    #[test]
+    fn an_id_that_means_unchanged_is_refused() {
+        let passwd = "uid:x:4294967295:7::/:\ngid:x:7:4294967295::/:\nlast:x:4294967294:7::/:\nmore:x:9:9::/:\n";
+        let group = "none:x:4294967295:more\n";
+        let refused = Err(UserError::OutOfRange("4294967295".to_owned()));
+        for user in ["uid", "gid", "more", "last:none", "4294967295", "7:4294967295"] {
+            assert_eq!(resolve(user, &[], passwd, group), refused, "{user}");
+        }
+        assert_eq!(resolve("last", &["none".to_owned()], passwd, group), refused);
+        assert_eq!(resolve("last", &[], passwd, group).expect("an id").uid, u32::MAX - 1);
     }
 
     #[test]
