@@ -108,8 +108,9 @@ impl Node {
 
     /// The description of the node that a plan needs. It is read each time, because resolv.conf changes under a
     /// running agent. Blocks.
-    pub fn info(&self) -> NodeInfo {
+    pub fn info(&self, with_hosts: bool) -> NodeInfo {
         NodeInfo {
+            hosts: if with_hosts { node_info::hosts() } else { String::new() },
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),

@@ -10,7 +10,8 @@ use runtime::{cgroup::Version, plan::CAPABILITIES};
 
 use crate::plan::{Compute, NodeInfo};
 
-/// Reads the properties of this node. `state_dir`, `volumes_dir` and the overlay problem are left empty. Blocks.
+/// Reads the properties of this node. `state_dir`, `volumes_dir`, `hosts` and the overlay problem are left empty.
+/// Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         cgroup_v2: runtime::cgroup::version().is_ok_and(|version| version == Version::V2),
@@ -20,12 +21,18 @@ pub fn read(compute: Compute) -> NodeInfo {
         host_resolv_conf: host_resolv_conf(),
         state_dir: PathBuf::new(),
         host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        hosts: String::new(),
         apparmor: uses_apparmor(),
         numa_nodes: numa_nodes().unwrap_or_default(),
         swap_uncounted: swap_uncounted(),
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),
         volumes_dir: PathBuf::new(),
     }
+}
+
+/// The node's /etc/hosts, for a task on the host's network. Empty if it cannot be read. Blocks.
+pub fn hosts() -> String {
+    fs::read("/etc/hosts").map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 /// The machine's NUMA nodes and their cores.

@@ -30,6 +30,8 @@ pub struct Hosts {
     extra_hosts: Vec<ExtraHost>,
     /// The task uses the host's network.
     host_network: bool,
+    /// The node's /etc/hosts, if the container gets a copy of it.
+    copy: Option<String>,
     /// The task gets its own network.
     own_network: bool,
 }
@@ -37,25 +39,37 @@ pub struct Hosts {
 impl Hosts {
     /// Collects the sources.
     pub fn new(context: &TaskContext, namespace: &Network, own_network: bool) -> Self {
+        let host_network = *namespace == Network::Host;
+        let extra_hosts = context.spec.extra_hosts.clone();
+        let copied = host_network && extra_hosts.is_empty() && !context.node.hosts.is_empty();
         Self {
-            hostname: hostname(context),
+            hostname: hostname(context, host_network),
             address: address(context, namespace),
-            extra_hosts: context.spec.extra_hosts.clone(),
-            host_network: *namespace == Network::Host,
+            extra_hosts,
+            host_network,
+            copy: copied.then(|| context.node.hosts.clone()),
             own_network,
         }
     }
 
     /// The content of /etc/hosts.
+    ///
+    /// On the host's network it is docker's: a copy of the node's file, or with `extra_hosts` the names of localhost
+    /// and `extra_hosts`. The node resolves its own name by other means.
     pub fn render(&self, attachment: Option<&Attachment>, errors: &ErrorCollector) -> String {
+        if let Some(copy) = &self.copy {
+            return copy.clone();
+        }
         let mut text = String::from(LOCAL_NAMES);
         let mut line = |address: &str, name: &str| {
             // Writing to a string cannot fail.
             writeln!(text, "{address}\t{name}").ok();
         };
+        let names = names(&self.hostname);
         match attachment.map(|attachment| attachment.addresses.as_slice()) {
-            None | Some([]) => line(&self.address, &self.hostname),
-            Some(addresses) => addresses.iter().for_each(|address| line(&address.to_string(), &self.hostname)),
+            None | Some([]) if self.host_network && !self.extra_hosts.is_empty() => {}
+            None | Some([]) => line(&self.address, &names),
+            Some(addresses) => addresses.iter().for_each(|address| line(&address.to_string(), &names)),
         }
         for host in &self.extra_hosts {
             // An address that the task's own network may yet provide is left out until the network exists.
@@ -82,11 +96,19 @@ impl Hosts {
     }
 }
 
+/// The host name as in /etc/hosts. A name with a domain is followed by the name without it, as docker does.
+fn names(hostname: &str) -> String {
+    match hostname.split_once('.') {
+        Some((short, _)) => format!("{hostname} {short}"),
+        None => hostname.to_owned(),
+    }
+}
+
 /// The task's `hostname`, the group's, or the first part of the allocation's id. In the host's UTS namespace it is the
-/// host's name.
-fn hostname(context: &TaskContext) -> String {
+/// host's name, and on the host's network too if the task sets none.
+fn hostname(context: &TaskContext, host_network: bool) -> String {
     let TaskContext { spec, task, node, .. } = *context;
-    if spec.namespaces.host_uts {
+    if spec.namespaces.host_uts || (host_network && spec.hostname.is_none()) {
         return node.host_name.clone();
     }
     let group = task.hosts_entry.as_ref().map(|entry| entry.hostname.clone());

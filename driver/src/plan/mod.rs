@@ -31,7 +31,7 @@ mod warnings;
 pub use self::{
     context::TaskContext,
     identity::{alloc_prefix, container_id},
-    network::OwnNetwork,
+    network::{OwnNetwork, uses_host_network},
     node::{Compute, NodeInfo},
     nomad_task::{AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources},
     path::normalize_host_path,

@@ -5,8 +5,14 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 use ::network::{AttachRequest, Attachment, NetworkChoice, PortMapping, Protocol};
 use runtime::plan::Network;
 
-use super::{context::TaskContext, etc_files::EtcFiles, identity::container_id, nomad_task::AllocatedPort, ports};
-use crate::config::{DefaultNetwork, ErrorCollector, NetworkMode};
+use super::{
+    context::TaskContext,
+    etc_files::EtcFiles,
+    identity::container_id,
+    nomad_task::{AllocatedPort, NomadTask},
+    ports,
+};
+use crate::config::{DefaultNetwork, ErrorCollector, NetworkMode, Policy, TaskSpec};
 
 /// The task's own network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +52,15 @@ pub fn namespace(context: &TaskContext, own_network: Option<&OwnNetwork>) -> Net
     }
 }
 
+/// Whether the container uses the host's network.
+pub fn uses_host_network(spec: &TaskSpec, task: &NomadTask, policy: &Policy) -> bool {
+    match (&spec.network_mode, &task.network_path) {
+        (NetworkMode::Host, _) => true,
+        (NetworkMode::Unset, None) => policy.default_network != DefaultNetwork::Bridge,
+        _ => false,
+    }
+}
+
 /// The task's own network, if it gets one.
 pub fn own_network(context: &TaskContext, errors: &ErrorCollector) -> Option<OwnNetwork> {
     let Some(network) = choose(context, errors) else {
@@ -65,7 +80,9 @@ pub fn own_network(context: &TaskContext, errors: &ErrorCollector) -> Option<Own
         mac: addresses.mac.clone(),
         addresses: addresses.ipv4.map(IpAddr::V4).into_iter().chain(addresses.ipv6.map(IpAddr::V6)).collect(),
     };
-    let ports = published.into_iter().map(|port| (port.label, port.container_port)).collect();
+    // A label of `port_map` needs no port. Services find its number in the map, as with docker.
+    let mapped = context.spec.port_map.clone().into_iter();
+    let ports = mapped.chain(published.into_iter().map(|port| (port.label, port.container_port))).collect();
     Some(OwnNetwork { request, ports, advertise_ipv6: addresses.advertise_ipv6 })
 }
 

@@ -28,6 +28,8 @@ pub struct NodeInfo {
     pub state_dir: PathBuf,
     /// The host name.
     pub host_name: String,
+    /// The host's /etc/hosts. Empty unless the task uses the host's network.
+    pub hosts: String,
     /// The kernel uses AppArmor.
     pub apparmor: bool,
     /// NUMA nodes: number, and cores in the kernel's list format.

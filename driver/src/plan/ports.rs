@@ -9,13 +9,25 @@ pub const NO_IPV6_PROBLEM: &str = "is not possible: this node's bridge has no IP
 pub const NO_IPV6_REMEDY: &str =
     "have the operator set `network { subnet_ipv6 = … }` in the plugin block, or remove it";
 
+const UNMAPPED_PROBLEM: &str = "cannot be mapped: on this node tasks use the host's network unless they say otherwise";
+const UNMAPPED_REMEDY: &str = "write `network_mode = \"bridge\"`, or `network_mode = \"host\"` if the task listens on \
+                               the node's ports itself";
+
 const PORT_MAP_REMEDY: &str =
     "write `port \"<label>\" { to = <port> }` in the group's network block and the label into `ports`";
 
-/// The published ports: those of the group's network block that the task lists, and all of the task's own network
-/// block.
+/// The published ports: those of the group's network block that the task lists, otherwise all of the task's own network
+/// block. A label of `port_map` without a port publishes nothing, as with docker.
 pub fn published(context: &TaskContext, errors: &ErrorCollector) -> Vec<AllocatedPort> {
     let TaskContext { spec, task, .. } = *context;
+    if spec.ports.is_empty() {
+        check_port_map(context, errors);
+        let task_ports = task.resources.task_ports.iter().map(|port| {
+            let container_port = spec.port_map.get(&port.label).copied().unwrap_or(port.container_port);
+            AllocatedPort { container_port, ..port.clone() }
+        });
+        return task_ports.collect();
+    }
     let mut published = Vec::new();
     for label in &spec.ports {
         match task.resources.ports.iter().find(|port| port.label == *label) {
@@ -28,20 +40,15 @@ pub fn published(context: &TaskContext, errors: &ErrorCollector) -> Vec<Allocate
             ),
         }
     }
-    let is_task_port = |label: &str| task.resources.task_ports.iter().any(|port| port.label == label);
-    for label in spec.port_map.keys().filter(|label| !is_task_port(label)) {
-        errors.add(
-            "port_map",
-            format!("{label:?} is no port of a network block in the task's own `resources`"),
-            PORT_MAP_REMEDY,
-        );
-    }
-    let task_ports = task.resources.task_ports.iter().map(|port| {
-        let container_port = spec.port_map.get(&port.label).copied().unwrap_or(port.container_port);
-        AllocatedPort { container_port, ..port.clone() }
-    });
-    published.extend(task_ports);
     published
+}
+
+/// Refuses `port_map` if the task has no ports at all to which it could belong. So does docker's driver.
+fn check_port_map(context: &TaskContext, errors: &ErrorCollector) {
+    let TaskContext { spec, task, .. } = *context;
+    if !spec.port_map.is_empty() && spec.ports.is_empty() && task.resources.task_ports.is_empty() {
+        errors.add("port_map", "cannot map ports of the group's network", PORT_MAP_REMEDY);
+    }
 }
 
 /// Refuses ports that a bridge without IPv6 cannot publish.
@@ -65,23 +72,24 @@ pub fn refuse_without_own_network(context: &TaskContext, errors: &ErrorCollector
     let TaskContext { spec, task, .. } = *context;
     let host_by_default = spec.network_mode == NetworkMode::Unset && task.network_path.is_none();
     if host_by_default && !spec.ports.is_empty() {
-        errors.add(
-            "ports",
-            "cannot be mapped: on this node tasks use the host's network unless they say otherwise",
-            "write `network_mode = \"bridge\"`, or `network_mode = \"host\"` if the task listens on the node's ports \
-             itself",
-        );
+        errors.add("ports", UNMAPPED_PROBLEM, UNMAPPED_REMEDY);
     }
-    if !spec.port_map.is_empty() && (host_by_default || task.network_path.is_some()) {
-        errors.add("port_map", "cannot map ports of the group's network", PORT_MAP_REMEDY);
+    if host_by_default && spec.ports.is_empty() && !spec.port_map.is_empty() {
+        errors.add("port_map", UNMAPPED_PROBLEM, UNMAPPED_REMEDY);
+    } else if task.network_path.is_some() {
+        check_port_map(context, errors);
     }
 }
 
-/// The variables `NOMAD_PORT_<label>` of ports in `port_map`. Nomad does not know these container ports.
-pub fn env(spec: &TaskSpec, own_network: bool) -> Vec<(String, String)> {
-    if !own_network {
-        return Vec::new();
-    }
-    let name = |label: &str| label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect::<String>();
-    spec.port_map.iter().map(|(label, port)| (format!("NOMAD_PORT_{}", name(label)), port.to_string())).collect()
+/// The variables `NOMAD_PORT_<label>` of all labels in `port_map`, in every network, as docker's driver sets them.
+/// Nomad does not know these container ports.
+pub fn env(spec: &TaskSpec) -> Vec<(String, String)> {
+    spec.port_map.iter().map(|(label, port)| (variable(label), port.to_string())).collect()
+}
+
+/// The name of a label's variable. Nomad replaces each byte that is neither a letter, a digit, `_` nor `.`.
+fn variable(label: &str) -> String {
+    let kept = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
+    let name = label.bytes().map(|byte| if kept(byte) { char::from(byte) } else { '_' });
+    format!("NOMAD_PORT_{}", name.collect::<String>())
 }

@@ -134,7 +134,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
     let TaskContext { spec, task, image, node, .. } = *context;
     let Parts { own_network, namespace, etc_files, root, mounts } = parts;
     let hostname = etc_files.hostname();
-    let port_env = ports::env(spec, own_network.is_some());
+    let port_env = ports::env(spec);
     ContainerPlan {
         id: container_id(&task.id),
         args: process::args(spec, &image.config, errors),

@@ -84,6 +84,34 @@ async fn hosts_file_and_host_name_are_set() {
     node.finish(plugin).await;
 }
 
+#[tokio::test]
+async fn a_task_on_the_hosts_network_has_the_nodes_names() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").must("the node's name");
+    let script = "hostname; cat /etc/hostname; echo $HOSTNAME; hostname changed 2>/dev/null; cat /etc/hosts";
+    let task = node.task(&images.busybox()).sh(script).option("network_mode", json!("host"));
+    let task = task.build(&mut plugin).await;
+    plugin.started(&task).await;
+    plugin.wait(task.id()).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(task.stdout().all(seconds(5)).await, format!("{}{hosts}", name.repeat(3)));
+    let after = std::fs::read_to_string("/proc/sys/kernel/hostname").must("the node's name");
+    assert_eq!(after, name);
+
+    let named = node.task(&images.busybox()).sh("cat /etc/hosts; hostname");
+    let named = named.option("network_mode", json!("none")).option("hostname", json!("foo.bar.example"));
+    let named = named.build(&mut plugin).await;
+    plugin.started(&named).await;
+    plugin.wait(named.id()).await;
+    plugin.destroy(named.id(), true).await.must("DestroyTask");
+    let text = named.stdout().all(seconds(5)).await;
+    assert!(text.ends_with("127.0.1.1\tfoo.bar.example foo\nfoo.bar.example\n"), "{text}");
+    node.finish(plugin).await;
+}
+
 /// These files belong to the container: a write changes no file of the host or of the image.
 #[tokio::test]
 async fn the_files_are_writable_and_private() {

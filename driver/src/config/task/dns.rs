@@ -15,7 +15,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "hostname",
         OptionType::String,
-        Words("the group's host name, or the first part of the allocation's id"),
+        Words("the node's name on the host's network, otherwise the group's, or the first part of the allocation's id"),
         "host name in the container",
     ),
     OptionSpec::honoured(

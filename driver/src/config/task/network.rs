@@ -32,7 +32,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         OptionType::NumberMaps,
         Words("the same ports as on the host"),
         "container ports by label, for ports of a `network` block in the task's `resources`, which is docker's older \
-         form. Ports of the group's `network` block use `to` instead",
+         form. Each label sets `NOMAD_PORT_<label>`, also one without a port. Ports of the group's `network` block use \
+         `to` instead",
     ),
     OptionSpec::honoured(
         "ipv4_address",

@@ -115,6 +115,7 @@ fn node() -> NodeInfo {
         state_dir: "/run/oci-rs".into(),
         host_resolv_conf: "# host\nsearch lan\nnameserver 127.0.0.1\nnameserver 10.0.0.1\noptions edns0\n".into(),
         host_name: "node-1".into(),
+        hosts: "127.0.0.1\tlocalhost\n10.7.7.7\tnode-1 registry\n".into(),
         apparmor: false,
         numa_nodes: vec![(0, "0-1".into()), (1, "2-3".into())],
         swap_uncounted: false,
@@ -150,7 +151,7 @@ fn a_plain_task_gets_the_images_process_and_nomads_directories() {
     assert_eq!((container.cwd.as_str(), container.user.as_str()), ("/srv", "app"));
     assert_eq!(container.root.layers, image().layers);
     assert_eq!(container.root.volumes, ["/data"]);
-    assert_eq!(container.hostname.as_deref(), Some("9f7b0c1e"));
+    assert_eq!(container.hostname.as_deref(), Some("node-1"), "the name of the node, on its network");
     assert_eq!((plan.stop_signal, container.shm_size), (libc::SIGQUIT, 64 << 20));
     assert_eq!(container.output.stdout, PathBuf::from("/nomad/out.fifo"));
     let private = Propagation::Private;

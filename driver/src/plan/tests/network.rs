@@ -129,8 +129,26 @@ fn port_map_maps_ports_and_sets_their_variables() {
     let env = case.container().env;
     assert!(env.contains(&("NOMAD_PORT_my_db".into(), "6379".into())), "{env:?}");
 
+    // A label without a port publishes nothing. Its variable and its entry for services exist, as with docker.
+    case.spec.port_map.insert("web.ui".into(), 8080);
+    let found = own(&case);
+    assert!(found.request.ports.iter().all(|port| [6379, 20001].contains(&port.container_port)), "{found:?}");
+    assert_eq!(found.ports.get("web.ui"), Some(&8080));
+    let variable = ("NOMAD_PORT_web.ui".to_owned(), "8080".to_owned());
+    assert!(case.container().env.contains(&variable));
+    // `ports` selects the published ports, and the variables of `port_map` stay.
+    let mut listed = Case::under(json!({}), json!({ "port_map": [{ "web.ui": 8080 }], "ports": ["db"] }));
+    listed.task.resources.ports = vec![port("db", "", 20001, 20001)];
+    assert_eq!(own(&listed).request.ports.len(), 2);
+    listed.task.network_path = Some("/run/netns/x".into());
+    assert!(listed.container().env.contains(&variable));
+    let mut on_host = Case::under(json!({}), json!({ "port_map": [{ "web.ui": 8080 }], "network_mode": "host" }));
+    assert!(on_host.container().env.contains(&variable));
+    on_host.spec.network_mode = crate::config::NetworkMode::Unset;
+    assert!(on_host.error().starts_with("port_map: cannot map ports of the group's network"), "{}", on_host.error());
+
     case.task.resources.task_ports.clear();
-    assert!(case.error().starts_with("port_map: \"my-db\" is no port of a network block"), "{}", case.error());
+    assert!(case.error().starts_with("port_map: cannot map ports of the group's network"), "{}", case.error());
     case.task.network_path = Some("/run/netns/x".into());
     assert!(case.error().starts_with("port_map: cannot map ports of the group's network"), "{}", case.error());
 }
@@ -210,11 +228,19 @@ fn host_names_and_dns_follow_from_the_attachment() {
 #[test]
 fn etc_hosts_has_the_container_and_its_extra_hosts() {
     let mut case = Case::new(json!({ "hostname": "web1", "extra_hosts": ["db:10.0.0.5", "up:host-gateway"] }));
-    let hosts = file(&case.container(), "/etc/hosts");
-    assert!(hosts.starts_with("127.0.0.1\tlocalhost\n::1\tlocalhost"), "{hosts}");
-    assert!(hosts.ends_with("127.0.1.1\tweb1\n10.0.0.5\tdb\n127.0.0.1\tup\n"), "{hosts}");
+    case.spec.network_mode = crate::config::NetworkMode::None;
+    let hosts = |case: &Case| file(&case.container(), "/etc/hosts");
+    let gateway = case.spec.extra_hosts.pop().unwrap();
+    assert!(hosts(&case).starts_with("127.0.0.1\tlocalhost\n::1\tlocalhost"), "{}", hosts(&case));
+    assert!(hosts(&case).ends_with("127.0.1.1\tweb1\n10.0.0.5\tdb\n"), "{}", hosts(&case));
     assert_eq!(file(&case.container(), "/etc/hostname"), "web1\n");
+    case.spec.hostname = Some("web1.shop.example".into());
+    assert!(hosts(&case).contains("127.0.1.1\tweb1.shop.example web1\n"), "{}", hosts(&case));
+    assert_eq!(file(&case.container(), "/etc/hostname"), "web1.shop.example\n");
 
+    case.spec.hostname = Some("web1".into());
+    case.spec.network_mode = crate::config::NetworkMode::Unset;
+    case.spec.extra_hosts.push(gateway);
     case.task.network_path = Some("/run/netns/x".into());
     assert!(case.error().contains("extra_hosts: the address of the host is not known for \"up\""), "{}", case.error());
     case.spec.extra_hosts.pop();
@@ -224,6 +250,51 @@ fn etc_hosts_has_the_container_and_its_extra_hosts() {
     assert!(file(&case.container(), "/etc/hosts").contains("172.26.64.9\tweb1\n"));
     case.spec.hostname = None;
     assert_eq!(case.container().hostname.as_deref(), Some("group"));
+}
+
+/// Docker copies the node's file, or with `extra_hosts` writes one without the node's lines.
+#[test]
+fn the_hosts_network_has_the_nodes_names() {
+    let plain = Case::new(json!({ "network_mode": "host" })).container();
+    assert_eq!(plain.hostname.as_deref(), Some("node-1"));
+    assert_eq!(file(&plain, "/etc/hosts"), node().hosts);
+    assert_eq!(file(&plain, "/etc/hostname"), "node-1\n");
+    assert!(plain.env.contains(&("HOSTNAME".into(), "node-1".into())));
+    let named = Case::new(json!({ "network_mode": "host", "hostname": "web1" })).container();
+    assert_eq!((named.hostname.as_deref(), file(&named, "/etc/hosts")), (Some("web1"), node().hosts));
+    let extra = json!({ "network_mode": "host", "extra_hosts": ["db:10.0.0.5", "up:host-gateway"] });
+    let hosts = file(&Case::new(extra).container(), "/etc/hosts");
+    assert!(
+        hosts.starts_with("127.0.0.1\tlocalhost\n") && hosts.ends_with("\n10.0.0.5\tdb\n127.0.0.1\tup\n"),
+        "{hosts}"
+    );
+    assert!(!hosts.contains("node-1"), "{hosts}");
+    let mut unread = Case::new(json!({ "network_mode": "host" }));
+    unread.node.hosts.clear();
+    assert!(file(&unread.container(), "/etc/hosts").ends_with("127.0.1.1\tnode-1\n"));
+    // In a group with a network, the task on the host's network does not have the group's name.
+    let mut case = Case::new(json!({ "network_mode": "host" }));
+    case.task.network_path = Some("/run/netns/x".into());
+    case.task.hosts_entry = Some(HostsEntry { hostname: "group".into(), address: "172.26.64.9".into() });
+    assert_eq!(case.container().hostname.as_deref(), Some("node-1"));
+}
+
+#[test]
+fn the_nodes_hosts_are_read_for_tasks_on_its_network() {
+    for (plugin, mode, group, expected) in [
+        (json!({}), "host", false, true),
+        (json!({}), "host", true, true),
+        (json!({}), "", false, false),
+        (json!({}), "none", false, false),
+        (json!({ "network": { "default_mode": "host" } }), "", false, true),
+        (json!({ "network": { "default_mode": "host" } }), "", true, false),
+        (json!({ "network": { "default_mode": "host" } }), "bridge", false, false),
+    ] {
+        let mut case = Case::under(plugin, json!({ "network_mode": mode }));
+        case.task.network_path = group.then(|| "/run/netns/x".into());
+        assert_eq!(crate::plan::uses_host_network(&case.spec, &case.task, &case.policy), expected, "{mode} {group}");
+        assert_eq!(case.container().namespaces.network == Network::Host, expected, "{mode} {group}");
+    }
 }
 
 #[test]

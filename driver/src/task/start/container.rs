@@ -59,7 +59,8 @@ impl<'a> Planned<'a> {
     pub async fn plan(leased: Leased<'a>) -> Result<Self, TaskError> {
         let request = leased.request;
         let node = request.node.clone();
-        let node = blocking(move || Ok(node.info())).await?;
+        let host_network = plan::uses_host_network(&leased.spec, &request.task, request.node.policy());
+        let node = blocking(move || Ok(node.info(host_network))).await?;
         let plan = plan::plan_task(&TaskContext {
             spec: &leased.spec,
             task: &request.task,
