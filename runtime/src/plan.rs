@@ -82,6 +82,10 @@ pub struct ContainerPlan {
     pub groups: Vec<String>,
     /// Give the command a terminal. All its output then goes to `stdout`.
     pub terminal: bool,
+    /// Give the command a standard input without data and without an end. Otherwise, and without a terminal, it is
+    /// `/dev/null`.
+    #[serde(default)]
+    pub open_stdin: bool,
     /// Run an init as process 1 that reaps orphans and forwards signals to the command.
     pub init: bool,
     /// Host name in the container. It needs a private UTS namespace.

@@ -143,6 +143,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         user: if task.user.is_empty() { image.config.user.clone() } else { task.user.clone() },
         groups: spec.group_add.clone(),
         terminal: spec.tty,
+        open_stdin: spec.interactive,
         init: spec.init,
         root: RootFs {
             layers: image.layers.clone(),

@@ -31,6 +31,7 @@ fn plan() -> ContainerPlan {
         user: String::new(),
         groups: Vec::new(),
         terminal: false,
+        open_stdin: false,
         init: false,
         hostname: None,
         root: RootFs {

@@ -78,6 +78,7 @@ impl Node {
             user: String::new(),
             groups: Vec::new(),
             terminal: false,
+            open_stdin: false,
             init: false,
             hostname: None,
             root: RootFs {

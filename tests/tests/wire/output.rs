@@ -50,6 +50,31 @@ async fn a_terminal_merges_the_streams() {
     node.finish(plugin).await;
 }
 
+/// As with docker's `OpenStdin`: a program that ends with its input goes on.
+#[tokio::test]
+async fn an_interactive_task_never_sees_the_end_of_its_input() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let closed = node.task(&images.busybox()).command("/bin/cat", &[]).build(&mut plugin).await;
+    plugin.started(&closed).await;
+    assert_eq!(plugin.wait(closed.id()).await.code, 0, "without the option the input is empty");
+    plugin.destroy(closed.id(), true).await.must("DestroyTask");
+    for (user, path) in [("root", "-"), ("1000:1000", "/dev/stdin")] {
+        let task = node.task(&images.busybox()).command("/bin/cat", &[path]).user(user);
+        let task = task.option("interactive", json!(true)).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert!(plugin.sh(&task, "readlink /proc/1/fd/0").await.starts_with("pipe:["));
+        // Data that the task gets by other means arrives, and the input does not end after it.
+        for word in ["one", "two"] {
+            plugin.sh(&task, &format!("echo {word} >/proc/1/fd/0")).await;
+            task.stdout().contains(word, seconds(10)).await;
+        }
+        plugin.end(&task).await;
+    }
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn output_with_disabled_logs_is_dropped() {
     let node = Node::new();

@@ -93,6 +93,8 @@ pub struct TaskSpec {
     pub group_add: Vec<String>,
     /// The command runs in a terminal.
     pub tty: bool,
+    /// The command's standard input is open, without data.
+    pub interactive: bool,
     /// An init runs as process 1.
     pub init: bool,
     /// Labels of the container.
@@ -161,6 +163,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         namespaces: namespaces::read(block, policy),
         group_add: block.strings("group_add"),
         tty: block.bool("tty"),
+        interactive: block.bool("interactive"),
         init: block.bool("init"),
         labels: block.string_map("labels"),
         network_mode: network::mode(block),

@@ -39,11 +39,11 @@ pub const OPTIONS: &[OptionSpec] = &[
         Words("false"),
         "run the command in a terminal. All output then goes to stdout",
     ),
-    OptionSpec::partial(
+    OptionSpec::honoured(
         "interactive",
         OptionType::Bool,
         Words("false"),
-        "keep stdin open. Only together with `tty`, which keeps it open anyway",
+        "keep stdin open: a read waits instead of seeing the end of the input. Nomad never sends data",
     ),
     OptionSpec::honoured(
         "init",
@@ -100,9 +100,6 @@ const LOGGING: &[OptionSpec] = &[
 
 /// Checks options that add nothing to the task's values.
 pub fn check_ignored(block: &ConfigBlock) {
-    if block.bool("interactive") && !block.bool("tty") {
-        block.error("interactive", "is not supported without a terminal", "set `tty = true` as well, or remove it");
-    }
     if let Some(runtime) = block.string("runtime").filter(|name| name != "runc") {
         block.error(
             "runtime",

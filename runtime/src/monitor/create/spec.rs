@@ -9,7 +9,10 @@ use std::{
 
 use host::durable::private_file;
 use oci_spec::runtime::Spec;
-use rustix::fs::OFlags;
+use rustix::{
+    fs::{Gid, Mode, OFlags, Uid, fchown, open},
+    pipe::{PipeFlags, pipe_with},
+};
 
 use super::{
     cgroups::{CgroupsRecorded, visible_cgroups},
@@ -25,6 +28,7 @@ use crate::{
     rootfs::make_binds,
     spec::{self, HostDevice, SpecInputs, host_devices},
     state::{TaskDir, private_dir},
+    user::ResolvedUser,
 };
 
 /// Phase 6: the bundle is written, and the inputs of the engine are known.
@@ -64,7 +68,8 @@ impl CgroupsRecorded {
         let view = spec::cgroup_view(plan, self.groups.version, &visible_cgroups);
         let mut spec = spec::for_engine(complete, &user.home, &self.paths.sources, self.groups.version, view.as_ref());
         make_binds(root, &job.task.mounts(), &mut spec)?;
-        let stdio = stdio(job.outputs).context(|| "opening the container's standard streams".to_owned())?;
+        let stdio = stdio(job.outputs, plan.open_stdin.then_some(user))
+            .context(|| "opening the container's standard streams".to_owned())?;
         let command = confined_command(plan, user, held, job.report.as_raw_fd())?;
         let device_rules = (!plan.security.privileged).then(|| devices.iter().map(device_rule).collect());
         Ok(SpecWritten { recorded: self, spec, visible_cgroups, device_rules, stdio, command })
@@ -119,7 +124,21 @@ fn device_rule(device: &HostDevice) -> DeviceRule {
     }
 }
 
-fn stdio(outputs: &Outputs) -> io::Result<[OwnedFd; 3]> {
-    let stdin = OwnedFd::from(File::open("/dev/null")?);
+/// The standard streams. The input is open if the command's user is given.
+fn stdio(outputs: &Outputs, open_stdin_for: Option<&ResolvedUser>) -> io::Result<[OwnedFd; 3]> {
+    let stdin = match open_stdin_for {
+        Some(user) => endless_input(user)?,
+        None => File::open("/dev/null")?.into(),
+    };
     Ok([stdin, outputs.stdout.reopen(OFlags::empty())?, outputs.stderr.reopen(OFlags::empty())?])
+}
+
+/// A pipe whose descriptor is both ends: a reader waits, and never sees the end of the input. No other process has to
+/// hold the pipe open. The user is the owner, so that its processes can open `/dev/stdin` again.
+fn endless_input(user: &ResolvedUser) -> io::Result<OwnedFd> {
+    let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let both = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    fchown(&both, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;
+    Ok(both)
 }

@@ -115,7 +115,7 @@ fn options_become_values() {
     }));
     assert_eq!(spec.image, "https://registry.example/app:2");
     assert_eq!(spec.auth.as_ref().map(|auth| auth.username.as_str()), Some("u"));
-    assert!(spec.force_pull && spec.readonly_rootfs && spec.tty && spec.init);
+    assert!(spec.force_pull && spec.readonly_rootfs && spec.tty && spec.interactive && spec.init);
     assert_eq!(spec.image_pull_timeout, Some(Duration::from_secs(5400)));
     assert_eq!(spec.command.as_deref(), Some("run"));
     assert_eq!(spec.args, ["-x", ""]);
@@ -177,7 +177,6 @@ fn invalid_values_name_option_and_remedy() {
         (json!({ "hostname": "a b" }), "hostname: \"a b\" is not a host name"),
         (json!({ "hostname": "a".repeat(65) }), "hostname: \"aaaa"),
         (json!({ "tty": "maybe" }), "tty: expects true or false, not text"),
-        (json!({ "interactive": true }), "interactive: is not supported without a terminal (set `tty = true` as well"),
         (json!({ "runtime": "nvidia" }), "runtime: \"nvidia\" is not supported"),
         (
             json!({ "ipc_mode": "container:x" }),
