@@ -149,9 +149,10 @@ impl ProcessRef {
     }
 
     /// Reaps the process if it is an ended child of this process.
-    pub(crate) fn reap(&self) -> io::Result<()> {
+    pub fn reap(&self) -> io::Result<()> {
         match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
-            Ok(_) | Err(Errno::CHILD) => Ok(()),
+            // BADF: the process had been reaped before (`gone`).
+            Ok(_) | Err(Errno::CHILD | Errno::BADF) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

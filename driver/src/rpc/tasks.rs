@@ -53,6 +53,8 @@ pub async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Rec
     let recovered = plugin.tasks().recover(node, &task, state).await;
     match &recovered {
         Ok(()) => tracing::info!(task = task.id, "task recovered"),
+        // A restarted agent also asks for tasks that it has destroyed, until their allocations are removed.
+        Err(TaskError::Unknown(_)) => tracing::debug!(task = task.id, "task not recovered: it has no container"),
         Err(error) => tracing::error!(task = task.id, %error, "task not recovered"),
     }
     recovered.map(|()| RecoverTaskResponse {})

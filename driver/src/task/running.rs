@@ -70,6 +70,11 @@ impl RunningContainer {
             if let Err(error) = ended(process).await {
                 tracing::error!(container = %self.id, pid = process.pid, %error, "cannot watch a process");
             }
+            // A monitor that this process started stays a zombie until it is reaped. Another process is no child of
+            // this process, and nothing happens to it.
+            if let Err(error) = process.reap() {
+                tracing::warn!(container = %self.id, pid = process.pid, %error, "an ended monitor stays a zombie");
+            }
             let (worker, container) = (node.clone(), self.id.clone());
             match blocking(move || worker.status(&container)).await {
                 Ok(Status::Exited(record)) => return exit_of(&record, self.memory_limit),

@@ -142,6 +142,53 @@ async fn invalid_handles_are_refused() {
     node.finish(plugin).await;
 }
 
+/// A restarted agent asks for each task with a stored handle, also for tasks that it has destroyed.
+#[tokio::test]
+async fn recovery_of_a_destroyed_task_is_refused_without_a_warning_in_the_log() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("exit 3").build(&mut plugin).await;
+    let handle = plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 3);
+    plugin.end(&task).await;
+    plugin.process.kill().await;
+
+    let mut plugin = node.launch().await;
+    let refused = plugin.recover(&handle).await.err().must("an error, by which the agent knows that the task is gone");
+    assert!(refused.message().contains("not known"), "{refused}");
+    plugin.shutdown().await;
+    let lines = plugin.process.stderr.all(seconds(20)).await;
+    let loud: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains(r#""@level":"error""#) || line.contains(r#""@level":"warn""#))
+        .collect();
+    assert!(loud.is_empty(), "{loud:#?}");
+    node.finish_without_plugin().await;
+}
+
+/// An ended monitor is reaped at its task's end, not only when the task is destroyed.
+#[tokio::test]
+async fn an_ended_monitor_is_reaped_at_once() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let ended = node.task(&images.busybox()).sh("exit 3").build(&mut plugin).await;
+    let killed = node.task(&images.busybox()).sh(&until_told(0)).build(&mut plugin).await;
+    plugin.started(&ended).await;
+    plugin.started(&killed).await;
+    assert_eq!(plugin.wait(ended.id()).await.code, 3);
+    plugin.kill_monitor(&killed);
+    let monitors = || process::children(plugin.process.pid());
+    assert!(eventually(seconds(10), || monitors().is_empty()).await, "{:?}", monitors());
+    tell(&killed);
+    plugin.wait(killed.id()).await;
+    for task in [ended, killed] {
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
 /// After a reboot, a process id belongs to another process.
 #[tokio::test]
 async fn another_process_with_a_recorded_pid_is_not_signalled() {
