@@ -4,7 +4,7 @@ use std::io;
 
 use runtime::{Runtime, logs::OutputStream, plan::ContainerId};
 
-use crate::events::TaskEvents;
+use crate::events::{Content, TaskEvents};
 
 /// The stream's name for users.
 fn description(stream: OutputStream) -> &'static str {
@@ -21,33 +21,45 @@ pub fn report_beginning(stream: OutputStream, container: &ContainerId, events: &
     events.emit(format!("The task's log has no reader: {stream} is dropped until Nomad's log collector is back"), []);
 }
 
-/// Reports the number of dropped bytes, if there are any.
-pub fn report(stream: OutputStream, dropped: u64, container: &ContainerId, events: &TaskEvents) {
-    if dropped == 0 {
-        return;
+/// Reports the number of dropped bytes that was not reported yet, if there are any. The number is in a file of the
+/// container, and it is taken from there when an agent receives the event: if this process ends before, the next one
+/// reports it.
+pub fn report(stream: OutputStream, runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
+    match runtime.dropped_so_far(container, stream) {
+        Ok(0) => return,
+        Ok(_) => {}
+        Err(error) => return not_counted(container, &error),
     }
+    let (runtime, container) = (runtime.clone(), container.clone());
+    events.emit_at_delivery(move || {
+        let taken = || runtime.dropped_bytes(&container, stream).map_err(io::Error::other)?.take();
+        match taken() {
+            // Another event has reported it.
+            Ok(0) => None,
+            Ok(dropped) => Some(content(stream, dropped, &container)),
+            Err(error) => {
+                not_counted(&container, &error);
+                None
+            }
+        }
+    });
+}
+
+fn content(stream: OutputStream, dropped: u64, container: &ContainerId) -> Content {
     let (name, stream) = (stream.name(), description(stream));
     tracing::warn!(%container, stream, lost = dropped, "output was lost because the log had no reader");
     let text = format!("{dropped} bytes of {stream} were lost because the task's log had no reader");
-    events.emit(text, [("stream", name.to_owned()), ("lost_bytes", dropped.to_string())]);
+    (text, vec![("stream", name.to_owned()), ("lost_bytes", dropped.to_string())])
 }
 
-/// Reports the number of bytes that another process dropped (an earlier plugin, or the monitor) and that was not
-/// reported yet.
-pub fn report_earlier(stream: OutputStream, runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
-    let taken = || match runtime.dropped_so_far(container, stream).map_err(io::Error::other)? {
-        0 => Ok(0),
-        _ => runtime.dropped_bytes(container, stream).map_err(io::Error::other)?.take(),
-    };
-    match taken() {
-        Ok(dropped) => report(stream, dropped, container, events),
-        Err(error) => tracing::warn!(%container, %error, "lost output was not counted"),
-    }
+/// Logs that the dropped bytes of a container cannot be counted.
+pub fn not_counted(container: &ContainerId, error: &impl std::fmt::Display) {
+    tracing::warn!(%container, %error, "lost output was not counted");
 }
 
 /// Reports how much output of an ended container was dropped while no plugin ran.
 pub fn report_dropped(runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
     for stream in OutputStream::ALL {
-        report_earlier(stream, runtime, container, events);
+        report(stream, runtime, container, events);
     }
 }

@@ -8,7 +8,7 @@ use std::{
     fs::OpenOptions,
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::OpenOptionsExt,
     },
     path::Path,
@@ -42,9 +42,9 @@ pub async fn keep(
     running: Arc<impl AsRef<Running> + Send + Sync + 'static>,
     events: TaskEvents,
 ) {
-    let (id, worker) = (container.clone(), running.clone());
+    let (containers, id, worker) = (runtime.clone(), container.clone(), running.clone());
     let found = tokio::task::spawn_blocking(move || -> io::Result<TerminalSearch> {
-        let output = runtime.output(&id).map_err(io::Error::other)?;
+        let output = containers.output(&id).map_err(io::Error::other)?;
         let Some((output, true)) = output else { return Ok(TerminalSearch::NoTerminal) };
         let Some(hold) = (*worker).as_ref().hold_terminal()? else { return Ok(TerminalSearch::HungUp) };
         Ok(TerminalSearch::Held { log: open_log(&output.stdout)?, hold })
@@ -53,10 +53,7 @@ pub async fn keep(
         let (log, hold) = match found.await.map_err(io::Error::other)?? {
             TerminalSearch::NoTerminal => return Ok(()),
             TerminalSearch::HungUp => {
-                tracing::warn!(%container, "the terminal was hung up: plugin and monitor were dead at once");
-                let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were \
-                            both killed: what it writes there fails. Restart the task";
-                events.emit(text.to_owned(), []);
+                report_hang_up(runtime, container.clone(), &events);
                 return Ok(());
             }
             TerminalSearch::Held { log, hold } => (log, hold),
@@ -68,7 +65,7 @@ pub async fn keep(
             return Ok(());
         }
         tracing::warn!(%container, "copying the terminal's output: the monitor was killed");
-        copy(hold.as_fd().try_clone_to_owned()?, log, running.init.pidfd.as_fd()).await
+        copy(hold.as_fd().try_clone_to_owned()?, for_copying(&log)?, running.init.pidfd.as_fd()).await
     };
     let kept: io::Result<()> = kept.await;
     if let Err(error) = kept {
@@ -76,15 +73,40 @@ pub async fn keep(
     }
 }
 
-/// The log, open for writing, or its reader would see its end as soon as the monitor has gone; and for reading, so
-/// that a log without a reader is no error.
+/// Reports that the terminal was hung up, once in the container's life. A mark in the container's directory says that
+/// it was reported.
+fn report_hang_up(runtime: Runtime, container: ContainerId, events: &TaskEvents) {
+    events.emit_at_delivery(move || match runtime.mark_hang_up(&container) {
+        Ok(true) => {
+            tracing::warn!(%container, "the terminal was hung up: plugin and monitor were dead at once");
+            let text = "The task's terminal was hung up, because the driver's plugin and the task's monitor were both \
+                        killed: what it writes there fails. Restart the task";
+            Some((text.to_owned(), Vec::new()))
+        }
+        Ok(false) => None,
+        Err(error) => {
+            tracing::warn!(%container, %error, "a terminal was hung up, which cannot be reported");
+            None
+        }
+    });
+}
+
+/// The log, open for writing, or its reader would see its end as soon as the monitor has gone. Not open for reading, or
+/// the monitor would take this process for a reader. The opening succeeds, because the monitor holds both ends.
 fn open_log(path: &Path) -> io::Result<OwnedFd> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY).bits() as i32;
-    let log = OwnedFd::from(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?);
+    let log = OwnedFd::from(OpenOptions::new().write(true).custom_flags(flags).open(path)?);
     match FileType::from_raw_mode(fstat(&log)?.st_mode) {
         FileType::Fifo | FileType::CharacterDevice => Ok(log),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the log is neither a FIFO nor /dev/null")),
     }
+}
+
+/// The log, open for reading too, so that a log without a reader is no error for the copying process.
+fn for_copying(log: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", log.as_raw_fd());
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    Ok(OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?.into())
 }
 
 async fn ended(pidfd: BorrowedFd<'_>) -> io::Result<()> {

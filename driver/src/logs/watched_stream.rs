@@ -31,15 +31,16 @@ impl WatchedStream {
 
     /// Closes the FIFO if it is held, and reports the number of dropped bytes. `abandoned`: the FIFO has no reader.
     pub async fn release(&mut self, runtime: &Runtime, abandoned: bool) {
-        let Some(drain) = self.drain.take() else { return self.report_earlier(runtime) };
-        match drain.stop(abandoned).await {
-            Ok(count) => dropped::report(self.stream, count, &self.container, &self.events),
-            Err(error) => tracing::warn!(container = %self.container, %error, "lost output was not counted"),
+        if let Some(drain) = self.drain.take()
+            && let Err(error) = drain.stop(abandoned).await
+        {
+            dropped::not_counted(&self.container, &error);
         }
+        self.report(runtime);
     }
 
-    /// Reports the bytes that another process dropped.
-    pub fn report_earlier(&self, runtime: &Runtime) {
-        dropped::report_earlier(self.stream, runtime, &self.container, &self.events);
+    /// Reports the number of dropped bytes.
+    pub fn report(&self, runtime: &Runtime) {
+        dropped::report(self.stream, runtime, &self.container, &self.events);
     }
 }

@@ -155,7 +155,7 @@ impl Watcher {
         for (key, action) in actions {
             let Some(stream) = self.streams.get_mut(&key) else { continue };
             match action {
-                Action::Report => stream.report_earlier(&self.runtime),
+                Action::Report => stream.report(&self.runtime),
                 Action::Hold => {
                     let held = self.fifos.hold(key, |fifo| stream.hold(&self.runtime, fifo));
                     if let Err(error) = held {

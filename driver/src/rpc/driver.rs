@@ -73,7 +73,9 @@ impl Driver for Plugin {
     }
 
     async fn wait_task(&self, request: Request<WaitTaskRequest>) -> RpcResult<WaitTaskResponse> {
-        let task = self.tasks().get(&request.into_inner().task_id)?;
+        let id = request.into_inner().task_id;
+        let task = self.tasks().get(&id)?;
+        self.events().attend(&id);
         let exit = task.wait().await?;
         let result = Some(convert::exit_result(&exit));
         Ok(Response::new(WaitTaskResponse { result, err: exit.message.unwrap_or_default() }))

@@ -39,7 +39,7 @@ impl Plugin {
     pub fn new(log: LogFile) -> Self {
         Self(Arc::new(Shared {
             log,
-            events: Events::new(),
+            events: Events::default(),
             tasks: Tasks::default(),
             configured: Mutex::new(None),
             node: OnceCell::new(),

@@ -28,6 +28,7 @@ pub async fn start(plugin: &Plugin, request: StartTaskRequest) -> Result<StartTa
     };
     let task = task_config::nomad_task(wire).map_err(|error| TaskError::Invalid(error.to_string()))?;
     let id = task.id.clone();
+    plugin.events().attend(&id);
     let started = plugin.tasks().start(node, task).await.inspect_err(|error| {
         tracing::error!(task = id, %error, recoverable = error.recoverable(), "task not started");
     })?;
@@ -64,6 +65,7 @@ pub async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Rec
 /// for minutes.
 pub async fn stop(plugin: &Plugin, request: StopTaskRequest) -> Result<StopTaskResponse, TaskError> {
     let Ok(task) = plugin.tasks().get(&request.task_id) else { return Ok(StopTaskResponse {}) };
+    plugin.events().attend(&request.task_id);
     let signal = match request.signal.as_str() {
         "" => task.state().map_or(libc::SIGTERM, |state| state.stop_signal),
         name => signal::parse(name)?,
@@ -82,6 +84,9 @@ pub async fn stop(plugin: &Plugin, request: StopTaskRequest) -> Result<StopTaskR
 /// DestroyTask: removes everything of a task.
 pub async fn destroy(plugin: &Plugin, request: DestroyTaskRequest) -> Result<DestroyTaskResponse, TaskError> {
     let node = plugin.node().await?;
+    if plugin.tasks().get(&request.task_id).is_ok() {
+        plugin.events().attend(&request.task_id);
+    }
     plugin.tasks().destroy(&node, &request.task_id, request.force).await?;
     Ok(DestroyTaskResponse {})
 }

@@ -140,6 +140,7 @@ impl Owner {
                 }
             }
         }
+        self.node.events.forget(&self.info.task_id);
         self.replies
     }
 
@@ -290,6 +291,7 @@ impl Owner {
             }
             watch.release().await;
         }
+        self.node.events.complete(&self.info.task_id);
         match self.info.container() {
             Some(container) => self.node.remove_container(container).await,
             None => Ok(()),

@@ -1,12 +1,14 @@
 //! The logs of a container: where they are, who watches them, and how much was dropped.
 
+use std::{fs::File, io::ErrorKind, os::unix::fs::OpenOptionsExt};
+
 use super::runtime::Runtime;
 use crate::{
     error::{Context, RuntimeError},
     logs::{DroppedBytes, OutputStream},
     plan::{ContainerId, Output},
     process::ProcessRef,
-    state::{LOG_WATCHER, PLAN},
+    state::{HANG_UP, LOG_WATCHER, PLAN},
 };
 
 impl Runtime {
@@ -30,6 +32,16 @@ impl Runtime {
     pub fn dropped_bytes(&self, id: &ContainerId, stream: OutputStream) -> Result<DroppedBytes, RuntimeError> {
         let path = self.task(id).dropped(stream);
         DroppedBytes::open(&path).context(|| format!("opening {}", path.display()))
+    }
+
+    /// Marks the hang-up of the container's terminal as reported; whether this call made the mark.
+    pub fn mark_hang_up(&self, id: &ContainerId) -> Result<bool, RuntimeError> {
+        let path = self.task(id).file(HANG_UP);
+        match File::options().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error).context(|| format!("making {}", path.display())),
+        }
     }
 
     /// The number that [`Runtime::dropped_bytes`] has counted. Creates no file.

@@ -63,6 +63,14 @@ pub(crate) fn is_full(fifo: impl AsFd) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(&fifo, PollFlags::OUT)], Some(&now))? == 0)
 }
 
+/// Whether no process has the FIFO open for reading. `writer` is open for writing alone.
+pub(super) fn has_no_reader(writer: impl AsFd) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut events = [PollFd::new(&writer, PollFlags::empty())];
+    poll(&mut events, Some(&now))?;
+    Ok(events[0].revents().contains(PollFlags::ERR))
+}
+
 /// The number of bytes in the FIFO.
 pub fn waiting_bytes(fifo: impl AsFd) -> io::Result<u64> {
     Ok(ioctl_fionread(fifo)?)

@@ -12,7 +12,10 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchown, fstat, open, openat};
 
-use super::{fifo::Fifo, stream::OutputStream};
+use super::{
+    fifo::{Fifo, FileId, has_no_reader, waiting_bytes},
+    stream::OutputStream,
+};
 use crate::{
     error::{StartError, StartErrorKind},
     plan::Output,
@@ -46,6 +49,30 @@ impl Outputs {
             OutputStream::Stdout => &self.stdout,
             OutputStream::Stderr => &self.stderr,
         }
+    }
+
+    /// Closes the FIFOs. Returns the number of bytes in each FIFO that has no reader: they are lost as soon as the FIFO
+    /// is closed. A process that holds a FIFO open for reading and writing counts as a reader here. The bytes are then
+    /// not lost yet, and that process counts them.
+    pub fn close(self) -> io::Result<Vec<(OutputStream, u64)>> {
+        let mut writers: Vec<(OutputStream, FileId, OwnedFd)> = Vec::new();
+        for (stream, log) in [(OutputStream::Stdout, self.stdout), (OutputStream::Stderr, self.stderr)] {
+            let Some((fifo, held)) = log.held else { continue };
+            // Both streams may have the same FIFO.
+            let known = writers.iter().any(|(_, id, _)| *id == fifo.id);
+            if !known && waiting_bytes(&held)? > 0 {
+                let writer = open_handle(&log.handle, OFlags::WRONLY | OFlags::NONBLOCK)?;
+                writers.push((stream, fifo.id, writer));
+            }
+        }
+        // From here on this process reads none of them, so the kernel tells whether another one does.
+        let mut lost = Vec::new();
+        for (stream, _, writer) in writers {
+            if has_no_reader(&writer)? {
+                lost.push((stream, waiting_bytes(&writer)?));
+            }
+        }
+        Ok(lost)
     }
 
     /// Makes the user the owner of the FIFOs, so that its processes can open `/dev/stdout` again. Their reader is root.
@@ -90,4 +117,45 @@ impl LogStream {
 fn open_handle(handle: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
     Ok(open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        io::{Read, Write},
+    };
+
+    use super::*;
+
+    /// Opens two FIFOs, writes this into the first one, and closes them while `other` is held.
+    fn lost(same: bool, other: Option<(bool, bool)>) -> Vec<(OutputStream, u64)> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let paths = ["stdout", if same { "stdout" } else { "stderr" }].map(|name| directory.path().join(name));
+        for path in paths.iter().skip(usize::from(same)) {
+            rustix::fs::mkfifoat(CWD, path, Mode::from_raw_mode(0o600)).expect("a FIFO");
+        }
+        let outputs = Outputs::open(&Output { stdout: paths[0].clone(), stderr: paths[1].clone() }).expect("opened");
+        let mut task = fs::File::from(outputs.stdout.reopen(OFlags::empty()).expect("as the container opens it"));
+        task.write_all(b"unread").expect("written");
+        drop(task);
+        let held =
+            other.map(|(read, write)| fs::File::options().read(read).write(write).open(&paths[0]).expect("held"));
+        let lost = outputs.close().expect("closed");
+        if let Some((mut held, (true, _))) = held.zip(other) {
+            let mut text = [0; 6];
+            held.read_exact(&mut text).expect("nothing was taken away");
+        }
+        lost
+    }
+
+    #[test]
+    fn content_is_lost_without_a_reader() {
+        for same in [false, true] {
+            assert_eq!(lost(same, None), [(OutputStream::Stdout, 6)]);
+            assert_eq!(lost(same, Some((false, true))), [(OutputStream::Stdout, 6)], "a writer does not read");
+            assert!(lost(same, Some((true, false))).is_empty(), "its reader has not read it yet");
+            assert!(lost(same, Some((true, true))).is_empty(), "its holder counts it");
+        }
+    }
 }

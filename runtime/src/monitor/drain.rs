@@ -44,8 +44,6 @@ struct HeldFifo<'a> {
     stream: OutputStream,
     fifo: &'a Fifo,
     held: &'a OwnedFd,
-    /// Bytes were dropped, and no reader has been seen since.
-    unread: bool,
 }
 
 impl<'a> LogDrain<'a> {
@@ -53,7 +51,7 @@ impl<'a> LogDrain<'a> {
     pub fn new(task: &'a TaskDir, init: &'a ProcessRef, outputs: &'a Outputs) -> Self {
         let held = |stream: OutputStream| {
             let log = outputs.log(stream);
-            log.held.as_ref().map(|(fifo, held)| HeldFifo { stream, fifo, held, unread: false })
+            log.held.as_ref().map(|(fifo, held)| HeldFifo { stream, fifo, held })
         };
         let fifos = OutputStream::ALL.into_iter().filter_map(held).collect();
         Self { task, init, fifos, watcher: None, rest: REST }
@@ -72,7 +70,7 @@ impl<'a> LogDrain<'a> {
             }
             self.look()?;
         }
-        self.count_rest()
+        Ok(())
     }
 
     /// Drains until there may be room in `log`, which is full, or the container has ended.
@@ -95,18 +93,17 @@ impl<'a> LogDrain<'a> {
         }
         self.watcher = self.find_watcher()?;
         if self.watcher.is_some() {
-            self.fifos.iter_mut().for_each(|fifo| fifo.unread = false);
             return Ok(());
         }
         let (mut looked, mut drained) = (Duration::ZERO, false);
-        for fifo in &mut self.fifos {
+        for fifo in &self.fifos {
             if !logs::is_full(fifo.held)? {
                 continue;
             }
             let begun = Instant::now();
-            fifo.unread = fifo.has_no_reader()?;
+            let unread = fifo.has_no_reader()?;
             looked += begun.elapsed();
-            if fifo.unread {
+            if unread {
                 drained = true;
                 let dropped = logs::discard(fifo.held, &File::options().write(true).open("/dev/null")?)?;
                 DroppedBytes::open(&self.task.dropped(fifo.stream))?.add(dropped)?;
@@ -120,16 +117,6 @@ impl<'a> LogDrain<'a> {
     fn find_watcher(&self) -> io::Result<Option<ProcessRef>> {
         let record: Option<ProcessRecord> = self.task.read(LOG_WATCHER).map_err(io::Error::other)?;
         Ok(record.map(|record| ProcessRef::find(&record)).transpose()?.flatten())
-    }
-
-    /// Counts what is left in a FIFO without a reader: it is lost when the monitor ends.
-    fn count_rest(&self) -> io::Result<()> {
-        for fifo in self.fifos.iter().filter(|fifo| fifo.unread) {
-            if fifo.has_no_reader()? {
-                DroppedBytes::open(&self.task.dropped(fifo.stream))?.add(logs::waiting_bytes(fifo.held)?)?;
-            }
-        }
-        Ok(())
     }
 }
 

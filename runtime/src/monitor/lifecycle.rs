@@ -43,7 +43,7 @@ struct MonitorPlan {
 /// The role `monitor`. Called before the process has any other thread.
 pub(crate) fn main(args: MonitorArgs) -> ExitCode {
     match settle().map(|plugin| (plugin, start(&args))) {
-        Ok((plugin, Ok(running))) => finish(plugin, &running),
+        Ok((plugin, Ok(running))) => finish(plugin, running),
         Ok((plugin, Err(error))) => {
             // Sending fails if the plugin died. The next plugin finds a container that never ran.
             drop(send_outcome(plugin, &StartOutcome::Failed(error)));
@@ -187,7 +187,7 @@ fn await_command(mut report: File) -> Result<(), StartError> {
 }
 
 /// Tells the plugin, waits for the end of the container, and records it.
-fn finish(plugin: File, running: &RunningContainer) -> ExitCode {
+fn finish(plugin: File, running: RunningContainer) -> ExitCode {
     failpoint::at("monitor-before-answer");
     // If the plugin is gone, no caller has a handle to this container: it must not stay.
     if send_outcome(plugin, &StartOutcome::Started).is_err() {

@@ -11,7 +11,7 @@ use super::{console::Terminal, drain::LogDrain};
 use crate::{
     cgroup::{CgroupEvents, Cgroups},
     error::{Context, RuntimeError},
-    logs::Outputs,
+    logs::{DroppedBytes, Outputs},
     plan::ContainerId,
     process::ProcessRef,
     state::{CGROUP, EXIT, ExitRecord, TaskDir},
@@ -33,19 +33,31 @@ pub(super) struct RunningContainer {
 
 /// Waits for the end of a container and records it. The record is written before the process is reaped: a process that
 /// finds the container's first process gone finds the record.
-pub(super) fn until_end(running: &RunningContainer) -> Result<(), RuntimeError> {
+pub(super) fn until_end(running: RunningContainer) -> Result<(), RuntimeError> {
     // An error of the output does not prevent the record of the end.
-    if let Err(error) = serve_output(running) {
+    if let Err(error) = serve_output(&running) {
         drop(writeln!(io::stderr(), "looking after the output of {}: {error}", running.id));
     }
     failpoint::at("monitor-before-wait");
     let ended = wait_for(running.init.pid).context(|| format!("waiting for the end of {}", running.id))?;
     let groups: Option<Cgroups> = running.task.read(CGROUP)?;
     let record = ExitRecord::of(ended.end, groups.as_ref(), running.events_before, running.started_at);
+    // Before the record of the end: a plugin that finds that record reports the lost output.
+    if let Err(error) = count_unread(&running.task, running.outputs) {
+        drop(writeln!(io::stderr(), "counting the lost output of {}: {error}", running.id));
+    }
     failpoint::at("monitor-before-exit");
     running.task.commit(EXIT, &record)?;
     failpoint::at("monitor-before-reap");
     reap(running.init.pid).context(|| format!("reaping {}", running.id))
+}
+
+/// Counts the output in FIFOs without a reader.
+fn count_unread(task: &TaskDir, outputs: Outputs) -> io::Result<()> {
+    for (stream, bytes) in outputs.close()? {
+        DroppedBytes::open(&task.dropped(stream))?.add(bytes)?;
+    }
+    Ok(())
 }
 
 /// Copies the terminal's output to the log, and drains the logs, until the container has ended.

@@ -9,5 +9,5 @@ mod task_dir;
 
 pub(crate) use lock::TaskLock;
 pub use records::ExitRecord;
-pub(crate) use records::{CGROUP, CONTAINER, ContainerRecord, EXIT, LOG_WATCHER, MONITOR, PLAN};
+pub(crate) use records::{CGROUP, CONTAINER, ContainerRecord, EXIT, HANG_UP, LOG_WATCHER, MONITOR, PLAN};
 pub(crate) use task_dir::{TaskDir, private_dir, tasks};

@@ -372,10 +372,22 @@ async fn a_terminal_hangs_up_without_monitor_and_plugin() {
 
     let plugin = node.launch().await;
     plugin.recover(&handle).await.must("RecoverTask of a task that was hung up");
-    plugin.streams.event("the hang-up", |event| event.message.contains("terminal was hung up")).await;
+    let hang_up = plugin.streams.event("the hang-up", |event| event.message.contains("terminal was hung up"));
+    tokio::select! {
+        _ = hang_up => {}
+        ended = plugin.wait_raw(task.id()) => panic!("the task ended: {ended:?}"),
+    }
+
+    // The next plugin does not report it again.
+    let mut plugin = plugin;
+    plugin.process.kill().await;
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
     tell(&task);
     let exit = plugin.wait(task.id()).await;
     assert!(exit.code == 43 || exit.err.contains("lost"), "{exit:?}");
+    let events = plugin.streams.events();
+    assert!(!events.iter().any(|event| event.message.contains("terminal")), "{events:?}");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }

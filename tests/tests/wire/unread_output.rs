@@ -3,6 +3,8 @@
 
 use std::{
     fs,
+    io::Read,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command},
     time::Duration,
@@ -13,8 +15,13 @@ use fixtures::{
     must::Must,
     wait::{eventually, seconds},
 };
-use kit::{node::Node, plugin::Plugin, task::Task};
-use rustix::fs::{CWD, Mode, mkfifoat};
+use kit::{
+    node::Node,
+    plugin::{Plugin, PluginCommand, nomad_config},
+    task::Task,
+};
+use proto::driver::DriverTaskEvent;
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use serde_json::json;
 
 /// A log collector as a separate process that can be killed.
@@ -89,11 +96,20 @@ impl Scene {
         assert!(eventually(seconds(20), || path.exists()).await, "the task is blocked: no {name}");
     }
 
+    fn tells_a_loss(&self, event: &DriverTaskEvent) -> bool {
+        event.task_id == self.task.id() && event.annotations.contains_key("lost_bytes")
+    }
+
     async fn lost(&self, plugin: &Plugin) -> usize {
-        let event = plugin.streams.event("what was lost", |event| {
-            event.task_id == self.task.id() && event.annotations.contains_key("lost_bytes")
-        });
-        let event = event.await;
+        // An agent shows events of a recovered task only from the time when it waits for the task's end.
+        let waits = async {
+            drop(plugin.wait_raw(self.task.id()).await);
+            std::future::pending().await
+        };
+        let event = tokio::select! {
+            event = plugin.streams.event("what was lost", |event| self.tells_a_loss(event)) => event,
+            never = waits => never,
+        };
         assert!(event.message.contains("standard output") && event.message.contains("lost"), "{event:?}");
         event.annotations["lost_bytes"].parse().must("a number")
     }
@@ -282,6 +298,91 @@ async fn dropped_bytes_of_a_task_that_ended_without_a_plugin_are_reported() {
     assert_eq!(scene.lost(&plugin).await, 300_000);
     plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
+}
+
+/// The task ends before the plugin has looked for a reader.
+#[tokio::test]
+async fn the_output_of_a_short_task_without_a_reader_is_reported() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for terminal in [false, true] {
+        let scene = Scene::new(&node, &mut plugin, &images, "echo lost; exit 3", terminal).await;
+        plugin.started(&scene.task).await;
+        assert_eq!(plugin.wait(scene.task.id()).await.code, 3);
+        assert_eq!(scene.lost(&plugin).await, if terminal { 6 } else { 5 });
+        plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    }
+    // A reader that has not read yet loses nothing.
+    let scene = Scene::new(&node, &mut plugin, &images, "echo read; exit 4", false).await;
+    let reader = fs::File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&scene.fifo);
+    let mut reader = reader.must("open the log");
+    plugin.started(&scene.task).await;
+    assert_eq!(plugin.wait(scene.task.id()).await.code, 4);
+    plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    let mut text = String::new();
+    reader.read_to_string(&mut text).must("the output");
+    assert_eq!(text, "read\n");
+    let events = plugin.streams.events();
+    assert!(!events.iter().any(|event| scene.tells_a_loss(event)), "{events:?}");
+    node.finish(plugin).await;
+}
+
+/// The plugin is dead when the task ends, and the next plugin dies before the agent waits for the task.
+#[tokio::test]
+async fn lost_output_is_reported_once_although_plugins_are_killed() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let scene =
+        Scene::new(&node, &mut plugin, &images, &format!("{WAIT}; wait_for go; echo lost; exit 6"), false).await;
+    let handle = plugin.started(&scene.task).await;
+    let init = plugin.init_pid(&scene.task);
+    plugin.process.kill().await;
+    scene.tell("go");
+    assert!(eventually(seconds(20), || !Path::new(&format!("/proc/{init}")).exists()).await, "it has not ended");
+
+    let mut plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    plugin.capabilities().await;
+    assert!(plugin.streams.events().is_empty(), "the agent would not show it yet");
+    plugin.process.kill().await;
+
+    let mut plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(scene.lost(&plugin).await, 5);
+    plugin.process.kill().await;
+
+    let plugin = node.launch().await;
+    plugin.recover(&handle).await.must("RecoverTask");
+    assert_eq!(plugin.wait(scene.task.id()).await.code, 6);
+    plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    let events = plugin.streams.events();
+    assert!(!events.iter().any(|event| scene.tells_a_loss(event)), "reported twice: {events:?}");
+    node.finish(plugin).await;
+}
+
+/// The agent receives no events when the task ends, nor when it is destroyed.
+#[tokio::test]
+async fn an_event_waits_for_an_agent_that_listens() {
+    let node = Node::new();
+    let images = Images::start().await;
+    for destroyed in [false, true] {
+        let mut plugin = PluginCommand::new(node.root()).connect().await;
+        let packed = plugin.encode_config(&node.config()).await;
+        plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
+        let scene = Scene::new(&node, &mut plugin, &images, "echo lost; exit 3", false).await;
+        plugin.started(&scene.task).await;
+        assert_eq!(plugin.wait(scene.task.id()).await.code, 3);
+        if destroyed {
+            plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+        }
+        plugin.watch();
+        assert_eq!(scene.lost(&plugin).await, 5);
+        plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+        assert!(plugin.shutdown().await.success());
+    }
+    node.finish_without_plugin().await;
 }
 
 /// Plugin, monitor and reader are dead. The task itself holds its FIFO open, so a write does not kill it, and the next
