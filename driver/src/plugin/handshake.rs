@@ -14,6 +14,8 @@ const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8
 
 /// The prefix of the names of the driver's sockets.
 pub const SOCKET_PREFIX: &str = "plugin-oci-rs-";
+/// The suffix of a socket's name from the time when it accepts connections. Version 0.1.0 used none.
+pub const LISTENING_SUFFIX: &str = ".sock";
 
 /// The version of go-plugin's own protocol. There is no other.
 const CORE_PROTOCOL: u32 = 1;
@@ -43,14 +45,18 @@ impl Drop for SocketFile {
     }
 }
 
-/// Binds the plugin's socket. Only root can connect.
+/// Binds the plugin's socket. Only root can connect. The socket gets its final name when it listens already: a socket
+/// with that name that refuses a connection is dead.
 pub fn listen() -> io::Result<(UnixListener, SocketFile)> {
     let directory = env::var_os("PLUGIN_UNIX_SOCKET_DIR").map_or_else(env::temp_dir, PathBuf::from);
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
-    let path = directory.join(format!("{SOCKET_PREFIX}{}", random.trim()));
-    let listener = UnixListener::bind(&path)?;
-    let socket = SocketFile(path);
+    let name = format!("{SOCKET_PREFIX}{}", random.trim());
+    let mut socket = SocketFile(directory.join(&name));
+    let listener = UnixListener::bind(socket.path())?;
     fs::set_permissions(socket.path(), fs::Permissions::from_mode(0o700))?;
+    let path = directory.join(name + LISTENING_SUFFIX);
+    fs::rename(socket.path(), &path)?;
+    socket.0 = path;
     Ok((listener, socket))
 }
 

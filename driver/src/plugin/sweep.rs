@@ -13,13 +13,13 @@ use rustix::{
     process::geteuid,
 };
 
-use super::handshake::SOCKET_PREFIX;
+use super::handshake::{LISTENING_SUFFIX, SOCKET_PREFIX};
 
-/// A younger socket may be bound but not listening yet.
+/// A younger socket without the suffix may be bound but not listening yet.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Removes sockets with the driver's prefix, owned by this user, older than a minute, without a listener. Failures
-/// are logged.
+/// Removes sockets with the driver's prefix, owned by this user, without a listener. A socket without the suffix must
+/// be older than a minute. Failures are logged.
 pub fn dead_sockets(directory: &Path) {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -44,7 +44,9 @@ pub fn dead_sockets(directory: &Path) {
 fn is_dead(path: &Path) -> io::Result<bool> {
     let metadata = fs::symlink_metadata(path)?;
     let age = SystemTime::now().duration_since(metadata.modified()?).unwrap_or_default();
-    if !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() || age < GRACE {
+    let has_listened = path.to_str().is_some_and(|path| path.ends_with(LISTENING_SUFFIX));
+    let owned = metadata.file_type().is_socket() && metadata.uid() == geteuid().as_raw();
+    if !owned || !has_listened && age < GRACE {
         return Ok(false);
     }
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn only_old_sockets_of_the_driver_without_a_listener_are_removed() {
+    fn only_sockets_of_the_driver_without_a_listener_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let dead = |name: &str| {
@@ -83,6 +85,7 @@ mod tests {
             at(name)
         };
         let living = UnixListener::bind(at("plugin-oci-rs-living")).unwrap();
+        let young = UnixListener::bind(at("plugin-oci-rs-living.sock")).unwrap();
         File::create(at("plugin-oci-rs-file")).unwrap();
         std::os::unix::fs::symlink(dead("target"), at("plugin-oci-rs-link")).unwrap();
         for path in [dead("plugin-oci-rs-dead"), dead("plugin-other-dead")] {
@@ -92,14 +95,17 @@ mod tests {
             make_old(&at(name));
         }
         dead("plugin-oci-rs-young");
+        dead("plugin-oci-rs-dead.sock");
+        dead("plugin-other-young.sock");
         dead_sockets(directory.path());
         let mut left: Vec<_> = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        let expected = ["file", "link", "living", "young"].map(|name| format!("plugin-oci-rs-{name}"));
-        assert_eq!(left, [&expected[..], &["plugin-other-dead".to_owned(), "target".to_owned()]].concat());
-        drop(living);
+        let expected = ["file", "link", "living", "living.sock", "young"].map(|name| format!("plugin-oci-rs-{name}"));
+        let others = ["plugin-other-dead", "plugin-other-young.sock", "target"].map(str::to_owned);
+        assert_eq!(left, [&expected[..], &others].concat());
+        drop((living, young));
     }
 }

@@ -37,7 +37,8 @@ impl BasePlugin for Plugin {
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         let request = request.into_inner();
         let config = config::decode_plugin(&request.msgpack_config).map_err(TaskError::from)?;
-        self.configure(Configured { config, compute: compute(request.nomad_config.as_ref()) });
+        let agent = request.nomad_config.as_ref();
+        self.configure(Configured { config, compute: compute(agent), is_applied: agent.is_some() });
         Ok(Response::new(SetConfigResponse {}))
     }
 }

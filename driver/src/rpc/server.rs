@@ -21,17 +21,28 @@ const CONNECTION_WINDOW: u32 = 1 << 30;
 /// kills.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(300);
 
-/// Serves all services. Calls `announce` when they are ready. Returns soon after the agent called Shutdown.
+/// Serves all services. Calls `announce` when they are ready. Returns soon after the agent called Shutdown, and at
+/// `agent_end` unless an agent may connect again.
 pub async fn serve(
     listener: UnixListener,
     log: LogFile,
     announce: impl FnOnce() -> Result<(), String>,
+    agent_end: impl Future<Output = ()>,
 ) -> Result<(), String> {
     let (stop, stopped) = watch::channel(false);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("plugin", tonic_health::ServingStatus::Serving).await;
 
     let plugin = Plugin::new(log);
+    let abandoned = {
+        let plugin = plugin.clone();
+        async move {
+            agent_end.await;
+            if plugin.is_in_use() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -52,6 +63,7 @@ pub async fn serve(
     tokio::select! {
         result = serving => result.map_err(|error| format!("plugin server: {error}")),
         () = deadline => Ok(()),
+        () = abandoned => Ok(()),
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Configured {
     pub config: PluginConfig,
     /// The node's CPU capacity.
     pub compute: Compute,
+    /// The configuration came with the agent's part: it is applied, not only validated.
+    pub is_applied: bool,
 }
 
 impl Plugin {
@@ -69,10 +71,15 @@ impl Plugin {
             .ok_or_else(|| TaskError::Invalid("the plugin has not been configured: SetConfig comes first".to_owned()))
     }
 
+    /// Whether an agent works with this process, so that the next agent may connect to it.
+    pub fn is_in_use(&self) -> bool {
+        self.configured().is_ok_and(|configured| configured.is_applied) || self.0.node.initialized()
+    }
+
     /// The node. The first call opens it; after a failure the next call tries again.
     pub async fn node(&self) -> Result<Arc<Node>, TaskError> {
         let open = || async {
-            let Configured { config, compute } = self.configured()?;
+            let Configured { config, compute, .. } = self.configured()?;
             let (log, events) = (self.0.log.clone(), self.0.events.clone());
             let ignored = config.ignored.clone();
             blocking(move || {

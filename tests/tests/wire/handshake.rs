@@ -1,13 +1,19 @@
 //! Start, handshake and end of the plugin process.
 
-use std::os::unix::fs::FileTypeExt;
+use std::{os::unix::fs::FileTypeExt, path::Path};
 
-use fixtures::{busybox::Images, must::Must, wait::seconds};
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    process,
+    wait::{eventually, seconds},
+};
 use kit::{
     hclog,
     node::Node,
-    plugin::{COOKIE, Handshake, PluginCommand},
+    plugin::{COOKIE, Handshake, PluginCommand, binary, nomad_config},
 };
+use proto::go_plugin::Empty;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -109,6 +115,59 @@ async fn the_plugin_keeps_running_without_an_agent() {
     node.finish(plugin).await;
 }
 
+/// A killed plugin cannot remove its socket. The next one does.
+#[tokio::test]
+async fn the_socket_of_a_killed_plugin_is_removed_by_the_next_one() {
+    let node = Node::new();
+    let other = PluginCommand::new(node.root()).connect().await;
+    let mut killed = PluginCommand::new(node.root()).connect().await;
+    killed.process.kill().await;
+    assert!(killed.handshake.socket.exists(), "a killed process removes nothing");
+    let next = PluginCommand::new(node.root()).connect().await;
+    let socket = &killed.handshake.socket;
+    assert!(eventually(seconds(10), || !socket.exists()).await, "{}", socket.display());
+    for mut plugin in [other, next] {
+        plugin.capabilities().await;
+        assert!(plugin.handshake.socket.exists(), "the socket of a plugin that runs");
+        plugin.shutdown().await;
+    }
+    node.finish_without_plugin().await;
+}
+
+/// An agent that cannot apply the plugin's configuration ends without ending the plugin. No agent connects to that
+/// plugin again.
+#[tokio::test]
+async fn a_plugin_without_a_configuration_ends_with_its_agent() {
+    for configured in [false, true] {
+        let node = Node::new();
+        // A shell stands for the agent, which is the plugin's parent.
+        let script = format!("{} & wait", binary().display());
+        let agent = PluginCommand::new(node.root()).binary(Path::new("/bin/sh")).args(&["-c", &script]);
+        let mut plugin = agent.connect().await;
+        let packed = plugin.encode_config(&node.config()).await;
+        // The agent validates the configuration without its own part.
+        plugin.set_config(packed.clone(), None).await.must("SetConfig for validation");
+        if configured {
+            plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
+        } else {
+            plugin.set_config(vec![0x91, 0x01], Some(nomad_config())).await.err().must("a refusal");
+        }
+        let pid = process::children(plugin.process.pid()).first().must("the plugin").0;
+        let runs = || process::status_field(pid, "State").is_some_and(|state| !state.starts_with('Z'));
+        assert!(runs());
+        plugin.process.kill().await;
+        if configured {
+            plugin.reattach().await;
+            plugin.capabilities().await;
+            assert!(runs(), "the next agent connects to it");
+            plugin.controller().shutdown(Empty {}).await.must("Shutdown");
+        }
+        assert!(eventually(seconds(10), || !runs()).await, "process {pid} is left behind");
+        assert!(!plugin.handshake.socket.exists(), "its socket is left behind");
+        node.finish_without_plugin().await;
+    }
+}
+
 #[tokio::test]
 async fn a_broken_standard_error_is_tolerated() {
     let node = Node::new();
@@ -117,7 +176,7 @@ async fn a_broken_standard_error_is_tolerated() {
     // A refused configuration and an unknown task produce log lines.
     let garbage = plugin.set_config(vec![0x91, 0x01], None).await;
     assert!(garbage.is_err());
-    plugin.set_config(packed, Some(kit::plugin::nomad_config())).await.must("SetConfig");
+    plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
     plugin.watch();
     plugin.streams.fingerprint().await;
     assert!(plugin.inspect("nobody").await.is_err());
