@@ -28,36 +28,42 @@ pub struct Fingerprint {
     pub problem: Option<String>,
 }
 
+/// Findings about the opened node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeFindings {
+    /// Why images cannot be mounted in the directories.
+    pub overlay_problem: Option<String>,
+    /// Why the image store has no room for images.
+    pub space_problem: Option<String>,
+}
+
 /// Findings about the host. They are separate from their judgement, so that the judgement is testable on any host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HostFindings {
     root: bool,
     cgroup: Option<&'static str>,
-    overlay_problem: Option<String>,
     kernel: String,
     seccomp: bool,
     apparmor: bool,
-    opened: Result<(), String>,
+    opened: Result<NodeFindings, String>,
     /// Missing programs that the driver's bridge needs.
     missing: Vec<String>,
 }
 
-/// Inspects the node. `opened` is the result of opening the directories: why images cannot be mounted there, or the
-/// error.
-pub fn fingerprint(config: &PluginConfig, opened: Result<Option<String>, String>) -> Fingerprint {
+/// Inspects the host. `opened` are the findings about the opened node, or the error of its opening.
+pub fn fingerprint(config: &PluginConfig, opened: Result<NodeFindings, String>) -> Fingerprint {
     judge(config, inspect(config, opened))
 }
 
-fn inspect(config: &PluginConfig, opened: Result<Option<String>, String>) -> HostFindings {
+fn inspect(config: &PluginConfig, opened: Result<NodeFindings, String>) -> HostFindings {
     HostFindings {
         missing: Networks::missing_programs(&config.policy.network),
         root: rustix::process::geteuid().is_root(),
         cgroup: cgroup_version(),
-        overlay_problem: opened.clone().unwrap_or_default(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         apparmor: node_info::uses_apparmor(),
-        opened: opened.map(drop),
+        opened,
     }
 }
 
@@ -83,7 +89,8 @@ fn judge(config: &PluginConfig, host: HostFindings) -> Fingerprint {
 
 /// Whether images are copied and not mounted.
 fn copies_images(rootfs: RootChoice, host: &HostFindings) -> bool {
-    rootfs == RootChoice::Copy || rootfs == RootChoice::Auto && host.overlay_problem.is_some()
+    let cannot_mount = host.opened.as_ref().is_ok_and(|node| node.overlay_problem.is_some());
+    rootfs == RootChoice::Copy || rootfs == RootChoice::Auto && cannot_mount
 }
 
 fn problem(rootfs: RootChoice, host: HostFindings) -> Option<String> {
@@ -93,13 +100,19 @@ fn problem(rootfs: RootChoice, host: HostFindings) -> Option<String> {
     if host.cgroup.is_none() {
         return Some("no cgroup file system at /sys/fs/cgroup: mount cgroup v2 or the v1 controllers there".to_owned());
     }
-    if let (RootChoice::Overlay, Some(problem)) = (rootfs, host.overlay_problem) {
+    let node = host.opened.as_ref().ok();
+    if let (RootChoice::Overlay, Some(problem)) = (rootfs, node.and_then(|node| node.overlay_problem.as_ref())) {
         return Some(format!("{problem}: move data_dir, or set rootfs = \"auto\" in the plugin block"));
     }
     if !host.seccomp {
         return Some("the kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned());
     }
-    host.opened.err()
+    match host.opened {
+        Ok(node) => node.space_problem.map(|problem| {
+            format!("no room for images: {problem}. Free space there, or set image_limits.free_mib in the plugin block")
+        }),
+        Err(error) => Some(error),
+    }
 }
 
 /// The cgroup version that enforces limits on this node, if there is one.
@@ -112,18 +125,17 @@ fn cgroup_version() -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostFindings, Value, copies_images, judge, problem};
+    use super::{HostFindings, NodeFindings, Value, copies_images, judge, problem};
     use crate::config::{PluginConfig, RootChoice};
 
     fn healthy() -> HostFindings {
         HostFindings {
             root: true,
             cgroup: Some("v2"),
-            overlay_problem: None,
             kernel: "6.1".into(),
             seccomp: true,
             apparmor: false,
-            opened: Ok(()),
+            opened: Ok(NodeFindings::default()),
             missing: Vec::new(),
         }
     }
@@ -142,7 +154,9 @@ mod tests {
     #[test]
     fn a_problem_names_its_remedy() {
         assert_eq!(problem(RootChoice::Overlay, healthy()), None);
-        let nfs = || HostFindings { overlay_problem: Some("data_dir is on NFS".into()), ..healthy() };
+        let found = |node| HostFindings { opened: Ok(node), ..healthy() };
+        let nfs =
+            || found(NodeFindings { overlay_problem: Some("data_dir is on NFS".into()), ..NodeFindings::default() });
         assert!(problem(RootChoice::Overlay, nfs()).unwrap().contains("rootfs = \"auto\""));
         assert!(problem(RootChoice::Auto, nfs()).is_none() && copies_images(RootChoice::Auto, &nfs()));
         assert!(copies_images(RootChoice::Copy, &healthy()) && !copies_images(RootChoice::Auto, &healthy()));
@@ -150,6 +164,10 @@ mod tests {
             (HostFindings { root: false, ..healthy() }, "as root"),
             (HostFindings { cgroup: None, ..healthy() }, "mount cgroup"),
             (HostFindings { opened: Err("data_dir is read-only".into()), ..healthy() }, "data_dir"),
+            (
+                found(NodeFindings { space_problem: Some("/data is full".into()), ..NodeFindings::default() }),
+                "/data is full. Free space there",
+            ),
         ] {
             assert!(problem(RootChoice::Auto, host).unwrap().contains(part), "{part}");
         }

@@ -20,6 +20,7 @@ use crate::{
     config::{PluginConfig, Policy, RootChoice},
     error::TaskError,
     events::Events,
+    fingerprint::NodeFindings,
     layers,
     logs::Logs,
     node_info,
@@ -129,6 +130,12 @@ impl Node {
             tracing::warn!(%error, "cannot tell whether overlayfs works");
             None
         })
+    }
+
+    /// What a fingerprint tells about the opened node. Blocks.
+    pub fn findings(&self) -> NodeFindings {
+        let space_problem = self.store.space_problem().unwrap_or_else(|error| Some(error.to_string()));
+        NodeFindings { overlay_problem: self.overlay_problem(), space_problem }
     }
 
     /// A container's status according to the state directory. Blocks.

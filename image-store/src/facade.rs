@@ -144,6 +144,11 @@ impl Store {
         self.local.retain(policy, ReclaimTarget::PolicyOnly)
     }
 
+    /// Why the file system has no room for any pull; `None` if it has.
+    pub fn space_problem(&self) -> Result<Option<String>, StoreError> {
+        self.puller.space_problem()
+    }
+
     /// Waits until [`Store::retain`] may find more than the last time. For one waiter.
     pub async fn changed(&self) {
         self.local.changed().await;

@@ -58,8 +58,8 @@ async fn take(plugin: &Plugin, cleanup_started: &mut bool) -> Result<Fingerprint
     }
     let configured = plugin.configured()?;
     blocking(move || {
-        let health = node.map(|node| node.overlay_problem()).map_err(|error| error.to_string());
-        Ok(fingerprint(&configured.config, health))
+        let opened = node.map(|node| node.findings()).map_err(|error| error.to_string());
+        Ok(fingerprint(&configured.config, opened))
     })
     .await
 }

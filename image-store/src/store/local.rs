@@ -114,7 +114,7 @@ impl LocalStore {
         self.changed.notified().await;
     }
 
-    pub(super) fn notify_changed(&self) {
+    pub(crate) fn notify_changed(&self) {
         self.changed.notify_one();
     }
 

@@ -25,6 +25,9 @@ mod trash;
 mod tree;
 mod usage;
 
+pub(crate) use disk_space::DiskUse;
+#[cfg(test)]
+pub(crate) use disk_space::Use;
 #[cfg(feature = "fuzzing")]
 pub use erofs::mount as mount_image;
 pub use fsck::{Finding, FindingKind, FsckOptions, FsckReport, Outcome, Severity, fsck};

@@ -3,6 +3,7 @@
 mod bad_input;
 mod base;
 mod credentials;
+mod disk_space;
 mod end_reasons;
 mod exec;
 mod exec_debug_image;

@@ -98,7 +98,7 @@ const LIMITS: &[OptionSpec] = &[
         "free_mib",
         OptionType::Number,
         Literal("64"),
-        "disk space that a pull leaves free on the file system of `data_dir`",
+        "disk space that a pull leaves free on the file system of `data_dir`. With less, the node is unhealthy",
     ),
     OptionSpec::honoured("parallel_layers", OptionType::Number, Literal("6"), "layers that one pull downloads at once"),
     OptionSpec::honoured(
