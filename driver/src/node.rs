@@ -9,11 +9,13 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use image_store::{LeaseOwner, Store};
 use network::Networks;
 use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
+use tokio::sync::{Notify, watch};
 
 use crate::{
     blocking::blocking,
@@ -45,26 +47,55 @@ pub struct Node {
     pub compute: Compute,
     /// Nomad's id of this node.
     pub id: NodeId,
+    /// The agent's RecoverTask calls.
+    pub recoveries: Recoveries,
     /// Set when the periodic cleanup has been started.
     cleanup_started: AtomicBool,
 }
 
 /// Nomad's id of this node: unknown until the first task arrives, because only tasks name it.
 #[derive(Debug, Default)]
-pub struct NodeId(OnceLock<String>);
+pub struct NodeId {
+    id: OnceLock<String>,
+    learned: Notify,
+}
 
 impl NodeId {
     /// Learns the id from a task of this node. An empty id is ignored.
     pub fn learn(&self, id: &str) {
-        if !id.is_empty() {
-            // The agent's node id never changes, so a second value equals the first.
-            drop(self.0.set(id.to_owned()));
+        // The agent's node id never changes, so a second value equals the first.
+        if !id.is_empty() && self.id.set(id.to_owned()).is_ok() {
+            self.learned.notify_one();
+        }
+    }
+
+    /// Waits until the id is known. For one waiter.
+    pub async fn learned(&self) {
+        if self.get().is_none() {
+            self.learned.notified().await;
         }
     }
 
     /// The id, if a task has arrived.
     pub fn get(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.id.get().map(String::as_str)
+    }
+}
+
+/// The agent's RecoverTask calls to this process.
+#[derive(Debug, Default)]
+pub struct Recoveries(watch::Sender<()>);
+
+impl Recoveries {
+    /// Notes a call.
+    pub fn note(&self) {
+        self.0.send_replace(());
+    }
+
+    /// Waits until there was no call for this time.
+    pub async fn quiet(&self, time: Duration) {
+        let mut calls = self.0.subscribe();
+        while let Ok(Ok(())) = tokio::time::timeout(time, calls.changed()).await {}
     }
 }
 
@@ -88,6 +119,7 @@ impl Node {
             logs,
             compute,
             id: NodeId::default(),
+            recoveries: Recoveries::default(),
             cleanup_started: AtomicBool::new(false),
         })
     }
@@ -141,6 +173,14 @@ impl Node {
     /// A container's status according to the state directory. Blocks.
     pub fn status(&self, container: &ContainerId) -> Result<Status, TaskError> {
         self.runtime.status(container).map_err(TaskError::internal)
+    }
+
+    /// The agent has shown that it received the answer to the container's start.
+    pub async fn answered(self: &Arc<Self>, container: ContainerId) {
+        let (node, id) = (self.clone(), container.clone());
+        if let Err(error) = blocking(move || node.runtime.answered(&id).map_err(TaskError::internal)).await {
+            tracing::warn!(%container, %error, "the start counts as unanswered");
+        }
     }
 
     /// Opens the counters of a container.

@@ -76,6 +76,9 @@ impl Driver for Plugin {
         let id = request.into_inner().task_id;
         let task = self.tasks().get(&id)?;
         self.events().attend(&id);
+        if let Some(container) = task.first_attention() {
+            self.node().await?.answered(container).await;
+        }
         let exit = task.wait().await?;
         let result = Some(convert::exit_result(&exit));
         Ok(Response::new(WaitTaskResponse { result, err: exit.message.unwrap_or_default() }))

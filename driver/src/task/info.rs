@@ -1,6 +1,9 @@
 //! The unchanging facts about one task.
 
-use std::sync::OnceLock;
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use runtime::plan::ContainerId;
 
@@ -18,6 +21,8 @@ pub struct TaskInfo {
     pub alloc_id: String,
     /// The driver's part of the handle; set when the command runs.
     state: OnceLock<DriverState>,
+    /// Whether the agent has made a call that needs the handle.
+    attended: AtomicBool,
 }
 
 impl TaskInfo {
@@ -28,7 +33,13 @@ impl TaskInfo {
             name: name.to_owned(),
             alloc_id: alloc_id.to_owned(),
             state: OnceLock::new(),
+            attended: AtomicBool::new(false),
         }
+    }
+
+    /// Notes a call that needs the handle; whether it is the first one.
+    pub fn attended_first(&self) -> bool {
+        !self.attended.swap(true, Ordering::Relaxed)
     }
 
     /// The driver's part of the handle, once the command runs.

@@ -33,11 +33,13 @@ impl Tasks {
     pub async fn recover(&self, node: Arc<Node>, task: &NomadTask, state: DriverState) -> Result<(), TaskError> {
         let Some((reference, channels)) = self.register_for_recovery(task).await? else { return Ok(()) };
         node.id.learn(&task.node_id);
+        node.recoveries.note();
         failpoint::at("recover-before-status");
         let recovered = running::recover(&node, &state).await;
         failpoint::at("recover-before-owner");
         match recovered {
             Ok(recovered) => {
+                node.answered(state.container.clone()).await;
                 reference.info().set_state(state);
                 self.run(&reference, Owner::of_recovered(node, reference.info().clone(), channels, recovered));
                 Ok(())

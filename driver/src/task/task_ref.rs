@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use runtime::plan::ContainerId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{DriverState, Event, Exit, Phase, TaskView, info::TaskInfo};
@@ -45,6 +46,11 @@ impl TaskRef {
     /// The fixed facts about the task.
     pub fn info(&self) -> &Arc<TaskInfo> {
         &self.info
+    }
+
+    /// The container, for the first caller after the start.
+    pub fn first_attention(&self) -> Option<ContainerId> {
+        self.info.container().filter(|_| self.info.attended_first())
     }
 
     /// The task's name in the job.

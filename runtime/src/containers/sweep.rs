@@ -33,6 +33,19 @@ impl Runtime {
         Ok(owned)
     }
 
+    /// Those of [`Runtime::owned_by`] whose caller has not shown that it received the answer to their start.
+    pub fn unanswered(&self, owner: &str, age: Duration) -> Result<Vec<ContainerId>, RuntimeError> {
+        let mut owned = self.owned_by(owner, age)?;
+        owned.retain(|id| state::is_unanswered(&self.task(id)));
+        Ok(owned)
+    }
+
+    /// The caller has shown that it received the answer to the container's start.
+    pub fn answered(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let task = self.task(id);
+        state::mark_answered(&task).context(|| format!("removing a mark in {}", task.path().display()))
+    }
+
     /// Removes the containers that a killed process left half started or half removed; their ids. Skips those for which
     /// `held` is true: this process works on them. Waits for other processes that work on one.
     pub fn sweep_abandoned(&self, held: impl Fn(&ContainerId) -> bool) -> Result<Vec<ContainerId>, RuntimeError> {

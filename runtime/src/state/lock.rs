@@ -7,6 +7,9 @@
 //! The mark is a file. It is in the directory from the creation of the directory until the container runs, and again
 //! from the first step of the removal to the last one. If a directory has the mark and its lock is free, a killed
 //! process left it. No caller has a handle to its container.
+//!
+//! When the container runs, the mark becomes the mark of an unanswered start. It is removed when the caller has shown
+//! that it received the answer to the start.
 
 use std::{
     fs, io,
@@ -21,8 +24,10 @@ use rustix::fs::{Mode, OFlags, open};
 
 use super::task_dir::TaskDir;
 
-/// The mark's file name.
+/// The file name of the mark of an incomplete directory.
 const MARK: &str = "unclaimed";
+/// The file name of the mark of an unanswered start.
+const UNANSWERED: &str = "unanswered";
 
 /// The lock of a task's directory. It is free when every copy of its descriptor is closed.
 #[derive(Debug)]
@@ -65,9 +70,10 @@ impl TaskLock {
         private_file(&task.file(MARK)).map(drop)
     }
 
-    /// Removes the mark: from now on a caller has a handle to the container.
+    /// The container runs: the caller is about to receive a handle to it. The mark of an incomplete directory becomes
+    /// the mark of an unanswered start.
     pub fn unmark(&self, task: &TaskDir) -> io::Result<()> {
-        fs::remove_file(task.file(MARK))
+        fs::rename(task.file(MARK), task.file(UNANSWERED))
     }
 
     /// Whether the directory has the mark.
@@ -92,6 +98,19 @@ impl TaskLock {
     }
 }
 
+/// Whether the caller has not shown yet that it received the answer to the container's start.
+pub(crate) fn is_unanswered(task: &TaskDir) -> bool {
+    task.file(UNANSWERED).exists()
+}
+
+/// Removes the mark of an unanswered start, if there is one.
+pub(crate) fn mark_answered(task: &TaskDir) -> io::Result<()> {
+    match fs::remove_file(task.file(UNANSWERED)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, thread};
@@ -112,7 +131,11 @@ mod tests {
         let again = TaskLock::create(&task).expect_err("it exists already");
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         lock.unmark(&task).expect("unmarked");
-        assert!(!lock.is_marked(&task));
+        assert!(!lock.is_marked(&task) && is_unanswered(&task));
+        for _ in 0..2 {
+            mark_answered(&task).expect("answered");
+            assert!(!is_unanswered(&task));
+        }
     }
 
     #[test]

@@ -123,6 +123,45 @@ async fn a_failed_start_cleans_up_an_earlier_interrupted_start() {
     node.finish(plugin).await;
 }
 
+/// The plugin dies before it answers StartTask, and the agent never calls again for this task. The container of another
+/// task stays, although its plugin does not know it yet either: the agent has made a call with its handle.
+#[tokio::test]
+async fn a_container_of_an_unanswered_start_is_removed_soon() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let armed = PluginCommand::new(node.root()).env(POINT, "start-before-answer:3");
+    let mut plugin = node.launch_as(armed, json!({})).await;
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await);
+    }
+    let [waited, recovered, lost] = tasks.as_slice() else { panic!("three tasks") };
+    let waited_handle = plugin.started(waited).await;
+    let directories = || fs::read_dir(node.state_dir().join("tasks")).must("the tasks' directory").flatten();
+    let unanswered = || directories().any(|task| task.path().join("unanswered").exists());
+    assert!(unanswered());
+    tokio::select! {
+        ended = plugin.wait_raw(waited.id()) => panic!("the task ended: {ended:?}"),
+        answered = eventually(seconds(10), || !unanswered()) => assert!(answered, "WaitTask needs the handle"),
+    }
+    let recovered_handle = plugin.started(recovered).await;
+    plugin.start(lost).await.err().must("the plugin's death");
+    assert!(!lost.groups.members().is_empty(), "its container runs on");
+    plugin.process.kill().await;
+
+    let gc = json!({"gc": {"dangling_containers": {"unanswered_grace": "500ms"}}});
+    let plugin = node.launch_with(gc).await;
+    plugin.recover(&recovered_handle).await.must("RecoverTask");
+    assert!(eventually(seconds(10), || lost.groups.members().is_empty()).await, "{:?}", lost.groups.members());
+    plugin.recover(&waited_handle).await.must("RecoverTask, however late");
+    for task in [waited, recovered] {
+        assert!(!task.groups.members().is_empty());
+        plugin.end(task).await;
+    }
+    assert_nothing_left(&node, lost);
+    node.finish(plugin).await;
+}
+
 /// Go's longest duration, and a duration beyond the range of any clock.
 #[tokio::test]
 async fn an_infinite_kill_timeout_waits_for_the_task() {

@@ -65,6 +65,13 @@ const DANGLING: &[OptionSpec] = &[
         "minimum age of the container, and minimum run time of the plugin, before a container is removed. Until then \
          Nomad may still ask for it",
     ),
+    OptionSpec::honoured(
+        "unanswered_grace",
+        OptionType::String,
+        Literal(r#""20s""#),
+        "a container whose start was not answered is removed when the agent has not asked for any task of an earlier \
+         plugin for this time",
+    ),
 ];
 
 /// The removal of dangling containers: containers of this node that belong to no task.
@@ -74,6 +81,8 @@ pub struct Dangling {
     pub period: Duration,
     /// The minimum age of the container and of the plugin. Until then Nomad may still ask for the container.
     pub creation_grace: Duration,
+    /// A container of an unanswered start is removed after this time without a RecoverTask.
+    pub unanswered_grace: Duration,
     /// Only log what would be removed.
     pub dry_run: bool,
 }
@@ -108,6 +117,7 @@ pub fn dangling(gc: &ConfigBlock, default: Option<Dangling>) -> Option<Dangling>
     let dangling = Dangling {
         period: block.duration("period").unwrap_or(default.period),
         creation_grace: block.duration("creation_grace").unwrap_or(default.creation_grace),
+        unanswered_grace: block.duration("unanswered_grace").unwrap_or(default.unanswered_grace),
         dry_run: block.bool_or("dry_run", default.dry_run),
     };
     block.bool_or("enabled", true).then_some(dangling)

@@ -143,6 +143,7 @@ impl Default for PluginConfig {
             dangling: Some(Dangling {
                 period: Duration::from_secs(5 * 60),
                 creation_grace: Duration::from_secs(5 * 60),
+                unanswered_grace: Duration::from_secs(20),
                 dry_run: false,
             }),
             limits: Limits::default(),

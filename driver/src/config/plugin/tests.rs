@@ -96,8 +96,10 @@ fn garbage_collection_follows_the_gc_block() {
     let default = PluginConfig::default().dangling.unwrap();
     assert_eq!(dangling(json!({})), Some(default));
     assert_eq!(dangling(json!({ "enabled": false })), None);
-    let own = dangling(json!({ "dry_run": true, "period": "7s", "creation_grace": "1h" })).unwrap();
-    assert_eq!((own.dry_run, own.period.as_secs(), own.creation_grace.as_secs()), (true, 7, 3600));
+    let own = json!({ "dry_run": true, "period": "7s", "creation_grace": "1h", "unanswered_grace": "9s" });
+    let own = dangling(own).unwrap();
+    let seconds = [own.period, own.creation_grace, own.unanswered_grace].map(|time| time.as_secs());
+    assert_eq!((own.dry_run, seconds), (true, [7, 3600, 9]));
     let full = retention(json!({ "disk_high_percent": 70 })).unwrap();
     assert_eq!((full.high, full.low), (70, 65));
 }
