@@ -158,12 +158,22 @@ mod tests {
 
     use serde_json::{Map, json};
 
-    use super::{NetworkDirectory, NetworkRecord, RECORD};
+    use super::{NetworkDirectory, NetworkRecord, RECORD, VERSION};
     use crate::{Conflist, Settings};
 
     fn record() -> NetworkRecord {
         let network = Conflist::of_bridge(&Settings::default(), Path::new("/leases"), false);
         NetworkRecord::new("web".into(), network, Map::new(), vec!["/opt/cni/bin".into()])
+    }
+
+    /// The file holds every field. No field changes its name: networks of older builds have records with it.
+    #[test]
+    fn the_record_keeps_the_names_of_its_fields() {
+        let text = include_str!("../tests/records/network.json");
+        let record: NetworkRecord = host::record::decode(VERSION, text.as_bytes()).expect("a record");
+        let written = host::record::encode(VERSION, &record).expect("written");
+        let value = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).expect("JSON");
+        assert_eq!(value(&written), value(text.as_bytes()));
     }
 
     #[test]

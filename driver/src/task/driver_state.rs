@@ -94,6 +94,15 @@ mod tests {
         assert_eq!(DriverState::decode(VERSION_1.as_bytes()).unwrap(), state);
     }
 
+    /// The file holds every field. No field changes its name: handles of older builds have it.
+    #[test]
+    fn a_handle_keeps_the_names_of_its_fields() {
+        let text = include_str!("../../tests/records/handle.json");
+        let written = DriverState::decode(text.as_bytes()).unwrap().encode().unwrap();
+        let value = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
+        assert_eq!(value(&written), value(text.as_bytes()));
+    }
+
     #[test]
     fn newer_and_foreign_handles_are_refused() {
         let newer = VERSION_1.replace("\"version\":1", "\"version\":9");

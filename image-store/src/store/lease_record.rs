@@ -65,3 +65,28 @@ impl Lease {
 pub(crate) fn leases(layout: &Layout) -> Result<Vec<Lease>, StoreError> {
     files::read_all(&layout.directory("leases"))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::{Serialize, de::DeserializeOwned};
+    use serde_json::Value;
+
+    use super::Lease;
+    use crate::store::{ImageRecord, layers::LayerMeta};
+
+    /// Reads a record with every field and writes it again. A renamed field is missing then.
+    fn keeps_its_fields<T: Serialize + DeserializeOwned>(text: &str) {
+        let recorded: Value = serde_json::from_str(text).unwrap();
+        let record: T = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&record).unwrap(), recorded);
+    }
+
+    /// The files hold every field of every record. No field changes its name: stores of older builds have records with
+    /// it.
+    #[test]
+    fn records_keep_the_names_of_their_fields() {
+        keeps_its_fields::<Lease>(include_str!("../../tests/records/lease.json"));
+        keeps_its_fields::<ImageRecord>(include_str!("../../tests/records/image.json"));
+        keeps_its_fields::<LayerMeta>(include_str!("../../tests/records/layer.json"));
+    }
+}

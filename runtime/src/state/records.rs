@@ -82,3 +82,53 @@ pub(crate) struct ContainerRecord {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "hits")]
     pub events_before: Option<CgroupEvents>,
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        cgroup::Version,
+        plan::{ContainerPlan, Network, Propagation, RootStorage, Seccomp},
+    };
+
+    /// Reads a record with every field and writes it again. A renamed field is missing then.
+    fn keeps_its_fields<T: Serialize + DeserializeOwned>(text: &str) {
+        let recorded: Value = serde_json::from_str(text).expect("JSON");
+        let record: T = host::record::decode(1, text.as_bytes()).expect("a record");
+        let written = host::record::encode(1, &record).expect("written");
+        assert_eq!(serde_json::from_slice::<Value>(&written).expect("JSON"), recorded);
+    }
+
+    /// The files hold every field of every record. A field that is added to a record is added there, with a serde
+    /// default. No field changes its name or disappears: tasks of older builds have records with it.
+    #[test]
+    fn records_keep_the_names_of_their_fields() {
+        keeps_its_fields::<ContainerPlan>(include_str!("../../tests/records/plan.json"));
+        keeps_its_fields::<ProcessRecord>(include_str!("../../tests/records/monitor.json"));
+        keeps_its_fields::<ContainerRecord>(include_str!("../../tests/records/container.json"));
+        keeps_its_fields::<Cgroups>(include_str!("../../tests/records/cgroup.json"));
+        keeps_its_fields::<ExitRecord>(include_str!("../../tests/records/exit.json"));
+    }
+
+    #[test]
+    fn records_keep_the_names_of_their_values() {
+        let found = [
+            json!([Version::V1, Version::V2]),
+            json!([RootStorage::Overlay, RootStorage::Copy]),
+            json!([Propagation::Private, Propagation::HostToContainer, Propagation::Bidirectional]),
+            json!([Network::Host, Network::Private, Network::Path("/n".into())]),
+            json!([Seccomp::Default, Seccomp::Unconfined]),
+        ];
+        let expected = [
+            json!(["v1", "v2"]),
+            json!(["overlay", "copy"]),
+            json!(["private", "host_to_container", "bidirectional"]),
+            json!(["host", "private", {"path": "/n"}]),
+            json!(["default", "unconfined"]),
+        ];
+        assert_eq!(found, expected);
+    }
+}
