@@ -152,8 +152,14 @@ impl Runtime {
         ProcessRef::find(&record).context(|| format!("looking for process {}", record.pid))
     }
 
-    /// Runs a command in the running container.
+    /// Runs a command in the running container. Waits until it is about to be executed.
     pub fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecProcess, ExecError> {
+        self.begin_exec(id, request)?.begun()
+    }
+
+    /// Begins a command in the running container. The container decides how long it takes until the command is about to
+    /// be executed ([`ExecProcess::begun`]): it can stop the command's process before.
+    pub fn begin_exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecProcess, ExecError> {
         exec::start(&self.inner.launcher, &self.task(id), id, request)
     }
 }

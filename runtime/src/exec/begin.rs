@@ -1,10 +1,16 @@
 //! Making a command: the helper's part.
 
-use std::{io, os::fd::OwnedFd, time::Duration};
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
 
 use rustix::{
+    event::{PollFd, PollFlags, poll},
     io::Errno,
-    process::{Pid, WaitOptions, waitpid},
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+    time::Timespec,
 };
 
 use super::{
@@ -28,6 +34,10 @@ use crate::{
 /// it.
 const END_OF_CONTAINER: Duration = Duration::from_millis(200);
 
+/// The entering process may take this long. The container can stop the command before it begins, and the entering
+/// process waits for the command.
+const ENTERING: Duration = Duration::from_secs(30);
+
 /// Why there is no command.
 pub(super) enum Refusal {
     /// The container has ended.
@@ -43,11 +53,12 @@ impl<E: std::error::Error> From<E> for Refusal {
 }
 
 /// Looks the container up, and makes the command through an entering process. The result is the command and the master
-/// side of its terminal.
+/// side of its terminal. Gives up when the plugin closes the connection.
 pub(super) fn begin(
     task: &TaskDir,
     request: CommandRequest,
     stdio: Option<[OwnedFd; 3]>,
+    plugin: &OwnedFd,
 ) -> Result<(RunningCommand, Option<OwnedFd>), Refusal> {
     let (Some(plan), Some(container)) = (task.read::<ContainerPlan>(PLAN)?, task.read::<ContainerRecord>(CONTAINER)?)
     else {
@@ -65,6 +76,13 @@ pub(super) fn begin(
         Fork::Parent(pid) => pid,
     };
     drop(theirs);
+    if !has_reported(&ours, plugin)? {
+        end_children()?;
+        return Err(Refusal::Failed(format!(
+            "the container stopped the command before it began, for {} seconds",
+            ENTERING.as_secs()
+        )));
+    }
     let report = receive(&ours);
     wait_for(child)?;
     let reason = match report? {
@@ -135,6 +153,42 @@ fn entering_process(
         stdio,
         command,
     })
+}
+
+/// Waits for the report of the entering process, or for its end. False if the time is over or the plugin is gone.
+fn has_reported(entering: &OwnedFd, plugin: &OwnedFd) -> io::Result<bool> {
+    let deadline = Instant::now() + ENTERING;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // Without a wanted event, the plugin's connection only tells that it was closed.
+        let mut events = [PollFd::new(entering, PollFlags::IN), PollFd::new(plugin, PollFlags::empty())];
+        match poll(&mut events, Some(&limit)) {
+            Ok(_) if !events[0].revents().is_empty() => return Ok(true),
+            Ok(_) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Kills and reaps the entering process and, if it has made one, the command. A stopped process ends too.
+fn end_children() -> io::Result<()> {
+    let own = std::process::id();
+    loop {
+        let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?;
+        let children = children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+        let mut ended = true;
+        for child in children {
+            ended = false;
+            kill_process(child, Signal::KILL)?;
+            wait_for(child)?;
+        }
+        // The entering process may have made the command meanwhile.
+        if ended {
+            return Ok(());
+        }
+    }
 }
 
 /// Reaps a child.

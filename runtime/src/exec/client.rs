@@ -29,10 +29,11 @@ pub struct ExecProcess {
     pub terminal: Option<OwnedFd>,
     /// The connection to the helper; `None` after it was closed.
     control: Option<OwnedFd>,
+    container: ContainerId,
+    wants_terminal: bool,
 }
 
-/// Starts a command; returns when it is about to be executed. As with a shell, its exit code and its standard error
-/// tell whether it could be executed.
+/// Starts the helper of a command. [`ExecProcess::begun`] tells whether there is a command.
 pub(crate) fn start(
     launcher: &Launcher,
     task: &TaskDir,
@@ -57,23 +58,31 @@ pub(crate) fn start(
     let role = Role::Exec(ExecArgs { task: task.path().to_owned() });
     let helper = launcher.spawn(&role, stdio).context(|| "executing the exec helper".to_owned())?;
     drop(theirs);
-    let mut process = ExecProcess { helper, terminal: None, control: Some(control) };
-    match process.reply().context(|| "listening to the exec helper".to_owned())? {
-        Some((HelperReply::Running, mut descriptors)) => {
-            process.terminal = descriptors.pop();
-            if terminal.is_some() && process.terminal.is_none() {
-                return Err(ExecError::Invalid("exec: the helper sent no terminal".to_owned()));
-            }
-            Ok(process)
-        }
-        Some((HelperReply::ContainerGone, _)) => Err(ExecError::NotRunning(id.clone())),
-        Some((HelperReply::Failed(reason), _)) => Err(ExecError::Invalid(format!("exec: {reason}"))),
-        Some((HelperReply::Exited { .. }, _)) | None => Err(ExecError::Invalid("exec: the helper died".to_owned())),
-    }
+    let wants_terminal = terminal.is_some();
+    Ok(ExecProcess { helper, terminal: None, control: Some(control), container: id.clone(), wants_terminal })
 }
 
 impl ExecProcess {
-    /// Readable when the command has ended or the helper has died: then [`Self::wait`] does not block.
+    /// Waits until the command is about to be executed, or could not be made. To be called once. Does not block if
+    /// [`Self::exit_fd`] is readable. As with a shell, the exit code and the standard error of the command tell whether
+    /// it could be executed.
+    pub fn begun(mut self) -> Result<Self, ExecError> {
+        match self.reply().context(|| "listening to the exec helper".to_owned())? {
+            Some((HelperReply::Running, mut descriptors)) => {
+                self.terminal = descriptors.pop();
+                if self.wants_terminal && self.terminal.is_none() {
+                    return Err(ExecError::Invalid("exec: the helper sent no terminal".to_owned()));
+                }
+                Ok(self)
+            }
+            Some((HelperReply::ContainerGone, _)) => Err(ExecError::NotRunning(self.container.clone())),
+            Some((HelperReply::Failed(reason), _)) => Err(ExecError::Invalid(format!("exec: {reason}"))),
+            Some((HelperReply::Exited { .. }, _)) | None => Err(ExecError::Invalid("exec: the helper died".to_owned())),
+        }
+    }
+
+    /// Readable when the helper has something to tell: first that the command has begun, then that it has ended. Also
+    /// readable when the helper has died. Then neither [`Self::begun`] nor [`Self::wait`] blocks.
     pub fn exit_fd(&self) -> BorrowedFd<'_> {
         self.control.as_ref().map_or_else(|| self.helper.pidfd.as_fd(), AsFd::as_fd)
     }

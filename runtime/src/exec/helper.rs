@@ -65,7 +65,7 @@ fn serve(task: &TaskDir, plugin: &OwnedFd) -> io::Result<()> {
     }
     let request = read_request(descriptors.remove(0))?;
     let stdio = descriptors.try_into().ok();
-    match begin(task, request, stdio) {
+    match begin(task, request, stdio, plugin) {
         Ok((command, terminal)) => {
             let descriptors: Vec<_> = terminal.iter().map(AsFd::as_fd).collect();
             // If the plugin is gone, `watch` notices it and ends the command.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use fixtures::{
     busybox::Images,
     must::Must,
-    wait::{eventually, seconds},
+    process,
+    wait::{all, eventually, seconds},
 };
 use kit::{node::Node, plugin::Plugin, task::Task};
 
@@ -52,6 +53,33 @@ async fn the_last_output_is_never_cut_off() {
         let outcome = plugin.exec_to_end(task.id(), &["seq", "1", "700"], tty, seconds(10)).await.must("a session");
         assert!(outcome.stdout.replace('\r', "") == words, "round {round}: {} bytes", outcome.stdout.len());
     }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// The task stops each process that enters it, mostly before the command begins. The timeout ends such a command, and
+/// so does a client that goes away.
+#[tokio::test]
+async fn a_command_that_the_task_stops_before_it_begins_is_ended() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let pids: String = (2..60).map(|pid| format!(" {pid}")).collect();
+    let script = format!("echo up; exec 2>/dev/null; while :; do kill -STOP{pids}; done");
+    let task = node.task(&images.busybox()).sh(&script).build(&mut plugin).await;
+    plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    let checks = (0..8).map(|_| async {
+        let answer = plugin.exec(task.id(), &["/bin/true"], seconds(1)).await.must("ExecTask");
+        let code = answer.result.must("a result").exit_code;
+        assert!([0, 137].contains(&code), "exit code {code}");
+    });
+    all(checks).await;
+    let session = plugin.exec_streaming(task.id(), &["/bin/true"], None).await.must("a session");
+    drop(session);
+    // Only the monitor is left.
+    let children = || process::children(plugin.process.pid());
+    assert!(eventually(seconds(10), || children().len() == 1).await, "{:?}", children());
     plugin.end(&task).await;
     node.finish(plugin).await;
 }

@@ -39,7 +39,14 @@ pub async fn collect(
         stderr: writer.into(),
         options: ExecOptions { whole_tree: deadline.is_some(), ..ExecOptions::default() },
     };
-    let process = spawn(node, container, request).await?;
+    let process = tokio::select! {
+        spawned = spawn(node, container, request) => spawned?,
+        () = reached(deadline) => {
+            let mut tail = OutputTail::default();
+            tail.push(killed_after(timeout).as_bytes());
+            return Ok(Collected { output: tail.0, exit: KILLED });
+        }
+    };
     let endpoint = Endpoint::new(reader)?;
     let mut tail = OutputTail::default();
     let in_time = read_until_end(&endpoint, &mut tail, &process, deadline).await?;
@@ -52,11 +59,25 @@ pub async fn collect(
         tail.push(&bytes);
     }
     let exit = blocking(move || Ok(process.wait())).await?;
-    if let (false, Some(timeout)) = (in_time, timeout) {
-        let text = format!("\ncommand killed: it ran longer than its timeout of {} s\n", timeout.as_secs_f64());
-        tail.push(text.as_bytes());
+    if !in_time {
+        tail.push(killed_after(timeout).as_bytes());
     }
     Ok(Collected { output: tail.0, exit })
+}
+
+fn killed_after(timeout: Option<Duration>) -> String {
+    let timeout = timeout.unwrap_or_default().as_secs_f64();
+    format!("\ncommand killed: it ran longer than its timeout of {timeout} s\n")
+}
+
+/// The end of a command that was killed before it began.
+const KILLED: ExecExit = ExecExit { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL };
+
+async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Reads the output until the command has ended or the deadline has passed. Returns whether the command ended in
@@ -67,12 +88,7 @@ async fn read_until_end(
     process: &ExecProcess,
     deadline: Option<Instant>,
 ) -> Result<bool, TaskError> {
-    let expired = async {
-        match deadline {
-            Some(deadline) => tokio::time::sleep_until(deadline).await,
-            None => std::future::pending().await,
-        }
-    };
+    let expired = reached(deadline);
     let end = ended(process);
     tokio::pin!(expired, end);
     let mut open = true;

@@ -8,15 +8,18 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::endpoint::pipe_failed;
 use crate::{blocking::blocking, error::TaskError, node::Node, sys};
 
-/// Starts a command.
+/// Starts a command. No thread waits meanwhile: the container decides how long it takes. If this is dropped, the
+/// command is ended.
 pub async fn spawn(node: Arc<Node>, container: ContainerId, request: ExecRequest) -> Result<ExecProcess, TaskError> {
     if request.args.is_empty() {
         return Err(TaskError::Invalid("exec: the command is empty".to_owned()));
     }
-    blocking(move || Ok(node.runtime.exec(&container, request)?)).await
+    let process = blocking(move || Ok(node.runtime.begin_exec(&container, request)?)).await?;
+    ended(&process).await?;
+    Ok(process.begun()?)
 }
 
-/// Waits for the end of a command's first process.
+/// Waits for the next message of a command's helper: the end of the command's first process, after its begin.
 pub async fn ended(process: &ExecProcess) -> Result<(), TaskError> {
     let watch =
         || -> io::Result<AsyncFd<OwnedFd>> { sys::watch(process.exit_fd().try_clone_to_owned()?, Interest::READABLE) };

@@ -85,11 +85,17 @@ pub async fn stream(
         None => None,
     };
     command.options.debug_image = lease.as_ref().map(DebugImageLease::programs);
-    let CommandIo { process, sources, sink } = if command.terminal {
-        let size = first_size(&mut size).await;
-        CommandIo::on_terminal(node, container, command, size).await?
-    } else {
-        CommandIo::on_pipes(node, container, command).await?
+    let begun = async {
+        if command.terminal {
+            let size = first_size(&mut size).await;
+            CommandIo::on_terminal(node, container, command, size).await
+        } else {
+            CommandIo::on_pipes(node, container, command).await
+        }
+    };
+    let CommandIo { process, sources, sink } = tokio::select! {
+        begun = begun => begun?,
+        () = output.closed() => return Ok(()),
     };
     let (finish, finished) = watch::channel(false);
     let mut output_copies = JoinSet::new();
