@@ -1,5 +1,5 @@
 # oci-rs: `make help` lists the targets.
-.PHONY: help build setup demo demo-stop test test-v2 check upgrade chaos e2e conformance fuzz bench fmt clean
+.PHONY: help build setup demo demo-stop test test-v2 check upgrade chaos e2e e2e-versions conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -36,6 +36,9 @@ chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is l
 
 e2e: ## Run jobs on a real Nomad agent (root). ONLY=word picks tests by name
 	@scripts/check.sh e2e
+
+e2e-versions: ## The same with every supported version of Nomad (root). VERSIONS="1.8.3 1.9.4" picks some
+	@scripts/e2e-versions.sh $(VERSIONS)
 
 conformance: ## Run Nomad's own driver conformance tests (root)
 	@scripts/check.sh conformance

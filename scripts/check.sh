@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL="format lint licences docs build test upgrade v2 fuzz e2e conformance"
+ALL="format lint licences docs build test upgrade v2 fuzz e2e oldest conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # e2e and conformance run the dev build. The step `build` makes it together with the tests, so nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
@@ -92,6 +92,13 @@ step_e2e() {
     OCI_RS_E2E=1 cargo test --workspace --test nomad -- ${ONLY:+"$ONLY"}
 }
 
+# A quick selection of the cases with the oldest supported Nomad. `make e2e-versions` runs all cases with every version.
+step_oldest() {
+    need_root "oldest"
+    OCI_RS_NOMAD=$TOOLS/nomad-$NOMAD_OLDEST OCI_RS_E2E=1 OCI_RS_E2E_CASES=quick \
+        cargo test --workspace --test nomad -- ${ONLY:+"$ONLY"}
+}
+
 step_conformance() {
     need_root "conformance"
     scripts/conformance.sh
@@ -116,7 +123,7 @@ for step in "$@"; do
     [[ " $ALL " = *" $step "* ]] || die "unknown step $step; the steps are: $ALL"
 done
 # These steps run the built driver, so it must be built first.
-if [[ " $* " =~ \ (upgrade|v2|e2e|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
+if [[ " $* " =~ \ (upgrade|v2|e2e|oldest|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
 for step in "$@"; do run_step "$step"; done
 
 [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (all in $SECONDS s)"

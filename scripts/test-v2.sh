@@ -37,7 +37,10 @@ suite() {
             echo "suite conformance env OCI_RS_CONFORMANCE_TESTS=/tests/conformance" \
                 "bash $ROOT/scripts/conformance.sh $words"
             ;;
-        nomad) echo "suite nomad env OCI_RS_E2E=1 OCI_RS_NOMAD=/tests/nomad-agent /tests/nomad ${words:-batch_}" ;;
+        nomad)
+            echo "suite nomad env OCI_RS_E2E=1 OCI_RS_NOMAD=/tests/nomad-agent" \
+                "/tests/nomad --test-threads=1 ${words:-batch_}"
+            ;;
         *) die "no suite $name; the suites are: $SUITES" ;;
     esac
 }

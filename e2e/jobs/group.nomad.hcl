@@ -128,7 +128,7 @@ job "group" {
         args = ["-c", <<-SCRIPT
           ${local.note}
           ask() { until wget -q -O - "http://127.0.0.1:$1/"; do sleep 0.1; done; }
-          (ask 8080; ask 9001) >/local/answers && mv /local/answers /alloc/data/
+          (ask 8080; ask 9001) >/alloc/data/.answers && mv /alloc/data/.answers /alloc/data/answers
         SCRIPT
         ]
       }

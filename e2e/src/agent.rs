@@ -22,13 +22,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Consul, Context, Failure, Outcome, Tools,
+    Consul, Context, Failure, Outcome, Tools, Version,
     api::Api,
     config::{self, Endpoint, Subnets},
     leaks,
     nomad::Nomad,
     ports::free_port,
     process,
+    versions::NAMESPACE_REMOVAL,
     watch::patient,
 };
 
@@ -218,6 +219,12 @@ impl Agent {
         &self.tools.nomad
     }
 
+    /// The version of Nomad.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.tools.version
+    }
+
     /// A program with the environment in which `nomad` uses this agent.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
@@ -265,7 +272,12 @@ impl Agent {
     #[must_use]
     pub fn leaks(&self) -> Vec<String> {
         let allocs = self.allocs();
-        leaks::settle(|| leaks::of_jobs(&self.path, &allocs))
+        let removes = self.version().has(&NAMESPACE_REMOVAL);
+        leaks::settle(|| {
+            let mut found = leaks::of_jobs(&self.path, &allocs);
+            found.retain(|leak| removes || !leak.starts_with(leaks::NAMESPACE));
+            found
+        })
     }
 
     /// The network resources of the tasks: those that [`Agent::leaks`] reports when they exist after the end of the
@@ -285,6 +297,9 @@ impl Agent {
         self.stop()?;
         self.server.end(Signal::INT)?;
         let allocs = self.allocs();
+        if !self.version().has(&NAMESPACE_REMOVAL) {
+            leaks::remove_namespaces(&allocs);
+        }
         Ok(leaks::settle(|| leaks::of_agent(&self.path, &allocs)))
     }
 

@@ -2,9 +2,19 @@
 //!
 //! Each agent has bridges and subnets of its own, so that one agent never sees the addresses of another one.
 
-use std::{fs, net::Ipv4Addr, path::Path, process::Command};
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicU8, Ordering},
+};
 
-use crate::{Consul, Context, Outcome, Tools, network, ports::free_port};
+use crate::{
+    Consul, Context, Outcome, Tools, network,
+    ports::free_port,
+    versions::{BRIDGE_IPV6, Version},
+};
 
 /// The bridges and subnets of one agent. They all contain the agent's number.
 #[derive(Debug)]
@@ -42,11 +52,13 @@ impl Subnets {
     }
 }
 
-/// The N of a subnet 172.27.N.0/24 that no interface uses.
+/// The N of a subnet 172.27.N.0/24 that no interface uses. Agents in other network namespaces get other numbers,
+/// because CNI plugins keep their leases in one directory of the machine.
 fn free_number() -> u8 {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
     let taken = Command::new("ip").args(["-brief", "address"]).output().map(|output| output.stdout).unwrap_or_default();
     let taken = String::from_utf8_lossy(&taken).into_owned();
-    let first = std::process::id() as u8;
+    let first = (std::process::id() as u8).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
     let free = |number: &u8| !taken.contains(&format!(" {}/", Ipv4Addr::new(172, 27, *number, 1)));
     (0..=u8::MAX).map(|offset| first.wrapping_add(offset)).find(free).unwrap_or(first)
 }
@@ -110,7 +122,7 @@ fn common_values(
         ("MAX_PORT", (low + 99).to_string()),
         ("BRIDGE", subnets.bridge.clone()),
         ("SUBNET", subnets.subnet.clone()),
-        ("SUBNET6", subnets.subnet6.clone()),
+        ("BRIDGE_IPV6", bridge_ipv6(tools.version, subnets)),
         ("CNI_SUBNET", subnets.cni_subnet.clone()),
         ("OWN_BRIDGE", subnets.own_bridge.clone()),
         ("OWN_SUBNET", subnets.own_subnet.clone()),
@@ -119,6 +131,12 @@ fn common_values(
         ("CONSUL_GRPC", consul.map_or_else(|| no_consul.to_owned(), Consul::grpc)),
         ("NO_CONSUL", if consul.is_some() { "" } else { ",consul" }.to_owned()),
     ]
+}
+
+/// The option for IPv6 on Nomad's bridge. A Nomad without this option does not start with it.
+fn bridge_ipv6(version: Version, subnets: &Subnets) -> String {
+    let subnet = &subnets.subnet6;
+    if version.has(&BRIDGE_IPV6) { format!("bridge_network_subnet_ipv6 = \"{subnet}\"") } else { String::new() }
 }
 
 /// Replaces each `@NAME@` by its value.

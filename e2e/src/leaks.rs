@@ -22,6 +22,9 @@ use crate::{
     watch::patient,
 };
 
+/// The first words of a leftover that is a network namespace.
+pub(crate) const NAMESPACE: &str = "network namespace";
+
 /// Polls until nothing is left, for at most 15 seconds: the kernel and Nomad clean up in the background.
 #[must_use]
 pub fn settle(look: impl Fn() -> Vec<String>) -> Vec<String> {
@@ -62,11 +65,23 @@ pub fn of_jobs(directory: &Path, allocs: &[String]) -> Vec<String> {
 #[must_use]
 pub fn of_networks(directory: &Path, allocs: &[String]) -> Vec<String> {
     let namespaces = allocs.iter().map(|alloc| format!("/run/netns/{alloc}")).filter(|path| Path::new(path).exists());
-    let mut found: Vec<String> = namespaces.map(|path| format!("network namespace {path}")).collect();
+    let mut found: Vec<String> = namespaces.map(|path| format!("{NAMESPACE} {path}")).collect();
     found.extend(interfaces());
     found.extend(firewall_rules(allocs));
     found.extend(leases(directory, allocs).iter().map(|lease| format!("lease {}", lease.display())));
     found
+}
+
+/// Removes the network namespaces of ended allocations, for a Nomad that leaves them behind.
+pub(crate) fn remove_namespaces(allocs: &[String]) {
+    for alloc in allocs {
+        let namespace = Path::new("/run/netns").join(alloc);
+        if namespace.exists() {
+            // What cannot be removed is reported as a leftover.
+            unmount(&namespace, UnmountFlags::DETACH).ok();
+            fs::remove_file(&namespace).ok();
+        }
+    }
 }
 
 /// The leftovers after the end of the agent.
@@ -108,13 +123,7 @@ pub(crate) fn remove_by_force(directory: &Path, allocs: &[String]) -> Vec<String
             trouble.push(format!("{mount}: {error}"));
         }
     }
-    for alloc in allocs {
-        let netns = Path::new("/run/netns").join(alloc);
-        if netns.exists() {
-            unmount(&netns, UnmountFlags::DETACH).ok();
-            fs::remove_file(&netns).ok();
-        }
-    }
+    remove_namespaces(allocs);
     for lease in leases(directory, allocs) {
         fs::remove_file(lease).ok();
     }

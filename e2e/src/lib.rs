@@ -21,6 +21,7 @@ pub mod process;
 pub mod pty;
 pub mod registry;
 pub mod tools;
+pub mod versions;
 pub mod watch;
 
 pub use agent::Agent;
@@ -30,3 +31,4 @@ pub use failure::{Context, Failure, Outcome};
 pub use job::Job;
 pub use registry::Registry;
 pub use tools::Tools;
+pub use versions::Version;

@@ -1,4 +1,5 @@
-//! The networks of a run: a network namespace for the whole run (the node), and one for an outside client.
+//! The networks of a lane of cases: a network namespace for the agents and tasks (the node), and one for an outside
+//! client.
 //!
 //! The machine's own network therefore never gets a bridge, an address or a rule of an agent or a task. Everything that
 //! is left in the node's namespace is a leak. Both namespaces are open files without a name, so they end with the last
@@ -11,6 +12,7 @@ use std::{
     os::fd::AsFd,
     path::Path,
     process::{Command, id},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -42,7 +44,19 @@ pub struct Namespace(File);
 /// # Errors
 /// When the namespaces cannot be made, with the error output of `ip`.
 pub fn enter() -> Outcome<Namespace> {
-    let (node, outside) = (format!("oci-rs-e2e-{}", id()), format!("oci-rs-e2e-{}-out", id()));
+    let (node, outside) = make()?;
+    node.join()?;
+    Ok(outside)
+}
+
+/// Makes a node namespace and the namespace of its outside client.
+///
+/// # Errors
+/// When the namespaces cannot be made, with the error output of `ip`.
+pub fn make() -> Outcome<(Namespace, Namespace)> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let node = format!("oci-rs-e2e-{}-{}", id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let outside = format!("{node}-out");
     let made = connect(&node, &outside)
         .and_then(|()| Ok((Namespace::open(&named(&node))?, Namespace::open(&named(&outside))?)));
     for name in [&node, &outside] {
@@ -50,9 +64,7 @@ pub fn enter() -> Outcome<Namespace> {
             ip(&["netns", "delete", name])?;
         }
     }
-    let (node, outside) = made?;
-    node.join()?;
-    Ok(outside)
+    made
 }
 
 /// Whether the node can publish and translate IPv6 addresses. Not every kernel supports this.
@@ -189,7 +201,11 @@ impl Namespace {
         })
     }
 
-    fn join(&self) -> Outcome {
+    /// Moves the calling thread, and all processes that it starts later, into this namespace.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn join(&self) -> Outcome {
         move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
             .context("entering a network namespace")
     }

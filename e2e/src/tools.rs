@@ -5,9 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, Version, versions::SUPPORTED};
 
-const NOMAD: &str = "nomad-1.11.2";
 const CONSUL: &str = "consul-1.22.2";
 const ENVOY: &str = "envoy-1.36.4";
 const DIRECTORIES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -18,6 +17,8 @@ const PROGRAMS: [&str; 8] = ["docker-registry", "skopeo", "iptables", "ip", "bus
 pub struct Tools {
     /// The `nomad` executable.
     pub nomad: PathBuf,
+    /// The version of this Nomad.
+    pub version: Version,
     /// The `consul` executable. Only some cases need it.
     pub consul: PathBuf,
     /// The `envoy` executable. `scripts/image.sh` makes an image of it for the cases with Consul.
@@ -37,8 +38,10 @@ impl Tools {
     /// Names each missing program and how to install it.
     pub fn find() -> Outcome<Self> {
         let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        let tools = Self {
-            nomad: env::var_os("OCI_RS_NOMAD").map_or_else(|| cached(NOMAD), PathBuf::from),
+        let [.., newest] = SUPPORTED;
+        let mut tools = Self {
+            nomad: env::var_os("OCI_RS_NOMAD").map_or_else(|| cached(&format!("nomad-{newest}")), PathBuf::from),
+            version: newest,
             consul: env::var_os("OCI_RS_CONSUL").map_or_else(|| cached(CONSUL), PathBuf::from),
             envoy: env::var_os("OCI_RS_ENVOY").map_or_else(|| cached(ENVOY), PathBuf::from),
             driver: env::var_os("OCI_RS_BIN").map_or_else(built_driver, PathBuf::from),
@@ -60,6 +63,7 @@ impl Tools {
             }
         }
         if missing.is_empty() {
+            tools.version = Version::of(&tools.nomad)?;
             return Ok(tools);
         }
         Err(Failure(format!(

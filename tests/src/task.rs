@@ -135,13 +135,14 @@ impl<'a> TaskBuilder<'a> {
         self
     }
 
-    /// A mount that the client adds (volume_mount, device plugins).
+    /// A mount that the client adds (volume_mount, device plugins), with the field that Nomad 2.0.1 adds.
     pub fn mount(mut self, host: &Path, task: &str, readonly: bool, propagation: &str) -> Self {
         self.config.mounts.push(Mount {
             task_path: task.to_owned(),
             host_path: host.to_string_lossy().into_owned(),
             readonly,
             propagation_mode: propagation.to_owned(),
+            request_name: "requested".to_owned(),
             ..Default::default()
         });
         self

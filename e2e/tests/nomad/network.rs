@@ -7,6 +7,7 @@ use e2e::{
     Alloc, Job, Outcome,
     network::{self, NODE, NODE6, Namespace, OUTSIDE, OUTSIDE6},
     ports::free_port,
+    versions::BRIDGE_IPV6,
     watch,
 };
 
@@ -16,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("network_of_a_group_is_shared_by_all_hooks", SharedAgent, |env| hooks(env, "bridge")),
     ("network_of_a_group_by_cni_configuration_is_shared_by_all_hooks", SharedAgent, |env| hooks(env, "cni/e2e")),
     ("network_ports_lead_to_the_group", SharedAgent, |env| ports(env, "bridge")),
+    ("network_ports_lead_to_the_group_by_ipv6", SharedAgent, ports_by_ipv6),
     ("network_ports_lead_to_the_group_by_cni_configuration", SharedAgent, |env| ports(env, "cni/e2e")),
     ("network_outlives_restarts_and_plugins", SharedAgent, outlives),
     ("network_of_the_node", SharedAgent, of_the_node),
@@ -28,11 +30,6 @@ const ASK: u16 = 7007;
 
 fn group(env: &Env, mode: &str) -> Job {
     Job::new("group").var("image", &env.registry.image()).var("mode", mode)
-}
-
-/// The labels of ports on the node's IPv6 address; empty without IPv6. The CNI network of the tests has no IPv6.
-fn six(mode: &str) -> &'static [&'static str] {
-    if mode == "bridge" && network::has_ipv6() { &["six"] } else { &[] }
 }
 
 /// The name of the task's network namespace, as the task sees it.
@@ -86,8 +83,7 @@ fn names_inside(web: &Alloc, mode: &str) -> Outcome {
 }
 
 fn ports(env: &Env, mode: &str) -> Outcome {
-    let six = six(mode);
-    let alloc = env.agent.run(&group(env, mode).list("six", six))?;
+    let alloc = env.agent.run(&group(env, mode))?;
     let web = alloc.task("web");
     web.wait_running()?;
     let address = alloc.address("http")?;
@@ -109,13 +105,23 @@ fn ports(env: &Env, mode: &str) -> Outcome {
     let call = |url: String| web.sh(&format!("wget -q -O - {url}")).map(drop);
     let came = env.outside.caller(OUTSIDE.into(), |at| call(format!("http://{at}/")))?;
     assert_eq!(came, NODE, "the outside client sees only the node's address");
-    if !six.is_empty() {
-        let address = alloc.address("six")?;
-        assert!(address.starts_with(&format!("[{NODE6}]:")), "{address}");
-        assert_eq!(env.outside.fetch(&format!("http://{address}/"))?, PAGE);
-        let came = env.outside.caller(OUTSIDE6.into(), |at| call(format!("http://{at}/")))?;
-        assert_eq!(came, NODE6);
+    Ok(())
+}
+
+/// The CNI network of the tests has no IPv6, so this is for Nomad's bridge only.
+fn ports_by_ipv6(env: &Env) -> Outcome {
+    // A machine without IPv6 shows nothing. A Nomad without the feature must fail.
+    if !network::has_ipv6() && env.agent.version().has(&BRIDGE_IPV6) {
+        return Ok(());
     }
+    let alloc = env.agent.run(&group(env, "bridge").list("six", &["six"]))?;
+    let web = alloc.task("web");
+    web.wait_running()?;
+    let address = alloc.address("six")?;
+    assert!(address.starts_with(&format!("[{NODE6}]:")), "{address}");
+    assert_eq!(env.outside.fetch(&format!("http://{address}/"))?, PAGE);
+    let call = |at: std::net::SocketAddr| web.sh(&format!("wget -q -O - http://{at}/")).map(drop);
+    assert_eq!(env.outside.caller(OUTSIDE6.into(), call)?, NODE6);
     Ok(())
 }
 
@@ -150,7 +156,9 @@ fn outlives(env: &Env) -> Outcome {
 }
 
 fn of_the_node(env: &Env) -> Outcome {
-    let (port, six) = (free_port()?, six("bridge"));
+    // Labels of ports on the node's IPv6 address.
+    let six: &[&str] = if network::has_ipv6() { &["six"] } else { &[] };
+    let port = free_port()?;
     let job = Job::new("host").var("image", &env.registry.image()).number("port", port.into()).list("six", six);
     let alloc = env.agent.run(&job)?;
     alloc.wait_running()?;
