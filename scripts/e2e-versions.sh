@@ -2,8 +2,8 @@
 # Runs the cases on a real agent with every supported version of Nomad and prints a table of the results:
 #   e2e-versions.sh            all cases with all versions
 #   e2e-versions.sh 1.8.3 …    with these versions
-# ONLY=word selects cases by name, OCI_RS_E2E_CASES=quick the quick ones. The output of each run is in LOGS, by default a
-# new directory.
+# ONLY=word selects cases by name, OCI_RS_E2E_CASES=quick the quick ones. The output of each run is in LOGS, by default
+# a new directory.
 . "$(dirname "$0")/lib.sh"
 need_root "e2e-versions"
 cd "$ROOT"

@@ -2,10 +2,11 @@
 # Makes an image for demo and tests, without Docker: image.sh DIRECTORY [KIND] writes an OCI layout with the kind as its
 # tag. Push it with `skopeo copy oci:DIRECTORY:KIND …`. The kinds:
 #   busybox   Debian's static busybox with a link per applet, users, a web page, and the scripts in e2e/image/
+#   curl      the same with Debian's curl and its libraries
 #   envoy     the proxy of Consul's service mesh, fetched by scripts/setup.sh, with its libraries
 . "$(dirname "$0")/lib.sh"
 
-layout=${1:?usage: image.sh DIRECTORY [busybox|envoy]} kind=${2:-busybox}
+layout=${1:?usage: image.sh DIRECTORY [busybox|curl|envoy]} kind=${2:-busybox}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -32,21 +33,30 @@ busybox() {
     config+='"ExposedPorts":{"8080/tcp":{}}'
 }
 
-envoy() {
-    [ -x "$ENVOY" ] || die "missing: $ENVOY (scripts/setup.sh installs it)"
-    mkdir -p "$root"/{bin,etc}
-    cp "$ENVOY" "$root/bin/envoy"
-    # At the paths where the loader searches for them.
-    ldd "$ENVOY" | grep -o '/[^ ]*' | while read -r library; do
+curl() {
+    busybox
+    with_libraries /usr/bin/curl /bin/curl
+}
+
+# with_libraries FILE TARGET: copies a program to the target, and its libraries to the paths where the loader searches.
+with_libraries() {
+    cp "$1" "$root$2"
+    ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
         mkdir -p "$root$(dirname "$library")"
         cp -L "$library" "$root$library"
     done
+}
+
+envoy() {
+    [ -x "$ENVOY" ] || die "missing: $ENVOY (scripts/setup.sh installs it)"
+    mkdir -p "$root"/{bin,etc}
+    with_libraries "$ENVOY" /bin/envoy
     printf '%s\n' root:x:0:0:root:/root:/bin/false envoy:x:101:101:envoy:/:/bin/false >"$root/etc/passwd"
     config='"Env":["PATH=/bin"],"Entrypoint":["/bin/envoy"],"WorkingDir":"/"'
 }
 
 case $kind in
-busybox | envoy) $kind ;;
+busybox | curl | envoy) $kind ;;
 *) die "unknown kind of image: $kind" ;;
 esac
 

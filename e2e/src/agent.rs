@@ -225,6 +225,11 @@ impl Agent {
         self.tools.version
     }
 
+    /// Another process of the same Nomad, with a configuration file of its own.
+    pub(crate) fn another(&self, config: PathBuf) -> Nomad {
+        Nomad::new(&self.tools.nomad, config)
+    }
+
     /// A program with the environment in which `nomad` uses this agent.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {

@@ -54,8 +54,8 @@ const DYNAMIC_HOST_VOLUMES: Feature = Feature {
 const NONE_NETWORK: Feature = Feature {
     name: "groups without a network",
     lacking: &[V1_11_2, V1_11_3],
-    instead: "With `network { mode = \"none\" }` the allocation fails with \"network already configured but not found in state\", with any driver. \
-              `network_mode = \"none\"` in the task's `config` block works with all versions.",
+    instead: "With `network { mode = \"none\" }` the allocation fails with \"network already configured but not found \
+              in state\", with any driver. `network_mode = \"none\"` in the `config` block works with all versions.",
     cases: &["mixed_group_without_a_network"],
 };
 
@@ -63,8 +63,8 @@ const NONE_NETWORK: Feature = Feature {
 pub(crate) const NAMESPACE_REMOVAL: Feature = Feature {
     name: "removal of network namespaces",
     lacking: &[V1_8, V1_9],
-    instead: "Nomad sometimes keeps the namespace open and cannot unmount it (\"failed to unmount NS … device or resource \
-              busy\" in the client's log). `/run/netns/<allocation>` then stays until a reboot.",
+    instead: "Nomad sometimes keeps the namespace open and cannot unmount it (\"failed to unmount NS … device or \
+              resource busy\" in the client's log). `/run/netns/<allocation>` then stays until a reboot.",
     cases: &[],
 };
 

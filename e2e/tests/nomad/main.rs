@@ -6,13 +6,18 @@
 
 mod batch;
 mod checks;
+mod cores;
 mod devices;
+mod disk;
+mod dispatch;
 mod examples;
 mod exec;
+mod identity;
 mod invalid_jobs;
 mod lane;
 mod lifecycle;
 mod mesh;
+mod mixed;
 mod network;
 mod own_network;
 mod recovery;
@@ -20,6 +25,7 @@ mod rollout;
 mod selection;
 mod service;
 mod survival;
+mod templates;
 mod terminal;
 mod versions;
 mod volumes;
@@ -65,6 +71,12 @@ fn main() -> ExitCode {
         survival::CASES,
         checks::CASES,
         mesh::CASES,
+        templates::CASES,
+        dispatch::CASES,
+        identity::CASES,
+        mixed::CASES,
+        cores::CASES,
+        disk::CASES,
         versions::CASES,
     ]
     .concat();

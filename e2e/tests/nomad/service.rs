@@ -1,13 +1,14 @@
 //! A web service in a group network.
 
-use e2e::{Alloc, Job, Outcome, api::fetch};
+use e2e::{Alloc, Job, Outcome, api::fetch, watch};
 
-use crate::{Case, Env, Needs::SharedAgent};
+use crate::{Case, Env, Needs::SharedAgent, lifecycle::LIMIT, templates::wait_file};
 
 pub const CASES: &[Case] = &[
     ("service_on_a_mapped_port", SharedAgent, service_on_a_mapped_port),
     ("service_stops_as_asked", SharedAgent, service_stops_as_asked),
     ("service_is_killed_when_it_does_not_stop", SharedAgent, service_is_killed_when_it_does_not_stop),
+    ("service_without_logs_is_stopped_after_its_delay", SharedAgent, without_logs_is_stopped_after_its_delay),
     ("service_gets_signals", SharedAgent, service_gets_signals),
     ("service_has_statistics", SharedAgent, service_has_statistics),
     ("service_restarts_on_request", SharedAgent, service_restarts_on_request),
@@ -58,6 +59,24 @@ fn service_is_killed_when_it_does_not_stop(env: &Env) -> Outcome {
     let took = begin.elapsed().as_secs();
     assert!((4..20).contains(&took), "stopping took {took} s with a kill_timeout of 5 s");
     assert_eq!(alloc.wait_exit()?.code, 137, "{:?}", alloc.events()?);
+    Ok(())
+}
+
+fn without_logs_is_stopped_after_its_delay(env: &Env) -> Outcome {
+    let alloc = env.agent.run(&Job::new("quiet").var("image", &env.registry.image()))?;
+    alloc.wait_running()?;
+    let data = alloc.shared_directory().join("data");
+    watch::until(&data, "the output", LIMIT, || data.join("written").exists().then_some(()))?;
+    // Nomad starts no collector, and no file of the task's output exists.
+    wait_file(&alloc, "logs", "0\n")?;
+    assert!(alloc.log("stdout").is_err());
+
+    alloc.ask_to_stop()?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    let events = alloc.events()?;
+    let order = ["Waiting for shutdown delay", "Terminated", "Killed"]
+        .map(|kind| events.iter().position(|event| event.starts_with(kind)));
+    assert!(order.is_sorted() && order[0].is_some() && data.join("asked").exists(), "{events:?}");
     Ok(())
 }
 
