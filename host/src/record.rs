@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::error::{Context, IoError};
 
@@ -64,6 +65,21 @@ pub fn decode<T: DeserializeOwned>(newest: u32, bytes: &[u8]) -> Result<T, Strin
     serde_json::from_slice(bytes).map_err(|error| error.to_string())
 }
 
+/// Whether a record that was read and written again still has every field of its earlier form. Tests of formats use it:
+/// `recorded` is a record with every field, and a renamed field is missing in `written`. New fields are no difference.
+pub fn keeps_fields(recorded: &Value, written: &Value) -> bool {
+    match (recorded, written) {
+        (Value::Object(recorded), Value::Object(written)) => {
+            recorded.iter().all(|(name, value)| written.get(name).is_some_and(|written| keeps_fields(value, written)))
+        }
+        (Value::Array(recorded), Value::Array(written)) => {
+            recorded.len() == written.len()
+                && recorded.iter().zip(written).all(|(recorded, written)| keeps_fields(recorded, written))
+        }
+        (recorded, written) => recorded == written,
+    }
+}
+
 /// The record in a file; `None` when there is no file.
 pub fn read<T: DeserializeOwned>(newest: u32, path: &Path) -> Result<Option<T>, RecordError> {
     let bytes = match fs::read(path) {
@@ -91,6 +107,21 @@ mod tests {
         assert_eq!(bytes, br#"{"version":3,"name":"web"}"#);
         assert_eq!(decode::<Example>(3, &bytes), Ok(Example { name: "web".to_owned() }));
         assert_eq!(decode::<Example>(3, br#"{"name":"web"}"#), Ok(example));
+    }
+
+    #[test]
+    fn a_renamed_field_is_lost_and_a_new_one_is_no_difference() {
+        use serde_json::json;
+        let recorded = json!({"a": [{"b": 1}], "c": null});
+        for (written, kept) in [
+            (json!({"a": [{"b": 1, "new": 2}], "c": null, "new": 3}), true),
+            (json!({"a": [{"renamed": 1}], "c": null}), false),
+            (json!({"a": [{"b": 2}], "c": null}), false),
+            (json!({"a": [], "c": null}), false),
+            (json!({"a": [{"b": 1}]}), false),
+        ] {
+            assert_eq!(keeps_fields(&recorded, &written), kept, "{written}");
+        }
     }
 
     #[test]

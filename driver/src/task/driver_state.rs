@@ -100,7 +100,8 @@ mod tests {
         let text = include_str!("../../tests/records/handle.json");
         let written = DriverState::decode(text.as_bytes()).unwrap().encode().unwrap();
         let value = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
-        assert_eq!(value(&written), value(text.as_bytes()));
+        let (recorded, written) = (value(text.as_bytes()), value(&written));
+        assert!(host::record::keeps_fields(&recorded, &written), "{recorded} became {written}");
     }
 
     #[test]

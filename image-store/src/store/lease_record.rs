@@ -78,7 +78,8 @@ mod tests {
     fn keeps_its_fields<T: Serialize + DeserializeOwned>(text: &str) {
         let recorded: Value = serde_json::from_str(text).unwrap();
         let record: T = serde_json::from_str(text).unwrap();
-        assert_eq!(serde_json::to_value(&record).unwrap(), recorded);
+        let written = serde_json::to_value(&record).unwrap();
+        assert!(host::record::keeps_fields(&recorded, &written), "{recorded} became {written}");
     }
 
     /// The files hold every field of every record. No field changes its name: stores of older builds have records with

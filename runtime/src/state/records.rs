@@ -99,11 +99,12 @@ mod tests {
         let recorded: Value = serde_json::from_str(text).expect("JSON");
         let record: T = host::record::decode(1, text.as_bytes()).expect("a record");
         let written = host::record::encode(1, &record).expect("written");
-        assert_eq!(serde_json::from_slice::<Value>(&written).expect("JSON"), recorded);
+        let written: Value = serde_json::from_slice(&written).expect("JSON");
+        assert!(host::record::keeps_fields(&recorded, &written), "{recorded} became {written}");
     }
 
-    /// The files hold every field of every record. A field that is added to a record is added there, with a serde
-    /// default. No field changes its name or disappears: tasks of older builds have records with it.
+    /// The files hold every field of every record. A field that is added to a record is added there too. No field
+    /// changes its name or disappears: tasks of older builds have records with it.
     #[test]
     fn records_keep_the_names_of_their_fields() {
         keeps_its_fields::<ContainerPlan>(include_str!("../../tests/records/plan.json"));
