@@ -93,11 +93,11 @@ fn unknown_option(env: &Env) -> Outcome {
 
 fn all_reported_together(env: &Env) -> Outcome {
     let lines = r#"
-        cap_add          = ["no_such_capability"]
-        shm_size         = -5
-        memory_hard_limit = -1
+        cap_add       = ["no_such_capability"]
+        shm_size      = -5
+        oom_score_adj = 2000
     "#;
-    refused(env, &with_attempts(script(env, "true").config(lines)), &["cap_add", "shm_size", "memory_hard_limit"])
+    refused(env, &with_attempts(script(env, "true").config(lines)), &["cap_add", "shm_size", "oom_score_adj"])
 }
 
 /// A registry that does not answer may come back, so the error is recoverable: the restart policy decides.
