@@ -1,5 +1,6 @@
 # oci-rs: `make help` lists the targets.
-.PHONY: help build setup demo demo-stop test test-v2 check upgrade chaos e2e e2e-versions conformance fuzz bench fmt clean
+.PHONY: help build setup demo demo-stop test test-v2 check upgrade chaos random-images e2e e2e-versions conformance \
+	fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -33,6 +34,11 @@ upgrade: ## Let this build take over tasks of an older commit's build (root). CO
 chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is longer, CHAOS_SEED=… repeats a run
 	cargo build -p oci-rs
 	cargo test -p oci-rs-tests --test chaos -- --nocapture random_lifecycles
+
+random-images: ## Compare 200 random images with what umoci makes of them (root). COUNT=…, SEED=… repeats some
+	cargo build -p oci-rs
+	OCI_RS_RANDOM_IMAGES=$(or $(COUNT),200) OCI_RS_RANDOM_SEED=$(or $(SEED),1) \
+		cargo test -p oci-rs-tests --test wire -- --nocapture random_images
 
 e2e: ## Run jobs on a real Nomad agent (root). ONLY=word picks tests by name
 	@scripts/check.sh e2e

@@ -193,7 +193,7 @@ impl Replay {
         } else if entry.kind == b'3' {
             self.whiteouts.push((parent, last.clone()));
         } else if entry.kind == b'1' {
-            self.hard_link(entry, child(&parent, last))?;
+            self.hard_link(entry, child(&parent, last), attribute)?;
         } else {
             self.file(entry, child(&parent, last), attribute)?;
         }
@@ -211,20 +211,24 @@ impl Replay {
         self.model.remove(path);
     }
 
-    fn hard_link(&mut self, entry: &GeneratedEntry, path: Path) -> Result<(), &'static str> {
+    fn hard_link(&mut self, entry: &GeneratedEntry, path: Path, attribute: bool) -> Result<(), &'static str> {
         let target = clean(&entry.link)?;
         let (name, directory) = target.split_last().ok_or("a hard link to the root")?;
         let target = child(&self.model.resolve(directory, None)?, name);
         let node = self.model.nodes.get(&target).ok_or("missing")?.clone();
         let number = node.kind.number().ok_or("a hard link to a directory")?;
-        if self.model.nodes.get(&path).is_some_and(|node| node.kind.number() == Some(number)) {
-            return Ok(());
+        if self.model.nodes.get(&path).is_none_or(|node| node.kind.number() != Some(number)) {
+            if target.starts_with(&path) {
+                return Err("it replaces its own target");
+            }
+            self.remove(&path);
+            self.model.nodes.insert(path, node);
         }
-        if target.starts_with(&path) {
-            return Err("it replaces its own target");
+        // The file gets the attributes of the last entry, under all its names.
+        for node in self.model.nodes.values_mut().filter(|node| node.kind.number() == Some(number)) {
+            (node.mode, node.owner) = (entry.mode, entry.mode >> 2 & 1);
+            node.attribute |= attribute && matches!(node.kind, NodeKind::File(..));
         }
-        self.remove(&path);
-        self.model.nodes.insert(path, node);
         Ok(())
     }
 

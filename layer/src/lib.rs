@@ -20,7 +20,7 @@ mod tar;
 mod unpack;
 
 pub use digest::{Digest, InvalidDigest};
-pub use erofs::{MemoryCounter, SampleImage};
+pub use erofs::{ImageFile, ImageReader, MemoryCounter, SampleImage};
 pub use error::{Problem, UnpackError};
 pub use limits::Limits;
 pub use unpack::{Output, Unpacked, unpack};

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    apply::{Applied, Applier, SkippedXattrs},
+    apply::{Applied, Applier, SkippedXattrs, Trial},
     buffers,
     digest::{Algorithm, Digest},
     directory::DirectoryStore,
@@ -131,10 +131,15 @@ pub fn write<R: BufRead>(reader: HashingReader<R>, output: Output, limits: &Limi
     let mut archive = TarReader::new(reader);
     let mut last = Vec::new();
     let Output { directory, image } = output;
+    let failed = |error| UnpackError::disk("opening the layer's directory", error);
+    let trial = || Trial::on(&directory).map_err(failed);
     let mut applier = match image {
-        None => Applier::new(DirectoryStore::new(directory, limits), limits.clone()),
+        None => {
+            let trial = trial()?;
+            Applier::new(DirectoryStore::new(directory, limits), limits.clone(), trial)
+        }
         Some((file, memory)) => {
-            let mut applier = Applier::new(ErofsStore::new(file, limits, memory)?, limits.clone());
+            let mut applier = Applier::new(ErofsStore::new(file, limits, memory)?, limits.clone(), trial()?);
             let fits = each_entry(&mut archive, &mut last, |entry, archive| {
                 applier.apply(entry, archive)?;
                 Ok(!applier.store.is_full())

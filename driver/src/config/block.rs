@@ -175,9 +175,13 @@ impl<'a> ConfigBlock<'a> {
 
     /// A whole number that cannot be negative. Zero counts as unset.
     pub fn positive(&self, option: &str) -> Option<u64> {
+        self.non_negative(option).filter(|number| *number > 0)
+    }
+
+    /// A whole number that cannot be negative.
+    pub fn non_negative(&self, option: &str) -> Option<u64> {
         let number = self.integer(option)?;
         match u64::try_from(number) {
-            Ok(0) => None,
             Ok(number) => Some(number),
             Err(_) => {
                 self.error(option, format!("cannot be negative, but is {number}"), "write 0 or more");

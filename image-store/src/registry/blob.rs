@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{error::PullError, manifest::Descriptor, progress::Meter};
 
-/// A connection that transferred this many bytes resets the number of failed attempts.
-const PROGRESS_BYTES: u64 = 1 << 20;
+/// A connection that transferred this many bytes made progress, which resets the number of failed attempts. Fewer bytes
+/// do not count, so that a registry cannot keep a pull going with a few bytes per connection.
+const PROGRESS_BYTES: u64 = 64 << 10;
 
 /// The target of a blob.
 pub(crate) struct Sink<'a> {

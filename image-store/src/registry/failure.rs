@@ -41,24 +41,27 @@ impl From<PullError> for Failure {
 /// The failure for an error of the HTTP client. The URL is left out, because it may contain a signature.
 pub(crate) fn network_failure(host: &str, what: &str, error: reqwest::Error) -> Failure {
     let error = error.without_url();
-    let hopeless = error.is_builder() || error.is_decode() || is_certificate_problem(&error);
+    let mut problem = chain(&error);
+    let remedy = remedy(&problem);
+    let hopeless = error.is_builder() || error.is_decode() || remedy.is_some();
+    problem.push_str(remedy.unwrap_or_default());
     Failure {
-        error: PullError::Network { host: host.to_owned(), what: what.to_owned(), problem: chain(&error) },
+        error: PullError::Network { host: host.to_owned(), what: what.to_owned(), problem },
         retry: (!hopeless).then_some(Duration::ZERO),
     }
 }
 
-fn is_certificate_problem(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let inner = error.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
-        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()).or_else(|| error.downcast_ref());
-        if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
-            return true;
-        }
-        cause = error.source();
+/// The options against a TLS error, by its text: the types of the causes belong to several crates. Another attempt
+/// without these options is useless.
+fn remedy(text: &str) -> Option<&'static str> {
+    if text.contains("invalid peer certificate") {
+        return Some(
+            "; set ca_file in this registry's block to the certificate of its authority, or insecure_skip_verify to \
+             accept any certificate",
+        );
     }
-    false
+    text.contains("InvalidContentType")
+        .then_some("; it does not answer with TLS: if it speaks plain HTTP, set plain_http in this registry's block")
 }
 
 /// The failure for a status other than success. Reads the beginning of the body for the message of the registry.

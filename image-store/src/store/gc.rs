@@ -16,7 +16,7 @@ use super::{
     image_record::{ImageRecord, images},
     layers,
     layout::Layout,
-    lease_record::{Lease, leases},
+    lease_record::{Lease, leases, remove_abandoned},
     references::References,
     retention::{
         self, Candidate, Decision, LayerUse, Pressure, Reason, ReclaimTarget, Removed, Retention, RetentionReport,
@@ -41,6 +41,7 @@ pub(crate) fn prune(layout: &Layout, selected: impl Fn(&ImageRecord) -> bool) ->
     let mut report = PruneReport::default();
     {
         let _exclusive = layout.lock_exclusive()?;
+        remove_abandoned(layout)?;
         let leases = leases(layout)?;
         let is_held = |image: &ImageRecord| leases.iter().any(|lease| lease.keeps(image));
         let (removed, kept): (Vec<ImageRecord>, Vec<ImageRecord>) =
@@ -66,6 +67,7 @@ pub(crate) fn retain(
     let mut report = RetentionReport::default();
     {
         let _exclusive = layout.lock_exclusive()?;
+        remove_abandoned(layout)?;
         let leases = leases(layout)?;
         let images = images(layout)?;
         let candidates = images.iter().map(|image| candidate(layout, image, &leases)).collect::<Result<Vec<_>, _>>()?;

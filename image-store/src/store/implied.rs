@@ -1,22 +1,23 @@
-//! Layers of implied directories: the attributes of directories that a layer needs but does not describe.
+//! The layer of implied directories: the attributes of directories that layers need but do not describe.
 //!
 //! A layer that contains `tmp/x` but no entry for `tmp` implies the directory `tmp`. The unpacker makes it with mode
 //! 0755, and overlay would show this mode instead of the mode of a lower layer (1777). The layer itself cannot hold the
 //! right attributes: layers are shared between images and unpacked in parallel. Therefore a small layer that contains
-//! only directories is made once per chain of layers, and stacked directly above the layer. It is made only if an
-//! attribute differs, which is rare.
+//! only directories is made once per image, and stacked on top of all layers. It is made only if an attribute differs,
+//! which is rare. Layers are looked at without being mounted, each at most once per directory.
 
 use std::{
     cell::OnceCell,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs::File,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
-use layer::{Digest, marks};
+use layer::{Digest, ImageReader, marks};
 use rustix::{
-    fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
+    fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags},
     io::Errno,
 };
 
@@ -46,8 +47,8 @@ impl Attributes {
 
 /// What a layer contributes at a path.
 enum Lookup {
-    /// A directory. `opaque`: a directory above it hides lower layers.
-    Directory { fd: OwnedFd, stat: Stat, opaque: bool },
+    /// A directory. `opaque`: it, or a directory above it, hides lower layers.
+    Directory { attributes: Attributes, opaque: bool },
     /// Nothing: lower layers show through.
     Absent,
     /// A whiteout, a file or an opaque directory: lower layers are hidden.
@@ -72,7 +73,13 @@ impl Cache {
 struct ChainLayer<'a> {
     path: PathBuf,
     meta: &'a LayerMeta,
-    files: OnceCell<OwnedFd>,
+    files: OnceCell<LayerFiles>,
+}
+
+/// The files of a layer, in either form.
+enum LayerFiles {
+    Directory(OwnedFd),
+    Image(ImageReader),
 }
 
 impl<'a> ChainLayer<'a> {
@@ -80,39 +87,47 @@ impl<'a> ChainLayer<'a> {
         Self { path: layout.layer(&meta.diff_id), meta, files: OnceCell::new() }
     }
 
-    fn files(&self) -> Result<&OwnedFd, StoreError> {
+    fn files(&self) -> Result<&LayerFiles, StoreError> {
         if let Some(files) = self.files.get() {
             return Ok(files);
         }
-        let files = layers::open(&self.path)?;
+        let source = layers::mount_source(&self.path);
+        let files = if source.ends_with(layers::IMAGE) {
+            let image = File::open(&source).and_then(ImageReader::open);
+            LayerFiles::Image(image.map_err(StoreError::io("reading", source))?)
+        } else {
+            LayerFiles::Directory(open_directory(&source)?)
+        };
         Ok(self.files.get_or_init(|| files))
     }
 
+    /// Looks a path up as overlay does: links are not followed.
     fn lookup(&self, path: &[u8]) -> Result<Lookup, StoreError> {
-        lookup(self.files()?, path).map_err(StoreError::io("examining", &self.path))
+        match self.files()? {
+            LayerFiles::Directory(files) => in_directory(files, path).map_err(StoreError::io("examining", &self.path)),
+            LayerFiles::Image(image) => in_image(image, path).map_err(StoreError::io("examining", &self.path)),
+        }
     }
 
-    fn attributes(&self, fd: &OwnedFd, stat: &Stat) -> Result<Attributes, StoreError> {
-        attributes(fd, stat).map_err(StoreError::io("examining", &self.path))
+    /// Whether the layer has this directory without describing it.
+    fn implies(&self, path: &[u8]) -> bool {
+        // The paths are sorted.
+        self.meta.implicit_dirs.binary_search_by(|implicit| implicit.0.as_slice().cmp(path)).is_ok()
     }
 }
 
-/// Makes the layer of implied directories for the topmost layer of `chain` (bottom first), and returns its key.
-/// `Ok(None)`: the chain needs none.
-pub(crate) fn make(
+/// Makes the layer of implied directories for a chain of layers (bottom first, nothing hides the lowest one), and
+/// returns its key. `Ok(None)`: the chain needs none.
+pub(crate) fn make<'a>(
     layout: &Layout,
-    staging: &Staging,
+    staging: impl FnOnce() -> Result<&'a Staging, StoreError>,
     chain: &[LayerMeta],
     cache: &Cache,
 ) -> Result<Option<Digest>, StoreError> {
-    let Some((top, below)) = chain.split_last() else { return Ok(None) };
-    if top.implicit_dirs.is_empty() || below.is_empty() {
-        return Ok(None);
-    }
     let ids: Vec<&str> = chain.iter().map(|meta| meta.diff_id.as_str()).collect();
     // No record says whether it survived a power cut, so the key contains the boot: one of another boot is never used,
-    // and the next sweep removes it.
-    let key = Digest::sha256(format!("fixup 1\n{}\n{}", boot_id()?, ids.join("\n")).as_bytes());
+    // and the next sweep removes it. Version 1 was stacked above the topmost layer of its chain.
+    let key = Digest::sha256(format!("fixup 2\n{}\n{}", boot_id()?, ids.join("\n")).as_bytes());
     let target = layout.implied(&key);
     let exists = || target.join(layers::DIRECTORY).is_dir();
     match cache.get(&key) {
@@ -120,12 +135,11 @@ pub(crate) fn make(
         Some(true) if exists() => return Ok(Some(key)),
         _ => {}
     }
-    let top = ChainLayer::of(layout, top);
-    let below: Vec<ChainLayer<'_>> = below.iter().map(|meta| ChainLayer::of(layout, meta)).collect();
-    let wrong = wrong_attributes(&top, &below)?;
+    let chain: Vec<ChainLayer<'_>> = chain.iter().map(|meta| ChainLayer::of(layout, meta)).collect();
+    let wrong = wrong_attributes(&chain)?;
     if !wrong.is_empty() && !exists() {
-        let staged = staging.layer()?;
-        build(&staged.fs(), &top, &wrong)?;
+        let staged = staging()?.layer()?;
+        build(&staged.fs(), &with_parents(&chain, wrong.clone())?)?;
         // If it exists already, it is equal: the same chain makes the same directories.
         files::rename_directory(staged.path(), &target)?;
     }
@@ -133,65 +147,110 @@ pub(crate) fn make(
     Ok((!wrong.is_empty()).then_some(key))
 }
 
-/// The implied directories of `top` with wrong attributes, and their right attributes.
-fn wrong_attributes(
-    top: &ChainLayer<'_>,
-    below: &[ChainLayer<'_>],
-) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
+/// The directories that overlay would show with the attributes of an implied directory, and their right attributes.
+fn wrong_attributes(chain: &[ChainLayer<'_>]) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
+    let implied: BTreeSet<&[u8]> =
+        chain.iter().flat_map(|layer| &layer.meta.implicit_dirs).map(|implicit| implicit.0.as_slice()).collect();
     let mut wrong = BTreeMap::new();
-    for implicit in &top.meta.implicit_dirs {
-        let path = &implicit.0;
-        let Lookup::Directory { opaque: false, .. } = top.lookup(path)? else { continue };
-        if let Some(attributes) = inherited(below, path)?
+    for path in implied {
+        if let Some((attributes, shown)) = described(chain, path)?
+            && attributes != shown
             && !attributes.is_default()
         {
-            wrong.insert(path.clone(), attributes);
+            wrong.insert(path.to_vec(), attributes);
         }
     }
     Ok(wrong)
 }
 
-/// The attributes that a directory has in the stack of `below` (bottom first).
-fn inherited(below: &[ChainLayer<'_>], path: &[u8]) -> Result<Option<Attributes>, StoreError> {
-    for layer in below.iter().rev() {
-        let meta = layer.meta;
+/// The attributes of a directory of the chain as the topmost layer that describes it says, and those that overlay
+/// shows. `None`: no layer describes it, or there is no such directory.
+fn described(chain: &[ChainLayer<'_>], path: &[u8]) -> Result<Option<(Attributes, Attributes)>, StoreError> {
+    let mut shown = None;
+    for layer in chain.iter().rev() {
         match layer.lookup(path)? {
             Lookup::Absent => {}
             Lookup::Hidden => return Ok(None),
-            Lookup::Directory { fd, stat, opaque } => {
-                // The paths are sorted.
-                if meta.implicit_dirs.binary_search_by(|implicit| implicit.0.as_slice().cmp(path)).is_err() {
-                    return layer.attributes(&fd, &stat).map(Some);
+            Lookup::Directory { attributes, opaque } => {
+                let shown = shown.get_or_insert_with(|| attributes.clone());
+                if !layer.implies(path) {
+                    return Ok(Some((attributes, shown.clone())));
                 }
-                if opaque || meta.opaque_root {
+                if opaque {
                     return Ok(None);
                 }
             }
-        }
-        if meta.opaque_root {
-            return Ok(None);
         }
     }
     Ok(None)
 }
 
-/// Looks a path up in one layer as overlay does: links are not followed, opaque directories above the path are noted.
-fn lookup(files: &OwnedFd, path: &[u8]) -> Result<Lookup, Errno> {
+/// Adds the parents of directories, as overlay shows them.
+fn with_parents(
+    chain: &[ChainLayer<'_>],
+    mut all: BTreeMap<Vec<u8>, Attributes>,
+) -> Result<BTreeMap<Vec<u8>, Attributes>, StoreError> {
+    let parents: BTreeSet<Vec<u8>> = all.keys().flat_map(|path| parents(path)).collect();
+    for path in parents {
+        if all.contains_key(&path) {
+            continue;
+        }
+        for layer in chain.iter().rev() {
+            if let Lookup::Directory { attributes, .. } = layer.lookup(&path)? {
+                all.insert(path, attributes);
+                break;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The paths of all directories above a path, the root included.
+fn parents(path: &[u8]) -> Vec<Vec<u8>> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    [Vec::new()].into_iter().chain(slashes.map(|(at, _)| path[..at].to_vec())).collect()
+}
+
+fn in_directory(files: &OwnedFd, path: &[u8]) -> Result<Lookup, Errno> {
     let mut fd = open_dir(files, b".")?;
     let mut opaque = false;
     for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-        opaque |= marks::hides_all(&fd)?;
+        let hides = marks::hides_all(&fd)?;
         fd = match open_dir(&fd, component) {
             Ok(next) => next,
-            Err(Errno::NOENT) if opaque => return Ok(Lookup::Hidden),
+            Err(Errno::NOENT) if opaque || hides => return Ok(Lookup::Hidden),
             Err(Errno::NOENT) => return Ok(Lookup::Absent),
             // A file, a link or a whiteout.
             Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Lookup::Hidden),
             Err(errno) => return Err(errno),
         };
+        opaque |= hides;
     }
-    let stat = rustix::fs::fstat(&fd)?;
-    Ok(Lookup::Directory { fd, stat, opaque })
+    let attributes = attributes(&fd)?;
+    Ok(Lookup::Directory { attributes, opaque })
+}
+
+fn in_image(image: &ImageReader, path: &[u8]) -> std::io::Result<Lookup> {
+    let mut file = image.root()?;
+    let mut opaque = false;
+    for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+        opaque |= file.xattrs.iter().any(|(key, value)| key == marks::OPAQUE.to_bytes() && value == b"y");
+        file = match image.child(&file, component)? {
+            Some(next) if next.is_dir() => next,
+            None if !opaque => return Ok(Lookup::Absent),
+            None | Some(_) => return Ok(Lookup::Hidden),
+        };
+    }
+    let mut xattrs: Vec<_> = file.xattrs.into_iter().filter(|(key, _)| is_inherited(key)).collect();
+    xattrs.sort();
+    let mtime = (file.mtime.0, file.mtime.1.into());
+    let attributes = Attributes { mode: file.mode & 0o7777, uid: file.uid, gid: file.gid, mtime, xattrs };
+    Ok(Lookup::Directory { attributes, opaque })
+}
+
+/// Whether a directory has this extended attribute from its image. The marks of overlay describe the layer.
+fn is_inherited(key: &[u8]) -> bool {
+    !key.starts_with(b"trusted.") && key != b"security.selinux"
 }
 
 fn open_dir(at: impl std::os::fd::AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
@@ -199,18 +258,15 @@ fn open_dir(at: impl std::os::fd::AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
 
-fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
+fn attributes(fd: &OwnedFd) -> Result<Attributes, Errno> {
+    let stat = rustix::fs::fstat(fd)?;
     let mut names = vec![0u8; 64 << 10];
     let length = match rustix::fs::flistxattr(fd, &mut names[..]) {
         Err(Errno::OPNOTSUPP) => 0,
         result => result?,
     };
     let mut xattrs = Vec::new();
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        // Images cannot set these. The marks of overlay describe the layer, not the directory.
-        if name.starts_with(b"trusted.") || name == b"security.selinux" {
-            continue;
-        }
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_inherited(name)) {
         let mut value = vec![0u8; 64 << 10];
         let length = rustix::fs::fgetxattr(fd, name, &mut value[..])?;
         value.truncate(length);
@@ -226,16 +282,8 @@ fn attributes(fd: &OwnedFd, stat: &Stat) -> Result<Attributes, Errno> {
     })
 }
 
-/// Makes the directories below `target`. Parents with right attributes get the attributes that they have in the layer
-/// itself.
-fn build(target: &Path, own: &ChainLayer<'_>, wrong: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
-    let mut all: BTreeMap<Vec<u8>, Attributes> = wrong.clone();
-    for path in wrong.keys() {
-        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            add_own(&mut all, own, &path[..at])?;
-        }
-        add_own(&mut all, own, b"")?;
-    }
+/// Makes these directories below `target`. Every parent is among them.
+fn build(target: &Path, all: &BTreeMap<Vec<u8>, Attributes>) -> Result<(), StoreError> {
     let root = open_directory(target)?;
     let io = |path: &[u8]| {
         let path = target.join(String::from_utf8_lossy(path).as_ref());
@@ -250,16 +298,6 @@ fn build(target: &Path, own: &ChainLayer<'_>, wrong: &BTreeMap<Vec<u8>, Attribut
         let name: &[u8] = if path.is_empty() { b"." } else { path };
         let dir = open_dir(&root, name).map_err(io(path))?;
         apply(&dir, attributes).map_err(io(path))?;
-    }
-    Ok(())
-}
-
-fn add_own(all: &mut BTreeMap<Vec<u8>, Attributes>, own: &ChainLayer<'_>, path: &[u8]) -> Result<(), StoreError> {
-    if all.contains_key(path) {
-        return Ok(());
-    }
-    if let Lookup::Directory { fd, stat, .. } = own.lookup(path)? {
-        all.insert(path.to_vec(), own.attributes(&fd, &stat)?);
     }
     Ok(())
 }

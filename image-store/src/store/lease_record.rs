@@ -2,10 +2,12 @@
 //!
 //! The layers stay on disk until the lease is released, independent of the record of the image.
 
+use std::path::Path;
+
 use layer::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::{image_record::ImageRecord, layout::Layout};
+use super::{image_record::ImageRecord, layout::Layout, staging_lock};
 use crate::{
     error::StoreError,
     files::{self, Durability},
@@ -29,6 +31,9 @@ pub(crate) struct Lease {
     /// fetches.
     #[serde(default = "yes")]
     pub(crate) ready: bool,
+    /// The staging directory of the process that holds the lease, if the lease ends with that process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) staging: Option<String>,
 }
 
 fn yes() -> bool {
@@ -38,7 +43,7 @@ fn yes() -> bool {
 impl Lease {
     /// The lease of a pull that has not finished.
     pub(crate) fn unfinished(owner: LeaseOwner, reference: Reference, manifest: Digest, layers: Vec<Digest>) -> Self {
-        Self { owner, reference, manifest, layers, implied: Vec::new(), ready: false }
+        Self { owner, reference, manifest, layers, implied: Vec::new(), ready: false, staging: None }
     }
 
     pub(crate) fn read(layout: &Layout, owner: &LeaseOwner) -> Result<Option<Lease>, StoreError> {
@@ -55,15 +60,46 @@ impl Lease {
         files::touch(&layout.loaded(&self.reference, &self.manifest))
     }
 
+    /// Whether the process that held the lease has ended without releasing it. The lease of a task or a debug image is
+    /// released by a plugin.
+    pub(crate) fn is_abandoned(&self, layout: &Layout) -> Result<bool, StoreError> {
+        match (&self.staging, &self.owner) {
+            // The process locked the directory before it wrote the lease, and the kernel unlocks it.
+            (Some(staging), _) if !staging.contains('/') => {
+                let directory = layout.directory("staging").join(staging);
+                Ok(!directory.exists() || staging_lock::is_abandoned(&directory)?)
+            }
+            // Written by an earlier version.
+            (_, LeaseOwner::Operator { process, .. }) => Ok(!Path::new(&format!("/proc/{process}")).exists()),
+            (_, LeaseOwner::Task { .. } | LeaseOwner::DebugImage { .. }) => Ok(false),
+        }
+    }
+
     /// Whether the lease keeps the record of an image.
     pub(crate) fn keeps(&self, image: &ImageRecord) -> bool {
         self.reference == image.reference && self.manifest == image.manifest
     }
 }
 
-/// All readable leases.
+/// All readable leases that are not abandoned.
 pub(crate) fn leases(layout: &Layout) -> Result<Vec<Lease>, StoreError> {
-    files::read_all(&layout.directory("leases"))
+    let mut held = Vec::new();
+    for lease in files::read_all::<Lease>(&layout.directory("leases"))? {
+        if !lease.is_abandoned(layout)? {
+            held.push(lease);
+        }
+    }
+    Ok(held)
+}
+
+/// Removes abandoned leases. Needs the exclusive store lock.
+pub(crate) fn remove_abandoned(layout: &Layout) -> Result<(), StoreError> {
+    for lease in files::read_all::<Lease>(&layout.directory("leases"))? {
+        if lease.is_abandoned(layout)? {
+            files::remove_file(&layout.lease(&lease.owner))?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -25,9 +25,15 @@ impl LocalStore {
     /// Until the pull has succeeded, the new lease also holds the layers of the replaced one. So a crash, or a disk too
     /// full to restore the replaced lease, takes no layer from its owner.
     pub(crate) fn begin_lease(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
+        // Made before the store lock is taken, because it takes the lock as well.
+        let staging = match lease.owner {
+            LeaseOwner::Operator { .. } => Some(self.staging()?.name()),
+            LeaseOwner::Task { .. } | LeaseOwner::DebugImage { .. } => None,
+        };
         let _adding = self.layout.lock_shared()?;
         let before = Lease::read(&self.layout, &lease.owner)?;
         let mut both = lease.clone();
+        both.staging = staging;
         if let Some(before) = &before {
             both.layers.extend(before.layers.iter().filter(|layer| !lease.layers.contains(layer)).cloned());
             both.implied.extend(before.implied.iter().filter(|key| !lease.implied.contains(key)).cloned());
@@ -52,20 +58,15 @@ impl LocalStore {
     /// Completes a lease whose layers are all on disk, and returns what to mount.
     pub(crate) fn complete_lease(&self, lease: &mut Lease) -> Result<MountSources, StoreError> {
         let chain = self.chain(lease)?;
+        // The kernel ignores the opaque mark on a layer's root, so the layers below are left out.
+        let seen = &chain[chain.iter().rposition(|meta| meta.opaque_root).unwrap_or_default()..];
         let _adding = self.layout.lock_shared()?;
-        let mut sources = Vec::new();
+        let mut sources: Vec<PathBuf> =
+            seen.iter().map(|meta| layers::mount_source(&self.layout.layer(&meta.diff_id))).collect();
         lease.implied.clear();
-        for (at, meta) in chain.iter().enumerate() {
-            if meta.opaque_root {
-                // The kernel ignores the opaque mark on a layer's root, so the layers below are left out.
-                sources.clear();
-            }
-            sources.push(layers::mount_source(&self.layout.layer(&meta.diff_id)));
-            if meta.implicit_dirs.is_empty() {
-                continue;
-            }
+        if seen.iter().any(|meta| !meta.implicit_dirs.is_empty()) {
             failpoint::at("mountable-before-implied");
-            if let Some(key) = implied::make(&self.layout, self.staging()?, &chain[..=at], &self.implied)? {
+            if let Some(key) = implied::make(&self.layout, || self.staging(), seen, &self.implied)? {
                 sources.push(self.layout.implied(&key).join(layers::DIRECTORY));
                 lease.implied.push(key);
             }
@@ -74,6 +75,9 @@ impl LocalStore {
             sources.push(self.empty_layer()?);
         }
         lease.ready = true;
+        if let LeaseOwner::Operator { .. } = lease.owner {
+            lease.staging = Some(self.staging()?.name());
+        }
         failpoint::at("mountable-before-lease");
         lease.write(&self.layout)?;
         failpoint::at("mountable-before-touch");

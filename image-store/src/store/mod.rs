@@ -20,6 +20,7 @@ mod local;
 mod references;
 mod retention;
 mod staging;
+mod staging_lock;
 mod sweep;
 mod trash;
 mod tree;

@@ -12,12 +12,13 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-use host::lock::{Locked, Wait};
+use host::lock::Locked;
 use layer::{MemoryCounter, Output, Unpacked};
 
 use super::{
     layers,
-    layout::{LayerFormat, Layout, open_directory, try_open_directory},
+    layout::{LayerFormat, Layout, open_directory},
+    staging_lock,
 };
 use crate::{error::StoreError, files, tracker::TaskToken};
 
@@ -59,10 +60,15 @@ impl Staging {
         let path = layout.directory("staging").join(files::unique());
         fs::create_dir(&path).map_err(StoreError::io("creating", &path))?;
         failpoint::at("staging-before-lock");
-        match lock(&path)? {
+        match staging_lock::lock(&path)? {
             Locked::Held(lock) => Ok(Staging { path, _lock: lock }),
             Locked::Busy | Locked::Missing => Err(StoreError::io("locking", path)(io::Error::other("it is in use"))),
         }
+    }
+
+    /// The name of the directory.
+    pub(crate) fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// The directory, for temporary files that lose their name at once.
@@ -150,16 +156,4 @@ impl Drop for Staged {
             _ => {}
         }
     }
-}
-
-fn lock(path: &Path) -> Result<Locked<OwnedFd>, StoreError> {
-    host::lock::lock(path, Wait::No, false, || try_open_directory(path)).map_err(StoreError::io("locking", path))
-}
-
-/// Whether the process of a staging directory has ended. A path that is not a directory belongs to no process.
-pub(crate) fn is_abandoned(path: &Path) -> Result<bool, StoreError> {
-    if !path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
-        return Ok(false);
-    }
-    Ok(matches!(lock(path)?, Locked::Held(_)))
 }

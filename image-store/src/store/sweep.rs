@@ -9,9 +9,9 @@ use super::{
     image_record::images,
     layer_lock, layers,
     layout::{Layout, boot_id},
-    lease_record::leases,
+    lease_record::{leases, remove_abandoned},
     references::References,
-    staging, trash,
+    staging_lock, trash,
 };
 use crate::{error::StoreError, files};
 
@@ -38,12 +38,13 @@ pub(crate) fn sweep(layout: &Layout) -> Result<SweepReport, StoreError> {
     {
         let _exclusive = layout.lock_exclusive()?;
         for path in files::entries(&layout.directory("staging"))? {
-            if staging::is_abandoned(&path)? {
+            if staging_lock::is_abandoned(&path)? {
                 trash::discard(layout, &path)?;
                 report.staging += 1;
             }
         }
         let boot_id = boot_id()?;
+        remove_abandoned(layout)?;
         let leases = leases(layout)?;
         for (path, meta) in layers::all(layout)? {
             // A layer's record is replaced only under the exclusive lock, so a temporary file here was abandoned.

@@ -134,14 +134,3 @@ async fn truncated_streams() {
         bench.assert_clean();
     }
 }
-
-/// The limit is 65000 on ext4; another attempt is useless.
-#[tokio::test(flavor = "multi_thread")]
-async fn more_names_than_a_file_can_have() {
-    let links = (0..65_100).map(|at| Entry::hard_link(format!("{at}"), "f"));
-    let bench = Bench::new();
-    match bench.unpack([Entry::file("f", "x")].into_iter().chain(links)).await {
-        Err(error) => assert!(matches!(error, PullError::Layer { .. }) && !error.recoverable(), "{error}"),
-        Ok(image) => assert!(image.layers[0].join("65099").exists()),
-    }
-}

@@ -199,6 +199,8 @@ async fn a_quota_is_used_up() {
     let path = disk.path();
     let limit = |size: &str| run("btrfs", &["qgroup", "limit", size, path.to_str().unwrap()]).unwrap();
     run("btrfs", &["quota", "enable", path.to_str().unwrap()]).unwrap();
+    // While the scan that `enable` starts is running, the kernel does not count new data, and a later write fails.
+    run("btrfs", &["quota", "rescan", "-w", path.to_str().unwrap()]).unwrap();
     limit("16M");
     let (registry, store) = (Registry::start(), disk.store(None));
     let reference = registry.push("app:1", &swells(40));

@@ -160,6 +160,85 @@ async fn a_layer_of_very_many_files_is_what_a_smaller_one_is() {
     }
 }
 
+/// The same layers in both forms; nothing if this kernel mounts no images.
+async fn in_both_forms(layers: &[Layer]) -> Vec<BTreeMap<String, String>> {
+    let mut shown = Vec::new();
+    for bench in [Some(Bench::in_directories()), Bench::in_images()].into_iter().flatten() {
+        let image = bench.unpack_layers(layers.to_vec()).await.unwrap();
+        let mut tree = describe(&Mounted::new(&image).root);
+        // The root is the writable layer's.
+        tree.remove("");
+        shown.push(tree);
+    }
+    shown
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_forms_show_the_same() {
+    let capability: &[u8] = &[1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let times = [-(1 << 33), -5, 0, (1 << 31) - 1, 1 << 31, 1 << 34, 1 << 40]
+        .map(|seconds: i64| Entry::file(format!("time {seconds}"), "").pax("mtime", format!("{seconds}.5")));
+    let layer = Layer::of(times.into_iter().chain([
+        Entry::dir(".").pax("mtime", "17179869184"),
+        Entry::file("empty", "").xattr("user.empty", "").xattr("user.full", "1"),
+        Entry::dir("empty-dir").xattr("user.empty", ""),
+        Entry::file("no-capability", "").xattr("security.capability", ""),
+        Entry::file("no-list", "").xattr("system.posix_acl_access", "").mode(0o640),
+        Entry::file("f", "").mode(0o4755).owner(1, 2).xattr("security.capability", capability).xattr("user.a", "1"),
+        Entry::hard_link("f-too", "f").mode(0o2710).owner(3, 4).mtime(1_600_000_000, 7).xattr("user.b", "2"),
+        Entry::file("g", "").xattr("security.capability", capability),
+        Entry::hard_link("g-too", "g").xattr("security.capability", capability).owner(5, 6),
+        Entry::symlink("s", "f").owner(1, 1),
+        Entry::hard_link("s-too", "s").mode(0o600).owner(7, 8).mtime(1_500_000_000, 0),
+    ]));
+    let shown = in_both_forms(&[layer]).await;
+    let line = |name: &str| shown[0][name].clone();
+    // As containerd does: the entry of the second name counts, and a change of the owner removes the capability.
+    assert_eq!(line("f"), line("f-too"));
+    assert!(line("f").starts_with("102710 3:4 1600000000.000000007 links 2"), "{}", line("f"));
+    assert!(line("f").ends_with("user.a=31,user.b=32"), "{}", line("f"));
+    assert!(line("g").contains("5:6") && line("g").contains("security.capability="), "{}", line("g"));
+    assert!(line("s").starts_with("120777 7:8 1500000000"), "{}", line("s"));
+    assert!(line("empty").ends_with("user.empty=,user.full=31"), "{}", line("empty"));
+    assert!(!line("no-capability").contains("security"), "{}", line("no-capability"));
+    assert!(line("no-list").starts_with("100640") && !line("no-list").contains("acl"), "{}", line("no-list"));
+    assert!(shown.windows(2).all(|pair| pair[0] == pair[1]), "{shown:#?}");
+}
+
+/// ext4 gives a file 65,000 names and a few kilobytes for extended attributes.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_forms_refuse_the_same() {
+    let links = (0..65_000).map(|at| Entry::hard_link(format!("{at}"), "f"));
+    let links = Layer::of([Entry::file("f", "x")].into_iter().chain(links));
+    let large = |entry: Entry, length| Layer::of([entry.xattr("user.large", vec![b'x'; length])]);
+    let layers = [
+        (links, Some("65000 names")),
+        (large(Entry::file("f", ""), 60 << 10), None),
+        (large(Entry::dir("f"), 60 << 10), None),
+        (large(Entry::file("f", ""), 4010), None),
+        (Layer::of([Entry::file("f", "").xattr("user.", "x")]), Some("\"user.\"")),
+        (Layer::of([Entry::file("f", "").xattr("security.capability", "x")]), Some("security.capability")),
+    ];
+    for (layer, expected) in layers {
+        let mut verdicts = Vec::new();
+        for bench in [Some(Bench::in_directories()), Bench::in_images()].into_iter().flatten() {
+            let error = bench.unpack_layers([layer.clone()]).await.err();
+            if let Some(error) = &error {
+                let text = error.to_string();
+                assert!(
+                    !error.recoverable() && text.contains("entry \"f\"") || expected == Some("65000 names"),
+                    "{text}"
+                );
+                assert!(text.contains(expected.unwrap_or("extended attributes")), "{text}");
+                bench.assert_clean();
+            }
+            assert!(error.is_some() || expected.is_none());
+            verdicts.push(error.is_some());
+        }
+        assert!(verdicts.windows(2).all(|pair| pair[0] == pair[1]), "{verdicts:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn default_acls_do_not_leak_into_children() {
     // version 2; user::rwx group::--- mask::--- other::---
@@ -330,7 +409,13 @@ impl Mounted {
             path
         };
         let (root, upper, work) = (at("root"), at("upper"), at("work"));
-        let layers: Vec<String> = image.layers.iter().map(|layer| layer.display().to_string()).collect();
+        // Short names: all options of mount(2) fit one page.
+        let short = |(at, layer): (usize, &std::path::PathBuf)| {
+            let link = directory.path().join(at.to_string());
+            std::os::unix::fs::symlink(layer, &link).unwrap();
+            link.display().to_string()
+        };
+        let layers: Vec<String> = image.layers.iter().enumerate().map(short).collect();
         let (lower, upper, work) = (layers.join(":"), upper.display(), work.display());
         let options = format!("xino=on,lowerdir={lower},upperdir={upper},workdir={work}");
         let options = std::ffi::CString::new(options).unwrap();
@@ -401,6 +486,50 @@ async fn the_same_layer_over_another_base_gets_that_bases_attributes() {
         assert_eq!(image.layers.len(), if mode == 0o755 { 2 } else { 3 });
     }
     assert_eq!(bench.layer_count(), 4);
+}
+
+/// However many layers use a directory without describing it, one more layer has its attributes.
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_that_many_layers_imply_take_one_layer() {
+    let base = [Entry::dir("srv").mode(0o750).owner(10, 20), Entry::dir("srv/deep").mode(0o1700)];
+    let users = (0..60).map(|at| {
+        let gone = Entry::whiteout(&format!("srv/deep/{}", at - 1));
+        let described = Entry::dir(format!("own-{at}/inner")).mode(0o711);
+        let used = Entry::file(format!("own-{}/inner/later", at - 1), "");
+        Layer::of([gone, Entry::file(format!("srv/deep/{at}"), ""), described, used])
+    });
+    let layers: Vec<Layer> = [Layer::of(base)].into_iter().chain(users).collect();
+    for bench in [Some(Bench::in_directories()), Bench::in_images()].into_iter().flatten() {
+        let image = bench.unpack_layers(layers.clone()).await.unwrap();
+        assert_eq!(image.layers.len(), 62);
+        let mounted = Mounted::new(&image);
+        let at = |name: &str| mounted.root.join(name);
+        assert_eq!(attributes(&at("srv")), (0o750, 10, 20));
+        assert_eq!(attributes(&at("srv/deep")), (0o1700, 0, 0));
+        assert_eq!(attributes(&at("own-7/inner")), (0o711, 0, 0));
+        assert_eq!(fs::read_dir(at("srv/deep")).unwrap().count(), 1);
+        assert!(at("own-7/inner/later").exists());
+    }
+}
+
+/// Nothing of a hidden layer shows, not even the mode of a directory.
+#[tokio::test(flavor = "multi_thread")]
+async fn hidden_layers_give_no_attributes() {
+    let base = Layer::of([Entry::dir("d").mode(0o700), Entry::dir("e").mode(0o700), Entry::dir("f").mode(0o700)]);
+    let whiteouts = Layer::of([Entry::whiteout("e"), Entry::file("f/x", "")]);
+    let hides = Layer::of([Entry::opaque(""), Entry::file("d/x", "")]);
+    let top = Layer::of([Entry::file("d/y", ""), Entry::file("e/x", "")]);
+    for (layers, expected) in [
+        (vec![base.clone(), hides.clone()], [Some(0o755), None, None]),
+        (vec![base.clone(), hides, top.clone()], [Some(0o755), Some(0o755), None]),
+        (vec![base.clone(), whiteouts.clone(), top], [Some(0o700), Some(0o755), Some(0o700)]),
+        (vec![base, whiteouts, Layer::of([Entry::whiteout("f")])], [Some(0o700), None, None]),
+    ] {
+        for shown in in_both_forms(&layers).await {
+            let mode = |name: &str| shown.get(name).map(|line| u32::from_str_radix(&line[..5], 8).unwrap() & 0o7777);
+            assert_eq!(["d", "e", "f"].map(mode), expected);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

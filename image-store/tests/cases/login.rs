@@ -216,11 +216,30 @@ async fn certificates_are_verified_unless_told_otherwise() {
         let error = Bench::with(vec![config]).pull(&reference).await.unwrap_err();
         // A trusted, empty registry answers that it has no such image.
         assert_eq!(matches!(error, PullError::NotFound { .. }), trusted, "{error}");
-        assert_eq!(error.to_string().contains("certificate"), !trusted, "{error}");
+        assert_eq!(error.to_string().contains("set ca_file in this registry's block"), !trusted, "{error}");
     }
     let missing = RegistryConfig { ca_file: Some("/no/such/file".into()), ..base() };
     let error = Bench::with(vec![missing]).pull(&reference).await.unwrap_err();
     assert!(error.to_string().contains("/no/such/file") && !error.recoverable(), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_without_tls_is_named_with_the_option() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    // What a web server says to the first message of TLS.
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            std::io::Read::read(&mut connection, &mut [0; 4096]).unwrap();
+            std::io::Write::write_all(&mut connection, b"HTTP/1.0 400 Bad Request\r\n\r\n").unwrap();
+            // The client closes first, so that it reads the answer.
+            while std::io::Read::read(&mut connection, &mut [0; 4096]).is_ok_and(|length| length > 0) {}
+        }
+    });
+    let config = RegistryConfig { host: host.clone(), insecure_skip_verify: true, ..Default::default() };
+    let error = Bench::with(vec![config]).pull(&format!("{host}/app:1")).await.unwrap_err();
+    assert!(error.to_string().contains("set plain_http in this registry's block"), "{error}");
 }
 
 /// The requests for the manifest since the last call.

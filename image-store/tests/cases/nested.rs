@@ -82,7 +82,7 @@ async fn a_store_on_an_overlay_says_that_its_layers_must_be_copied() {
     assert!(image.copy_only, "the kernel took a whiteout on an overlay");
     // With the layer of implied directories for `kept`, which the second layer does not describe. `gone` inherits
     // nothing, because the lower directory is hidden.
-    let [top, implied, second, _] = &image.layers[..] else { panic!("{:?}", image.layers) };
+    let [implied, top, second, _] = &image.layers[..] else { panic!("{:?}", image.layers) };
     assert!(fs::symlink_metadata(second.join("gone")).unwrap().file_type().is_socket());
     assert!(implied.join("kept").is_dir() && top.join("gone/again").is_file());
     let opaque = second.join("opaque");

@@ -16,6 +16,7 @@ use super::{
     entry_path::EntryPath,
     lookup::Lookup,
     store::{LayerStore, LookupError, Place, SpecialFile},
+    trial::Trial,
 };
 use crate::{
     error::UnpackError,
@@ -23,6 +24,9 @@ use crate::{
     path,
     tar::{EntryKind, TarEntry, TarReader},
 };
+
+/// The most names of a file. ext4 has no more, and both forms of a layer must agree.
+const MAX_NAMES: u64 = 65_000;
 
 /// Applies the entries of one layer.
 pub(crate) struct Applier<S: LayerStore> {
@@ -37,6 +41,7 @@ pub(crate) struct Applier<S: LayerStore> {
     /// The sum of the apparent sizes of sparse files.
     apparent: u64,
     pub(super) skipped: SkippedXattrs,
+    trial: Trial,
 }
 
 /// What is known about a layer when all its entries were applied.
@@ -53,8 +58,8 @@ pub struct Applied {
 }
 
 impl<S: LayerStore> Applier<S> {
-    /// Takes an empty store.
-    pub(crate) fn new(store: S, limits: Limits) -> Self {
+    /// Takes an empty store. `trial` is for the file system of the containers' writable layers.
+    pub(crate) fn new(store: S, limits: Limits, trial: Trial) -> Self {
         Self {
             store,
             lookup: Lookup::new(),
@@ -64,6 +69,7 @@ impl<S: LayerStore> Applier<S> {
             entries: 0,
             apparent: 0,
             skipped: SkippedXattrs::default(),
+            trial,
         }
     }
 
@@ -135,7 +141,7 @@ impl<S: LayerStore> Applier<S> {
         let attributes = self.attributes(entry)?;
         if self.store.create_dir(parent, name).map_err(failed)?.is_none() {
             let existing = self.store.find(parent, name).map_err(failed)?;
-            if !existing.is_some_and(|existing| existing.is_dir) {
+            if !existing.is_some_and(|existing| existing.is_dir()) {
                 self.replacing(parent, name, |store, _| store.create_dir(parent, name).map_err(failed))?;
             }
         }
@@ -171,7 +177,8 @@ impl<S: LayerStore> Applier<S> {
         self.replacing(parent, name, |store, skipped| store.create_special(parent, name, file, &attributes, skipped))
     }
 
-    /// A further name of a file that this layer made before. Its attributes are those of the first name.
+    /// A further name of a file that this layer made before. The file gets the attributes of this entry, as other
+    /// programs do it.
     pub(crate) fn hard_link(
         &mut self,
         entry: &TarEntry,
@@ -190,18 +197,35 @@ impl<S: LayerStore> Applier<S> {
             LookupError::Io(error) => UnpackError::disk("finding its target", error),
         })?;
         let target = self.store.find(&target_parent, target_name).ok().flatten().ok_or_else(missing)?;
-        if target.is_dir {
+        if target.is_dir() {
             return Err(refuse("a hard link to a directory"));
         }
         let existing = self.store.find(parent, name).ok().flatten();
         if existing.is_some_and(|existing| existing.inode == target.inode) {
-            return Ok(());
+            return self.describe_again(entry, target.kind, parent, name);
+        }
+        if target.names >= MAX_NAMES {
+            return Err(refuse(&format!("a file with more than {MAX_NAMES} names")));
         }
         if path::is_within(&path::join(&target_parent.path, target_name), &path::join(&parent.path, name)) {
             return Err(refuse("a hard link that replaces its own target"));
         }
         let failed = |error| UnpackError::disk("creating it", error);
-        self.replacing(parent, name, |store, _| store.link((&target_parent, target_name), parent, name).map_err(failed))
+        self.replacing(parent, name, |store, _| {
+            store.link((&target_parent, target_name), parent, name).map_err(failed)
+        })?;
+        self.describe_again(entry, target.kind, parent, name)
+    }
+
+    fn describe_again(
+        &mut self,
+        entry: &TarEntry,
+        kind: EntryKind,
+        parent: &Place<S::Dir>,
+        name: &[u8],
+    ) -> Result<(), UnpackError> {
+        let attributes = self.attributes_of(entry, kind)?;
+        self.store.describe_again(parent, name, attributes, &mut self.skipped)
     }
 
     fn make<R: BufRead>(
@@ -237,7 +261,17 @@ impl<S: LayerStore> Applier<S> {
     }
 
     fn attributes(&mut self, entry: &TarEntry) -> Result<Attributes, UnpackError> {
-        Attributes::of(entry, &self.limits, &mut self.skipped)
+        self.attributes_of(entry, entry.kind)
+    }
+
+    /// What an entry says about a file of this kind, as far as the file system can hold it.
+    fn attributes_of(&mut self, entry: &TarEntry, kind: EntryKind) -> Result<Attributes, UnpackError> {
+        let mut attributes = Attributes::of(entry, kind, &self.limits, &mut self.skipped)?;
+        for key in self.trial.filter(kind == EntryKind::Dir, &mut attributes.xattrs)? {
+            self.skipped.add(&key);
+        }
+        attributes.mtime = self.trial.time(attributes.mtime)?;
+        Ok(attributes)
     }
 
     fn remember_whiteout(&mut self, parent: &Place<S::Dir>, name: Vec<u8>) -> Result<(), UnpackError> {

@@ -41,8 +41,13 @@ impl SkippedXattrs {
 }
 
 impl Attributes {
-    /// The attributes of an entry's file, without extended attributes that [`SkippedXattrs`] lists.
-    pub(super) fn of(entry: &TarEntry, limits: &Limits, skipped: &mut SkippedXattrs) -> Result<Self, UnpackError> {
+    /// What an entry says about a file of this kind, without extended attributes that [`SkippedXattrs`] lists.
+    pub(super) fn of(
+        entry: &TarEntry,
+        kind: EntryKind,
+        limits: &Limits,
+        skipped: &mut SkippedXattrs,
+    ) -> Result<Self, UnpackError> {
         let mut total = 0;
         let mut xattrs = Vec::new();
         for (key, value) in &entry.xattrs {
@@ -50,7 +55,9 @@ impl Attributes {
             if value.len() > limits.xattr_bytes || total > limits.xattr_total_bytes || key.len() > 255 {
                 return Err(UnpackError::refused(&entry.name, "its extended attributes are too large"));
             }
-            if is_set_on(entry.kind, key) {
+            // The kernel executes no file with empty capabilities.
+            let is_void = value.is_empty() && key == b"security.capability";
+            if is_set_on(kind, key) && !is_void {
                 xattrs.push((key.clone(), value.clone()));
             } else {
                 skipped.add(key);

@@ -29,7 +29,7 @@ impl<S: LayerStore> Applier<S> {
         // A later entry may have replaced the directory, perhaps by a link to another one.
         let Some(parent) = self.real_dir(parent, ACTION)? else { return Ok(()) };
         match self.store.find(&parent, name).map_err(failed)? {
-            Some(existing) if existing.is_dir => {
+            Some(existing) if existing.is_dir() => {
                 // Removed and made again: the new directory inherits nothing.
                 let path = path::join(&parent.path, name);
                 self.lookup.described(&path);

@@ -10,6 +10,7 @@ mod entry_path;
 mod finish;
 mod lookup;
 mod store;
+mod trial;
 
 pub(crate) use applier::{Applied, Applier};
 pub use attributes::SkippedXattrs;
@@ -17,3 +18,4 @@ pub(crate) use attributes::{Attributes, xattrs_size};
 #[cfg(test)]
 pub(crate) use lookup::Lookup;
 pub(crate) use store::{Existing, LayerStore, LookupError, Place, SpecialFile, Step};
+pub(crate) use trial::Trial;

@@ -8,7 +8,7 @@ use std::io;
 use rustix::io::Errno;
 
 use super::attributes::{Attributes, SkippedXattrs};
-use crate::error::UnpackError;
+use crate::{error::UnpackError, tar::EntryKind};
 
 /// A directory of the layer: the store's handle, and the canonical path from the layer's root.
 pub(crate) struct Place<D> {
@@ -50,9 +50,17 @@ pub(crate) enum Step<D> {
 
 /// A file that has a name already.
 pub(crate) struct Existing {
-    pub(crate) is_dir: bool,
+    pub(crate) kind: EntryKind,
+    /// How many names it has.
+    pub(crate) names: u64,
     /// Equal for two names of the same file.
     pub(crate) inode: (u64, u64),
+}
+
+impl Existing {
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == EntryKind::Dir
+    }
 }
 
 /// A file without data of its own. Device numbers are major and minor.
@@ -147,6 +155,16 @@ pub(crate) trait LayerStore {
         parent: &Place<Self::Dir>,
         name: &[u8],
     ) -> io::Result<Option<()>>;
+
+    /// Gives a file that has attributes other ones. Extended attributes are added, but a change of the owner removes
+    /// capabilities, as chown(2) does.
+    fn describe_again(
+        &mut self,
+        parent: &Place<Self::Dir>,
+        name: &[u8],
+        attributes: Attributes,
+        skipped: &mut SkippedXattrs,
+    ) -> Result<(), UnpackError>;
 
     /// Hides the lower layers' file of this name. The name is free in this layer.
     fn create_whiteout(&mut self, parent: &Place<Self::Dir>, name: &[u8]) -> io::Result<()>;

@@ -3,7 +3,7 @@
 use std::{io, os::fd::AsFd};
 
 use rustix::{
-    fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags},
+    fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags},
     io::Errno,
 };
 
@@ -73,6 +73,28 @@ pub(super) fn set_on_special(
         rustix::fs::chownat(&parent, name, uid, gid, nofollow).map_err(failed("setting its owner"))?;
     }
     if !is_symlink && attributes.mode & 0o7000 != 0 {
+        rustix::fs::chmodat(&parent, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())
+            .map_err(failed("setting its mode"))?;
+    }
+    if !attributes.xattrs.is_empty() {
+        set_xattrs_by_name(&parent, name, &attributes.xattrs, skipped)?;
+    }
+    rustix::fs::utimensat(&parent, name, &times(attributes.mtime), nofollow).map_err(failed("setting its time"))
+}
+
+/// Sets the attributes of a file of any kind that has attributes.
+pub(super) fn set_again(
+    parent: impl AsFd,
+    name: &[u8],
+    attributes: &Attributes,
+    skipped: &mut SkippedXattrs,
+) -> Result<(), UnpackError> {
+    let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+    let (uid, gid) = owner(attributes);
+    rustix::fs::chownat(&parent, name, uid, gid, nofollow).map_err(failed("setting its owner"))?;
+    let stat = rustix::fs::statat(&parent, name, nofollow).map_err(failed("finding it"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+        // No other process can put a link in its place.
         rustix::fs::chmodat(&parent, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())
             .map_err(failed("setting its mode"))?;
     }

@@ -22,6 +22,7 @@ use crate::{
     error::UnpackError,
     limits::Limits,
     marks, path,
+    tar::EntryKind,
 };
 
 /// Bytes of memory that a remembered path takes beside its text.
@@ -166,7 +167,8 @@ impl LayerStore for DirectoryStore {
     fn find(&self, parent: &Place<Rc<OwnedFd>>, name: &[u8]) -> io::Result<Option<Existing>> {
         match rustix::fs::statat(&*parent.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Existing {
-                is_dir: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+                kind: kind(FileType::from_raw_mode(stat.st_mode)),
+                names: stat.st_nlink,
                 inode: (stat.st_dev, stat.st_ino),
             })),
             Err(Errno::NOENT) => Ok(None),
@@ -270,6 +272,16 @@ impl LayerStore for DirectoryStore {
         unless_taken(rustix::fs::linkat(&*from.dir, target, &*parent.dir, name, AtFlags::empty()))
     }
 
+    fn describe_again(
+        &mut self,
+        parent: &Place<Rc<OwnedFd>>,
+        name: &[u8],
+        attributes: Attributes,
+        skipped: &mut SkippedXattrs,
+    ) -> Result<(), UnpackError> {
+        attributes::set_again(&*parent.dir, name, &attributes, skipped)
+    }
+
     fn create_whiteout(&mut self, parent: &Place<Rc<OwnedFd>>, name: &[u8]) -> io::Result<()> {
         self.copy_only |= !marks::hide(&*parent.dir, name)?;
         Ok(())
@@ -281,6 +293,17 @@ impl LayerStore for DirectoryStore {
         let readable = marks::hide_all(&fd).map_err(|errno| UnpackError::disk("marking it opaque", errno.into()))?;
         self.copy_only |= !readable;
         Ok(())
+    }
+}
+
+fn kind(file_type: FileType) -> EntryKind {
+    match file_type {
+        FileType::Directory => EntryKind::Dir,
+        FileType::Symlink => EntryKind::Symlink,
+        FileType::CharacterDevice => EntryKind::Char,
+        FileType::BlockDevice => EntryKind::Block,
+        FileType::Fifo => EntryKind::Fifo,
+        _ => EntryKind::File,
     }
 }
 

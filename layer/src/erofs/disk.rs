@@ -23,27 +23,27 @@ pub(super) const BLOCK: u64 = 4096;
 /// The longest name of a file (`EROFS_NAME_LEN`).
 pub(super) const MAX_NAME: usize = 255;
 /// The offset of the superblock in the first block, which holds nothing else.
-const SUPER: usize = 1024;
-const MAGIC: u32 = 0xe0f5_e1e2;
+pub(super) const SUPER: usize = 1024;
+pub(super) const MAGIC: u32 = 0xe0f5_e1e2;
 /// An inode's number is its offset in the metadata, counted in slots.
-const SLOT: u64 = 32;
-const INODE: u64 = 64;
+pub(super) const SLOT: u64 = 32;
+pub(super) const INODE: u64 = 64;
 /// The offset of the root's inode. No file has number 0, which readdir(3) takes for a name without a file.
 const FIRST: u64 = 2 * SLOT;
-const DIRENT: usize = 12;
+pub(super) const DIRENT: usize = 12;
 /// `i_format`: an inode of 64 bytes, its content in blocks …
 const PLAIN: u16 = 1;
 /// … or in blocks except for its end, which follows the inode.
-const INLINE: u16 = 1 | 2 << 1;
+pub(super) const INLINE: u16 = 1 | 2 << 1;
 /// The longest end that follows an inode: it must not reach into another block.
 const MAX_TAIL: u64 = BLOCK / 2;
 /// Times are those of modification (`EROFS_FEATURE_COMPAT_MTIME`).
 const HAS_MTIME: u32 = 2;
-const XATTR_HEADER: usize = 12;
+pub(super) const XATTR_HEADER: usize = 12;
 /// The most that extended attributes of one file take: their size is counted in words, with 16 bits.
 const MAX_XATTRS: usize = XATTR_HEADER + 4 * (u16::MAX as usize - 1);
 /// Prefixes of names that are stored as a number (`EROFS_XATTR_INDEX_*`).
-const PREFIXES: [(&[u8], u8); 5] = [
+pub(super) const PREFIXES: [(&[u8], u8); 5] = [
     (b"user.", 1),
     (b"system.posix_acl_access", 2),
     (b"system.posix_acl_default", 3),

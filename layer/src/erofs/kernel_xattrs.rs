@@ -3,6 +3,14 @@
 //! An EROFS image is written as a whole, so the kernel sets no attribute in it. This module does what the kernel would
 //! do for ACLs (acl(5); `posix_acl_valid` and `posix_acl_update_mode` of Linux) and capabilities (`cap_convert_nscap`).
 
+/// The tags of an access list's entries.
+const USER_OBJ: u16 = 1;
+const USER: u16 = 2;
+const GROUP_OBJ: u16 = 4;
+const GROUP: u16 = 8;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
 /// What the kernel does with an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -32,6 +40,29 @@ pub(super) fn outcome(key: &[u8], value: &[u8]) -> Outcome {
     }
 }
 
+/// The value of an attribute after the file's permissions were changed: an access list has them too
+/// (`__posix_acl_chmod_masq` of Linux).
+pub(super) fn after_chmod(key: &[u8], value: &[u8], mode: u32) -> Vec<u8> {
+    let mut value = value.to_vec();
+    let Some((_, entries)) = value.split_first_chunk_mut::<4>().filter(|_| key == b"system.posix_acl_access") else {
+        return value;
+    };
+    let (entries, _) = entries.as_chunks_mut::<8>();
+    let tag = |entry: &[u8; 8]| u16::from_le_bytes([entry[0], entry[1]]);
+    let masked = entries.iter().any(|entry| tag(entry) == MASK);
+    for entry in entries {
+        let bits = match tag(entry) {
+            USER_OBJ => mode >> 6,
+            GROUP_OBJ if !masked => mode >> 3,
+            MASK => mode >> 3,
+            OTHER => mode,
+            _ => continue,
+        };
+        entry[2] = (bits & 7) as u8;
+    }
+    value
+}
+
 /// linux/capability.h: revision 2 has 20 bytes, revision 3 the root of a user namespace behind them.
 fn capability(value: &[u8]) -> Outcome {
     let revision = value.first_chunk().map(|magic| u32::from_le_bytes(*magic) & 0xff00_0000);
@@ -44,6 +75,10 @@ fn capability(value: &[u8]) -> Outcome {
 /// linux/posix_acl_xattr.h: a version, then tag, permissions and id of each entry, in the order of their tags.
 fn access_list(value: &[u8]) -> Outcome {
     const VERSION: u32 = 2;
+    // Without a value the kernel removes the list.
+    if value.is_empty() {
+        return Outcome::OnlyMode(None);
+    }
     let Some((version, entries)) = value.split_first_chunk() else { return Outcome::Invalid };
     if u32::from_le_bytes(*version) != VERSION {
         return Outcome::Unknown;
@@ -63,12 +98,6 @@ fn access_list(value: &[u8]) -> Outcome {
 
 /// The permissions that a valid list stands for, and whether it says more than they do.
 fn permissions(entries: &[[u8; 8]]) -> Option<(u32, bool)> {
-    const USER_OBJ: u16 = 1;
-    const USER: u16 = 2;
-    const GROUP_OBJ: u16 = 4;
-    const GROUP: u16 = 8;
-    const MASK: u16 = 0x10;
-    const OTHER: u16 = 0x20;
     let (mut last, mut mode, mut named, mut masked) = (0, 0, false, false);
     for entry in entries {
         let [tag, permission] = [[entry[0], entry[1]], [entry[2], entry[3]]].map(u16::from_le_bytes);
@@ -143,9 +172,21 @@ mod tests {
         assert_eq!(default(&list(&named)), Outcome::Set);
         assert_eq!(default(&list(&minimal)), Outcome::Set);
         assert_eq!(default(&list(&[])), Outcome::OnlyMode(None));
+        assert_eq!(default(&[]), Outcome::OnlyMode(None));
         assert_eq!(default(&[1, 0, 0, 0]), Outcome::Unknown);
         assert_eq!(default(&[2, 0, 0]), Outcome::Invalid);
         assert_eq!(default(&[2, 0, 0, 0, 1]), Outcome::Invalid);
+    }
+
+    #[test]
+    fn a_changed_mode_changes_the_list() {
+        const NONE: u32 = u32::MAX;
+        let key = b"system.posix_acl_access";
+        let before = list(&[(1, 7, NONE), (2, 5, 33), (4, 7, NONE), (0x10, 4, NONE), (0x20, 1, NONE)]);
+        let after = list(&[(1, 6, NONE), (2, 5, 33), (4, 7, NONE), (0x10, 2, NONE), (0x20, 0, NONE)]);
+        assert_eq!(after_chmod(key, &before, 0o4620), after);
+        assert_eq!(after_chmod(b"system.posix_acl_default", &before, 0o620), before);
+        assert_eq!(after_chmod(key, b"x", 0o620), b"x");
     }
 
     #[test]

@@ -3,12 +3,14 @@
 mod disk;
 mod kernel_xattrs;
 mod memory;
+mod read;
 mod sample;
 mod store;
 mod to_directory;
 mod tree;
 
 pub use memory::MemoryCounter;
+pub use read::{ImageFile, ImageReader};
 pub use sample::SampleImage;
 pub(crate) use store::ErofsStore;
 pub(crate) use to_directory::into_directory;

@@ -24,7 +24,7 @@ use crate::{
     error::UnpackError,
     limits::Limits,
     marks,
-    tar::Xattrs,
+    tar::{EntryKind, Xattrs},
 };
 
 /// Bytes of memory for the files of all layers that are unpacked at once. Beyond that, layers go on in directories.
@@ -160,7 +160,18 @@ impl LayerStore for ErofsStore {
     }
 
     fn find(&self, parent: &Place<Id>, name: &[u8]) -> io::Result<Option<Existing>> {
-        let existing = |id: Id| Existing { is_dir: self.tree.is_dir(id), inode: (0, id.into()) };
+        let existing = |id: Id| {
+            let node = self.tree.node(id);
+            let kind = match node.content {
+                Content::Dir(_) => EntryKind::Dir,
+                Content::File { .. } => EntryKind::File,
+                Content::Symlink(_) => EntryKind::Symlink,
+                Content::CharDevice(_) => EntryKind::Char,
+                Content::BlockDevice(_) => EntryKind::Block,
+                Content::Fifo => EntryKind::Fifo,
+            };
+            Existing { kind, names: node.names.into(), inode: (0, id.into()) }
+        };
         Ok(self.tree.child(parent.dir, name).map(existing))
     }
 
@@ -252,6 +263,24 @@ impl LayerStore for ErofsStore {
         self.count(name.len());
         self.tree.name(parent.dir, name, id);
         Ok(Some(()))
+    }
+
+    fn describe_again(
+        &mut self,
+        parent: &Place<Id>,
+        name: &[u8],
+        mut attributes: Attributes,
+        skipped: &mut SkippedXattrs,
+    ) -> Result<(), UnpackError> {
+        let missing = || UnpackError::disk("finding it", io::ErrorKind::NotFound.into());
+        let id = self.tree.child(parent.dir, name).ok_or_else(missing)?;
+        for (key, value) in &self.tree.node(id).xattrs {
+            if key != b"security.capability" && !attributes.xattrs.iter().any(|(new, _)| new == key) {
+                let value = kernel_xattrs::after_chmod(key, value, attributes.mode);
+                attributes.xattrs.push((key.clone(), value));
+            }
+        }
+        self.describe(id, &attributes, skipped)
     }
 
     fn create_whiteout(&mut self, parent: &Place<Id>, name: &[u8]) -> io::Result<()> {

@@ -18,7 +18,7 @@ use super::{
     tree::{Content, Id, Node, ROOT},
 };
 use crate::{
-    apply::{Applier, SpecialFile},
+    apply::{Applier, SpecialFile, Trial},
     directory::DirectoryStore,
     error::UnpackError,
     path,
@@ -33,7 +33,8 @@ pub(crate) fn into_directory(
     let failed = |error: io::Error| UnpackError::disk("moving the layer to a directory", error);
     from.store.flush().map_err(failed)?;
     let limits = from.limits.clone();
-    let mut to = Applier::new(DirectoryStore::new(root, &limits), limits);
+    let trial = Trial::on(&root).map_err(failed)?;
+    let mut to = Applier::new(DirectoryStore::new(root, &limits), limits, trial);
     let (tree, data) = from.store.parts();
     // The first name of each file that has further names.
     let mut first_names: HashMap<Id, Vec<u8>> = HashMap::new();

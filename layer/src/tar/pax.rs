@@ -2,7 +2,7 @@
 //!
 //! Pure. Records end where their stated length says, never at a newline: extended attributes are binary. The `tar`
 //! crate's reader splits at newlines and cannot be used. The last record of a key counts; an empty value unsets the
-//! key.
+//! key, except for extended attributes, whose values may be empty.
 
 use crate::error::Problem;
 
@@ -100,9 +100,7 @@ impl Extensions {
                     if self.xattrs.len() >= MAX_XATTRS {
                         return Err(format!("more than {MAX_XATTRS} extended attributes"));
                     }
-                    if present {
-                        self.xattrs.push((attribute.to_vec(), value.to_vec()));
-                    }
+                    self.xattrs.push((attribute.to_vec(), value.to_vec()));
                 } else if let Some(sparse) = key.strip_prefix(b"GNU.sparse.") {
                     self.sparse.set(sparse, value)?;
                 }
@@ -207,6 +205,13 @@ mod tests {
         assert_eq!(parsed.size, Some(2));
         let parsed = parse(&[encode("size", b"1"), encode("size", b"")].concat()).unwrap();
         assert_eq!(parsed.size, None);
+    }
+
+    #[test]
+    fn an_extended_attribute_may_be_empty() {
+        let parsed =
+            parse(&[encode("SCHILY.xattr.user.x", b"1"), encode("SCHILY.xattr.user.x", b"")].concat()).unwrap();
+        assert_eq!(parsed.xattrs, [(b"user.x".to_vec(), Vec::new())]);
     }
 
     #[test]

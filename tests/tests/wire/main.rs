@@ -28,6 +28,7 @@ mod own_network;
 mod own_network_failures;
 mod pull;
 mod races;
+mod random_images;
 mod recovery;
 mod retention;
 mod root_storage;

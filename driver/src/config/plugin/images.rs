@@ -98,7 +98,8 @@ const LIMITS: &[OptionSpec] = &[
         "free_mib",
         OptionType::Number,
         Literal("64"),
-        "disk space that a pull leaves free on the file system of `data_dir`. With less, the node is unhealthy",
+        "disk space that a pull leaves free on the file system of `data_dir`; 0: none. With less, the node is \
+         unhealthy",
     ),
     OptionSpec::honoured("parallel_layers", OptionType::Number, Literal("6"), "layers that one pull downloads at once"),
     OptionSpec::honoured(
@@ -111,7 +112,7 @@ const LIMITS: &[OptionSpec] = &[
         "attempts",
         OptionType::Number,
         Literal("5"),
-        "attempts of a request, and consecutive interruptions of a download without progress",
+        "attempts of a request, and consecutive interruptions of a download without progress (64 KiB)",
     ),
     OptionSpec::honoured(
         "retry_pause",
@@ -161,7 +162,7 @@ pub fn limits(block: &ConfigBlock, default: Limits) -> Limits {
         xattr_total_bytes: kib("xattrs_kib", default.xattr_total_bytes),
         kept_bytes: kib("layer_memory_kib", default.kept_bytes),
         zstd_window: number("zstd_window_mib", MIB, default.zstd_window),
-        free_bytes: number("free_mib", MIB, default.free_bytes),
+        free_bytes: block.non_negative("free_mib").map_or(default.free_bytes, |mib| mib.saturating_mul(MIB)),
         parallel_per_pull: count("parallel_layers", default.parallel_per_pull).min(MAX_PARALLEL),
         parallel: count("parallel_downloads", default.parallel).min(MAX_PARALLEL),
         attempts: u32::try_from(number("attempts", 1, default.attempts.into())).unwrap_or(u32::MAX),

@@ -132,6 +132,7 @@ fn every_limit_of_images_has_its_option() {
         access_wait: Limits::default().access_wait,
     };
     assert_eq!(format!("{:?}", changed.store().limits), format!("{expected:?}"));
+    assert_eq!(decode(json!({ "image_limits": { "free_mib": 0 } })).limits.free_bytes, 0);
     // The defaults in the table of options are the defaults without the block.
     let shown = json!({ "image_limits": [{
         "document_kib": 4096, "token_kib": 1024, "layers": 500, "layer_mib": 65536, "layer_entries": 2_000_000,

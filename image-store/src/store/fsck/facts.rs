@@ -4,7 +4,7 @@
 //! its staging directory, whether the files of a layer match their summary.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use super::super::{
     layers::{self, LayerMeta},
     layout::{DIRECTORIES, FILES, Layout, Version, boot_id},
     lease_record::Lease,
-    staging, tree,
+    staging_lock, tree,
 };
 use crate::{error::StoreError, files};
 
@@ -39,6 +39,8 @@ pub(super) struct Facts {
     pub(super) documents: Vec<(PathBuf, Digest, bool)>,
     pub(super) images: Vec<RecordFile<ImageRecord>>,
     pub(super) leases: Vec<RecordFile<Lease>>,
+    /// Paths of leases that ended processes left.
+    pub(super) abandoned_leases: BTreeSet<PathBuf>,
     /// Staging directories of ended processes.
     pub(super) abandoned_staging: Vec<PathBuf>,
     pub(super) trash: Vec<PathBuf>,
@@ -146,6 +148,7 @@ pub(super) fn collect(layout: &Layout, trees: &Trees) -> Result<Facts, StoreErro
         documents: Vec::new(),
         images: Vec::new(),
         leases: Vec::new(),
+        abandoned_leases: BTreeSet::new(),
         abandoned_staging: Vec::new(),
         trash: Vec::new(),
         temporaries: Vec::new(),
@@ -225,7 +228,7 @@ impl Lister<'_> {
             // A lock file without a holder does no harm.
             ("locks", Some(_)) if meta.is_file() => {}
             ("staging", _) if meta.is_dir() => {
-                if staging::is_abandoned(path)? {
+                if staging_lock::is_abandoned(path)? {
                     self.facts.abandoned_staging.push(relative);
                 }
             }
@@ -235,6 +238,11 @@ impl Lister<'_> {
             }
             ("leases", _) if meta.is_file() && is_record(&name) => {
                 let file = record_file(path, relative, &meta, |lease: &Lease| self.layout.lease(&lease.owner))?;
+                if let Read::Is(lease) = &file.record
+                    && lease.is_abandoned(self.layout)?
+                {
+                    self.facts.abandoned_leases.insert(file.path.clone());
+                }
                 self.facts.leases.push(file);
             }
             _ => self.facts.foreign.push(relative),

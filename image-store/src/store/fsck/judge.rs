@@ -120,6 +120,7 @@ struct Judge<'a> {
 impl<'a> Judge<'a> {
     fn new(facts: &'a Facts, owners: Option<&BTreeSet<LeaseOwner>>) -> Self {
         let without_owner = |found: &RecordFile<Lease>| match (&found.record, owners) {
+            _ if facts.abandoned_leases.contains(&found.path) => true,
             // An unfinished pull may take any time.
             (Read::Is(lease), Some(owners)) => {
                 lease.ready && !owners.contains(&lease.owner) && found.age.as_secs() >= FsckOptions::GRACE_SECONDS
@@ -234,7 +235,8 @@ impl<'a> Judge<'a> {
             Some(Verdict { images, held_by, ..verdict(kind, &found.path, problem, repair) })
         };
         if self.without_owner.contains(&found.path) {
-            let problem = format!("belongs to {:?}, which does not exist", lease.owner.to_string());
+            let ended = if self.facts.abandoned_leases.contains(&found.path) { "has ended" } else { "does not exist" };
+            let problem = format!("belongs to {:?}, which {ended}", lease.owner.to_string());
             return named(Kind::LeaseWithoutOwner, problem, Repair::Remove);
         }
         if !found.in_place {

@@ -91,6 +91,7 @@ fn lease(at: u8, layers: &[u8], implied: &[u8], ready: bool, damage: u8, age: u6
         layers: digests(layers),
         implied: digests(implied),
         ready,
+        staging: None,
     };
     found(path("leases", at), lease, damage, age)
 }
@@ -153,6 +154,7 @@ prop_compose! {
                 .zip(&leases)
                 .map(|(at, (layers, implied, ready, damage, age))| lease(at, layers, implied, *ready, *damage, *age))
                 .collect(),
+            abandoned_leases: BTreeSet::new(),
             abandoned_staging: left(0, "staging/x"),
             trash: left(1, "trash/x"),
             temporaries: left(2, ".tmp-x"),
@@ -259,6 +261,7 @@ fn an_unknown_format_is_the_only_finding() {
         documents: Vec::new(),
         images: Vec::new(),
         leases: Vec::new(),
+        abandoned_leases: BTreeSet::new(),
         abandoned_staging: Vec::new(),
         trash: Vec::new(),
         temporaries: Vec::new(),

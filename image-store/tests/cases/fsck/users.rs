@@ -11,7 +11,7 @@ use fixtures::{
     image::{Entry, Image, Layer, digest},
     registry::{Action, Fault},
 };
-use image_store::{FindingKind, FsckOptions, Outcome, Silent, fsck};
+use image_store::{FindingKind, FsckOptions, Outcome, Silent, StoreError, fsck};
 
 use super::{Good, base, check, edit, kinds, repair};
 use crate::common::{Bench, request};
@@ -52,6 +52,31 @@ async fn a_pull_repairs_a_lease_of_a_missing_layer() {
     assert!(other.layers.iter().all(|layer| layer.exists()));
     good.bench.store.release("other").unwrap();
     good.usable().await;
+}
+
+/// A command of an operator that was killed keeps its image from no other command.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lease_of_an_ended_command_holds_nothing() {
+    for written_by_this_version in [true, false] {
+        let good = Good::new().await;
+        let command = good.bench.second_store();
+        // No process has this number.
+        command.acquire(request(&good.reference), "operator.4194305.1", Arc::new(Silent)).await.unwrap();
+        let reference = good.reference.parse().unwrap();
+        assert!(matches!(good.bench.store.remove(&reference), Err(StoreError::InUse { .. })));
+        assert_eq!(check(&good.bench).findings, []);
+        if written_by_this_version {
+            drop(command);
+        } else {
+            edit(&good.only("leases"), |lease| drop(lease.as_object_mut().unwrap().remove("staging")));
+        }
+        let abandoned = || kinds(&check(&good.bench)) == [FindingKind::LeaseWithoutOwner];
+        assert!(fixtures::wait::eventually(Duration::from_secs(30), abandoned).await, "{:?}", check(&good.bench));
+        assert!(good.bench.store.usage().unwrap()[0].held_by.is_empty());
+        assert!(good.bench.store.remove(&reference).unwrap());
+        assert_eq!(check(&good.bench).findings, []);
+        assert_eq!((good.bench.layer_count(), fs::read_dir(good.bench.root().join("leases")).unwrap().count()), (0, 0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
