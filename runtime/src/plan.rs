@@ -141,7 +141,9 @@ pub struct RootFs {
     pub storage: RootStorage,
     /// The container cannot write to its root.
     pub readonly: bool,
-    /// Absolute paths in the container that stay writable if the root is read-only (the image's volumes).
+    /// Absolute paths in the container of volumes without a name (the image's and the task's). Each is filled from the
+    /// image, is writable also if the root is read-only, and is removed with the container. A mount at the same path
+    /// replaces it.
     pub volumes: Vec<String>,
 }
 

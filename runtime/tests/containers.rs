@@ -16,6 +16,7 @@ mod cases {
     pub mod lifecycle;
     pub mod process;
     pub mod roots;
+    pub mod volumes;
 }
 
 use std::{panic, process::ExitCode};
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     }
     let mut failed = Vec::new();
     // The results of these cases must not depend on how the root is made, so they run with a copied root too.
-    let copied = [cases::files::CASES, cases::process::CASES].into_iter().flatten();
+    let copied = [cases::files::CASES, cases::process::CASES, cases::volumes::CASES].into_iter().flatten();
     let copied = copied.map(|(name, case)| (format!("copied_{name}"), *case, true));
     let groups = [
         cases::lifecycle::CASES,
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         cases::cgroups::CASES,
         cases::escapes::CASES,
         cases::roots::CASES,
+        cases::volumes::CASES,
         cases::bundle::CASES,
     ];
     let usual = groups.into_iter().flatten().map(|(name, case)| ((*name).to_owned(), *case, false));

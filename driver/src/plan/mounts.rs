@@ -26,7 +26,7 @@ pub struct MountPlan {
     pub create: Vec<PathBuf>,
     /// Named volumes.
     pub volumes: Vec<NamedVolume>,
-    /// Destinations of volumes without a name, which hold the image's files and stay writable on a read-only root.
+    /// Destinations of volumes without a name, which are filled from the image and removed with the container.
     pub anonymous: Vec<String>,
 }
 

@@ -7,13 +7,15 @@
 //!
 //! - `mount_tree`: detached mounts; `root`: paths inside a root; `layers`: layers as directories or mounted images.
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
-//! - `writable`: the writable layer of a container; `volume`: named volumes.
+//! - `writable`: the writable layer of a container; `volume`: named volumes; `anonymous_volume`: volumes without a
+//!   name.
 //! - `probe`: whether overlayfs works in a data directory.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
 //! - `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
 //! - `network_namespace`: the network namespace that a container joins.
 //! - `debug_root`: the root of a command that runs with a debug image.
 
+mod anonymous_volume;
 mod bind_sources;
 mod binds;
 mod build_mounts;
@@ -30,6 +32,7 @@ mod root;
 mod volume;
 mod writable;
 
+pub(crate) use anonymous_volume::create_anonymous_volume;
 pub(crate) use bind_sources::BindSources;
 pub(crate) use binds::make_binds;
 pub(crate) use build_mounts::{BuildMounts, hide_from_engine};

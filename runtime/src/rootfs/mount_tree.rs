@@ -19,6 +19,11 @@ pub(super) fn clone_tree(path: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(CWD, path, flags)
 }
 
+/// Copies the mount at a path without the mounts below it.
+pub(super) fn clone_one(path: &Path) -> rustix::io::Result<OwnedFd> {
+    open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+}
+
 /// Attaches a tree at a path. A directory or a file, like the root of the tree, is created there.
 pub(super) fn attach_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
     if FileType::from_raw_mode(fstat(tree)?.st_mode) == FileType::Directory {
@@ -33,7 +38,7 @@ pub(super) fn attach_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
 /// Mounts a directory on `target` without the restrictions (noexec, nosuid, nodev, read-only) of its own mount. An
 /// overlay would not have them either.
 pub(super) fn mount_unrestricted(directory: &Path, target: &Path) -> io::Result<()> {
-    let tree = open_tree(CWD, directory, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    let tree = clone_one(directory)?;
     unrestrict_mount(tree.as_fd())?;
     Ok(move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }

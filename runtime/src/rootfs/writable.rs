@@ -5,6 +5,8 @@
 //!
 //! - `upper` and `work`, the directories of an overlay;
 //! - `root`, a complete copy of the container's root. It is copied as `root.tmp` and then renamed.
+//!
+//! If the container has volumes without a name, they are in `volumes`.
 
 use std::{
     fs, io,
@@ -114,6 +116,11 @@ impl WritableLayer {
         fs::rename(&temporary, &root).context(|| format!("renaming {}", temporary.display()))?;
         failpoint::at("root-before-mount");
         mount_unrestricted(&root, target).context(|| format!("mounting {}", root.display()))
+    }
+
+    /// The directory of a volume without a name, by its position among the container's volumes.
+    pub fn volume(&self, index: usize) -> PathBuf {
+        self.directory.join("volumes").join(index.to_string())
     }
 
     /// Removes the layer. A missing layer is no error.

@@ -71,7 +71,9 @@ fn check_dev(plan: &ContainerPlan) -> Result<(), SpecError> {
 fn check_tmpfs(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<(), SpecError> {
     let destinations = || {
         let mounts = plan.mounts.iter().map(|mount| &mount.destination);
-        mounts.chain(plan.files.iter().map(|(path, _)| path)).chain(inputs.writable_paths.iter().map(|(path, _)| path))
+        mounts
+            .chain(plan.files.iter().map(|(path, _)| path))
+            .chain(inputs.volumes.iter().map(|volume| &volume.destination))
     };
     let readonly = |mount: &&Mount| mount.readonly && matches!(mount.kind, MountKind::Tmpfs { .. });
     for outer in plan.mounts.iter().filter(readonly).map(|mount| &mount.destination) {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::device::HostDevice;
+use super::{device::HostDevice, prepared_sources::PreparedSource};
 use crate::{capability::CapabilityMask, cgroup::Version, user::ResolvedUser};
 
 /// The inputs of a spec beside the plan.
@@ -25,6 +25,6 @@ pub(crate) struct SpecInputs<'a> {
     /// The cgroups that the container may read if it has no cgroup namespace of its own, with their names below
     /// /sys/fs/cgroup. On version 2 a single one, without a name.
     pub visible_cgroups: &'a [(String, PathBuf)],
-    /// Directories of the root file system that stay writable: path in the container, path on the host.
-    pub writable_paths: &'a [(String, PathBuf)],
+    /// The volumes without a name.
+    pub volumes: &'a [PreparedSource],
 }

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Mount as OciMount, MountBuilder};
 
-use super::{cgroup_view::CGROUP_DIR, destinations::host_dev_mount, error::SpecError, inputs::SpecInputs};
+use super::{
+    cgroup_view::CGROUP_DIR, destinations::host_dev_mount, error::SpecError, inputs::SpecInputs,
+    prepared_sources::PreparedSource,
+};
 use crate::{
     cgroup::Version,
     plan::{ContainerPlan, Mount, MountKind, Propagation},
@@ -14,19 +17,32 @@ use crate::{
 pub(super) fn mounts(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<OciMount>, SpecError> {
     let mut list = standard(plan)?;
     list.extend(cgroups(plan, inputs)?);
-    for (destination, source) in inputs.writable_paths {
-        list.push(bind(source, destination, false, Propagation::Private)?);
-    }
+    let mut own = Vec::new();
     let planned = |destination: &str| plan.mounts.iter().any(|mount| mount.destination == destination);
     for (index, (destination, _)) in plan.files.iter().enumerate() {
         if !planned(destination) {
-            list.push(bind(&file_source(inputs.files, index, destination), destination, false, Propagation::Private)?);
+            own.push(bind(&file_source(inputs.files, index, destination), destination, false, Propagation::Private)?);
         }
     }
     for mount in &plan.mounts {
-        list.push(requested(mount)?);
+        own.push(requested(mount)?);
     }
+    insert_volumes(&mut own, inputs.volumes)?;
+    list.extend(own);
     Ok(list)
+}
+
+/// Inserts the volumes, outer ones first, each before the first mount that is below it. A volume below a mount comes
+/// after that mount.
+fn insert_volumes(mounts: &mut Vec<OciMount>, volumes: &[PreparedSource]) -> Result<(), SpecError> {
+    let mut volumes: Vec<&PreparedSource> = volumes.iter().collect();
+    volumes.sort_by_key(|volume| Path::new(&volume.destination).components().count());
+    for volume in volumes {
+        let below = mounts.iter().position(|mount| mount.destination().starts_with(&volume.destination));
+        let mount = bind(&volume.original, &volume.destination, false, Propagation::Private)?;
+        mounts.insert(below.unwrap_or(mounts.len()), mount);
+    }
+    Ok(())
 }
 
 /// The path on the host of one of the plan's small files.

@@ -17,6 +17,11 @@ pub(crate) struct PreparedSource {
 }
 
 impl PreparedSources {
+    /// These sources and `others`.
+    pub fn with(&self, others: &[PreparedSource]) -> Self {
+        Self(self.0.iter().chain(others).cloned().collect())
+    }
+
     /// The prepared source of the mount on `destination`.
     pub fn prepared_for(&self, destination: &str) -> Option<&PathBuf> {
         self.0.iter().find(|source| source.destination == destination).map(|source| &source.prepared)

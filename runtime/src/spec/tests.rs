@@ -101,7 +101,7 @@ fn spec_for(
         rootfs: Path::new("/run/rootfs"),
         files: Path::new("/run/etc"),
         visible_cgroups: &[],
-        writable_paths: &[],
+        volumes: &[],
     };
     change(&mut inputs);
     complete_spec(plan, &inputs)

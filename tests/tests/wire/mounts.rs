@@ -294,6 +294,29 @@ async fn named_volumes_persist_after_the_task() {
     node.finish(plugin).await;
 }
 
+/// The image's volumes are filled from the image, kept over a recovery, and new for a new task.
+#[tokio::test]
+async fn volumes_of_the_image_live_as_long_as_their_task() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let image = images.with_config("volumes", json!({"Volumes": {"/etc": {}, "/missing/directory": {}}}));
+    for _ in 0..2 {
+        let task = node.task(&image).sh("while :; do sleep 1000; done").option("readonly_rootfs", json!(true));
+        let task = task.build(&mut plugin).await;
+        let handle = plugin.started(&task).await;
+        plugin.sh(&task, "test -e /etc/passwd && test ! -e /etc/y && test ! -e /missing/directory/x").await;
+        plugin.sh(&task, "echo x > /missing/directory/x && echo y > /etc/y && grep localhost /etc/hosts").await;
+        plugin.sh(&task, "grep '/volumes/1 /missing/directory ' /proc/self/mountinfo").await;
+        plugin.process.kill().await;
+        plugin = node.launch().await;
+        plugin.recover(&handle).await.must("RecoverTask");
+        assert_eq!(plugin.sh(&task, "cat /missing/directory/x /etc/y").await, "x\ny");
+        plugin.end(&task).await;
+    }
+    node.finish(plugin).await;
+}
+
 /// Nomad adds the host's /dev and a directory for the plugin's socket to a task with a `csi_plugin` block.
 #[tokio::test]
 async fn a_csi_plugin_sees_the_hosts_devices() {

@@ -26,8 +26,10 @@ mod handles;
 mod job;
 mod join;
 mod paths;
+mod place;
 mod root;
 mod spec;
+mod volumes;
 
 use std::{fs::File, io::Write, os::fd::OwnedFd};
 

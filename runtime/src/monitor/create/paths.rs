@@ -3,21 +3,18 @@
 use std::{
     fs,
     io::{self, Write},
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::fs::PermissionsExt,
-    },
-    path::{Path, PathBuf},
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::Path,
 };
 
 use host::durable::private_file;
 
-use super::{job::Job, root::RootMounted};
+use super::{job::Job, place::check_place, root::RootMounted, volumes::make_volumes};
 use crate::{
     error::{Context, StartError, StartErrorKind},
     plan::{ContainerPlan, Mount, MountKind},
     rootfs::{HeldNetwork, Layers, Root},
-    spec::{self, CGROUP_DIR, PreparedSources, file_source, is_on_standard_mount},
+    spec::{PreparedSource, PreparedSources, file_source, is_on_standard_mount},
     state::{TaskDir, private_dir},
     user::{self, MAX_USER_FILE, ResolvedUser},
 };
@@ -30,6 +27,8 @@ pub(super) struct PathsPrepared {
     /// The mount over the whole of the container's /dev, if the plan has one.
     pub dev: Option<OwnedFd>,
     pub sources: PreparedSources,
+    /// The volumes without a name.
+    pub volumes: Vec<PreparedSource>,
     pub user: ResolvedUser,
 }
 
@@ -42,12 +41,13 @@ impl RootMounted {
         let sources = bind_sources.prepare(plan, &job.task.mounts())?;
         let user = resolve_user(plan, &root)?;
         make_standard_directories(plan, &root)?;
+        let volumes = make_volumes(job, plan, &root)?;
         make_files(job.task, plan, &root)?;
         for mount in plan.mounts.iter().filter(|mount| !is_on_standard_mount(Path::new(&mount.destination))) {
             make_mount_point(mount, &root, &sources)?;
         }
         job.outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
-        Ok(PathsPrepared { root, network, layers, dev, sources, user })
+        Ok(PathsPrepared { root, network, layers, dev, sources, volumes, user })
     }
 }
 
@@ -111,32 +111,4 @@ fn make_mount_point(mount: &Mount, root: &Root, sources: &PreparedSources) -> Re
     }
     .and_then(|()| check_place(root, path))
     .map_err(in_image(&mount.destination))
-}
-
-/// Checks that no link of the image leads a mount to a place where the plan may not mount.
-fn check_place(root: &Root, path: &Path) -> io::Result<()> {
-    let real = root.real_path(path)?;
-    let over_groups = real != path && real.starts_with(CGROUP_DIR);
-    if spec::may_be_covered(&real) && !over_groups {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("the image's links lead it to {}, which cannot be covered", real.display())))
-}
-
-/// The image's volumes, which stay writable on a read-only root: path in the container, path on the host.
-pub(super) fn writable_paths(plan: &ContainerPlan, root: &Root) -> Result<Vec<(String, PathBuf)>, StartError> {
-    let volumes = if plan.root.readonly { plan.root.volumes.as_slice() } else { &[] };
-    let mounted = |volume: &str| plan.mounts.iter().any(|mount| mount.destination == volume);
-    volumes
-        .iter()
-        .filter(|volume| !mounted(volume))
-        .map(|volume| {
-            let directory = root
-                .create_directories(Path::new(volume))
-                .and_then(|directory| check_place(root, Path::new(volume)).map(|()| directory))
-                .and_then(|directory| fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())))
-                .map_err(|error| StartError::invalid(format!("volume {volume} of the image: {error}")))?;
-            Ok((volume.clone(), directory))
-        })
-        .collect()
 }

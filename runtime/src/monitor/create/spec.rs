@@ -17,7 +17,6 @@ use rustix::{
 use super::{
     cgroups::{CgroupsRecorded, visible_cgroups},
     job::Job,
-    paths::writable_paths,
 };
 use crate::{
     cgroup::{Access, DeviceRule},
@@ -48,7 +47,7 @@ pub(super) struct SpecWritten {
 impl CgroupsRecorded {
     /// Writes the complete spec to the bundle, and derives the engine's spec and the command from the plan.
     pub fn write_spec(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<SpecWritten, StartError> {
-        let (root, user) = (&self.paths.root, &self.paths.user);
+        let user = &self.paths.user;
         let devices = find_devices(plan)?;
         let held = held_capabilities();
         let visible_cgroups = visible_cgroups(plan, &self.groups);
@@ -62,12 +61,13 @@ impl CgroupsRecorded {
             rootfs: &job.task.rootfs(),
             files: &job.task.files(),
             visible_cgroups: &visible_cgroups,
-            writable_paths: &writable_paths(plan, root)?,
+            volumes: &self.paths.volumes,
         };
         let complete = write_bundle(job.task, plan, &inputs)?;
+        let sources = self.paths.sources.with(&self.paths.volumes);
         let view = spec::cgroup_view(plan, self.groups.version, &visible_cgroups);
-        let mut spec = spec::for_engine(complete, &user.home, &self.paths.sources, self.groups.version, view.as_ref());
-        make_binds(root, &job.task.mounts(), &mut spec)?;
+        let mut spec = spec::for_engine(complete, &user.home, &sources, self.groups.version, view.as_ref());
+        make_binds(&self.paths.root, &job.task.mounts(), &mut spec)?;
         let stdio = stdio(job.outputs, plan.open_stdin.then_some(user))
             .context(|| "opening the container's standard streams".to_owned())?;
         let command = confined_command(plan, user, held, job.report.as_raw_fd())?;

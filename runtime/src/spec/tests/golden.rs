@@ -90,8 +90,13 @@ fn a_read_only_root_with_volumes_that_follow_the_host() {
             propagation: Propagation::Private,
         },
     ];
-    let writable = vec![("/data".to_owned(), PathBuf::from("/run/rootfs/data"))].leak();
-    check("read-only", &spec_with(&plan, |inputs| inputs.writable_paths = writable).expect("a spec"));
+    let volume = PreparedSource {
+        destination: "/data".to_owned(),
+        original: "/data_dir/containers/t/volumes/0".into(),
+        prepared: "/state/mounts/volume-0".into(),
+    };
+    let volumes = vec![volume].leak();
+    check("read-only", &spec_with(&plan, |inputs| inputs.volumes = volumes).expect("a spec"));
 }
 
 #[test]

@@ -1,0 +1,43 @@
+//! Volumes without a name: those of the image, and those that a task mounts without a name.
+//!
+//! A volume is the directory `volumes/<number>` beside the container's writable layer. It is filled from the image
+//! before the container starts, and it is removed with the writable layer. It is not a part of the overlay, so programs
+//! in the container write to it directly.
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::DirBuilderExt,
+    },
+    path::Path,
+};
+
+use super::{
+    copy::copy_layers,
+    mount_tree::{attach_tree, clone_one},
+};
+use crate::{
+    error::{Context, RuntimeError},
+    sys::{PropagationType, set_propagation, unrestrict_mount},
+};
+
+/// Creates the directory `volume` with the content and the attributes of the open directory `model` of the image, and
+/// mounts it at `target`, which is created. The mount has no restrictions of the mount of `volume`: the image's files
+/// at this path would not have them either.
+pub(crate) fn create_anonymous_volume(volume: &Path, model: &OwnedFd, target: &Path) -> Result<(), RuntimeError> {
+    let create = || -> io::Result<()> {
+        volume.parent().map_or(Ok(()), fs::create_dir_all)?;
+        DirBuilder::new().mode(0o700).create(volume)
+    };
+    create().context(|| format!("making the volume {}", volume.display()))?;
+    copy_layers(&[format!("/proc/self/fd/{}", model.as_raw_fd()).into()], volume)?;
+    let mount = || -> io::Result<()> {
+        let tree = clone_one(volume)?;
+        unrestrict_mount(tree.as_fd())?;
+        set_propagation(tree.as_fd(), PropagationType::Private)?;
+        attach_tree(&tree, target)
+    };
+    mount().context(|| format!("mounting the volume {}", volume.display()))
+}
