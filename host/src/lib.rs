@@ -9,5 +9,6 @@ pub mod error;
 pub mod lock;
 pub mod record;
 pub mod sys;
+pub mod tree;
 
 pub use error::{Context, IoError};

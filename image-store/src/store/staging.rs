@@ -149,7 +149,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         // A committed layer was renamed, so there is nothing to remove.
-        match fs::remove_dir_all(&self.path) {
+        match host::tree::remove(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::debug!(path = %self.path.display(), %error, "staging left for the sweep");
             }

@@ -22,7 +22,7 @@ pub(crate) fn empty(layout: &Layout) -> Result<(), StoreError> {
     drop(open_directory(&trash)?);
     for path in files::entries(&trash)? {
         failpoint::at("trash-before-deletion");
-        let removed = match fs::remove_dir_all(&path) {
+        let removed = match host::tree::remove(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(&path),
             result => result,
         };

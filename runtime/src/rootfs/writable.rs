@@ -139,7 +139,7 @@ fn owner(layer: &Path) -> Vec<u8> {
 
 /// Removes a directory tree. A missing directory is no error.
 pub(super) fn remove_tree(directory: &Path) -> Result<(), RuntimeError> {
-    match fs::remove_dir_all(directory) {
+    match host::tree::remove(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(error).context(|| format!("removing {}", directory.display()))
         }

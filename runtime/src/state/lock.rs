@@ -88,13 +88,13 @@ impl TaskLock {
             let entry = entry?;
             let is_directory = entry.file_type()?.is_dir();
             if is_directory {
-                fs::remove_dir_all(entry.path())?;
+                host::tree::remove(&entry.path())?;
             } else if entry.file_name() != MARK {
                 fs::remove_file(entry.path())?;
             }
         }
         failpoint::at("destroy-before-unmark");
-        fs::remove_dir_all(task.path())
+        host::tree::remove(task.path())
     }
 }
 
