@@ -60,7 +60,7 @@ impl ConfinedCommand {
     /// Applies the restrictions and executes the command, or reports the failure and ends the process.
     pub fn run(&self) -> ! {
         let error = match self.restrict() {
-            Ok(()) if self.init => init::run(|| self.execute()),
+            Ok(()) if self.init => init::run(&self.args, || self.execute()),
             Ok(()) => self.execute(),
             Err(error) => error,
         };

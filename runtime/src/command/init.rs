@@ -1,6 +1,9 @@
 //! Process 1 of a container with an init: it reaps orphans, forwards signals, and ends with the command's status.
 //!
-//! It is our own binary (a sealed memory file), not dumpable, and has no open descriptor.
+//! It is our own binary (a sealed memory file), not dumpable, and has no open descriptor. Its name and command line are
+//! those of docker's init, so programs that look for an init by its name find it, and no path of the node shows.
+
+use std::{ffi::CStr, io};
 
 use rustix::{
     io::Errno,
@@ -14,13 +17,18 @@ use crate::{
     sys::{self, Fork},
 };
 
+/// The name of docker's init, which is in `/sbin`.
+const NAME: &CStr = c"docker-init";
+
 /// Forks. The parent becomes the init. The child calls `execute`; if that returns with an error, the child returns it
 /// here.
-pub(super) fn run(execute: impl FnOnce() -> StartError) -> StartError {
+pub(super) fn run(command_line: &[String], execute: impl FnOnce() -> StartError) -> StartError {
     // Signals are blocked before the fork, so that none is lost, not even the child's SIGCHLD.
     if let Err(error) = sys::block_signals() {
         return StartError::internal(format!("blocking signals: {error}"));
     }
+    // Only the look depends on this, so an error does not end the start. execve(2) gives the command its own name.
+    let _named = take_name(command_line).is_ok();
     match sys::fork() {
         Ok(Fork::Child) => {
             let _in_foreground = own_process_group();
@@ -35,6 +43,14 @@ pub(super) fn run(execute: impl FnOnce() -> StartError) -> StartError {
         },
         Err(error) => StartError::internal(format!("forking the command: {error}")),
     }
+}
+
+/// Takes the name and the command line of docker's init.
+fn take_name(command_line: &[String]) -> io::Result<()> {
+    rustix::thread::set_name(NAME)?;
+    let path = [c"/sbin/", NAME].map(CStr::to_bytes).concat();
+    let arguments = [&path[..], b"--"].into_iter().chain(command_line.iter().map(String::as_bytes));
+    sys::replace_command_line(&arguments.collect::<Vec<_>>().join(&0))
 }
 
 /// Puts the command into the foreground of the terminal, if there is one, so that the terminal's signals reach the

@@ -2,9 +2,9 @@
 
 use std::{
     ffi::{CStr, CString, c_char},
-    io,
+    fs, io,
     mem::MaybeUninit,
-    ptr,
+    ptr, slice,
 };
 
 use rustix::{process::Pid, thread::UnshareFlags};
@@ -59,6 +59,30 @@ pub(crate) fn execve(program: &CStr, args: &[CString], env: &[CString]) -> io::E
     io::Error::last_os_error()
 }
 
+/// Replaces the command line of this process, as other processes see it in `/proc`, by arguments that are separated by
+/// NUL. The text is cut to the length of the command line with which the process was executed; if it is shorter, NULs
+/// follow it. The process must not read its arguments any more.
+pub(crate) fn replace_command_line(text: &[u8]) -> io::Result<()> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let (start, end) = argument_area(&stat).ok_or(io::ErrorKind::InvalidData)?;
+    // SAFETY: the kernel copied the arguments to this part of the stack, which stays mapped and writable. The process
+    // has one thread, which holds no reference to its arguments.
+    let area = unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut::<u8>(start), end - start) };
+    area.fill(0);
+    // The last byte stays NUL: otherwise the kernel takes the environment for a part of the command line.
+    let length = text.len().min(area.len().saturating_sub(1));
+    area[..length].copy_from_slice(&text[..length]);
+    Ok(())
+}
+
+/// The addresses of begin and end of the arguments, from `/proc/<pid>/stat` (fields 48 and 49 of proc_pid_stat(5)).
+fn argument_area(stat: &str) -> Option<(usize, usize)> {
+    // The second field, the name, may contain spaces and parentheses.
+    let mut fields = stat.rsplit_once(") ")?.1.split_ascii_whitespace().skip(48 - 3);
+    let (start, end) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    (start != 0 && start < end).then_some((start, end))
+}
+
 /// Moves this thread to a new mount namespace, a copy of the current one.
 pub(crate) fn unshare_mounts() -> io::Result<()> {
     // SAFETY: a mount namespace does not concern memory or descriptors. Only the root and the working directory move.
@@ -111,5 +135,23 @@ pub(crate) fn peek_ended_child(block: bool) -> io::Result<Option<EndedChild>> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_found_in_stat() {
+        let numbers = |fields: &[usize]| fields.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+        // Field 4 and those after it have their own number as value.
+        let fields: Vec<usize> = (4..=52).collect();
+        let stat = format!("1 (a) b (c) S {}\n", numbers(&fields));
+        assert_eq!(argument_area(&stat), Some((48, 49)));
+        for wrong in ["", "1 (a) S 1 2", "1 (a) S"] {
+            assert_eq!(argument_area(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(argument_area(&format!("1 (a) S {}", numbers(&[0; 49]))), None, "a process of another user");
     }
 }

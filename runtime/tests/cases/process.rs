@@ -30,6 +30,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("process_limits_above_those_of_the_driver", limits_above_those_of_the_driver),
     ("process_oom_score", oom_score),
     ("process_init_reaps_and_forwards", init_reaps_and_forwards),
+    ("process_init_shows_as_dockers", init_shows_as_dockers),
     ("process_init_reports_a_missing_command", init_reports_a_missing_command),
     ("process_terminal", terminal),
     ("process_terminal_keeps_the_last_output", terminal_keeps_the_last_output),
@@ -447,6 +448,16 @@ fn init_reaps_and_forwards() {
     let mut plan = node.plan("kill -9 $$");
     plan.init = true;
     assert_eq!(node.run(plan).0.exit_code, 137);
+}
+
+/// Programs find docker's init by its name and its command line. Ours shows the same, and nothing of the node.
+fn init_shows_as_dockers() {
+    let node = Node::new();
+    let mut plan = node.plan("cat /proc/1/comm; tr '\\0' ' ' < /proc/1/cmdline");
+    plan.init = true;
+    let (_, out, err) = node.run(plan);
+    let expected = "docker-init\n/sbin/docker-init -- /bin/sh -c cat /proc/1/comm; tr '\\0' ' ' < /proc/1/cmdline";
+    assert_eq!(out.trim_end(), expected, "{err}");
 }
 
 fn init_reports_a_missing_command() {
