@@ -46,6 +46,13 @@ e2e: ## Run jobs on a real Nomad agent (root). ONLY=word picks tests by name
 e2e-versions: ## The same with every supported version of Nomad (root). VERSIONS="1.8.3 1.9.4" picks some
 	@scripts/e2e-versions.sh $(VERSIONS)
 
+.PHONY: parity parity-docs
+parity: ## Run each job with Nomad's docker driver and with oci-rs, and compare (root). ONLY=word picks cases by name
+	@PARITY=all scripts/check.sh parity
+
+parity-docs: ## Write docs/docker-parity.md from the list of differences
+	OCI_RS_WRITE_DOCS=1 cargo test --quiet --workspace --test parity
+
 conformance: ## Run Nomad's own driver conformance tests (root)
 	@scripts/check.sh conformance
 

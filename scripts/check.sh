@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL="format lint licences docs build test upgrade v2 fuzz e2e oldest conformance"
+ALL="format lint licences docs build test upgrade v2 fuzz e2e oldest parity conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # e2e and conformance run the dev build. The step `build` makes it together with the tests, so nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
@@ -99,6 +99,12 @@ step_oldest() {
         cargo test --workspace --test nomad -- ${ONLY:+"$ONLY"}
 }
 
+# The differential suite. PARITY=all runs all cases, otherwise a selection.
+step_parity() {
+    need_root "parity"
+    OCI_RS_PARITY=${PARITY:-quick} cargo test --workspace --test parity -- ${ONLY:+"$ONLY"}
+}
+
 step_conformance() {
     need_root "conformance"
     scripts/conformance.sh
@@ -123,7 +129,9 @@ for step in "$@"; do
     [[ " $ALL " = *" $step "* ]] || die "unknown step $step; the steps are: $ALL"
 done
 # These steps run the built driver, so it must be built first.
-if [[ " $* " =~ \ (upgrade|v2|e2e|oldest|conformance)\  ]] && [[ " $* " != *" build "* ]]; then set -- build "$@"; fi
+if [[ " $* " =~ \ (upgrade|v2|e2e|oldest|parity|conformance)\  ]] && [[ " $* " != *" build "* ]]; then
+    set -- build "$@"
+fi
 for step in "$@"; do run_step "$step"; done
 
 [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (all in $SECONDS s)"

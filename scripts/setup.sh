@@ -12,7 +12,8 @@ PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
     containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
     ca-certificates:/etc/ssl/certs/ca-certificates.crt docker-registry:/usr/bin/docker-registry
     e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables
-    jq:/usr/bin/jq libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc
+    jq:/usr/bin/jq libdevmapper1.02.1:/lib/x86_64-linux-gnu/libdevmapper.so.1.02.1
+    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc
     qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci
     xfsprogs:/sbin/mkfs.xfs"
 
@@ -124,6 +125,28 @@ apparmor_parser() {
     rm -rf "$work"
 }
 
+# dockerd for the differential suite. It is not installed, because its package would start a service.
+docker() {
+    [ -e "$TOOLS/docker/dockerd" ] && return 0
+    local work file
+    say "Unpacking dockerd and containerd for the differential suite"
+    mkdir -p "$TOOLS"
+    work=$(mktemp -d "$TOOLS/.docker.XXXXXX")
+    (
+        cd "$work"
+        apt-get download -q -o APT::Sandbox::User=root docker.io containerd tini >/dev/null 2>&1 ||
+            { apt-get update -q && apt-get download -q -o APT::Sandbox::User=root docker.io containerd tini; } \
+                >/dev/null
+        for file in ./*.deb; do dpkg-deb -x "$file" tree; done
+        mkdir docker
+        mv tree/usr/sbin/dockerd tree/usr/sbin/docker-proxy tree/usr/bin/containerd \
+            tree/usr/bin/containerd-shim-runc-v2 docker/
+        mv tree/usr/bin/tini-static docker/docker-init
+    )
+    mv "$work/docker" "$TOOLS/docker"
+    rm -rf "$work"
+}
+
 linux_package() {
     apt-cache depends linux-image-cloud-amd64 2>/dev/null |
         sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
@@ -140,4 +163,5 @@ if [ "${1:-}" != demo ]; then
     cargo_deny
     linux
     apparmor_parser
+    docker
 fi

@@ -60,11 +60,24 @@ impl Agent {
         Self::start_with(tools, None)
     }
 
+    /// The same, and the client's configuration is completed by `overrides`, which may contain the placeholders of
+    /// `client.hcl.in`. A `plugin` block in it replaces the whole block of the same name.
+    ///
+    /// # Errors
+    /// With the end of the agent's log.
+    pub fn start_configured(tools: &Tools, overrides: &str) -> Outcome<Self> {
+        Self::make(tools, None, Some(overrides))
+    }
+
     /// The same, with Consul for services and templates.
     ///
     /// # Errors
     /// With the end of the agent's log.
     pub fn start_with(tools: &Tools, consul: Option<&Consul>) -> Outcome<Self> {
+        Self::make(tools, consul, None)
+    }
+
+    fn make(tools: &Tools, consul: Option<&Consul>, overrides: Option<&str>) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("oci-rs-e2e.").tempdir()?;
         let path = directory.path().to_owned();
         let (http, client_http) = (free_port()?, free_port()?);
@@ -88,7 +101,8 @@ impl Agent {
         fs::copy(&tools.driver, agent.driver())?;
         let server = Endpoint { http_port: http, config: agent.server.config() };
         let client = Endpoint { http_port: client_http, config: agent.client.config() };
-        config::write(tools, &agent.path, &agent.subnets, &server, &client, consul)?;
+        let overrides = overrides.map(|text| (agent.client.overrides(), text));
+        config::write(tools, &agent.path, &agent.subnets, &server, &client, consul, overrides)?;
         agent.server.start()?;
         agent.wait_leader()?;
         agent.launch()?;

@@ -71,7 +71,8 @@ pub(crate) struct Endpoint<'a> {
     pub(crate) config: &'a Path,
 }
 
-/// Writes the configuration of server and client, and the CNI configuration, into the agent's directory.
+/// Writes the configuration of server and client, and the CNI configuration, into the agent's directory. `overrides` is
+/// a second file of the client, with its text.
 pub(crate) fn write(
     tools: &Tools,
     directory: &Path,
@@ -79,6 +80,7 @@ pub(crate) fn write(
     server: &Endpoint,
     client: &Endpoint,
     consul: Option<&Consul>,
+    overrides: Option<(&Path, &str)>,
 ) -> Outcome {
     let server_port = free_port()?;
     let common = common_values(tools, directory, subnets, server, server_port, consul);
@@ -95,6 +97,9 @@ pub(crate) fn write(
         let networks = template("networks.hcl.in")?;
         let text = template("common.hcl.in")? + &template(file)?.replace("@NETWORKS@\n", &networks);
         fs::write(endpoint.config, fill_in(&fill_in(&text, &common), &own))?;
+    }
+    if let Some((file, text)) = overrides {
+        fs::write(file, fill_in(text, &common))?;
     }
     let network = fill_in(&template("cni/e2e.conflist.in")?, &common);
     fs::write(directory.join("cni/e2e.conflist"), network).context("the CNI configuration")

@@ -21,13 +21,16 @@ const STOP: Duration = Duration::from_secs(30);
 pub(crate) struct Nomad {
     program: PathBuf,
     config: PathBuf,
+    /// A second configuration file, if it exists. Its values override those of the first one.
+    overrides: PathBuf,
     log: PathBuf,
     child: Mutex<Option<Child>>,
 }
 
 impl Nomad {
     pub(crate) fn new(program: &Path, config: PathBuf) -> Self {
-        Self { program: program.to_owned(), log: config.with_extension("log"), config, child: Mutex::default() }
+        let (log, overrides) = (config.with_extension("log"), config.with_extension("overrides.hcl"));
+        Self { program: program.to_owned(), log, overrides, config, child: Mutex::default() }
     }
 
     /// Starts the process without waiting until it is ready.
@@ -35,6 +38,9 @@ impl Nomad {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.program);
         command.args(["agent", "-config"]).arg(&self.config).stdin(Stdio::null());
+        if self.overrides.exists() {
+            command.arg("-config").arg(&self.overrides);
+        }
         // A killed agent leaves its plugins' sockets behind. The path of a socket has at most 107 bytes.
         command.env("TMPDIR", self.config.with_file_name("tmp"));
         // The agent runs `consul` for each proxy of the service mesh.
@@ -68,6 +74,10 @@ impl Nomad {
 
     pub(crate) fn config(&self) -> &Path {
         &self.config
+    }
+
+    pub(crate) fn overrides(&self) -> &Path {
+        &self.overrides
     }
 
     pub(crate) fn log(&self) -> &Path {

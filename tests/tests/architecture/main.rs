@@ -79,6 +79,7 @@ fn crates_know_only_what_they_may() {
         "oci-rs-tests",
         "oci-rs",
         "oci-rs-e2e",
+        "oci-rs-parity",
     ];
     let of_ours = |member: &str| -> Vec<String> {
         dependencies(member).into_iter().filter(|name| ours.contains(&name.as_str())).collect()
@@ -96,6 +97,7 @@ fn crates_know_only_what_they_may() {
     assert_eq!(of_ours("driver"), ["oci-rs-image-store", "oci-rs-network", "oci-rs-proto", "oci-rs-runtime"]);
     // The kit must not share the driver's mistakes.
     assert_eq!(of_ours("tests"), ["oci-rs-fixtures", "oci-rs-proto"]);
+    assert_eq!(of_ours("parity"), ["oci-rs-e2e", "oci-rs-fixtures"]);
     assert_eq!(of_ours("fixtures"), Vec::<String>::new());
     for member in ["host", "layer", "image-store", "runtime", "network"] {
         let known = dependencies(member);
@@ -194,6 +196,7 @@ fn unsafe_code_stands_in_modules_named_sys() {
         "tests/src",
         "tests/tests",
         "e2e/src",
+        "parity/src",
     ] {
         let files = sources(&root().join(directory));
         let outside: Vec<String> = files
@@ -225,6 +228,7 @@ fn no_source_names_a_path_of_one_machine() {
         "fixtures",
         "tests",
         "e2e",
+        "parity",
         "bench",
     ] {
         for (name, text) in sources(&root().join(directory)) {
