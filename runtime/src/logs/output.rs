@@ -3,6 +3,9 @@
 //! A log is a FIFO or `/dev/null`. A FIFO is opened without following a link, for reading and writing, by the monitor
 //! and for the container. As long as either lives, the death of the FIFO's reader does not kill the container with
 //! SIGPIPE, and the next reader finds the FIFO in order. When both have ended, the reader sees the end of the output.
+//!
+//! A FIFO is opened through a mount of its own that is attached nowhere. So its path in `/proc/<pid>/fd` is `/`, and a
+//! container sees no path of the host.
 
 use std::{
     io,
@@ -10,7 +13,10 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchown, fstat, open, openat};
+use rustix::{
+    fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchown, fstat, open, openat},
+    mount::{OpenTreeFlags, open_tree},
+};
 
 use super::{
     fifo::{Fifo, FileId, has_no_reader, waiting_bytes},
@@ -31,7 +37,7 @@ pub(crate) struct Outputs {
 /// One log.
 #[derive(Debug)]
 pub(crate) struct LogStream {
-    /// An O_PATH handle on the checked file.
+    /// An O_PATH handle on the checked file. That of a FIFO leads through a mount of its own.
     handle: OwnedFd,
     /// If the log is a FIFO: both ends of it, in non-blocking mode.
     pub held: Option<(Fifo, OwnedFd)>,
@@ -93,10 +99,11 @@ impl LogStream {
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open_checked = || -> io::Result<Self> {
-            let handle = openat(CWD, path, flags, Mode::empty())?;
+            let mut handle = openat(CWD, path, flags, Mode::empty())?;
             let stat = fstat(&handle)?;
             let held = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Fifo => {
+                    handle = in_own_mount(handle);
                     Some((Fifo::of(&handle, path)?, open_handle(&handle, OFlags::RDWR | OFlags::NONBLOCK)?))
                 }
                 FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => None,
@@ -111,6 +118,13 @@ impl LogStream {
     pub fn reopen(&self, flags: OFlags) -> io::Result<OwnedFd> {
         open_handle(&self.handle, OFlags::RDWR | flags)
     }
+}
+
+/// A handle on the same file in a mount of its own. Where the kernel refuses that, the handle itself: then only the
+/// look in `/proc` differs.
+fn in_own_mount(handle: OwnedFd) -> OwnedFd {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(&handle, "", flags).unwrap_or(handle)
 }
 
 /// Opens the file that a handle refers to.

@@ -317,6 +317,25 @@ async fn volumes_of_the_image_live_as_long_as_their_task() {
     node.finish(plugin).await;
 }
 
+/// The links of the standard streams in `/proc` show no path of the node, and users can open the streams again by them.
+#[tokio::test]
+async fn the_standard_streams_show_no_path() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = "test -p /proc/self/fd/1 && readlink /proc/self/fd/1 && readlink /proc/self/fd/2 && \
+                  echo again > /dev/stdout && echo more >> /proc/self/fd/1 && echo err > /dev/stderr && \
+                  chmod 666 /dev/stdout && echo done";
+    for user in ["0", "1000"] {
+        let task = node.task(&images.busybox()).user(user).sh(script).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "{}", task.stderr().so_far());
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await, "/\n/\nagain\nmore\ndone\n");
+    }
+    node.finish(plugin).await;
+}
+
 /// Nomad adds the host's /dev and a directory for the plugin's socket to a task with a `csi_plugin` block.
 #[tokio::test]
 async fn a_csi_plugin_sees_the_hosts_devices() {
