@@ -55,7 +55,7 @@ fn two_layers(images: &Images) -> String {
         Entry::whiteout("etc/group"),
         Entry::dir("srv").mode(0o2750).owner(7, 8),
         Entry::file("srv/app", "app").owner(7, 8),
-        Entry::hard_link("srv/twin", "srv/app"),
+        Entry::hard_link("srv/twin", "srv/app").owner(7, 8),
         Entry::file("srv/single", "one name"),
     ]);
     images.with_layers("two", [layer])
