@@ -1,6 +1,6 @@
 # oci-rs: `make help` lists the targets.
-.PHONY: help build setup demo demo-stop test test-v2 check upgrade chaos random-images e2e e2e-versions conformance \
-	fuzz bench fmt clean
+.PHONY: help build setup demo demo-stop test test-v2 test-filesystems check upgrade chaos random-images e2e \
+	e2e-versions conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -21,9 +21,13 @@ test: ## Install what is missing, then run all checks and tests of CI (root)
 	@scripts/setup.sh
 	@scripts/check.sh
 
-test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limits" picks a suite and cases
-	cargo build -p oci-rs
-	@scripts/test-v2.sh $(ARGS)
+test-v2: ## Run the tests under cgroup v2, in a virtual machine. ARGS="wire limits" picks cases, KERNEL=6.12 the kernel
+	@KERNEL=$(KERNEL) scripts/setup.sh
+	cargo build --workspace --bin oci-rs
+	@KERNEL=$(KERNEL) scripts/test-v2.sh $(ARGS)
+
+test-filesystems: ## Run the store's and containers' tests on ext4, xfs and btrfs (root). ARGS="xfs btrfs" picks some
+	@scripts/test-filesystems.sh $(ARGS)
 
 check: ## Check format, lints, licences and documentation; needs neither root nor Nomad
 	@scripts/check.sh format lint licences docs

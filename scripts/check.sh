@@ -50,13 +50,6 @@ step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
 step_build() { cargo build --quiet --workspace --all-targets; }
 
-# Whether EROFS layers can be mounted from the temporary directory. If so, the store's tests run once more with them.
-can_mount_erofs() {
-    modprobe -q erofs 2>/dev/null || true
-    [ "$(printf '%s\n' 6.12 "$(uname -r)" | sort -V | head -n 1)" = 6.12 ] && grep -qw erofs /proc/filesystems &&
-        ! stat -f -c %T "${TMPDIR:-/tmp}" | grep -qE '^(tmpfs|overlayfs)$'
-}
-
 # e2e has its own step.
 step_test() {
     cargo test --workspace --exclude oci-rs-e2e --no-fail-fast

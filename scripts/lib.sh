@@ -16,6 +16,8 @@ CONSUL_VERSION=1.22.2
 CONSUL=${OCI_RS_CONSUL:-$TOOLS/consul-$CONSUL_VERSION}
 ENVOY_VERSION=1.36.4
 ENVOY=${OCI_RS_ENVOY:-$TOOLS/envoy-$ENVOY_VERSION}
+# The kernel of scripts/test-v2.sh: 6.1 or 6.12.
+KERNEL=${KERNEL:-6.1}
 CARGO_DENY_VERSION=0.20.2
 TARGET=x86_64-unknown-linux-musl
 TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}/$TARGET
@@ -87,6 +89,19 @@ YAML
 # push_image LAYOUT TAG NAME:TAG PORT
 push_image() {
     skopeo --insecure-policy copy --quiet --dest-tls-verify=false "oci:$1:$2" "docker://127.0.0.1:$4/$3"
+}
+
+# Prints the built tests: the name of the target and the path of the executable.
+built_tests() {
+    cargo test --quiet --workspace --no-run --message-format=json |
+        jq -r 'select(.profile.test and .executable) | "\(.target.name) \(.executable)"'
+}
+
+# Whether EROFS layers can be mounted from the temporary directory. If so, the store's tests run once more with them.
+can_mount_erofs() {
+    modprobe -q erofs 2>/dev/null || true
+    [ "$(printf '%s\n' 6.12 "$(uname -r)" | sort -V | head -n 1)" = 6.12 ] && grep -qw erofs /proc/filesystems &&
+        ! stat -f -c %T "${TMPDIR:-/tmp}" | grep -qE '^(tmpfs|overlayfs)$'
 }
 
 # --- a Nomad agent ---

@@ -5,6 +5,7 @@
 #   setup.sh          what CI needs
 #   setup.sh demo     without the tools that only the tests use
 #   setup.sh nomads   also every supported version of Nomad
+# KERNEL selects the kernel of the virtual machine: 6.1 (default) or 6.12.
 . "$(dirname "$0")/lib.sh"
 
 # package:file. A package is installed if its file is missing.
@@ -15,7 +16,7 @@ PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
     jq:/usr/bin/jq libdevmapper1.02.1:/lib/x86_64-linux-gnu/libdevmapper.so.1.02.1
     libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc
     qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci
-    xfsprogs:/sbin/mkfs.xfs"
+    xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz"
 
 packages() {
     local entry missing=()
@@ -84,14 +85,14 @@ cargo_deny() {
         cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny
 }
 
-# The kernel of scripts/test-v2.sh: Debian's kernel for virtual machines, unpacked but not installed.
-linux() {
-    [ -e "$TOOLS/linux/vmlinuz" ] && return 0
-    local work package
-    say "Unpacking a kernel for the virtual machine of the tests on control groups v2"
-    package=$(linux_package)
-    [ -n "$package" ] || { apt-get update -q >/dev/null && package=$(linux_package); }
-    [ -n "$package" ] || die "no package that linux-image-cloud-amd64 depends on: is this Debian?"
+# kernel VERSION: a kernel of scripts/test-v2.sh, Debian's kernel for virtual machines, unpacked but not installed.
+kernel() {
+    local version=$1 work package
+    [ -e "$TOOLS/linux-$version/vmlinuz" ] && return 0
+    say "Unpacking Linux $version for the virtual machine of the tests on control groups v2"
+    package=$(kernel_package "$version")
+    [ -n "$package" ] || { apt-get update -q >/dev/null && package=$(kernel_package "$version"); }
+    [ -n "$package" ] || die "no package with Linux $version: is this Debian 12?"
     mkdir -p "$TOOLS"
     work=$(mktemp -d "$TOOLS/.linux.XXXXXX")
     (
@@ -99,20 +100,29 @@ linux() {
         # apt's sandbox user may not be able to write here.
         apt-get download -q -o APT::Sandbox::User=root "$package" >/dev/null
         dpkg-deb -x ./*.deb tree
-        # depmod makes the list of module dependencies, as an installation would.
         mkdir linux
         cp tree/boot/vmlinuz-* linux/vmlinuz
+        # The machine's modprobe reads no compressed modules.
+        find tree/lib/modules -name '*.ko.xz' -exec xz -d {} +
+        # depmod makes the list of module dependencies, as an installation would.
         busybox depmod -b "$work/tree" "$(ls tree/lib/modules)"
         mv tree/lib/modules linux/modules
     )
-    rm -rf "$TOOLS/linux"
-    mv "$work/linux" "$TOOLS/linux"
+    rm -rf "$TOOLS/linux-$version"
+    mv "$work/linux" "$TOOLS/linux-$version"
     rm -rf "$work"
+}
+
+# The package with Linux 6.1 is the one of Debian 12. A newer one has its version in the name of a meta-package.
+kernel_package() {
+    local name=linux-image-$1-cloud-amd64
+    [ "$1" != 6.1 ] || name=linux-image-cloud-amd64
+    apt-cache depends "$name" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
 }
 
 # Loads an AppArmor profile into that kernel. It is not installed, because its package would load its own policies.
 apparmor_parser() {
-    [ -e "$TOOLS/linux/apparmor_parser" ] && return 0
+    [ -e "$TOOLS/apparmor_parser" ] && return 0
     local work
     say "Unpacking AppArmor's parser for the same machine"
     work=$(mktemp -d "$TOOLS/.apparmor.XXXXXX")
@@ -121,7 +131,7 @@ apparmor_parser() {
         apt-get download -q -o APT::Sandbox::User=root apparmor >/dev/null
         dpkg-deb -x ./*.deb tree
     )
-    mv "$(find "$work/tree" -name apparmor_parser -type f)" "$TOOLS/linux/"
+    mv "$(find "$work/tree" -name apparmor_parser -type f)" "$TOOLS/"
     rm -rf "$work"
 }
 
@@ -147,11 +157,6 @@ docker() {
     rm -rf "$work"
 }
 
-linux_package() {
-    apt-cache depends linux-image-cloud-amd64 2>/dev/null |
-        sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
-}
-
 packages
 rust
 [ -n "${OCI_RS_NOMAD:-}" ] || nomad "$NOMAD_VERSION"
@@ -161,7 +166,7 @@ if [ "${1:-}" != demo ]; then
     go_tool consul "$CONSUL" github.com/hashicorp/consul
     envoy
     cargo_deny
-    linux
+    kernel "$KERNEL"
     apparmor_parser
     docker
 fi

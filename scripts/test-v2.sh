@@ -5,6 +5,7 @@
 #   test-v2.sh                     all suites; of the jobs on a real agent (nomad) only those that end by themselves
 #   test-v2.sh quick               the part that CI runs
 #   test-v2.sh containers groups   one suite; further words select the cases with a matching name
+# KERNEL=6.12 test-v2.sh … runs them with Debian's Linux 6.12 instead of 6.1.
 . "$(dirname "$0")/lib.sh"
 
 SUITES="runtime containers wire chaos nomad conformance"
@@ -68,12 +69,6 @@ program() {
     done
 }
 
-# Prints the built tests: the name of the target and the path of the executable.
-built_tests() {
-    cargo test --quiet --workspace --no-run --message-format=json |
-        jq -r 'select(.profile.test and .executable) | "\(.target.name) \(.executable)"'
-}
-
 # Makes the machine's root file system in $root.
 make_root() {
     local name file applet
@@ -86,7 +81,7 @@ make_root() {
     # The kernel calls modprobe at this path.
     ln -s ../bin/busybox "$root/usr/sbin/modprobe"
     for name in $PROGRAMS; do program "$(command -v "$name")"; done
-    cp -r "$TOOLS/linux/modules" "$root/usr/lib/modules"
+    cp -r "$TOOLS/linux-$KERNEL/modules" "$root/usr/lib/modules"
     printf '%s\n' root:x:0:0:root:/root:/bin/sh daemon:x:1:1::/:/bin/false \
         nobody:x:65534:65534::/:/bin/false >"$root/etc/passwd"
     printf '%s\n' root:x:0: daemon:x:1: tty:x:5: nogroup:x:65534: >"$root/etc/group"
@@ -104,8 +99,8 @@ make_root() {
     mkdir -p "$root$ROOT/runtime/tests" "$root$ROOT/runtime/src/spec/tests"
     cp -r runtime/tests/oci-schema "$root$ROOT/runtime/tests/"
     cp -r runtime/src/spec/tests/golden "$root$ROOT/runtime/src/spec/tests/"
-    program "$TOOLS/linux/apparmor_parser"
-    mv "$root$TOOLS/linux/apparmor_parser" "$root/usr/sbin/"
+    program "$TOOLS/apparmor_parser"
+    mv "$root$TOOLS/apparmor_parser" "$root/usr/sbin/"
     strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
     if suites "$@" | grep -Eq '^suite (wire|chaos|nomad|conformance) '; then add_networks; fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
@@ -148,7 +143,7 @@ add_conformance() {
 machine() {
     exec qemu-system-x86_64 -machine q35,hpet=off -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
         -nodefaults -no-user-config -no-reboot -display none -nic none \
-        -kernel "$TOOLS/linux/vmlinuz" \
+        -kernel "$TOOLS/linux-$KERNEL/vmlinuz" \
         -append "root=/dev/nvme0n1 rootwait rw init=/init console=ttyS0 panic=-1 reboot=t $FASTER" \
         -drive "file=$directory/disk,if=none,id=disk,format=raw,cache=unsafe" -device nvme,drive=disk,serial=disk \
         -serial "file:$directory/kernel.log" -chardev stdio,id=results,signal=off -serial chardev:results </dev/null
@@ -193,8 +188,8 @@ cleanup() {
     exit "$status"
 }
 
-command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux/vmlinuz" ] && [ -e "$TOOLS/linux/apparmor_parser" ] ||
-    die "qemu, its kernel or AppArmor's parser is missing: run scripts/setup.sh"
+command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux-$KERNEL/vmlinuz" ] && [ -e "$TOOLS/apparmor_parser" ] ||
+    die "qemu, its kernel or AppArmor's parser is missing: run KERNEL=$KERNEL scripts/setup.sh"
 suites "$@" >/dev/null
 directory=$(mktemp -d -t oci-rs-v2.XXXXXX)
 root=$directory/root

@@ -263,9 +263,10 @@ pub fn xattrs(path: &Path) -> String {
     let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
     let mut found: Vec<String> = names[..length]
         .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty())
+        // XFS shows each ACL a second time, under a name of its own.
+        .filter(|name| !name.is_empty() && !name.starts_with(b"trusted.SGI_ACL_"))
         .map(|name| {
-            let mut value = vec![0u8; 4096];
+            let mut value = vec![0u8; 64 << 10];
             let length = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
             format!("{}={}", String::from_utf8_lossy(name), hex::encode(&value[..length]))
         })

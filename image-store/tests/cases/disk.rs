@@ -207,7 +207,8 @@ async fn a_quota_is_used_up() {
     let error = pull(&store, &reference, "task").await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, PullError::DiskFull { .. }) && error.recoverable(), "{error:?}");
-    for part in ["(os error 122)", disk.root().to_str().unwrap(), "/fs/"] {
+    // btrfs may notice late that the quota is used up, so the last write may be another file than the layer's.
+    for part in ["(os error 122)", disk.root().to_str().unwrap()] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
     assert_nothing_left(&disk.root());
