@@ -71,14 +71,6 @@ pub const LIST: &[Difference] = &[
         ],
     },
     Difference {
-        behaviour: "`init = true`",
-        docker: "process 1 is `docker-init`, mounted at `/sbin/docker-init`.",
-        ours: "process 1 is a part of the driver with another name.",
-        why: "the driver needs no second program in the container.",
-        remedy: "nothing; signals and orphaned processes are handled in the same way.",
-        seen: &[("init_process", "comm"), ("init_process", "command")],
-    },
-    Difference {
         behaviour: "size of a new terminal",
         docker: "0 rows and 0 columns until a client sets it.",
         ours: "24 rows and 80 columns until a client sets it.",
@@ -201,19 +193,6 @@ pub const LIST: &[Difference] = &[
         why: "the option has no effect there, which is no reason to fail.",
         remedy: "nothing.",
         seen: &[("mount_with_propagation", ALL)],
-    },
-    Difference {
-        behaviour: "image `VOLUME`",
-        docker: "a directory outside the image's file system, made if it is missing.",
-        ours: "a directory of the image; a missing one is not made.",
-        why: "a fault, which is being mended.",
-        remedy: "mount a volume at the path.",
-        seen: &[
-            ("volumes_of_the_image", ALL),
-            ("volumes_of_the_image_and_a_user", ALL),
-            ("volumes_of_the_image_in_a_read_only_task", "stdout"),
-            ("volumes_of_the_image_behind_a_link", ALL),
-        ],
     },
     Difference {
         behaviour: "`/etc/mtab`",

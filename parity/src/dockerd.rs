@@ -157,6 +157,10 @@ impl Dockerd {
         for path in &self.made {
             drop(if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) });
         }
+        // The directory is not removed through a mount that is still there.
+        if leaks::mounts(self.path()).is_empty() {
+            fs::remove_dir_all(self.path()).ok();
+        }
         left
     }
 }

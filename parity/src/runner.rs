@@ -155,7 +155,8 @@ fn ends(prefix: &str, state: &Value, observed: &mut Observed) -> bool {
     let kind = |event: &Value| event["Type"].as_str().unwrap_or_default().to_owned();
     // Messages about pulls and the like have this type. Their number depends on timing.
     let kinds: Vec<String> = events.iter().map(kind).filter(|kind| kind != "Driver").collect();
-    for end in events.iter().filter(|event| event["Type"] == "Terminated") {
+    // The number of earlier ends depends on the number of other events.
+    if let Some(end) = events.iter().rfind(|event| event["Type"] == "Terminated") {
         let details = &end["Details"];
         let detail = |name: &str| details[name].as_str().unwrap_or_default().to_owned();
         add("exit code", detail("exit_code"));
