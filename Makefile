@@ -1,6 +1,6 @@
 # oci-rs: `make help` lists the targets.
 .PHONY: help build setup demo demo-stop test test-v2 test-filesystems check upgrade chaos random-images e2e \
-	e2e-versions conformance fuzz bench fmt clean
+	e2e-versions conformance oci-conformance fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -59,6 +59,10 @@ parity-docs: ## Write docs/docker-parity.md from the list of differences
 
 conformance: ## Run Nomad's own driver conformance tests (root)
 	@scripts/check.sh conformance
+
+oci-conformance: ## Run the validation programs of the OCI specification with runc, crun and ours (root). ARGS=quick
+	cargo build --workspace
+	@scripts/oci-conformance.sh $(ARGS)
 
 fuzz: ## Fuzz every parser of untrusted input, SECONDS=60 each, two at a time (root). ONLY="layer pax" picks targets
 	@SECONDS_EACH=$(or $(SECONDS),60) scripts/fuzz.sh $(ONLY)

@@ -101,6 +101,7 @@ step_parity() {
 step_conformance() {
     need_root "conformance"
     scripts/conformance.sh
+    scripts/oci-conformance.sh quick
 }
 
 run_step() {

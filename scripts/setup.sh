@@ -11,7 +11,7 @@
 # package:file. A package is installed if its file is missing.
 PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
     containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
-    ca-certificates:/etc/ssl/certs/ca-certificates.crt docker-registry:/usr/bin/docker-registry
+    ca-certificates:/etc/ssl/certs/ca-certificates.crt crun:/usr/bin/crun docker-registry:/usr/bin/docker-registry
     e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables
     jq:/usr/bin/jq libdevmapper1.02.1:/lib/x86_64-linux-gnu/libdevmapper.so.1.02.1
     libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc

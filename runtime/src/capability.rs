@@ -74,6 +74,15 @@ impl CapabilityMask {
     }
 }
 
+/// The capability sets of a process besides its bounding set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct HeldCapabilities {
+    pub effective: CapabilityMask,
+    pub permitted: CapabilityMask,
+    pub inheritable: CapabilityMask,
+    pub ambient: CapabilityMask,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,8 @@
 //! `cgroup` → `state`, `logs`, `plan`, and the low modules `process`, `packets`, `launcher`, `role`, `sys`.
 
 mod address;
+#[cfg(feature = "bundle")]
+pub mod bundle;
 mod capability;
 pub mod cgroup;
 mod command;

@@ -16,8 +16,8 @@ use rustix::{
     process::{Resource, Rlimit, Uid, setrlimit, umask},
     termios::{Winsize, tcsetwinsize},
     thread::{
-        CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
-        set_capabilities, set_no_new_privs,
+        CapabilitySet, CapabilitySets, clear_ambient_capability_set, configure_capability_in_ambient_set,
+        remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
     },
 };
 
@@ -25,7 +25,11 @@ use super::{
     init,
     lookup::{DEFAULT_PATH, candidates, is_missing, not_executable, not_found},
 };
-use crate::{capability::CapabilityMask, error::StartError, sys};
+use crate::{
+    capability::{CapabilityMask, HeldCapabilities},
+    error::StartError,
+    sys,
+};
 
 /// The size of a terminal until a client sets it.
 const TERMINAL_SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
@@ -52,6 +56,8 @@ pub(crate) struct ConfinedCommand {
     pub filter: Option<Vec<u8>>,
     /// The capability bounding set.
     pub bounding: CapabilityMask,
+    /// The other capability sets. `None`: root has the bounding set, another user has none.
+    pub explicit: Option<HeldCapabilities>,
     /// A descriptor to which a failure is written as JSON. execve(2) closes it: end of file means success.
     pub report: RawFd,
 }
@@ -100,12 +106,17 @@ impl ConfinedCommand {
         if let Some(filter) = &self.filter {
             sys::install_filter(filter).map_err(step("loading the seccomp filter"))?;
         }
-        drop_capabilities(self.bounding, self.kept_capabilities()).map_err(step("dropping capabilities"))
+        drop_capabilities(self.bounding, &self.held_capabilities()).map_err(step("dropping capabilities"))
     }
 
     /// The capabilities that the command has: the bounding set for root, none for another user.
     pub fn kept_capabilities(&self) -> CapabilityMask {
-        if self.uid == 0 { self.bounding } else { CapabilityMask(0) }
+        self.held_capabilities().effective
+    }
+
+    fn held_capabilities(&self) -> HeldCapabilities {
+        let kept = if self.uid == 0 { self.bounding } else { CapabilityMask(0) };
+        self.explicit.unwrap_or(HeldCapabilities { effective: kept, permitted: kept, ..HeldCapabilities::default() })
     }
 
     /// Executes the command; returns only the reason why it could not.
@@ -138,8 +149,8 @@ fn prepare_terminal(uid: u32) -> io::Result<()> {
     Ok(tcsetwinsize(stdin, TERMINAL_SIZE)?)
 }
 
-/// Gives up all capabilities but `kept`, and all outside `bounding` for ever.
-fn drop_capabilities(bounding: CapabilityMask, kept: CapabilityMask) -> io::Result<()> {
+/// Gives up all capabilities but `held`, and all outside `bounding` for ever.
+fn drop_capabilities(bounding: CapabilityMask, held: &HeldCapabilities) -> io::Result<()> {
     const LAST: u32 = 63;
     clear_ambient_capability_set()?;
     for bit in (0..=LAST).filter(|bit| bounding.0 & (1 << bit) == 0) {
@@ -150,7 +161,11 @@ fn drop_capabilities(bounding: CapabilityMask, kept: CapabilityMask) -> io::Resu
             Err(error) => return Err(error.into()),
         }
     }
-    let kept = CapabilitySet::from_bits_retain(kept.0);
-    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })?;
+    let set = |mask: CapabilityMask| CapabilitySet::from_bits_retain(mask.0);
+    let (effective, permitted, inheritable) = (set(held.effective), set(held.permitted), set(held.inheritable));
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable })?;
+    for bit in (0..=LAST).filter(|bit| held.ambient.0 & (1 << bit) != 0) {
+        configure_capability_in_ambient_set(CapabilitySet::from_bits_retain(1 << bit), true)?;
+    }
     Ok(())
 }

@@ -13,4 +13,6 @@ mod of_plan;
 
 pub(crate) use confined::ConfinedCommand;
 pub(crate) use inherited::{apply_apparmor, apply_oom_score};
+#[cfg(feature = "bundle")]
+pub(crate) use of_plan::rlimit_resource;
 pub(crate) use of_plan::{confined_command, held_capabilities, kernel_version};

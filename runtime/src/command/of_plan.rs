@@ -45,6 +45,7 @@ pub(crate) fn confined_command(
         no_new_privileges: plan.security.no_new_privileges,
         filter: filter(plan, bounding)?,
         bounding,
+        explicit: None,
         report,
     })
 }
@@ -93,7 +94,7 @@ fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Re
 }
 
 /// The limit of this name, in lower case without `RLIMIT_`.
-fn rlimit_resource(name: &str) -> Option<Resource> {
+pub(crate) fn rlimit_resource(name: &str) -> Option<Resource> {
     Some(match name {
         "as" => Resource::As,
         "core" => Resource::Core,

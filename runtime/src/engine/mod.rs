@@ -6,6 +6,8 @@
 //! are ours ([`ConfinedCommand`]): libcontainer does not make all of them, or not in the right order.
 
 mod executor;
+#[cfg(feature = "bundle")]
+mod stored;
 mod trace;
 
 use std::{
@@ -22,6 +24,11 @@ use libcontainer::{
     oci_spec::runtime::Spec,
     syscall::syscall::SyscallType,
 };
+
+#[cfg(feature = "bundle")]
+pub(crate) use stored::ORIGIN;
+#[cfg(feature = "bundle")]
+pub use stored::StoredContainer;
 
 use crate::{command::ConfinedCommand, error::StartError, plan::ContainerId};
 use executor::CommandExecutor;

@@ -10,8 +10,7 @@ use crate::cgroup::Version;
 
 /// Changes a complete spec for libcontainer.
 ///
-/// * The last steps before the command are ours ([`ConfinedCommand`](crate::command::ConfinedCommand)), because their
-///   order matters: libcontainer gets none of them.
+/// * The last steps before the command are ours: see [`leave_last_steps`].
 /// * Prepared mount sources replace those of the plan.
 /// * On version 1 the limits are ours to set ([`MembershipGuard`](crate::cgroup::MembershipGuard)). The view of the
 ///   cgroups is ours to make if there is one.
@@ -22,18 +21,8 @@ pub(crate) fn for_engine(
     version: Version,
     view: Option<&CgroupView<'_>>,
 ) -> Spec {
-    if let Some(process) = spec.process_mut() {
-        let no_new_privileges = process.no_new_privileges().filter(|wanted| *wanted);
-        process
-            .set_env(Some(vec![format!("HOME={home}")]))
-            .set_capabilities(None)
-            .set_rlimits(None)
-            .set_oom_score_adj(None)
-            .set_apparmor_profile(None)
-            .set_no_new_privileges(no_new_privileges);
-    }
+    leave_last_steps(&mut spec, home);
     if let Some(linux) = spec.linux_mut() {
-        linux.set_seccomp(None);
         if version == Version::V1 {
             linux.set_resources(None);
         }
@@ -46,4 +35,22 @@ pub(crate) fn for_engine(
         list.retain(|mount| view.is_none() || !mount.destination().starts_with(CGROUP_DIR));
     }
     spec
+}
+
+/// Takes the last steps before the command out of a spec. They are ours
+/// ([`ConfinedCommand`](crate::command::ConfinedCommand)), because their order matters: libcontainer gets none of them.
+pub(crate) fn leave_last_steps(spec: &mut Spec, home: &str) {
+    if let Some(process) = spec.process_mut() {
+        let no_new_privileges = process.no_new_privileges().filter(|wanted| *wanted);
+        process
+            .set_env(Some(vec![format!("HOME={home}")]))
+            .set_capabilities(None)
+            .set_rlimits(None)
+            .set_oom_score_adj(None)
+            .set_apparmor_profile(None)
+            .set_no_new_privileges(no_new_privileges);
+    }
+    if let Some(linux) = spec.linux_mut() {
+        linux.set_seccomp(None);
+    }
 }
