@@ -7,11 +7,11 @@
 use std::{
     ffi::CString,
     io::{self, Write},
-    os::fd::RawFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use rustix::{
-    fs::{CWD, Mode, fchown},
+    fs::{CWD, FileType, Mode, OFlags, fchown, fcntl_getfl, fstat, makedev, open},
     mount::{MoveMountFlags, move_mount},
     process::{Resource, Rlimit, Uid, setrlimit, umask},
     termios::{Winsize, tcsetwinsize},
@@ -94,6 +94,7 @@ impl ConfinedCommand {
         if self.loopback {
             sys::loopback_up().map_err(step("switching the loopback device on"))?;
         }
+        discard_output().map_err(step("opening /dev/null"))?;
         sys::default_signals().map_err(step("resetting signals"))?;
         umask(Mode::from_raw_mode(0o022));
         for (name, resource, limit) in &self.rlimits {
@@ -141,6 +142,30 @@ impl ConfinedCommand {
         }
         denied.unwrap_or_else(|| not_found(program, path))
     }
+}
+
+/// Makes output to `/dev/null` writable: libcontainer replaces such a standard stream by the container's `/dev/null`,
+/// opened for reading only.
+fn discard_output() -> io::Result<()> {
+    let is_null = |file: BorrowedFd<'_>| -> io::Result<bool> {
+        let stat = fstat(file)?;
+        let device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        Ok(device && stat.st_rdev == makedev(1, 3))
+    };
+    let closed = |file: BorrowedFd<'_>| -> io::Result<bool> {
+        Ok(is_null(file)? && fcntl_getfl(file)? & OFlags::RWMODE == OFlags::RDONLY)
+    };
+    let null = || -> io::Result<OwnedFd> {
+        let null = open("/dev/null", OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        if is_null(null.as_fd())? { Ok(null) } else { Err(io::Error::other("it is another file")) }
+    };
+    if closed(rustix::stdio::stdout())? {
+        rustix::stdio::dup2_stdout(null()?)?;
+    }
+    if closed(rustix::stdio::stderr())? {
+        rustix::stdio::dup2_stderr(null()?)?;
+    }
+    Ok(())
 }
 
 fn prepare_terminal(uid: u32) -> io::Result<()> {

@@ -426,8 +426,9 @@ fn terminal_of_a_user() {
 
 fn ptmx_that_is_no_terminal() {
     let node = Node::new();
+    // Lazily, because a command that came before may still hold its terminal.
     let mut plan =
-        node.plan("umount /dev/pts && mkdir -p /dev/pts && echo x > /dev/pts/ptmx; while :; do sleep 1; done");
+        node.plan("umount -l /dev/pts && mkdir -p /dev/pts && echo x > /dev/pts/ptmx; while :; do sleep 1; done");
     plan.security.privileged = true;
     let container = node.start(plan);
     let request = || ExecRequest {

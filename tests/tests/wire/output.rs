@@ -22,6 +22,23 @@ async fn stdout_and_stderr_arrive_separate_and_complete() {
     node.finish(plugin).await;
 }
 
+/// Also by a process that opens its output again.
+#[tokio::test]
+async fn output_without_a_log_is_discarded() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for user in ["root", "1000"] {
+        let script = "echo lost && echo lost >&2 && echo lost >/dev/stdout && test -c /dev/stderr";
+        let task = node.task(&images.busybox()).sh(script).user(user);
+        let task = task.option("logging", json!({ "type": "none" })).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "{user}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
 /// logmon reads until the last writer closes the FIFO. Neither the driver nor another child may keep it open.
 #[tokio::test]
 async fn the_log_ends_soon_after_the_task() {
