@@ -114,7 +114,7 @@ fn base() -> Layer {
         Entry::symlink("dangling", "/no/where"),
         Entry::hard_link("second-name", "sizes"),
         Entry::hard_link("setgid/third-name", "/sizes"),
-        Entry::hard_link("second-link", "link"),
+        Entry::hard_link("second-link", "link").owner(5, 6).mtime(1_111_111_111, 1),
         Entry::char_device("null", 1, 3),
         Entry::char_device("far", 259, 70000).owner(1, 5).mode(0o640),
         Entry::block_device("disk", 8, 1),
@@ -150,7 +150,7 @@ fn above() -> Layer {
         Entry::whiteout("dangling"),
         Entry::dir("etc").mode(0o755).owner(0, 1),
         Entry::file("etc/added", "x").mode(0o640),
-        Entry::hard_link("etc/added-too", "etc/added"),
+        Entry::hard_link("etc/added-too", "etc/added").mode(0o640),
     ])
 }
 
