@@ -30,6 +30,7 @@ pub const LIST: &[Difference] = &[
         remedy: "nothing; programs that read task events can use the exit code, which is the same.",
         seen: &[
             ("killed_for_memory", "exit signal"),
+            ("interactive_without_a_terminal", "exit signal"),
             ("two_tasks_share_a_network", "web: exit signal"),
             ("stop_after_the_timeout", "exit signal"),
             ("stop_of_a_process_without_handler", "exit signal"),
@@ -60,7 +61,8 @@ pub const LIST: &[Difference] = &[
         behaviour: "`/alloc/logs`",
         docker: "writable; it contains Nomad's log files and FIFOs.",
         ours: "read-only.",
-        why: "a task could otherwise change its own logs and stop Nomad's log collector.",
+        why: "a task could otherwise change its own logs, stop Nomad's log collector, or make it write to a file of \
+            the node.",
         remedy: "write to `$NOMAD_ALLOC_DIR/data`.",
         seen: &[
             ("writable_places_of_root", "/alloc/logs"),
@@ -81,18 +83,10 @@ pub const LIST: &[Difference] = &[
     Difference {
         behaviour: "standard output and error",
         docker: "anonymous pipes.",
-        ours: "Nomad's FIFOs, whose paths on the node are visible in `/proc/self/fd`.",
-        why: "the task writes to Nomad's log collector directly.",
+        ours: "Nomad's FIFOs, which `/proc/self/fd` shows as links to `/`.",
+        why: "the task writes to Nomad's log collector directly. A pipe needs a process that copies all output.",
         remedy: "nothing.",
         seen: &[("kinds_of_descriptors", "1"), ("kinds_of_descriptors", "2")],
-    },
-    Difference {
-        behaviour: "`interactive = true` without `tty`",
-        docker: "stdin is an open pipe without data.",
-        ours: "the task is refused.",
-        why: "not supported yet.",
-        remedy: "set `tty = true` as well, or remove the option.",
-        seen: &[("interactive_without_a_terminal", ALL)],
     },
     Difference {
         behaviour: "devices in the device cgroup",
@@ -245,19 +239,6 @@ pub const LIST: &[Difference] = &[
         seen: &[("resolv_conf_of_a_group", "written")],
     },
     Difference {
-        behaviour: "low ports and ping in a group's network",
-        docker: "every user may listen on ports below 1024 and send pings.",
-        ours: "the kernel's defaults: only with capabilities.",
-        why: "a fault, which is being mended.",
-        remedy: "`sysctl` in the task's own network, or a port above 1023.",
-        seen: &[
-            ("low_port_of_a_user_in_a_group", ALL),
-            ("ping_of_a_user_in_a_group", "stdout"),
-            ("sysctls_of_a_group", "ip_unprivileged_port_start"),
-            ("sysctls_of_a_group", "ping_group_range"),
-        ],
-    },
-    Difference {
         behaviour: "`hostname` of a group's `network` block",
         docker: "every task of the group has this name.",
         ours: "Nomad refuses the group: the driver does not make the group's network.",
@@ -295,14 +276,6 @@ pub const LIST: &[Difference] = &[
             ("an_unknown_user_namespace", ALL),
             ("a_bad_hostname", ALL),
         ],
-    },
-    Difference {
-        behaviour: "`logging { type = \"none\" }` and `logs { disabled = true }`",
-        docker: "the output is discarded.",
-        ours: "writing to stdout fails in the task.",
-        why: "a fault, which is being mended.",
-        remedy: "let the task redirect its output to a file.",
-        seen: &[("logging_none", ALL), ("logs_switched_off", ALL)],
     },
     Difference {
         behaviour: "options of the volume driver `local`",

@@ -63,7 +63,7 @@ fn judge(case: &str, differs: &[Differs], list: &[Difference]) -> Vec<String> {
 }
 
 /// Runs the job with one driver, again if the machine was too busy: Nomad gives up on its own helper process after some
-/// seconds, and the docker driver loses output of a task that ends before its reader is there.
+/// seconds, and the docker driver loses output of a task that ends before its reader is there, and output of exec.
 fn repeated(case: &Case, driver: Driver, node: &Node) -> Outcome<Observed> {
     let mut observed = observe(case, driver, 0, node)?;
     for attempt in 1..ATTEMPTS {
@@ -71,7 +71,8 @@ fn repeated(case: &Case, driver: Driver, node: &Node) -> Outcome<Observed> {
         // dockerd may report the end before it knows that the kernel killed the task at its memory limit.
         let unexplained =
             case.look.is_none() && text.contains("exit code = 137") && !text.contains("killed for memory = true");
-        let lost = driver == Driver::Docker && (unexplained || text.contains(NO_MARK.trim()));
+        let cut = text.contains(NO_MARK.trim()) || text.contains("complete and in order = false");
+        let lost = driver == Driver::Docker && (unexplained || cut);
         if !lost && !text.contains("Setup Failure") {
             break;
         }

@@ -78,7 +78,7 @@ pub const CASES: &[Case] = &[
     Case::script("poststop_task", "exit 0").group(
         "task \"after\" {\ndriver = \"@DRIVER@\"\nlifecycle {\nhook = \"poststop\"\n}\nconfig {\nimage \
             = \"@IMAGE:plain@\"\n\
-         command = \"/bin/sh\"\nargs = [\"-c\", \"echo after\"]\n}\nresources {\ncpu = 50\nmemory = 32\n}\n}",
+         command = \"/bin/sh\"\nargs = [\"-c\", \"echo after; sleep 2\"]\n}\nresources {\ncpu = 50\nmemory = 32\n}\n}",
     ),
     Case::script("leader_ends_the_other_task", "sleep 1; exit 0").task("leader = true").group(
         "task \"other\" {\ndriver = \"@DRIVER@\"\nconfig {\nimage = \"@IMAGE:plain@\"\ncommand = \"/bin/sh\"\n\
