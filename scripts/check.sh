@@ -80,7 +80,7 @@ step_fuzz() { SECONDS_EACH=${SECONDS_EACH:-15} FUZZ_SEED=${FUZZ_SEED:-1} scripts
 step_e2e() {
     need_root "e2e"
     # The cases build it again without a network; here its modules can be fetched.
-    go -C e2e/conformance build -trimpath -o /dev/null ./deviceplugin
+    go -C e2e/conformance build -trimpath -o /dev/null ./deviceplugin ./csiplugin
     # --workspace selects the same features as the build before, so that nothing is built again.
     OCI_RS_E2E=1 cargo test --workspace --test nomad -- ${ONLY:+"$ONLY"}
 }

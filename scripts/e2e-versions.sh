@@ -13,7 +13,7 @@ cd "$ROOT"
 LOGS=${LOGS:-$(mktemp -d -t oci-rs-e2e-versions.XXXXXX)}
 export OCI_RS_E2E=1
 cargo build --quiet --workspace --all-targets
-go -C e2e/conformance build -trimpath -o /dev/null ./deviceplugin
+go -C e2e/conformance build -trimpath -o /dev/null ./deviceplugin ./csiplugin
 
 rows=() failed=()
 for version; do

@@ -3,10 +3,11 @@
 # tag. Push it with `skopeo copy oci:DIRECTORY:KIND …`. The kinds:
 #   busybox   Debian's static busybox with a link per applet, users, a web page, and the scripts in e2e/image/
 #   curl      the same with Debian's curl and its libraries
+#   csi       the CSI plugin of e2e/conformance/csiplugin
 #   envoy     the proxy of Consul's service mesh, fetched by scripts/setup.sh, with its libraries
 . "$(dirname "$0")/lib.sh"
 
-layout=${1:?usage: image.sh DIRECTORY [busybox|curl|envoy]} kind=${2:-busybox}
+layout=${1:?usage: image.sh DIRECTORY [busybox|csi|curl|envoy]} kind=${2:-busybox}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -38,6 +39,14 @@ curl() {
     with_libraries /usr/bin/curl /bin/curl
 }
 
+csi() {
+    mkdir -p "$root"/{bin,etc}
+    # -trimpath, as in the build of Nomad, so that both builds share the cache.
+    CGO_ENABLED=0 go -C "$ROOT/e2e/conformance" build -trimpath -o "$root/bin/csi" ./csiplugin
+    echo root:x:0:0:root:/root:/bin/false >"$root/etc/passwd"
+    config='"Env":["PATH=/bin"],"Entrypoint":["/bin/csi"],"WorkingDir":"/"'
+}
+
 # with_libraries FILE TARGET: copies a program to the target, and its libraries to the paths where the loader searches.
 with_libraries() {
     cp "$1" "$root$2"
@@ -56,7 +65,7 @@ envoy() {
 }
 
 case $kind in
-busybox | curl | envoy) $kind ;;
+busybox | csi | curl | envoy) $kind ;;
 *) die "unknown kind of image: $kind" ;;
 esac
 

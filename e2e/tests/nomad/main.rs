@@ -7,6 +7,7 @@
 mod batch;
 mod checks;
 mod cores;
+mod csi;
 mod devices;
 mod disk;
 mod dispatch;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         identity::CASES,
         mixed::CASES,
         cores::CASES,
+        csi::CASES,
         disk::CASES,
         versions::CASES,
     ]
