@@ -54,7 +54,7 @@ step_build() { cargo build --quiet --workspace --all-targets; }
 step_test() {
     cargo test --workspace --exclude oci-rs-e2e --no-fail-fast
     if can_mount_erofs; then
-        OCI_RS_LAYERS=erofs cargo test -p oci-rs-image-store --test cases --no-fail-fast
+        OCI_RS_LAYERS=erofs cargo test --workspace --test cases --no-fail-fast
     else
         echo "skipped: the store's tests with EROFS layers: they cannot be mounted from ${TMPDIR:-/tmp}"
     fi

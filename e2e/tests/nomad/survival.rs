@@ -5,17 +5,12 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use e2e::{Alloc, Outcome, process, watch};
 
-use crate::{
-    Case, Env,
-    Needs::{OwnAgent, SharedAgent},
-    lifecycle,
-    recovery::kill,
-};
+use crate::{Case, Env, Needs::OwnAgent, lifecycle, recovery::kill};
 
 pub const CASES: &[Case] = &[
     ("survival_of_fifty_allocations", OwnAgent, fifty_allocations),
     ("survival_agent_killed_again_and_again", OwnAgent, agent_killed),
-    ("survival_plugin_killed_while_tasks_start", SharedAgent, plugin_killed),
+    ("survival_plugin_killed_while_tasks_start", OwnAgent, plugin_killed),
     ("survival_plugin_replaced", OwnAgent, plugin_replaced),
 ];
 
