@@ -13,6 +13,7 @@ mod exec_prefix;
 mod fingerprint;
 mod hclog;
 mod layers;
+mod log_directory;
 mod logs;
 mod node;
 mod node_info;

@@ -24,6 +24,7 @@ use crate::{
     events::Events,
     fingerprint::NodeFindings,
     layers,
+    log_directory::LogLinks,
     logs::Logs,
     node_info,
     plan::{Compute, NodeInfo},
@@ -43,6 +44,8 @@ pub struct Node {
     pub events: Events,
     /// The watch over the tasks' log FIFOs.
     pub logs: Logs,
+    /// The links of the tasks' log directories to Nomad's log files.
+    pub log_links: LogLinks,
     /// The node's CPU capacity.
     pub compute: Compute,
     /// Nomad's id of this node.
@@ -117,6 +120,7 @@ impl Node {
             networks,
             events,
             logs,
+            log_links: LogLinks::default(),
             compute,
             id: NodeId::default(),
             recoveries: Recoveries::default(),

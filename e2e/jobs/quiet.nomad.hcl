@@ -21,7 +21,7 @@ job "quiet" {
         command = "/bin/sh"
         args = ["-c", <<-SCRIPT
           head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2
-          ls -l /alloc/logs | grep -c quiet >/alloc/data/logs
+          ls -lA /alloc/logs/.nomad | grep -c quiet >/alloc/data/logs
           touch /alloc/data/written
           trap 'touch /alloc/data/asked; exit 0' TERM
           while :; do sleep 0.1; done

@@ -59,17 +59,17 @@ pub const LIST: &[Difference] = &[
     },
     Difference {
         behaviour: "`/alloc/logs`",
-        docker: "writable; it contains Nomad's log files and FIFOs.",
-        ours: "read-only.",
-        why: "a task could otherwise change its own logs, stop Nomad's log collector, or make it write to a file of \
-            the node.",
-        remedy: "write to `$NOMAD_ALLOC_DIR/data`.",
+        docker: "Nomad's own directory: a task can also change Nomad's log files and FIFOs.",
+        ours: "a directory of the tasks, on the node `alloc/logs/tasks`. Nomad's log files are links to \
+            `/alloc/logs/.nomad`, which is read-only.",
+        why: "a task could otherwise stop Nomad's log collector, or make it write to a file of the node.",
+        remedy: "`nomad alloc fs <alloc> alloc/logs/tasks` shows the tasks' files. Programs that skip links need their \
+            option for links.",
         seen: &[
-            ("writable_places_of_root", "/alloc/logs"),
-            ("writable_places_of_a_user", "/alloc/logs"),
             ("mounts_by_default", "/alloc/logs"),
+            ("mounts_by_default", "/alloc/logs/.nomad"),
             ("mounts_of_a_read_only_task", "/alloc/logs"),
-            ("logs_directory", ALL),
+            ("mounts_of_a_read_only_task", "/alloc/logs/.nomad"),
         ],
     },
     Difference {

@@ -13,7 +13,10 @@ use super::{
     nomad_task::NomadTask,
     path::{normalize_container_path, normalize_host_path},
 };
-use crate::config::{ErrorCollector, MountRequest, MountSource};
+use crate::{
+    config::{ErrorCollector, MountRequest, MountSource},
+    log_directory,
+};
 
 /// The mounts, and the rules for their sources.
 #[derive(Debug, Default)]
@@ -44,6 +47,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
     // A task can write to its allocation directory, and could have replaced these directories with links before a
     // restart.
     plan.confined.extend(all.iter().filter_map(|labelled| source(&labelled.mount)).cloned());
+    plan.confined.push(log_directory::of_tasks(&task.alloc_dir));
     all.extend(task.mounts.iter().map(|mount| Labelled {
         option: format!("volume_mount {}", mount.task_path),
         mount: Mount {
@@ -56,7 +60,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
     for request in &context.spec.mounts {
         all.extend(requested(context, request, &mut plan, errors));
     }
-    protect_logs(task, &mut all);
+    exchange_logs(task, &mut all);
     // The sort is stable. It puts outer mounts first, so that no mount hides an earlier one.
     all.sort_by_key(|labelled| depth(&labelled.mount.destination));
     check_destinations(&all, errors);
@@ -64,7 +68,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
     plan
 }
 
-/// Nomad's three directories, and the log directory read-only: a task must not be able to replace its log FIFOs.
+/// Nomad's three directories, and the log directory.
 fn nomad_directories(task: &NomadTask) -> Vec<Labelled> {
     let destination = |variable: &str, default: &str| {
         let path = task.env.get(variable).filter(|path| path.starts_with('/'));
@@ -73,15 +77,16 @@ fn nomad_directories(task: &NomadTask) -> Vec<Labelled> {
     };
     let shared = destination("NOMAD_ALLOC_DIR", "/alloc");
     let task_dir = task_dir(task);
-    let directory = |name: &str, source: PathBuf, destination: String, readonly| Labelled {
+    let directory = |name: &str, source: PathBuf, destination: String| Labelled {
         option: format!("the task's {name} directory"),
-        mount: Mount { destination, kind: MountKind::Bind { source }, readonly, propagation: Propagation::Private },
+        mount: private(destination, source, false),
     };
+    let logs = log_directory::of_nomad(&task.alloc_dir);
     vec![
-        directory("logs", logs_dir(task), format!("{shared}/logs"), true),
-        directory("alloc", task.alloc_dir.join("alloc"), shared, false),
-        directory("local", task_dir.join("local"), destination("NOMAD_TASK_DIR", "/local"), false),
-        directory("secrets", task_dir.join("secrets"), destination("NOMAD_SECRETS_DIR", "/secrets"), false),
+        directory("logs", logs, format!("{shared}/logs")),
+        directory("alloc", task.alloc_dir.join("alloc"), shared),
+        directory("local", task_dir.join("local"), destination("NOMAD_TASK_DIR", "/local")),
+        directory("secrets", task_dir.join("secrets"), destination("NOMAD_SECRETS_DIR", "/secrets")),
     ]
 }
 
@@ -89,8 +94,8 @@ fn task_dir(task: &NomadTask) -> PathBuf {
     task.alloc_dir.join(&task.name)
 }
 
-fn logs_dir(task: &NomadTask) -> PathBuf {
-    task.alloc_dir.join("alloc/logs")
+fn private(destination: String, source: PathBuf, readonly: bool) -> Mount {
+    Mount { destination, kind: MountKind::Bind { source }, readonly, propagation: Propagation::Private }
 }
 
 /// One mount of the task block. Notes in the plan what its source needs.
@@ -152,31 +157,40 @@ fn bind_source(
     Some(source)
 }
 
-/// Keeps the log directory read-only also where the task binds it, or a directory above it, a second time.
-fn protect_logs(task: &NomadTask, all: &mut Vec<Labelled>) {
-    let logs = logs_dir(task);
-    let mut covers = Vec::new();
+/// Puts the log directory of the tasks, with Nomad's in it, at each place where the task would have Nomad's: at its
+/// usual place, and where the task binds it or a directory above it. Binds of files in Nomad's become read-only.
+fn exchange_logs(task: &NomadTask, all: &mut Vec<Labelled>) {
+    let of_nomad = log_directory::of_nomad(&task.alloc_dir);
+    let of_tasks = log_directory::of_tasks(&task.alloc_dir);
+    let mut added: Vec<Labelled> = Vec::new();
     for labelled in all.iter_mut() {
         let Some(source) = source(&labelled.mount).cloned() else { continue };
-        if source.starts_with(&logs) {
-            labelled.mount.readonly = true;
-        } else if let Ok(below) = logs.strip_prefix(&source)
-            && !labelled.mount.readonly
-        {
-            let destination = format!("{}/{}", labelled.mount.destination.trim_end_matches('/'), below.display());
-            covers.push(Labelled {
-                option: labelled.option.clone(),
-                mount: Mount {
-                    destination,
-                    kind: MountKind::Bind { source: logs.clone() },
-                    readonly: true,
-                    propagation: Propagation::Private,
-                },
-            });
+        let Mount { destination, readonly, .. } = labelled.mount.clone();
+        let below = of_nomad.strip_prefix(&source).map(|below| below.to_string_lossy().into_owned());
+        let logs = match below.as_deref() {
+            Ok("") => {
+                labelled.mount.kind = MountKind::Bind { source: of_tasks.clone() };
+                destination
+            }
+            Ok(below) => {
+                let logs = format!("{}/{below}", destination.trim_end_matches('/'));
+                let mount = private(logs.clone(), of_tasks.clone(), readonly);
+                added.push(Labelled { option: labelled.option.clone(), mount });
+                logs
+            }
+            Err(_) => {
+                labelled.mount.readonly |= source.starts_with(&of_nomad) && !source.starts_with(&of_tasks);
+                continue;
+            }
+        };
+        let nomad = format!("{logs}/{}", log_directory::NOMAD);
+        added.push(Labelled { option: labelled.option.clone(), mount: private(nomad, of_nomad.clone(), true) });
+    }
+    for labelled in added {
+        if all.iter().all(|other| other.mount.destination != labelled.mount.destination) {
+            all.push(labelled);
         }
     }
-    covers.retain(|cover| all.iter().all(|labelled| labelled.mount.destination != cover.mount.destination));
-    all.extend(covers);
 }
 
 fn check_destinations(all: &[Labelled], errors: &ErrorCollector) {

@@ -2,7 +2,7 @@
 //!
 //! Dropping the watch aborts all of it. The container is not affected.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -11,6 +11,7 @@ use super::{Exit, cgroup_events, running::RunningContainer};
 use crate::{
     error::TaskError,
     events::TaskEvents,
+    log_directory::LinkWatch,
     logs::{self, LogWatch},
     node::Node,
 };
@@ -21,6 +22,7 @@ pub struct ContainerWatch {
     /// The end of the container; `None` after it was taken.
     end: Option<BoxFuture<'static, Exit>>,
     logs: Option<LogWatch>,
+    links: Option<LinkWatch>,
     /// Completes when the log watch has closed its files in the container's directory.
     logs_released: Option<oneshot::Receiver<()>>,
     cgroup_events: Option<AbortOnDrop>,
@@ -30,13 +32,14 @@ pub struct ContainerWatch {
 
 impl ContainerWatch {
     /// Starts the work.
-    pub fn start(node: &Arc<Node>, container: RunningContainer, events: &TaskEvents) -> Self {
+    pub fn start(node: &Arc<Node>, container: RunningContainer, alloc_dir: &Path, events: &TaskEvents) -> Self {
         let container = Arc::new(container);
         let id = container.id();
         let terminal = logs::terminal::keep(node.runtime.clone(), id.clone(), container.clone(), events.clone());
         let cgroup_events = cgroup_events::watch(node.clone(), id.clone(), events.clone());
         Self {
             logs: node.logs.watch(id, events.clone()),
+            links: node.log_links.watch(alloc_dir.to_owned()),
             logs_released: None,
             cgroup_events: Some(AbortOnDrop::spawn(cgroup_events)),
             terminal: Some(AbortOnDrop::spawn(terminal)),
@@ -86,6 +89,7 @@ impl ContainerWatch {
     }
 
     fn release_logs(&mut self) {
+        self.links = None;
         if let Some(logs) = self.logs.take() {
             self.logs_released = Some(logs.release());
         }

@@ -1,14 +1,20 @@
 //! The unchanging facts about one task.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    path::PathBuf,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use runtime::plan::ContainerId;
 
 use super::driver_state::DriverState;
-use crate::events::{Events, TaskEvents};
+use crate::{
+    events::{Events, TaskEvents},
+    plan::NomadTask,
+};
 
 /// Facts that do not change in a task's life.
 #[derive(Debug)]
@@ -19,6 +25,8 @@ pub struct TaskInfo {
     pub name: String,
     /// The allocation.
     pub alloc_id: String,
+    /// The allocation directory.
+    pub alloc_dir: PathBuf,
     /// The driver's part of the handle; set when the command runs.
     state: OnceLock<DriverState>,
     /// Whether the agent has made a call that needs the handle.
@@ -27,11 +35,12 @@ pub struct TaskInfo {
 
 impl TaskInfo {
     /// The facts that a task has before its start.
-    pub fn new(task_id: &str, name: &str, alloc_id: &str) -> Self {
+    pub fn new(task: &NomadTask) -> Self {
         Self {
-            task_id: task_id.to_owned(),
-            name: name.to_owned(),
-            alloc_id: alloc_id.to_owned(),
+            task_id: task.id.clone(),
+            name: task.name.clone(),
+            alloc_id: task.alloc_id.clone(),
+            alloc_dir: task.alloc_dir.clone(),
             state: OnceLock::new(),
             attended: AtomicBool::new(false),
         }

@@ -176,7 +176,7 @@ impl Owner {
     }
 
     fn watch_container(&mut self, container: RunningContainer) {
-        let watch = ContainerWatch::start(&self.node, container, &self.events());
+        let watch = ContainerWatch::start(&self.node, container, &self.info.alloc_dir, &self.events());
         self.channels.view.send_modify(|view| {
             view.phase = Phase::Running;
             view.started_at = Some(watch.container().processes.started_at);

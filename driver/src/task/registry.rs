@@ -47,7 +47,7 @@ impl Tasks {
         if tasks.contains_key(&task.id) {
             return Err(TaskError::AlreadyStarted(task.id.clone()));
         }
-        let (reference, channels) = task_ref::channels(TaskInfo::new(&task.id, &task.name, &task.alloc_id));
+        let (reference, channels) = task_ref::channels(TaskInfo::new(task));
         tasks.insert(task.id.clone(), reference.clone());
         Ok((reference, channels))
     }

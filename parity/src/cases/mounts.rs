@@ -190,8 +190,8 @@ pub const CASES: &[Case] = &[
     ),
     Case::quick_script(
         "logs_directory",
-        "echo line >$NOMAD_ALLOC_DIR/logs/app.log; echo code $?; cat \
-        $NOMAD_ALLOC_DIR/logs/app.log",
+        "cd $NOMAD_ALLOC_DIR/logs; echo line >app.log; echo code $?; cat app.log; mkdir sub; mv app.log sub; ls sub; \
+        rm -r sub; echo code $?; stat -c '%u %g %a' .; ls",
     ),
     Case::script(
         "file_systems",

@@ -19,6 +19,7 @@ mod layers;
 mod lifecycle;
 mod limits;
 mod load;
+mod log_directory;
 mod mounts;
 mod name_resolution;
 mod network;

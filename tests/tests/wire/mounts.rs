@@ -20,13 +20,13 @@ async fn nomads_directories_are_mounted() {
     assert_eq!(fs::read_to_string(task.alloc.dir.join("alloc/data/a")).must("a shared file"), "a\n");
     assert_eq!(fs::read_to_string(task.dir().join("local/l")).must("a local file"), "l\n");
     assert_eq!(fs::read_to_string(task.dir().join("secrets/s")).must("a secret file"), "s\n");
-    // The private directory belongs to the client. The logs are read-only, so that a task cannot replace its FIFOs.
+    // The private directory belongs to the client. Nomad's logs are read-only, so that a task cannot replace its FIFOs.
     assert_eq!(plugin.sh(&task, "find / -xdev -name hidden 2>/dev/null; ls / | grep -c private || true").await, "0");
     for attempt in [
-        "touch /alloc/logs/x",
-        "rm /alloc/logs/.main.stdout.fifo",
+        "touch /alloc/logs/.nomad/x",
+        "rm /alloc/logs/.nomad/.main.stdout.fifo",
         "mv /alloc/logs /alloc/gone",
-        "echo > /alloc/logs/.main.stdout.fifo.x",
+        "echo > /alloc/logs/.nomad/.main.stdout.fifo.x",
     ] {
         let answer = plugin.exec(task.id(), &["/bin/sh", "-c", attempt], seconds(10)).await.must("ExecTask");
         assert_ne!(answer.result.must("a result").exit_code, 0, "{attempt}");

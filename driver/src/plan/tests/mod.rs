@@ -161,10 +161,11 @@ fn a_plain_task_gets_the_images_process_and_nomads_directories() {
             bind(in_alloc("alloc"), "/alloc", false, private),
             bind(in_alloc("web/local"), "/local", false, private),
             bind(in_alloc("web/secrets"), "/secrets", false, private),
-            bind(in_alloc("alloc/logs"), "/alloc/logs", true, private),
+            bind(in_alloc("alloc/logs/tasks"), "/alloc/logs", false, private),
+            bind(in_alloc("alloc/logs"), "/alloc/logs/.nomad", true, private),
         ]
     );
-    assert_eq!(plan.confined_sources.len(), 4);
+    assert_eq!(plan.confined_sources.len(), 5);
     assert!(plan.created_sources.is_empty());
 }
 

@@ -28,7 +28,7 @@ fn mounts_have_dockers_sources_and_destinations() {
         MountKind::Tmpfs { size: Some(9), mode: None, uid: None, gid: None }
     );
     assert_eq!(
-        plan.confined_sources[4..],
+        plan.confined_sources[5..],
         [in_alloc("web/local/a"), in_alloc("alloc/data"), in_alloc("web/secrets/x")]
     );
     assert_eq!(plan.created_sources, [in_alloc("web/local/a"), in_alloc("alloc/data")]);
@@ -46,7 +46,7 @@ fn host_paths_need_permission() {
         assert!(case.error().contains("lies outside the allocation's directory"), "{}", case.error());
         let allowed = Case::under(json!({ "volumes": { "enabled": true } }), block);
         let plan = allowed.plan().unwrap();
-        assert_eq!(plan.confined_sources.len(), 4, "only Nomad's own directories");
+        assert_eq!(plan.confined_sources.len(), 5, "only Nomad's own directories");
         mount_at(&plan.container, "/x");
     }
     // A directory beside the allocation whose name begins with the allocation's.
@@ -57,17 +57,24 @@ fn host_paths_need_permission() {
 }
 
 #[test]
-fn the_logs_are_read_only_through_every_bind() {
+fn every_bind_of_the_logs_is_that_of_the_tasks() {
+    let private = Propagation::Private;
     for (source, logs) in [("../alloc", "/x/logs"), ("..", "/x/alloc/logs"), ("../alloc/logs", "/x")] {
-        let container = Case::new(json!({ "volumes": [format!("{source}:/x")] })).container();
-        assert_eq!(
-            *mount_at(&container, logs),
-            bind(in_alloc("alloc/logs"), logs, true, Propagation::Private),
-            "{source}"
-        );
+        for (mode, readonly) in [("", false), (":ro", true)] {
+            let container = Case::new(json!({ "volumes": [format!("{source}:/x{mode}")] })).container();
+            assert_eq!(
+                *mount_at(&container, logs),
+                bind(in_alloc("alloc/logs/tasks"), logs, readonly, private),
+                "{source}{mode}"
+            );
+            let nomad = format!("{logs}/.nomad");
+            assert_eq!(*mount_at(&container, &nomad), bind(in_alloc("alloc/logs"), &nomad, true, private), "{source}");
+        }
     }
-    let container = Case::new(json!({ "volumes": ["../alloc/logs/old:/x"] })).container();
-    assert!(mount_at(&container, "/x").readonly);
+    for (source, readonly) in [("../alloc/logs/old", true), ("../alloc/logs/tasks", false)] {
+        let container = Case::new(json!({ "volumes": [format!("{source}:/x")] })).container();
+        assert_eq!(mount_at(&container, "/x").readonly, readonly, "{source}");
+    }
 }
 
 #[test]
@@ -98,7 +105,8 @@ fn nomads_variables_set_the_destinations_of_its_directories() {
     case.task.env.insert("NOMAD_ALLOC_DIR".into(), "/shared/".into());
     case.task.env.insert("NOMAD_TASK_DIR".into(), "relative".into());
     let container = case.container();
-    assert!(mount_at(&container, "/shared/logs").readonly);
+    assert!(mount_at(&container, "/shared/logs/.nomad").readonly);
+    assert!(!mount_at(&container, "/shared/logs").readonly);
     mount_at(&container, "/local");
 }
 

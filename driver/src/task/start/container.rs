@@ -10,6 +10,7 @@ use super::{image::Leased, request::StartRequest};
 use crate::{
     blocking::blocking,
     error::TaskError,
+    log_directory::{self, LogDirectory},
     node::Node,
     plan::{self, OwnNetwork, TaskContext, TaskPlan},
     task::{DriverNetwork, DriverState, registry::Tasks, running::RunningContainer},
@@ -81,6 +82,7 @@ impl<'a> Planned<'a> {
         let (node, tasks, plan) = (request.node.clone(), request.tasks.clone(), self.plan);
         let prefix = plan::alloc_prefix(&request.task.alloc_id);
         let prepared = blocking(move || {
+            make_log_directory(&plan)?;
             plan.check_confined().map_err(TaskError::Confinement)?;
             if let Some(prefix) = prefix {
                 remove_predecessors(&node, &tasks, &plan, &prefix)?;
@@ -208,6 +210,15 @@ fn emit_warnings(request: &StartRequest, plan: &TaskPlan) {
     if let Some(warning) = &plan.dns_warning {
         request.events.emit(warning.clone(), []);
     }
+}
+
+/// Makes the log directory of the allocation's tasks, with links to the files that Nomad's has now. Blocks.
+fn make_log_directory(plan: &TaskPlan) -> Result<(), TaskError> {
+    let made = LogDirectory::make(&plan.alloc_dir).and_then(|directory| directory.link_all());
+    made.map_err(|error| {
+        let directory = log_directory::of_tasks(&plan.alloc_dir);
+        TaskError::Internal(format!("the log directory of the allocation's tasks, {directory:?}: {error}"))
+    })
 }
 
 /// The network as the task's handle describes it.
