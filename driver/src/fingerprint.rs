@@ -1,12 +1,16 @@
 //! The node's fingerprint: its health, and the attributes that jobs can constrain on.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use network::Networks;
 use runtime::cgroup::Version;
 
 use crate::{
-    config::{PluginConfig, RootChoice},
+    config::{PluginConfig, Policy, RUNTIMES, RootChoice},
+    name::DriverName,
     node_info,
 };
 
@@ -17,6 +21,8 @@ pub enum Value {
     Text(String),
     /// A boolean.
     Flag(bool),
+    /// A whole number.
+    Number(i64),
 }
 
 /// The driver's fingerprint of this node.
@@ -68,23 +74,69 @@ fn inspect(config: &PluginConfig, opened: Result<NodeFindings, String>) -> HostF
 }
 
 fn judge(config: &PluginConfig, host: HostFindings) -> Fingerprint {
-    let text = |value: &str| Value::Text(value.to_owned());
-    let policy = &config.policy;
-    let attributes = [
+    let attributes = match config.driver {
+        DriverName::OciRs => own_attributes(&config.policy),
+        DriverName::Docker => dockers_attributes(config, &host),
+    };
+    let attributes = attributes.into_iter().chain(node_attributes(config, &host));
+    let named = |(name, value)| (format!("driver.{}.{name}", config.driver), value);
+    let mut attributes: BTreeMap<String, Value> = attributes.map(named).collect();
+    if config.driver == DriverName::Docker {
+        attributes.insert("driver.docker".to_owned(), Value::Flag(true));
+    }
+    Fingerprint { attributes, problem: problem(config.policy.rootfs, host) }
+}
+
+/// The attributes that only the driver's own name has.
+fn own_attributes(policy: &Policy) -> Vec<(&'static str, Value)> {
+    vec![
         ("version", text(env!("CARGO_PKG_VERSION"))),
+        ("privileged.enabled", Value::Flag(policy.allow_privileged)),
+        ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
+    ]
+}
+
+/// The attributes of Nomad's docker driver, with its names and values. It leaves a flag out that is not set.
+fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static str, Value)> {
+    let policy = &config.policy;
+    let allowed = policy.allow_runtimes.iter().map(String::as_str).filter(|name| RUNTIMES.contains(name));
+    let runtimes: BTreeSet<&str> = ["io.containerd.runc.v2", "runc"].into_iter().chain(allowed).collect();
+    let runtimes = runtimes.into_iter().collect::<Vec<_>>().join(",");
+    let bridge = policy.network.subnet.hosts().next().filter(|_| host.missing.is_empty());
+    let optional = [
+        ("privileged.enabled", policy.allow_privileged.then_some(Value::Flag(true))),
+        ("volumes.enabled", policy.volumes_enabled.then_some(Value::Flag(true))),
+        ("pids.limit", policy.pids_limit.map(Value::Number)),
+        ("bridge_ip", bridge.map(|address| Value::Text(address.to_string()))),
+    ];
+    [
+        ("version", text(&config.docker_version)),
+        ("oci_rs_version", text(env!("CARGO_PKG_VERSION"))),
+        ("os_type", text("linux")),
+        ("runtimes", Value::Text(runtimes)),
+    ]
+    .into_iter()
+    .chain(optional.into_iter().filter_map(|(name, value)| Some((name, value?))))
+    .collect()
+}
+
+/// The attributes that describe the node.
+fn node_attributes(config: &PluginConfig, host: &HostFindings) -> [(&'static str, Value); 8] {
+    let policy = &config.policy;
+    [
         ("cgroup", text(host.cgroup.unwrap_or("none"))),
         ("kernel", Value::Text(host.kernel.clone())),
         ("seccomp", Value::Flag(host.seccomp)),
         ("apparmor", Value::Flag(host.apparmor)),
-        ("privileged.enabled", Value::Flag(policy.allow_privileged)),
-        ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
         ("runtime", text("libcontainer")),
         ("network.bridge", Value::Flag(host.missing.is_empty())),
         ("network.bridge.ipv6", Value::Flag(host.missing.is_empty() && policy.network.subnet_ipv6.is_some())),
-        ("rootfs", text(if copies_images(policy.rootfs, &host) { "copy" } else { "overlay" })),
-    ];
-    let attributes = attributes.into_iter().map(|(name, value)| (format!("driver.oci-rs.{name}"), value)).collect();
-    Fingerprint { attributes, problem: problem(policy.rootfs, host) }
+        ("rootfs", text(if copies_images(policy.rootfs, host) { "copy" } else { "overlay" })),
+    ]
+}
+
+fn text(value: &str) -> Value {
+    Value::Text(value.to_owned())
 }
 
 /// Whether images are copied and not mounted.
@@ -126,7 +178,10 @@ fn cgroup_version() -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::{HostFindings, NodeFindings, Value, copies_images, judge, problem};
-    use crate::config::{PluginConfig, RootChoice};
+    use crate::{
+        config::{PluginConfig, RootChoice},
+        name::DriverName,
+    };
 
     fn healthy() -> HostFindings {
         HostFindings {
@@ -149,6 +204,37 @@ mod tests {
             assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge.ipv6"], Value::Flag(false));
             assert_eq!(fingerprint.problem, None);
         }
+    }
+
+    #[test]
+    fn a_driver_named_docker_has_the_attributes_of_nomads_docker_driver() {
+        let config = PluginConfig { driver: DriverName::Docker, ..PluginConfig::default() };
+        let attributes = judge(&config, healthy()).attributes;
+        let of = |name: &str| attributes.get(&format!("driver.docker{name}")).cloned();
+        let text = |value: &str| Some(super::text(value));
+        assert_eq!(of(""), Some(Value::Flag(true)));
+        assert_eq!((of(".version"), of(".oci_rs_version")), (text("28.0.0"), text(env!("CARGO_PKG_VERSION"))));
+        assert_eq!((of(".os_type"), of(".runtimes")), (text("linux"), text("io.containerd.runc.v2,runc")));
+        assert_eq!(of(".bridge_ip"), text("172.26.80.1"));
+        assert_eq!((of(".privileged.enabled"), of(".volumes.enabled"), of(".pids.limit")), (None, None, None));
+        assert!(attributes.keys().all(|name| name.starts_with("driver.docker")));
+
+        let mut config = PluginConfig { docker_version: "20.10.24".into(), ..config };
+        config.policy.allow_privileged = true;
+        config.policy.volumes_enabled = true;
+        config.policy.pids_limit = Some(100);
+        config.policy.allow_runtimes = vec!["crun".into(), "kata".into()];
+        let attributes = judge(&config, HostFindings { missing: vec!["iptables".into()], ..healthy() }).attributes;
+        let of = |name: &str| attributes.get(&format!("driver.docker.{name}")).cloned();
+        assert_eq!((of("version"), of("bridge_ip")), (text("20.10.24"), None));
+        assert_eq!(
+            (of("privileged.enabled"), of("volumes.enabled")),
+            (Some(Value::Flag(true)), Some(Value::Flag(true)))
+        );
+        assert_eq!(
+            (of("pids.limit"), of("runtimes")),
+            (Some(Value::Number(100)), text("crun,io.containerd.runc.v2,runc"))
+        );
     }
 
     #[test]

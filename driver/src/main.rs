@@ -15,6 +15,7 @@ mod hclog;
 mod layers;
 mod log_directory;
 mod logs;
+mod name;
 mod node;
 mod node_info;
 mod plan;

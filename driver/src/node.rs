@@ -130,7 +130,7 @@ impl Node {
 
     /// The driver's own log file. The agent receives the same lines.
     pub fn log_path(&self) -> PathBuf {
-        self.config.log_file.clone().unwrap_or_else(|| self.config.data_dir.join("oci-rs.log"))
+        self.config.log_file.clone().unwrap_or_else(|| self.config.data_dir.join(format!("{}.log", self.config.driver)))
     }
 
     /// The operator's restrictions.
@@ -147,6 +147,7 @@ impl Node {
     /// running agent. Blocks.
     pub fn info(&self, with_hosts: bool) -> NodeInfo {
         NodeInfo {
+            driver: self.config.driver,
             hosts: if with_hosts { node_info::hosts() } else { String::new() },
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),

@@ -8,12 +8,16 @@ use std::{
 
 use runtime::{cgroup::Version, plan::CAPABILITIES};
 
-use crate::plan::{Compute, NodeInfo};
+use crate::{
+    name::DriverName,
+    plan::{Compute, NodeInfo},
+};
 
-/// Reads the properties of this node. `state_dir`, `volumes_dir`, `hosts` and the overlay problem are left empty.
-/// Blocks.
+/// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `hosts` and the overlay problem are
+/// left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
+        driver: DriverName::default(),
         cgroup_v2: runtime::cgroup::version().is_ok_and(|version| version == Version::V2),
         compute,
         overlay_problem: None,

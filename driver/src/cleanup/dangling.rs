@@ -63,7 +63,9 @@ async fn look(
 
 fn remove(node: &Node, tasks: &Tasks, policy: Dangling, found: &[ContainerId]) -> Result<bool, TaskError> {
     let mut complete = true;
-    for container in found.iter().filter(|container| !tasks.knows(container)) {
+    // A driver of another name, which shares the directories, has its own tasks.
+    let own = found.iter().filter(|container| node.config.driver.owns(container.as_str()));
+    for container in own.filter(|container| !tasks.knows(container)) {
         if policy.dry_run {
             tracing::info!(%container, "no task knows this container: it would be removed");
             continue;

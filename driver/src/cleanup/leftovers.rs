@@ -14,7 +14,9 @@ use crate::{error::TaskError, node::Node, task::Tasks};
 pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
     // The first task must not wait for the copy of our own binary.
     node.runtime.prepare().map_err(TaskError::internal)?;
-    for container in node.runtime.sweep_abandoned(|id| tasks.knows(id)).map_err(TaskError::internal)? {
+    // A start of a driver of another name, which shares the directories, may be in progress.
+    let held = |id: &ContainerId| tasks.knows(id) || !node.config.driver.owns(id.as_str());
+    for container in node.runtime.sweep_abandoned(held).map_err(TaskError::internal)? {
         tracing::info!(%container, "removed the leftovers of a task: its start or removal was interrupted");
     }
     release_orphaned_leases(node, tasks)?;
@@ -32,6 +34,11 @@ fn release_orphaned_leases(node: &Node, tasks: &Tasks) -> Result<(), TaskError> 
     let leases = node.store.leases().map_err(TaskError::internal)?;
     let containers = node.runtime.list().map_err(TaskError::internal)?;
     let is_orphan = |owner: &&LeaseOwner| match owner {
+        LeaseOwner::Task { container } | LeaseOwner::DebugImage { container, .. }
+            if !node.config.driver.owns(container) =>
+        {
+            false
+        }
         LeaseOwner::Task { container } => !containers.iter().any(|known| known.as_str() == container),
         // The commands of an earlier plugin process ended with that process.
         LeaseOwner::DebugImage { process, .. } => *process != std::process::id(),
@@ -54,6 +61,7 @@ fn is_running(process: u32) -> bool {
 
 fn remove_orphaned_networks(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
     let is_used = |name: &str| match name.parse::<ContainerId>() {
+        Ok(_) if !node.config.driver.owns(name) => true,
         // If the containers cannot be listed, each network counts as used.
         Ok(id) => tasks.knows(&id) || node.runtime.list().map_or(true, |containers| containers.contains(&id)),
         Err(_) => false,

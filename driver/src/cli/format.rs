@@ -42,13 +42,16 @@ pub fn short_digest(digest: &str) -> &str {
     digest.get(.."sha256:".len() + 12).unwrap_or(digest)
 }
 
-/// The owner of a lease. The container of a task usually has the name `<allocation>.<task>.<random>`.
+/// The owner of a lease. The container of a task usually has the name `<allocation>.<task>.<random>`, and with the driver
+/// `docker` this suffix.
 pub fn owner(owner: &LeaseOwner) -> String {
     match owner {
         LeaseOwner::Operator { process, .. } => format!("a command of an operator (process {process})"),
         LeaseOwner::DebugImage { .. } => format!("container {owner}"),
         LeaseOwner::Task { container } => match container.split('.').collect::<Vec<_>>()[..] {
-            [alloc, task, _] if alloc.len() == 36 => format!("task {task:?} of allocation {alloc}"),
+            [alloc, task, _] | [alloc, task, _, "docker"] if alloc.len() == 36 => {
+                format!("task {task:?} of allocation {alloc}")
+            }
             _ => format!("container {container}"),
         },
     }
@@ -85,6 +88,7 @@ mod tests {
         let alloc = "d9eb0a3f-8b0e-4a45-9d2e-0f0a1b2c3d4e";
         let owner = |name: &str| owner(&name.into());
         assert_eq!(owner(&format!("{alloc}.web.0a1b2c3d")), format!("task \"web\" of allocation {alloc}"));
+        assert_eq!(owner(&format!("{alloc}.web.0a1b2c3d.docker")), format!("task \"web\" of allocation {alloc}"));
         assert_eq!(owner("operator.12.99"), "a command of an operator (process 12)");
         assert_eq!(owner("x.y"), "container x.y");
     }

@@ -5,7 +5,10 @@ use std::{fs, path::Path};
 use serde_json::Value;
 
 use super::{arguments::ImageArguments, failure::Failure};
-use crate::config::{self, PluginConfig};
+use crate::{
+    config::{self, PluginConfig},
+    name::DriverName,
+};
 
 /// The configuration that a command uses.
 pub struct Settings {
@@ -35,16 +38,16 @@ fn read(path: &Path) -> Result<PluginConfig, Failure> {
     let text = fs::read(path).map_err(|error| failed(error.to_string()))?;
     let json: Value = serde_json::from_slice(&text)
         .map_err(|error| failed(format!("is not JSON: {error}; write the plugin's config block as JSON")))?;
-    let block = block(&json).ok_or_else(|| failed("holds no plugin \"oci-rs\" block with a config".to_owned()))?;
-    config::decode_plugin(&config::from_json(block)).map_err(|error| failed(error.to_string()))
+    let no_block = || failed("holds no plugin \"oci-rs\" or \"docker\" block with a config".to_owned());
+    let (driver, block) = block(&json).ok_or_else(no_block)?;
+    config::decode_plugin(&config::from_json(block), driver).map_err(|error| failed(error.to_string()))
 }
 
-/// The plugin block: the whole document, or a part of an agent's configuration.
-fn block(json: &Value) -> Option<&Value> {
-    match inside(json, "plugin") {
-        None => Some(json),
-        Some(plugins) => inside(inside(plugins, "oci-rs")?, "config"),
-    }
+/// The plugin block and the name of its driver: the whole document, or a part of an agent's configuration.
+fn block(json: &Value) -> Option<(DriverName, &Value)> {
+    let Some(plugins) = inside(json, "plugin") else { return Some((DriverName::OciRs, json)) };
+    let of = |driver: DriverName| Some((driver, inside(inside(plugins, driver.as_str())?, "config")?));
+    of(DriverName::OciRs).or_else(|| of(DriverName::Docker))
 }
 
 /// The block with this name. In an agent's configuration a block may stand in a list.
@@ -61,6 +64,7 @@ mod tests {
     use serde_json::json;
 
     use super::block;
+    use crate::name::DriverName::{Docker, OciRs};
 
     #[test]
     fn the_block_is_found_alone_and_in_an_agents_configuration() {
@@ -70,8 +74,11 @@ mod tests {
             json!({ "plugin": { "oci-rs": { "config": config } } }),
             json!({ "client": {}, "plugin": [{ "raw_exec": [{}] }, { "oci-rs": [{ "config": config }] }] }),
         ] {
-            assert_eq!(block(&whole), Some(&config), "{whole}");
+            assert_eq!(block(&whole), Some((OciRs, &config)), "{whole}");
         }
+        let docker = json!({ "plugin": [{ "docker": [{ "config": [config] }] }, { "raw_exec": [{}] }] });
+        assert_eq!(block(&docker), Some((Docker, &json!([config]))));
         assert_eq!(block(&json!({ "plugin": { "docker": {} } })), None);
+        assert_eq!(block(&json!({ "plugin": { "raw_exec": { "config": {} } } })), None);
     }
 }

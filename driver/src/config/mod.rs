@@ -6,6 +6,7 @@ mod block;
 mod capabilities;
 mod duration;
 mod error;
+mod log_driver;
 mod msgpack;
 mod option;
 mod pattern;
@@ -24,6 +25,6 @@ pub use plugin::{
     Dangling, DefaultNetwork, ExecPolicy, OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, decode_plugin,
 };
 pub use task::{
-    DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS, SeccompChoice,
-    TaskSpec, decode_task,
+    DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS, RUNTIMES,
+    SeccompChoice, TaskSpec, decode_task,
 };

@@ -5,9 +5,11 @@
 use std::{fs, path::Path};
 
 use super::{
-    PLUGIN_OPTIONS, TASK_OPTIONS,
+    PLUGIN_OPTIONS, PluginConfig, Policy, TASK_OPTIONS, decode_plugin,
     option::{DefaultValue, OptionSpec, OptionType, Support},
+    plugin::Rules,
 };
+use crate::name::DriverName;
 
 /// The widest line of the document.
 const COLUMNS: usize = 120;
@@ -85,16 +87,71 @@ fn kind(kind: OptionType) -> (&'static str, &'static [OptionSpec]) {
     }
 }
 
+/// A rule for tasks: its option, and its default with oci-rs's rules and with docker's.
+type Rule = (&'static str, String, String);
+
+/// The rules whose defaults depend on the driver's name, then those in which both drivers agree.
+fn rules() -> Vec<Rule> {
+    let config = |driver| decode_plugin(b"", driver).unwrap();
+    let (own, docker) = (config(DriverName::OciRs), config(DriverName::Docker));
+    let list = |list: &[String]| if list.is_empty() { "none".to_owned() } else { format!("`{list:?}`") };
+    let row = |name, value: &dyn Fn(&PluginConfig) -> String| (name, value(&own), value(&docker));
+    let caps = |config: &PluginConfig| {
+        let names = config.policy.allow_caps.names.len();
+        format!(
+            "{names}, {} `NET_RAW`",
+            if config.policy.allow_caps.names.contains("CAP_NET_RAW") { "with" } else { "without" }
+        )
+    };
+    vec![
+        row("allow_security_opts", &|config| list(&config.policy.allow_security_opts)),
+        row("allowed_modes.ipc", &|config| list(&config.policy.allowed_modes.ipc)),
+        row("allowed_modes.pid", &|config| list(&config.policy.allowed_modes.pid)),
+        row("allowed_modes.uts", &|config| list(&config.policy.allowed_modes.uts)),
+        row("no_new_privileges", &|config| format!("`{}`", config.policy.no_new_privileges)),
+        row("verify_access", &|config| format!("`{}`", config.verify_access)),
+        row("allow_caps", &caps),
+        row("allow_privileged", &|config| format!("`{}`", config.policy.allow_privileged)),
+        row("allow_runtimes", &|config| list(&config.policy.allow_runtimes)),
+        row("allowed_modes.cgroupns", &|config| list(&config.policy.allowed_modes.cgroupns)),
+        row("pids_limit", &|config| config.policy.pids_limit.map_or("none".to_owned(), |limit| limit.to_string())),
+        row("volumes.enabled", &|config| format!("`{}`", config.policy.volumes_enabled)),
+    ]
+}
+
+fn table() -> String {
+    let rows = rules().into_iter().map(|(name, own, docker)| format!("| `{name}` | {own} | {docker} |\n"));
+    "| option | `oci-rs`, or `strict = true` | `docker` |\n|---|---|---|\n".to_owned() + &rows.collect::<String>()
+}
+
+/// The table names every rule in which the two sets differ.
+#[test]
+fn no_other_rule_depends_on_the_name() {
+    let own = Policy::default();
+    let docker = Policy::of(Rules::Docker);
+    let same = Policy {
+        allow_security_opts: docker.allow_security_opts.clone(),
+        allowed_modes: docker.allowed_modes.clone(),
+        no_new_privileges: false,
+        ..own
+    };
+    assert_eq!(same, docker);
+    let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
+    assert!(differing == 6 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+}
+
 #[test]
 fn the_document_lists_the_options_of_the_schema() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
     let written = fs::read_to_string(&path).unwrap();
     let mut expected = written.clone();
-    for (name, options) in [("plugin", PLUGIN_OPTIONS), ("task", TASK_OPTIONS)] {
-        let (begin, end) = (format!("<!-- {name} options: begin -->\n"), format!("<!-- {name} options: end -->"));
+    let parts =
+        [("plugin options", list("", PLUGIN_OPTIONS)), ("task options", list("", TASK_OPTIONS)), ("rules", table())];
+    for (name, text) in parts {
+        let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
         let from = expected.find(&begin).unwrap() + begin.len();
         let to = expected.find(&end).unwrap();
-        expected.replace_range(from..to, &list("", options));
+        expected.replace_range(from..to, &text);
     }
     if std::env::var_os("OCI_RS_WRITE_DOCS").is_some() {
         fs::write(&path, &expected).unwrap();

@@ -8,6 +8,7 @@ use super::{
     msgpack::encode,
     option::{OptionSpec, OptionType},
 };
+use crate::name::DriverName;
 
 /// Any value. Maps often have names of options as keys.
 fn any_value(options: &'static [OptionSpec]) -> BoxedStrategy<Value> {
@@ -53,7 +54,7 @@ proptest! {
     #[test]
     fn decoders_never_panic_on_any_bytes(bytes in any::<Vec<u8>>()) {
         prop_assert!(decode_task(&bytes, &Policy::default()).is_err());
-        decode_plugin(&bytes).ok();
+        decode_plugin(&bytes, DriverName::OciRs).ok();
     }
 
     #[test]
@@ -65,6 +66,6 @@ proptest! {
 
     #[test]
     fn the_plugin_decoder_never_panics_on_any_block(block in block(PLUGIN_OPTIONS)) {
-        decode_plugin(&encode(&block)).ok();
+        decode_plugin(&encode(&block), DriverName::Docker).ok();
     }
 }

@@ -44,7 +44,7 @@ pub fn namespace(context: &TaskContext, own_network: Option<&OwnNetwork>) -> Net
     let TaskContext { spec, task, node, .. } = *context;
     match (&spec.network_mode, &task.network_path) {
         _ if own_network.is_some() => {
-            Network::Path(::network::namespace_of(&node.state_dir, container_id(&task.id).as_str()))
+            Network::Path(::network::namespace_of(&node.state_dir, container_id(&task.id, node.driver).as_str()))
         }
         (NetworkMode::None, _) => Network::Private,
         (NetworkMode::Host, _) | (_, None) => Network::Host,

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
+use crate::name::DriverName;
+
 /// The node's CPU capacity, as the agent reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Compute {
@@ -14,6 +16,8 @@ pub struct Compute {
 /// The properties of the node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeInfo {
+    /// The driver's name.
+    pub driver: DriverName,
     /// The node uses cgroup v2.
     pub cgroup_v2: bool,
     /// CPU capacity.

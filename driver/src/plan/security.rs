@@ -25,13 +25,13 @@ pub fn namespaces(spec: &TaskSpec, network: Network) -> Namespaces {
 
 /// The command's privileges.
 pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Security {
-    let TaskContext { spec, node, .. } = *context;
+    let TaskContext { spec, node, policy, .. } = *context;
     let apparmor = spec.security.apparmor.clone();
     if apparmor.is_some() && !node.apparmor {
         errors.add(
             "security_opt",
             "apparmor: this node's kernel does not use AppArmor",
-            "remove it, or constrain the job to nodes with `${attr.driver.oci-rs.apparmor}`",
+            format!("remove it, or constrain the job to nodes with `${{attr.driver.{}.apparmor}}`", node.driver),
         );
     }
     if spec.privileged {
@@ -55,7 +55,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Security {
     Security {
         privileged: false,
         capabilities: spec.capabilities.granted.iter().filter(held).map(|name| (*name).to_owned()).collect(),
-        no_new_privileges: spec.security.no_new_privileges.unwrap_or(true),
+        no_new_privileges: spec.security.no_new_privileges.unwrap_or(policy.no_new_privileges),
         seccomp: seccomp(context, Seccomp::Default),
         apparmor,
     }

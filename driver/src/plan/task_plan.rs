@@ -136,7 +136,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
     let hostname = etc_files.hostname();
     let port_env = ports::env(spec);
     ContainerPlan {
-        id: container_id(&task.id),
+        id: container_id(&task.id, node.driver),
         args: process::args(spec, &image.config, errors),
         env: process::env(context, hostname, &port_env, errors),
         cwd: process::cwd(spec, &image.config),

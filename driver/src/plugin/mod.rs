@@ -19,7 +19,7 @@ use rustix::{
 use tokio::io::Interest;
 
 pub use self::handshake::launched_by_nomad;
-use crate::{hclog, rpc, sys};
+use crate::{hclog, name::DriverName, rpc, sys};
 
 /// The first descriptor above standard error.
 const FIRST_INHERITED: u32 = 3;
@@ -79,5 +79,5 @@ async fn serve(log: hclog::LogFile, agent: Option<Result<OwnedFd, Errno>>) -> Re
         tokio::task::spawn_blocking(move || directory.map(|directory| sweep::dead_sockets(&directory)));
         Ok(())
     };
-    rpc::serve(listener, log, announce, end_of(agent)).await
+    rpc::serve(listener, DriverName::of_process(), log, announce, end_of(agent)).await
 }

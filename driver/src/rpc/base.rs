@@ -14,8 +14,6 @@ use crate::{config, error::TaskError, plan::Compute};
 
 /// The version of the driver API. Agents support no other.
 const API_VERSION: &str = "v0.1.0";
-/// The value of `driver` in jobs.
-pub const DRIVER_NAME: &str = "oci-rs";
 
 #[tonic::async_trait]
 impl BasePlugin for Plugin {
@@ -23,8 +21,8 @@ impl BasePlugin for Plugin {
         Ok(Response::new(PluginInfoResponse {
             r#type: PluginType::Driver.into(),
             plugin_api_versions: vec![API_VERSION.to_owned()],
-            plugin_version: env!("CARGO_PKG_VERSION").to_owned(),
-            name: DRIVER_NAME.to_owned(),
+            plugin_version: self.driver().plugin_version().to_owned(),
+            name: self.driver().to_string(),
         }))
     }
 
@@ -36,7 +34,7 @@ impl BasePlugin for Plugin {
     /// invalid configuration is refused.
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         let request = request.into_inner();
-        let config = config::decode_plugin(&request.msgpack_config).map_err(TaskError::from)?;
+        let config = config::decode_plugin(&request.msgpack_config, self.driver()).map_err(TaskError::from)?;
         let agent = request.nomad_config.as_ref();
         self.configure(Configured { config, compute: compute(agent), is_applied: agent.is_some() });
         Ok(Response::new(SetConfigResponse {}))

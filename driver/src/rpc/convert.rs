@@ -103,6 +103,7 @@ pub fn attribute(value: fingerprint::Value) -> Attribute {
     let value = match value {
         fingerprint::Value::Text(text) => attribute::Value::StringVal(text),
         fingerprint::Value::Flag(flag) => attribute::Value::BoolVal(flag),
+        fingerprint::Value::Number(number) => attribute::Value::IntVal(number),
     };
     Attribute { value: Some(value), unit: String::new() }
 }

@@ -35,6 +35,8 @@ impl Driver for Plugin {
     }
 
     async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> RpcResult<CapabilitiesResponse> {
+        // Before its configuration the plugin has its defaults.
+        let collects = self.configured().map_or(true, |configured| configured.config.policy.collect_output);
         let capabilities = DriverCapabilities {
             send_signals: true,
             exec: true,
@@ -42,7 +44,7 @@ impl Driver for Plugin {
             network_isolation_modes: vec![NetworkIsolationMode::Host.into(), NetworkIsolationMode::Group.into()],
             must_create_network: false,
             mount_configs: MountConfigs::AnyMounts.into(),
-            disable_log_collection: false,
+            disable_log_collection: !collects,
             dynamic_workload_users: false,
         };
         Ok(Response::new(CapabilitiesResponse { capabilities: Some(capabilities) }))
@@ -141,10 +143,10 @@ impl Driver for Plugin {
     }
 
     async fn create_network(&self, _: Request<CreateNetworkRequest>) -> RpcResult<CreateNetworkResponse> {
-        Err(status::not_offered("oci-rs lets Nomad create a group's network"))
+        Err(status::not_offered("Nomad creates the networks of groups"))
     }
 
     async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> RpcResult<DestroyNetworkResponse> {
-        Err(status::not_offered("oci-rs lets Nomad destroy a group's network"))
+        Err(status::not_offered("Nomad destroys the networks of groups"))
     }
 }

@@ -8,7 +8,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use super::{go_plugin, state::Plugin};
-use crate::hclog::LogFile;
+use crate::{hclog::LogFile, name::DriverName};
 
 /// Larger than any task configuration or handle. tonic's default of 4 MiB is not.
 const LARGEST_MESSAGE: usize = 64 << 20;
@@ -25,6 +25,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(300);
 /// `agent_end` unless an agent may connect again.
 pub async fn serve(
     listener: UnixListener,
+    driver: DriverName,
     log: LogFile,
     announce: impl FnOnce() -> Result<(), String>,
     agent_end: impl Future<Output = ()>,
@@ -33,7 +34,7 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("plugin", tonic_health::ServingStatus::Serving).await;
 
-    let plugin = Plugin::new(log);
+    let plugin = Plugin::new(driver, log);
     let abandoned = {
         let plugin = plugin.clone();
         async move {

@@ -9,8 +9,8 @@ use tokio::sync::OnceCell;
 use tonic::Status;
 
 use crate::{
-    blocking::blocking, config::PluginConfig, error::TaskError, events::Events, hclog::LogFile, node::Node,
-    plan::Compute, task::Tasks,
+    blocking::blocking, config::PluginConfig, error::TaskError, events::Events, hclog::LogFile, name::DriverName,
+    node::Node, plan::Compute, task::Tasks,
 };
 
 /// The plugin as its services see it.
@@ -18,6 +18,7 @@ use crate::{
 pub struct Plugin(Arc<Shared>);
 
 struct Shared {
+    driver: DriverName,
     log: LogFile,
     events: Events,
     tasks: Tasks,
@@ -38,14 +39,20 @@ pub struct Configured {
 
 impl Plugin {
     /// A plugin without a configuration.
-    pub fn new(log: LogFile) -> Self {
+    pub fn new(driver: DriverName, log: LogFile) -> Self {
         Self(Arc::new(Shared {
+            driver,
             log,
             events: Events::default(),
-            tasks: Tasks::default(),
+            tasks: Tasks::new(driver),
             configured: Mutex::new(None),
             node: OnceCell::new(),
         }))
+    }
+
+    /// The driver's name.
+    pub fn driver(&self) -> DriverName {
+        self.0.driver
     }
 
     /// The tasks of this process.
@@ -89,7 +96,7 @@ impl Plugin {
                     tracing::warn!(path = %path.display(), %error, "no log file: the log goes to the agent alone");
                 }
                 for option in ignored {
-                    tracing::warn!("{option} in the plugin block has no effect: it is for the docker driver");
+                    tracing::warn!("{option} in the plugin block has no effect here");
                 }
                 Ok(node)
             })

@@ -68,7 +68,7 @@ impl Tasks {
     pub async fn destroy(&self, node: &Arc<Node>, task_id: &str, force: bool) -> Result<(), TaskError> {
         let unknown = NomadTask { id: task_id.to_owned(), ..NomadTask::default() };
         if let Ok((_, channels)) = self.register(&unknown) {
-            let removed = node.remove_container(plan::container_id(task_id)).await;
+            let removed = node.remove_container(plan::container_id(task_id, node.config.driver)).await;
             self.forget(task_id);
             drop(channels);
             return removed;

@@ -16,14 +16,23 @@ use super::{
 };
 use crate::{
     error::TaskError,
+    name::DriverName,
     plan::{self, NomadTask},
 };
 
-/// All known tasks.
-#[derive(Clone, Default)]
-pub struct Tasks(Arc<Mutex<HashMap<String, TaskRef>>>);
+/// All known tasks of a driver.
+#[derive(Clone)]
+pub struct Tasks {
+    driver: DriverName,
+    by_id: Arc<Mutex<HashMap<String, TaskRef>>>,
+}
 
 impl Tasks {
+    /// No tasks.
+    pub fn new(driver: DriverName) -> Self {
+        Self { driver, by_id: Arc::default() }
+    }
+
     /// A known task.
     pub fn get(&self, task_id: &str) -> Result<TaskRef, TaskError> {
         self.lock().get(task_id).cloned().ok_or_else(|| TaskError::Unknown(task_id.to_owned()))
@@ -31,13 +40,13 @@ impl Tasks {
 
     /// Whether this is the container of a known task. A task that is starting counts.
     pub fn knows(&self, container: &ContainerId) -> bool {
-        self.lock().keys().any(|task_id| plan::container_id(task_id) == *container)
+        self.lock().keys().any(|task_id| plan::container_id(task_id, self.driver) == *container)
     }
 
     /// Does work about a container that belongs to no known task. No task can register for that container meanwhile.
     pub fn unless_known(&self, container: &str, work: impl FnOnce() -> Result<(), TaskError>) -> Result<(), TaskError> {
         let tasks = self.lock();
-        let known = tasks.keys().any(|task_id| plan::container_id(task_id).as_str() == container);
+        let known = tasks.keys().any(|task_id| plan::container_id(task_id, self.driver).as_str() == container);
         if known { Ok(()) } else { work() }
     }
 
@@ -58,6 +67,6 @@ impl Tasks {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, TaskRef>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -22,6 +22,7 @@ mod load;
 mod log_directory;
 mod mounts;
 mod name_resolution;
+mod names;
 mod network;
 mod operator;
 mod output;

@@ -86,14 +86,16 @@ async fn a_failing_cni_plugin_leaves_nothing() {
 
 /// The real bridge plugin behind a gate: a test opens the gate for one call. The directory comes first in this
 /// `cni_path`.
-struct Gated {
-    path: String,
+pub struct Gated {
+    /// The `cni_path`.
+    pub path: String,
     gate: PathBuf,
     begun: PathBuf,
 }
 
 impl Gated {
-    fn new(node: &Node) -> Self {
+    /// A closed gate.
+    pub fn new(node: &Node) -> Self {
         let directory = node.root().join("bin");
         fs::create_dir(&directory).must("a directory");
         let (gate, begun) = (node.root().join("gate"), node.root().join("begun"));
@@ -104,11 +106,12 @@ impl Gated {
     }
 
     /// Waits until the CNI plugin has been called.
-    async fn called(&self) {
+    pub async fn called(&self) {
         assert!(eventually(seconds(20), || self.begun.exists()).await, "the CNI plugin was called");
     }
 
-    fn open(&self) {
+    /// Opens the gate for one call.
+    pub fn open(&self) {
         fs::write(&self.gate, "go\n").must("let it go on");
     }
 }

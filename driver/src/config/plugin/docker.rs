@@ -1,27 +1,46 @@
-//! The options of the docker driver's plugin block that have no effect here.
+//! The options that concern docker: those of its plugin block that mean nothing here, and those of a plugin that has its
+//! name.
 //!
-//! An operator can copy the block. The plugin writes one warning to its log for each of these options that is set.
+//! An operator can copy the block. The plugin writes one warning to its log for each option that is set and has no
+//! effect.
 
 use crate::config::{
     block::ConfigBlock,
-    option::{OptionSpec, OptionType},
+    log_driver::LogDriver,
+    option::{
+        DefaultValue::{Literal, Words},
+        OptionSpec, OptionType,
+    },
 };
+
+/// The docker version to whose behaviour the driver's corresponds.
+pub const VERSION: &str = "28.0.0";
 
 /// The options of the plugin block that this module reads.
 pub const OPTIONS: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "strict",
+        OptionType::Bool,
+        Literal("false"),
+        "with the name `docker`: the rules for tasks have oci-rs's defaults and not docker's, see \
+         [stand-in for docker](#a-stand-in-for-docker)",
+    ),
+    OptionSpec::honoured(
+        "docker_version",
+        OptionType::String,
+        Literal(r#""28.0.0""#),
+        "with the name `docker`: the node attribute `driver.docker.version`, which jobs constrain on",
+    ),
     ignored("endpoint", OptionType::String, "address of the docker daemon. There is no daemon here"),
     ignored("tls", OptionType::Block(TLS), "certificates for the docker daemon. There is no daemon here"),
-    ignored(
+    OptionSpec::partial(
         "logging",
         OptionType::Block(LOGGING),
-        "default log driver of tasks. Nomad collects stdout and stderr; `logs` in the task block sets how much is kept",
+        Words("Nomad collects stdout and stderr"),
+        "log driver of tasks without `logging`: `none` discards the output. `json-file` and `local` change nothing; \
+         `logs` in the task block sets how much is kept. Any other driver is ignored: Nomad collects the output",
     ),
     ignored("nvidia_runtime", OptionType::String, "OCI runtime for GPUs. Containers run with the built-in runtime"),
-    ignored(
-        "allow_runtimes",
-        OptionType::Strings,
-        "OCI runtimes that tasks may use. Containers run with the built-in runtime",
-    ),
     ignored(
         "infra_image",
         OptionType::String,
@@ -39,11 +58,6 @@ pub const OPTIONS: &[OptionSpec] = &[
         "no effect in the docker driver either. Set `oom_score_adj` in the task block",
     ),
     ignored(
-        "disable_log_collection",
-        OptionType::Bool,
-        "Nomad does not collect the output of tasks. Set `logs { disabled = true }` in the task instead",
-    ),
-    ignored(
         "windows_allow_insecure_container_admin",
         OptionType::Bool,
         "users of Windows containers. It has no meaning on Linux",
@@ -57,7 +71,7 @@ const TLS: &[OptionSpec] = &[
 ];
 
 const LOGGING: &[OptionSpec] = &[
-    ignored("type", OptionType::String, "name of the log driver"),
+    OptionSpec::partial("type", OptionType::String, Words("`json-file`"), "`json-file`, `local` or `none`"),
     ignored("config", OptionType::StringAttrs, "options of the log driver"),
 ];
 
@@ -65,7 +79,26 @@ const fn ignored(name: &'static str, kind: OptionType, help: &'static str) -> Op
     OptionSpec::ignored(name, kind, "none", help)
 }
 
-/// The names of the options that are set. Their values are not used.
-pub fn read(block: &ConfigBlock) -> Vec<&'static str> {
-    OPTIONS.iter().map(|option| option.name).filter(|name| block.has(name)).collect()
+/// The log driver of tasks that name none.
+pub fn log_driver(block: &ConfigBlock) -> LogDriver {
+    default_log_driver(block).unwrap_or_default()
+}
+
+/// `None` if the block names a driver that is not supported.
+fn default_log_driver(block: &ConfigBlock) -> Option<LogDriver> {
+    match block.block("logging").string("type") {
+        Some(name) => LogDriver::parse(&name),
+        None => Some(LogDriver::default()),
+    }
+}
+
+/// The names of the options that are set and have no effect.
+pub fn ignored_options(block: &ConfigBlock) -> Vec<&'static str> {
+    let mut ignored = OPTIONS.to_vec();
+    ignored.retain(|option| match option.name {
+        "strict" | "docker_version" => false,
+        "logging" => default_log_driver(block).is_none(),
+        name => block.has(name),
+    });
+    ignored.into_iter().map(|option| option.name).collect()
 }

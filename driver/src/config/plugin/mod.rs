@@ -18,7 +18,7 @@ pub use self::{
     exec::ExecPolicy,
     gc::Dangling,
     network::DefaultNetwork,
-    policy::{Policy, RootChoice},
+    policy::{Policy, RootChoice, Rules},
 };
 use super::{
     block::ConfigBlock,
@@ -30,6 +30,7 @@ use super::{
         OptionSpec, OptionType,
     },
 };
+use crate::name::DriverName;
 
 /// The name of the block in error texts.
 const BLOCK: &str = "plugin config";
@@ -37,7 +38,7 @@ const BLOCK: &str = "plugin config";
 const LISTS: &[&[OptionSpec]] =
     &[DIRECTORIES, images::OPTIONS, registry::OPTIONS, policy::OPTIONS, BLOCKS, docker::OPTIONS];
 
-/// The options of `config` in `plugin "oci-rs"`.
+/// The options of `config` in `plugin "oci-rs"` and in `plugin "docker"`.
 pub const OPTIONS: &[OptionSpec] = &option::concat::<{ option::total(LISTS) }>(LISTS);
 
 const DIRECTORIES: &[OptionSpec] = &[
@@ -56,7 +57,7 @@ const DIRECTORIES: &[OptionSpec] = &[
     OptionSpec::honoured(
         "log_file",
         OptionType::String,
-        Words("`oci-rs.log` in `data_dir`"),
+        Words("`oci-rs.log` in `data_dir`, or `docker.log` with the name `docker`"),
         "file for the log, which also goes to the agent's log",
     ),
 ];
@@ -79,6 +80,8 @@ const BLOCKS: &[OptionSpec] = &[
 /// The plugin block's values.
 #[derive(Debug, Clone)]
 pub struct PluginConfig {
+    /// The driver's name.
+    pub driver: DriverName,
     /// State of running tasks.
     pub state_dir: PathBuf,
     /// Images and writable layers.
@@ -107,6 +110,8 @@ pub struct PluginConfig {
     pub limits: Limits,
     /// Extra options of `nomad alloc exec`.
     pub exec: ExecPolicy,
+    /// The docker version that a driver with docker's name reports.
+    pub docker_version: String,
     /// Options of the docker driver that are set and have no effect.
     pub ignored: Vec<&'static str>,
 }
@@ -129,6 +134,7 @@ impl PluginConfig {
 impl Default for PluginConfig {
     fn default() -> Self {
         Self {
+            driver: DriverName::OciRs,
             state_dir: PathBuf::from("/run/oci-rs"),
             data_dir: PathBuf::from("/var/lib/oci-rs"),
             log_file: None,
@@ -148,23 +154,34 @@ impl Default for PluginConfig {
             }),
             limits: Limits::default(),
             exec: ExecPolicy::default(),
+            docker_version: docker::VERSION.to_owned(),
             ignored: Vec::new(),
         }
     }
 }
 
-/// Decodes the plugin block. The error holds all errors of the block.
-pub fn decode_plugin(bytes: &[u8]) -> Result<PluginConfig, ConfigErrors> {
+/// Decodes the plugin block of the driver with this name. The error holds all errors of the block.
+pub fn decode_plugin(bytes: &[u8], driver: DriverName) -> Result<PluginConfig, ConfigErrors> {
     let errors = ErrorCollector::default();
     let value = msgpack::decode(bytes, &errors);
-    let config = read(&ConfigBlock::new(&value, OPTIONS, &errors));
+    let config = read(&ConfigBlock::new(&value, OPTIONS, &errors), driver);
     errors.result(BLOCK, config)
 }
 
-fn read(block: &ConfigBlock) -> PluginConfig {
-    let default = PluginConfig::default();
+/// Whose defaults the rules for tasks have.
+fn rules(block: &ConfigBlock, driver: DriverName) -> Rules {
+    match driver {
+        DriverName::Docker if !block.bool("strict") => Rules::Docker,
+        _ => Rules::OciRs,
+    }
+}
+
+fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
+    let rules = rules(block, driver);
+    let default = PluginConfig { verify_access: rules == Rules::OciRs, ..PluginConfig::default() };
     let gc = block.block("gc");
     let config = PluginConfig {
+        driver,
         state_dir: block.absolute_path("state_dir").unwrap_or(default.state_dir),
         data_dir: block.absolute_path("data_dir").unwrap_or(default.data_dir),
         log_file: block.absolute_path("log_file"),
@@ -172,14 +189,15 @@ fn read(block: &ConfigBlock) -> PluginConfig {
         credentials: registry::credentials(&block.block("auth")),
         verify_access: block.bool_or("verify_access", default.verify_access),
         layer_images: images::layer_images(block),
-        policy: policy::read(block),
+        policy: policy::read(block, rules),
         image_pull_timeout: block.duration("image_pull_timeout").unwrap_or(default.image_pull_timeout),
         pull_activity_timeout: block.duration("pull_activity_timeout").unwrap_or(default.pull_activity_timeout),
         retention: gc::retention(&gc, default.retention),
         dangling: gc::dangling(&gc, default.dangling),
         limits: images::limits(&block.block("image_limits"), default.limits),
         exec: exec::read(&block.block("exec")),
-        ignored: docker::read(block),
+        docker_version: block.string("docker_version").unwrap_or(default.docker_version),
+        ignored: docker::ignored_options(block),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
         block.error("state_dir", "lies within data_dir, or the other way round", "give each a directory of its own");

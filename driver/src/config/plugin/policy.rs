@@ -2,10 +2,14 @@
 
 use network::Settings;
 
-use super::network::{self as network_options, DefaultNetwork};
+use super::{
+    docker,
+    network::{self as network_options, DefaultNetwork},
+};
 use crate::config::{
     block::ConfigBlock,
     capabilities::CapabilitySet,
+    log_driver::LogDriver,
     option::{
         DefaultValue::{Literal, Words},
         OptionSpec, OptionType,
@@ -19,8 +23,11 @@ const DEFAULT_ALLOW_CAPS: &str = concat!(
     r#""SETFCAP","SETGID","SETPCAP","SETUID","SYS_CHROOT"]"#
 );
 
-/// The values that docker allows to every task and that many images need, in HCL, which is also JSON.
-const DEFAULT_ALLOW_SECURITY_OPTS: &str = r#"["no-new-privileges=false"]"#;
+/// The value that docker allows to every task and that many images need.
+const DEFAULT_ALLOW_SECURITY_OPTS: [&str; 1] = ["no-new-privileges=false"];
+
+/// The OCI runtimes that tasks may name. The built-in one takes their place.
+const DEFAULT_ALLOW_RUNTIMES: [&str; 1] = ["runc"];
 
 /// The options of the plugin block that this module reads.
 pub const OPTIONS: &[OptionSpec] = &[
@@ -42,7 +49,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "allow_security_opts",
         OptionType::Strings,
-        Literal(DEFAULT_ALLOW_SECURITY_OPTS),
+        Words("`[\"no-new-privileges=false\"]`, or all values with docker's rules"),
         "values of `security_opt` that tasks may use although they weaken or replace a restriction, as names or \
          patterns with `*`: `no-new-privileges=false`, `seccomp=unconfined`, `seccomp=/etc/nomad.d/seccomp/*`, \
          `apparmor=web-*`",
@@ -50,9 +57,29 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "allowed_modes",
         OptionType::Block(ALLOWED_MODES),
-        Words("only the container's own namespaces, and both values of `cgroupns`"),
+        Words("only the container's own namespaces, and both values of `cgroupns`; all with docker's rules"),
         "namespaces of the host that tasks may use, as lists of modes or patterns with `*`. With `allow_privileged`, \
          tasks may use any namespace",
+    ),
+    OptionSpec::honoured(
+        "no_new_privileges",
+        OptionType::Bool,
+        Words("true, or false with docker's rules"),
+        "programs in tasks without `security_opt = [\"no-new-privileges=…\"]` cannot gain rights by set-user-id bits or \
+         file capabilities",
+    ),
+    OptionSpec::partial(
+        "allow_runtimes",
+        OptionType::Strings,
+        Words("`[\"runc\"]`"),
+        "values of `runtime` that tasks may use. Their containers run with the built-in runtime: `runc`, `crun`, `youki` \
+         and `io.containerd.runc.v2` are the same here. Other names in the list are ignored",
+    ),
+    OptionSpec::honoured(
+        "disable_log_collection",
+        OptionType::Bool,
+        Words("false"),
+        "Nomad does not collect the output of tasks, and it is discarded",
     ),
     OptionSpec::honoured(
         "numa_memory",
@@ -146,6 +173,23 @@ pub struct Policy {
     pub allow_security_opts: Vec<String>,
     /// Namespaces of the host.
     pub allowed_modes: AllowedModes,
+    /// Programs cannot gain privileges by execve, unless the task says otherwise.
+    pub no_new_privileges: bool,
+    /// The values of `runtime` that tasks may use.
+    pub allow_runtimes: Vec<String>,
+    /// The log driver of tasks that name none.
+    pub log_driver: LogDriver,
+    /// Nomad collects the output of tasks.
+    pub collect_output: bool,
+}
+
+/// Whose defaults the rules for tasks have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rules {
+    /// The driver's own.
+    OciRs,
+    /// Docker's where they are wider: a job that ran with docker's driver also runs here.
+    Docker,
 }
 
 /// Patterns of the namespace modes that tasks may ask for.
@@ -161,9 +205,19 @@ pub struct AllowedModes {
     pub cgroupns: Vec<String>,
 }
 
+/// The pattern that every value matches.
+const ANY: &str = "*";
+
+impl AllowedModes {
+    fn any() -> Self {
+        let any = || vec![ANY.to_owned()];
+        Self { pid: any(), ipc: any(), uts: any(), cgroupns: any() }
+    }
+}
+
 impl Default for AllowedModes {
     fn default() -> Self {
-        Self { pid: Vec::new(), ipc: Vec::new(), uts: Vec::new(), cgroupns: vec!["*".to_owned()] }
+        Self { pid: Vec::new(), ipc: Vec::new(), uts: Vec::new(), cgroupns: vec![ANY.to_owned()] }
     }
 }
 
@@ -179,6 +233,20 @@ pub enum RootChoice {
 }
 
 impl Policy {
+    /// The rules where the operator sets nothing.
+    pub fn of(rules: Rules) -> Self {
+        let default = Self::default();
+        match rules {
+            Rules::OciRs => default,
+            Rules::Docker => Self {
+                allow_security_opts: vec![ANY.to_owned()],
+                allowed_modes: AllowedModes::any(),
+                no_new_privileges: false,
+                ..default
+            },
+        }
+    }
+
     /// Whether a list allows a namespace mode. Where tasks may be privileged, every mode is allowed.
     pub fn allows_mode(&self, list: &[String], mode: &str) -> bool {
         self.allow_privileged || any_matches(list, mode)
@@ -187,7 +255,7 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        let list = |literal| serde_json::from_str::<Vec<String>>(literal).unwrap_or_default();
+        let caps = serde_json::from_str::<Vec<String>>(DEFAULT_ALLOW_CAPS).unwrap_or_default();
         Self {
             allow_privileged: false,
             volumes_enabled: false,
@@ -197,16 +265,20 @@ impl Default for Policy {
             default_network: DefaultNetwork::Bridge,
             network: Settings::default(),
             extra_labels: Vec::new(),
-            allow_caps: CapabilitySet::parse(&list(DEFAULT_ALLOW_CAPS)).0,
-            allow_security_opts: list(DEFAULT_ALLOW_SECURITY_OPTS),
+            allow_caps: CapabilitySet::parse(&caps).0,
+            allow_security_opts: DEFAULT_ALLOW_SECURITY_OPTS.map(str::to_owned).to_vec(),
             allowed_modes: AllowedModes::default(),
+            no_new_privileges: true,
+            allow_runtimes: DEFAULT_ALLOW_RUNTIMES.map(str::to_owned).to_vec(),
+            log_driver: LogDriver::default(),
+            collect_output: true,
         }
     }
 }
 
 /// Reads the rules from the plugin block.
-pub fn read(block: &ConfigBlock) -> Policy {
-    let default = Policy::default();
+pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
+    let default = Policy::of(rules);
     let network = block.block("network");
     Policy {
         allow_privileged: block.bool("allow_privileged"),
@@ -220,6 +292,10 @@ pub fn read(block: &ConfigBlock) -> Policy {
         allow_caps: allow_caps(block).unwrap_or(default.allow_caps),
         allow_security_opts: block.strings_if_set("allow_security_opts").unwrap_or(default.allow_security_opts),
         allowed_modes: allowed_modes(&block.block("allowed_modes"), default.allowed_modes),
+        no_new_privileges: block.bool_or("no_new_privileges", default.no_new_privileges),
+        allow_runtimes: block.strings_if_set("allow_runtimes").unwrap_or(default.allow_runtimes),
+        log_driver: docker::log_driver(block),
+        collect_output: !block.bool("disable_log_collection"),
     }
 }
 
@@ -236,9 +312,9 @@ fn allowed_modes(block: &ConfigBlock, default: AllowedModes) -> AllowedModes {
     // The option is ignored, but a value of the wrong type is an error.
     block.strings("userns");
     AllowedModes {
-        pid: block.strings("pid"),
-        ipc: block.strings("ipc"),
-        uts: block.strings("uts"),
+        pid: block.strings_if_set("pid").unwrap_or(default.pid),
+        ipc: block.strings_if_set("ipc").unwrap_or(default.ipc),
+        uts: block.strings_if_set("uts").unwrap_or(default.uts),
         cgroupns: block.strings_if_set("cgroupns").unwrap_or(default.cgroupns),
     }
 }

@@ -5,7 +5,7 @@ use image_store::{CredentialSources, RegistryConfig, Secret};
 use crate::config::{
     block::ConfigBlock,
     option::{
-        DefaultValue::{Literal, Required, Words},
+        DefaultValue::{Required, Words},
         OptionSpec, OptionType,
     },
 };
@@ -23,7 +23,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "verify_access",
         OptionType::Bool,
-        Literal("true"),
+        Words("true, or false with docker's rules"),
         "a task gets an image that was pulled with credentials only if the registry accepts the task's own \
          credentials, or anonymous access, for that image",
     ),

@@ -5,18 +5,21 @@ use std::{path::Path, time::Duration};
 use image_store::Limits;
 use serde_json::{Value as Json, json};
 
-use super::{DefaultNetwork, PluginConfig, Policy, RootChoice, decode_plugin};
-use crate::config::msgpack::from_json;
+use super::{DefaultNetwork, PluginConfig, Policy, RootChoice, Rules, decode_plugin};
+use crate::{
+    config::msgpack::from_json,
+    name::DriverName::{Docker, OciRs},
+};
 
 fn decode(block: Json) -> PluginConfig {
-    decode_plugin(&from_json(&block)).unwrap()
+    decode_plugin(&from_json(&block), OciRs).unwrap()
 }
 
 #[test]
 fn no_block_and_an_empty_block_give_the_defaults() {
     let default = PluginConfig::default();
     for config in [
-        decode_plugin(b"").unwrap(),
+        decode_plugin(b"", OciRs).unwrap(),
         decode(json!({})),
         // The block with the defaults that Nomad fills in.
         decode(json!({
@@ -208,33 +211,54 @@ fn errors_name_option_and_remedy() {
         (json!({ "auth": [{ "helper": "/x/y" }] }), "auth.helper: \"/x/y\" is no credential helper's name"),
         (json!({ "end_point": "unix:///x" }), "end_point: is no option of this driver"),
     ] {
-        let text = decode_plugin(&from_json(&block)).unwrap_err().to_string();
+        let text = decode_plugin(&from_json(&block), OciRs).unwrap_err().to_string();
         assert!(text.starts_with(&format!("invalid plugin config: {expected}")), "{text}");
     }
 }
 
 #[test]
 fn options_of_docker_without_an_effect_are_accepted_and_named() {
-    let config = decode(json!({
+    let block = json!({
         "endpoint": "unix:///run/docker.sock", "tls": [{ "cert": "/c", "key": "/k", "ca": "/a" }],
         "logging": [{ "type": "syslog", "config": { "syslog-address": "udp://10.0.0.1" } }],
         "nvidia_runtime": "nvidia", "allow_runtimes": ["runc", "nvidia"], "infra_image": "pause:3",
         "infra_image_pull_timeout": "5m", "container_exists_attempts": 5, "oom_score_adj": 0,
         "disable_log_collection": false, "windows_allow_insecure_container_admin": true,
-    }));
+    });
     // A value that is the same as an unset option is not worth a warning.
     let expected = [
         "endpoint",
         "tls",
         "logging",
         "nvidia_runtime",
-        "allow_runtimes",
         "infra_image",
         "infra_image_pull_timeout",
         "container_exists_attempts",
         "windows_allow_insecure_container_admin",
     ];
-    assert_eq!(config.ignored, expected);
+    for driver in [OciRs, Docker] {
+        assert_eq!(decode_plugin(&from_json(&block), driver).unwrap().ignored, expected);
+    }
     let unset = json!({ "endpoint": null, "tls": [], "logging": null, "allow_runtimes": null, "oom_score_adj": null });
     assert!(decode(unset).ignored.is_empty());
+    assert!(decode(json!({ "logging": { "type": "none" }, "strict": true })).ignored.is_empty());
+}
+
+#[test]
+fn docker_rules_apply_with_dockers_name_unless_the_operator_sets_others() {
+    let docker = |block: Json| decode_plugin(&from_json(&block), Docker).unwrap();
+    let wide = docker(json!({}));
+    assert_eq!((wide.policy, wide.verify_access), (Policy::of(Rules::Docker), false));
+    let strict = docker(json!({ "strict": true }));
+    assert_eq!((strict.policy, strict.verify_access), (Policy::default(), true));
+    let own = decode(json!({ "strict": false }));
+    assert_eq!((own.policy, own.verify_access), (Policy::default(), true));
+    // The rules that only docker has may be set alone.
+    let set = docker(json!({
+        "verify_access": true, "no_new_privileges": true, "allow_security_opts": [], "allowed_modes": { "pid": [] },
+    }));
+    let modes = set.policy.allowed_modes;
+    assert!(set.verify_access && set.policy.no_new_privileges && set.policy.allow_security_opts.is_empty());
+    assert!(modes.pid.is_empty() && modes.ipc == ["*"] && modes.uts == ["*"]);
+    assert_eq!(docker(json!({ "docker_version": "27.1" })).docker_version, "27.1");
 }

@@ -26,6 +26,7 @@ pub use self::{
     mounts::{MountRequest, MountSource},
     namespaces::{IpcMode, NamespaceRequest},
     network::{Addresses, NetworkMode},
+    process::RUNTIMES,
     security::{CapabilityRequest, SeccompChoice, SecurityOptions},
 };
 use super::{
@@ -142,7 +143,7 @@ pub fn decode_task(bytes: &[u8], policy: &Policy) -> Result<TaskSpec, ConfigErro
 }
 
 fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
-    process::check_ignored(block);
+    process::check_ignored(block, policy);
     limits::check_ignored(block);
     let spec = TaskSpec {
         image: image::reference(block),
@@ -181,7 +182,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         memory_hard_limit: limits::memory_hard_limit(block),
         cpu_hard_limit: limits::cpu_hard_limit(block),
         oom_score_adj: limits::oom_score_adj(block),
-        discard_output: process::discard_output(block),
+        discard_output: process::discard_output(block, policy),
     };
     if spec.namespaces.host_uts && spec.hostname.is_some() {
         block.error("hostname", "cannot be set together with `uts_mode = \"host\"`", "remove one of them");

@@ -2,7 +2,9 @@
 
 use crate::config::{
     block::ConfigBlock,
+    log_driver::LogDriver,
     option::{DefaultValue::Words, OptionSpec, OptionType},
+    plugin::Policy,
 };
 
 /// The options of the task block that this module reads.
@@ -51,7 +53,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         Words("false"),
         "run an init as process 1, which forwards signals and reaps orphaned processes",
     ),
-    OptionSpec::partial("runtime", OptionType::String, Words("built in"), "OCI runtime: `runc` is the built-in one"),
+    OptionSpec::partial(
+        "runtime",
+        OptionType::String,
+        Words("built in"),
+        "OCI runtime: `runc`, `crun`, `youki` or `io.containerd.runc.v2`, which all mean the built-in one, if the \
+         plugin's `allow_runtimes` allows it",
+    ),
     OptionSpec::refused(
         "isolation",
         OptionType::String,
@@ -98,18 +106,26 @@ const LOGGING: &[OptionSpec] = &[
     ),
 ];
 
+/// The OCI runtimes that do the same as the built-in one.
+pub const RUNTIMES: [&str; 4] = ["runc", "crun", "youki", "io.containerd.runc.v2"];
+
 /// Checks options that add nothing to the task's values.
-pub fn check_ignored(block: &ConfigBlock) {
-    if let Some(runtime) = block.string("runtime").filter(|name| name != "runc") {
-        block.error(
-            "runtime",
-            format!("{runtime:?} is not supported: containers run with the built-in runtime"),
-            "remove it",
-        );
-    }
+pub fn check_ignored(block: &ConfigBlock, policy: &Policy) {
+    check_runtime(block, policy);
     // These options are ignored, but a value of the wrong type is an error.
     block.block("healthchecks").bool("disable");
     block.integer("container_exists_attempts");
+}
+
+fn check_runtime(block: &ConfigBlock, policy: &Policy) {
+    let Some(runtime) = block.string("runtime") else { return };
+    if !RUNTIMES.contains(&runtime.as_str()) {
+        let problem = format!("{runtime:?} is not supported: containers run with the built-in runtime");
+        block.error("runtime", problem, "remove it");
+    } else if !policy.allow_runtimes.contains(&runtime) {
+        let remedy = "remove it, or have the operator add it to `allow_runtimes` in the plugin block";
+        block.error("runtime", format!("{runtime:?} is not allowed on this node"), remedy);
+    }
 }
 
 /// Reads `command`.
@@ -134,24 +150,25 @@ pub fn work_dir(block: &ConfigBlock) -> Option<String> {
     Some(directory)
 }
 
-/// Reads `logging`: whether the output is discarded.
-pub fn discard_output(block: &ConfigBlock) -> bool {
+/// Reads `logging`: whether the output is discarded. The operator's log driver is that of tasks without the block.
+pub fn discard_output(block: &ConfigBlock, policy: &Policy) -> bool {
+    !policy.collect_output || log_driver(block, policy) == LogDriver::Discard
+}
+
+fn log_driver(block: &ConfigBlock, policy: &Policy) -> LogDriver {
     let logging = block.block("logging");
     let (option, driver) = match (logging.string("type"), logging.string("driver")) {
         (Some(driver), _) => ("type", driver),
         (None, Some(driver)) => ("driver", driver),
-        (None, None) => return false,
+        (None, None) if logging.has("config") => return LogDriver::default(),
+        (None, None) => return policy.log_driver,
     };
-    match driver.as_str() {
-        "none" => true,
-        "json-file" | "local" => false,
-        _ => {
-            logging.error(
-                option,
-                format!("{driver:?} is not supported: Nomad collects the output of tasks"),
-                "remove the block, and let a log shipper read the allocation's log files",
-            );
-            false
-        }
-    }
+    LogDriver::parse(&driver).unwrap_or_else(|| {
+        logging.error(
+            option,
+            format!("{driver:?} is not supported: Nomad collects the output of tasks"),
+            "remove the block, and let a log shipper read the allocation's log files",
+        );
+        LogDriver::default()
+    })
 }

@@ -19,7 +19,10 @@ use super::{
     Compute, NodeInfo, NomadDevice, NomadMount, NomadTask, TaskContext, TaskPlan, TaskResources,
     path::normalize_container_path, plan_task,
 };
-use crate::config::{Policy, TaskSpec, decode_plugin, decode_task, from_json};
+use crate::{
+    config::{Policy, TaskSpec, decode_plugin, decode_task, from_json},
+    name::DriverName,
+};
 
 const ALLOC: &str = "9f7b0c1e-1111-2222-3333-444455556666";
 
@@ -41,7 +44,7 @@ impl Case {
 
     /// A task with this block, on a node with this plugin block.
     fn under(plugin: Json, mut block: Json) -> Self {
-        let policy = decode_plugin(&from_json(&plugin)).unwrap().policy;
+        let policy = decode_plugin(&from_json(&plugin), DriverName::OciRs).unwrap().policy;
         block.as_object_mut().unwrap().insert("image".into(), json!("nginx"));
         let spec = decode_task(&from_json(&block), &policy).unwrap();
         Self { spec, task: task(), image: image(), node: node(), policy, attachment: None }
@@ -108,6 +111,7 @@ fn image() -> Image {
 
 fn node() -> NodeInfo {
     NodeInfo {
+        driver: DriverName::OciRs,
         cgroup_v2: false,
         compute: Compute { total_mhz: 8000, cores: 4 },
         held_capabilities: CAPABILITIES.iter().map(|name| (*name).to_owned()).collect(),

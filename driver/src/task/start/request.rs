@@ -35,7 +35,7 @@ impl StartRequest {
     /// A start that begins now.
     pub fn new(node: Arc<Node>, tasks: Tasks, task: NomadTask, cancelled: watch::Receiver<bool>) -> Self {
         let events = node.events.of_task(&task.id, &task.alloc_id, &task.name);
-        let container = plan::container_id(&task.id);
+        let container = plan::container_id(&task.id, node.config.driver);
         Self { node, tasks, task, container, events, cancelled, began: Instant::now() }
     }
 

@@ -12,15 +12,18 @@ use super::{
     Addresses, DeviceRequest, ExtraHost, MountRequest, MountSource, NamespaceRequest, NetworkMode, OPTIONS, TaskSpec,
     decode_task,
 };
-use crate::config::{
-    decode_plugin,
-    msgpack::from_json,
-    option::{OptionType, Support},
-    plugin::Policy,
+use crate::{
+    config::{
+        decode_plugin,
+        msgpack::from_json,
+        option::{OptionType, Support},
+        plugin::Policy,
+    },
+    name::DriverName,
 };
 
 fn policy(block: Json) -> Policy {
-    decode_plugin(&from_json(&block)).unwrap().policy
+    decode_plugin(&from_json(&block), DriverName::OciRs).unwrap().policy
 }
 
 /// Decodes a block to which an image is added.
@@ -362,6 +365,16 @@ fn the_operator_bounds_the_number_of_processes() {
 }
 
 #[test]
+fn a_runtime_that_does_the_same_as_ours_may_be_named() {
+    let allowed = policy(json!({ "allow_runtimes": ["crun", "kata"] }));
+    assert!(decode_with(json!({ "runtime": "crun" }), &allowed).is_ok());
+    let refused = |runtime: &str, policy: &Policy| error_with(json!({ "runtime": runtime }), policy);
+    assert!(refused("runc", &allowed).starts_with("runtime: \"runc\" is not allowed on this node"));
+    assert!(refused("crun", &Policy::default()).contains("have the operator add it to `allow_runtimes`"));
+    assert!(refused("kata", &allowed).starts_with("runtime: \"kata\" is not supported"), "it isolates more than ours");
+}
+
+#[test]
 fn logging_is_nomads() {
     for (logging, discarded) in [
         (json!({ "type": "json-file", "config": [{ "max-size": "1m" }] }), false),
@@ -371,6 +384,13 @@ fn logging_is_nomads() {
     ] {
         assert_eq!(decode(json!({ "logging": logging })).discard_output, discarded, "{logging}");
     }
+    let operator = policy(json!({ "logging": { "type": "none" } }));
+    let under = |block: Json| decode_with(block, &operator).unwrap().discard_output;
+    assert!(under(json!({})), "the operator's log driver is the default");
+    assert!(!under(json!({ "logging": { "type": "json-file" } })));
+    assert!(!under(json!({ "logging": { "config": [{ "max-size": "1m" }] } })), "docker's default with options");
+    let uncollected = policy(json!({ "disable_log_collection": true }));
+    assert!(decode_with(json!({ "logging": { "type": "local" } }), &uncollected).unwrap().discard_output);
     assert!(error(json!({ "logging": { "type": "syslog" } })).starts_with("logging.type: \"syslog\" is not supported"));
     assert!(error(json!({ "logging": { "driver": "gelf" } })).starts_with("logging.driver: \"gelf\" is not supported"));
 }

@@ -1,0 +1,106 @@
+//! The driver's name: `oci-rs`, or `docker` where the executable stands in for Nomad's docker driver.
+//!
+//! The name follows the executable's file, because Nomad asks for it before it sends a configuration. Two plugins with
+//! different names may share their directories. Container ids tell whose a container is, so everything with a
+//! container's id in its name (state directories, leases, networks) belongs to exactly one name.
+
+use std::{ffi::OsStr, fmt, path::Path};
+
+/// Ends the container ids of the driver `docker`.
+const DOCKERS_SUFFIX: &str = ".docker";
+
+/// The value of `driver` in jobs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DriverName {
+    /// The driver's own name.
+    #[default]
+    OciRs,
+    /// The name of Nomad's docker driver, which the agent then does not use.
+    Docker,
+}
+
+impl DriverName {
+    /// The name of this process.
+    pub fn of_process() -> Self {
+        Self::of_program(&std::env::args_os().next().unwrap_or_default())
+    }
+
+    /// The name of a process by its first argument. An agent passes the path in its `plugin_dir`, also for a link.
+    fn of_program(program: &OsStr) -> Self {
+        let is_docker = Path::new(program).file_name().is_some_and(|file| file == Self::Docker.as_str());
+        if is_docker { Self::Docker } else { Self::OciRs }
+    }
+
+    /// The name as jobs write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OciRs => "oci-rs",
+            Self::Docker => "docker",
+        }
+    }
+
+    /// The version for Nomad. Nomad prefers its internal docker driver, whose version is 0.1.0, to a plugin with a
+    /// lower version.
+    pub const fn plugin_version(self) -> &'static str {
+        match self {
+            Self::OciRs => env!("CARGO_PKG_VERSION"),
+            Self::Docker => concat!("1.0.0+oci-rs.", env!("CARGO_PKG_VERSION")),
+        }
+    }
+
+    /// The end of all container ids of this name.
+    pub const fn container_suffix(self) -> &'static str {
+        match self {
+            Self::OciRs => "",
+            Self::Docker => DOCKERS_SUFFIX,
+        }
+    }
+
+    /// Whether a container with this id belongs to this name.
+    pub fn owns(self, container: &str) -> bool {
+        container.ends_with(DOCKERS_SUFFIX) == (self == Self::Docker)
+    }
+}
+
+impl fmt::Display for DriverName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DriverName::{self, Docker, OciRs};
+
+    #[test]
+    fn the_name_follows_the_file() {
+        for (program, expected) in [
+            ("/opt/nomad/plugins/docker", Docker),
+            ("docker", Docker),
+            ("/opt/nomad/plugins/oci-rs", OciRs),
+            ("/opt/docker/oci-rs", OciRs),
+            ("/opt/nomad/plugins/docker-2", OciRs),
+            ("", OciRs),
+        ] {
+            assert_eq!(DriverName::of_program(program.as_ref()), expected, "{program}");
+        }
+    }
+
+    #[test]
+    fn nomad_never_prefers_its_internal_docker_driver() {
+        let numbers = |version: &str| {
+            let release = version.split(['-', '+']).next().unwrap_or_default();
+            release.split('.').map(|number| number.parse().unwrap()).collect::<Vec<u32>>()
+        };
+        assert!(numbers(Docker.plugin_version()) > numbers("0.1.0"));
+        // A version with a suffix such as `-dev` would be lower than the one without.
+        assert!(!Docker.plugin_version().split('+').next().unwrap().contains('-'));
+        assert!(Docker.plugin_version().ends_with(OciRs.plugin_version()), "the real version is visible");
+    }
+
+    #[test]
+    fn a_container_belongs_to_one_name() {
+        assert!(OciRs.owns("alloc.web.01234567") && !Docker.owns("alloc.web.01234567"));
+        assert!(Docker.owns("alloc.web.01234567.docker") && !OciRs.owns("alloc.web.01234567.docker"));
+    }
+}
