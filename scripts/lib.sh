@@ -116,6 +116,7 @@ start_agent() {
     cp "$binary" "$directory/plugins/oci-rs"
     cat "$ROOT/e2e/common.hcl.in" "$ROOT/e2e/server.hcl" "$ROOT/e2e/client.hcl.in" |
         sed -e "s|@NAME@|nomad|; s|@DIR@|$directory|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|" \
+            -e "s|@DRIVERS@|oci-rs,raw_exec|" \
             -e "s|@CNI_PATH@|$CNI_PATH|" \
             -e "s|@CONSUL@|127.0.0.1:8500|; s|@CONSUL_GRPC@|127.0.0.1:8502|; s|@NO_CONSUL@|,consul|" \
             -e "s|@HTTP_PORT@|$http|; s|@RPC_PORT@|$rpc|; s|@SERVER_PORT@|$rpc|; s|@SERF_PORT@|$serf|" \

@@ -55,6 +55,9 @@ pub enum TaskError {
     /// The task was stopped before its command ran.
     #[error("the task was stopped while it was starting")]
     Cancelled,
+    /// A call that the driver's capabilities do not offer.
+    #[error("{0}")]
+    NotOffered(&'static str),
     /// A malformed request. Nomad never sends one.
     #[error("{0}")]
     Invalid(String),

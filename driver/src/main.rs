@@ -11,6 +11,7 @@ mod error;
 mod events;
 mod exec_prefix;
 mod fingerprint;
+mod groups;
 mod hclog;
 mod layers;
 mod log_directory;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use image_store::{LeaseOwner, Store};
-use network::Networks;
+use network::{GroupNamespaces, Networks};
 use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
 use tokio::sync::{Notify, watch};
 
@@ -23,6 +23,7 @@ use crate::{
     error::TaskError,
     events::Events,
     fingerprint::NodeFindings,
+    groups::Groups,
     layers,
     log_directory::LogLinks,
     logs::Logs,
@@ -40,6 +41,8 @@ pub struct Node {
     pub store: Store,
     /// Networks that belong to one task each.
     pub networks: Networks,
+    /// Networks of groups, if Nomad lets the driver make them.
+    pub groups: Groups,
     /// The task events of this process.
     pub events: Events,
     /// The watch over the tasks' log FIFOs.
@@ -113,11 +116,13 @@ impl Node {
         store.on_removal(move || mounting.forget_removed_images());
         let logs = Logs::new(runtime.clone());
         let networks = Networks::new(config.policy.network.clone(), &config.state_dir);
+        let groups = Groups::new(GroupNamespaces::new(&config.state_dir));
         Ok(Self {
             config,
             runtime,
             store,
             networks,
+            groups,
             events,
             logs,
             log_links: LogLinks::default(),

@@ -13,8 +13,8 @@ use crate::{
     plan::{Compute, NodeInfo},
 };
 
-/// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `hosts` and the overlay problem are
-/// left empty. Blocks.
+/// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `hosts` and the overlay problem
+/// are left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         driver: DriverName::default(),

@@ -49,10 +49,13 @@ pub struct Agent {
     allocs: Mutex<Vec<String>>,
     jobs: AtomicUsize,
     log_mark: Mutex<u64>,
+    /// The driver is also there under docker's name.
+    stands_in: bool,
 }
 
 impl Agent {
-    /// Starts an agent with the driver in its plugin directory, and waits until both are ready.
+    /// Starts an agent with the driver in its plugin directory, also under docker's name, and waits until both are
+    /// ready.
     ///
     /// # Errors
     /// With the end of the agent's log.
@@ -60,8 +63,8 @@ impl Agent {
         Self::start_with(tools, None)
     }
 
-    /// The same, and the client's configuration is completed by `overrides`, which may contain the placeholders of
-    /// `client.hcl.in`. A `plugin` block in it replaces the whole block of the same name.
+    /// The same without the driver's second name. The client's configuration is completed by `overrides`, which may
+    /// contain the placeholders of `client.hcl.in`. A `plugin` block in it replaces the whole block of the same name.
     ///
     /// # Errors
     /// With the end of the agent's log.
@@ -93,12 +96,17 @@ impl Agent {
             allocs: Mutex::default(),
             jobs: AtomicUsize::new(0),
             log_mark: Mutex::default(),
+            stands_in: overrides.is_none(),
         };
         for inside in ["plugins", "tmp", "cni", "bin"] {
             fs::create_dir(agent.path.join(inside))?;
         }
         std::os::unix::fs::symlink(&tools.consul, agent.path.join("bin/consul"))?;
         fs::copy(&tools.driver, agent.driver())?;
+        if agent.stands_in {
+            // A hard link and not a symbolic one: the path of a process's executable tells the two apart.
+            fs::hard_link(agent.driver(), agent.docker_driver())?;
+        }
         let server = Endpoint { http_port: http, config: agent.server.config() };
         let client = Endpoint { http_port: client_http, config: agent.client.config() };
         let overrides = overrides.map(|text| (agent.client.overrides(), text));
@@ -125,8 +133,13 @@ impl Agent {
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let ready =
-            self.api.wait("/v1/nodes?resources=false", "the node", left, |nodes| node_ready(nodes).then_some(()));
+            self.api.wait("/v1/nodes?resources=false", "the node", left, |nodes| self.node_ready(nodes).then_some(()));
         ready.map_err(|Failure(text)| Failure(format!("{text}\n{}", self.log_tail(60))))
+    }
+
+    fn node_ready(&self, nodes: &Value) -> bool {
+        let healthy = |driver: &str| nodes[0]["Drivers"][driver]["Healthy"] == true;
+        nodes[0]["Status"] == "ready" && healthy("oci-rs") && (!self.stands_in || healthy("docker"))
     }
 
     /// Waits for the server's leader. A client that finds no leader retries only after fifteen seconds.
@@ -192,6 +205,35 @@ impl Agent {
     #[must_use]
     pub fn driver(&self) -> PathBuf {
         self.path.join("plugins/oci-rs")
+    }
+
+    /// The driver's file under the name of Nomad's docker driver.
+    fn docker_driver(&self) -> PathBuf {
+        self.path.join("plugins/docker")
+    }
+
+    /// Kills the plugins of both names.
+    ///
+    /// # Errors
+    /// When one does not end.
+    pub fn kill_plugins(&self) -> Outcome {
+        for file in [self.driver(), self.docker_driver()] {
+            for plugin in process::running(&file) {
+                process::signal(plugin.pid, Signal::KILL);
+                if !process::wait_gone(plugin.pid, START)? {
+                    return Err(Failure(format!("{plugin:?} does not end")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets metadata of the node.
+    ///
+    /// # Errors
+    /// With Nomad's error.
+    pub fn set_metadata(&self, meta: &Value) -> Outcome {
+        self.client_api.post("/v1/client/metadata", &json!({ "Meta": meta })).map(drop)
     }
 
     /// A new job id.
@@ -385,10 +427,6 @@ impl Drop for Agent {
             drop(directory.keep());
         }
     }
-}
-
-fn node_ready(nodes: &Value) -> bool {
-    nodes[0]["Status"] == "ready" && nodes[0]["Drivers"]["oci-rs"]["Healthy"] == true
 }
 
 fn read_from(path: &Path, offset: u64) -> std::io::Result<String> {

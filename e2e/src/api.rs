@@ -67,6 +67,15 @@ impl Api {
         read(response, path).map(|(value, _)| value)
     }
 
+    /// The answer to a POST.
+    ///
+    /// # Errors
+    /// Without an answer, or with a status other than 2xx.
+    pub fn post(&self, path: &str, body: &Value) -> Outcome<Value> {
+        let response = self.http.post(format!("{}{path}", self.base)).send(body.to_string());
+        read(response, path).map(|(value, _)| value)
+    }
+
     /// The answer to a DELETE.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! The configuration of a test agent: the templates `common.hcl.in`, `server.hcl` and `client.hcl.in`, filled in.
+//! The configuration of a test agent: the templates `common.hcl.in`, `server.hcl`, `client.hcl.in` and `docker.hcl.in`,
+//! filled in.
 //!
 //! Each agent has bridges and subnets of its own, so that one agent never sees the addresses of another one.
 
@@ -95,7 +96,9 @@ pub(crate) fn write(
             ("SERF_PORT", free_port()?.to_string()),
         ];
         let networks = template("networks.hcl.in")?;
-        let text = template("common.hcl.in")? + &template(file)?.replace("@NETWORKS@\n", &networks);
+        let stands_in = name == "client" && overrides.is_none();
+        let docker = if stands_in { template("docker.hcl.in")? } else { String::new() };
+        let text = template("common.hcl.in")? + &template(file)?.replace("@NETWORKS@\n", &networks) + &docker;
         fs::write(endpoint.config, fill_in(&fill_in(&text, &common), &own))?;
     }
     if let Some((file, text)) = overrides {
@@ -122,6 +125,7 @@ fn common_values(
         ("LOG_LEVEL", "DEBUG".to_owned()),
         ("SERVER_PORT", server_port.to_string()),
         ("RAW_EXEC", "true".to_owned()),
+        ("DRIVERS", "oci-rs,docker,raw_exec".to_owned()),
         ("CNI_PATH", tools.cni.display().to_string()),
         ("MIN_PORT", low.to_string()),
         ("MAX_PORT", (low + 99).to_string()),

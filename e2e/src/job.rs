@@ -19,6 +19,7 @@ pub struct Job {
     file: PathBuf,
     variables: String,
     config: String,
+    driver: Option<String>,
 }
 
 impl Job {
@@ -36,7 +37,14 @@ impl Job {
 
     fn in_directory(directory: &str, file: &str) -> Self {
         let file = Path::new(directory).join(format!("{file}.nomad.hcl"));
-        Self { file, variables: String::new(), config: String::new() }
+        Self { file, variables: String::new(), config: String::new(), driver: None }
+    }
+
+    /// Lets the tasks with the driver `oci-rs` have another one.
+    #[must_use]
+    pub fn driver(mut self, name: &str) -> Self {
+        self.driver = Some(name.to_owned());
+        self
     }
 
     /// Gives a variable a string.
@@ -80,6 +88,7 @@ impl Job {
     pub fn register(&self, api: &Api, home: &Path, id: &str) -> Outcome<String> {
         let path = home.join(&self.file);
         let text = std::fs::read_to_string(&path).context(path.display())?.replace("# @config@", &self.config);
+        let text = self.driver.as_ref().map_or_else(|| text.clone(), |driver| with_driver(&text, driver));
         let request = json!({ "JobHCL": text, "Variables": self.variables, "Canonicalize": true });
         let mut job = api.put("/v1/jobs/parse", &request).context(self.file.display())?;
         job["ID"] = Value::from(id);
@@ -88,4 +97,13 @@ impl Job {
         let evaluation = answer["EvalID"].as_str();
         evaluation.map(str::to_owned).ok_or_else(|| Failure(format!("no evaluation in {answer}")))
     }
+}
+
+/// The text with another driver in place of `oci-rs`.
+fn with_driver(text: &str, driver: &str) -> String {
+    let line = |line: &str| match line.trim_start().starts_with("driver ") {
+        true => line.replace("\"oci-rs\"", &format!("\"{driver}\"")),
+        false => line.to_owned(),
+    };
+    text.lines().map(|text| line(text) + "\n").collect()
 }

@@ -54,7 +54,7 @@ pub fn of_jobs(directory: &Path, allocs: &[String]) -> Vec<String> {
     );
     found.extend(cgroups(allocs));
     found.extend(of_networks(directory, allocs));
-    for inside in ["state/tasks", "state/networks", "data/containers"] {
+    for inside in ["state/tasks", "state/networks", "state/groups", "data/containers"] {
         let entries = fs::read_dir(directory.join(inside)).into_iter().flatten().flatten();
         found.extend(entries.map(|entry| format!("directory {}", entry.path().display())));
     }

@@ -1,4 +1,4 @@
-//! The network namespace of a group. Nomad makes it, and several tasks join it.
+//! The network namespace of a group, which several tasks join.
 //!
 //! Always holds: the node's own network namespace is never changed, and a value that is not the kernel's default is
 //! kept. So a task that starts again, or a second task of the group, does not undo the choice of an operator's CNI

@@ -1,4 +1,5 @@
-//! Networks of single containers: a network namespace that a file pins, and CNI plugins that connect it.
+//! Networks of single containers: a network namespace that a file pins, and CNI plugins that connect it. Also network
+//! namespaces of groups, which Nomad connects.
 //!
 //! Always true:
 //!
@@ -15,6 +16,7 @@ mod conflist;
 mod error;
 mod firewall;
 mod group;
+mod group_namespaces;
 mod lookup;
 mod namespace;
 mod networks;
@@ -30,6 +32,7 @@ mod sys;
 pub use conflist::Conflist;
 pub use error::NetworkError;
 pub use group::{UNPRIVILEGED, allow_unprivileged};
+pub use group_namespaces::{GroupNamespace, GroupNamespaces};
 pub use networks::{Networks, namespace_of};
 pub use request::{AttachRequest, NetworkChoice, PortMapping, Protocol};
 pub use result::{Attachment, Dns};

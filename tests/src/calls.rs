@@ -9,10 +9,10 @@ use fixtures::{
 use prost::Message;
 use proto::{
     driver::{
-        CapabilitiesRequest, DestroyTaskRequest, DriverCapabilities, ExecTaskRequest, ExecTaskResponse,
-        InspectTaskRequest, InspectTaskResponse, RecoverTaskRequest, SignalTaskRequest, StartTaskRequest,
-        StartTaskResponse, StopTaskRequest, TaskHandle, TaskStatsRequest, TaskStatsResponse, WaitTaskRequest,
-        WaitTaskResponse,
+        CapabilitiesRequest, CreateNetworkRequest, CreateNetworkResponse, DestroyNetworkRequest, DestroyTaskRequest,
+        DriverCapabilities, ExecTaskRequest, ExecTaskResponse, InspectTaskRequest, InspectTaskResponse,
+        RecoverTaskRequest, SignalTaskRequest, StartTaskRequest, StartTaskResponse, StopTaskRequest, TaskHandle,
+        TaskStatsRequest, TaskStatsResponse, WaitTaskRequest, WaitTaskResponse,
     },
     structs::RecoverableError,
 };
@@ -141,6 +141,18 @@ impl Plugin {
         let result = answer.result.must("a result");
         assert_eq!(result.exit_code, 0, "{script}: {output}");
         output.trim_end().to_owned()
+    }
+
+    /// CreateNetwork.
+    pub async fn create_network(&self, alloc: &str, hostname: &str) -> Result<CreateNetworkResponse, Status> {
+        let request = CreateNetworkRequest { alloc_id: alloc.to_owned(), hostname: hostname.to_owned() };
+        within(LIMIT, "CreateNetwork", self.driver().create_network(request)).await.map(tonic::Response::into_inner)
+    }
+
+    /// DestroyNetwork, as from an agent that does not know the network any more.
+    pub async fn destroy_network(&self, alloc: &str) -> Result<(), Status> {
+        let request = DestroyNetworkRequest { alloc_id: alloc.to_owned(), isolation_spec: None };
+        within(LIMIT, "DestroyNetwork", self.driver().destroy_network(request)).await.map(drop)
     }
 
     /// The host's process id of a task's first process. It has the task's environment, and its parent does not.

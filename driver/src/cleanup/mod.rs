@@ -4,9 +4,11 @@
 //! |---|---|---|
 //! | `leftovers` | the remains of crashes and reboots | once at the plugin's start |
 //! | `dangling` | containers of this node that the agent does not know | periodically |
+//! | `groups` | networks of groups that Nomad no longer uses | periodically |
 //! | `retention` | images without a user | when their time has come |
 
 mod dangling;
+mod groups;
 mod leftovers;
 mod retention;
 
@@ -24,6 +26,9 @@ pub async fn run(node: Arc<Node>, tasks: Tasks) {
     }
     if !node.start_cleanup_once() {
         return;
+    }
+    if let Some(policy) = node.config.dangling.filter(|policy| node.config.group_networks && !policy.dry_run) {
+        tokio::spawn(groups::remove_unused(node.clone(), policy));
     }
     if let Some(policy) = node.config.dangling {
         tokio::spawn(dangling::remove_periodically(node.clone(), tasks, policy));

@@ -42,8 +42,8 @@ pub fn short_digest(digest: &str) -> &str {
     digest.get(.."sha256:".len() + 12).unwrap_or(digest)
 }
 
-/// The owner of a lease. The container of a task usually has the name `<allocation>.<task>.<random>`, and with the driver
-/// `docker` this suffix.
+/// The owner of a lease. The container of a task usually has the name `<allocation>.<task>.<random>`, with the suffix
+/// `.docker` if its driver has that name.
 pub fn owner(owner: &LeaseOwner) -> String {
     match owner {
         LeaseOwner::Operator { process, .. } => format!("a command of an operator (process {process})"),

@@ -95,7 +95,8 @@ mod tests {
         fn a_container_belongs_to_the_driver_that_made_its_id(text in "[a./]{0,3}(/docker|[.]docker)?[a/]{0,1}") {
             for driver in [OciRs, Docker] {
                 let id = super::container_id(&text, driver);
-                prop_assert!([OciRs, Docker].into_iter().all(|name: DriverName| name.owns(id.as_str()) == (name == driver)));
+                let owns = |name: DriverName| name.owns(id.as_str());
+                prop_assert!([OciRs, Docker].into_iter().all(|name| owns(name) == (name == driver)));
             }
         }
 

@@ -15,11 +15,11 @@ use proto::driver::{
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    convert, exec, fingerprints, schema,
+    convert, exec, fingerprints, group_networks, schema,
     state::{Plugin, detached},
-    stats, status, task_events, tasks,
+    stats, task_events, tasks,
 };
-use crate::{signal, task::Event};
+use crate::{config::PluginConfig, signal, task::Event};
 
 type RpcResult<T> = Result<Response<T>, Status>;
 
@@ -35,16 +35,17 @@ impl Driver for Plugin {
     }
 
     async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> RpcResult<CapabilitiesResponse> {
-        // Before its configuration the plugin has its defaults.
-        let collects = self.configured().map_or(true, |configured| configured.config.policy.collect_output);
+        // An agent asks a plugin that it has configured.
+        let config = self.configured().map(|configured| configured.config);
+        let config = config.unwrap_or_else(|_| PluginConfig::default());
         let capabilities = DriverCapabilities {
             send_signals: true,
             exec: true,
             fs_isolation: FsIsolation::Image.into(),
             network_isolation_modes: vec![NetworkIsolationMode::Host.into(), NetworkIsolationMode::Group.into()],
-            must_create_network: false,
+            must_create_network: config.group_networks,
             mount_configs: MountConfigs::AnyMounts.into(),
-            disable_log_collection: !collects,
+            disable_log_collection: !config.policy.collect_output,
             dynamic_workload_users: false,
         };
         Ok(Response::new(CapabilitiesResponse { capabilities: Some(capabilities) }))
@@ -142,11 +143,13 @@ impl Driver for Plugin {
         Ok(Response::new(outputs))
     }
 
-    async fn create_network(&self, _: Request<CreateNetworkRequest>) -> RpcResult<CreateNetworkResponse> {
-        Err(status::not_offered("Nomad creates the networks of groups"))
+    async fn create_network(&self, request: Request<CreateNetworkRequest>) -> RpcResult<CreateNetworkResponse> {
+        let plugin = self.clone();
+        detached(async move { group_networks::create(&plugin, request.into_inner()).await }).await.map(Response::new)
     }
 
-    async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> RpcResult<DestroyNetworkResponse> {
-        Err(status::not_offered("Nomad destroys the networks of groups"))
+    async fn destroy_network(&self, request: Request<DestroyNetworkRequest>) -> RpcResult<DestroyNetworkResponse> {
+        let plugin = self.clone();
+        detached(async move { group_networks::destroy(&plugin, request.into_inner()).await }).await.map(Response::new)
     }
 }

@@ -25,6 +25,7 @@ mod driver;
 mod exec;
 mod fingerprints;
 mod go_plugin;
+mod group_networks;
 mod schema;
 mod server;
 mod state;

@@ -14,11 +14,6 @@ impl From<TaskError> for Status {
     }
 }
 
-/// The status of a call that the driver does not offer.
-pub fn not_offered(reason: &str) -> Status {
-    Status::unimplemented(reason)
-}
-
 /// The status of a failed call. Each one tells whether the restart policy may try again; only StartTask's caller
 /// reads that.
 fn of(error: &TaskError) -> Status {
@@ -56,6 +51,7 @@ fn code(error: &TaskError) -> Code {
         | TaskError::Cancelled => Code::FailedPrecondition,
         TaskError::Unknown(_) => Code::NotFound,
         TaskError::AlreadyStarted(_) => Code::AlreadyExists,
+        TaskError::NotOffered(_) => Code::Unimplemented,
         TaskError::Internal(_) => Code::Internal,
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs with `driver = "oci-rs"` on a real Nomad agent.
+//! Jobs with `driver = "oci-rs"`, and some with `driver = "docker"`, on a real Nomad agent.
 //!
 //! Most cases share an agent. Cases that kill agents have their own agent. After each case, nothing of its jobs may be
 //! left; at the end, nothing of the agents. Cases run side by side in lanes with network namespaces of their own.
@@ -11,6 +11,7 @@ mod csi;
 mod devices;
 mod disk;
 mod dispatch;
+mod docker;
 mod examples;
 mod exec;
 mod identity;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         survival::CASES,
         checks::CASES,
         mesh::CASES,
+        docker::CASES,
         templates::CASES,
         dispatch::CASES,
         identity::CASES,

@@ -200,7 +200,7 @@ async fn capabilities_are_complete_and_constant() {
     for mode in [NetworkIsolationMode::Host, NetworkIsolationMode::Group] {
         assert!(modes.contains(&mode), "{modes:?}");
     }
-    assert!(!capabilities.must_create_network, "a group could then not mix drivers");
+    assert!(!capabilities.must_create_network, "only one driver of a group may do so");
     assert!(!capabilities.disable_log_collection, "the FIFOs are how logs leave a task");
     assert!(!capabilities.dynamic_workload_users, "users are those of the image");
     assert_eq!(plugin.capabilities().await, capabilities, "constant");

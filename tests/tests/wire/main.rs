@@ -13,6 +13,7 @@ mod exec_options;
 mod exec_order;
 mod exec_streaming;
 mod exec_throughput;
+mod group_networks;
 mod handshake;
 mod isolation;
 mod layers;

@@ -1,5 +1,5 @@
-//! The options that concern docker: those of its plugin block that mean nothing here, and those of a plugin that has its
-//! name.
+//! The options that concern docker: those of its plugin block that mean nothing here, and those of a plugin that has
+//! its name.
 //!
 //! An operator can copy the block. The plugin writes one warning to its log for each option that is set and has no
 //! effect.

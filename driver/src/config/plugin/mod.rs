@@ -110,6 +110,8 @@ pub struct PluginConfig {
     pub limits: Limits,
     /// Extra options of `nomad alloc exec`.
     pub exec: ExecPolicy,
+    /// The driver makes the networks of groups in Nomad's place.
+    pub group_networks: bool,
     /// The docker version that a driver with docker's name reports.
     pub docker_version: String,
     /// Options of the docker driver that are set and have no effect.
@@ -154,6 +156,7 @@ impl Default for PluginConfig {
             }),
             limits: Limits::default(),
             exec: ExecPolicy::default(),
+            group_networks: false,
             docker_version: docker::VERSION.to_owned(),
             ignored: Vec::new(),
         }
@@ -196,6 +199,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         dangling: gc::dangling(&gc, default.dangling),
         limits: images::limits(&block.block("image_limits"), default.limits),
         exec: exec::read(&block.block("exec")),
+        group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),
         docker_version: block.string("docker_version").unwrap_or(default.docker_version),
         ignored: docker::ignored_options(block),
     };

@@ -47,6 +47,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "IPv6 subnet of the bridge, as in `fd00:26:80::/64`. Its first address is the bridge's",
     ),
     OptionSpec::honoured(
+        "group_networks",
+        OptionType::Bool,
+        Words("false, or true with the name `docker`"),
+        "the driver makes the networks of groups in Nomad's place, so that groups may set `network { hostname }`. \
+         Nomad allows only one driver in a group to do so",
+    ),
+    OptionSpec::honoured(
         "cni_path",
         OptionType::String,
         Literal(r#""/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni""#),

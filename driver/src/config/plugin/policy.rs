@@ -65,15 +65,15 @@ pub const OPTIONS: &[OptionSpec] = &[
         "no_new_privileges",
         OptionType::Bool,
         Words("true, or false with docker's rules"),
-        "programs in tasks without `security_opt = [\"no-new-privileges=…\"]` cannot gain rights by set-user-id bits or \
-         file capabilities",
+        "programs in tasks without `security_opt = [\"no-new-privileges=…\"]` cannot gain rights by set-user-id bits \
+         or file capabilities",
     ),
     OptionSpec::partial(
         "allow_runtimes",
         OptionType::Strings,
         Words("`[\"runc\"]`"),
-        "values of `runtime` that tasks may use. Their containers run with the built-in runtime: `runc`, `crun`, `youki` \
-         and `io.containerd.runc.v2` are the same here. Other names in the list are ignored",
+        "values of `runtime` that tasks may use. Their containers run with the built-in runtime: `runc`, `crun`, \
+         `youki` and `io.containerd.runc.v2` are the same here. Other names in the list are ignored",
     ),
     OptionSpec::honoured(
         "disable_log_collection",

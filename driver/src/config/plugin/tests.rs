@@ -261,4 +261,9 @@ fn docker_rules_apply_with_dockers_name_unless_the_operator_sets_others() {
     assert!(set.verify_access && set.policy.no_new_privileges && set.policy.allow_security_opts.is_empty());
     assert!(modes.pid.is_empty() && modes.ipc == ["*"] && modes.uts == ["*"]);
     assert_eq!(docker(json!({ "docker_version": "27.1" })).docker_version, "27.1");
+    // Which driver makes the networks of groups is no rule for tasks.
+    let group_networks = |config: PluginConfig| config.group_networks;
+    assert!(group_networks(docker(json!({ "strict": true }))) && !group_networks(decode(json!({}))));
+    assert!(!group_networks(docker(json!({ "network": { "group_networks": false } }))));
+    assert!(group_networks(decode(json!({ "network": { "group_networks": true } }))));
 }

@@ -80,12 +80,16 @@ impl<'a> Planned<'a> {
         failpoint::at("start-before-directory");
         let request = self.leased.request;
         let (node, tasks, plan) = (request.node.clone(), request.tasks.clone(), self.plan);
-        let prefix = plan::alloc_prefix(&request.task.alloc_id);
+        let alloc = request.task.alloc_id.clone();
+        let prefix = plan::alloc_prefix(&alloc);
         let prepared = blocking(move || {
             make_log_directory(&plan)?;
             plan.check_confined().map_err(TaskError::Confinement)?;
             if let Some(prefix) = prefix {
                 remove_predecessors(&node, &tasks, &plan, &prefix)?;
+            }
+            if plan.group_namespace.is_some() {
+                node.groups.restore(&alloc)?;
             }
             let group = plan.group_namespace.as_deref().map_or(Ok(()), network::allow_unprivileged);
             Ok((plan, group))

@@ -1,0 +1,150 @@
+//! Unchanged jobs with `driver = "docker"`: the plugin runs under docker's name, beside `oci-rs` and with the same
+//! directories.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use e2e::{Alloc, Failure, Job, Outcome};
+use serde_json::json;
+
+use crate::{
+    Case, Env,
+    Needs::{OwnAgent, SharedAgent, WithConsul},
+    service::page,
+};
+
+pub const CASES: &[Case] = &[
+    ("docker_job_of_type_service", SharedAgent, service),
+    ("docker_job_of_type_batch", SharedAgent, batch),
+    ("docker_group_has_its_host_name", SharedAgent, group_with_a_host_name),
+    ("docker_and_oci_rs_share_a_group", SharedAgent, share_a_group),
+    ("docker_group_outlives_agent_and_plugin", OwnAgent, outlives),
+    ("docker_job_with_injected_sidecars_and_a_gateway", WithConsul, injected_proxies),
+];
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
+
+fn service(env: &Env) -> Outcome {
+    let alloc = env.agent.run(&Job::new("web").driver("docker").var("image", &env.registry.image()))?;
+    alloc.wait_log("stdout", |log| log == b"serving /www on port 8080\n")?;
+    assert_eq!(page(&alloc)?, PAGE);
+    let node = env.agent.api().get("/v1/nodes?resources=false")?;
+    let node = env.agent.api().get(&format!("/v1/node/{}", node[0]["ID"].as_str().unwrap_or_default()))?;
+    let attributes = &node["Attributes"];
+    for (name, value) in [
+        ("driver.docker.os_type", "linux"),
+        ("driver.docker.volumes.enabled", "true"),
+        ("driver.docker.runtimes", "io.containerd.runc.v2,runc"),
+    ] {
+        assert_eq!(attributes[name], value, "{name} in {attributes}");
+    }
+    assert!(attributes["driver.docker.oci_rs_version"].is_string() && attributes["driver.oci-rs.version"].is_string());
+    Ok(())
+}
+
+fn batch(env: &Env) -> Outcome {
+    let job = Job::new("batch").driver("docker").var("image", &env.registry.image());
+    let alloc = env.agent.run(&job.list("args", &["-c", "echo from a docker job; exit 3"]))?;
+    assert_eq!(alloc.wait_exit()?.code, 3);
+    alloc.wait_log("stdout", |log| log == b"from a docker job\n")?;
+    Ok(())
+}
+
+fn with_a_host_name<'a>(env: &Env<'a>) -> Outcome<Alloc<'a>> {
+    let alloc = env.agent.run(&Job::new("docker_group").var("image", &env.registry.image()))?;
+    alloc.task("web").wait_running()?;
+    Ok(alloc)
+}
+
+fn note(alloc: &Alloc, name: &str) -> Outcome<String> {
+    Ok(fs::read_to_string(alloc.shared_directory().join("data").join(name))?)
+}
+
+fn group_with_a_host_name(env: &Env) -> Outcome {
+    let alloc = with_a_host_name(env)?;
+    let web = alloc.task("web");
+    assert_eq!(note(&alloc, "name")?, "shop.example\n");
+    assert_eq!(note(&alloc, "before")?, note(&alloc, "web")?, "one namespace");
+    let seen = web.sh("hostname; hostname -i; ip -4 -o address show eth0")?;
+    let [name, resolved, own] = seen.lines().collect::<Vec<_>>()[..] else { panic!("{seen}") };
+    assert_eq!(name, "shop.example");
+    assert!(own.contains(&format!("inet {}/", resolved.trim())), "its name leads to its address: {seen}");
+    assert!(web.sh("cat /etc/hosts")?.contains("\tshop.example shop\n"), "also the name without the domain");
+    assert_eq!(patiently(|| page(&alloc))?, PAGE);
+    Ok(())
+}
+
+fn share_a_group(env: &Env) -> Outcome {
+    let alloc = env.agent.run(&Job::new("docker_pair").var("image", &env.registry.image()))?;
+    let namespace = |task: &str| -> Outcome<Vec<u8>> {
+        let task = alloc.task(task);
+        assert_eq!(task.wait_exit()?.code, 0, "{:?}", task.events()?);
+        task.wait_log("stdout", |log| log.starts_with(b"net:["))
+    };
+    assert_eq!(namespace("one")?, namespace("two")?);
+    Ok(())
+}
+
+/// The group keeps its network, and Nomad its description, when the agent is restarted, and when agent and plugin are
+/// killed. A killed agent may have lost the description of a young network, so the restart comes first.
+fn outlives(env: &Env) -> Outcome {
+    let alloc = with_a_host_name(env)?;
+    let web = alloc.task("web");
+    let (init, namespace) = (web.init()?, web.sh("readlink /proc/self/ns/net")?);
+    for killed in [false, true] {
+        if killed {
+            env.agent.kill()?;
+            env.agent.kill_plugins()?;
+        } else {
+            env.agent.stop()?;
+        }
+        env.agent.launch()?;
+        web.wait_running()?;
+        assert_eq!(web.init()?.pid, init.pid);
+        assert_eq!(patiently(|| page(&alloc))?, PAGE);
+        assert_eq!(web.sh("readlink /proc/self/ns/net; hostname")?, format!("{namespace}shop.example\n"));
+    }
+    web.restart()?;
+    web.wait("another process", |_| (web.init().ok()?.pid != init.pid).then_some(()))?;
+    assert_eq!(web.sh("readlink /proc/self/ns/net; hostname")?, format!("{namespace}shop.example\n"));
+    assert_eq!(patiently(|| page(&alloc))?, PAGE);
+    Ok(())
+}
+
+/// Nomad adds the proxies to the job. The node tells their image, as on a node without access to the internet.
+fn injected_proxies(env: &Env) -> Outcome {
+    let envoy = env.registry.make("envoy")?;
+    let meta = json!({ "connect.sidecar_image": envoy, "connect.gateway_image": envoy });
+    env.agent.set_metadata(&meta)?;
+    let allocs = env.agent.run_many(&Job::new("docker_mesh").var("image", &env.registry.image()), 3)?;
+    let of_group = |group: &str| {
+        let found = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == group));
+        found.ok_or_else(|| Failure(format!("no allocation of group {group}")))
+    };
+    let (api, web, gateway) = (of_group("api")?, of_group("web")?, of_group("gateway")?);
+    let proxies = [api.task("connect-proxy-docker-api"), gateway.task("connect-ingress-docker-gateway")];
+    for task in proxies.iter().chain([&api.task("api"), &web.task("web")]) {
+        task.wait_running()?;
+    }
+    assert!(proxies[0].init()?.command.starts_with("/bin/envoy -c /secrets/envoy_bootstrap.json"));
+    let web = web.task("web");
+    assert_eq!(web.sh("hostname")?, "web-in-the-mesh\n");
+    assert_eq!(patiently(|| web.sh("timeout 5 wget -q -O - http://127.0.0.1:9191/"))?, PAGE);
+    let inlet = format!("http://{}/", gateway.address("in")?);
+    assert_eq!(patiently(|| e2e::api::fetch(&inlet))?, PAGE);
+    Ok(())
+}
+
+/// Repeats a request until the proxies have the addresses from Consul.
+fn patiently(ask: impl Fn() -> Outcome<String>) -> Outcome<String> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        match ask() {
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(200)),
+            answer => return answer,
+        }
+    }
+}
