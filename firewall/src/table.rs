@@ -1,0 +1,198 @@
+//! The table of a bridge: which chains, maps and rules it has, and whether the kernel has them.
+//!
+//! There is one table for each protocol family. Its rules do not depend on the number of published ports.
+
+use ipnet::IpNet;
+
+use crate::{
+    entry::{OF_ADDRESS, OF_ANY, maps},
+    netlink::Message,
+    nft::{
+        Chain, Expression, Hook, INPUT_NAME, OUTPUT_NAME, Rule, Test, Verdict, create_chain, create_map, create_rule,
+        create_table,
+    },
+    port::{Bridge, Family, octets},
+};
+
+/// The version of the rules. A plugin with another version replaces the table when it begins.
+const VERSION: u32 = 1;
+
+const PREROUTING: &str = "prerouting";
+const OUTPUT: &str = "output";
+const POSTROUTING: &str = "postrouting";
+const GUARD: &str = "guard";
+const TO_CONTAINER: &str = "to-container";
+
+/// The name of a bridge's table.
+pub(crate) fn name(bridge: &str) -> String {
+    format!("oci-rs-{bridge}")
+}
+
+fn chains(family: Family) -> Vec<Chain> {
+    // The priorities are those that nft calls dstnat, srcnat and raw.
+    let hook = |kind, number, priority| Some(Hook { kind, number, priority });
+    let mut chains = vec![
+        Chain { name: PREROUTING, hook: hook("nat", 0, -100) },
+        Chain { name: OUTPUT, hook: hook("nat", 3, -100) },
+        Chain { name: TO_CONTAINER, hook: None },
+        Chain { name: POSTROUTING, hook: hook("nat", 4, 100) },
+    ];
+    if family == Family::V4 {
+        chains.push(Chain { name: GUARD, hook: hook("filter", 0, -300) });
+    }
+    chains
+}
+
+/// The rules of a table, in order.
+pub(crate) fn rules(bridge: &Bridge, family: Family, subnet: IpNet) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let mut rule = |chain, expressions: Vec<Expression>, comment: String| {
+        rules.push(Rule { chain, expressions, comment });
+    };
+    let name = bridge.name.as_str();
+    if family == Family::V4 {
+        let loopback = |offset| Expression::header(offset, &[0xff], Test::Equal, &[127]);
+        for (offset, what) in [(family.destination(), "to"), (family.source(), "from")] {
+            let expressions = [
+                Expression::interface(INPUT_NAME, Test::Equal, name).to_vec(),
+                loopback(offset),
+                vec![Expression::verdict(Verdict::Drop)],
+            ];
+            rule(GUARD, expressions.concat(), format!("containers send nothing {what} the node's loopback"));
+        }
+    } else {
+        let loopback =
+            Expression::header(family.destination(), &[0xff; 16], Test::Equal, &std::net::Ipv6Addr::LOCALHOST.octets());
+        let expressions = [loopback, vec![Expression::verdict(Verdict::Return)]];
+        rule(OUTPUT, expressions.concat(), "packets to ::1 cannot leave the loopback interface".to_owned());
+    }
+    for chain in [PREROUTING, OUTPUT] {
+        let mut expressions = Expression::destination_is_local().to_vec();
+        expressions.push(Expression::verdict(Verdict::Jump(TO_CONTAINER)));
+        rule(chain, expressions, format!("packets to the node (rules {VERSION})"));
+    }
+    for (map, with_address, comment) in
+        [(OF_ADDRESS, true, "ports of one address"), (OF_ANY, false, "ports of every address")]
+    {
+        let mut expressions = Expression::published_port(family, with_address);
+        expressions.extend([Expression::look_up(map), Expression::replace_destination(family)]);
+        rule(TO_CONTAINER, expressions, comment.to_owned());
+    }
+    let from_containers = within(family.source(), Test::Equal, subnet);
+    let multicast: IpNet = match family {
+        Family::V4 => IpNet::V4(ipnet::Ipv4Net::new_assert([224, 0, 0, 0].into(), 4)),
+        Family::V6 => IpNet::V6(ipnet::Ipv6Net::new_assert([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8)),
+    };
+    let leaving = [
+        from_containers.clone(),
+        within(family.destination(), Test::Different, subnet),
+        within(family.destination(), Test::Different, multicast),
+        Expression::interface(OUTPUT_NAME, Test::Different, name).to_vec(),
+        Expression::interface(OUTPUT_NAME, Test::Different, "lo").to_vec(),
+        vec![Expression::masquerade()],
+    ];
+    rule(POSTROUTING, leaving.concat(), format!("what leaves {subnet}"));
+    let hairpin = [
+        Expression::interface(OUTPUT_NAME, Test::Equal, name).to_vec(),
+        Expression::destination_was_replaced().to_vec(),
+        from_containers,
+        vec![Expression::masquerade()],
+    ];
+    rule(POSTROUTING, hairpin.concat(), format!("from {subnet} to a published port of a container"));
+    if family == Family::V4 {
+        let from_loopback = [
+            Expression::interface(OUTPUT_NAME, Test::Equal, name).to_vec(),
+            Expression::header(family.source(), &[0xff], Test::Equal, &[127]),
+            vec![Expression::masquerade()],
+        ];
+        rule(POSTROUTING, from_loopback.concat(), "from the node's loopback to a container".to_owned());
+    }
+    rules
+}
+
+/// An address of the packet is within a subnet, or not.
+fn within(offset: u32, test: Test, subnet: IpNet) -> Vec<Expression> {
+    Expression::header(offset, &octets(subnet.netmask()), test, &octets(subnet.network()))
+}
+
+/// The requests that create a table which does not exist.
+pub(crate) fn creation(bridge: &Bridge, family: Family, subnet: IpNet) -> Vec<Message> {
+    let table = name(&bridge.name);
+    let mut requests = vec![create_table(family, &table)];
+    requests.extend(chains(family).iter().map(|chain| create_chain(family, &table, chain)));
+    requests.extend(maps(family).iter().zip(1..).map(|(map, number)| create_map(family, &table, map, number)));
+    requests.extend(
+        rules(bridge, family, subnet)
+            .iter()
+            .map(|rule| create_rule(family, &table, rule.chain, &rule.expressions, Some(&rule.comment), true)),
+    );
+    requests
+}
+
+/// A table in the kernel, compared with the wanted rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// It has exactly the wanted rules.
+    Complete,
+    /// It has only some of them, or none.
+    Incomplete,
+    /// It has rules that are not wanted: those of another version or of another subnet.
+    Different,
+}
+
+/// Compares the rules that the kernel has, each with its chain and comment, with the wanted ones.
+pub(crate) fn condition<'a>(wanted: &[Rule], found: impl IntoIterator<Item = (&'a str, &'a str)>) -> Condition {
+    let mut missing: Vec<_> = wanted.iter().map(|rule| (rule.chain, rule.comment.as_str())).collect();
+    for rule in found {
+        let Some(position) = missing.iter().position(|wanted| *wanted == rule) else { return Condition::Different };
+        missing.remove(position);
+    }
+    if missing.is_empty() { Condition::Complete } else { Condition::Incomplete }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Condition, condition, rules};
+    use crate::port::{Bridge, Family};
+
+    fn bridge(subnet: &str) -> Bridge {
+        let subnet_ipv6 = "fd00:26::/64".parse().ok();
+        Bridge { name: "oci-rs".to_owned(), subnet: subnet.parse().expect("a subnet"), subnet_ipv6 }
+    }
+
+    #[test]
+    fn a_table_is_compared_by_the_comments_of_its_rules() {
+        let bridge = bridge("172.26.80.0/20");
+        for (family, subnet) in bridge.subnets() {
+            let wanted = rules(&bridge, family, subnet);
+            let found: Vec<_> = wanted.iter().map(|rule| (rule.chain, rule.comment.as_str())).collect();
+            assert_eq!(condition(&wanted, found.clone()), Condition::Complete, "{family:?}");
+            assert_eq!(condition(&wanted, found[1..].to_vec()), Condition::Incomplete, "{family:?}");
+            assert_eq!(condition(&wanted, []), Condition::Incomplete, "{family:?}");
+            let doubled = [found.clone(), found[..1].to_vec()].concat();
+            assert_eq!(condition(&wanted, doubled), Condition::Different, "{family:?}");
+        }
+    }
+
+    #[test]
+    fn another_subnet_makes_another_table() {
+        let [old, new] = ["172.26.80.0/20", "172.26.64.0/20"].map(bridge);
+        let rules = |bridge: &Bridge| super::rules(bridge, Family::V4, bridge.subnet.into());
+        let found = rules(&old);
+        let found = found.iter().map(|rule| (rule.chain, rule.comment.as_str()));
+        assert_eq!(condition(&rules(&new), found), Condition::Different);
+    }
+
+    #[test]
+    fn comments_fit_into_what_the_kernel_keeps() {
+        let bridge = Bridge {
+            name: "fifteen-letters".to_owned(),
+            subnet: "172.126.208.128/25".parse().expect("a subnet"),
+            subnet_ipv6: "fd00:1111:2222:3333:4444:5555:6666:0/112".parse().ok(),
+        };
+        for (family, subnet) in bridge.subnets() {
+            let long = rules(&bridge, family, subnet).into_iter().find(|rule| rule.comment.len() > 127);
+            assert_eq!(long, None);
+        }
+    }
+}

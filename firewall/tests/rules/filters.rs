@@ -1,0 +1,172 @@
+//! Filters of others that drop forwarded packets: iptables with nf_tables, and iptables-legacy.
+
+use std::{net::SocketAddr, process::Command, sync::Arc, time::Instant};
+
+use firewall::{Firewall, Protocol::Tcp};
+use fixtures::{
+    must::Must,
+    netns::TestNetwork,
+    wait::{patient, seconds},
+};
+
+use crate::node::{Container, Node, bridge, node, node_v6, port, run, tcp};
+
+/// A node whose container publishes a port, and the filter drops forwarded packets.
+fn published(host: &Node) -> Container {
+    let web = host.container(5);
+    web.serve("web", 80);
+    host.publish(&[
+        port(Some("192.0.2.1"), 8080, Tcp, web.at(80)),
+        port(Some("2001:db8::1"), 8080, Tcp, web.at_v6(80)),
+    ]);
+    web
+}
+
+/// Whether packets pass from outside to the container and from the container to the outside.
+fn passes(host: &Node, web: &Container) {
+    let outside = TestNetwork::OUTSIDE;
+    assert_eq!(host.network.outside(|| tcp(node(8080))), format!("web {outside}"));
+    assert_eq!(host.network.outside(|| tcp(node_v6(8080))), "web 2001:db8::2");
+    // No process listens there, and the outside says so.
+    assert_eq!(web.inside(|| tcp(SocketAddr::from((outside, 1)))), "ConnectionRefused");
+}
+
+#[test]
+fn packets_pass_the_policy_of_iptables_with_nf_tables() {
+    let Some(host) = Node::new() else { return };
+    let web = published(&host);
+    for program in ["iptables-nft", "ip6tables-nft"] {
+        run(program, &["-P", "FORWARD", "DROP"]);
+        // What dockerd and an administrator may have.
+        run(program, &["-A", "FORWARD", "-i", "docker0", "-m", "comment", "--comment", "else", "-j", "ACCEPT"]);
+    }
+    host.firewall.ensure().must("the rules");
+    passes(&host, &web);
+    // The program reads the rules.
+    let rules = run("iptables-nft", &["-S"]);
+    let expected = "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n-N OCI-RS-ADMIN\n-A FORWARD -j OCI-RS-ADMIN\n\
+                    -A FORWARD -i docker0 -m comment --comment else -j ACCEPT\n\
+                    -A OCI-RS-ADMIN -s 172.26.80.0/20 -i oci-rs -j ACCEPT\n\
+                    -A OCI-RS-ADMIN -d 172.26.80.0/20 -o oci-rs -j ACCEPT\n";
+    assert_eq!(rules, expected);
+    run("iptables-nft", &["-L", "-v", "-n"]);
+    for (program, subnet) in [("iptables-nft", "172.26.80.0/20"), ("ip6tables-nft", "fd00:26::/64")] {
+        for rule in [["-s", subnet, "-i", "oci-rs"], ["-d", subnet, "-o", "oci-rs"]] {
+            run(program, &[&["-C", "OCI-RS-ADMIN"], &rule[..], &["-j", "ACCEPT"]].concat());
+        }
+    }
+    // Nothing is created twice, also if the program wrote the rules.
+    let saved = run("iptables-nft-save", &["-t", "filter"]);
+    host.firewall.ensure().must("once more");
+    restore(&saved);
+    host.firewall.ensure().must("after iptables-restore");
+    assert_eq!(run("iptables-nft", &["-S"]), rules);
+}
+
+/// Writes rules by iptables-restore.
+fn restore(rules: &str) {
+    let file = std::env::temp_dir().join(format!("oci-rs-rules-{}", fixtures::random::uuid()));
+    std::fs::write(&file, rules).must("write");
+    run("iptables-nft-restore", &[&file.to_string_lossy()]);
+    std::fs::remove_file(&file).must("remove");
+}
+
+#[test]
+fn packets_pass_the_policy_of_iptables_legacy() {
+    let Some(host) = Node::new() else { return };
+    if Command::new("iptables-legacy").arg("-V").output().is_err() {
+        return skipped("iptables-legacy is not installed");
+    }
+    let web = published(&host);
+    for program in ["iptables-legacy", "ip6tables-legacy"] {
+        run(program, &["-P", "FORWARD", "DROP"]);
+    }
+    let watcher = host.firewall.watch().must("watch");
+    host.firewall.ensure().must("the rules");
+    passes(&host, &web);
+    let rules = run("iptables-legacy", &["-S"]);
+    // The kernel does not announce it. The next task finds it.
+    run("iptables-legacy", &["-F"]);
+    run("iptables-legacy", &["-X"]);
+    host.firewall.ensure().must("the rules");
+    assert_eq!(run("iptables-legacy", &["-S"]), rules);
+    host.firewall.ensure().must("once more");
+    assert_eq!(run("iptables-legacy", &["-S"]), rules);
+    drop(watcher);
+}
+
+#[test]
+fn a_node_without_iptables_gets_no_tables_of_iptables() {
+    let Some(host) = Node::new() else { return };
+    let web = published(&host);
+    host.firewall.ensure().must("the rules");
+    passes(&host, &web);
+    let tables = run("nft", &["list", "tables"]);
+    assert_eq!(tables, "table ip oci-rs-oci-rs\ntable ip6 oci-rs-oci-rs\n");
+    for list in ["ip_tables_names", "ip6_tables_names"] {
+        let names = std::fs::read_to_string(format!("/proc/thread-self/net/{list}")).unwrap_or_default();
+        assert_eq!(names, "", "{list}");
+    }
+}
+
+#[test]
+fn flushed_rules_come_back() {
+    let Some(host) = Node::new() else { return };
+    let web = published(&host);
+    run("iptables-nft", &["-P", "FORWARD", "DROP"]);
+    let watcher = host.firewall.watch().must("watch");
+    passes(&host, &web);
+    let rules = |needle: &str| run("nft", &["list", "ruleset"]).contains(needle);
+    let published = || {
+        let mut ports = host.firewall.published().must("published");
+        ports.sort();
+        ports
+    };
+    let before = published();
+    // Everything at once.
+    run("nft", &["flush", "ruleset"]);
+    wait(|| rules("table ip6 oci-rs-oci-rs") && rules("172.26.80.5 . 80"));
+    assert_eq!(published(), before);
+    // A single chain of ours.
+    run("nft", &["flush", "chain", "ip", "oci-rs-oci-rs", "to-container"]);
+    wait(|| rules("dnat ip to ip daddr"));
+    passes(&host, &web);
+    // dockerd begins.
+    run("iptables-nft", &["-P", "FORWARD", "DROP"]);
+    wait(|| rules("jump OCI-RS-ADMIN"));
+    // A script empties the filter in two steps.
+    run("iptables-nft", &["-F"]);
+    run("iptables-nft", &["-X"]);
+    wait(|| rules("jump OCI-RS-ADMIN"));
+    passes(&host, &web);
+    drop(watcher);
+    run("nft", &["flush", "ruleset"]);
+    assert_eq!(run("nft", &["list", "tables"]), "");
+}
+
+#[test]
+fn a_running_plugin_does_not_undo_the_rules_of_a_newer_one() {
+    let Some(host) = Node::new() else { return };
+    let watcher = host.firewall.watch().must("watch");
+    let newer = firewall::Bridge { subnet: "172.26.64.0/18".parse().must("a subnet"), ..bridge() };
+    let newer = Arc::new(Firewall::new(newer));
+    newer.ensure().must("replace");
+    // The older plugin has read all changes when it has restored this.
+    run("nft", &["delete", "table", "ip6", "oci-rs-oci-rs"]);
+    wait(|| run("nft", &["list", "tables"]).contains("ip6"));
+    assert!(run("nft", &["list", "ruleset"]).contains("172.26.64.0/18"));
+    drop(watcher);
+}
+
+/// Waits until the watcher has restored rules. It announces that to no other process.
+fn wait(condition: impl Fn() -> bool) {
+    let end = Instant::now() + patient(seconds(10));
+    while !condition() {
+        assert!(Instant::now() < end, "{}", run("nft", &["list", "ruleset"]));
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+fn skipped(why: &str) {
+    println!("skipped: {why}");
+}

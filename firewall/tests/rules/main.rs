@@ -1,0 +1,6 @@
+//! The rules in the kernel, tested with real sockets in network namespaces.
+
+mod filters;
+mod node;
+mod published;
+mod tables;

@@ -1,0 +1,97 @@
+//! The tables as nft and other programs see them.
+
+use firewall::{
+    Firewall,
+    Protocol::{Sctp, Tcp, Udp},
+    PublishedPort,
+};
+use fixtures::{must::Must, netns::TestNetwork};
+
+use crate::node::{Node, bridge, node, port, run, tcp};
+
+/// All rules of the node, with their handles: a rule that is created again has another one.
+fn ruleset() -> String {
+    run("nft", &["--handle", "list", "ruleset"])
+}
+
+#[test]
+fn nft_shows_readable_tables() {
+    let Some(host) = Node::new() else { return };
+    let web = "172.26.80.5:80".parse().must("an address");
+    host.publish(&[port(Some("192.0.2.1"), 8080, Tcp, web), port(None, 8081, Sctp, web)]);
+    host.publish(&[port(Some("2001:db8::1"), 8080, Udp, "[fd00:26::5]:80".parse().must("an address"))]);
+    let expected = include_str!("expected.nft");
+    assert_eq!(run("nft", &["--numeric", "list", "ruleset"]), expected, "(the rules as nft shows them)");
+}
+
+#[test]
+fn rules_that_exist_are_not_created_again() {
+    let Some(host) = Node::new() else { return };
+    let before = ruleset();
+    host.firewall.ensure().must("once more");
+    Firewall::new(bridge()).ensure().must("by another process");
+    assert_eq!(ruleset(), before);
+}
+
+#[test]
+fn rules_of_another_subnet_are_replaced_and_published_ports_stay() {
+    let Some(host) = Node::new() else { return };
+    let web = host.container(5);
+    web.serve("web", 80);
+    let published = port(Some("192.0.2.1"), 8080, Tcp, web.at(80));
+    host.publish(&[published]);
+    let changed = firewall::Bridge { subnet: "172.26.64.0/18".parse().must("a subnet"), ..bridge() };
+    let changed = Firewall::new(changed);
+    changed.ensure().must("replace");
+    assert!(ruleset().contains("172.26.64.0/18") && !ruleset().contains("172.26.80.0/20"), "{}", ruleset());
+    assert_eq!(changed.published().must("published"), [published]);
+    assert_eq!(host.network.outside(|| tcp(node(8080))), format!("web {}", TestNetwork::OUTSIDE));
+}
+
+#[test]
+fn a_deleted_table_comes_back_with_the_next_port() {
+    let Some(host) = Node::new() else { return };
+    let first = port(Some("192.0.2.1"), 8080, Tcp, "172.26.80.5:80".parse().must("an address"));
+    let second = PublishedPort { host_port: 8081, ..first };
+    host.publish(&[first]);
+    run("nft", &["flush", "ruleset"]);
+    // A port of a table that does not exist is not published.
+    host.withdraw(&[second]);
+    host.publish(&[second]);
+    let mut published = host.firewall.published().must("published");
+    published.sort();
+    assert_eq!(published, [first, second]);
+}
+
+#[test]
+fn a_port_leads_to_the_container_that_was_published_last() {
+    let Some(host) = Node::new() else { return };
+    let old = port(None, 8080, Tcp, "172.26.80.5:80".parse().must("an address"));
+    let new = PublishedPort { container: "172.26.80.6:80".parse().must("an address"), ..old };
+    let other = PublishedPort { host_port: 8081, ..old };
+    host.publish(&[old]);
+    host.publish(&[other, new]);
+    // The old container's end does not take the port of the new one.
+    host.withdraw(&[old, PublishedPort { host_port: 8082, ..old }]);
+    let mut published = host.firewall.published().must("published");
+    published.sort();
+    assert_eq!(published, [new, other]);
+    host.withdraw(&[new, other]);
+    assert_eq!(host.firewall.published().must("published"), []);
+}
+
+#[test]
+fn thousands_of_ports_add_no_rule() {
+    let Some(host) = Node::new() else { return };
+    let rules = || ruleset().lines().filter(|line| line.contains("# handle") && !line.contains('{')).count();
+    let before = rules();
+    let web = host.container(5);
+    web.serve("web", 80);
+    let ports: Vec<_> = (10_000..14_000).map(|number| port(Some("192.0.2.1"), number, Tcp, web.at(80))).collect();
+    host.publish(&ports);
+    assert_eq!(rules(), before);
+    assert_eq!(host.firewall.published().must("published").len(), ports.len());
+    assert_eq!(host.network.outside(|| tcp(node(13_999))), format!("web {}", TestNetwork::OUTSIDE));
+    host.withdraw(&ports);
+    assert_eq!(host.firewall.published().must("published"), []);
+}
