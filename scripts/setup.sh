@@ -14,7 +14,7 @@ PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
     ca-certificates:/etc/ssl/certs/ca-certificates.crt crun:/usr/bin/crun docker-registry:/usr/bin/docker-registry
     e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables
     jq:/usr/bin/jq libdevmapper1.02.1:/lib/x86_64-linux-gnu/libdevmapper.so.1.02.1
-    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc
+    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc nftables:/usr/sbin/nft
     qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci
     xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz"
 

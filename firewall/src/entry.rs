@@ -42,9 +42,10 @@ pub(crate) fn maps(family: Family) -> [Map; 2] {
     let length = family.address_length();
     let (data_type, data_length) = (types(&[address, port]), length + WORD as u32);
     let key_type = types(&[address, protocol, port]);
-    let of_address = Map { name: OF_ADDRESS, key_type, key_length: length + 8, data_type, data_length };
-    let of_any = Map { name: OF_ANY, key_type: types(&[protocol, port]), key_length: 8, data_type, data_length };
-    [of_address, of_any]
+    let number = if family == Family::V4 { 1 } else { 3 };
+    let of_address = Map { name: OF_ADDRESS, number, key_type, key_length: length + 8, data_type, data_length };
+    let key_type = types(&[protocol, port]);
+    [of_address, Map { name: OF_ANY, number: number + 1, key_type, key_length: 8, ..of_address }]
 }
 
 impl Entry {

@@ -39,8 +39,8 @@ impl Error {
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT) => {
-            ". The kernel needs nf_tables with NAT: the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_ct and \
-             nft_fib_ipv4 (nft_fib_ipv6 for IPv6)"
+            ". The kernel needs nf_tables with NAT: the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_ct \
+             and nft_fib_ipv4 (nft_fib_ipv6 for IPv6)"
         }
         Some(libc::EPERM) => ". The plugin needs root (CAP_NET_ADMIN)",
         _ => "",

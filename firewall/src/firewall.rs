@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     accept,
-    conntrack::{self, Selection},
+    conntrack::{self, Forgetter, Selection},
     entry::{Entry, Key, OF_ADDRESS, OF_ANY},
     error::Error,
     netlink::{Connection, Message, Refusal},
@@ -26,8 +26,8 @@ use crate::{
 /// The number of elements in one transaction. The kernel's answers to them fit into the socket's buffer.
 const AT_ONCE: usize = 256;
 
-/// The rules of one bridge. The value remembers the ports that were published through it, so that a table that somebody
-/// deleted can be created again with its ports.
+/// The rules of one bridge. The value remembers the ports that were published through it, so that a table that another
+/// program deleted can be created again with its ports.
 #[derive(Debug)]
 pub struct Firewall {
     bridge: Bridge,
@@ -35,6 +35,7 @@ pub struct Firewall {
     present: AtomicBool,
     /// Only its owner changes the rules.
     state: Mutex<State>,
+    connections: Forgetter,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +60,7 @@ pub(crate) enum Repair {
 impl Firewall {
     /// The rules of this bridge. Nothing is done yet.
     pub fn new(bridge: Bridge) -> Self {
-        Self { bridge, present: AtomicBool::new(false), state: Mutex::default() }
+        Self { bridge, present: AtomicBool::new(false), state: Mutex::default(), connections: Forgetter::default() }
     }
 
     /// The bridge.
@@ -88,7 +89,7 @@ impl Firewall {
     }
 
     /// Publishes ports, in one transaction. Ports that are published already may be among them. A port that led to
-    /// another container leads to the new one.
+    /// another container leads to the new one. Soon after, clients that sent to a UDP port before reach the container.
     ///
     /// # Errors
     ///
@@ -119,7 +120,7 @@ impl Firewall {
         }
         let udp = ports.iter().filter(|port| port.protocol == Protocol::Udp);
         let stale = udp.map(|port| Selection::UntranslatedUdp(port.family(), port.host_port)).collect();
-        conntrack::forget(connection, &stale).map_err(Error::kernel("forget connections to published ports"))
+        self.connections.soon(stale).map_err(Error::kernel("remove connections to published ports"))
     }
 
     /// Removes published ports, in one transaction, and the connections to their containers. A port that is not
@@ -144,7 +145,22 @@ impl Firewall {
             self.remove(connection, some)?;
         }
         let containers = ports.iter().map(|port| Selection::AnsweredBy(port.container.ip())).collect();
-        conntrack::forget(connection, &containers).map_err(Error::kernel("forget connections to a container"))
+        let removed = self.connections.now(connection, containers);
+        removed.map_err(Error::kernel("remove connections to a container"))
+    }
+
+    /// Removes tracked connections to containers of this bridge whose port is not published. A process that was killed
+    /// may have left them. It reads all connections of the node, which takes up to 50 ms.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub fn forget_stale(&self) -> Result<(), Error> {
+        let published = self.published()?.into_iter().map(|port| (port.protocol, port.container)).collect();
+        let subnets: Vec<_> = self.bridge.subnets().map(|(_, subnet)| subnet).collect();
+        let removed =
+            Connection::open(&[]).and_then(|connection| conntrack::forget_stale(&connection, &subnets, &published));
+        removed.map_err(Error::kernel("remove stale connections"))
     }
 
     /// The ports that the kernel leads to containers of this bridge.
@@ -314,7 +330,8 @@ impl Firewall {
         delete_element(key.family, &table::name(&self.bridge.name), key.map, &key.bytes)
     }
 
-    /// Lets packets from 127.0.0.1 leave by the bridge. Rules of the table keep the node's loopback from the containers.
+    /// Lets packets from 127.0.0.1 leave by the bridge. Rules of the table keep the node's loopback from the
+    /// containers.
     fn route_from_loopback(&self) -> Result<(), Error> {
         let path = format!("/proc/sys/net/ipv4/conf/{}/route_localnet", self.bridge.name);
         let set = || if fs::read(&path)?.starts_with(b"1") { Ok(()) } else { fs::write(&path, "1") };

@@ -30,8 +30,8 @@ pub(crate) fn table_info(family: u8, table: &str) -> io::Result<TableInfo> {
     info.name.iter_mut().zip(table.bytes().take(31)).for_each(|(to, from)| *to = from);
     let mut length = mem::size_of::<TableInfo>() as libc::socklen_t;
     let value = (&raw mut info).cast();
-    // SAFETY: the kernel reads and writes at most `length` bytes, the size of the value, which outlives the call and has
-    // no padding. Every content of its fields is valid.
+    // SAFETY: the kernel reads and writes at most `length` bytes, the size of the value, which outlives the call and
+    // has no padding. Every content of its fields is valid.
     let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, GET_INFO, value, &raw mut length) };
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }

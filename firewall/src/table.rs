@@ -5,7 +5,7 @@
 use ipnet::IpNet;
 
 use crate::{
-    entry::{OF_ADDRESS, OF_ANY, maps},
+    entry::{OF_ADDRESS, maps},
     netlink::Message,
     nft::{
         Chain, Expression, Hook, INPUT_NAME, OUTPUT_NAME, Rule, Test, Verdict, create_chain, create_map, create_rule,
@@ -71,11 +71,11 @@ pub(crate) fn rules(bridge: &Bridge, family: Family, subnet: IpNet) -> Vec<Rule>
         expressions.push(Expression::verdict(Verdict::Jump(TO_CONTAINER)));
         rule(chain, expressions, format!("packets to the node (rules {VERSION})"));
     }
-    for (map, with_address, comment) in
-        [(OF_ADDRESS, true, "ports of one address"), (OF_ANY, false, "ports of every address")]
-    {
+    for map in maps(family) {
+        let with_address = map.name == OF_ADDRESS;
+        let comment = if with_address { "ports of one address" } else { "ports of every address" };
         let mut expressions = Expression::published_port(family, with_address);
-        expressions.extend([Expression::look_up(map), Expression::replace_destination(family)]);
+        expressions.extend([Expression::look_up(&map), Expression::replace_destination(family)]);
         rule(TO_CONTAINER, expressions, comment.to_owned());
     }
     let from_containers = within(family.source(), Test::Equal, subnet);
@@ -110,9 +110,15 @@ pub(crate) fn rules(bridge: &Bridge, family: Family, subnet: IpNet) -> Vec<Rule>
     rules
 }
 
-/// An address of the packet is within a subnet, or not.
+/// An address of the packet is within a subnet, or not. As nft does it, a prefix of whole bytes is read without a mask.
 fn within(offset: u32, test: Test, subnet: IpNet) -> Vec<Expression> {
-    Expression::header(offset, &octets(subnet.netmask()), test, &octets(subnet.network()))
+    let (mut network, mut mask) = (octets(subnet.network()), octets(subnet.netmask()));
+    let length = usize::from(subnet.prefix_len());
+    if length > 0 && length.is_multiple_of(8) {
+        network.truncate(length / 8);
+        mask.truncate(length / 8);
+    }
+    Expression::header(offset, &mask, test, &network)
 }
 
 /// The requests that create a table which does not exist.
@@ -120,7 +126,7 @@ pub(crate) fn creation(bridge: &Bridge, family: Family, subnet: IpNet) -> Vec<Me
     let table = name(&bridge.name);
     let mut requests = vec![create_table(family, &table)];
     requests.extend(chains(family).iter().map(|chain| create_chain(family, &table, chain)));
-    requests.extend(maps(family).iter().zip(1..).map(|(map, number)| create_map(family, &table, map, number)));
+    requests.extend(maps(family).iter().map(|map| create_map(family, &table, map)));
     requests.extend(
         rules(bridge, family, subnet)
             .iter()
@@ -152,12 +158,73 @@ pub(crate) fn condition<'a>(wanted: &[Rule], found: impl IntoIterator<Item = (&'
 
 #[cfg(test)]
 mod tests {
-    use super::{Condition, condition, rules};
-    use crate::port::{Bridge, Family};
+    use super::{Condition, condition, creation, name, rules};
+    use crate::{
+        entry::Entry,
+        netlink::{Attributes, Message, fields},
+        nft::insert_element,
+        port::{Bridge, Family, Protocol, PublishedPort},
+    };
 
     fn bridge(subnet: &str) -> Bridge {
         let subnet_ipv6 = "fd00:26::/64".parse().ok();
         Bridge { name: "oci-rs".to_owned(), subnet: subnet.parse().expect("a subnet"), subnet_ipv6 }
+    }
+
+    /// The messages of `nft -f expected.nft`, read by strace: kind, family and attributes.
+    fn messages_of_nft() -> Vec<(u16, u8, Attributes)> {
+        let lines = include_str!("../tests/rules/expected.hex").lines();
+        let bytes = lines.map(|line| -> Vec<u8> {
+            (0..line.len()).step_by(2).map(|at| u8::from_str_radix(&line[at..at + 2], 16).expect("hex")).collect()
+        });
+        let message = |bytes: Vec<u8>| {
+            let kind = u16::from_le_bytes([bytes[4], bytes[5]]);
+            // nft stores with a map how it shows it.
+            let shown = |of: u16| kind == 0x0a09 && of == 13;
+            let attributes = fields(&bytes[20..]).filter(|(of, _)| !shown(*of)).fold(Attributes::new(), |list, one| {
+                let nested =
+                    (kind, one.0) == (0x0a03, 4) || (kind, one.0) == (0x0a06, 4) || (kind, one.0) == (0x0a0c, 3);
+                if nested { list.nested_bytes(one.0, one.1) } else { list.bytes(one.0, one.1) }
+            });
+            (kind, bytes[16], attributes)
+        };
+        // The begin and the end of the transaction have no subsystem.
+        bytes.map(message).filter(|(kind, ..)| *kind >= 0x0a00).collect()
+    }
+
+    #[test]
+    fn requests_are_those_of_nft() {
+        let bridge = bridge("172.26.80.0/20");
+        let mut ours: Vec<Message> =
+            bridge.subnets().flat_map(|(family, subnet)| creation(&bridge, family, subnet)).collect();
+        for (host_ip, host_port, protocol, container) in [
+            (Some("192.0.2.1"), 8080, Protocol::Tcp, "172.26.80.5:80"),
+            (None, 8081, Protocol::Sctp, "172.26.80.5:80"),
+            (Some("2001:db8::1"), 8080, Protocol::Udp, "[fd00:26::5]:80"),
+        ] {
+            let host_ip = host_ip.map(|address| address.parse().expect("an address"));
+            let container = container.parse().expect("an address");
+            let port = PublishedPort { host_ip, host_port, protocol, container };
+            let Entry { key, data } = Entry::of(&port).expect("an entry");
+            let table = name(&bridge.name);
+            // nft names the map of an element by its number too.
+            let mut message = insert_element(key.family, &table, key.map, &key.bytes, &data);
+            let number = crate::entry::maps(key.family).iter().find(|map| map.name == key.map).expect("a map").number;
+            message.attributes = fields(message.attributes.as_bytes()).fold(Attributes::new(), |list, one| {
+                if one.0 == 3 { list.number(4, number).nested_bytes(3, one.1) } else { list.bytes(one.0, one.1) }
+            });
+            ours.push(message);
+        }
+        let mut ours: Vec<_> =
+            ours.into_iter().map(|message| (message.kind, message.family, message.attributes)).collect();
+        let mut expected = messages_of_nft();
+        assert_eq!((ours.len(), expected.len()), (34, 34));
+        let order = |one: &(u16, u8, Attributes)| (one.0, one.1, one.2.as_bytes().to_vec());
+        ours.sort_by_key(order);
+        expected.sort_by_key(order);
+        for (ours, expected) in ours.iter().zip(&expected) {
+            assert_eq!(ours, expected);
+        }
     }
 
     #[test]

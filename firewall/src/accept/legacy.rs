@@ -1,7 +1,7 @@
 //! The rules in the tables of iptables-legacy, which only its program changes.
 //!
-//! The kernel announces no change of these tables. But it tells how large a table is, for two system calls. A table whose
-//! size has changed is checked again.
+//! The kernel announces no change of these tables. But it tells how large a table is, for two system calls. A table
+//! whose size has changed is checked again.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -39,8 +39,8 @@ pub(crate) fn ensure(bridge: &Bridge, seen: &Seen) -> Result<(), Error> {
     for ((family, subnet), _) in bridge.subnets().zip(seen).filter(|(_, seen)| seen.is_some()) {
         let Some(program) = program(family) else {
             tracing::warn!(
-                "the filter table of iptables-legacy is loaded, but its program is not installed: packets of the bridge {} \
-                 may be dropped",
+                "the filter table of iptables-legacy is loaded, but its program is not installed: packets of the \
+                 bridge {} may be dropped",
                 bridge.name
             );
             continue;

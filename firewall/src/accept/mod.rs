@@ -1,8 +1,8 @@
 //! The rules that accept forwarded packets in the filter of iptables.
 //!
 //! A packet is forwarded if every table accepts it. dockerd, ufw and firewalld set the policy of iptables' chain
-//! `FORWARD` to `DROP`, so the bridge's packets need a rule there. The rules are in a chain of their own, which `FORWARD`
-//! enters first. An administrator may insert rules at its begin.
+//! `FORWARD` to `DROP`, so the bridge's packets need a rule there. The rules are in a chain of their own, which
+//! `FORWARD` enters first. An administrator may insert rules at its begin.
 
 mod legacy;
 mod nftables;

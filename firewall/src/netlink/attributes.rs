@@ -115,7 +115,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(values in prop::collection::vec((1_u16..100, prop::collection::vec(any::<u8>(), 0..9)), 0..9)) {
+        fn what_is_written_is_read(
+            values in prop::collection::vec((1_u16..100, prop::collection::vec(any::<u8>(), 0..9)), 0..9),
+        ) {
             let list = values.iter().fold(Attributes::new(), |list, (kind, value)| list.bytes(*kind, value));
             let read: Vec<_> = fields(list.as_bytes()).map(|(kind, value)| (kind, value.to_vec())).collect();
             prop_assert_eq!(read, values);

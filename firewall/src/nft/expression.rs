@@ -2,6 +2,7 @@
 //!
 //! A register of 16 bytes has a number from 1 to 4. The same memory as registers of 4 bytes has numbers from 8 on.
 
+use super::object::Map;
 use crate::{netlink::Attributes, port::Family};
 
 /// The first register of 16 bytes, and of 4 bytes at the same place.
@@ -95,8 +96,8 @@ impl Expression {
     }
 
     /// Looks the key up. The rule ends if the map does not have it.
-    pub(crate) fn look_up(map: &str) -> Self {
-        Self::new("lookup", Attributes::new().number(2, FIRST).number(3, FIRST).text(1, map))
+    pub(crate) fn look_up(map: &Map) -> Self {
+        Self::new("lookup", Attributes::new().number(2, FIRST).number(3, FIRST).text(1, map.name).number(4, map.number))
     }
 
     /// Replaces the destination by the address and port that were looked up.

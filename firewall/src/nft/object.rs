@@ -40,6 +40,8 @@ pub(crate) struct Chain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Map {
     pub(crate) name: &'static str,
+    /// Its number in the transaction that creates it.
+    pub(crate) number: u32,
     /// The types of the values, which nft shows.
     pub(crate) key_type: u32,
     pub(crate) key_length: u32,
@@ -73,13 +75,13 @@ pub(crate) fn create_chain(family: Family, table: &str, chain: &Chain) -> Messag
     message(family, NEW_CHAIN, CREATE, attributes)
 }
 
-/// Creates a map unless it exists. The number is that of the map in its transaction.
-pub(crate) fn create_map(family: Family, table: &str, map: &Map, number: u32) -> Message {
+/// Creates a map unless it exists.
+pub(crate) fn create_map(family: Family, table: &str, map: &Map) -> Message {
     const IS_MAP: u32 = 8;
     let attributes = Attributes::new().text(1, table).text(2, map.name).number(3, IS_MAP);
     let attributes = attributes.number(4, map.key_type).number(5, map.key_length);
     let attributes = attributes.number(6, map.data_type).number(7, map.data_length);
-    message(family, NEW_MAP, CREATE, attributes.number(10, number))
+    message(family, NEW_MAP, CREATE, attributes.number(10, map.number))
 }
 
 /// Inserts an element. If the map has the key with the same data, nothing changes; with other data it is an error

@@ -72,6 +72,7 @@ fn crates_know_only_what_they_may() {
         "oci-rs-layer",
         "oci-rs-proto",
         "oci-rs-image-store",
+        "oci-rs-firewall",
         "oci-rs-network",
         "oci-rs-runtime",
         "oci-rs-seccomp",
@@ -94,13 +95,14 @@ fn crates_know_only_what_they_may() {
     assert_eq!(of_ours("seccomp"), Vec::<String>::new());
     assert_eq!(of_ours("runtime"), ["oci-rs-seccomp"]);
     assert_eq!(of_ours("oci-runtime"), ["oci-rs-runtime"]);
+    assert_eq!(of_ours("firewall"), Vec::<String>::new());
     assert_eq!(of_ours("network"), Vec::<String>::new());
     assert_eq!(of_ours("driver"), ["oci-rs-image-store", "oci-rs-network", "oci-rs-proto", "oci-rs-runtime"]);
     // The kit must not share the driver's mistakes.
     assert_eq!(of_ours("tests"), ["oci-rs-fixtures", "oci-rs-proto"]);
     assert_eq!(of_ours("parity"), ["oci-rs-e2e", "oci-rs-fixtures"]);
     assert_eq!(of_ours("fixtures"), Vec::<String>::new());
-    for member in ["host", "layer", "image-store", "runtime", "network"] {
+    for member in ["host", "layer", "image-store", "runtime", "firewall", "network"] {
         let known = dependencies(member);
         for stranger in ["tonic", "prost", "tonic-prost"] {
             assert!(!known.contains(stranger), "{member} knows {stranger}");
@@ -224,6 +226,7 @@ fn no_source_names_a_path_of_one_machine() {
         "layer",
         "image-store",
         "runtime",
+        "firewall",
         "network",
         "seccomp",
         "fixtures",
