@@ -2,7 +2,8 @@
 //!
 //! The driver does not contain this module: it needs the feature `bundle`. Containers are made by the same engine, and
 //! their commands are executed with the same last steps, as the containers of plans. What differs: the spec comes from
-//! the bundle instead of a plan, and the engine also sets the limits of cgroups v1.
+//! the bundle instead of a plan, libcontainer's builder makes the first process and keeps its state on disk, and
+//! libcontainer also sets the limits of cgroups v1.
 
 use std::{
     fs, io,
@@ -21,8 +22,9 @@ pub use crate::engine::StoredContainer;
 use crate::{
     capability::{CapabilityMask, HeldCapabilities},
     command::{ConfinedCommand, apply_apparmor, apply_oom_score, held_capabilities, kernel_version, rlimit_resource},
-    engine::{self, BuildRequest, ORIGIN},
+    engine::{ORIGIN, StoredRequest},
     error::{Context, StartError},
+    plan::ContainerId,
     spec,
     sys::{self, Fork},
     user,
@@ -98,12 +100,11 @@ fn create_and_end(request: &CreateRequest) -> Result<(), StartError> {
     let engine_bundle = engine_bundle(&request.root, &request.id, &bundle)
         .context(|| "making the engine's bundle directory".to_owned())?;
     let stdio = stdio().context(|| "standard streams".to_owned())?;
-    let id = request.id.parse().map_err(|error| StartError::invalid(format!("id: {error}")))?;
+    let id: ContainerId = request.id.parse().map_err(|error| StartError::invalid(format!("id: {error}")))?;
     let console_socket = request.console_socket.clone();
     let root = &request.root;
-    let build =
-        BuildRequest { id: &id, state: root, bundle: &engine_bundle, spec: &spec, stdio, console_socket, command };
-    let pid = engine::build(build)?.pid()?;
+    let (id, bundle, spec) = (id.as_str(), &engine_bundle, &spec);
+    let pid = StoredContainer::create(StoredRequest { id, state: root, bundle, spec, stdio, console_socket, command })?;
     match &request.pid_file {
         Some(file) => Ok(fs::write(file, pid.to_string()).context(|| format!("writing {}", file.display()))?),
         None => Ok(()),

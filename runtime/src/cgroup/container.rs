@@ -93,15 +93,6 @@ impl Cgroups {
         }
     }
 
-    /// Creates the cgroups again that existed before the container. On v2 libcontainer removes the cgroup of a
-    /// container that it could not create.
-    pub fn recreate_existing(&self) -> Result<(), RuntimeError> {
-        for cgroup in self.members.iter().filter(|cgroup| self.version == Version::V2 && !cgroup.created) {
-            fs::create_dir_all(&cgroup.path).context(|| format!("making {} again", cgroup.path.display()))?;
-        }
-        Ok(())
-    }
-
     /// Thaws frozen processes. On v1 a frozen process does not even die of SIGKILL; on v2 it does.
     pub fn thaw(&self) -> Result<(), RuntimeError> {
         match self.path_of("freezer").filter(|_| self.version == Version::V1) {

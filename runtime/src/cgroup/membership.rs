@@ -1,8 +1,8 @@
 //! The membership of the creating process in a container's cgroups v1, while it creates the container.
 //!
 //! libcontainer would move the container's first process through `cgroup.procs`, which takes a slow lock (see
-//! [`join()`]). So the hierarchies are hidden from libcontainer (`rootfs::build_mounts`), and the creator is a member
-//! of the cgroups while it creates the container. Its children are then members from the beginning.
+//! [`join()`]). So the creator is a member of the cgroups while it creates the container, and libcontainer is told so
+//! ([`BuildRequest`](crate::engine::BuildRequest)). The creator's children are then members from the beginning.
 
 use std::{
     fs::{self, File},
@@ -27,8 +27,8 @@ use crate::{
 pub(crate) struct MembershipGuard {
     /// The open files through which the process returns to its own cgroups.
     own_cgroups: Vec<File>,
-    /// The limits that are written after the process has left, because they would slow down or count the process
-    /// itself.
+    /// The limits that are written after the process has left, because they would count it, and after the container is
+    /// built, because they would slow that down.
     deferred: Vec<Setting>,
 }
 
@@ -77,10 +77,21 @@ impl MembershipGuard {
     }
 
     /// Returns to the own cgroups. Processes that were forked meanwhile stay in the container's cgroups.
-    pub fn leave(self) -> Result<(), RuntimeError> {
+    pub fn leave(self) -> Result<DeferredLimits, RuntimeError> {
         let left = self.own_cgroups.iter().try_for_each(|mut cgroup| cgroup.write_all(b"0"));
         left.context(|| "leaving the container's control groups".to_owned())?;
-        self.deferred.iter().try_for_each(Setting::write)
+        Ok(DeferredLimits(self.deferred))
+    }
+}
+
+/// Limits that are written when the container is built, because they would slow the building down.
+#[must_use]
+pub(crate) struct DeferredLimits(Vec<Setting>);
+
+impl DeferredLimits {
+    /// Writes the limits.
+    pub fn write(self) -> Result<(), RuntimeError> {
+        self.0.iter().try_for_each(Setting::write)
     }
 }
 

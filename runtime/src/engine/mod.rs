@@ -1,9 +1,13 @@
 //! libcontainer. No other module uses it.
 //!
 //! Building a container runs ordinary Rust code in forked processes and changes the state of the calling process
-//! (working directory, dumpable flag). So the caller must be a process that ends right afterwards: the monitor's
-//! creator. The container's first process becomes the monitor's child (`as_sibling`). The last steps before the command
-//! are ours ([`ConfinedCommand`]): libcontainer does not make all of them, or not in the right order.
+//! (working directory, dumpable flag, namespace of its children). So the caller must be a process that ends right
+//! afterwards: the monitor's creator. The container's first process becomes the monitor's child. The last steps before
+//! the command are ours ([`ConfinedCommand`]): libcontainer does not make all of them, or not in the right order.
+//!
+//! libcontainer makes the first process with an intermediate process, which finds the cgroups and joins them. On cgroup
+//! v1 it reads the table of mounts for each controller. A caller that is a member of the cgroups needs no such process:
+//! the first process is forked here, and libcontainer begins in it ([`fork_init`]).
 
 mod executor;
 #[cfg(feature = "bundle")]
@@ -12,90 +16,160 @@ mod trace;
 
 use std::{
     fs,
-    io::{self, Write},
-    os::fd::OwnedFd,
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
-use host::durable::private_file;
+use libcgroups::common::CgroupConfig;
 use libcontainer::{
-    container::{Container, builder::ContainerBuilder},
-    error::LibcontainerError,
-    oci_spec::runtime::Spec,
+    error::{LibcontainerError, MissingSpecError},
+    notify_socket::{NOTIFY_FILE, NotifyListener, NotifySocket},
+    oci_spec::runtime::{LinuxNamespaceType, Spec},
+    process::{
+        args::{ContainerArgs, ContainerType},
+        channel::{MainReceiver, init_channel, main_channel},
+        container_main_process::{ProcessError, container_main_process},
+        init::container_init_process,
+    },
     syscall::syscall::SyscallType,
+    tty::setup_console_socket,
+    validator::Validator,
 };
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-#[cfg(feature = "bundle")]
-pub(crate) use stored::ORIGIN;
 #[cfg(feature = "bundle")]
 pub use stored::StoredContainer;
+#[cfg(feature = "bundle")]
+pub(crate) use stored::{ORIGIN, StoredRequest};
 
-use crate::{command::ConfinedCommand, error::StartError, plan::ContainerId};
+use crate::{
+    command::ConfinedCommand,
+    error::StartError,
+    plan::ContainerId,
+    state::private_dir,
+    sys::{self, Fork},
+};
 use executor::CommandExecutor;
+
+/// The file name of the console socket in the engine's directory.
+const CONSOLE: &str = "console-socket";
 
 /// The inputs of a container.
 pub(crate) struct BuildRequest<'a> {
     pub id: &'a ContainerId,
-    /// The directory of libcontainer's own state.
+    /// The directory of the engine's sockets. It is created.
     pub state: &'a Path,
-    /// The directory to which the spec is written.
-    pub bundle: &'a Path,
-    pub spec: &'a Spec,
+    pub spec: Spec,
     /// Standard input, output and error.
     pub stdio: [OwnedFd; 3],
     /// The socket to which the terminal is sent, if the spec asks for a terminal.
     pub console_socket: Option<PathBuf>,
     /// The last steps of the container's first process.
     pub command: ConfinedCommand,
+    /// Whether the caller is a member of the container's cgroups. Otherwise libcontainer creates and joins them.
+    pub in_cgroups: bool,
 }
 
-/// A built container. Its first process waits for [`BuiltContainer::start`].
+/// A container that its first process builds. It then waits for [`BuiltContainer::start`].
 pub(crate) struct BuiltContainer {
-    container: Container,
+    /// The container's first process.
+    pub init: i32,
+    /// The first process tells through it that the container is built. `None` if it has told so.
+    building: Option<MainReceiver>,
+    socket: NotifySocket,
     errors: trace::Errors,
 }
 
-/// Builds a container. The calling process must end soon.
+/// Makes the container's first process, which builds the container. The calling process must end soon.
 pub(crate) fn build(request: BuildRequest<'_>) -> Result<BuiltContainer, StartError> {
-    let prepare = || -> io::Result<trace::Errors> {
-        fs::create_dir_all(request.bundle)?;
-        fs::create_dir_all(request.state)?;
-        let spec = serde_json::to_vec(request.spec)?;
-        private_file(&request.bundle.join("config.json"))?.write_all(&spec)?;
-        trace::capture()
-    };
+    let prepare = || private_dir(request.state).and_then(|()| trace::capture());
     let errors = prepare().map_err(|error| StartError::internal(format!("preparing the engine: {error}")))?;
-    match create(request) {
-        Ok(container) => Ok(BuiltContainer { container, errors }),
+    let socket = request.state.join(NOTIFY_FILE);
+    match create(request, &socket) {
+        Ok((init, building)) => Ok(BuiltContainer { init, building, socket: NotifySocket::new(socket), errors }),
         Err(error) => Err(errors.explain("making the container", &error)),
     }
 }
 
-fn create(request: BuildRequest<'_>) -> Result<Container, LibcontainerError> {
-    let [stdin, stdout, stderr] = request.stdio;
-    ContainerBuilder::new(request.id.to_string(), SyscallType::default())
-        .validate_id()?
-        .with_root_path(request.state)?
-        .with_executor(CommandExecutor::new(request.command))
-        .with_console_socket(request.console_socket)
-        .with_stdin(stdin)
-        .with_stdout(stdout)
-        .with_stderr(stderr)
-        .as_init(request.bundle)
-        .with_systemd(false)
-        .with_detach(true)
-        .as_sibling(true)
-        .build()
+/// The container's first process, and the channel through which it reports, unless it has done so.
+type Init = (i32, Option<MainReceiver>);
+
+/// Makes the container's first process. It waits for its start at `socket`.
+fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, LibcontainerError> {
+    let spec = request.spec;
+    Validator::validate_spec(&spec)?;
+    let rootfs = spec.root().as_ref().ok_or(MissingSpecError::Root)?.path();
+    let rootfs = fs::canonicalize(rootfs).map_err(LibcontainerError::OtherIO)?;
+    let cgroup_path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().clone()).unwrap_or_default();
+    let console = request.console_socket.as_deref();
+    let console = console.map(|socket| setup_console_socket(request.state, socket, CONSOLE)).transpose()?;
+    let [stdin, stdout, stderr] = &request.stdio;
+    let args = ContainerArgs {
+        container_type: ContainerType::InitContainer,
+        syscall: SyscallType::default(),
+        rootfs,
+        console_socket: console.as_ref().map(AsRawFd::as_raw_fd),
+        notify_listener: NotifyListener::new(socket)?,
+        preserve_fds: 0,
+        container: None,
+        user_ns_config: None,
+        cgroup_config: CgroupConfig { cgroup_path, systemd_cgroup: false, container_name: request.id.to_string() },
+        detached: true,
+        executor: Box::new(CommandExecutor::new(request.command)),
+        no_pivot: false,
+        stdin: Some(stdin.as_raw_fd()),
+        stdout: Some(stdout.as_raw_fd()),
+        stderr: Some(stderr.as_raw_fd()),
+        as_sibling: true,
+        pid_file: None,
+        spec: Rc::new(spec),
+    };
+    // A process that is about to change its namespaces must not be readable by processes in them.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| LibcontainerError::OtherIO(error.into()))?;
+    match request.in_cgroups {
+        true => fork_init(&args),
+        false => Ok((container_main_process(&args)?.as_raw(), None)),
+    }
+}
+
+/// Forks the container's first process, which is born in the caller's cgroups.
+fn fork_init(args: &ContainerArgs) -> Result<Init, LibcontainerError> {
+    let (mut to_caller, from_init) = main_channel().map_err(ProcessError::from)?;
+    // libcontainer only listens to it for hooks and network devices, which our specs do not have.
+    let (to_init, mut from_caller) = init_channel().map_err(ProcessError::from)?;
+    let namespaces = args.spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
+    if namespaces.is_some_and(|list| list.iter().any(|namespace| namespace.typ() == LinuxNamespaceType::Pid)) {
+        sys::unshare_children_pids().map_err(LibcontainerError::OtherIO)?;
+    }
+    let init = match sys::fork_sibling().map_err(LibcontainerError::OtherIO)? {
+        Fork::Child => {
+            if let Err(error) = container_init_process(args, &mut to_caller, &mut from_caller) {
+                tracing::error!("the container's first process: {error}");
+                // If sending fails, the caller sees the end of this process.
+                drop(to_caller.exec_failed(error.to_string()));
+            }
+            sys::exit_now(255)
+        }
+        Fork::Parent(pid) => pid,
+    };
+    // The other ends must be closed here, so that the end of the first process is noticed.
+    to_caller.close().map_err(ProcessError::from)?;
+    to_init.close().map_err(ProcessError::from)?;
+    from_caller.close().map_err(ProcessError::from)?;
+    Ok((init.as_raw_nonzero().get(), Some(from_init)))
 }
 
 impl BuiltContainer {
-    /// The container's first process.
-    pub fn pid(&self) -> Result<i32, StartError> {
-        self.container.pid().map(|pid| pid.as_raw()).ok_or_else(|| StartError::internal("the container has no process"))
+    /// Waits until the container is built.
+    pub fn wait(&mut self) -> Result<(), StartError> {
+        let built = self.building.take().map_or(Ok(()), |mut building| building.wait_for_init_ready());
+        built.map_err(|error| self.errors.explain("making the container", &error))
     }
 
     /// Lets the first process execute the command. A failure of that is written to [`ConfinedCommand::report`].
     pub fn start(&mut self) -> Result<(), StartError> {
-        self.container.start().map_err(|error| self.errors.explain("starting the container", &error))
+        let started = self.socket.notify_container_start();
+        started.map_err(|error| self.errors.explain("starting the container", &error))
     }
 }

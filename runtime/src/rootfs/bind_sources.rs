@@ -22,7 +22,7 @@ use std::{
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
     io::Errno,
-    mount::{OpenTreeFlags, UnmountFlags, open_tree, unmount},
+    mount::{OpenTreeFlags, open_tree},
 };
 
 use super::mount_tree::{attach_tree, clone_tree};
@@ -117,7 +117,8 @@ fn confinement<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a BindCon
     plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|confined| confined == source))
 }
 
-/// Clones the private confined sources from a clone of their directory, which is attached at `path` meanwhile.
+/// Clones the private confined sources from a clone of their directory. The kernel clones attached mounts only, so the
+/// clone is attached at `path`. It stays there until the mount namespace ends: an unmount waits for all processors.
 fn clone_confined(
     plan: &ContainerPlan,
     confined: &BindConfinement,
@@ -126,7 +127,7 @@ fn clone_confined(
 ) -> Result<Vec<(usize, OwnedFd)>, StartError> {
     let failed = |error: io::Error| failed(&confined.directory, error);
     attach_tree(tree, path).map_err(failed)?;
-    let clones = binds(plan)
+    binds(plan)
         .filter(|(index, source)| {
             plan.mounts[*index].propagation == Propagation::Private && confinement(plan, source).is_some()
         })
@@ -134,9 +135,7 @@ fn clone_confined(
             let file = resolve(confined, tree, source)?;
             Ok((index, clone_source(Some(&file), source, Propagation::Private)?))
         })
-        .collect();
-    unmount(path, UnmountFlags::DETACH).map_err(|error| failed(error.into()))?;
-    clones
+        .collect()
 }
 
 fn open_directory(directory: &Path) -> Result<OwnedFd, StartError> {

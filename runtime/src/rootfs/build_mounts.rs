@@ -3,11 +3,10 @@
 //! The engine reads its table of mounts several times and copies it for the container, so the cost must not grow with
 //! the number of mounts on the host. The creator therefore clones the mounts that it needs, leaves the host's mount
 //! namespace for an empty one, and attaches the clones there at the same paths. Later mounts of the host still
-//! propagate to them, but not the other way round. On cgroup v1 the hierarchies are hidden before the engine starts, so
-//! that it does not move its processes ([`MembershipGuard`](crate::cgroup::MembershipGuard)).
+//! propagate to them, but not the other way round.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs::DirBuilder,
     io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -16,12 +15,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use oci_spec::runtime::Spec;
 use rustix::{
     fs::CWD,
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
-        fsmount, fsopen, move_mount, unmount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_string, fsmount,
+        fsopen, move_mount,
     },
     process::{chroot, fchdir},
 };
@@ -31,10 +29,8 @@ use super::{
     mount_tree::{attach_tree, clone_tree},
 };
 use crate::{
-    cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
     plan::ContainerPlan,
-    spec::CGROUP_DIR,
     state::TaskDir,
     sys::{PropagationType, set_propagation},
 };
@@ -97,8 +93,6 @@ impl BuildMounts {
             // chroot.
             fchdir(&root)?;
             chroot(".")?;
-            // This directory shows when `/sys` is unmounted. A host with cgroup v1 has a tmpfs at this path, too.
-            fs::create_dir_all(CGROUP_DIR)?;
             self.0.iter().try_for_each(|(path, tree)| attach_tree(tree, path))
         };
         Ok(enter().context(|| "making the root that the container is built in".to_owned())?)
@@ -113,29 +107,4 @@ fn detached_tmpfs() -> rustix::io::Result<OwnedFd> {
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-}
-
-/// Hides the cgroup hierarchies from the engine on cgroup v1, by unmounting `/sys`. Mounts of the spec with sources
-/// below `/sys` get new sources in `directory`.
-pub(crate) fn hide_from_engine(
-    version: cgroup::Version,
-    spec: &mut Spec,
-    directory: &Path,
-) -> Result<(), RuntimeError> {
-    // On v2 the engine creates the container's cgroup and mounts it from there.
-    if version == cgroup::Version::V2 {
-        return Ok(());
-    }
-    let mut hide = || -> io::Result<()> {
-        let binds = spec.mounts_mut().iter_mut().flatten().filter(|mount| mount.typ().as_deref() == Some("bind"));
-        for (index, bind) in binds.enumerate() {
-            let Some(source) = bind.source().as_deref().filter(|source| source.starts_with("/sys")) else { continue };
-            // The name has no controller in it: the engine would take such a mount for a hierarchy.
-            let path = directory.join(format!("sys-{index}"));
-            attach_tree(&clone_tree(source)?, &path)?;
-            bind.set_source(Some(path));
-        }
-        Ok(unmount("/sys", UnmountFlags::DETACH)?)
-    };
-    hide().context(|| "hiding the control groups".to_owned())
 }

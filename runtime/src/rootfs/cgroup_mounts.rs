@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, mount};
 
 use super::mount_tree::{attach_tree, clone_tree};
 use crate::{
@@ -19,7 +19,8 @@ use crate::{
 };
 
 /// Creates the tree, detached. It is assembled at `directory`, which is created for it, because before Linux 6.15
-/// mounts can only be attached to attached mounts.
+/// mounts can only be attached to attached mounts. What is attached there stays until the mount namespace ends: an
+/// unmount waits for all processors.
 pub(crate) fn cgroup_tree(view: &CgroupView<'_>, directory: &Path) -> Result<OwnedFd, RuntimeError> {
     let create = || -> io::Result<OwnedFd> {
         fs::create_dir_all(directory)?;
@@ -29,7 +30,6 @@ pub(crate) fn cgroup_tree(view: &CgroupView<'_>, directory: &Path) -> Result<Own
             attach_tree(&clone_tree(cgroup)?, &directory.join(name))?;
         }
         let tree = clone_tree(directory)?;
-        unmount(directory, UnmountFlags::DETACH)?;
         make_private(tree.as_fd(), view.readonly)?;
         Ok(tree)
     };

@@ -35,7 +35,7 @@ mod writable;
 pub(crate) use anonymous_volume::create_anonymous_volume;
 pub(crate) use bind_sources::BindSources;
 pub(crate) use binds::make_binds;
-pub(crate) use build_mounts::{BuildMounts, hide_from_engine};
+pub(crate) use build_mounts::BuildMounts;
 pub(crate) use cgroup_mounts::cgroup_tree;
 pub(crate) use debug_root::DebugRoot;
 pub(crate) use empty_namespace::EmptyNamespace;

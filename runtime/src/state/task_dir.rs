@@ -61,12 +61,7 @@ impl TaskDir {
         self.file("bundle")
     }
 
-    /// The bundle that libcontainer gets instead.
-    pub fn engine_bundle(&self) -> PathBuf {
-        self.file("engine")
-    }
-
-    /// libcontainer's own state.
+    /// The engine's sockets.
     pub fn engine_state(&self) -> PathBuf {
         self.file("libcontainer")
     }

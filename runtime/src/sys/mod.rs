@@ -20,7 +20,7 @@ pub(crate) use mount::{
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{
     EndedChild, Fork, execve, exit_now, fork, fork_sibling, join_new_session_keyring, peek_ended_child,
-    replace_command_line, unshare_mounts,
+    replace_command_line, unshare_children_pids, unshare_mounts,
 };
 pub(crate) use seccomp::install_filter;
 pub(crate) use signal::{block_signals, default_signals, realtime_signal, wait_for_any_signal};

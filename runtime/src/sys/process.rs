@@ -89,6 +89,13 @@ pub(crate) fn unshare_mounts() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?)
 }
 
+/// Makes the next fork of this process the first process of a new PID namespace. The process must not fork again
+/// afterwards: further forks would be in that namespace too.
+pub(crate) fn unshare_children_pids() -> io::Result<()> {
+    // SAFETY: the namespace of future children does not concern memory or descriptors.
+    Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWPID) }?)
+}
+
 /// Replaces the inherited session keyring by a new, empty one (keyctl(2)). Two errors are no problem: a kernel without
 /// keyrings (ENOSYS), and a seccomp filter around the agent that forbids the call (EPERM), because the same filter then
 /// keeps our containers from all keys.

@@ -4,10 +4,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::{job::Job, join::CgroupsJoined};
 use crate::{
-    cgroup::{CgroupEvents, Cgroups, DeviceRule, MembershipGuard},
+    cgroup::{CgroupEvents, Cgroups, DeviceRule, MembershipGuard, Version},
     command::ConfinedCommand,
     engine::{self, BuildRequest, BuiltContainer},
-    error::{RuntimeError, StartError},
+    error::StartError,
     monitor::{console::Console, report::CreatedContainer},
     plan::ContainerPlan,
     process::ProcessRef,
@@ -16,7 +16,7 @@ use crate::{
     user::ResolvedUser,
 };
 
-/// Phase 8: the container's first process exists and waits for its start.
+/// Phase 8: the container's first process exists. It builds the container and then waits for its start.
 pub(super) struct Built {
     container: BuiltContainer,
     groups: Cgroups,
@@ -31,7 +31,7 @@ pub(super) struct Built {
 }
 
 impl CgroupsJoined {
-    /// Builds the container. If that fails, cgroups that existed before exist again.
+    /// Builds the container.
     pub fn build(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<Built, StartError> {
         let Self { written, membership, events_before, view } = self;
         let paths = written.recorded.paths;
@@ -40,56 +40,48 @@ impl CgroupsJoined {
         let request = BuildRequest {
             id: &plan.id,
             state: &job.task.engine_state(),
-            bundle: &job.task.engine_bundle(),
-            spec: &written.spec,
+            spec: written.spec,
             stdio: written.stdio,
             console_socket: job.console.map(Console::path),
             command: ConfinedCommand { trees, ..written.command },
+            in_cgroups: written.recorded.groups.version == Version::V1,
         };
         failpoint::at("creator-before-build");
-        let groups = written.recorded.groups;
-        match engine::build(request) {
-            Ok(container) => Ok(Built {
-                container,
-                groups,
-                device_rules: written.device_rules,
-                membership,
-                events_before,
-                user: paths.user,
-                _trees: [view, paths.dev],
-                _open: (paths.root, paths.network, paths.layers),
-            }),
-            Err(error) => {
-                groups.recreate_existing()?;
-                Err(error)
-            }
-        }
+        Ok(Built {
+            container: engine::build(request)?,
+            groups: written.recorded.groups,
+            device_rules: written.device_rules,
+            membership,
+            events_before,
+            user: paths.user,
+            _trees: [view, paths.dev],
+            _open: (paths.root, paths.network, paths.layers),
+        })
     }
 }
 
 impl Built {
-    /// Restricts the devices, leaves the cgroups, and lets the first process go on to the command. If that fails, the
-    /// first process is killed.
-    pub fn start(mut self, plan: &ContainerPlan) -> Result<CreatedContainer, StartError> {
-        let init = WaitingInit { pid: self.container.pid()?, started: false };
-        self.restrict_devices()?;
-        self.membership.leave()?;
+    /// Leaves the cgroups, waits until the container is built, restricts the devices, and lets the first process go on
+    /// to the command. If that fails, the first process is killed.
+    pub fn start(self, plan: &ContainerPlan) -> Result<CreatedContainer, StartError> {
+        let Self { mut container, groups, device_rules, membership, events_before, user, .. } = self;
+        let init = WaitingInit { pid: container.init, started: false };
+        // The first process works meanwhile.
+        let deferred = membership.leave()?;
+        container.wait()?;
+        if let Some(rules) = device_rules {
+            groups.restrict_devices(&rules)?;
+        }
+        deferred.write()?;
         failpoint::at("creator-before-start");
-        self.container.start()?;
+        container.start()?;
         failpoint::at("creator-before-answer");
         let private_pid = plan.namespaces.private_pid;
-        Ok(CreatedContainer { init: init.release(), user: self.user, private_pid, events_before: self.events_before })
-    }
-
-    fn restrict_devices(&self) -> Result<(), RuntimeError> {
-        match &self.device_rules {
-            Some(rules) => self.groups.restrict_devices(rules),
-            None => Ok(()),
-        }
+        Ok(CreatedContainer { init: init.release(), user, private_pid, events_before })
     }
 }
 
-/// A first process that waits for its start. It is killed when this is dropped, because without a start it would wait
+/// A first process that has no command yet. It is killed when this is dropped, because without a start it would wait
 /// for ever.
 struct WaitingInit {
     pid: i32,

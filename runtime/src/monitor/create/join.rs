@@ -7,11 +7,11 @@ use crate::{
     cgroup::{CgroupEvents, MembershipGuard},
     error::StartError,
     plan::ContainerPlan,
-    rootfs::{cgroup_tree, hide_from_engine},
+    rootfs::cgroup_tree,
     spec,
 };
 
-/// Phase 7: the creator is a member of the container's cgroups, and the engine sees no cgroup hierarchy of version 1.
+/// Phase 7: on cgroup v1, the creator is a member of the container's cgroups.
 pub(super) struct CgroupsJoined {
     pub written: SpecWritten,
     /// The membership, which must end before the container starts.
@@ -32,7 +32,6 @@ impl SpecWritten {
         let view = spec::cgroup_view(plan, groups.version, &self.visible_cgroups);
         let view = view.map(|view| cgroup_tree(&view, &job.task.mounts().join("groups"))).transpose()?;
         self.recorded.paths.network.name_in(&mut self.spec);
-        hide_from_engine(groups.version, &mut self.spec, &job.task.mounts())?;
         Ok(CgroupsJoined { written: self, membership, events_before, view })
     }
 }

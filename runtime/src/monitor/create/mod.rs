@@ -17,8 +17,8 @@
 //! 8. [`Built`](build::Built): libcontainer has created the container's first process, which waits.
 //!
 //! If a phase fails, the creator reports the error and ends. Its mounts end with it. Everything on disk and all cgroups
-//! are removed by the plugin (`Runtime::destroy`). Only two things are undone here: libcontainer removes cgroups that
-//! existed before, and a waiting first process would stay. See `build`.
+//! are removed by the plugin (`Runtime::destroy`). Only one thing is undone here: a waiting first process would stay.
+//! See `build`.
 
 mod build;
 mod cgroups;
