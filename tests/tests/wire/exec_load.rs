@@ -17,12 +17,19 @@ fn check_seconds() -> u64 {
     std::env::var("OCI_RS_CHECK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-/// Runs twenty checks a second at fixed times, and waits for the last one.
+/// The number of checks at the same time. A machine that is too slow for twenty a second would otherwise run more and
+/// more of them at once, and its memory would grow for this reason.
+const AT_ONCE: usize = 8;
+
+/// Runs twenty checks a second at fixed times, later ones on a slow machine, and waits for the last one.
 async fn checks(plugin: &Arc<Plugin>, task: &Task, count: u64) {
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
     let mut running = tokio::task::JoinSet::new();
     for number in 0..count {
         ticks.tick().await;
+        if running.len() == AT_ONCE {
+            running.join_next().await.must("a running check").must("a check");
+        }
         let (plugin, id) = (Arc::clone(plugin), task.id().to_owned());
         running.spawn(async move {
             let script = format!("echo {number}; sleep 0.02; exit {}", number % 3);
