@@ -7,6 +7,7 @@
 use std::{
     fs::{self, File},
     io::{self, ErrorKind},
+    net::{IpAddr, SocketAddr, UdpSocket},
     os::{fd::AsFd, unix::fs::MetadataExt},
     path::Path,
     thread,
@@ -23,26 +24,56 @@ pub const UNPRIVILEGED: [(&str, &str); 2] =
 /// The values of [`UNPRIVILEGED`] in a new namespace.
 const KERNEL_DEFAULTS: [&str; 2] = ["1024", "1 0"];
 
-/// Lets every user listen on every port and ping in the namespace that is pinned to `file`. Docker does it in the
-/// namespaces of its pause containers. A file without a namespace is left to the start, which reports it.
-pub fn allow_unprivileged(file: &Path) -> io::Result<()> {
+/// Documentation addresses (RFC 5737 and RFC 3849): the kernel finds a route to them, and nothing is sent.
+const ANY_HOST: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
+
+/// A group's network that is ready for a task.
+#[derive(Debug)]
+pub struct GroupNetwork {
+    /// The address with which the group reaches others; `None` if it has no route.
+    pub address: Option<IpAddr>,
+    /// Whether every user may listen on every port and ping.
+    pub unprivileged: io::Result<()>,
+}
+
+/// Lets every user listen on every port and ping in the namespace that is pinned to `file`, and finds its address.
+/// Docker sets the parameters in the namespaces of its pause containers. A file without a namespace is left to the
+/// start, which reports it.
+pub fn prepare_group(file: &Path) -> GroupNetwork {
+    let untouched = || GroupNetwork { address: None, unprivileged: Ok(()) };
     if !namespace::is_pinned(file) {
-        return Ok(());
+        return untouched();
     }
     // Only this new thread enters the namespace. It ends here.
-    thread::scope(|scope| {
-        let changed = scope.spawn(|| -> io::Result<()> {
+    let prepared = thread::scope(|scope| {
+        let prepared = scope.spawn(|| -> io::Result<GroupNetwork> {
             let (own, group) = (File::open("/proc/thread-self/ns/net")?, File::open(file)?);
             let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
             if identity(&own)? == identity(&group)? {
-                return Ok(());
+                return Ok(untouched());
             }
             move_into_link_name_space(group.as_fd(), Some(LinkNameSpaceType::Network))?;
-            UNPRIVILEGED.iter().zip(KERNEL_DEFAULTS).try_for_each(|((name, value), default)| {
-                replace(Path::new(&format!("/proc/sys/{}", name.replace('.', "/"))), default, value)
-            })
+            Ok(GroupNetwork { address: ANY_HOST.iter().find_map(|host| address_towards(host)), unprivileged: allow() })
         });
-        changed.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the group's namespace panicked")))
+        prepared.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the group's namespace panicked")))
+    });
+    prepared.unwrap_or_else(|error| GroupNetwork { address: None, unprivileged: Err(error) })
+}
+
+/// The address that this thread's namespace uses towards a host.
+fn address_towards(host: &str) -> Option<IpAddr> {
+    let host: SocketAddr = host.parse().ok()?;
+    let any = if host.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(host).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback()).then_some(address)
+}
+
+/// Sets the parameters in this thread's namespace.
+fn allow() -> io::Result<()> {
+    UNPRIVILEGED.iter().zip(KERNEL_DEFAULTS).try_for_each(|((name, value), default)| {
+        replace(Path::new(&format!("/proc/sys/{}", name.replace('.', "/"))), default, value)
     })
 }
 

@@ -31,7 +31,7 @@ mod sys;
 
 pub use conflist::Conflist;
 pub use error::NetworkError;
-pub use group::{UNPRIVILEGED, allow_unprivileged};
+pub use group::{GroupNetwork, UNPRIVILEGED, prepare_group};
 pub use group_namespaces::{GroupNamespace, GroupNamespaces};
 pub use networks::{Networks, namespace_of};
 pub use request::{AttachRequest, NetworkChoice, PortMapping, Protocol};

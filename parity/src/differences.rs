@@ -206,10 +206,10 @@ pub const LIST: &[Difference] = &[
     },
     Difference {
         behaviour: "`/etc/hosts`: the names of IPv6 addresses",
-        docker: "`fe00::0` and `ff00::0`; in a group `ff02::3` and the group's address as well.",
-        ours: "`fe00::` and `ff00::`, the same addresses; the task's own name is 127.0.1.1 in a group.",
+        docker: "`fe00::0` and `ff00::0`; in a group `ff02::3` as well.",
+        ours: "`fe00::` and `ff00::`, the same addresses.",
         why: "the driver writes the file itself.",
-        remedy: "use `NOMAD_ALLOC_IP_<label>` for the group's address.",
+        remedy: "nothing.",
         seen: &[
             ("hosts", "hosts fe00::"),
             ("hosts", "hosts fe00::0"),

@@ -2,6 +2,8 @@
 //!
 //! Always holds: a file over which the task mounts something itself is not made.
 
+use std::net::IpAddr;
+
 use ::network::Attachment;
 use runtime::plan::{Mount, Network};
 
@@ -30,6 +32,11 @@ impl EtcFiles {
             resolv_conf: ResolvConf::new(context, namespace),
             mounted_over: [HOSTNAME, HOSTS, RESOLV_CONF].into_iter().filter(mounted).collect(),
         }
+    }
+
+    /// Takes the address of the group's network for the host name, unless Nomad has named one. Returns whether it did.
+    pub fn learn_address(&mut self, address: IpAddr) -> bool {
+        self.hosts.learn_address(address)
     }
 
     /// The container's host name.

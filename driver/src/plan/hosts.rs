@@ -24,8 +24,8 @@ const LOCAL_NAMES: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip
 pub struct Hosts {
     /// The host name.
     pub hostname: String,
-    /// The address of the host name, unless the task's own network assigns addresses.
-    address: String,
+    /// The address of the host name, unless the task's own network assigns addresses. `None` is a loopback address.
+    address: Option<String>,
     /// `extra_hosts` of the task.
     extra_hosts: Vec<ExtraHost>,
     /// The task uses the host's network.
@@ -52,6 +52,13 @@ impl Hosts {
         }
     }
 
+    /// Takes the address of the group's network for the host name, unless Nomad has named one. Returns whether it did.
+    pub fn learn_address(&mut self, address: IpAddr) -> bool {
+        let learned = self.address.is_none();
+        self.address.get_or_insert_with(|| address.to_string());
+        learned
+    }
+
     /// The content of /etc/hosts.
     ///
     /// On the host's network it is docker's: a copy of the node's file, or with `extra_hosts` the names of localhost
@@ -68,7 +75,7 @@ impl Hosts {
         let names = names(&self.hostname);
         match attachment.map(|attachment| attachment.addresses.as_slice()) {
             None | Some([]) if self.host_network && !self.extra_hosts.is_empty() => {}
-            None | Some([]) => line(&self.address, &names),
+            None | Some([]) => line(self.address.as_deref().unwrap_or(HOSTNAME_LOOPBACK), &names),
             Some(addresses) => addresses.iter().for_each(|address| line(&address.to_string(), &names)),
         }
         for host in &self.extra_hosts {
@@ -118,10 +125,10 @@ fn hostname(context: &TaskContext, host_network: bool) -> String {
     if name.is_empty() { "container".to_owned() } else { name }
 }
 
-/// The address of the host name in the group's network, or a loopback address.
-fn address(context: &TaskContext, namespace: &Network) -> String {
+/// The address of the host name in the group's network, if Nomad names one.
+fn address(context: &TaskContext, namespace: &Network) -> Option<String> {
     if !matches!(namespace, Network::Path(_)) {
-        return HOSTNAME_LOOPBACK.to_owned();
+        return None;
     }
     let task = context.task;
     let from_group = task.hosts_entry.as_ref().map(|entry| entry.address.as_str());
@@ -129,5 +136,5 @@ fn address(context: &TaskContext, namespace: &Network) -> String {
     let from_env =
         || task.env.iter().find(|(name, _)| name.starts_with("NOMAD_ALLOC_IP_")).map(|(_, value)| value.as_str());
     let valid = |address: &&str| address.parse::<IpAddr>().is_ok();
-    from_group.filter(valid).or_else(|| from_env().filter(valid)).unwrap_or(HOSTNAME_LOOPBACK).to_owned()
+    from_group.filter(valid).or_else(|| from_env().filter(valid)).map(str::to_owned)
 }

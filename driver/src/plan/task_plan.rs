@@ -3,7 +3,7 @@
 //! A plan is made once. If the task gets its own network, the plan is completed with
 //! [`TaskPlan::with_attachment`] when the network exists, because only then the container's addresses are known.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, net::IpAddr, path::PathBuf};
 
 use ::network::Attachment;
 use runtime::plan::{BindConfinement, ContainerPlan, RootFs};
@@ -79,6 +79,18 @@ pub fn plan_task(context: &TaskContext) -> Result<TaskPlan, PlanErrors> {
 }
 
 impl TaskPlan {
+    /// Completes the plan of a task in the network of its group, whose address Nomad does not always say.
+    #[must_use]
+    pub fn with_group_address(mut self, address: Option<IpAddr>) -> Self {
+        if let Some(address) = address
+            && self.etc_files.learn_address(address)
+        {
+            // The same files were rendered before, so this finds no error.
+            self.container.files = self.etc_files.render(None, &ErrorCollector::default());
+        }
+        self
+    }
+
     /// Completes the plan of a task with its own network: host names and name servers follow from the attachment.
     ///
     /// Fails if the task asks for an address that the network does not have.

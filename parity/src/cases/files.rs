@@ -24,6 +24,12 @@ pub const CASES: &[Case] = &[
     Case::script("hosts_on_the_network_of_the_host", HOSTS).config("network_mode = \"host\""),
     Case::script("hosts_without_a_network", HOSTS).config("network_mode = \"none\""),
     Case::script("hosts_of_a_group", HOSTS).group("network {\nmode = \"bridge\"\n}"),
+    Case::script(
+        "own_name_in_a_group",
+        "own=$(awk -v name=$(hostname) '$2 == name { print $1 }' /etc/hosts); \
+        ip -4 -o addr show dev eth0 | grep -qw \"$own\"; echo code $?",
+    )
+    .group("network {\nmode = \"bridge\"\n}"),
     Case::script("hosts_of_a_group_and_of_the_task", HOSTS)
         .group("network {\nmode = \"bridge\"\n}")
         .config("extra_hosts = [\"db:192.0.2.7\"]"),

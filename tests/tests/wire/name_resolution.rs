@@ -1,6 +1,6 @@
 //! Host name, /etc/hosts and /etc/resolv.conf, which the driver makes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, process::Command};
 
 use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::node::Node;
@@ -109,6 +109,35 @@ async fn a_task_on_the_hosts_network_has_the_nodes_names() {
     plugin.destroy(named.id(), true).await.must("DestroyTask");
     let text = named.stdout().all(seconds(5)).await;
     assert!(text.ends_with("127.0.1.1\tfoo.bar.example foo\nfoo.bar.example\n"), "{text}");
+    node.finish(plugin).await;
+}
+
+/// Nomad says the address of a group only with a port.
+#[tokio::test]
+async fn the_own_name_is_the_address_of_the_group() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let alloc = node.alloc();
+    let network = alloc.network();
+    let task = |name: &str| {
+        let task = node.task(&images.busybox()).in_alloc(&alloc).name(name).network(network.clone());
+        task.option("hostname", json!("web")).sh("grep web /etc/hosts")
+    };
+    for (name, command, hosts) in [
+        ("none", "true", "127.0.1.1\tweb\n"),
+        ("six", "address add fd00::77/128 dev lo && ip -6 route add default dev lo", "fd00::77\tweb\n"),
+        ("four", "address add 10.99.0.7/32 dev lo && ip route add default dev lo", "10.99.0.7\tweb\n"),
+    ] {
+        let script = if command == "true" { command.to_owned() } else { format!("ip {command}") };
+        let done = Command::new("ip").args(["netns", "exec", &alloc.id, "sh", "-c", &script]).output().must("ip");
+        assert!(done.status.success(), "{done:?}");
+        let task = task(name).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "{}", task.stderr().so_far());
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await, hosts);
+    }
     node.finish(plugin).await;
 }
 

@@ -244,7 +244,11 @@ fn etc_hosts_has_the_container_and_its_extra_hosts() {
     case.task.network_path = Some("/run/netns/x".into());
     assert!(case.error().contains("extra_hosts: the address of the host is not known for \"up\""), "{}", case.error());
     case.spec.extra_hosts.pop();
+    let learned = |case: &Case| case.plan().unwrap().with_group_address("172.26.64.7".parse().ok()).container;
+    assert!(file(&case.container(), "/etc/hosts").contains("127.0.1.1\tweb1\n"));
+    assert!(file(&learned(&case), "/etc/hosts").contains("172.26.64.7\tweb1\n"));
     case.task.env.insert("NOMAD_ALLOC_IP_http".into(), "172.26.64.5".into());
+    assert!(file(&learned(&case), "/etc/hosts").contains("172.26.64.5\tweb1\n"), "Nomad's address comes first");
     assert!(file(&case.container(), "/etc/hosts").contains("172.26.64.5\tweb1\n"));
     case.task.hosts_entry = Some(HostsEntry { hostname: "group".into(), address: "172.26.64.9".into() });
     assert!(file(&case.container(), "/etc/hosts").contains("172.26.64.9\tweb1\n"));

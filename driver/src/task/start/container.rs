@@ -91,11 +91,14 @@ impl<'a> Planned<'a> {
             if plan.group_namespace.is_some() {
                 node.groups.restore(&alloc)?;
             }
-            let group = plan.group_namespace.as_deref().map_or(Ok(()), network::allow_unprivileged);
-            Ok((plan, group))
+            let group = plan.group_namespace.as_deref().map(network::prepare_group);
+            Ok(match group {
+                Some(group) => (plan.with_group_address(group.address), group.unprivileged),
+                None => (plan, Ok(())),
+            })
         });
-        let (plan, group) = prepared.await?;
-        if let Err(error) = group {
+        let (plan, unprivileged) = prepared.await?;
+        if let Err(error) = unprivileged {
             // Only some programs need it, and the task may be none of them.
             tracing::warn!(task = request.task.id, %error, "the group's network stays restricted");
             let text = "Users other than root cannot listen on ports below 1024 or ping in the group's network: ";
