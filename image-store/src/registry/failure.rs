@@ -40,10 +40,14 @@ impl From<PullError> for Failure {
 
 /// The failure for an error of the HTTP client. The URL is left out, because it may contain a signature.
 pub(crate) fn network_failure(host: &str, what: &str, error: reqwest::Error) -> Failure {
+    let by_tls = error.url().is_some_and(|url| url.scheme() == "https");
+    let unanswered = if by_tls { error.is_connect() } else { error.is_request() };
     let error = error.without_url();
     let mut problem = chain(&error);
     let remedy = remedy(&problem);
     let hopeless = error.is_builder() || error.is_decode() || remedy.is_some();
+    let closed = || unanswered.then(|| remedy_of_a_closed_connection(&problem, by_tls)).flatten();
+    let remedy = remedy.or_else(closed);
     problem.push_str(remedy.unwrap_or_default());
     Failure {
         error: PullError::Network { host: host.to_owned(), what: what.to_owned(), problem },
@@ -60,8 +64,23 @@ fn remedy(text: &str) -> Option<&'static str> {
              accept any certificate",
         );
     }
-    text.contains("InvalidContentType")
+    text.contains("received corrupt message")
         .then_some("; it does not answer with TLS: if it speaks plain HTTP, set plain_http in this registry's block")
+}
+
+/// The options that may help against a connection that the host closed before its first answer. The cause may be
+/// another one, so another attempt follows.
+fn remedy_of_a_closed_connection(text: &str, by_tls: bool) -> Option<&'static str> {
+    let closed = ["Connection reset by peer", "handshake eof", "connection closed before message completed"];
+    if !closed.iter().any(|part| text.contains(part)) {
+        return None;
+    }
+    Some(if by_tls {
+        "; if the registry speaks plain HTTP, set plain_http in its block"
+    } else {
+        "; it was asked by plain HTTP: if the registry speaks TLS, remove plain_http from its block, or, for a \
+         loopback address, set ca_file or insecure_skip_verify"
+    })
 }
 
 /// The failure for a status other than success. Reads the beginning of the body for the message of the registry.

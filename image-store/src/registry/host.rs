@@ -14,11 +14,13 @@ use reqwest::{
     Client, Url,
     header::{HeaderMap, HeaderName, HeaderValue},
 };
+use rustls::pki_types::CertificateDer;
 
 use super::{
     address::{is_loopback, same_origin},
     config::RegistryConfig,
     failure::chain,
+    tls::{self, ClientCertificate, Trust},
 };
 use crate::{
     credentials::Secret,
@@ -145,30 +147,31 @@ impl Host {
 
     /// The client certificate is shown to the host itself only, and only the host itself may go unverified.
     fn build_tls(&self, at_home: bool) -> Result<Client, StoreError> {
-        let mut builder = base_builder();
-        if let Some(path) = &self.config.ca_file {
-            let wrong = |problem: String| self.file_error("ca_file", path, problem);
-            let pem = self.read("ca_file", path)?;
-            let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
-            if certificates.is_empty() {
-                return Err(wrong("it holds no PEM certificate".into()));
-            }
-            builder = builder.tls_certs_merge(certificates);
-        }
-        if let (true, Some(cert), Some(key)) = (at_home, &self.config.cert_file, &self.config.key_file) {
-            let mut pem = self.read("cert_file", cert)?;
-            pem.push(b'\n');
-            pem.extend(self.read("key_file", key)?);
-            let identity = reqwest::Identity::from_pem(&pem).map_err(|_| {
-                let problem = format!("no PEM certificate, or no PEM key in key_file {}", key.display());
-                self.file_error("cert_file", cert, problem)
-            })?;
-            builder = builder.identity(identity);
-        }
-        if at_home && self.config.insecure_skip_verify {
-            builder = builder.tls_danger_accept_invalid_certs(true);
-        }
-        builder.build().map_err(|error| self.client_error(&error))
+        let listed = self.listed()?;
+        let client = if at_home { self.client_certificate()? } else { None };
+        let any = at_home && self.config.insecure_skip_verify;
+        let trust = if any { Trust::Any } else { Trust::Verified { listed } };
+        let config = tls::config(trust, client).map_err(|error| self.client_error(&error))?;
+        base_builder().tls_backend_preconfigured(config).build().map_err(|error| self.client_error(&error))
+    }
+
+    /// The certificates of `ca_file`.
+    fn listed(&self) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+        let Some(path) = &self.config.ca_file else { return Ok(Vec::new()) };
+        let wrong = |problem: String| self.file_error("ca_file", path, problem);
+        let certificates = tls::certificates(&self.read("ca_file", path)?).map_err(|error| wrong(error.to_string()))?;
+        if certificates.is_empty() { Err(wrong("it holds no PEM certificate".into())) } else { Ok(certificates) }
+    }
+
+    fn client_certificate(&self) -> Result<Option<ClientCertificate>, StoreError> {
+        let (Some(cert), Some(key)) = (&self.config.cert_file, &self.config.key_file) else { return Ok(None) };
+        let mut pem = self.read("cert_file", cert)?;
+        pem.push(b'\n');
+        pem.extend(self.read("key_file", key)?);
+        ClientCertificate::from_pem(&pem).map(Some).map_err(|_| {
+            let problem = format!("no PEM certificate, or no PEM key in key_file {}", key.display());
+            self.file_error("cert_file", cert, problem)
+        })
     }
 
     fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
@@ -180,7 +183,7 @@ impl Host {
         StoreError::Configuration { host: self.config.host.clone(), problem }
     }
 
-    fn client_error(&self, error: &reqwest::Error) -> StoreError {
+    fn client_error(&self, error: &(dyn std::error::Error + 'static)) -> StoreError {
         StoreError::Configuration {
             host: self.config.host.clone(),
             problem: format!("no HTTP client: {}; are the system's CA certificates installed?", chain(error)),

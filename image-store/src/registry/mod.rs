@@ -15,6 +15,7 @@ mod endpoints;
 mod failure;
 mod host;
 mod session;
+mod tls;
 
 pub(crate) use blob::Sink;
 pub use config::RegistryConfig;

@@ -223,6 +223,56 @@ async fn certificates_are_verified_unless_told_otherwise() {
     assert!(error.to_string().contains("/no/such/file") && !error.recoverable(), "{error}");
 }
 
+/// As with curl and skopeo, a self-signed certificate is accepted if `ca_file` contains it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_self_signed_certificate_may_be_listed() {
+    let start = DockerRegistry::start_self_signed;
+    let Some(good) = start("127.0.0.1", "20200101", "20990101") else {
+        // Only if the program is installed.
+        return;
+    };
+    let wrong_name = start("192.0.2.1", "20200101", "20990101").unwrap();
+    let expired = start("127.0.0.1", "20200101", "20200102").unwrap();
+    let early = start("127.0.0.1", "20980101", "20990101").unwrap();
+    for (registry, ca_file, problem) in [
+        (&good, good.ca_file(), None),
+        (&good, expired.ca_file(), Some("CaUsedAsEndEntity")),
+        (&wrong_name, wrong_name.ca_file(), Some("not valid for name")),
+        (&expired, expired.ca_file(), Some("expired")),
+        (&early, early.ca_file(), Some("not valid yet")),
+    ] {
+        let config = RegistryConfig { host: registry.host(), ca_file: Some(ca_file), ..Default::default() };
+        let error = Bench::with(vec![config]).pull(&format!("{}/app:1", registry.host())).await.unwrap_err();
+        // A trusted, empty registry answers that it has no such image.
+        assert_eq!(matches!(error, PullError::NotFound { .. }), problem.is_none(), "{error}");
+        assert!(problem.is_none_or(|problem| error.to_string().contains(problem)), "{problem:?}: {error}");
+    }
+    let any = RegistryConfig { host: expired.host(), insecure_skip_verify: true, ..Default::default() };
+    let error = Bench::with(vec![any]).pull(&format!("{}/app:1", expired.host())).await.unwrap_err();
+    assert!(matches!(error, PullError::NotFound { .. }), "{error}");
+}
+
+/// A host that closes each connection gives no reason. The error names the options that may help.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_connection_is_named_with_the_option() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            // The unread request makes the kernel reset the connection.
+            let connection = connection.unwrap();
+            connection.peek(&mut [0]).unwrap();
+        }
+    });
+    for (insecure_skip_verify, option) in
+        [(true, "if the registry speaks plain HTTP, set plain_http"), (false, "set ca_file or insecure_skip_verify")]
+    {
+        let config = RegistryConfig { host: host.clone(), insecure_skip_verify, ..Default::default() };
+        let error = Bench::with(vec![config]).pull(&format!("{host}/app:1")).await.unwrap_err();
+        assert!(error.to_string().contains(option) && error.recoverable(), "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_without_tls_is_named_with_the_option() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -46,7 +46,7 @@ const REGISTRY: &[OptionSpec] = &[
         "ca_file",
         OptionType::String,
         Words("the system's authorities"),
-        "file with the certificate authorities (PEM) of this registry",
+        "file with the certificate authorities (PEM) of this registry, or with its own self-signed certificate",
     ),
     OptionSpec::honoured(
         "cert_file",
