@@ -62,7 +62,7 @@ pub(crate) async fn acquire(
 /// The record of a name that the node's administrator pins.
 fn pinned(resolved: &Resolved, source: ResolutionSource) -> (Arc<Resolved>, ResolutionSource) {
     let record = ImageRecord { pinned: true, access: Access::Anyone, ..resolved.record.clone() };
-    let source = if source == ResolutionSource::Record { ResolutionSource::NewAccess } else { source };
+    let source = if source == ResolutionSource::Record { ResolutionSource::NewRecord } else { source };
     (Arc::new(Resolved { record, ..resolved.clone() }), source)
 }
 

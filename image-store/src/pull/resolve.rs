@@ -35,11 +35,16 @@ pub(super) async fn resolve(
 ) -> Result<(Arc<Resolved>, ResolutionSource), PullError> {
     let (local, reference) = (Arc::clone(&puller.local), request.reference.clone());
     let (recorded, complete) = blocking(move || {
-        let recorded = Resolved::recorded(&local, &reference)?;
-        let complete = recorded.as_ref().map_or(Ok(false), |recorded| local.is_complete(&recorded.record))?;
+        let recorded = match Resolved::recorded(&local, &reference)? {
+            Some(recorded) => Some((recorded, ResolutionSource::Record)),
+            None => Resolved::recorded_under_another_name(&local, &reference)?,
+        };
+        let complete = recorded.as_ref().map_or(Ok(false), |(recorded, _)| local.is_complete(&recorded.record))?;
         Ok((recorded, complete))
     })
     .await?;
+    let (recorded, source) = recorded.unzip();
+    let source = source.unwrap_or(ResolutionSource::Registry);
     // The layers of an archive are at no registry, so an incomplete image of one is unknown.
     let recorded = recorded.filter(|recorded| complete || !recorded.record.loaded);
     let must_ask = request.reference.digest().is_none() && (request.force || request.reference.is_floating());
@@ -49,10 +54,10 @@ pub(super) async fn resolve(
         add_credentials(&puller.sources, request).await?;
     }
     match recorded {
-        Some(recorded) if !must_ask && public => Ok((Arc::new(recorded), ResolutionSource::Record)),
+        Some(recorded) if !must_ask && public => Ok((Arc::new(recorded), source)),
         Some(mut recorded) if !must_ask => {
             let changed = access::check(puller, request, &mut recorded.record, progress).await?;
-            let source = if changed { ResolutionSource::NewAccess } else { ResolutionSource::Record };
+            let source = if changed { ResolutionSource::NewRecord } else { source };
             Ok((Arc::new(recorded), source))
         }
         recorded => {

@@ -156,7 +156,7 @@ impl ImageRecord {
     }
 
     /// Whether the image came from the archive of a task. No other task may take it for the image of its name.
-    fn is_of_a_task(&self) -> bool {
+    pub(super) fn is_of_a_task(&self) -> bool {
         self.loaded && !self.pinned
     }
 

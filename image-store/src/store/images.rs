@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use layer::{Digest, Unpacked};
 
 use super::{
-    image_record::{ImageRecord, LayerRecord, RecordSource, now},
+    image_record::{self, ImageRecord, LayerRecord, RecordSource, now},
     layer_lock::LayerLock,
     layers::{self, LayerMeta},
     local::LocalStore,
@@ -22,6 +22,18 @@ impl LocalStore {
     pub(crate) fn image(&self, reference: &Reference) -> Result<Option<ImageRecord>, StoreError> {
         let record: Option<ImageRecord> = files::read_json(&self.layout.image(reference))?;
         Ok(record.filter(|record| record.reference == *reference))
+    }
+
+    /// The records of all names of a reference's repository, except those of tasks' archives.
+    pub(crate) fn images_of_repository(&self, reference: &Reference) -> Result<Vec<ImageRecord>, StoreError> {
+        let mut records = image_record::images(&self.layout)?;
+        records.retain(|record| {
+            let other = &record.reference;
+            other.domain() == reference.domain()
+                && other.repository() == reference.repository()
+                && !record.is_of_a_task()
+        });
+        Ok(records)
     }
 
     /// The bytes of an image's manifest, verified; `None` if they are missing or damaged.

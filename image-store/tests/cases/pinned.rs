@@ -75,6 +75,35 @@ async fn a_loaded_name_is_used_without_its_registry() {
     }
 }
 
+/// With a digest, the content is the same under each name of a repository. Docker runs such an image also without its
+/// registry.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_is_found_under_another_name() {
+    let bench = Bench::new();
+    let pulled = bench.push("team/app:1", &small("pulled"));
+    let repository = pulled.strip_suffix(":1").unwrap();
+    let digest = bench.pull(&pulled).await.unwrap().digest;
+    bench.registry.fault(Fault::on("/", Action::Status(503, Vec::new())));
+    let short = |name: String| PullRequest { timeout: Some(Duration::from_millis(300)), ..request(&name) };
+    let acquire = async |name: String| bench.second_store().acquire(short(name), "task", Arc::new(Silent)).await;
+    for name in [format!("{repository}@{digest}"), format!("{repository}:other@{digest}")] {
+        let image = acquire(name).await.unwrap();
+        assert_eq!((&image.digest, Shown::nth(&image, 0).read("etc/marker").as_str()), (&digest, "pulled"));
+    }
+    assert!(acquire(format!("{repository}2@{digest}")).await.is_err(), "another repository");
+    assert!(acquire(format!("{repository}@sha256:{}", "0".repeat(64))).await.is_err(), "another digest");
+    assert!(acquire(format!("{repository}:2")).await.is_err(), "a name without a digest");
+    bench.store.release("task").unwrap();
+    assert_sound(&bench);
+
+    let bench = Bench::new();
+    let digest = load(&bench, &archive(small("loaded").saved_as_layout(NAME)), NAME, true).await.digest;
+    let image = bench.lease(&format!("registry.invalid/team/app@{digest}")).await.unwrap();
+    assert_eq!(Shown::nth(&image, 0).read("etc/marker"), "loaded");
+    assert!(record(&bench).pinned);
+    assert_sound(&bench);
+}
+
 /// The archive of a task is for that task, also beside a pinned name.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_archive_of_a_task_changes_no_pinned_name() {
