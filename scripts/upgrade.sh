@@ -37,4 +37,4 @@ CARGO_TARGET_DIR=$BUILD/previous-build cargo build --quiet --workspace --bin oci
 
 say "taking over its tasks"
 OCI_RS_PREVIOUS_BIN=$BUILD/previous-build/$TARGET/debug/oci-rs OCI_RS_BIN=$TARGET_DIR/debug/oci-rs \
-    cargo test --quiet --workspace --test wire -- tasks_of_an_older_build
+    cargo test --quiet --workspace --test wire -- of_an_older_build

@@ -5,7 +5,6 @@ use std::{
     path::Path,
 };
 
-use network::Networks;
 use runtime::cgroup::Version;
 
 use crate::{
@@ -52,8 +51,8 @@ struct HostFindings {
     seccomp: bool,
     apparmor: bool,
     opened: Result<NodeFindings, String>,
-    /// Missing programs that the driver's bridge needs.
-    missing: Vec<String>,
+    /// Whether the kernel can connect tasks to the driver's bridge.
+    bridge: bool,
 }
 
 /// Inspects the host. `opened` are the findings about the opened node, or the error of its opening.
@@ -63,7 +62,7 @@ pub fn fingerprint(config: &PluginConfig, opened: Result<NodeFindings, String>) 
 
 fn inspect(config: &PluginConfig, opened: Result<NodeFindings, String>) -> HostFindings {
     HostFindings {
-        missing: Networks::missing_programs(&config.policy.network),
+        bridge: network::bridge_problem(&config.policy.network).is_none(),
         root: rustix::process::geteuid().is_root(),
         cgroup: cgroup_version(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -102,7 +101,7 @@ fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'stat
     let allowed = policy.allow_runtimes.iter().map(String::as_str).filter(|name| RUNTIMES.contains(name));
     let runtimes: BTreeSet<&str> = ["io.containerd.runc.v2", "runc"].into_iter().chain(allowed).collect();
     let runtimes = runtimes.into_iter().collect::<Vec<_>>().join(",");
-    let bridge = policy.network.subnet.hosts().next().filter(|_| host.missing.is_empty());
+    let bridge = policy.network.subnet.hosts().next().filter(|_| host.bridge);
     let optional = [
         ("privileged.enabled", policy.allow_privileged.then_some(Value::Flag(true))),
         ("volumes.enabled", policy.volumes_enabled.then_some(Value::Flag(true))),
@@ -129,8 +128,8 @@ fn node_attributes(config: &PluginConfig, host: &HostFindings) -> [(&'static str
         ("seccomp", Value::Flag(host.seccomp)),
         ("apparmor", Value::Flag(host.apparmor)),
         ("runtime", text("libcontainer")),
-        ("network.bridge", Value::Flag(host.missing.is_empty())),
-        ("network.bridge.ipv6", Value::Flag(host.missing.is_empty() && policy.network.subnet_ipv6.is_some())),
+        ("network.bridge", Value::Flag(host.bridge)),
+        ("network.bridge.ipv6", Value::Flag(host.bridge && policy.network.subnet_ipv6.is_some())),
         ("rootfs", text(if copies_images(policy.rootfs, host) { "copy" } else { "overlay" })),
     ]
 }
@@ -191,13 +190,13 @@ mod tests {
             seccomp: true,
             apparmor: false,
             opened: Ok(NodeFindings::default()),
-            missing: Vec::new(),
+            bridge: true,
         }
     }
 
     #[test]
-    fn a_node_without_cni_plugins_is_healthy_without_a_bridge() {
-        let host = HostFindings { missing: vec!["CNI plugin portmap".into()], ..healthy() };
+    fn a_kernel_without_bridges_is_healthy() {
+        let host = HostFindings { bridge: false, ..healthy() };
         for (host, expected) in [(healthy(), true), (host, false)] {
             let fingerprint = judge(&PluginConfig::default(), host);
             assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge"], Value::Flag(expected));
@@ -224,7 +223,7 @@ mod tests {
         config.policy.volumes_enabled = true;
         config.policy.pids_limit = Some(100);
         config.policy.allow_runtimes = vec!["crun".into(), "kata".into()];
-        let attributes = judge(&config, HostFindings { missing: vec!["iptables".into()], ..healthy() }).attributes;
+        let attributes = judge(&config, HostFindings { bridge: false, ..healthy() }).attributes;
         let of = |name: &str| attributes.get(&format!("driver.docker.{name}")).cloned();
         assert_eq!((of("version"), of("bridge_ip")), (text("20.10.24"), None));
         assert_eq!(

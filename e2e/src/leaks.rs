@@ -54,18 +54,22 @@ pub fn of_jobs(directory: &Path, allocs: &[String]) -> Vec<String> {
     );
     found.extend(cgroups(allocs));
     found.extend(of_networks(directory, allocs));
-    for inside in ["state/tasks", "state/networks", "state/groups", "data/containers"] {
-        let entries = fs::read_dir(directory.join(inside)).into_iter().flatten().flatten();
-        found.extend(entries.map(|entry| format!("directory {}", entry.path().display())));
+    for inside in ["state/tasks", "state/groups", "data/containers"] {
+        found.extend(entries(&directory.join(inside)).map(|entry| format!("directory {}", entry.display())));
     }
     found
 }
 
-/// The namespaces, interfaces, firewall rules and addresses of tasks.
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The namespaces, records, interfaces, firewall rules and addresses of tasks.
 #[must_use]
 pub fn of_networks(directory: &Path, allocs: &[String]) -> Vec<String> {
     let namespaces = allocs.iter().map(|alloc| format!("/run/netns/{alloc}")).filter(|path| Path::new(path).exists());
     let mut found: Vec<String> = namespaces.map(|path| format!("{NAMESPACE} {path}")).collect();
+    found.extend(entries(&directory.join("state/networks")).map(|entry| format!("record {}", entry.display())));
     found.extend(interfaces());
     found.extend(firewall_rules(allocs));
     found.extend(leases(directory, allocs).iter().map(|lease| format!("lease {}", lease.display())));
@@ -189,7 +193,11 @@ fn firewall_rules(allocs: &[String]) -> Vec<String> {
             || allocs.iter().any(|alloc| line.contains(alloc))
     };
     let rules = ["iptables-save", "ip6tables-save"].map(|program| output_of(program, &[])).concat();
-    rules.lines().filter(|line| of_a_task(line)).map(|line| format!("firewall rule {line}")).collect()
+    let rules = rules.lines().filter(|line| of_a_task(line)).map(|line| format!("firewall rule {line}"));
+    // The published ports of the driver's bridge are elements of maps.
+    let ports = output_of("nft", &["list", "ruleset"]);
+    let ports = ports.lines().map(str::trim).filter(|line| line.starts_with("elements = "));
+    rules.chain(ports.map(|line| format!("firewall rule {line}"))).collect()
 }
 
 fn is_hash(text: &str) -> bool {
@@ -205,11 +213,8 @@ fn leases(directory: &Path, allocs: &[String]) -> Vec<PathBuf> {
         allocs.iter().any(|alloc| text.contains(alloc))
     };
     let mut found = Vec::new();
-    let mut directories: Vec<PathBuf> = ["/run/cni", "/var/lib/cni"]
-        .into_iter()
-        .map(PathBuf::from)
-        .chain([directory.join("leases"), directory.join("state/addresses")])
-        .collect();
+    let mut directories: Vec<PathBuf> =
+        ["/run/cni", "/var/lib/cni"].into_iter().map(PathBuf::from).chain([directory.join("leases")]).collect();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             match entry.file_type() {

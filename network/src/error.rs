@@ -1,6 +1,6 @@
 //! The errors of the crate. Their texts become events of the task, so they name the remedy.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use host::{IoError, record::RecordError};
 
@@ -13,15 +13,19 @@ pub enum NetworkError {
     /// The record of a network cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The rules of the driver's bridge could not be changed.
+    #[error(transparent)]
+    Firewall(#[from] firewall::Error),
     /// Programs that the network needs are not installed.
     #[error(
-        "this node cannot give tasks a network of their own: {} not found (CNI plugins are searched in {directories}). \
-         Install the packages containernetworking-plugins and iptables, or name their directory in the plugin block \
-         (`network {{ cni_path = … }}`). Until then tasks can have `network_mode = \"host\"` or \"none\"; \
-         `network {{ default_mode = \"host\" }}` in the plugin block makes the first the default",
+        "this node cannot connect tasks to the CNI network {network}: {} not found (searched in {directories}). \
+         Install the package containernetworking-plugins, or name their directory in the plugin block \
+         (`network {{ cni_path = … }}`)",
         programs.join(", ")
     )]
     MissingPrograms {
+        /// The network's name.
+        network: String,
         /// Their names.
         programs: Vec<String>,
         /// The directories in which plugins were searched.
@@ -48,17 +52,37 @@ pub enum NetworkError {
     NoFreeAddress {
         /// The network's name.
         network: String,
-        /// The plugin's own words.
+        /// How many there are, or the plugin's own words.
         detail: String,
     },
-    /// A CNI plugin or iptables failed.
+    /// Another container has the address that the container must have.
+    #[error(
+        "network {network}: a task on this node has the address {address}: choose another one \
+         (`ipv4_address`, `ipv6_address`), or end that task"
+    )]
+    AddressInUse {
+        /// The network's name.
+        network: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// The bridge has no room for another container.
+    #[error(
+        "network {network} has no room for another task: the kernel connects at most 1023 interfaces to a bridge; end \
+         tasks, or give some of them another network (`network_mode`)"
+    )]
+    BridgeFull {
+        /// The network's name.
+        network: String,
+    },
+    /// A CNI plugin failed.
     #[error("network {network}: {program} failed ({command}): {problem}")]
     ProgramFailed {
         /// The network's name.
         network: String,
         /// The program.
         program: String,
-        /// The CNI operation, or the purpose of the call.
+        /// The CNI operation.
         command: &'static str,
         /// The program's own words.
         problem: String,
@@ -70,7 +94,13 @@ impl NetworkError {
     pub fn recoverable(&self) -> bool {
         matches!(
             self,
-            Self::Io(_) | Self::Record(RecordError::Io(_)) | Self::NoFreeAddress { .. } | Self::ProgramFailed { .. }
+            Self::Io(_)
+                | Self::Record(RecordError::Io(_))
+                | Self::Firewall(_)
+                | Self::NoFreeAddress { .. }
+                | Self::AddressInUse { .. }
+                | Self::BridgeFull { .. }
+                | Self::ProgramFailed { .. }
         )
     }
 }

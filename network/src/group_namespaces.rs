@@ -76,7 +76,7 @@ impl GroupNamespaces {
         let path = self.namespaces.join(alloc);
         if !namespace::is_pinned(&path) {
             failpoint::at("group-before-namespace");
-            namespace::pin(&path).context(|| format!("making the network namespace {}", path.display()))?;
+            namespace::pin(&path, || Ok(())).context(|| format!("making the network namespace {}", path.display()))?;
         }
         failpoint::at("group-before-answer");
         let unconnected = is_unconnected(&path).context(|| format!("looking into {}", path.display()))?;
@@ -227,7 +227,7 @@ mod tests {
             assert!(!first.path.exists() && !root.path().join("state/groups/a").exists());
         }
         // Nomad made this one before the driver was told to.
-        namespace::pin(&first.path).expect("pinned");
+        namespace::pin(&first.path, || Ok(())).expect("pinned");
         groups.destroy("a").expect("removed without a record");
         assert!(!first.path.exists());
     }

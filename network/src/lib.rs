@@ -1,5 +1,5 @@
-//! Networks of single containers: a network namespace that a file pins, and CNI plugins that connect it. Also network
-//! namespaces of groups, which Nomad connects.
+//! Networks of single containers: a network namespace that a file pins, connected to the driver's bridge, or by CNI
+//! plugins to a network of the operator. Also network namespaces of groups, which Nomad connects.
 //!
 //! Always true:
 //!
@@ -10,30 +10,27 @@
 //! - So the next process finds and removes everything that a killed process left, and no process removes a network that
 //!   is still being created.
 //!
-//! Pure modules decide ([`Conflist`], [`AttachRequest`], [`Attachment`]); the modules around them act.
+//! Pure modules decide (`bridge/addresses.rs`, [`Conflist`], [`AttachRequest`]); the modules around them act.
 
-mod conflist;
+mod attachment;
+mod bridge;
+mod cni;
 mod error;
-mod firewall;
 mod group;
 mod group_namespaces;
-mod lookup;
 mod namespace;
 mod networks;
-mod plugin;
-mod program;
 mod record;
 mod request;
-mod result;
-mod semaphore;
 mod settings;
 mod sys;
 
-pub use conflist::Conflist;
+pub use attachment::{Attachment, Dns};
+pub use bridge::probe::bridge_problem;
+pub use cni::conflist::Conflist;
 pub use error::NetworkError;
 pub use group::{GroupNetwork, UNPRIVILEGED, prepare_group};
 pub use group_namespaces::{GroupNamespace, GroupNamespaces};
 pub use networks::{Networks, namespace_of};
 pub use request::{AttachRequest, NetworkChoice, PortMapping, Protocol};
-pub use result::{Attachment, Dns};
 pub use settings::Settings;

@@ -18,15 +18,17 @@ use crate::sys;
 /// The type of the file system of namespaces (linux/magic.h).
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
-/// Creates a network namespace with its loopback device only, and pins it to a file.
-pub(crate) fn pin(file: &Path) -> io::Result<()> {
+/// Creates a network namespace with its loopback device only, and pins it to a file. Returns what `prepare` returns,
+/// which runs in the namespace.
+pub(crate) fn pin<T: Send>(file: &Path, prepare: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     drop(File::create(file)?);
     // Only this new thread leaves the host's network namespace. It ends here.
     thread::scope(|scope| {
-        let pinned = scope.spawn(|| -> io::Result<()> {
+        let pinned = scope.spawn(|| -> io::Result<T> {
             sys::unshare_network()?;
             host::sys::loopback_up()?;
-            Ok(mount_bind("/proc/thread-self/ns/net", file)?)
+            mount_bind("/proc/thread-self/ns/net", file)?;
+            prepare()
         });
         pinned.join().unwrap_or_else(|_| Err(io::Error::other("the thread that creates the namespace panicked")))
     })

@@ -19,59 +19,36 @@ use host::{
 };
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use crate::{conflist::Conflist, error::NetworkError};
+use crate::{bridge::record::BridgeRecord, cni::record::CniRecord, error::NetworkError, namespace};
 
-/// The version of records that this build writes. It increases when an older build would misread a record.
-const VERSION: u32 = 1;
+/// The newest version of records. It increases when an older build would misread a record.
+const VERSION: u32 = 2;
 
-const RECORD: &str = "network.json";
+/// The name of the file with the record.
+pub(crate) const RECORD: &str = "network.json";
 const LOG: &str = "plugins.log";
 
 /// The name of the file to which the namespace is pinned.
 pub(crate) const NAMESPACE: &str = "netns";
 
-/// The record of a container's network. It holds everything that removing the network needs, because the settings may
-/// have changed by then.
+/// The record of a container's network, by its kind. A record of the driver's bridge has a field `bridge`, a record of
+/// CNI plugins has none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct NetworkRecord {
-    /// The container id that plugins get (`CNI_CONTAINERID`).
-    #[serde(rename = "container")]
-    pub container_id: String,
-    /// The interface in the container.
-    pub interface: String,
-    /// The network configuration list.
-    pub network: Conflist,
-    /// The arguments for the capabilities of its plugins.
-    #[serde(rename = "asked")]
-    pub capability_arguments: Map<String, Value>,
-    /// The directories in which plugins are searched.
-    #[serde(rename = "folders")]
-    pub plugin_directories: Vec<PathBuf>,
-    /// How many plugins have been called, including a running one.
-    #[serde(rename = "called")]
-    pub plugins_called: usize,
-    /// The result of the last plugin that has ended.
-    pub result: Option<Value>,
+#[serde(untagged)]
+pub(crate) enum NetworkRecord {
+    /// The driver's bridge connects the container.
+    Bridge(BridgeRecord),
+    /// CNI plugins connect the container.
+    Cni(CniRecord),
 }
 
 impl NetworkRecord {
-    pub fn new(
-        container_id: String,
-        network: Conflist,
-        capability_arguments: Map<String, Value>,
-        plugin_directories: Vec<PathBuf>,
-    ) -> Self {
-        let interface = "eth0".to_owned();
-        Self {
-            container_id,
-            interface,
-            network,
-            capability_arguments,
-            plugin_directories,
-            plugins_called: 0,
-            result: None,
+    /// The oldest version of the form that has records of this kind.
+    fn version(&self) -> u32 {
+        match self {
+            Self::Bridge(_) => VERSION,
+            Self::Cni(_) => 1,
         }
     }
 }
@@ -89,7 +66,7 @@ impl NetworkDirectory {
         loop {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
             // The previous holder of the lock may have removed the directory before this call locked it.
-            if let Some(directory) = Self::lock(path)? {
+            if let Some(directory) = Self::lock(path, Wait::Forever)? {
                 return Ok(directory);
             }
         }
@@ -97,14 +74,19 @@ impl NetworkDirectory {
 
     /// Waits for the lock of an existing directory. `None` if it does not exist, or was removed meanwhile.
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
-        if path.is_dir() { Self::lock(path) } else { Ok(None) }
+        if path.is_dir() { Self::lock(path, Wait::Forever) } else { Ok(None) }
     }
 
-    fn lock(path: &Path) -> io::Result<Option<Self>> {
+    /// Locks an existing directory, unless another process or thread works on the network.
+    pub fn open_unless_busy(path: &Path) -> io::Result<Option<Self>> {
+        if path.is_dir() { Self::lock(path, Wait::No) } else { Ok(None) }
+    }
+
+    fn lock(path: &Path, wait: Wait) -> io::Result<Option<Self>> {
         let file = path.join(LOG);
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-        match lock(&file, Wait::Forever, false, || options.open(&file))? {
+        match lock(&file, wait, false, || options.open(&file))? {
             Locked::Held(log) => Ok(Some(Self { path: path.to_owned(), log })),
             Locked::Missing | Locked::Busy => Ok(None),
         }
@@ -113,6 +95,13 @@ impl NetworkDirectory {
     /// The file to which the namespace is pinned.
     pub fn namespace(&self) -> PathBuf {
         self.path.join(NAMESPACE)
+    }
+
+    /// Removes the namespace. It ends with its last process. A missing one is no error.
+    pub fn remove_namespace(&self) -> Result<(), NetworkError> {
+        let namespace = self.namespace();
+        namespace::unpin(&namespace).context(|| format!("removing the network namespace {}", namespace.display()))?;
+        Ok(())
     }
 
     /// The log, which is the standard error of plugins.
@@ -129,21 +118,29 @@ impl NetworkDirectory {
     pub fn commit(&self, record: &NetworkRecord) -> Result<(), NetworkError> {
         let path = self.path.join(RECORD);
         let temporary = self.path.join(format!("{RECORD}.tmp"));
-        let written = record::encode(VERSION, record).and_then(|bytes| {
+        let written = record::encode(record.version(), record).and_then(|bytes| {
             durable::write(&path, &temporary, &bytes, Durability::Now, |_| {})?;
             Ok(())
         });
         Ok(written.context(|| format!("writing {}", path.display()))?)
     }
 
+    /// Removes the record. The network must have been removed before.
+    pub fn remove_record(&self) -> io::Result<()> {
+        [RECORD.to_owned(), format!("{RECORD}.tmp")].iter().try_for_each(|name| self.remove_file(name))
+    }
+
+    fn remove_file(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the directory, its lock last. The namespace must have been removed before.
     pub fn remove(self) -> io::Result<()> {
-        for name in [RECORD.to_owned(), format!("{RECORD}.tmp"), LOG.to_owned()] {
-            match fs::remove_file(self.path.join(name)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
+        self.remove_record()?;
+        self.remove_file(LOG)?;
         match fs::remove_dir(&self.path) {
             // Another process has created the directory again after the lock was removed.
             Err(error) if [ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => Ok(()),
@@ -154,27 +151,56 @@ impl NetworkDirectory {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, sync::mpsc, thread};
+    use std::{fs, sync::mpsc, thread};
 
     use serde_json::{Map, json};
 
     use super::{NetworkDirectory, NetworkRecord, RECORD, VERSION};
-    use crate::{Conflist, Settings};
+    use crate::{
+        Conflist, Settings,
+        bridge::record::BridgeRecord,
+        cni::record::CniRecord,
+        request::{PortMapping, Protocol},
+    };
 
-    fn record() -> NetworkRecord {
-        let network = Conflist::of_bridge(&Settings::default(), Path::new("/leases"), false);
-        NetworkRecord::new("web".into(), network, Map::new(), vec!["/opt/cni/bin".into()])
+    fn cni_record() -> CniRecord {
+        let network = Conflist::parse(r#"{"name": "lan", "type": "bridge"}"#).expect("a network");
+        CniRecord::new("web".into(), network, Map::new(), vec!["/opt/cni/bin".into()])
     }
 
-    /// The file holds every field. No field changes its name: networks of older builds have records with it.
+    fn record() -> NetworkRecord {
+        NetworkRecord::Cni(cni_record())
+    }
+
+    /// The files hold every field. No field changes its name: networks of older builds have records with it.
     #[test]
-    fn the_record_keeps_the_names_of_its_fields() {
-        let text = include_str!("../tests/records/network.json");
-        let record: NetworkRecord = host::record::decode(VERSION, text.as_bytes()).expect("a record");
-        let written = host::record::encode(VERSION, &record).expect("written");
-        let value = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).expect("JSON");
-        let (recorded, written) = (value(text.as_bytes()), value(&written));
-        assert!(host::record::keeps_fields(&recorded, &written), "{recorded} became {written}");
+    fn records_keep_the_names_of_their_fields() {
+        for text in [include_str!("../tests/records/network.json"), include_str!("../tests/records/bridge.json")] {
+            let record: NetworkRecord = host::record::decode(VERSION, text.as_bytes()).expect("a record");
+            let written = host::record::encode(record.version(), &record).expect("written");
+            let value = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).expect("JSON");
+            let (recorded, written) = (value(text.as_bytes()), value(&written));
+            assert!(host::record::keeps_fields(&recorded, &written), "{recorded} became {written}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_the_bridge_is_read_as_it_was_written() {
+        let root = tempfile::tempdir().expect("a directory");
+        let directory = NetworkDirectory::create(&root.path().join("web")).expect("created");
+        let port = PortMapping {
+            host_ip: "192.0.2.1".parse().ok(),
+            host_port: 20080,
+            container_port: 80,
+            protocol: Protocol::Udp,
+        };
+        let settings = Settings { subnet_ipv6: "fd00::/64".parse().ok(), ..Settings::default() };
+        for (settings, ports) in [(Settings::default(), vec![]), (settings, vec![port])] {
+            let addresses = ["172.26.80.2".parse().expect("an address")];
+            let record = NetworkRecord::Bridge(BridgeRecord::new(&settings, &addresses, &ports));
+            directory.commit(&record).expect("written");
+            assert_eq!(directory.read().expect("read"), Some(record));
+        }
     }
 
     #[test]
@@ -184,10 +210,9 @@ mod tests {
         let directory = NetworkDirectory::create(&path).expect("created");
         assert_eq!(directory.read().expect("read"), None);
         fs::write(path.join("network.json.tmp"), "{").expect("half of a record");
-        let mut record = record();
-        directory.commit(&record).expect("written");
-        record.plugins_called = 1;
-        record.result = Some(json!({"ips": []}));
+        directory.commit(&record()).expect("written");
+        let record = CniRecord { plugins_called: 1, result: Some(json!({"ips": []})), ..cni_record() };
+        let record = NetworkRecord::Cni(record);
         directory.commit(&record).expect("written again");
         drop(directory);
         let directory = NetworkDirectory::open(&path).expect("a look").expect("a directory");

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// The network that a container is attached to, with the options of the attachment.
@@ -26,8 +27,8 @@ pub enum NetworkChoice {
     Named(String),
 }
 
-/// One port of the host that is forwarded to a port of the container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// One port of the host that is forwarded to a port of the container. Records have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     /// The host's address. Without it, connections to every address are forwarded.
     pub host_ip: Option<IpAddr>,
@@ -40,7 +41,8 @@ pub struct PortMapping {
 }
 
 /// A protocol with ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// TCP.
     Tcp,

@@ -53,7 +53,7 @@ fn publishes_ports(env: &Env, mode: &str) -> Outcome {
     assert_eq!(env.outside.fetch(&format!("http://{http}/"))?, PAGE);
     assert_eq!(page(&alloc)?, PAGE, "from the node itself");
     assert_eq!(alloc.sh(&format!("timeout 5 wget -q -O - http://{http}/"))?, PAGE, "from the container itself");
-    for kind in ["interface", "firewall rule", "lease"] {
+    for kind in ["interface", "firewall rule", "record"] {
         let traces = env.agent.networks();
         assert!(traces.iter().any(|trace| trace.starts_with(kind)), "no {kind} in {traces:?}");
     }
@@ -124,8 +124,8 @@ fn is_new_for_each_start(env: &Env) -> Outcome {
         assert_eq!(page_outside(env, alloc)?, PAGE);
         lifecycle::wait_exec(alloc)?;
     }
-    let leases = env.agent.networks().into_iter().filter(|trace| trace.starts_with("lease")).count();
-    assert_eq!(leases, 3 * if network::has_ipv6() { 2 } else { 1 }, "{:?}", env.agent.networks());
+    let networks = env.agent.networks().into_iter().filter(|trace| trace.starts_with("record")).count();
+    assert_eq!(networks, 3, "{:?}", env.agent.networks());
     lifecycle::stop(&allocs)
 }
 

@@ -103,22 +103,37 @@ struct Case {
 enum Setting {
     /// The host's network, and a mounted root where the machine supports it.
     Plain,
-    /// An own network, on the bridge with this number.
+    /// An own network, on the driver's bridge with this number.
     OwnNetwork(u16),
+    /// An own network that CNI plugins make, with this number.
+    CniNetwork(u16),
     /// A copied root, and a new named volume.
     Copied,
 }
 
 impl Setting {
     /// The options of the plugin block.
-    fn options(self) -> Json {
+    fn options(self, node: &Node) -> Json {
+        let subnet = |number: u16| format!("10.{}.{}.0/24", 100 + number / 250, number % 250);
         match self {
             Self::Plain => json!({}),
             Self::Copied => json!({"rootfs": "copy", "volumes": {"enabled": true}}),
-            Self::OwnNetwork(number) => json!({ "network": {
-                "cni_path": cni_path(), "bridge": format!("bridge{number}"),
-                "subnet": format!("10.{}.{}.0/24", 100 + number / 250, number % 250),
-            }}),
+            Self::OwnNetwork(number) => {
+                json!({ "network": { "bridge": format!("bridge{number}"), "subnet": subnet(number) } })
+            }
+            Self::CniNetwork(number) => {
+                let directory = node.root().join("cni");
+                fs::create_dir_all(&directory).must("a directory");
+                let network = json!({"cniVersion": "1.0.0", "name": "lan", "plugins": [
+                    {"type": "bridge", "bridge": format!("cni{number}"), "isGateway": true, "ipMasq": true,
+                        "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet(number)}]],
+                            "routes": [{"dst": "0.0.0.0/0"}], "dataDir": node.state_dir().join("addresses")}},
+                    {"type": "firewall", "backend": "iptables"},
+                    {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+                ]});
+                fs::write(directory.join("lan.conflist"), network.to_string()).must("a network");
+                json!({"network": {"cni_path": cni_path(), "cni_config_dir": directory}})
+            }
         }
     }
 
@@ -129,6 +144,9 @@ impl Setting {
             Self::Plain => task,
             Self::Copied => task.option("mount", json!([{"type": "volume", "source": "filled", "target": "/etc"}])),
             Self::OwnNetwork(number) => task.port("http", &TestNetwork::NODE.to_string(), 20_000 + number, 80),
+            Self::CniNetwork(number) => task
+                .port("http", &TestNetwork::NODE.to_string(), 20_000 + number, 80)
+                .option("network_mode", json!("cni/lan")),
         };
         task.build(plugin).await
     }
@@ -174,7 +192,7 @@ async fn armed(node: &Node, point: Option<&Point>, setting: Setting) -> Plugin {
     if let Some(Point { name, arrival }) = point {
         command = command.env(POINT, &format!("{name}:{arrival}"));
     }
-    node.launch_as(command, setting.options()).await
+    node.launch_as(command, setting.options(node)).await
 }
 
 fn trace(node: &Node) -> PathBuf {
@@ -193,7 +211,7 @@ fn arrivals(node: &Node) -> BTreeMap<String, usize> {
 /// Replaces the plugin by a new one without a failpoint. The old plugin is killed if it still runs.
 async fn replace(plugin: &mut Plugin, node: &Node, case: &Case) {
     plugin.process.kill().await;
-    let mut options = case.setting.options();
+    let mut options = case.setting.options(node);
     if case.leaves_no_mark() {
         options["gc"] = json!({"dangling_containers": {"period": "300ms", "creation_grace": "300ms"}});
     }
@@ -243,7 +261,7 @@ async fn run(images: &Images, case: Case) {
     let node = Node::new();
     let setting = case.setting;
     let mut plugin = if case.recovered {
-        node.launch_with(setting.options()).await
+        node.launch_with(setting.options(&node)).await
     } else {
         armed(&node, Some(&case.point), setting).await
     };
@@ -381,10 +399,20 @@ async fn a_kill_at_any_failpoint_of_a_recovery_leaves_nothing() {
 
 #[tokio::test]
 async fn a_kill_at_any_failpoint_of_an_own_network_leaves_nothing() {
+    kill_at_points_of_a_network(Setting::OwnNetwork).await;
+}
+
+#[tokio::test]
+async fn a_kill_at_any_failpoint_of_a_cni_network_leaves_nothing() {
+    kill_at_points_of_a_network(Setting::CniNetwork).await;
+}
+
+/// Kills at each point that a task with its own network passes and other tasks do not.
+async fn kill_at_points_of_a_network(numbered: fn(u16) -> Setting) {
     let netns = TestNetwork::enter();
     let images = Images::start().await;
     let plain = traced(&images, Ending::Terminated, false, Setting::Plain).await;
-    let own = traced(&images, Ending::Terminated, false, Setting::OwnNetwork(0)).await;
+    let own = traced(&images, Ending::Terminated, false, numbered(0)).await;
     let further: Vec<&Point> = own.iter().filter(|point| !plain.contains(point)).collect();
     for operation in ["start-", "destroy-"] {
         let count = further.iter().filter(|point| point.name.starts_with(operation)).count();
@@ -393,7 +421,7 @@ async fn a_kill_at_any_failpoint_of_an_own_network_leaves_nothing() {
     let mut cases = Vec::new();
     for point in further {
         for after in [After::Retry, After::NewId, After::Forget] {
-            let setting = Setting::OwnNetwork(cases.len() as u16 + 1);
+            let setting = numbered(cases.len() as u16 + 1);
             let case = Case { point: point.clone(), ending: Ending::Terminated, after, recovered: false, setting };
             if !case.is_redundant() {
                 cases.push(case);

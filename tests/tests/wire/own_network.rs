@@ -341,6 +341,101 @@ async fn cni_networks_of_the_operator_work() {
     finish(netns, node, plugin).await;
 }
 
+/// Runs `ip` in the network namespace of the test's thread.
+fn ip(args: &str) -> String {
+    let output = std::process::Command::new("ip").args(args.split(' ')).output().must("ip");
+    assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn a_task_has_the_uplinks_mtu_and_its_addresses_are_of_use_at_once() {
+    let netns = TestNetwork::enter();
+    ip("link set wire0 mtu 1380");
+    ip("route add default via 192.0.2.2");
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({"subnet_ipv6": "fd00:26:80::/64"}))).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let address = started(&plugin, &task).await;
+    let seen = plugin.sh(&task, "ip addr show eth0").await;
+    // The hardware address contains the IPv4 address, so neighbours need no new entry when an address is used again.
+    assert_eq!(address.to_string(), "172.26.80.2");
+    for part in ["mtu 1380", "02:42:ac:1a:50:02", "172.26.80.2/20", "fd00:26:80::2/64", "brd 172.26.95.255"] {
+        assert!(seen.contains(part), "{part} in {seen}");
+    }
+    assert!(!seen.contains("tentative"), "no address waits for an answer of its other owners: {seen}");
+    let routes = plugin.sh(&task, "ip route; ip -6 route").await;
+    for part in ["default via 172.26.80.1 dev eth0", "default via fd00:26:80::1 dev eth0"] {
+        assert!(routes.contains(part), "{part} in {routes}");
+    }
+    assert!(plugin.sh(&task, "ip link show lo").await.contains("UP"));
+    let bridge = ip("-details link show oci-rs");
+    for part in ["mtu 1380", "02:42:ac:1a:50:01", "stp_state 0", "forward_delay 0"] {
+        assert!(bridge.contains(part), "{part} in {bridge}");
+    }
+    assert!(ip("-details link show veth-ac1a5002").contains("hairpin on"));
+    assert_eq!(fs::read_to_string("/proc/sys/net/ipv4/ip_forward").must("a kernel parameter"), "1\n");
+    assert_eq!(fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").must("a kernel parameter"), "1\n");
+    plugin.end(&task).await;
+    finish(netns, node, plugin).await;
+}
+
+#[tokio::test]
+async fn a_bridge_that_was_deleted_is_made_again() {
+    let netns = TestNetwork::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({}))).await;
+    let images = Images::start().await;
+    let first = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    plugin.started(&first).await;
+    ip("link delete oci-rs");
+    let second = node.task(&images.busybox()).sh(SERVER).port("http", "192.0.2.1", 20080, 8080);
+    let second = second.build(&mut plugin).await;
+    plugin.started(&second).await;
+    assert!(answers(at(TestNetwork::NODE, 20080)).await);
+    // A link of another kind is not taken for the bridge.
+    ip("link delete oci-rs");
+    ip("link add oci-rs type veth peer name other");
+    let third = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let status = plugin.start(&third).await.err().must("a refusal");
+    assert!(status.message().contains("the interface oci-rs of this node is no bridge"), "{status}");
+    ip("link delete oci-rs");
+    plugin.end(&first).await;
+    plugin.end(&second).await;
+    finish(netns, node, plugin).await;
+}
+
+/// Nomad replaces a plugin while the old one may still start tasks.
+#[tokio::test]
+async fn plugins_that_overlap_never_give_two_tasks_the_same_address() {
+    let netns = TestNetwork::enter();
+    let node = Node::new();
+    let mut plugin = node.launch_with(bridge(json!({}))).await;
+    let mut other = node.launch_with(bridge(json!({}))).await;
+    let images = Images::start().await;
+    let image = images.busybox();
+    let (mut tasks, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        tasks.push(node.task(&image).sh(IDLE).build(&mut plugin).await);
+        others.push(node.task(&image).sh(IDLE).build(&mut other).await);
+    }
+    let addresses = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let all_tasks = tasks.iter().map(|task| (&plugin, task)).chain(others.iter().map(|task| (&other, task)));
+    all(all_tasks.clone().map(|(plugin, task)| {
+        let addresses = &addresses;
+        async move {
+            let address = started(plugin, task).await;
+            addresses.borrow_mut().insert(address);
+        }
+    }))
+    .await;
+    assert_eq!(addresses.borrow().len(), 8, "{addresses:?}");
+    all(all_tasks.map(|(plugin, task)| plugin.end(task))).await;
+    other.shutdown().await;
+    finish(netns, node, plugin).await;
+}
+
 /// The number of concurrent starts; `OCI_RS_NETWORKS=200` for a scale test.
 fn parallel_tasks() -> u16 {
     std::env::var("OCI_RS_NETWORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)

@@ -15,7 +15,7 @@ use fixtures::{
 };
 use kit::{calls::recoverable, node::Node, plugin::PluginCommand};
 use rustix::fs::{CWD, Mode, mkfifoat};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::own_network::{IDLE, bridge, finish};
 
@@ -35,26 +35,41 @@ async fn leftovers_of_a_killed_start_are_removed() {
     finish(netns, node, plugin).await;
 }
 
+/// A CNI network of the operator, `cni/lan`: a bridge and the rules of its containers. Returns the options of the
+/// plugin block.
+fn lan(node: &Node, cni_path: &str) -> Json {
+    let directory = node.root().join("cni");
+    fs::create_dir_all(&directory).must("a directory");
+    let network = json!({"cniVersion": "1.0.0", "name": "lan", "plugins": [
+        {"type": "bridge", "bridge": "lan0", "isGateway": true,
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.79.0.0/24"}]],
+                "dataDir": node.state_dir().join("addresses")}},
+        {"type": "firewall", "backend": "iptables"},
+    ]});
+    fs::write(directory.join("lan.conflist"), network.to_string()).must("a network");
+    bridge(json!({"cni_path": cni_path, "cni_config_dir": directory}))
+}
+
 #[tokio::test]
-async fn other_network_modes_work_without_cni_plugins() {
+async fn other_networks_work_without_cni_plugins() {
     let netns = TestNetwork::enter();
     let node = Node::new();
-    let mut plugin = node.launch_with(bridge(json!({"cni_path": node.root()}))).await;
+    let mut plugin = node.launch_with(lan(&node, &node.root().to_string_lossy())).await;
     let fingerprint = plugin.streams.fingerprint().await;
     let attribute = &fingerprint.attributes["driver.oci-rs.network.bridge"];
-    assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(false)));
+    assert_eq!(attribute.value, Some(proto::structs::attribute::Value::BoolVal(true)));
     let images = Images::start().await;
     let image = images.busybox();
-    let task = node.task(&image).sh(IDLE).build(&mut plugin).await;
+    let task = node.task(&image).sh(IDLE).option("network_mode", json!("cni/lan")).build(&mut plugin).await;
     let status = plugin.start(&task).await.err().must("a refusal");
-    for part in ["CNI plugin bridge", "CNI plugin host-local", "containernetworking-plugins", "network_mode = \"host\""]
-    {
+    for part in ["CNI network lan", "CNI plugin bridge", "CNI plugin host-local", "containernetworking-plugins"] {
         assert!(status.message().contains(part), "{part} in {status}");
     }
     assert!(!recoverable(&status), "nothing here changes by itself: another node may have them");
-    for mode in ["host", "none"] {
+    for mode in ["host", "none", "bridge"] {
         let task = node.task(&image).sh(IDLE).option("network_mode", json!(mode)).build(&mut plugin).await;
-        assert_eq!(plugin.start(&task).await.must("StartTask").network_override, None);
+        let network = plugin.start(&task).await.must("StartTask").network_override;
+        assert_eq!(network.is_some(), mode == "bridge", "{mode}: {network:?}");
         plugin.end(&task).await;
     }
     finish(netns, node, plugin).await;
@@ -73,11 +88,12 @@ async fn a_failing_cni_plugin_leaves_nothing() {
     let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(directory.join("firewall"), mode).must("its mode");
     let path = format!("{}:{}", directory.display(), cni_path());
-    let mut plugin = node.launch_with(bridge(json!({"cni_path": path}))).await;
+    let mut plugin = node.launch_with(lan(&node, &path)).await;
     let images = Images::start().await;
-    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let task = node.task(&images.busybox()).sh(IDLE).option("network_mode", json!("cni/lan"));
+    let task = task.build(&mut plugin).await;
     let status = plugin.start(&task).await.err().must("a refusal");
-    assert!(status.message().contains("network oci-rs: firewall failed (ADD): no luck today"), "{status}");
+    assert!(status.message().contains("network lan: firewall failed (ADD): no luck today"), "{status}");
     assert!(recoverable(&status), "{status}");
     assert!(node.traces().files.is_empty(), "{}", node.traces());
     assert_eq!(netns.leftovers(), Vec::<String>::new());
@@ -127,10 +143,11 @@ async fn a_cni_plugin_that_outlives_the_driver_is_awaited() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);
-    let slow = bridge(json!({"cni_path": gated.path}));
+    let slow = lan(&node, &gated.path);
     let mut plugin = node.launch_with(slow.clone()).await;
     let images = Images::start().await;
-    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let task = node.task(&images.busybox()).sh(IDLE).option("network_mode", json!("cni/lan"));
+    let task = task.build(&mut plugin).await;
     tokio::select! {
         answer = plugin.start(&task) => panic!("{answer:?}"),
         () = gated.called() => {}
@@ -152,9 +169,10 @@ async fn a_stop_during_network_setup_ends_the_start() {
     let gated = Gated::new(&node);
     let trace = node.root().join("trace");
     let launch = PluginCommand::new(node.root()).env("OCI_RS_FAILPOINT_TRACE", &trace.to_string_lossy());
-    let mut plugin = node.launch_as(launch, bridge(json!({"cni_path": gated.path}))).await;
+    let mut plugin = node.launch_as(launch, lan(&node, &gated.path)).await;
     let images = Images::start().await;
-    let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    let task = node.task(&images.busybox()).sh(IDLE).option("network_mode", json!("cni/lan"));
+    let task = task.build(&mut plugin).await;
     let (status, (), ()) = tokio::join!(
         async { plugin.start(&task).await.err().must("a start that was given up") },
         async {

@@ -1,7 +1,9 @@
 //! Builds follow one another while tasks run: this build reads the state of older builds.
 
 use std::{
+    collections::BTreeSet,
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -9,6 +11,7 @@ use std::{
 use fixtures::{
     busybox::Images,
     must::Must,
+    netns::{TestNetwork, cni_path, exchange},
     wait::{eventually, seconds},
 };
 use kit::{
@@ -162,6 +165,62 @@ async fn tasks_of_an_older_build_are_taken_over() {
         assert_eq!(task.stdout().all(seconds(5)).await.trim_end(), "up");
     }
     node.finish(plugin).await;
+}
+
+/// A task that an older build connected keeps its network, and this build takes the network down. Nothing of it depends
+/// on the way in which the older build made it.
+#[tokio::test]
+async fn networks_of_tasks_of_an_older_build_are_taken_over() {
+    let netns = TestNetwork::enter();
+    let node = Node::new();
+    let installed = node.root().join("oci-rs");
+    let previous = std::env::var_os("OCI_RS_PREVIOUS_BIN").map_or_else(binary, PathBuf::from);
+    install(&previous, &installed);
+    let options = json!({"network": {"cni_path": cni_path(), "subnet": "10.77.0.0/29"}});
+    let mut plugin = node.launch_as(PluginCommand::new(node.root()).binary(&installed), options.clone()).await;
+    let images = Images::start().await;
+    let server = "nc -ll -p 8080 -e echo hello";
+    let mut tasks = Vec::new();
+    for number in 0..2 {
+        let task = node.task(&images.busybox()).sh(server).port("http", "192.0.2.1", 20080 + number, 8080);
+        let task = task.build(&mut plugin).await;
+        let answer = plugin.start(&task).await.must("StartTask");
+        tasks.push((task, answer.handle.must("a handle"), answer.network_override.must("a network").addr));
+    }
+
+    install(&binary(), &installed);
+    plugin.shutdown().await;
+    let mut plugin = node.launch_as(PluginCommand::new(node.root()).binary(&installed), options).await;
+    let published = |number: u16| SocketAddr::new(TestNetwork::NODE, 20080 + number);
+    for (task, handle, _) in &tasks {
+        plugin.recover(handle).await.must("RecoverTask");
+        assert_eq!(plugin.sh(task, "nc 127.0.0.1 8080 </dev/null").await, "hello");
+    }
+    // The subnet has five addresses for tasks.
+    let mut addresses: BTreeSet<String> = tasks.iter().map(|(.., address)| address.clone()).collect();
+    let mut further = Vec::new();
+    for number in 2..5 {
+        let task = node.task(&images.busybox()).sh(server).port("http", "192.0.2.1", 20080 + number, 8080);
+        let task = task.build(&mut plugin).await;
+        let network = plugin.start(&task).await.must("StartTask").network_override;
+        addresses.insert(network.must("a network").addr);
+        further.push(task);
+    }
+    assert_eq!(addresses.len(), 5, "{addresses:?}");
+    for number in 0..5 {
+        let answers = || exchange(published(number), "").is_ok_and(|answer| answer == "hello\n");
+        assert!(eventually(seconds(5), answers).await, "port {number}");
+        assert_eq!(netns.outside(|| exchange(published(number), "")).must("an answer outside"), "hello\n");
+    }
+    // Tasks of both builds reach each other.
+    let (_, _, old) = &tasks[0];
+    assert_eq!(plugin.sh(&further[0], &format!("nc {old} 8080 </dev/null")).await, "hello");
+    for task in tasks.iter().map(|(task, ..)| task).chain(&further) {
+        plugin.end(task).await;
+    }
+    assert!(exchange(published(0), "").is_err(), "the port is free again");
+    node.finish(plugin).await;
+    assert_eq!(netns.leftovers(), Vec::<String>::new());
 }
 
 /// Replaces a file as a package manager does: it writes a new file and renames it. Another process writes it, because a

@@ -5,55 +5,31 @@ use std::{net::IpAddr, path::PathBuf};
 use ipnet::IpNet;
 use serde_json::Value;
 
-/// The connection of a container to its network.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attachment {
-    /// The file of the network namespace.
-    pub namespace: PathBuf,
-    /// The container's addresses, in the order of the CNI result.
-    pub addresses: Vec<IpAddr>,
-    /// The addresses of the gateways, if there are any. On our own bridge that is the host.
-    pub gateways: Vec<IpAddr>,
-    /// The resolver configuration of the network.
-    pub dns: Dns,
-}
+use crate::attachment::{Attachment, Dns};
 
-/// A network's resolver configuration. An empty list means that the network does not configure it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Dns {
-    /// Name servers.
-    pub servers: Vec<String>,
-    /// Search domains.
-    pub searches: Vec<String>,
-    /// Options.
-    pub options: Vec<String>,
-}
-
-impl Attachment {
-    /// Parses the last plugin's result.
-    ///
-    /// # Errors
-    ///
-    /// The problem, as the end of a sentence about the result.
-    pub(crate) fn parse(namespace: PathBuf, result: &Value) -> Result<Self, String> {
-        let mut addresses = Vec::new();
-        let mut gateways = Vec::new();
-        for ip in list(result, "ips").filter(|ip| is_in_container(result, ip)) {
-            let address = ip.get("address").and_then(Value::as_str).unwrap_or_default();
-            let address: IpNet = address.parse().map_err(|_| format!("has an invalid address: {address:?}"))?;
-            addresses.push(address.addr());
-            gateways.extend(ip.get("gateway").and_then(Value::as_str).and_then(|text| text.parse::<IpAddr>().ok()));
-        }
-        let dns = result.get("dns").unwrap_or(&Value::Null);
-        let texts = |key: &str| list(dns, key).filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>();
-        let domain = dns.get("domain").and_then(Value::as_str).filter(|domain| !domain.is_empty());
-        let searches = match texts("search") {
-            empty if empty.is_empty() => domain.into_iter().map(str::to_owned).collect(),
-            searches => searches,
-        };
-        let dns = Dns { servers: texts("nameservers"), searches, options: texts("options") };
-        Ok(Self { namespace, addresses, gateways, dns })
+/// Parses the last plugin's result.
+///
+/// # Errors
+///
+/// The problem, as the end of a sentence about the result.
+pub(crate) fn parse(namespace: PathBuf, result: &Value) -> Result<Attachment, String> {
+    let mut addresses = Vec::new();
+    let mut gateways = Vec::new();
+    for ip in list(result, "ips").filter(|ip| is_in_container(result, ip)) {
+        let address = ip.get("address").and_then(Value::as_str).unwrap_or_default();
+        let address: IpNet = address.parse().map_err(|_| format!("has an invalid address: {address:?}"))?;
+        addresses.push(address.addr());
+        gateways.extend(ip.get("gateway").and_then(Value::as_str).and_then(|text| text.parse::<IpAddr>().ok()));
     }
+    let dns = result.get("dns").unwrap_or(&Value::Null);
+    let texts = |key: &str| list(dns, key).filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>();
+    let domain = dns.get("domain").and_then(Value::as_str).filter(|domain| !domain.is_empty());
+    let searches = match texts("search") {
+        empty if empty.is_empty() => domain.into_iter().map(str::to_owned).collect(),
+        searches => searches,
+    };
+    let dns = Dns { servers: texts("nameservers"), searches, options: texts("options") };
+    Ok(Attachment { namespace, addresses, gateways, dns })
 }
 
 fn list<'a>(object: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
@@ -76,10 +52,11 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::{Attachment, Dns};
+    use super::parse;
+    use crate::attachment::{Attachment, Dns};
 
     fn read(result: &Value) -> Result<Attachment, String> {
-        Attachment::parse("/netns".into(), result)
+        parse("/netns".into(), result)
     }
 
     #[test]

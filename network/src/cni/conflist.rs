@@ -1,14 +1,9 @@
 //! CNI network configuration lists (specification 1.0, section 1), and the request that each plugin of a list gets.
 
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-
-use crate::{firewall::ADMIN_CHAIN, settings::Settings};
-
-/// The version of the specification that our own network uses. Every plugin since 1.0.0 (2021) supports it.
-const VERSION: &str = "1.0.0";
 
 /// A network configuration list: plugins that are called one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,34 +17,6 @@ pub struct Conflist {
 }
 
 impl Conflist {
-    /// The network of our own bridge. The IPAM plugin records addresses in the directory `leases`. The portmap plugin
-    /// is part of the list only for containers that publish ports.
-    pub fn of_bridge(settings: &Settings, leases: &Path, publishes_ports: bool) -> Self {
-        let mut ranges = vec![json!([{ "subnet": settings.subnet.to_string() }])];
-        let mut routes = vec![json!({ "dst": "0.0.0.0/0" })];
-        if let Some(subnet) = settings.subnet_ipv6 {
-            ranges.push(json!([{ "subnet": subnet.to_string() }]));
-            routes.push(json!({ "dst": "::/0" }));
-        }
-        let bridge = json!({
-            "type": "bridge",
-            "bridge": settings.bridge,
-            "isGateway": true,
-            // After a change of the subnet the bridge takes the new address.
-            "forceAddress": true,
-            "ipMasq": true,
-            // A container reaches its own published port.
-            "hairpinMode": true,
-            "capabilities": { "mac": true, "ips": true },
-            "ipam": { "type": "host-local", "dataDir": leases, "ranges": ranges, "routes": routes },
-        });
-        let firewall = json!({ "type": "firewall", "backend": "iptables", "iptablesAdminChainName": ADMIN_CHAIN });
-        let portmap = json!({ "type": "portmap", "snat": true, "capabilities": { "portMappings": true } });
-        let plugins = [Some(bridge), Some(firewall), publishes_ports.then_some(portmap)];
-        let plugins = plugins.into_iter().flatten().filter_map(|plugin| plugin.as_object().cloned()).collect();
-        Self { name: settings.bridge.clone(), version: VERSION.to_owned(), plugins }
-    }
-
     /// Parses a configuration: a list of plugins, or the older form with a single plugin.
     ///
     /// # Errors
@@ -136,22 +103,25 @@ fn plugin_declares(plugin: &Map<String, Value>, capability: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
 
     use super::Conflist;
-    use crate::settings::Settings;
 
     fn arguments(value: Value) -> Map<String, Value> {
         value.as_object().cloned().expect("an object")
     }
 
+    /// A network as earlier releases recorded it for the driver's bridge.
+    const BRIDGE: &str = r#"{"name": "oci-rs", "cniVersion": "1.0.0", "plugins": [
+        {"type": "bridge", "bridge": "oci-rs", "capabilities": {"mac": true, "ips": true},
+            "ipam": {"type": "host-local", "dataDir": "/leases"}},
+        {"type": "firewall"},
+        {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}]}"#;
+
     #[test]
-    fn our_own_network_has_the_features_of_dockers_bridge() {
-        let settings = Settings { subnet_ipv6: "fd00::/64".parse().ok(), ..Settings::default() };
-        let list = Conflist::of_bridge(&settings, Path::new("/leases"), true);
+    fn each_plugin_gets_its_part_of_the_list_and_what_it_declares() {
+        let list = Conflist::parse(BRIDGE).expect("a list");
         assert_eq!(
             (0..list.len()).map(|index| list.program(index)).collect::<Vec<_>>(),
             ["bridge", "firewall", "portmap"]
@@ -160,21 +130,13 @@ mod tests {
         let ports = json!([{"hostPort": 80, "containerPort": 80, "protocol": "tcp"}]);
         let all = arguments(json!({"portMappings": ports, "mac": "02:00:00:00:00:01"}));
         let bridge = list.request(0, &all, None);
-        assert_eq!(bridge["ipam"]["ranges"], json!([[{"subnet": "172.26.80.0/20"}], [{"subnet": "fd00::/64"}]]));
         assert_eq!(bridge["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
         assert_eq!((&bridge["name"], &bridge["cniVersion"]), (&json!("oci-rs"), &json!("1.0.0")));
         assert!(bridge.get("prevResult").is_none());
         let previous = json!({"ips": []});
         let portmap = list.request(2, &all, Some(&previous));
         assert_eq!((&portmap["runtimeConfig"], &portmap["prevResult"]), (&json!({ "portMappings": ports }), &previous));
-    }
-
-    #[test]
-    fn without_ports_and_ipv6_the_list_is_shorter() {
-        let list = Conflist::of_bridge(&Settings::default(), Path::new("/leases"), false);
-        assert_eq!(list.len(), 2);
-        assert_eq!(list.request(0, &Map::new(), None)["ipam"]["routes"], json!([{"dst": "0.0.0.0/0"}]));
-        assert!(list.declares("mac") && list.declares("ips") && !list.declares("portMappings"));
+        assert!(list.declares("mac") && list.declares("ips") && !list.declares("bandwidth"));
     }
 
     #[test]
@@ -210,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_serialized_network_parses_to_the_same_network() {
-        let list = Conflist::of_bridge(&Settings::default(), Path::new("/leases"), true);
+        let list = Conflist::parse(BRIDGE).expect("a list");
         let text = serde_json::to_string(&list).expect("JSON");
         assert_eq!(Conflist::parse(&text).expect("a list"), list);
         assert_eq!(serde_json::from_str::<Conflist>(&text).expect("a list"), list);

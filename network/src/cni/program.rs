@@ -27,11 +27,6 @@ pub(crate) fn find(program: &str, directories: &[PathBuf]) -> Option<PathBuf> {
     directories.iter().map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-/// Finds a program of the system.
-pub(crate) fn find_in_system(program: &str) -> Option<PathBuf> {
-    find(program, &std::env::split_paths(&system_path()).collect::<Vec<_>>())
-}
-
 /// The agent's PATH, followed by the directories of the system that it lacks.
 pub(crate) fn system_path() -> String {
     with_system_directories(&std::env::var("PATH").unwrap_or_default())

@@ -1,36 +1,23 @@
-//! The network configuration of a request, and the programs that it needs.
+//! The network configuration of a request, and the plugins that it needs.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use crate::{
-    conflist::Conflist,
-    error::NetworkError,
-    firewall,
-    program::{find, find_in_system},
-    request::{AttachRequest, NetworkChoice},
-    settings::Settings,
-};
+use super::{conflist::Conflist, program::find};
+use crate::{error::NetworkError, request::AttachRequest, settings::Settings};
 
 /// The extensions of network configuration files, as libcni reads them.
 const EXTENSIONS: [&str; 3] = ["conflist", "conf", "json"];
 
-/// Finds the configuration of the requested network. `leases` is the directory of the addresses on our own bridge.
+/// Finds the operator's network of this name.
 ///
 /// # Errors
 ///
 /// The network does not exist, or its plugins lack a capability that the request needs.
-pub(crate) fn conflist_of(
-    settings: &Settings,
-    leases: &Path,
-    request: &AttachRequest,
-) -> Result<Conflist, NetworkError> {
-    let NetworkChoice::Named(name) = &request.network else {
-        return Ok(Conflist::of_bridge(settings, leases, !request.ports.is_empty()));
-    };
-    let network = find_network(&settings.config_dir, name)?;
+pub(crate) fn find_network(settings: &Settings, name: &str, request: &AttachRequest) -> Result<Conflist, NetworkError> {
+    let network = find_by_name(&settings.config_dir, name)?;
     match request.capability_arguments().keys().find(|capability| !network.declares(capability)) {
         Some(capability) => Err(lacks_capability(name, capability)),
         None => Ok(network),
@@ -49,19 +36,14 @@ fn lacks_capability(network: &str, capability: &str) -> NetworkError {
     ))
 }
 
-/// The programs that a network needs and that are not installed. `bridge`: it is our own bridge.
-pub(crate) fn missing_programs(settings: &Settings, network: &Conflist, bridge: bool) -> Vec<String> {
+/// The plugins that a network needs and that are not installed.
+pub(crate) fn missing_programs(settings: &Settings, network: &Conflist) -> Vec<String> {
     let plugins = network.programs().into_iter().filter(|program| find(program, &settings.cni_path).is_none());
-    let mut missing: Vec<String> = plugins.map(|program| format!("CNI plugin {program}")).collect();
-    if bridge {
-        let firewall = firewall::programs(settings).filter(|(program, _)| find_in_system(program).is_none());
-        missing.extend(firewall.map(|(program, _)| program.to_owned()));
-    }
-    missing
+    plugins.map(|program| format!("CNI plugin {program}")).collect()
 }
 
 /// Finds the operator's network of this name: in the first file, sorted by file name, that has it.
-fn find_network(directory: &Path, name: &str) -> Result<Conflist, NetworkError> {
+fn find_by_name(directory: &Path, name: &str) -> Result<Conflist, NetworkError> {
     let mut problems = String::new();
     for file in configuration_files(directory) {
         let text = fs::read_to_string(&file).map_err(|error| error.to_string());
@@ -88,7 +70,7 @@ fn configuration_files(directory: &Path) -> Vec<PathBuf> {
 mod tests {
     use std::fs;
 
-    use super::find_network;
+    use super::find_by_name;
 
     #[test]
     fn the_operators_networks_are_found_by_their_name() {
@@ -99,7 +81,7 @@ mod tests {
         write("other.json", r#"{"name": "dmz", "type": "other"}"#);
         write("broken.conflist", "{}");
         write("lan.txt", r#"{"name": "hidden", "type": "x"}"#);
-        let find = |name: &str| find_network(directory.path(), name);
+        let find = |name: &str| find_by_name(directory.path(), name);
         assert_eq!(find("lan").expect("a network").program(0), "first");
         assert_eq!(find("dmz").expect("a network").program(0), "other");
         let error = find("hidden").expect_err("no network").to_string();
@@ -107,6 +89,6 @@ mod tests {
             error.contains("no CNI network \"hidden\"") && error.contains("broken.conflist has no name"),
             "{error}"
         );
-        assert!(find_network(&directory.path().join("none"), "lan").is_err());
+        assert!(find_by_name(&directory.path().join("none"), "lan").is_err());
     }
 }

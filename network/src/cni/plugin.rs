@@ -8,10 +8,8 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{
-    program::{find, run, system_path},
-    settings::Settings,
-};
+use super::program::{find, run, system_path};
+use crate::settings::Settings;
 
 /// The most characters of a plugin's own error text that an error quotes.
 const MAX_PROBLEM_LENGTH: usize = 1000;

@@ -1,0 +1,10 @@
+//! Networks on the driver's own bridge, made by the kernel on requests of this process. No program is executed.
+
+mod addresses;
+mod allocator;
+pub(crate) mod connect;
+mod link;
+mod netlink;
+mod node;
+pub(crate) mod probe;
+pub(crate) mod record;

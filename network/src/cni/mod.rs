@@ -1,0 +1,11 @@
+//! Networks that CNI plugins make: those of the operator (`network_mode = "cni/<name>"`), and those that an earlier
+//! release made on the driver's bridge.
+
+pub(crate) mod conflist;
+pub(crate) mod connect;
+pub(crate) mod lookup;
+mod plugin;
+mod program;
+pub(crate) mod record;
+mod result;
+mod semaphore;
