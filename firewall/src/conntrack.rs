@@ -62,6 +62,9 @@ struct Queue {
     selections: BTreeSet<Selection>,
     /// A thread works on the queue.
     running: bool,
+    /// The socket while no thread has it. It stays open: when a socket of netfilter is closed, the kernel first frees
+    /// what transactions removed, which takes milliseconds, and no transaction can begin meanwhile.
+    connection: Option<Connection>,
 }
 
 impl Forgetter {
@@ -94,26 +97,32 @@ impl Forgetter {
 
 /// Works on the queue until it is empty.
 fn work(queue: &Mutex<Queue>) {
+    let mut connection = None;
     loop {
         let selections = {
             let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+            connection = connection.or_else(|| queue.connection.take());
             queue.running = !queue.selections.is_empty();
             if !queue.running {
+                queue.connection = connection;
                 return;
             }
             std::mem::take(&mut queue.selections)
         };
-        if let Err(error) = forget(&selections) {
+        if let Err(error) = forget(&mut connection, &selections) {
             tracing::warn!("connections cannot be removed from the kernel's table: {error}");
         }
     }
 }
 
-fn forget(selections: &BTreeSet<Selection>) -> io::Result<()> {
-    let connection = Connection::open(&[])?;
-    if !flush_all(&connection, selections)? {
+fn forget(connection: &mut Option<Connection>, selections: &BTreeSet<Selection>) -> io::Result<()> {
+    let connection = match connection {
+        Some(connection) => connection,
+        None => connection.insert(Connection::open(&[])?),
+    };
+    if !flush_all(connection, selections)? {
         let selected = |family, tracked: &Tracked| selections.iter().any(|one| one.selects(family, tracked));
-        forget_one_by_one(&connection, selected)?;
+        forget_one_by_one(connection, selected)?;
     }
     Ok(())
 }

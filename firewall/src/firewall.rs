@@ -17,14 +17,14 @@ use crate::{
     netlink::{Connection, Message, Refusal},
     nft::{
         Rule, create_table, delete_element, delete_table, dump_elements, dump_rules, elements_of, get_element,
-        insert_element, rule_of,
+        get_table, insert_element, rule_of,
     },
     port::{Bridge, Family, Protocol, PublishedPort},
     table::{self, Condition},
 };
 
 /// The number of elements in one transaction. The kernel's answers to them fit into the socket's buffer.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 128;
 
 /// The rules of one bridge. The value remembers the ports that were published through it, so that a table that another
 /// program deleted can be created again with its ports.
@@ -236,22 +236,31 @@ impl Firewall {
             refused.and_then(all_accepted).map_err(Error::kernel(format!("create the table {name}")))?;
             self.insert(connection, rest)?;
         }
+        if repair == Repair::All && self.bridge.subnet_ipv6.is_none() {
+            self.delete_ipv6(connection)?;
+        }
         Ok(())
+    }
+
+    /// Deletes the table of a bridge that had an IPv6 subnet under an earlier configuration.
+    fn delete_ipv6(&self, connection: &Connection) -> Result<(), Error> {
+        let (family, name) = (Family::V6, table::name(&self.bridge.name));
+        let failed = || Error::kernel(format!("delete the table {name}"));
+        let exists = connection.request(&[get_table(family, &name)], |_, _| {}).map_err(failed())?.is_empty();
+        let requests = if exists { vec![delete_table(family, &name)] } else { Vec::new() };
+        connection.transact(&requests).and_then(all_accepted).map_err(failed())
     }
 
     /// The condition of a family's table.
     fn condition(&self, connection: &Connection, family: Family, wanted: &[Rule]) -> Result<Condition, Error> {
         let name = table::name(&self.bridge.name);
-        let mut found = Vec::new();
-        let read = connection.dump(&dump_rules(family, &name, None), |attributes| {
-            if let Some((table, chain, comment, _)) = rule_of(attributes)
-                && table == name
-            {
-                found.push((chain.to_owned(), comment.to_owned()));
-            }
+        let found = connection.list(&dump_rules(family, &name, None));
+        let found = found.map_err(Error::kernel(format!("read the table {name}")))?;
+        let found = found.iter().filter_map(|attributes| match rule_of(attributes)? {
+            (table, chain, comment, _) if table == name => Some((chain, comment)),
+            _ => None,
         });
-        read.map_err(Error::kernel(format!("read the table {name}")))?;
-        Ok(table::condition(wanted, found.iter().map(|(chain, comment)| (chain.as_str(), comment.as_str()))))
+        Ok(table::condition(wanted, found))
     }
 
     /// The elements of both maps of a family.
@@ -259,14 +268,14 @@ impl Firewall {
         let name = table::name(&self.bridge.name);
         let mut entries = Vec::new();
         for map in [OF_ADDRESS, OF_ANY] {
-            let read =
-                connection.dump(&dump_elements(family, &name, map), |attributes| {
-                    entries.extend(elements_of(attributes).map(|(key, data)| Entry {
-                        key: Key { family, map, bytes: key.to_vec() },
-                        data: data.to_vec(),
-                    }));
-                });
-            read.map_err(Error::kernel(format!("read the published ports of the table {name}")))?;
+            let found = connection.list(&dump_elements(family, &name, map));
+            let found = found.map_err(Error::kernel(format!("read the published ports of the table {name}")))?;
+            entries.extend(
+                found
+                    .iter()
+                    .flat_map(|attributes| elements_of(attributes))
+                    .map(|(key, data)| Entry { key: Key { family, map, bytes: key.to_vec() }, data: data.to_vec() }),
+            );
         }
         Ok(entries)
     }

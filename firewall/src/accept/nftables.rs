@@ -44,13 +44,10 @@ fn additions(family: Family, missing: &[Rule], entered: bool) -> Vec<Message> {
 
 /// The rules of a chain, as far as they are of the kind of ours.
 fn rules(connection: &Connection, family: Family, chain: &str) -> io::Result<Vec<Option<Rule>>> {
-    let mut rules = Vec::new();
-    connection.dump(&dump_rules(family, TABLE, Some(chain)), |attributes| {
-        if let Some((TABLE, found, _, expressions)) = rule_of(attributes)
-            && found == chain
-        {
-            rules.push(Rule::read(family, expressions));
-        }
-    })?;
-    Ok(rules)
+    let found = connection.list(&dump_rules(family, TABLE, Some(chain)))?;
+    let of_chain = found.iter().filter_map(|attributes| match rule_of(attributes)? {
+        (TABLE, name, _, expressions) if name == chain => Some(Rule::read(family, expressions)),
+        _ => None,
+    });
+    Ok(of_chain.collect())
 }

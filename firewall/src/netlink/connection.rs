@@ -12,7 +12,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
 use super::{
     attributes::Attributes,
-    message::{ACK, DUMP, Message, Reply, replies},
+    message::{ACK, DUMP, Message, Reply, interrupted, replies},
 };
 
 /// The subsystem of nf_tables.
@@ -102,15 +102,27 @@ impl Connection {
         Ok(refused)
     }
 
-    /// Requests all objects of a kind. A table or chain that does not exist has none.
-    pub(crate) fn dump(&self, request: &Message, mut object: impl FnMut(&[u8])) -> io::Result<()> {
+    /// Requests all objects of a kind in nf_tables. A table or chain that does not exist has none.
+    pub(crate) fn list(&self, request: &Message) -> io::Result<Vec<Vec<u8>>> {
+        loop {
+            let mut objects = Vec::new();
+            // Each change in the namespace can interrupt the dump, so a next attempt is likely to succeed.
+            if self.dump(request, |object| objects.push(object.to_vec()))? {
+                return Ok(objects);
+            }
+        }
+    }
+
+    /// Requests all objects of a kind. Returns `false` if some may be missing.
+    pub(crate) fn dump(&self, request: &Message, mut object: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut datagram = Vec::new();
         Message { flags: request.flags | DUMP, ..request.clone() }.encode(0, &mut datagram);
         self.send(&datagram)?;
-        let (mut done, mut failed) = (false, 0);
+        let (mut done, mut failed, mut whole) = (false, 0, true);
         while !done {
             datagram.clear();
             self.receive(&mut datagram, 0)?;
+            whole &= !interrupted(&datagram);
             for reply in replies(&datagram) {
                 match reply {
                     Reply::Object { attributes, .. } => object(attributes),
@@ -120,7 +132,7 @@ impl Connection {
             }
         }
         match failed {
-            0 | libc::ENOENT => Ok(()),
+            0 | libc::ENOENT => Ok(whole),
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }

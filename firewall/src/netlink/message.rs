@@ -17,6 +17,9 @@ pub(crate) const CREATE: u16 = 0x400;
 pub(crate) const APPEND: u16 = 0x800;
 const REQUEST: u16 = 1;
 
+/// The dump may lack objects, because others changed them meanwhile.
+const INTERRUPTED: u16 = 0x10;
+
 /// The type of a message that reports an error, or with the code 0 a success.
 const ERROR: u16 = 2;
 /// The type of the last message of a dump.
@@ -66,6 +69,18 @@ pub(crate) enum Reply<'a> {
     Object { kind: u16, sequence: u32, family: u8, attributes: &'a [u8] },
 }
 
+/// Whether a datagram belongs to a dump that must be repeated.
+pub(crate) fn interrupted(mut datagram: &[u8]) -> bool {
+    while let Some(header) = datagram.first_chunk::<HEADER>() {
+        if u16::from_ne_bytes([header[6], header[7]]) & INTERRUPTED != 0 {
+            return true;
+        }
+        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        datagram = datagram.get(length.max(HEADER).next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
 /// The messages of a datagram. It ends at the first one that is not complete.
 pub(crate) fn replies(mut datagram: &[u8]) -> impl Iterator<Item = Reply<'_>> {
     std::iter::from_fn(move || {
@@ -87,7 +102,7 @@ pub(crate) fn replies(mut datagram: &[u8]) -> impl Iterator<Item = Reply<'_>> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{ACK, HEADER, Message, Reply, replies};
+    use super::{ACK, HEADER, INTERRUPTED, Message, Reply, interrupted, replies};
     use crate::netlink::Attributes;
 
     fn message(kind: u16) -> Message {
@@ -121,10 +136,21 @@ mod tests {
         assert_eq!(replies(&datagram).count(), 2);
     }
 
+    #[test]
+    fn an_interrupted_dump_is_recognized_by_any_of_its_messages() {
+        let mut datagram = Vec::new();
+        message(0x0a03).encode(1, &mut datagram);
+        message(0x0a03).encode(2, &mut datagram);
+        assert!(!interrupted(&datagram));
+        Message { flags: INTERRUPTED, ..message(3) }.encode(3, &mut datagram);
+        assert!(interrupted(&datagram));
+    }
+
     proptest! {
         #[test]
         fn no_datagram_makes_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..99), length in 0_u8..99) {
             replies(&bytes).count();
+            interrupted(&bytes);
             let mut bytes = bytes;
             bytes.splice(..bytes.len().min(4), [length, 0, 0, 0]);
             prop_assert!(replies(&bytes).count() <= bytes.len() / HEADER);

@@ -158,6 +158,60 @@ fn a_running_plugin_does_not_undo_the_rules_of_a_newer_one() {
     drop(watcher);
 }
 
+/// What dockerd and Nomad's bridge (by CNI's plugins) write, as far as packets of our bridge meet it.
+const OTHERS: [&str; 22] = [
+    "-t nat -N DOCKER",
+    "-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+    "-t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+    "-P FORWARD DROP",
+    "-N DOCKER-USER",
+    "-A DOCKER-USER -j RETURN",
+    "-N DOCKER-ISOLATION-STAGE-1",
+    "-A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j RETURN",
+    "-I FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-I FORWARD -j DOCKER-ISOLATION-STAGE-1",
+    "-I FORWARD -j DOCKER-USER",
+    "-N NOMAD-ADMIN",
+    "-A NOMAD-ADMIN -d 172.26.64.0/20 -o nomad -j ACCEPT",
+    "-N CNI-FORWARD",
+    "-I FORWARD -j CNI-FORWARD",
+    "-A CNI-FORWARD -j NOMAD-ADMIN",
+    "-A CNI-FORWARD -s 172.26.64.5/32 -j ACCEPT",
+    "-A CNI-FORWARD -d 172.26.64.5/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-t nat -N CNI-HOSTPORT-DNAT",
+    "-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+    "-t nat -A CNI-HOSTPORT-DNAT -p tcp --dport 8081 -j DNAT --to-destination 172.26.64.5:80",
+    "-t nat -A POSTROUTING -s 172.26.64.0/20 ! -d 172.26.64.0/20 -j MASQUERADE",
+];
+
+#[test]
+fn dockerd_and_nomads_bridge_work_beside_ours() {
+    for (announced, program) in [(true, "iptables-nft"), (false, "iptables-legacy")] {
+        let Some(host) = Node::new() else { return };
+        if Command::new(program).arg("-V").output().is_err() {
+            return skipped(&format!("{program} is not installed"));
+        }
+        let watcher = host.firewall.watch().must("watch");
+        let web = published(&host);
+        let nomad = host.container_of_nomad();
+        for rule in OTHERS {
+            run(program, &rule.split(' ').collect::<Vec<_>>());
+        }
+        if announced {
+            wait(|| run("nft", &["list", "ruleset"]).contains("jump OCI-RS-ADMIN"));
+        } else {
+            host.firewall.ensure().must("the rules");
+        }
+        let outside = TestNetwork::OUTSIDE;
+        assert_eq!(host.network.outside(|| tcp(node(8080))), format!("web {outside}"), "{program}");
+        assert_eq!(host.network.outside(|| tcp(node(8081))), format!("nomad {outside}"), "{program}");
+        // Each reaches the other's published port by the node's address.
+        assert_eq!(nomad.inside(|| tcp(node(8080))), "web 172.26.80.1", "{program}");
+        assert_eq!(web.inside(|| tcp(node(8081))), "nomad 172.26.64.1", "{program}");
+        drop(watcher);
+    }
+}
+
 /// Waits until the watcher has restored rules. It announces that to no other process.
 fn wait(condition: impl Fn() -> bool) {
     let end = Instant::now() + patient(seconds(10));

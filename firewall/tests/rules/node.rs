@@ -58,22 +58,41 @@ impl Node {
 
     /// Starts a container whose addresses end in this number.
     pub fn container(&self, number: u8) -> Container {
+        let container = self.connect("oci-rs", Ipv4Addr::new(172, 26, 80, number), GATEWAY);
+        let (name, address) = (container.name.as_str(), container.address_v6);
+        run("ip", &["-n", name, "address", "add", &format!("{address}/64"), "dev", "eth0", "nodad"]);
+        run("ip", &["-n", name, "route", "add", "default", "via", GATEWAY_V6]);
+        container
+    }
+
+    /// Starts a container on Nomad's bridge. It listens on port 80.
+    pub fn container_of_nomad(&self) -> Container {
+        run("ip", &["link", "add", "nomad", "type", "bridge"]);
+        run("ip", &["address", "add", "172.26.64.1/20", "dev", "nomad"]);
+        run("ip", &["link", "set", "nomad", "up"]);
+        let container = self.connect("nomad", Ipv4Addr::new(172, 26, 64, 5), "172.26.64.1");
+        let (tcp, udp) = container.inside(|| sockets(container.at(80)));
+        answer("nomad", tcp, udp);
+        container
+    }
+
+    /// Starts a container on a bridge with a subnet of 20 bits.
+    fn connect(&self, bridge: &str, address: Ipv4Addr, gateway: &str) -> Container {
         let name = format!("oci-rs-box-{}", &uuid()[..8]);
-        let (host, address) = (format!("veth{number}"), Ipv4Addr::new(172, 26, 80, number));
+        let number = address.octets()[3];
+        let host = format!("{bridge}-{number}");
         let address_v6 = format!("fd00:26::{number}").parse().must("an address");
         run("ip", &["netns", "add", &name]);
         let container = Container { name, address, address_v6 };
         let name = container.name.as_str();
         run("ip", &["link", "add", &host, "type", "veth", "peer", "name", "eth0", "netns", name]);
-        run("ip", &["link", "set", &host, "master", "oci-rs", "up"]);
+        run("ip", &["link", "set", &host, "master", bridge, "up"]);
         // A container reaches its own published port.
         run("ip", &["link", "set", &host, "type", "bridge_slave", "hairpin", "on"]);
         run("ip", &["-n", name, "link", "set", "lo", "up"]);
         run("ip", &["-n", name, "address", "add", &format!("{address}/20"), "dev", "eth0"]);
-        run("ip", &["-n", name, "address", "add", &format!("{address_v6}/64"), "dev", "eth0", "nodad"]);
         run("ip", &["-n", name, "link", "set", "eth0", "up"]);
-        run("ip", &["-n", name, "route", "add", "default", "via", GATEWAY]);
-        run("ip", &["-n", name, "route", "add", "default", "via", GATEWAY_V6]);
+        run("ip", &["-n", name, "route", "add", "default", "via", gateway]);
         container
     }
 

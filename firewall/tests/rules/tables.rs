@@ -1,5 +1,7 @@
 //! The tables as nft and other programs see them.
 
+use std::time::Instant;
+
 use firewall::{
     Firewall,
     Protocol::{Sctp, Tcp, Udp},
@@ -49,6 +51,13 @@ fn rules_of_another_subnet_are_replaced_and_published_ports_stay() {
 }
 
 #[test]
+fn a_bridge_that_lost_its_ipv6_subnet_loses_that_table() {
+    let Some(_host) = Node::new() else { return };
+    Firewall::new(firewall::Bridge { subnet_ipv6: None, ..bridge() }).ensure().must("the rules");
+    assert_eq!(run("nft", &["list", "tables"]), "table ip oci-rs-oci-rs\n");
+}
+
+#[test]
 fn a_deleted_table_comes_back_with_the_next_port() {
     let Some(host) = Node::new() else { return };
     let first = port(Some("192.0.2.1"), 8080, Tcp, "172.26.80.5:80".parse().must("an address"));
@@ -80,6 +89,47 @@ fn a_port_leads_to_the_container_that_was_published_last() {
     assert_eq!(host.firewall.published().must("published"), []);
 }
 
+/// Prints the median times of a call: `cargo test --workspace --test rules -- --ignored --nocapture durations`.
+#[test]
+#[ignore = "it only measures"]
+#[allow(clippy::print_stdout, reason = "the result of a measurement")]
+fn durations() {
+    let Some(host) = Node::new() else { return };
+    let web = host.container(5);
+    web.serve("web", 80);
+    let watcher = host.firewall.watch().must("watch");
+    // A pass through an empty table of connections would cost nothing.
+    host.publish(&[port(None, 9999, Tcp, web.at(80))]);
+    assert_eq!(host.network.outside(|| tcp(node(9999))), format!("web {}", TestNetwork::OUTSIDE));
+    let beside: Vec<_> = (10_000..14_000).map(|number| port(Some("192.0.2.1"), number, Tcp, web.at(80))).collect();
+    for others in [&[][..], &beside] {
+        host.publish(others);
+        for count in [1, 10] {
+            let of = |number| [Tcp, Udp].map(|protocol| port(Some("192.0.2.1"), number, protocol, web.at(80)));
+            let ports: Vec<_> = (8080..8080 + count).flat_map(of).collect();
+            let mut times = [const { Vec::new() }; 3];
+            for _ in 0..200 {
+                let start = Instant::now();
+                host.publish(&ports);
+                times[0].push(start.elapsed());
+                let start = Instant::now();
+                host.withdraw(&ports);
+                times[1].push(start.elapsed());
+                let start = Instant::now();
+                host.firewall.ensure().must("the rules");
+                times[2].push(start.elapsed());
+            }
+            let [publish, withdraw, ensure] = times.map(|mut times| {
+                times.sort();
+                times[times.len() / 2]
+            });
+            let others = others.len();
+            println!("{count} ports beside {others}: publish {publish:?}, withdraw {withdraw:?}, ensure {ensure:?}");
+        }
+    }
+    drop(watcher);
+}
+
 #[test]
 fn thousands_of_ports_add_no_rule() {
     let Some(host) = Node::new() else { return };
@@ -92,6 +142,15 @@ fn thousands_of_ports_add_no_rule() {
     assert_eq!(rules(), before);
     assert_eq!(host.firewall.published().must("published").len(), ports.len());
     assert_eq!(host.network.outside(|| tcp(node(13_999))), format!("web {}", TestNetwork::OUTSIDE));
+    // All of them lead to another container, then back.
+    let neighbour = ports.iter().map(|one| PublishedPort { container: "172.26.80.6:80".parse().must("it"), ..*one });
+    host.publish(&neighbour.collect::<Vec<_>>());
+    assert!(host.firewall.published().must("published").iter().all(|one| one.container != web.at(80)));
+    host.publish(&ports);
+    // A table that was deleted comes back with all of them.
+    run("nft", &["flush", "ruleset"]);
+    host.publish(&ports[..1]);
+    assert_eq!(host.firewall.published().must("published").len(), ports.len());
     host.withdraw(&ports);
     assert_eq!(host.firewall.published().must("published"), []);
 }
