@@ -241,10 +241,18 @@ pub const LIST: &[Difference] = &[
     Difference {
         behaviour: "`hostname` of a group's `network` block",
         docker: "every task of the group has this name.",
-        ours: "Nomad refuses the group: the driver does not make the group's network.",
+        ours: "Nomad refuses the group, unless the plugin block has `network { group_networks = true }`.",
         why: "only one driver of a group may make its network, which would exclude groups with docker tasks.",
-        remedy: "set `hostname` in each task.",
+        remedy: "that option, the driver's name `docker`, or `hostname` in each task.",
         seen: &[("host_name_of_a_group", ALL)],
+    },
+    Difference {
+        behaviour: "`network_aliases` without a network of docker's",
+        docker: "the daemon refuses the container: only user-defined networks have aliases.",
+        ours: "the names are in `/etc/hosts` of the group's tasks.",
+        why: "there are no docker networks, and a job needs no other change.",
+        remedy: "nothing.",
+        seen: &[("network_aliases", ALL)],
     },
     Difference {
         behaviour: "image `HEALTHCHECK`",

@@ -128,6 +128,9 @@ pub struct ContainerPlan {
     /// The caller's name for itself. A caller only manages its own containers. Plans of older builds have none.
     #[serde(default)]
     pub owner: Option<String>,
+    /// Lines for /etc/hosts of the other containers of the group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_names: Vec<String>,
 }
 
 /// The root file system: the image's layers and what is over them.

@@ -44,6 +44,11 @@ impl EtcFiles {
         &self.hosts.hostname
     }
 
+    /// The lines of /etc/hosts that the other tasks of the group get too.
+    pub fn shared_names(&self, attachment: Option<&Attachment>) -> Vec<String> {
+        self.hosts.shared(attachment)
+    }
+
     /// Path and content of each file. `attachment` describes the task's own network, once it exists.
     pub fn render(&self, attachment: Option<&Attachment>, errors: &ErrorCollector) -> Vec<(String, String)> {
         let files = [

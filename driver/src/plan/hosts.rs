@@ -28,6 +28,8 @@ pub struct Hosts {
     address: Option<String>,
     /// `extra_hosts` of the task.
     extra_hosts: Vec<ExtraHost>,
+    /// `network_aliases` of the task, as in /etc/hosts.
+    aliases: String,
     /// The task uses the host's network.
     host_network: bool,
     /// The node's /etc/hosts, if the container gets a copy of it.
@@ -46,6 +48,7 @@ impl Hosts {
             hostname: hostname(context, host_network),
             address: address(context, namespace),
             extra_hosts,
+            aliases: context.spec.network_aliases.join(" "),
             host_network,
             copy: copied.then(|| context.node.hosts.clone()),
             own_network,
@@ -78,6 +81,7 @@ impl Hosts {
             None | Some([]) => line(self.address.as_deref().unwrap_or(HOSTNAME_LOOPBACK), &names),
             Some(addresses) => addresses.iter().for_each(|address| line(&address.to_string(), &names)),
         }
+        self.alias_addresses(attachment).iter().for_each(|address| line(address, &self.aliases));
         for host in &self.extra_hosts {
             // An address that the task's own network may yet provide is left out until the network exists.
             let pending = host.address.is_none() && self.own_network && attachment.is_none();
@@ -92,6 +96,22 @@ impl Hosts {
             }
         }
         text
+    }
+
+    /// The lines that also the other tasks of the group get: the task's aliases. In the group's network its address is
+    /// theirs. Its own network has addresses when it exists.
+    pub fn shared(&self, attachment: Option<&Attachment>) -> Vec<String> {
+        let addresses = self.alias_addresses(attachment).into_iter();
+        addresses.map(|address| format!("{address}\t{}", self.aliases)).collect()
+    }
+
+    fn alias_addresses(&self, attachment: Option<&Attachment>) -> Vec<String> {
+        match attachment {
+            _ if self.aliases.is_empty() => Vec::new(),
+            Some(attachment) => attachment.addresses.iter().map(ToString::to_string).collect(),
+            None if self.own_network => Vec::new(),
+            None => vec![self.address.as_deref().unwrap_or(HOSTNAME_LOOPBACK).to_owned()],
+        }
     }
 
     /// The address of docker's `host-gateway`: the host, as the container reaches it.

@@ -52,6 +52,17 @@ pub fn namespace(context: &TaskContext, own_network: Option<&OwnNetwork>) -> Net
     }
 }
 
+/// Refuses aliases of a task that has no address of its own.
+pub fn check_aliases(context: &TaskContext, namespace: &Network, errors: &ErrorCollector) {
+    if !context.spec.network_aliases.is_empty() && !matches!(namespace, Network::Path(_)) {
+        errors.add(
+            "network_aliases",
+            "needs a network of the group's or of the task's own, and the task uses the host's or none",
+            "remove it, or write `network { mode = \"bridge\" }` in the group",
+        );
+    }
+}
+
 /// Whether the container uses the host's network.
 pub fn uses_host_network(spec: &TaskSpec, task: &NomadTask, policy: &Policy) -> bool {
     match (&spec.network_mode, &task.network_path) {

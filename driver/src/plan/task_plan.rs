@@ -87,6 +87,7 @@ impl TaskPlan {
         {
             // The same files were rendered before, so this finds no error.
             self.container.files = self.etc_files.render(None, &ErrorCollector::default());
+            self.container.shared_names = self.etc_files.shared_names(None);
         }
         self
     }
@@ -97,6 +98,7 @@ impl TaskPlan {
     pub fn with_attachment(mut self, attachment: &Attachment) -> Result<Self, PlanErrors> {
         let errors = ErrorCollector::default();
         self.container.files = self.etc_files.render(Some(attachment), &errors);
+        self.container.shared_names = self.etc_files.shared_names(Some(attachment));
         refuse(errors, self)
     }
 }
@@ -110,6 +112,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let own_network = network::own_network(context, errors);
     let mounts = mounts::decide(context, errors);
     let namespace = network::namespace(context, own_network.as_ref());
+    network::check_aliases(context, &namespace, errors);
     let etc_files = EtcFiles::new(context, &namespace, own_network.is_some(), &mounts.mounts);
     let dns_warning = network::dns_warning(own_network.as_ref(), &etc_files);
     let root = root::decide(context, errors);
@@ -164,6 +167,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
             volumes: mounts::anonymous_volumes(&image.config, &mounts.anonymous, &mounts.mounts),
         },
         files: etc_files.render(None, errors),
+        shared_names: etc_files.shared_names(None),
         devices: devices::decide(context, errors),
         sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), &namespace, own_network),
         namespaces: security::namespaces(spec, namespace),

@@ -7,6 +7,7 @@
 mod logs;
 mod removal;
 mod runtime;
+mod shared_names;
 mod start;
 mod stats;
 mod status;

@@ -35,7 +35,9 @@ pub(super) struct Inner {
     /// Mounts of layers that are images.
     pub images: MountedImages,
     /// The names of the containers' directories.
-    containers: DirectoryWatch,
+    pub containers: DirectoryWatch,
+    /// Held while names are shared.
+    pub names: Mutex<()>,
     /// The answer of [`Runtime::overlay_problem`], once it is known.
     overlay_problem: Mutex<Option<Option<String>>>,
 }
@@ -85,6 +87,7 @@ impl Runtime {
                 launcher,
                 empty: Mutex::default(),
                 images: MountedImages::default(),
+                names: Mutex::default(),
                 overlay_problem: Mutex::default(),
             }),
         })

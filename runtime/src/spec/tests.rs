@@ -68,6 +68,7 @@ fn plan() -> ContainerPlan {
         output: Output { stdout: "/dev/null".into(), stderr: "/dev/null".into() },
         annotations: BTreeMap::new(),
         owner: None,
+        shared_names: Vec::new(),
     }
 }
 

@@ -115,6 +115,7 @@ impl Node {
             output: Output { stdout: "/dev/null".into(), stderr: "/dev/null".into() },
             annotations: BTreeMap::new(),
             owner: None,
+            shared_names: Vec::new(),
             id,
         }
     }

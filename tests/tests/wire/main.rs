@@ -1,5 +1,6 @@
 //! The gRPC protocol of Nomad, against the built binary: the calls of an agent, and the behavior that an agent needs.
 
+mod aliases;
 mod bad_input;
 mod base;
 mod credentials;

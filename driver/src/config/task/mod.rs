@@ -102,6 +102,8 @@ pub struct TaskSpec {
     pub labels: BTreeMap<String, String>,
     /// The source of the container's network.
     pub network_mode: NetworkMode,
+    /// Further names of the task in its group.
+    pub network_aliases: Vec<String>,
     /// Labels of the group's ports that are published.
     pub ports: Vec<String>,
     /// Container ports by the labels of the task's own network block.
@@ -168,6 +170,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         init: block.bool("init"),
         labels: block.string_map("labels"),
         network_mode: network::mode(block),
+        network_aliases: network::aliases(block),
         ports: block.strings("ports"),
         port_map: block.port_map("port_map"),
         addresses: network::addresses(block),

@@ -55,11 +55,12 @@ pub const OPTIONS: &[OptionSpec] = &[
         "services with `address_mode = \"driver\"` or `\"auto\"` advertise the container's IPv6 address. Needs a \
          network of the task's own with IPv6",
     ),
-    OptionSpec::refused(
+    OptionSpec::honoured(
         "network_aliases",
         OptionType::Strings,
-        "further names in docker's DNS",
-        "register the names as services and let Consul or Nomad resolve them",
+        Words("none"),
+        "further names of the task for itself and for the other tasks of its group, in `/etc/hosts`. Needs a network \
+         of the group's or of the task's own",
     ),
 ];
 
@@ -90,6 +91,16 @@ pub struct Addresses {
     pub ipv6: Option<Ipv6Addr>,
     /// Services advertise the IPv6 address.
     pub advertise_ipv6: bool,
+}
+
+/// Reads `network_aliases`.
+pub fn aliases(block: &ConfigBlock) -> Vec<String> {
+    let names = block.strings("network_aliases");
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    for name in names.iter().filter(|name| !is_name(name)) {
+        block.error("network_aliases", format!("{name:?} is no host name"), "use letters, digits, `-`, `_` and `.`");
+    }
+    names
 }
 
 /// Reads `network_mode`.

@@ -39,6 +39,31 @@ fn ports_and_network_sysctls_are_refused_on_the_hosts_network() {
     assert!(Case::new(json!({ "ports": ["http"], "network_mode": "host" })).plan().is_ok());
 }
 
+#[test]
+fn aliases_lead_to_the_address_that_the_groups_other_tasks_reach() {
+    let aliases = json!({ "network_aliases": ["db", "db.internal"] });
+    let mut case = Case::new(aliases.clone());
+    assert!(case.error().starts_with("network_aliases: needs a network of the group's or of the task's own"));
+    case.task.network_path = Some("/run/netns/x".into());
+    case.task.hosts_entry = Some(HostsEntry { hostname: "shop".into(), address: "10.0.0.5".into() });
+    let container = case.container();
+    assert_eq!(container.shared_names, ["10.0.0.5\tdb db.internal"]);
+    let hosts = file(&container, "/etc/hosts");
+    assert!(hosts.contains("10.0.0.5\tshop\n10.0.0.5\tdb db.internal\n"), "{hosts}");
+
+    let mut case = Case::under(json!({}), aliases);
+    assert!(case.container().shared_names.is_empty(), "the address of its own network is not known yet");
+    case.attachment = Some(Attachment {
+        namespace: "/netns".into(),
+        addresses: vec!["172.26.80.7".parse().unwrap()],
+        gateways: Vec::new(),
+        dns: NetworkDns::default(),
+    });
+    assert_eq!(case.container().shared_names, ["172.26.80.7\tdb db.internal"]);
+    assert!(file(&case.container(), "/etc/hosts").contains("172.26.80.7\tdb db.internal\n"));
+    assert!(Case::under(json!({}), json!({})).container().shared_names.is_empty());
+}
+
 /// The own network in a case's plan.
 fn own(case: &Case) -> OwnNetwork {
     let plan = case.plan().unwrap();

@@ -134,7 +134,8 @@ impl<'a> Attached<'a> {
     pub async fn start(self) -> Result<Started<'a>, TaskError> {
         let request = self.planned.leased.request;
         let (node, plan) = (request.node.clone(), self.planned.plan.container.clone());
-        match blocking(move || start_container(&node, &plan)).await {
+        let prefix = plan::alloc_prefix(&request.task.alloc_id);
+        match blocking(move || start_in_group(&node, plan, prefix.as_deref())).await {
             Ok(running) => Ok(self.started(running)),
             Err(error) => Err(self.undo(error).await),
         }
@@ -235,6 +236,23 @@ fn handle_network(network: &TaskNetwork, own: &OwnNetwork) -> DriverNetwork {
         ports: own.ports.clone(),
         auto_advertise: own.auto_advertise(),
     }
+}
+
+/// Starts the container. It gets the names of the group's other containers, and they get its names. Blocks.
+fn start_in_group(
+    node: &Node,
+    mut plan: runtime::plan::ContainerPlan,
+    prefix: Option<&str>,
+) -> Result<Running, TaskError> {
+    let Some(prefix) = prefix else { return start_container(node, &plan) };
+    let named = node.runtime.add_names(&mut plan, prefix).map_err(TaskError::internal)?;
+    let running = start_container(node, &plan)?;
+    if (named || !plan.shared_names.is_empty())
+        && let Err(error) = node.runtime.share_names(prefix)
+    {
+        tracing::warn!(container = %plan.id, %error, "the group's tasks do not find each other's names");
+    }
+    Ok(running)
 }
 
 /// Starts the container. Removes an existing container of the same id first: an id belongs to one task, so an
