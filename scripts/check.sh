@@ -96,6 +96,7 @@ step_oldest() {
 step_parity() {
     need_root "parity"
     OCI_RS_PARITY=${PARITY:-quick} cargo test --workspace --test parity -- ${ONLY:+"$ONLY"}
+    OCI_RS_PARITY=${PARITY:-quick} cargo test --workspace --test switch -- ${ONLY:+"$ONLY"}
 }
 
 step_conformance() {

@@ -88,9 +88,10 @@ fn check(alloc: &str) -> Result<(), TaskError> {
     }
 }
 
-fn labels(alloc: &str, hostname: &str) -> BTreeMap<String, String> {
+/// The labels of a network: the host name that the job asks for, or an id.
+pub fn labels(id: &str, hostname: &str) -> BTreeMap<String, String> {
     let label = match hostname {
-        "" => (SANDBOX, alloc.replace('-', "")),
+        "" => (SANDBOX, id.replace('-', "")),
         name => (HOSTNAME, name.to_owned()),
     };
     BTreeMap::from([(label.0.to_owned(), label.1)])

@@ -7,6 +7,7 @@ mod blocking;
 mod cleanup;
 mod cli;
 mod config;
+mod dockerd;
 mod error;
 mod events;
 mod exec_prefix;

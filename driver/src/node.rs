@@ -20,6 +20,7 @@ use tokio::sync::{Notify, watch};
 use crate::{
     blocking::blocking,
     config::{PluginConfig, Policy, RootChoice},
+    dockerd::Dockerd,
     error::TaskError,
     events::Events,
     fingerprint::NodeFindings,
@@ -41,6 +42,8 @@ pub struct Node {
     pub store: Store,
     /// Networks that belong to one task each.
     pub networks: Networks,
+    /// Containers of Nomad's docker driver, in whose place this driver is.
+    pub dockerd: Option<Dockerd>,
     /// Networks of groups, if Nomad lets the driver make them.
     pub groups: Groups,
     /// The task events of this process.
@@ -116,12 +119,14 @@ impl Node {
         store.on_removal(move || mounting.forget_removed_images());
         let logs = Logs::new(runtime.clone());
         let networks = Networks::new(config.policy.network.clone(), &config.state_dir);
+        let dockerd = config.dockerd.clone().map(Dockerd::new);
         let groups = Groups::new(GroupNamespaces::new(&config.state_dir));
         Ok(Self {
             config,
             runtime,
             store,
             networks,
+            dockerd,
             groups,
             events,
             logs,

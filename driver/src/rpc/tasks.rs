@@ -1,13 +1,17 @@
 //! StartTask, RecoverTask, StopTask, DestroyTask: from the wire to the tasks and back.
 
+use std::sync::Arc;
+
 use proto::driver::{
     DestroyTaskRequest, DestroyTaskResponse, RecoverTaskRequest, RecoverTaskResponse, StartTaskRequest,
-    StartTaskResponse, StopTaskRequest, StopTaskResponse, TaskHandle, TaskState,
+    StartTaskResponse, StopTaskRequest, StopTaskResponse, TaskConfig, TaskHandle, TaskState,
 };
 
 use super::{convert, state::Plugin, task_config};
 use crate::{
+    dockerd,
     error::TaskError,
+    node::Node,
     signal,
     task::{DriverState, Event},
 };
@@ -48,8 +52,11 @@ pub async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Rec
         )));
     }
     let config = handle.config.ok_or_else(|| invalid("without a task configuration"))?;
-    let state = DriverState::decode(&handle.driver_state)?;
     let node = plugin.node().await?;
+    if let Some(foreign) = dockerd::Handle::parse(&handle.driver_state) {
+        return Err(replace(&node, &config, foreign));
+    }
+    let state = DriverState::decode(&handle.driver_state)?;
     let task = task_config::nomad_task(config).map_err(|error| TaskError::Invalid(error.to_string()))?;
     let recovered = plugin.tasks().recover(node, &task, state).await;
     match &recovered {
@@ -59,6 +66,31 @@ pub async fn recover(plugin: &Plugin, request: RecoverTaskRequest) -> Result<Rec
         Err(error) => tracing::error!(task = task.id, %error, "task not recovered"),
     }
     recovered.map(|()| RecoverTaskResponse {})
+}
+
+/// Removes the container of Nomad's docker driver, so that Nomad can start the task again. Returns at once, because an
+/// agent recovers its tasks one after another: the task's start waits for the removal.
+fn replace(node: &Arc<Node>, config: &TaskConfig, handle: dockerd::Handle) -> TaskError {
+    let container = handle.short().to_owned();
+    let Some(dockerd) = &node.dockerd else {
+        return TaskError::Invalid(format!(
+            "Nomad's docker driver started this task, and its container {container} may still run: remove it with \
+             `docker rm --force {container}`. Drain a node before its driver changes"
+        ));
+    };
+    let (alloc, task) = (config.alloc_id.clone(), config.name.clone());
+    dockerd.note(&alloc, &task, handle);
+    let worker = node.clone();
+    tokio::spawn(async move {
+        let Some(dockerd) = &worker.dockerd else { return };
+        if let Err(error) = dockerd.remove_predecessor(&alloc, &task).await {
+            tracing::error!(alloc, task, %error, "a container of Nomad's docker driver was not removed");
+        }
+    });
+    TaskError::Invalid(format!(
+        "Nomad's docker driver started this task: its container {container} is stopped and removed, and Nomad starts \
+         the task again"
+    ))
 }
 
 /// StopTask: returns when the task has ended. An unknown task counts as stopped, because Nomad repeats a failed stop

@@ -39,6 +39,7 @@ mod root_storage;
 mod security;
 mod stats;
 mod stop;
+mod switch;
 mod unread_output;
 mod upgrade;
 mod users;

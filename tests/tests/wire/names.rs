@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The plugin under the name `docker`: a link to the binary.
-fn docker(node: &Node) -> PluginCommand {
+pub fn docker(node: &Node) -> PluginCommand {
     let link = node.root().join("docker");
     if !link.exists() {
         symlink(binary(), &link).must("a link to the binary");
@@ -92,7 +92,7 @@ async fn dockers_plugin_block_is_accepted_whole_and_its_rules_apply() {
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     let output = task.stdout().all(seconds(5)).await;
     assert!(output.starts_with("NoNewPrivs:\t0\nsees the host\n"), "{output}");
-    for option in ["endpoint", "tls", "nvidia_runtime", "infra_image", "container_exists_attempts"] {
+    for option in ["tls", "nvidia_runtime", "infra_image", "container_exists_attempts"] {
         let line = format!("{option} in the plugin block has no effect here");
         assert_eq!(output.matches(&line).count(), 1, "{option}: {output}");
     }
@@ -113,12 +113,13 @@ async fn the_operator_may_switch_the_collection_of_output_off() {
     assert!(plugin.capabilities().await.disable_log_collection);
     let images = Images::start().await;
     // Nomad then makes no FIFOs.
-    let task = node.task(&images.busybox()).sh("readlink /proc/$$/fd/1 >/local/target; true").build(&mut plugin).await;
+    let task =
+        node.task(&images.busybox()).sh("stat -L -c %t:%T /proc/self/fd/2 >/local/device").build(&mut plugin).await;
     fs::remove_file(&task.config.stdout_path).must("remove the FIFO");
     fs::remove_file(&task.config.stderr_path).must("remove the FIFO");
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);
-    assert_eq!(fs::read_to_string(task.dir().join("local/target")).must("the target of stdout"), "/dev/null\n");
+    assert_eq!(fs::read_to_string(task.dir().join("local/device")).must("the device"), "1:3\n", "/dev/null");
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
@@ -178,9 +179,18 @@ async fn a_new_plugin_leaves_the_start_of_the_other_name_alone() {
     let netns = TestNetwork::enter();
     let node = Node::new();
     let gated = Gated::new(&node);
-    let mut ours = node.launch_with(bridge(json!({"cni_path": gated.path}))).await;
+    let directory = node.root().join("cni");
+    fs::create_dir(&directory).must("a directory");
+    let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]],
+        "dataDir": node.state_dir().join("addresses")});
+    let lan = json!({"cniVersion": "1.0.0", "name": "lan",
+        "plugins": [{"type": "bridge", "bridge": "lan0", "isGateway": true, "ipam": ipam}]});
+    fs::write(directory.join("lan.conflist"), lan.to_string()).must("a network");
+    let slow = bridge(json!({"cni_path": gated.path, "cni_config_dir": directory}));
+    let mut ours = node.launch_with(slow).await;
     let images = Images::start().await;
-    let task = node.task(&images.busybox()).sh(IDLE).build(&mut ours).await;
+    let task = node.task(&images.busybox()).sh(IDLE).option("network_mode", json!("cni/lan"));
+    let task = task.build(&mut ours).await;
     let starting = tokio::join!(ours.start(&task), async {
         gated.called().await;
         let mut dockers = node.launch_as(docker(&node), bridge(json!({}))).await;
@@ -188,7 +198,6 @@ async fn a_new_plugin_leaves_the_start_of_the_other_name_alone() {
         assert!(eventually(seconds(20), swept).await);
         let leases = fs::read_dir(node.data_dir().join("images/leases")).must("the leases").count();
         assert_eq!(leases, 1, "the image of the starting task");
-        // This task needs an address of the same bridge.
         let image = images.busybox();
         let ((task, _), ()) = tokio::join!(idle(&node, &mut dockers, &image), async { gated.open() });
         dockers.destroy(task.id(), true).await.must("DestroyTask");

@@ -4,17 +4,25 @@
 //! An operator can copy the block. The plugin writes one warning to its log for each option that is set and has no
 //! effect.
 
-use crate::config::{
-    block::ConfigBlock,
-    log_driver::LogDriver,
-    option::{
-        DefaultValue::{Literal, Words},
-        OptionSpec, OptionType,
+use std::path::PathBuf;
+
+use crate::{
+    config::{
+        block::ConfigBlock,
+        log_driver::LogDriver,
+        option::{
+            DefaultValue::{Literal, Words},
+            OptionSpec, OptionType,
+        },
     },
+    name::DriverName,
 };
 
 /// The docker version to whose behaviour the driver's corresponds.
 pub const VERSION: &str = "28.0.0";
+
+/// The address of the docker daemon that an operator need not name.
+const SOCKET: &str = "unix:///var/run/docker.sock";
 
 /// The options of the plugin block that this module reads.
 pub const OPTIONS: &[OptionSpec] = &[
@@ -31,9 +39,16 @@ pub const OPTIONS: &[OptionSpec] = &[
         Literal(r#""28.0.0""#),
         "with the name `docker`: the node attribute `driver.docker.version`, which jobs constrain on",
     ),
-    ignored("endpoint", OptionType::String, "address of the docker daemon. There is no daemon here"),
+    OptionSpec::honoured(
+        "endpoint",
+        OptionType::String,
+        Words("`unix:///var/run/docker.sock`"),
+        "with the name `docker`: the socket of a docker daemon, from which containers of Nomad's docker driver are \
+         removed (see [the switch on a running node](#the-switch-on-a-running-node)). Other addresses, and the name \
+         `oci-rs`: no effect",
+    ),
     ignored("tls", OptionType::Block(TLS), "certificates for the docker daemon. There is no daemon here"),
-    OptionSpec::partial(
+    OptionSpec::honoured(
         "logging",
         OptionType::Block(LOGGING),
         Words("Nomad collects stdout and stderr"),
@@ -71,7 +86,7 @@ const TLS: &[OptionSpec] = &[
 ];
 
 const LOGGING: &[OptionSpec] = &[
-    OptionSpec::partial("type", OptionType::String, Words("`json-file`"), "`json-file`, `local` or `none`"),
+    OptionSpec::honoured("type", OptionType::String, Words("`json-file`"), "`json-file`, `local` or `none`"),
     ignored("config", OptionType::StringAttrs, "options of the log driver"),
 ];
 
@@ -92,12 +107,20 @@ fn default_log_driver(block: &ConfigBlock) -> Option<LogDriver> {
     }
 }
 
+/// The socket of the docker daemon whose containers a driver with docker's name removes.
+pub fn socket(block: &ConfigBlock, driver: DriverName) -> Option<PathBuf> {
+    let endpoint = block.string("endpoint").unwrap_or_else(|| SOCKET.to_owned());
+    let path = endpoint.strip_prefix("unix://").filter(|path| path.starts_with('/'))?;
+    (driver == DriverName::Docker).then(|| PathBuf::from(path))
+}
+
 /// The names of the options that are set and have no effect.
-pub fn ignored_options(block: &ConfigBlock) -> Vec<&'static str> {
+pub fn ignored_options(block: &ConfigBlock, driver: DriverName) -> Vec<&'static str> {
     let mut ignored = OPTIONS.to_vec();
     ignored.retain(|option| match option.name {
         "strict" | "docker_version" => false,
         "logging" => default_log_driver(block).is_none(),
+        "endpoint" => block.has("endpoint") && socket(block, driver).is_none(),
         name => block.has(name),
     });
     ignored.into_iter().map(|option| option.name).collect()

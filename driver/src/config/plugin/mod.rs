@@ -112,6 +112,8 @@ pub struct PluginConfig {
     pub exec: ExecPolicy,
     /// The driver makes the networks of groups in Nomad's place.
     pub group_networks: bool,
+    /// The socket of the docker daemon from which containers of Nomad's docker driver are removed.
+    pub dockerd: Option<PathBuf>,
     /// The docker version that a driver with docker's name reports.
     pub docker_version: String,
     /// Options of the docker driver that are set and have no effect.
@@ -157,6 +159,7 @@ impl Default for PluginConfig {
             limits: Limits::default(),
             exec: ExecPolicy::default(),
             group_networks: false,
+            dockerd: None,
             docker_version: docker::VERSION.to_owned(),
             ignored: Vec::new(),
         }
@@ -200,8 +203,9 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         limits: images::limits(&block.block("image_limits"), default.limits),
         exec: exec::read(&block.block("exec")),
         group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),
+        dockerd: docker::socket(block, driver),
         docker_version: block.string("docker_version").unwrap_or(default.docker_version),
-        ignored: docker::ignored_options(block),
+        ignored: docker::ignored_options(block, driver),
     };
     if config.state_dir.starts_with(&config.data_dir) || config.data_dir.starts_with(&config.state_dir) {
         block.error("state_dir", "lies within data_dir, or the other way round", "give each a directory of its own");

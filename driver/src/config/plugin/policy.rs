@@ -68,7 +68,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "programs in tasks without `security_opt = [\"no-new-privileges=…\"]` cannot gain rights by set-user-id bits \
          or file capabilities",
     ),
-    OptionSpec::partial(
+    OptionSpec::honoured(
         "allow_runtimes",
         OptionType::Strings,
         Words("`[\"runc\"]`"),

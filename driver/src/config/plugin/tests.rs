@@ -236,9 +236,12 @@ fn options_of_docker_without_an_effect_are_accepted_and_named() {
         "container_exists_attempts",
         "windows_allow_insecure_container_admin",
     ];
-    for driver in [OciRs, Docker] {
-        assert_eq!(decode_plugin(&from_json(&block), driver).unwrap().ignored, expected);
-    }
+    assert_eq!(decode(block.clone()).ignored, expected);
+    let stand_in = decode_plugin(&from_json(&block), Docker).unwrap();
+    assert_eq!(stand_in.ignored, expected[1..]);
+    assert_eq!(stand_in.dockerd.as_deref(), Some(Path::new("/run/docker.sock")));
+    let other = decode_plugin(&from_json(&json!({ "endpoint": "tcp://10.0.0.1:2376" })), Docker).unwrap();
+    assert_eq!((other.ignored, other.dockerd), (vec!["endpoint"], None));
     let unset = json!({ "endpoint": null, "tls": [], "logging": null, "allow_runtimes": null, "oom_score_adj": null });
     assert!(decode(unset).ignored.is_empty());
     assert!(decode(json!({ "logging": { "type": "none" }, "strict": true })).ignored.is_empty());
@@ -260,6 +263,7 @@ fn docker_rules_apply_with_dockers_name_unless_the_operator_sets_others() {
     let modes = set.policy.allowed_modes;
     assert!(set.verify_access && set.policy.no_new_privileges && set.policy.allow_security_opts.is_empty());
     assert!(modes.pid.is_empty() && modes.ipc == ["*"] && modes.uts == ["*"]);
+    assert_eq!((wide.dockerd.as_deref(), own.dockerd), (Some(Path::new("/var/run/docker.sock")), None));
     assert_eq!(docker(json!({ "docker_version": "27.1" })).docker_version, "27.1");
     // Which driver makes the networks of groups is no rule for tasks.
     let group_networks = |config: PluginConfig| config.group_networks;

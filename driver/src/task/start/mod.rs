@@ -52,6 +52,11 @@ pub async fn run(
 }
 
 async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContainer), TaskError> {
+    if let Some(dockerd) = &request.node.dockerd
+        && dockerd.remove_predecessor(&request.task.alloc_id, &request.task.name).await?
+    {
+        request.events.emit("Removed the task's container of Nomad's docker driver".to_owned(), []);
+    }
     let leased = Leased::acquire(request).await?;
     let planned = Planned::plan(leased).await?;
     let prepared = planned.prepare().await?;

@@ -1,0 +1,188 @@
+//! The driver takes docker's name on a node with running tasks of Nomad's docker driver. A stand-in for dockerd notes
+//! the calls.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{eventually, seconds},
+};
+use kit::{hcl, node::Node, task::Task};
+use proto::driver::{TaskHandle, TaskState};
+use serde_json::{Value as Json, json};
+
+use crate::names::docker;
+
+/// A container of the stand-in.
+#[derive(Clone)]
+struct Container {
+    id: String,
+    name: String,
+    alloc: String,
+    sandbox: PathBuf,
+}
+
+/// The containers, and the calls that changed something.
+#[derive(Clone, Default)]
+struct Dockerd {
+    containers: Arc<Mutex<Vec<Container>>>,
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl Dockerd {
+    fn start(socket: &Path) -> Self {
+        let (listener, dockerd) = (UnixListener::bind(socket).must("a socket"), Self::default());
+        let answering = dockerd.clone();
+        // The thread ends with the test's process.
+        thread::spawn(move || listener.incoming().flatten().for_each(|stream| answering.answer(stream)));
+        dockerd
+    }
+
+    /// Adds a container; its id.
+    fn add(&self, number: u8, name: &str, alloc: &str, sandbox: &Path) -> String {
+        let id = format!("{number:02x}").repeat(32);
+        let (name, alloc, sandbox) = (name.to_owned(), alloc.to_owned(), sandbox.to_owned());
+        self.containers.lock().must("the containers").push(Container { id: id.clone(), name, alloc, sandbox });
+        id
+    }
+
+    fn answer(&self, mut stream: UnixStream) {
+        let (mut request, mut byte) = (Vec::new(), [0]);
+        while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count == 1) {
+            request.push(byte[0]);
+        }
+        let request = String::from_utf8_lossy(&request).into_owned();
+        let [method, path, ..] = request.split(' ').collect::<Vec<_>>()[..] else { return };
+        let name = path.split(['/', '?']).nth(2).unwrap_or_default();
+        let mut containers = self.containers.lock().must("the containers");
+        let Some(index) = containers.iter().position(|one| one.id == name || one.name == name) else {
+            write!(stream, "HTTP/1.0 404 Not Found\r\n\r\n{{\"message\":\"No such container\"}}").ok();
+            return;
+        };
+        if method == "GET" {
+            let Container { id, alloc, sandbox, .. } = &containers[index];
+            let text = json!({
+                "Id": id, "State": {"Running": true}, "NetworkSettings": {"SandboxKey": sandbox},
+                "Config": {"Labels": {"com.hashicorp.nomad.alloc_id": alloc}},
+            });
+            write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{text}").ok();
+            return;
+        }
+        self.calls.lock().must("the calls").push(format!("{method} {path}"));
+        if method == "DELETE" {
+            containers.remove(index);
+        }
+        write!(stream, "HTTP/1.0 204 No Content\r\n\r\n").ok();
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().must("the calls").clone()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.containers.lock().must("the containers").iter().map(|one| one.name.clone()).collect()
+    }
+}
+
+/// A handle of Nomad's docker driver.
+fn handle(task: &Task, id: &str) -> TaskHandle {
+    let state = json!({"ReattachConfig": {"Pid": 1}, "ContainerID": id, "DriverNetwork": null});
+    TaskHandle {
+        version: 1,
+        config: Some(task.config.clone()),
+        state: TaskState::Running.into(),
+        driver_state: hcl::plain(&state),
+    }
+}
+
+fn options(socket: &Path) -> Json {
+    json!({"endpoint": format!("unix://{}", socket.display())})
+}
+
+#[tokio::test]
+async fn a_container_of_nomads_docker_driver_is_removed_before_its_task_starts_again() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let dockerd = Dockerd::start(&socket);
+    let images = Images::start().await;
+    let mut plugin = node.launch_as(docker(&node), options(&socket)).await;
+    let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    let (alloc, name) = (&task.config.alloc_id, &task.config.name);
+    let own = dockerd.add(1, &format!("{name}-{alloc}"), alloc, Path::new(""));
+    let neighbour = dockerd.add(2, &format!("other-{alloc}"), alloc, Path::new(""));
+
+    let status = plugin.recover(&handle(&task, &own)).await.err().must("a refusal");
+    assert!(status.message().contains("container 010101010101 is stopped and removed"), "{status}");
+    plugin.started(&task).await;
+    let expected = [format!("POST /containers/{own}/stop?t=10"), format!("DELETE /containers/{own}?force=true&v=true")];
+    assert_eq!(dockerd.calls(), expected);
+    plugin.end(&task).await;
+
+    // The next plugin was not asked to recover the other task: it finds the container by its name.
+    let task = node.task(&images.busybox()).in_alloc(&task.alloc).name("other").sh("true").build(&mut plugin).await;
+    // The name says this allocation, and the label another one.
+    dockerd.add(3, &format!("stranger-{}", task.alloc.id), "another allocation", Path::new(""));
+    plugin.started(&task).await;
+    assert_eq!(dockerd.calls()[2..], expected.map(|call| call.replace(&own, &neighbour)));
+    plugin.end(&task).await;
+    let task = node.task(&images.busybox()).in_alloc(&task.alloc).name("stranger").sh("true").build(&mut plugin).await;
+    plugin.started(&task).await;
+    plugin.end(&task).await;
+    assert_eq!(dockerd.names(), [format!("stranger-{}", task.alloc.id)]);
+
+    // Without a daemon and without the container's processes nothing is left to remove.
+    fs::remove_file(&socket).must("remove the socket");
+    let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    plugin.recover(&handle(&task, &own)).await.err().must("a refusal");
+    plugin.started(&task).await;
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_own_name_removes_nothing_of_docker() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let dockerd = Dockerd::start(&socket);
+    let images = Images::start().await;
+    let mut plugin = node.launch_with(options(&socket)).await;
+    let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    let id = dockerd.add(1, &format!("{}-{}", task.config.name, task.alloc.id), &task.alloc.id, Path::new(""));
+    let status = plugin.recover(&handle(&task, &id)).await.err().must("a refusal");
+    assert!(status.message().contains("remove it with `docker rm --force 010101010101`"), "{status}");
+    plugin.started(&task).await;
+    plugin.end(&task).await;
+    assert_eq!(dockerd.calls(), Vec::<String>::new());
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_group_keeps_its_pause_container_until_its_end() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let dockerd = Dockerd::start(&socket);
+    let plugin = node.launch_as(docker(&node), options(&socket)).await;
+    let alloc = node.alloc();
+    let namespace = node.root().join("sandbox");
+    fs::write(&namespace, "").must("the file of the namespace");
+    let id = dockerd.add(7, &format!("nomad_init_{}", alloc.id), &alloc.id, &namespace);
+    let answer = plugin.create_network(&alloc.id, "").await.must("CreateNetwork");
+    let spec = answer.isolation_spec.must("a network");
+    assert!(!answer.created && Path::new(&spec.path) == namespace, "Nomad has connected it: {spec:?}");
+    assert_eq!(spec.labels.get("docker_sandbox_container_id"), Some(&id));
+    plugin.destroy_network(&alloc.id).await.must("DestroyNetwork");
+    assert!(eventually(seconds(5), || dockerd.names().is_empty()).await);
+    // A group of this driver has none.
+    plugin.destroy_network(&alloc.id).await.must("DestroyNetwork");
+    assert!(plugin.create_network(&alloc.id, "").await.must("CreateNetwork").created);
+    plugin.destroy_network(&alloc.id).await.must("DestroyNetwork");
+    node.finish(plugin).await;
+}
