@@ -17,7 +17,7 @@ use crate::{
     netlink::{Connection, Message, Refusal},
     nft::{
         Rule, create_table, delete_element, delete_table, dump_elements, dump_rules, elements_of, get_element,
-        get_table, insert_element, rule_of,
+        insert_element, rule_of,
     },
     port::{Bridge, Family, Protocol, PublishedPort},
     table::{self, Condition},
@@ -51,7 +51,7 @@ struct State {
 /// Which tables are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repair {
-    /// Tables without a rule, and tables with other rules: those of another version, or of another subnet.
+    /// Tables without a rule, and tables with the rules of another version.
     All,
     /// Only tables without a rule. A running plugin does not undo the work of a newer one.
     Missing,
@@ -215,6 +215,11 @@ impl Firewall {
             let name = table::name(&self.bridge.name);
             let replaced = match self.condition(connection, family, &wanted)? {
                 Condition::Complete => continue,
+                Condition::Lacks(rules) => {
+                    let added = connection.transact(&table::addition(&self.bridge, family, &rules));
+                    added.and_then(all_accepted).map_err(Error::kernel(format!("add rules to the table {name}")))?;
+                    continue;
+                }
                 Condition::Incomplete => true,
                 Condition::Different => repair == Repair::All,
             };
@@ -236,19 +241,7 @@ impl Firewall {
             refused.and_then(all_accepted).map_err(Error::kernel(format!("create the table {name}")))?;
             self.insert(connection, rest)?;
         }
-        if repair == Repair::All && self.bridge.subnet_ipv6.is_none() {
-            self.delete_ipv6(connection)?;
-        }
         Ok(())
-    }
-
-    /// Deletes the table of a bridge that had an IPv6 subnet under an earlier configuration.
-    fn delete_ipv6(&self, connection: &Connection) -> Result<(), Error> {
-        let (family, name) = (Family::V6, table::name(&self.bridge.name));
-        let failed = || Error::kernel(format!("delete the table {name}"));
-        let exists = connection.request(&[get_table(family, &name)], |_, _| {}).map_err(failed())?.is_empty();
-        let requests = if exists { vec![delete_table(family, &name)] } else { Vec::new() };
-        connection.transact(&requests).and_then(all_accepted).map_err(failed())
     }
 
     /// The condition of a family's table.

@@ -121,6 +121,13 @@ fn within(offset: u32, test: Test, subnet: IpNet) -> Vec<Expression> {
     Expression::header(offset, &mask, test, &network)
 }
 
+/// The requests that add rules to a table.
+pub(crate) fn addition(bridge: &Bridge, family: Family, rules: &[Rule]) -> Vec<Message> {
+    let table = name(&bridge.name);
+    let add = |rule: &Rule| create_rule(family, &table, rule.chain, &rule.expressions, Some(&rule.comment), true);
+    rules.iter().map(add).collect()
+}
+
 /// The requests that create a table which does not exist.
 pub(crate) fn creation(bridge: &Bridge, family: Family, subnet: IpNet) -> Vec<Message> {
     let table = name(&bridge.name);
@@ -136,29 +143,39 @@ pub(crate) fn creation(bridge: &Bridge, family: Family, subnet: IpNet) -> Vec<Me
 }
 
 /// A table in the kernel, compared with the wanted rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// It has exactly the wanted rules.
+    /// It has the wanted rules.
     Complete,
-    /// It has only some of them, or none.
+    /// It has all rules but these, which depend on the subnet. It may have those of another subnet: containers keep
+    /// their addresses when the configuration changes.
+    Lacks(Vec<Rule>),
+    /// It has only some of the wanted rules, or none.
     Incomplete,
-    /// It has rules that are not wanted: those of another version or of another subnet.
+    /// It has rules that are not wanted: those of another version.
     Different,
 }
 
 /// Compares the rules that the kernel has, each with its chain and comment, with the wanted ones.
 pub(crate) fn condition<'a>(wanted: &[Rule], found: impl IntoIterator<Item = (&'a str, &'a str)>) -> Condition {
-    let mut missing: Vec<_> = wanted.iter().map(|rule| (rule.chain, rule.comment.as_str())).collect();
-    for rule in found {
-        let Some(position) = missing.iter().position(|wanted| *wanted == rule) else { return Condition::Different };
-        missing.remove(position);
+    let mut missing: Vec<&Rule> = wanted.iter().collect();
+    for (chain, comment) in found {
+        match missing.iter().position(|wanted| (wanted.chain, wanted.comment.as_str()) == (chain, comment)) {
+            Some(position) => drop(missing.remove(position)),
+            None if chain == POSTROUTING => {}
+            None => return Condition::Different,
+        }
     }
-    if missing.is_empty() { Condition::Complete } else { Condition::Incomplete }
+    match missing.iter().all(|rule| rule.chain == POSTROUTING) {
+        _ if missing.is_empty() => Condition::Complete,
+        true => Condition::Lacks(missing.into_iter().cloned().collect()),
+        false => Condition::Incomplete,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Condition, condition, creation, name, rules};
+    use super::{Condition, Rule, condition, creation, name, rules};
     use crate::{
         entry::Entry,
         netlink::{Attributes, Message, fields},
@@ -242,12 +259,16 @@ mod tests {
     }
 
     #[test]
-    fn another_subnet_makes_another_table() {
+    fn the_rules_of_another_subnet_are_added() {
         let [old, new] = ["172.26.80.0/20", "172.26.64.0/20"].map(bridge);
         let rules = |bridge: &Bridge| super::rules(bridge, Family::V4, bridge.subnet.into());
-        let found = rules(&old);
-        let found = found.iter().map(|rule| (rule.chain, rule.comment.as_str()));
-        assert_eq!(condition(&rules(&new), found), Condition::Different);
+        let mut found = rules(&old);
+        let compare =
+            |found: &[Rule]| condition(&rules(&new), found.iter().map(|rule| (rule.chain, rule.comment.as_str())));
+        let Condition::Lacks(rules) = compare(&found) else { panic!("{:?}", compare(&found)) };
+        assert!(rules.len() == 2 && rules.iter().all(|rule| rule.comment.contains("172.26.64.0/20")), "{rules:?}");
+        found.extend(rules);
+        assert_eq!(compare(&found), Condition::Complete);
     }
 
     #[test]

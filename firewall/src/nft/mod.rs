@@ -9,6 +9,6 @@ pub(crate) use change::Change;
 pub(crate) use expression::{Expression, INPUT_NAME, OUTPUT_NAME, Test, Verdict};
 pub(crate) use object::{
     Chain, Hook, Map, create_chain, create_map, create_table, delete_element, delete_table, dump_elements, dump_rules,
-    elements_of, get_chain, get_element, get_table, insert_element,
+    elements_of, get_chain, get_element, insert_element,
 };
 pub(crate) use rule::{Rule, create_rule, rule_of};

@@ -9,7 +9,6 @@ use crate::{
 const SUBSYSTEM: u16 = 10 << 8;
 
 const NEW_TABLE: u16 = SUBSYSTEM;
-const GET_TABLE: u16 = SUBSYSTEM | 1;
 const DELETE_TABLE: u16 = SUBSYSTEM | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM | 3;
 const GET_CHAIN: u16 = SUBSYSTEM | 4;
@@ -58,11 +57,6 @@ pub(super) fn message(family: Family, kind: u16, flags: u16, attributes: Attribu
 /// Creates a table unless it exists.
 pub(crate) fn create_table(family: Family, table: &str) -> Message {
     message(family, NEW_TABLE, CREATE, Attributes::new().text(1, table).number(2, 0))
-}
-
-/// Requests a table.
-pub(crate) fn get_table(family: Family, table: &str) -> Message {
-    message(family, GET_TABLE, 0, Attributes::new().text(1, table))
 }
 
 /// Deletes a table with all that it has.
