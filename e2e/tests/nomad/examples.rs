@@ -121,9 +121,11 @@ fn plugin_block_is_accepted(env: &Env) -> Outcome {
         .replace("/run/oci-rs", &own.join("state").to_string_lossy());
     let file = own.join("client.hcl");
     let config = fs::read_to_string(&file)?;
-    let (rest, _) = config.split_once("plugin \"oci-rs\" {").ok_or_else(|| Failure("no plugin block".to_owned()))?;
+    let (rest, old) = config.split_once("plugin \"oci-rs\" {").ok_or_else(|| Failure("no plugin block".to_owned()))?;
+    // The agent may have the driver under docker's name as well.
+    let docker = old.find("plugin \"docker\" {").map_or("", |start| &old[start..]);
     env.agent.stop()?;
-    fs::write(&file, format!("{rest}\n{block}"))?;
+    fs::write(&file, format!("{rest}\n{block}\n{docker}"))?;
     env.agent.launch()?;
     let alloc = env.agent.run(&example(env, "hello"))?;
     assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
