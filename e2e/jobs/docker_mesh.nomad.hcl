@@ -43,8 +43,7 @@ job "docker_mesh" {
 
   group "web" {
     network {
-      mode     = "bridge"
-      hostname = "web-in-the-mesh"
+      mode = "bridge"
     }
 
     restart {

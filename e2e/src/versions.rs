@@ -17,6 +17,7 @@ pub const SUPPORTED: [Version; 5] =
 
 const V1_8: Version = SUPPORTED[0];
 const V1_9: Version = SUPPORTED[1];
+const V1_10: Version = SUPPORTED[2];
 const V1_11_2: Version = SUPPORTED[3];
 const V1_11_3: Version = SUPPORTED[4];
 
@@ -59,6 +60,16 @@ const NONE_NETWORK: Feature = Feature {
     cases: &["mixed_group_without_a_network"],
 };
 
+/// The host name of a group, for a driver that makes the group's network.
+const GROUP_HOST_NAME: Feature = Feature {
+    name: "host names of groups",
+    lacking: &[V1_8, V1_9, V1_10],
+    instead: "Nomad does not send `hostname` of the group's `network` block to plugins. The group starts, and its host \
+              name is the first twelve digits of the allocation's id. `hostname` in the `config` block of the task \
+              works with all versions.",
+    cases: &["docker_group_has_its_host_name"],
+};
+
 /// The end of a group's network namespace.
 pub(crate) const NAMESPACE_REMOVAL: Feature = Feature {
     name: "removal of network namespaces",
@@ -69,7 +80,8 @@ pub(crate) const NAMESPACE_REMOVAL: Feature = Feature {
 };
 
 /// The features that some supported version lacks.
-pub const FEATURES: [&Feature; 4] = [&BRIDGE_IPV6, &DYNAMIC_HOST_VOLUMES, &NONE_NETWORK, &NAMESPACE_REMOVAL];
+pub const FEATURES: [&Feature; 5] =
+    [&BRIDGE_IPV6, &DYNAMIC_HOST_VOLUMES, &NONE_NETWORK, &GROUP_HOST_NAME, &NAMESPACE_REMOVAL];
 
 impl Version {
     /// The version of a `nomad` executable.
