@@ -179,11 +179,15 @@ impl Firewall {
         Ok(ports)
     }
 
-    /// Checks the rules, and creates what is missing with the known ports.
+    /// Checks the rules, and creates what is missing. The known ports are published again: another process may have
+    /// created the table before, without them.
     pub(crate) fn repair(&self, repair: Repair) -> Result<(), Error> {
         let mut state = self.lock();
         let (connection, published) = state.parts()?;
-        self.restore(connection, published, repair)
+        self.restore(connection, published, repair)?;
+        let known: Vec<_> =
+            published.iter().map(|(key, data)| Entry { key: key.clone(), data: data.clone() }).collect();
+        self.insert(connection, &known)
     }
 
     /// Checks the accept rules in iptables' filter, and creates what is missing.
@@ -217,8 +221,12 @@ impl Firewall {
                 Condition::Complete => continue,
                 Condition::Lacks(rules) => {
                     let added = connection.transact(&table::addition(&self.bridge, family, &rules));
-                    added.and_then(all_accepted).map_err(Error::kernel(format!("add rules to the table {name}")))?;
-                    continue;
+                    let refused = added.map_err(Error::kernel(format!("add rules to the table {name}")))?;
+                    if refused.is_empty() {
+                        continue;
+                    }
+                    // A chain or a map is missing too.
+                    true
                 }
                 Condition::Incomplete => true,
                 Condition::Different => repair == Repair::All,
@@ -352,8 +360,15 @@ impl State {
     }
 }
 
+/// The elements of these ports. Of ports with the same key, the last one counts: a transaction that names a key twice
+/// is refused.
 fn entries(ports: &[PublishedPort]) -> Result<Vec<Entry>, Error> {
-    ports.iter().map(Entry::of).collect()
+    let mut entries = BTreeMap::new();
+    for port in ports {
+        let Entry { key, data } = Entry::of(port)?;
+        entries.insert(key, data);
+    }
+    Ok(entries.into_iter().map(|(key, data)| Entry { key, data }).collect())
 }
 
 /// Whether the node reaches a port by an address like 127.0.0.1.

@@ -5,7 +5,7 @@
 //!
 //! - The rules of a bridge do not depend on the number of its containers and ports. Ports are elements of maps, so a
 //!   packet costs the same whether one port is published or thousands.
-//! - All changes for one call are one transaction: a packet meets the rules before it or after it.
+//! - The changes for one call are one transaction, up to 128 ports: a packet meets the rules before it or after it.
 //! - Only objects of the bridge's own table are replaced. In tables of others, single rules are added.
 //!
 //! Pure modules decide (`table`, `entry`) and encode (`nft`, `netlink`); [`Firewall`] acts, and [`Watcher`] restores.

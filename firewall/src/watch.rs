@@ -1,15 +1,15 @@
 //! Learns from the kernel that others changed the rules, and restores what is missing.
 //!
-//! A bridge's own table is restored at once. The accept rules in iptables' filter are restored when that table has been
-//! unchanged for a moment: between two steps of a program that empties the table, a new rule could make its next step
-//! fail.
+//! A bridge's own table is restored at once. The accept rules in iptables' filter are restored when their chains have
+//! been unchanged for a moment: between two steps of a program that empties the table, a new rule could make its next
+//! step fail.
 
 use std::{
     io,
     os::fd::OwnedFd,
     sync::Arc,
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -29,7 +29,7 @@ use crate::{
 
 /// The group of sockets that learn about changes of nf_tables.
 const CHANGES: u32 = 7;
-/// How long iptables' filter must be unchanged.
+/// How long the chains of the accept rules must be unchanged.
 const MOMENT: Duration = Duration::from_millis(250);
 
 /// Restores the rules of a bridge until it is dropped.
@@ -73,6 +73,13 @@ impl Firewall {
     }
 }
 
+impl Watcher {
+    /// Whether the thread has ended after an error.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
 impl Drop for Watcher {
     fn drop(&mut self) {
         // Without the event the thread goes on, and waiting for it would take for ever.
@@ -86,29 +93,30 @@ impl Drop for Watcher {
 
 fn watch(firewall: &Firewall, connection: &Connection, stop: &OwnedFd) -> io::Result<()> {
     let table = table::name(&firewall.bridge().name);
-    let mut unsettled = false;
+    // The time at which the accept rules are checked.
+    let mut due: Option<Instant> = None;
     loop {
-        let moment = Timespec { tv_sec: 0, tv_nsec: i64::from(MOMENT.subsec_nanos()) };
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) });
         let mut events = [PollFd::new(connection, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        let count = retry_on_intr(|| poll(&mut events, unsettled.then_some(&moment)))?;
+        retry_on_intr(|| poll(&mut events, left.as_ref()))?;
         if !events[1].revents().is_empty() {
             return Ok(());
         }
-        let mut concern = Concern::default();
-        if count == 0 {
-            unsettled = false;
-            concern.accept = true;
-        } else {
-            let changed = concern_of_changes(connection, &table)?;
-            unsettled |= changed.accept;
-            concern.table = changed.table;
+        let changed = match events[0].revents().is_empty() {
+            true => Concern::default(),
+            false => concern_of_changes(connection, &table)?,
+        };
+        if changed.accept {
+            due = Some(Instant::now() + MOMENT);
         }
-        if concern.table {
+        if changed.table {
             firewall.set_present(false);
             let repaired = firewall.repair(Repair::Missing);
             firewall.set_present(report(firewall, "its table was changed by others", repaired));
         }
-        if concern.accept {
+        if due.is_some_and(|due| due <= Instant::now()) {
+            due = None;
             report(firewall, "iptables' filter was changed by others", firewall.repair_accept());
         }
     }

@@ -31,6 +31,6 @@ pub use cni::conflist::Conflist;
 pub use error::NetworkError;
 pub use group::{GroupNetwork, UNPRIVILEGED, prepare_group};
 pub use group_namespaces::{GroupNamespace, GroupNamespaces};
-pub use networks::{Networks, namespace_of};
+pub use networks::{Claim, Networks, namespace_of};
 pub use request::{AttachRequest, NetworkChoice, PortMapping, Protocol};
 pub use settings::Settings;

@@ -27,14 +27,25 @@ pub struct Networks {
     plugins: CniPlugins,
 }
 
+/// The claim on the network of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// A container of this driver needs it.
+    Own,
+    /// It belongs to a driver with another name and the same directories, which looks after it.
+    Foreign,
+    /// No container needs it.
+    Unclaimed,
+}
+
 /// What the sweep found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// The network of a container that is not wanted. It is removed.
+    /// The network of a container that does not exist. It is removed.
     Leftover,
     /// A network on the driver's bridge. Its ports are published.
     OnBridge,
-    /// A network that is worked on, or that CNI plugins made.
+    /// A network that is worked on, that CNI plugins made, or that belongs to another driver.
     Other,
 }
 
@@ -88,18 +99,19 @@ impl Networks {
         }
     }
 
-    /// Removes the networks of containers that are not `wanted`, including unfinished ones. Waits for plugins that
-    /// still run for such a network. Returns the containers of the removed networks.
+    /// Removes the networks that are unclaimed, including unfinished ones. Waits for plugins that still run for such a
+    /// network. Returns the containers of the removed networks.
     ///
-    /// The ports of the other networks are published again, in case that the rules were deleted while no plugin ran.
-    pub fn sweep(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, NetworkError> {
+    /// The ports of this driver's networks are published again, in case that the rules were deleted while no plugin
+    /// ran.
+    pub fn sweep(&self, claim: impl Fn(&str) -> Claim) -> Result<Vec<String>, NetworkError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.context(|| format!("listing {}", self.root.display()))?,
         };
         let (mut swept, mut only_on_bridge) = (Vec::new(), true);
         for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-            match self.sweep_one(&name, &wanted) {
+            match self.sweep_one(&name, &claim) {
                 Ok(Found::Leftover) => swept.push(name),
                 Ok(found) => only_on_bridge &= found == Found::OnBridge,
                 // One network that cannot be removed does not keep the others.
@@ -116,11 +128,12 @@ impl Networks {
         Ok(swept)
     }
 
-    /// Removes one container's network unless it is wanted.
-    fn sweep_one(&self, name: &str, wanted: &impl Fn(&str) -> bool) -> Result<Found, NetworkError> {
+    /// Removes one container's network if it is unclaimed.
+    fn sweep_one(&self, name: &str, claim: &impl Fn(&str) -> Claim) -> Result<Found, NetworkError> {
         let path = self.root.join(name);
         let failed = || format!("locking {}", path.display());
-        if wanted(name) {
+        let claimed = claim(name);
+        if claimed == Claim::Own {
             // A network that is being created publishes its ports itself.
             if let Some(directory) = NetworkDirectory::open_unless_busy(&path).context(failed)?
                 && let Some(NetworkRecord::Bridge(record)) = directory.read()?
@@ -128,11 +141,13 @@ impl Networks {
                 self.bridge.publish_again(&record)?;
                 return Ok(Found::OnBridge);
             }
+        }
+        if claimed != Claim::Unclaimed {
             return Ok(Found::Other);
         }
         match NetworkDirectory::open(&path).context(failed)? {
             // A task claims its network before it waits for the lock, so this second look sees the claim.
-            Some(directory) if !wanted(name) => {
+            Some(directory) if claim(name) == Claim::Unclaimed => {
                 self.tear_down(name, &directory).and_then(|()| remove(directory, &path)).map(|()| Found::Leftover)
             }
             _ => Ok(Found::Other),

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use image_store::LeaseOwner;
+use network::Claim;
 use runtime::plan::ContainerId;
 
 use crate::{error::TaskError, node::Node, task::Tasks};
@@ -60,13 +61,14 @@ fn is_running(process: u32) -> bool {
 }
 
 fn remove_orphaned_networks(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
-    let is_used = |name: &str| match name.parse::<ContainerId>() {
-        Ok(_) if !node.config.driver.owns(name) => true,
-        // If the containers cannot be listed, each network counts as used.
-        Ok(id) => tasks.knows(&id) || node.runtime.list().map_or(true, |containers| containers.contains(&id)),
-        Err(_) => false,
+    let claim = |name: &str| match name.parse::<ContainerId>() {
+        Ok(_) if !node.config.driver.owns(name) => Claim::Foreign,
+        Ok(id) if tasks.knows(&id) => Claim::Own,
+        // If the containers cannot be listed, each network counts as claimed.
+        Ok(id) if node.runtime.list().map_or(true, |containers| containers.contains(&id)) => Claim::Own,
+        Ok(_) | Err(_) => Claim::Unclaimed,
     };
-    for container in node.networks.sweep(is_used)? {
+    for container in node.networks.sweep(claim)? {
         tracing::info!(container, "removed the network of a task that is gone");
     }
     Ok(())

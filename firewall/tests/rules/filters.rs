@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, process::Command, sync::Arc, time::Instant};
 
-use firewall::{Firewall, Protocol::Tcp};
+use firewall::{Firewall, Protocol::Tcp, PublishedPort};
 use fixtures::{
     must::Must,
     netns::TestNetwork,
@@ -142,6 +142,26 @@ fn flushed_rules_come_back() {
     drop(watcher);
     run("nft", &["flush", "ruleset"]);
     assert_eq!(run("nft", &["list", "tables"]), "");
+}
+
+#[test]
+fn each_plugin_publishes_its_ports_again() {
+    let Some(host) = Node::new() else { return };
+    let first = port(None, 8080, Tcp, "172.26.80.5:80".parse().must("an address"));
+    let second = PublishedPort { host_port: 8081, ..first };
+    let other = Arc::new(Firewall::new(bridge()));
+    host.publish(&[first]);
+    other.publish(&[second]).must("by another process");
+    let watchers = [host.firewall.watch().must("watch"), other.watch().must("watch")];
+    for command in [&["flush", "ruleset"][..], &["delete", "table", "ip", "oci-rs-oci-rs"]] {
+        run("nft", command);
+        wait(|| {
+            let mut ports = host.firewall.published().must("published");
+            ports.sort();
+            ports == [first, second]
+        });
+    }
+    drop(watchers);
 }
 
 #[test]

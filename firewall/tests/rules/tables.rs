@@ -89,6 +89,22 @@ fn a_port_leads_to_the_container_that_was_published_last() {
     assert_eq!(host.firewall.published().must("published"), []);
 }
 
+#[test]
+fn a_port_that_is_named_twice_is_published_and_withdrawn_once() {
+    let Some(host) = Node::new() else { return };
+    let port = port(None, 8080, Tcp, "172.26.80.5:80".parse().must("an address"));
+    host.publish(&[port, port]);
+    assert_eq!(host.firewall.published().must("published"), [port]);
+    host.withdraw(&[port, port]);
+    assert_eq!(host.firewall.published().must("published"), []);
+    // Two labels of a job with the same port of the node: the last one counts.
+    let other = PublishedPort { container: "172.26.80.5:81".parse().must("an address"), ..port };
+    host.publish(&[port, other]);
+    assert_eq!(host.firewall.published().must("published"), [other]);
+    host.withdraw(&[port, other]);
+    assert_eq!(host.firewall.published().must("published"), []);
+}
+
 /// Prints the median times of a call: `cargo test --workspace --test rules -- --ignored --nocapture durations`.
 #[test]
 #[ignore = "it only measures"]

@@ -105,7 +105,11 @@ impl Allocator {
         let assigned = last.followed_by(self.process, &chosen, fixed);
         assigned.write(&mut file).context(|| format!("writing {}", self.addresses.join(FILE).display()))?;
         failpoint::at("start-before-bridge-record");
-        record(&chosen)?;
+        if let Err(error) = record(&chosen) {
+            // The record may be on disk all the same, so the next call reads the records again.
+            *remembered = None;
+            return Err(error);
+        }
         in_use.extend(chosen.iter().map(|address| (*address, container.to_owned())));
         Ok(chosen)
     }

@@ -169,13 +169,11 @@ impl DriverBridge {
     /// Publishes the ports of a connected container again, and makes the rules of the bridge again, if they were
     /// deleted.
     pub fn publish_again(&self, record: &BridgeRecord) -> Result<(), NetworkError> {
-        let firewall = self.firewall_of(record);
-        if Arc::ptr_eq(&firewall, self.node.firewall()) {
-            self.node.ensure_rules()?
-        } else {
-            firewall.ensure()?
+        self.node.ensure_rules()?;
+        if *self.node.firewall().bridge() != record.firewall() {
+            Firewall::new(record.firewall()).ensure()?;
         }
-        Ok(firewall.publish(&record.published())?)
+        Ok(self.firewall_of(record).publish(&record.published())?)
     }
 
     /// Removes tracked connections to containers that a killed process removed. The ports of all containers must be
@@ -189,10 +187,11 @@ impl DriverBridge {
         self.allocator.release(container, &record.addresses);
     }
 
-    /// The rules of the bridge of a record. The settings may have changed since.
+    /// The rules of the bridge of a record. The settings may have changed since. Published ports do not depend on the
+    /// subnet.
     fn firewall_of(&self, record: &BridgeRecord) -> Arc<Firewall> {
-        let (own, recorded) = (self.node.firewall(), record.firewall());
-        if *own.bridge() == recorded { own.clone() } else { Arc::new(Firewall::new(recorded)) }
+        let own = self.node.firewall();
+        if own.bridge().name == record.bridge { own.clone() } else { Arc::new(Firewall::new(record.firewall())) }
     }
 }
 

@@ -75,7 +75,7 @@ impl NodeBridge {
 
     fn guard(&self, made: &mut Made) -> Result<(), NetworkError> {
         self.firewall.ensure()?;
-        if made.watcher.is_none() {
+        if made.watcher.as_ref().is_none_or(Watcher::has_ended) {
             made.watcher = Some(self.firewall.watch()?);
         }
         Ok(())
