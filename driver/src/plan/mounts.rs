@@ -3,7 +3,7 @@
 //! Always holds: a destination occurs once, and it is absolute and normalized. A mount comes after every mount above
 //! it. Every source in which a task could have put a link is in the list of confined sources.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use image_store::ImageConfig;
 use runtime::plan::{Mount, MountKind, NamedVolume, Propagation};
@@ -60,7 +60,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
     for request in &context.spec.mounts {
         all.extend(requested(context, request, &mut plan, errors));
     }
-    exchange_logs(task, &mut all);
+    exchange_logs(task, &mut all, errors);
     // The sort is stable. It puts outer mounts first, so that no mount hides an earlier one.
     all.sort_by_key(|labelled| depth(&labelled.mount.destination));
     check_destinations(&all, errors);
@@ -159,13 +159,27 @@ fn bind_source(
 
 /// Puts the log directory of the tasks, with Nomad's in it, at each place where the task would have Nomad's: at its
 /// usual place, and where the task binds it or a directory above it. Binds of files in Nomad's become read-only.
-fn exchange_logs(task: &NomadTask, all: &mut Vec<Labelled>) {
+///
+/// A mount in a bind with bidirectional propagation appears on the host as well, so that it would hide Nomad's log
+/// directory from Nomad. In the allocation's directory such a bind is refused. A directory above the allocation's is
+/// bound as it is: the operator has allowed the task to change it.
+fn exchange_logs(task: &NomadTask, all: &mut Vec<Labelled>, errors: &ErrorCollector) {
     let of_nomad = log_directory::of_nomad(&task.alloc_dir);
     let of_tasks = log_directory::of_tasks(&task.alloc_dir);
     let mut added: Vec<Labelled> = Vec::new();
     for labelled in all.iter_mut() {
         let Some(source) = source(&labelled.mount).cloned() else { continue };
-        let Mount { destination, readonly, .. } = labelled.mount.clone();
+        let Mount { destination, readonly, propagation, .. } = labelled.mount.clone();
+        if propagation == Propagation::Bidirectional {
+            if source.starts_with(&task.alloc_dir) && is_related(&source, &of_nomad) {
+                errors.add(
+                    &labelled.option,
+                    format!("the propagation `shared` is not possible for {source:?}, which has Nomad's log directory"),
+                    "use the propagation `private` or `slave`, or bind a directory without `alloc/logs`",
+                );
+            }
+            continue;
+        }
         let below = of_nomad.strip_prefix(&source).map(|below| below.to_string_lossy().into_owned());
         let logs = match below.as_deref() {
             Ok("") => {
@@ -191,6 +205,11 @@ fn exchange_logs(task: &NomadTask, all: &mut Vec<Labelled>) {
             all.push(labelled);
         }
     }
+}
+
+/// Whether one of two paths contains the other.
+fn is_related(one: &Path, other: &Path) -> bool {
+    one.starts_with(other) || other.starts_with(one)
 }
 
 fn check_destinations(all: &[Labelled], errors: &ErrorCollector) {

@@ -77,6 +77,28 @@ fn every_bind_of_the_logs_is_that_of_the_tasks() {
     }
 }
 
+/// A mount in such a bind would appear on the host, over Nomad's log directory.
+#[test]
+fn no_bind_of_the_logs_is_shared_with_the_host() {
+    let host_paths = || json!({ "volumes": { "enabled": true }, "allow_privileged": true });
+    for source in ["..", "../alloc", "../alloc/logs", "../alloc/logs/tasks"] {
+        for propagation in ["shared", "rshared", "ro,rshared"] {
+            let block = json!({ "volumes": [format!("{source}:/x:{propagation}")] });
+            let privileged = json!({ "volumes": [format!("{source}:/x:{propagation}")], "privileged": true });
+            for case in [Case::new(block), Case::under(host_paths(), privileged)] {
+                let error = case.error();
+                assert!(error.starts_with("volumes[0]") && error.contains("Nomad's log directory"), "{error}");
+            }
+        }
+    }
+    for (source, propagation) in [("../alloc/data", "rshared"), ("local", "shared"), ("..", "rslave")] {
+        Case::new(json!({ "volumes": [format!("{source}:/x:{propagation}")] })).container();
+    }
+    let container = Case::under(host_paths(), json!({ "volumes": ["/:/x:rshared"] })).container();
+    let below = |mount: &&Mount| mount.destination.starts_with("/x/");
+    assert_eq!(container.mounts.iter().find(below), None, "a mount that the host would have too");
+}
+
 #[test]
 fn two_mounts_at_one_destination_are_an_error() {
     for (target, earlier) in

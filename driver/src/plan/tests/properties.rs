@@ -4,7 +4,7 @@ use super::*;
 
 /// Paths of few letters, so that they are often equal or nested.
 fn path() -> impl Strategy<Value = String> {
-    "(/?(a|b|\\.|\\.\\.)){1,4}/?"
+    "(/?(a|b|alloc|logs|\\.|\\.\\.)){1,4}/?"
 }
 
 proptest! {
@@ -19,9 +19,9 @@ proptest! {
 
     #[test]
     fn mounts_never_hide_earlier_ones_and_never_leave_the_allocation(
-        volumes in prop::collection::vec((path(), path()), 0..6),
+        volumes in prop::collection::vec((path(), path(), "(:(ro|rslave|rshared|ro,rshared))?"), 0..6),
     ) {
-        let volume = |(source, target)| format!("{source}:/t/{target}");
+        let volume = |(source, target, options)| format!("{source}:/t/{target}{options}");
         let volumes: Vec<String> = volumes.into_iter().map(volume).collect();
         let policy = Policy::default();
         // The decoder refuses targets that normalize to the root.
@@ -39,6 +39,9 @@ proptest! {
             prop_assert!(plan.confined_sources.contains(source));
             let (logs, tasks) = (in_alloc("alloc/logs"), in_alloc("alloc/logs/tasks"));
             prop_assert!(!source.starts_with(&logs) || source.starts_with(&tasks) || mount.readonly);
+            if mount.propagation == Propagation::Bidirectional {
+                prop_assert!(!source.starts_with(&logs) && !logs.starts_with(source));
+            }
             // No writable mount shows Nomad's logs.
             if let Ok(rest) = logs.strip_prefix(source)
                 && !mount.readonly
