@@ -222,6 +222,10 @@ pub struct BindConfinement {
     pub directory: PathBuf,
     /// Sources below the directory. They must be in it after every link is followed.
     pub sources: Vec<PathBuf>,
+    /// No link of a source may lead to this directory, to one that contains it, or to anything in it. A source whose
+    /// path has no link may.
+    #[serde(default)]
+    pub no_links_to: Option<PathBuf>,
 }
 
 /// Mount propagation, see mount_namespaces(7).

@@ -3,7 +3,6 @@
 //! Tasks write to the tasks' directory, so each step is relative to an open directory and follows no link.
 
 use std::{
-    collections::BTreeSet,
     ffi::{CStr, CString},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -20,8 +19,9 @@ use rustix::{
 
 use super::{NOMAD, TASKS};
 
-/// The mode with which the tasks' directory is made. Its owner and mode are complete when it has another one.
-const UNFINISHED: u32 = 0o700;
+/// The permissions with which the tasks' directory is made. It gets its owner first and its permissions last, so it is
+/// complete when it has other ones.
+const UNFINISHED: u32 = 0;
 
 /// The log directories of an allocation, kept open.
 #[derive(Debug)]
@@ -56,18 +56,22 @@ impl LogDirectory {
         self.nomad.as_fd()
     }
 
-    /// Makes the missing links to Nomad's files, and removes those without a file.
+    /// Makes the missing links to Nomad's files, and removes those without a file. A task can have made any number of
+    /// files, so no list of them is kept.
     pub fn link_all(&self) -> io::Result<()> {
-        let names = |directory: &OwnedFd| -> io::Result<BTreeSet<CString>> {
-            let entries = Dir::read_from(directory)?.map(|entry| Ok(entry?.file_name().to_owned()));
-            entries.collect()
-        };
-        let files = names(&self.nomad)?;
-        for name in &files {
-            self.link(name)?;
+        for entry in Dir::read_from(&self.nomad)? {
+            self.link(entry?.file_name())?;
         }
-        for name in names(&self.tasks)?.difference(&files) {
-            self.unlink(name)?;
+        for entry in Dir::read_from(&self.tasks)? {
+            let entry = entry?;
+            if !matches!(entry.file_type(), FileType::Symlink | FileType::Unknown) {
+                continue;
+            }
+            match statat(&self.nomad, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => {}
+                Err(Errno::NOENT) => self.unlink(entry.file_name())?,
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }
@@ -101,12 +105,13 @@ impl LogDirectory {
         }
     }
 
-    /// Sets owner and mode, unless an earlier start did it: the tasks may have changed them since.
+    /// Sets owner and mode, unless an earlier start did it: the tasks may have changed them since. An interrupted start
+    /// leaves the permissions of [`UNFINISHED`], whichever step it reached.
     fn finish(&self) -> io::Result<()> {
         let (made, model) = (fstat(&self.tasks)?, fstat(&self.nomad)?);
-        if made.st_uid == rustix::process::geteuid().as_raw() && made.st_mode & 0o7777 == UNFINISHED {
-            fchmod(&self.tasks, Mode::from_raw_mode(model.st_mode & 0o7777))?;
+        if made.st_mode & 0o777 == UNFINISHED {
             fchown(&self.tasks, Some(Uid::from_raw(model.st_uid)), Some(Gid::from_raw(model.st_gid)))?;
+            fchmod(&self.tasks, Mode::from_raw_mode(model.st_mode & 0o7777))?;
         }
         Ok(())
     }
@@ -161,7 +166,7 @@ fn make_directory(parent: &OwnedFd, name: &str, mode: Mode) -> io::Result<()> {
 mod tests {
     use std::{
         fs,
-        os::unix::fs::{PermissionsExt, symlink},
+        os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
         path::PathBuf,
     };
 
@@ -234,7 +239,12 @@ mod tests {
         symlink("/etc/hostname", alloc.logs("tasks/b.stdout.0")).unwrap();
         symlink(".nomad/other", alloc.logs("tasks/c")).unwrap();
         fs::create_dir(alloc.logs("tasks/d")).unwrap();
+        for number in 0..2000 {
+            fs::write(alloc.logs(&format!("tasks/many{number}")), "").unwrap();
+            symlink(format!(".nomad/gone{number}"), alloc.logs(&format!("tasks/gone{number}"))).unwrap();
+        }
         directory.link_all().unwrap();
+        assert_eq!(fs::read_dir(alloc.logs("tasks")).unwrap().count(), 2005, "all links to missing files are removed");
         for name in [c"a.stdout.0", c"b.stdout.0", c"c", c"d"] {
             directory.unlink(name).unwrap();
         }
@@ -246,12 +256,27 @@ mod tests {
     #[test]
     fn the_directory_is_like_nomads_until_a_task_changes_it() {
         let alloc = Alloc::new();
-        // An interrupted start leaves the directory without its mode.
-        fs::create_dir(alloc.logs("tasks")).unwrap();
-        fs::set_permissions(alloc.logs("tasks"), fs::Permissions::from_mode(UNFINISHED)).unwrap();
-        let mode = || fs::metadata(alloc.logs("tasks")).unwrap().permissions().mode() & 0o7777;
-        alloc.make();
-        assert_eq!(mode(), 0o777);
+        let root = rustix::process::geteuid().is_root();
+        if root {
+            chown(alloc.logs(""), Some(65534), Some(65534)).unwrap();
+        }
+        let state = || fs::metadata(alloc.logs("tasks")).unwrap();
+        let mode = || state().permissions().mode() & 0o7777;
+        // A start that was interrupted before it set the owner, and one that was interrupted afterwards.
+        for has_owner in [false, true] {
+            fs::create_dir(alloc.logs("tasks")).unwrap();
+            fs::set_permissions(alloc.logs("tasks"), fs::Permissions::from_mode(UNFINISHED)).unwrap();
+            if has_owner && root {
+                chown(alloc.logs("tasks"), Some(65534), Some(65534)).unwrap();
+            }
+            alloc.make();
+            assert_eq!(mode(), 0o777);
+            let model = fs::metadata(alloc.logs("")).unwrap();
+            assert_eq!((state().uid(), state().gid()), (model.uid(), model.gid()));
+            if !has_owner {
+                fs::remove_dir_all(alloc.logs("tasks")).unwrap();
+            }
+        }
         fs::set_permissions(alloc.logs("tasks"), fs::Permissions::from_mode(0o2750)).unwrap();
         alloc.make();
         assert_eq!(mode(), 0o2750);

@@ -160,6 +160,8 @@ fn bind_source(
 /// Puts the log directory of the tasks, with Nomad's in it, at each place where the task would have Nomad's: at its
 /// usual place, and where the task binds it or a directory above it. Binds of files in Nomad's become read-only.
 ///
+/// In a bind of the allocation's directory, `alloc` becomes a mount too, so that no task can rename it.
+///
 /// A mount in a bind with bidirectional propagation appears on the host as well, so that it would hide Nomad's log
 /// directory from Nomad. In the allocation's directory such a bind is refused. A directory above the allocation's is
 /// bound as it is: the operator has allowed the task to change it.
@@ -187,7 +189,14 @@ fn exchange_logs(task: &NomadTask, all: &mut Vec<Labelled>, errors: &ErrorCollec
                 destination
             }
             Ok(below) => {
-                let logs = format!("{}/{below}", destination.trim_end_matches('/'));
+                let place = destination.trim_end_matches('/');
+                if source == task.alloc_dir {
+                    // A mount point cannot be renamed. Otherwise a task could put its own directory at this path.
+                    let alloc = task.alloc_dir.join("alloc");
+                    let mount = Mount { propagation, ..private(format!("{place}/alloc"), alloc, readonly) };
+                    added.push(Labelled { option: labelled.option.clone(), mount });
+                }
+                let logs = format!("{place}/{below}");
                 let mount = private(logs.clone(), of_tasks.clone(), readonly);
                 added.push(Labelled { option: labelled.option.clone(), mount });
                 logs

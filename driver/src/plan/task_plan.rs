@@ -20,7 +20,10 @@ use super::{
     root::{self, RootDecision},
     security, warnings,
 };
-use crate::config::{ConfigError, ErrorCollector, IpcMode};
+use crate::{
+    config::{ConfigError, ErrorCollector, IpcMode},
+    log_directory,
+};
 
 /// Docker's default size of /dev/shm, in bytes.
 const DEFAULT_SHM_SIZE: u64 = 64 << 20;
@@ -180,7 +183,11 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         output: process::output(spec, task),
         annotations: labels::labels(context),
         owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
-        confined: Some(BindConfinement { directory: task.alloc_dir.clone(), sources: mounts.confined }),
+        confined: Some(BindConfinement {
+            directory: task.alloc_dir.clone(),
+            sources: mounts.confined,
+            no_links_to: Some(log_directory::of_nomad(&task.alloc_dir)),
+        }),
         mounts: mounts.mounts,
         volumes: mounts.volumes,
         hostname: (!spec.namespaces.host_uts).then(|| hostname.to_owned()),

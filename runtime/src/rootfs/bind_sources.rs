@@ -2,7 +2,8 @@
 //! do not exist.
 //!
 //! - A confined source is in a directory to which other tasks can write. The source is resolved inside that directory
-//!   and kept open, and the open file is mounted. So a symbolic link that is exchanged meanwhile has no effect.
+//!   and kept open, and the open file is mounted. So a symbolic link that is exchanged meanwhile has no effect. The
+//!   plan can except a directory to which no link may lead: it has decided how that directory appears by its path.
 //! - The propagation is that of the plan. A mount with bidirectional propagation has to be cloned in the host's mount
 //!   namespace, because it must be a peer of the host's mount.
 //! - A named volume may not exist yet. It is mounted from the data directory by its path.
@@ -14,9 +15,9 @@
 //! Each source is attached to a directory of the task, and the engine gets the path of that directory.
 
 use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
-    path::Path,
+    fs, io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
 };
 
 use rustix::{
@@ -151,15 +152,39 @@ fn resolve(confined: &BindConfinement, directory: &OwnedFd, source: &Path) -> Re
     };
     let below = source.strip_prefix(&confined.directory).map_err(|_| leads_out())?;
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    loop {
-        match openat2(directory, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // A rename happened meanwhile, so the kernel could not tell whether the path stays inside the directory.
-            Err(Errno::AGAIN) => {}
-            Err(Errno::XDEV | Errno::LOOP) => return Err(leads_out()),
-            result => return result.map_err(|error| failed(source, error)),
+    let open = |more: ResolveFlags| {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | more;
+        loop {
+            match openat2(directory, below, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                // A rename happened meanwhile, so the kernel could not tell whether the path stays inside the
+                // directory.
+                Err(Errno::AGAIN) => {}
+                result => return result,
+            }
         }
+    };
+    let refused = |error| match error {
+        Errno::XDEV | Errno::LOOP => leads_out(),
+        error => failed(source, error),
+    };
+    let Some(excepted) = &confined.no_links_to else { return open(ResolveFlags::empty()).map_err(refused) };
+    match open(ResolveFlags::NO_SYMLINKS) {
+        Err(Errno::LOOP) => {}
+        result => return result.map_err(refused),
     }
+    let file = open(ResolveFlags::empty()).map_err(refused)?;
+    let path = |fd: &OwnedFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let (file_path, root) = path(&file).and_then(|file| Ok((file, path(directory)?))).map_err(|e| failed(source, e))?;
+    let real: PathBuf = confined.directory.join(file_path.strip_prefix(root).map_err(|_| leads_out())?);
+    if real.starts_with(excepted) || excepted.starts_with(&real) {
+        let text = format!(
+            "mount source {} leads through a link to {}, which tasks may bind only by its own path",
+            source.display(),
+            real.display()
+        );
+        return Err(StartError::new(StartErrorKind::MountSource, text));
+    }
+    Ok(file)
 }
 
 /// Clones the mounts at an open file, or at a path, with this propagation.

@@ -150,3 +150,69 @@ async fn a_restarted_task_finds_the_directory_as_it_was() {
     assert_eq!(fs::read_dir(&victim).must("the directory").count(), 0);
     node.finish(plugin).await;
 }
+
+/// In a bind of the whole allocation, the path of the log directory stays what it is. Mounts over it do not appear on
+/// the node.
+#[tokio::test]
+async fn a_bind_of_the_allocation_cannot_move_the_logs() {
+    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = |name: &str| node.task(&images.busybox()).name(name).sh(FOREVER);
+    let main = task("main").option("volumes", json!(["..:/x"])).build(&mut plugin).await;
+    let slave = task("slave").in_alloc(&main.alloc).option("volumes", json!(["..:/x:rslave"]));
+    let slave = slave.build(&mut plugin).await;
+    let (alloc, logs) = (&main.alloc.dir, main.alloc.dir.join("alloc/logs"));
+    mount_bind(alloc, alloc).must("a mount of its own");
+    mount_change(alloc, MountPropagationFlags::SHARED).must("shared");
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").must("mounts").matches("/alloc/logs").count();
+    let before = mounts();
+    for task in [&main, &slave] {
+        plugin.started(task).await;
+        assert_eq!(mounts(), before, "a mount of the container is on the node");
+        for attempt in ["mv /x/alloc /x/gone", "mv /x/alloc/logs /x/alloc/gone", "touch /x/alloc/logs/.nomad/made"] {
+            let answer = plugin.exec(task.id(), &["/bin/sh", "-c", attempt], seconds(10)).await.must("ExecTask");
+            assert_ne!(answer.result.must("a result").exit_code, 0, "{attempt}");
+        }
+        plugin.sh(task, "echo own > /x/alloc/logs/own; echo shared > /x/alloc/data/shared").await;
+        assert!(logs.join("tasks/own").exists() && !logs.join("own").exists());
+    }
+    plugin.end(&slave).await;
+    plugin.end(&main).await;
+    unmount(alloc, UnmountFlags::DETACH).must("unmounted");
+    node.finish(plugin).await;
+}
+
+/// A task makes a link to Nomad's directory, or to one that contains it, and another task binds the link.
+#[tokio::test]
+async fn no_link_leads_a_bind_to_nomads_logs() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let alloc = node.alloc();
+    let shared = alloc.dir.join("alloc");
+    fs::create_dir(shared.join("data/real")).must("a directory");
+    let links =
+        [("to-logs", "logs"), ("parent", "../alloc"), ("all", ".."), ("tasks", "logs/tasks"), ("fine", "data/real")];
+    for (name, target) in links {
+        std::os::unix::fs::symlink(target, shared.join(name)).must("a link");
+    }
+    for propagation in ["", ":rslave"] {
+        for (name, _) in links {
+            let volume = format!("../alloc/{name}:/y{propagation}");
+            let task = node.task(&images.busybox()).in_alloc(&alloc).sh("echo made > /y/made");
+            let task = task.option("volumes", json!([volume])).build(&mut plugin).await;
+            if name == "fine" {
+                plugin.started(&task).await;
+                assert_eq!(plugin.wait(task.id()).await.code, 0, "{}", task.stderr().so_far());
+                plugin.destroy(task.id(), true).await.must("DestroyTask");
+                continue;
+            }
+            let status = plugin.start(&task).await.err().must("a refusal");
+            assert!(status.message().contains("leads through a link to"), "{volume}: {status}");
+        }
+    }
+    assert!(shared.join("data/real/made").exists() && !shared.join("logs/made").exists());
+    node.finish(plugin).await;
+}

@@ -71,6 +71,10 @@ fn every_bind_of_the_logs_is_that_of_the_tasks() {
             assert_eq!(*mount_at(&container, &nomad), bind(in_alloc("alloc/logs"), &nomad, true, private), "{source}");
         }
     }
+    for (mode, propagation) in [("", private), (":rslave", Propagation::HostToContainer)] {
+        let container = Case::new(json!({ "volumes": [format!("..:/x{mode}")] })).container();
+        assert_eq!(*mount_at(&container, "/x/alloc"), bind(in_alloc("alloc"), "/x/alloc", false, propagation));
+    }
     for (source, readonly) in [("../alloc/logs/old", true), ("../alloc/logs/tasks", false)] {
         let container = Case::new(json!({ "volumes": [format!("{source}:/x")] })).container();
         assert_eq!(mount_at(&container, "/x").readonly, readonly, "{source}");
