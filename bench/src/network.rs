@@ -1,12 +1,17 @@
-//! The additional time of a start with the task's own network. It runs in a test network, so the machine's network
-//! stays unchanged.
+//! The additional time of a start and of an end with the task's own network, one task after the other and many at once.
+//! It runs in a test network, so the machine's network stays unchanged.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fixtures::{
     must::Must,
     netns::{TestNetwork, cni_path},
+    wait::seconds,
 };
+use futures_util::future::join_all;
 use kit::{
     node::Node,
     plugin::{Plugin, binary},
@@ -17,9 +22,9 @@ use serde_json::json;
 use crate::{
     images,
     ours::Ours,
-    process::SAY_READY,
+    process::{READY, SAY_READY},
     quiet::Quiet,
-    report::{Series, note},
+    report::{Series, median, milliseconds, note, say},
     workdir::{Fresh, WorkDirectory},
 };
 
@@ -31,7 +36,11 @@ const NETWORKS: [(&str, &str, bool); 4] = [
     ("own bridge, one port published", "bridge", true),
 ];
 
-/// Measures the table.
+/// The tasks of a crowd: they are started at once, and destroyed at once.
+const CROWD: u16 = 100;
+const CROWDS: usize = 3;
+
+/// Measures the tables.
 pub async fn measure(workdir: &WorkDirectory, quiet: &mut Quiet, rounds: usize) {
     note("network");
     // The file system is unmounted in the thread that mounted it.
@@ -50,29 +59,83 @@ fn in_test_network(data: &Fresh, mut quiet: Quiet, rounds: usize) -> Quiet {
         let Some((_registry, image)) = images::small() else { return quiet };
         let options = json!({"cni_path": cni_path(), "default_mode": "host"});
         let mut ours = Ours::launch(&binary(), "oci-rs", data, options).await;
-        let mut series = Series::default();
+        let (mut starts, mut ends) = (Series::default(), Series::default());
         // The first round makes the bridge and the chains, and is not counted.
         for number in 0..=rounds {
             if number % 5 == 0 {
                 quiet.wait().await;
             }
             for (name, mode, publish) in NETWORKS {
-                let task = task(&ours.node, &mut ours.plugin, &image, mode, publish).await;
-                let took = ours.time(task).await;
+                let port = publish.then_some(20080);
+                let task = task(&ours.node, &mut ours.plugin, &image, mode, port).await;
+                let (start, end) = time(&ours.plugin, task).await;
                 if number > 0 {
-                    series.add(name, took);
+                    starts.add(name, start);
+                    ends.add(name, end);
                 }
             }
         }
-        series.table("start, by network");
+        starts.table("start, by network");
+        ends.table("DestroyTask of an ended task, by network");
+        say(&format!("\n### {CROWD} tasks at once, ms\n\n| | all started | all destroyed |\n|---|---:|---:|"));
+        for (name, mode, publish) in NETWORKS {
+            crowd(&mut ours, &image, name, mode, publish).await;
+        }
         ours.finish().await;
         quiet
     })
 }
 
-async fn task(node: &Node, plugin: &mut Plugin, image: &str, mode: &str, publish: bool) -> Task {
+async fn task(node: &Node, plugin: &mut Plugin, image: &str, mode: &str, port: Option<u16>) -> Task {
     let (program, args) = SAY_READY.split_first().must("a command");
     let task = node.task(image).command(program, args).option("network_mode", json!(mode));
-    let task = if publish { task.port("http", &TestNetwork::NODE.to_string(), 20080, 80) } else { task };
+    let task = match port {
+        Some(port) => task.port("http", &TestNetwork::NODE.to_string(), port, 80),
+        None => task,
+    };
     task.build(plugin).await
+}
+
+/// The time from the call of StartTask to its answer and the first output, and the time of DestroyTask.
+async fn time(plugin: &Plugin, task: Task) -> (Duration, Duration) {
+    let begun = Instant::now();
+    let (_, _) = tokio::join!(plugin.started(&task), task.stdout().contains(READY, seconds(60)));
+    let start = begun.elapsed();
+    plugin.wait(task.id()).await;
+    let begun = Instant::now();
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    (start, release(begun, &[task]))
+}
+
+/// Removes the client's part of tasks. Returns the time before that.
+fn release(begun: Instant, tasks: &[Task]) -> Duration {
+    let took = begun.elapsed();
+    for task in tasks {
+        let failures = task.alloc.release();
+        assert!(failures.is_empty(), "{failures:?}");
+    }
+    took
+}
+
+/// Prints the medians of some crowds on one network.
+async fn crowd(ours: &mut Ours, image: &str, name: &str, mode: &str, publish: bool) {
+    let (mut starts, mut ends) = (Vec::new(), Vec::new());
+    for _ in 0..CROWDS {
+        let mut tasks = Vec::new();
+        for number in 0..CROWD {
+            let port = publish.then_some(21_000 + number);
+            tasks.push(task(&ours.node, &mut ours.plugin, image, mode, port).await);
+        }
+        let plugin = &ours.plugin;
+        let begun = Instant::now();
+        join_all(tasks.iter().map(|task| plugin.started(task))).await;
+        starts.push(milliseconds(&begun.elapsed()));
+        join_all(tasks.iter().map(|task| plugin.wait(task.id()))).await;
+        let begun = Instant::now();
+        let destroyed = join_all(tasks.iter().map(|task| plugin.destroy(task.id(), true))).await;
+        ends.push(milliseconds(&release(begun, &tasks)));
+        destroyed.into_iter().for_each(|answer| answer.must("DestroyTask"));
+    }
+    let middle = |times: &[f64]| median(times).unwrap_or_default();
+    say(&format!("| {name} | {:.0} | {:.0} |", middle(&starts), middle(&ends)));
 }
