@@ -4,7 +4,11 @@
 //! through dockerd, and Nomad starts the tasks again. A group keeps its network, because its pause container stays
 //! until the group ends.
 //!
-//! Always holds: a container is touched only if its name and its label name the allocation.
+//! Always holds:
+//!
+//! - A container is touched only if its id or name, and its label, are those of the task.
+//! - Only a daemon's "404" and a socket without a listener say that there is no container. After any other failure
+//!   there may be one, and the caller gets an error.
 
 mod api;
 mod handle;
@@ -87,12 +91,16 @@ impl Dockerd {
     }
 
     /// The pause container of an allocation's group, if it runs.
-    pub async fn sandbox(&self, alloc: &str) -> Option<Sandbox> {
-        let found = self.inspect(&pause_container(alloc)).await.ok()?;
-        let id = found.body["Id"].as_str()?.to_owned();
-        let namespace = PathBuf::from(found.body["NetworkSettings"]["SandboxKey"].as_str()?);
-        let usable = belongs_to(&found.body, alloc) && found.body["State"]["Running"] == true && namespace.exists();
-        usable.then_some(Sandbox { id, namespace })
+    pub async fn sandbox(&self, alloc: &str) -> Result<Option<Sandbox>, TaskError> {
+        let name = pause_container(alloc);
+        if !is_plain(&name) {
+            return Ok(None);
+        }
+        match self.inspect(&name).await {
+            Ok(found) => Ok(found.and_then(|container| usable_sandbox(&container, alloc))),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(self.unanswered(&name, &error)),
+        }
     }
 
     /// Removes the pause container of an allocation's group, if there is one.
@@ -107,13 +115,11 @@ impl Dockerd {
             return Ok(false);
         }
         let found = match self.inspect(container).await {
-            Ok(found) => found,
-            Err(error) => return self.without_daemon(handle, &error).await,
+            Ok(found) => found.filter(|found| belongs_to(found, alloc)),
+            Err(error) if is_absent(&error) => return self.without_daemon(handle, &error).await,
+            Err(error) => return Err(self.unanswered(container, &error)),
         };
-        if found.status == 404 || !belongs_to(&found.body, alloc) {
-            return Ok(false);
-        }
-        let Some(id) = found.body["Id"].as_str().filter(|id| is_plain(id)) else { return Ok(false) };
+        let Some(id) = found.as_ref().and_then(id_of) else { return Ok(false) };
         // A pause container ignores signals.
         let seconds = if container == pause_container(alloc) { 0 } else { STOP_SECONDS };
         self.expect("POST", &format!("/containers/{id}/stop?t={seconds}"), &[204, 304, 404]).await?;
@@ -126,12 +132,24 @@ impl Dockerd {
         Ok(true)
     }
 
-    async fn inspect(&self, container: &str) -> io::Result<Answer> {
+    /// The description of a container; `None` if the daemon has no such container.
+    async fn inspect(&self, container: &str) -> io::Result<Option<Value>> {
         let answer = self.api.call("GET", &format!("/containers/{container}/json"), LIMIT).await?;
         match answer.status {
-            200 | 404 => Ok(answer),
+            // An answer that was cut off describes nothing.
+            200 if id_of(&answer.body).is_some() => Ok(Some(answer.body)),
+            404 => Ok(None),
             _ => Err(io::Error::other(answer.message())),
         }
+    }
+
+    /// The daemon does not say whether it has a container.
+    fn unanswered(&self, container: &str, error: &io::Error) -> TaskError {
+        TaskError::Internal(format!(
+            "dockerd at {} does not say whether the container {container} of Nomad's docker driver exists ({error}): \
+             restart dockerd, or stop it after its containers",
+            self.api.socket().display()
+        ))
     }
 
     async fn expect(&self, method: &str, path: &str, statuses: &[u16]) -> Result<Answer, TaskError> {
@@ -176,6 +194,22 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) && !name.starts_with('.')
 }
 
+/// Whether an error means that no daemon listens at the socket.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn id_of(container: &Value) -> Option<&str> {
+    container["Id"].as_str().filter(|id| is_plain(id))
+}
+
+fn usable_sandbox(container: &Value, alloc: &str) -> Option<Sandbox> {
+    let id = id_of(container)?.to_owned();
+    let namespace = PathBuf::from(container["NetworkSettings"]["SandboxKey"].as_str()?);
+    let usable = belongs_to(container, alloc) && container["State"]["Running"] == true && namespace.exists();
+    usable.then_some(Sandbox { id, namespace })
+}
+
 fn belongs_to(container: &Value, alloc: &str) -> bool {
     container["Config"]["Labels"][ALLOC_LABEL] == alloc
 }
@@ -204,11 +238,15 @@ fn end_logger(pid: i32) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{
+        fs, io,
+        os::unix::net::UnixListener,
+        path::{Path, PathBuf},
+    };
 
     use serde_json::json;
 
-    use super::{belongs_to, container_name, is_plain, processes_of};
+    use super::{Dockerd, belongs_to, container_name, is_absent, is_plain, processes_of};
 
     #[test]
     fn containers_have_the_names_of_nomads_docker_driver() {
@@ -220,6 +258,23 @@ mod tests {
         let labelled = json!({"Config": {"Labels": {"com.hashicorp.nomad.alloc_id": "9f7b"}}});
         assert!(belongs_to(&labelled, "9f7b") && !belongs_to(&labelled, "9f7"));
         assert!(!belongs_to(&json!({"Config": {"Labels": null}}), "9f7b"));
+    }
+
+    #[tokio::test]
+    async fn only_a_socket_without_a_listener_means_no_daemon() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("docker.sock");
+        let at = |path: &Path| Dockerd::new(PathBuf::from(path));
+        assert_eq!(at(&socket).sandbox("9f7b").await.unwrap(), None, "no socket");
+        drop(UnixListener::bind(&socket).unwrap());
+        assert_eq!(at(&socket).sandbox("9f7b").await.unwrap(), None, "no listener");
+        assert!(!at(&socket).remove_predecessor("9f7b", "web").await.unwrap());
+        let no_directory = socket.join("docker.sock");
+        assert!(at(&no_directory).sandbox("9f7b").await.unwrap_err().recoverable());
+        assert!(at(&no_directory).remove_predecessor("9f7b", "web").await.unwrap_err().recoverable());
+        for kind in [io::ErrorKind::TimedOut, io::ErrorKind::PermissionDenied, io::ErrorKind::InvalidData] {
+            assert!(!is_absent(&kind.into()), "{kind}");
+        }
     }
 
     #[test]

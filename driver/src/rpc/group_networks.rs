@@ -14,7 +14,7 @@ pub async fn create(plugin: &Plugin, request: CreateNetworkRequest) -> Result<Cr
     offered(plugin)?;
     let node = plugin.node().await?;
     if let Some(dockerd) = &node.dockerd
-        && let Some(sandbox) = dockerd.sandbox(&request.alloc_id).await
+        && let Some(sandbox) = dockerd.sandbox(&request.alloc_id).await?
     {
         // The group keeps the network of Nomad's docker driver, its address and its ports.
         return Ok(in_sandbox(sandbox, &request.hostname));

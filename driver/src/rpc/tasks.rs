@@ -88,8 +88,8 @@ fn replace(node: &Arc<Node>, config: &TaskConfig, handle: dockerd::Handle) -> Ta
         }
     });
     TaskError::Invalid(format!(
-        "Nomad's docker driver started this task: its container {container} is stopped and removed, and Nomad starts \
-         the task again"
+        "Nomad's docker driver started this task: if its container {container} still exists, it is stopped and \
+         removed. If the task has not ended, Nomad starts it again"
     ))
 }
 

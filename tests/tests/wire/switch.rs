@@ -6,7 +6,10 @@ use std::{
     io::{Read, Write},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -15,7 +18,7 @@ use fixtures::{
     must::Must,
     wait::{eventually, seconds},
 };
-use kit::{hcl, node::Node, task::Task};
+use kit::{calls::recoverable, hcl, node::Node, task::Task};
 use proto::driver::{TaskHandle, TaskState};
 use serde_json::{Value as Json, json};
 
@@ -35,6 +38,8 @@ struct Container {
 struct Dockerd {
     containers: Arc<Mutex<Vec<Container>>>,
     calls: Arc<Mutex<Vec<String>>>,
+    /// It fails every call.
+    ill: Arc<AtomicBool>,
 }
 
 impl Dockerd {
@@ -60,6 +65,10 @@ impl Dockerd {
             request.push(byte[0]);
         }
         let request = String::from_utf8_lossy(&request).into_owned();
+        if self.ill.load(Ordering::SeqCst) {
+            write!(stream, "HTTP/1.0 500 Internal Server Error\r\n\r\n{{\"message\":\"overloaded\"}}").ok();
+            return;
+        }
         let [method, path, ..] = request.split(' ').collect::<Vec<_>>()[..] else { return };
         let name = path.split(['/', '?']).nth(2).unwrap_or_default();
         let mut containers = self.containers.lock().must("the containers");
@@ -120,7 +129,7 @@ async fn a_container_of_nomads_docker_driver_is_removed_before_its_task_starts_a
     let neighbour = dockerd.add(2, &format!("other-{alloc}"), alloc, Path::new(""));
 
     let status = plugin.recover(&handle(&task, &own)).await.err().must("a refusal");
-    assert!(status.message().contains("container 010101010101 is stopped and removed"), "{status}");
+    assert!(status.message().contains("container 010101010101 still exists, it is stopped and removed"), "{status}");
     plugin.started(&task).await;
     let expected = [format!("POST /containers/{own}/stop?t=10"), format!("DELETE /containers/{own}?force=true&v=true")];
     assert_eq!(dockerd.calls(), expected);
@@ -144,6 +153,43 @@ async fn a_container_of_nomads_docker_driver_is_removed_before_its_task_starts_a
     plugin.recover(&handle(&task, &own)).await.err().must("a refusal");
     plugin.started(&task).await;
     plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// The daemon answers, but does not say whether the old container or the group's pause container exists.
+#[tokio::test]
+async fn a_failing_daemon_fails_the_calls_that_ask_it() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let dockerd = Dockerd::start(&socket);
+    let images = Images::start().await;
+    let mut plugin = node.launch_as(docker(&node), options(&socket)).await;
+    let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    let alloc = &task.config.alloc_id;
+    let own = dockerd.add(1, &format!("{}-{alloc}", task.config.name), alloc, Path::new(""));
+    let namespace = node.root().join("sandbox");
+    fs::write(&namespace, "").must("the file of the namespace");
+    dockerd.add(2, &format!("nomad_init_{alloc}"), alloc, &namespace);
+    dockerd.ill.store(true, Ordering::SeqCst);
+    for known in [false, true] {
+        if known {
+            plugin.recover(&handle(&task, &own)).await.err().must("a refusal");
+        }
+        let status = plugin.start(&task).await.err().must("a refusal");
+        assert!(status.message().contains("overloaded (status 500)") && recoverable(&status), "{status}");
+    }
+    let pinned = format!("/var/run/netns/{alloc}");
+    let created = plugin.create_network(alloc, "").await.err().must("a refusal");
+    assert!(created.message().contains("overloaded") && !Path::new(&pinned).exists(), "{created}");
+    let destroyed = plugin.destroy_network(alloc).await.err().must("a refusal");
+    assert!(destroyed.message().contains("overloaded"), "{destroyed}");
+    assert_eq!(dockerd.names().len(), 2);
+
+    dockerd.ill.store(false, Ordering::SeqCst);
+    plugin.started(&task).await;
+    plugin.end(&task).await;
+    plugin.destroy_network(alloc).await.must("DestroyNetwork");
+    assert_eq!(dockerd.names(), Vec::<String>::new());
     node.finish(plugin).await;
 }
 
