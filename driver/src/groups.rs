@@ -2,10 +2,12 @@
 //!
 //! Nomad asks for a network before the first task of an allocation starts, and again when the agent is restarted. A
 //! request for a removal can be lost together with a plugin. The sweep finds such a network later: Nomad has
-//! disconnected it before, so it has no interface.
+//! disconnected it before, so it has no interface. The drivers of both names share the records, and neither knows which
+//! groups the other was asked for: a task's start makes the network again that a sweep took for unused.
 
 use std::{
     collections::{BTreeMap, HashSet},
+    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -26,8 +28,6 @@ pub struct Groups {
     namespaces: GroupNamespaces,
     /// The allocations whose network the agent has asked this process for.
     asked: Mutex<HashSet<String>>,
-    /// The allocations whose network this process has swept away.
-    swept: Mutex<HashSet<String>>,
 }
 
 /// The network of a group, as Nomad needs it.
@@ -42,7 +42,7 @@ pub struct GroupNetwork {
 impl Groups {
     /// Creates and reads nothing on disk.
     pub fn new(namespaces: GroupNamespaces) -> Self {
-        Self { namespaces, asked: Mutex::default(), swept: Mutex::default() }
+        Self { namespaces, asked: Mutex::default() }
     }
 
     /// Makes the network of an allocation's group unless it exists. Blocks.
@@ -63,16 +63,18 @@ impl Groups {
     /// Removes the networks that were made at least `age` ago and that Nomad no longer uses; their allocations. Keeps
     /// those of allocations that are `in_use`. Blocks.
     pub fn sweep(&self, age: Duration, in_use: impl Fn(&str) -> bool) -> Result<Vec<String>, TaskError> {
-        let swept = self.namespaces.sweep(age, |alloc| lock(&self.asked).contains(alloc) || in_use(alloc))?;
-        lock(&self.swept).extend(swept.iter().cloned());
-        Ok(swept)
+        Ok(self.namespaces.sweep(age, |alloc| lock(&self.asked).contains(alloc) || in_use(alloc))?)
     }
 
-    /// Makes the network of a group again that the sweep took for unused: a group without a connection, none of whose
-    /// tasks ran. Blocks.
-    pub fn restore(&self, alloc: &str) -> Result<(), TaskError> {
-        let was_swept = lock(&self.swept).remove(alloc);
-        if was_swept { self.create(alloc, "").map(drop) } else { Ok(()) }
+    /// Makes the network of a group without a connection again, if a sweep took it for unused because none of its tasks
+    /// ran. `path` is that of the task's network. Blocks.
+    pub fn restore(&self, alloc: &str, path: &Path) -> Result<(), TaskError> {
+        if self.namespaces.path(alloc) != path {
+            return Ok(());
+        }
+        check(alloc)?;
+        // A namespace that is still there becomes young again, so no sweep removes it during the start.
+        Ok(self.namespaces.create(alloc).map(drop)?)
     }
 }
 

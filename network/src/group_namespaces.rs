@@ -7,7 +7,8 @@
 //!
 //! - Before a namespace is made, a file in the state directory with the allocation's name records it. That file is
 //!   removed last.
-//! - A namespace is made and removed only under the lock of that file.
+//! - A namespace is made and removed only under the lock of that file. One exception: a request to remove a namespace
+//!   without a record, which Nomad made itself, needs no lock.
 //! - The sweep removes only a namespace that no process uses and that has no interface but loopback: a new one would be
 //!   the same.
 
@@ -20,7 +21,7 @@ use std::{
     },
     path::{Path, PathBuf},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use host::{
@@ -64,7 +65,13 @@ impl GroupNamespaces {
         Self { records: state_dir.join("groups"), namespaces: namespaces.to_owned() }
     }
 
-    /// Makes the namespace of an allocation's group unless it exists. The id must be safe as a file name.
+    /// The file to which the namespace of an allocation's group is pinned.
+    pub fn path(&self, alloc: &str) -> PathBuf {
+        self.namespaces.join(alloc)
+    }
+
+    /// Makes the namespace of an allocation's group unless it exists. Its age begins anew. The id must be safe as a
+    /// file name.
     pub fn create(&self, alloc: &str) -> Result<GroupNamespace, NetworkError> {
         for directory in [&self.records, &self.namespaces] {
             // Other programs use the second directory too, which has this mode then.
@@ -72,14 +79,19 @@ impl GroupNamespaces {
             let made = DirBuilder::new().recursive(true).mode(mode).create(directory);
             made.context(|| format!("making {}", directory.display()))?;
         }
-        let _lock = self.lock(alloc, Wait::Forever, true)?;
-        let path = self.namespaces.join(alloc);
+        let record = self.lock(alloc, Wait::Forever, true)?;
+        if let Some(record) = &record {
+            // The sweep of another process keeps it until its group uses it.
+            record.set_modified(SystemTime::now()).context(|| format!("marking the network of allocation {alloc}"))?;
+        }
+        let path = self.path(alloc);
         if !namespace::is_pinned(&path) {
             failpoint::at("group-before-namespace");
             namespace::pin(&path, || Ok(())).context(|| format!("making the network namespace {}", path.display()))?;
         }
         failpoint::at("group-before-answer");
         let unconnected = is_unconnected(&path).context(|| format!("looking into {}", path.display()))?;
+        drop(record);
         Ok(GroupNamespace { path, unconnected })
     }
 
@@ -116,7 +128,7 @@ impl GroupNamespaces {
         let metadata = record.metadata().context(looking)?;
         // A time in the future counts as young.
         let is_old = metadata.modified().context(looking)?.elapsed().is_ok_and(|passed| passed >= age);
-        let path = self.namespaces.join(alloc);
+        let path = self.path(alloc);
         let unused = || Ok::<_, io::Error>(is_unconnected(&path)? && !is_used(&path)?);
         if !is_old || wanted(alloc) || namespace::is_pinned(&path) && !unused().context(looking)? {
             return Ok(false);
@@ -127,7 +139,7 @@ impl GroupNamespaces {
 
     /// Removes the namespace, then its record.
     fn remove(&self, alloc: &str) -> Result<(), NetworkError> {
-        let (path, record) = (self.namespaces.join(alloc), self.records.join(alloc));
+        let (path, record) = (self.path(alloc), self.records.join(alloc));
         failpoint::at("group-before-unpin");
         namespace::unpin(&path).context(|| format!("removing the network namespace {}", path.display()))?;
         failpoint::at("group-before-record");
@@ -230,6 +242,19 @@ mod tests {
         namespace::pin(&first.path, || Ok(())).expect("pinned");
         groups.destroy("a").expect("removed without a record");
         assert!(!first.path.exists());
+    }
+
+    #[test]
+    fn a_namespace_that_is_asked_for_again_is_young_again() {
+        let Some((root, groups)) = groups() else { return };
+        let path = groups.create("a").expect("made").path;
+        let record = fs::File::options().write(true).open(root.path().join("state/groups/a")).expect("the record");
+        record.set_modified(std::time::UNIX_EPOCH).expect("made old");
+        groups.create("a").expect("found");
+        assert_eq!(sweep(&groups, Duration::from_secs(60), ""), Vec::<String>::new());
+        record.set_modified(std::time::UNIX_EPOCH).expect("made old");
+        assert_eq!(sweep(&groups, Duration::from_secs(60), ""), ["a"]);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -17,6 +17,8 @@ use proto::driver::{
 use serde_json::{Value as Json, json};
 use tonic::Code;
 
+use crate::names::docker;
+
 /// The options of a driver that makes the networks of groups, and looks soon for those that no group uses.
 fn options() -> Json {
     json!({"network": {"default_mode": "host", "group_networks": true},
@@ -115,6 +117,29 @@ async fn a_network_that_no_group_uses_is_removed() {
     for alloc in [&left.id, &kept.id] {
         plugin.destroy_network(alloc).await.must("DestroyNetwork");
     }
+    node.finish(plugin).await;
+}
+
+/// Drivers of both names share the records, and only one of them was asked for the network.
+#[tokio::test]
+async fn a_network_that_the_other_name_swept_is_made_again() {
+    let node = Node::new();
+    let mut plugin = node.launch_with(json!({"network": {"group_networks": true}})).await;
+    let alloc = node.alloc();
+    let mut network = spec(&create(&plugin, &alloc.id, "").await);
+    let mut other = node.launch_as(docker(&node), options()).await;
+    assert!(eventually(seconds(20), || !PathBuf::from(&network.path).exists()).await, "it is swept");
+    // What Nomad makes of the label in a group without a connection.
+    network.hosts_config = Some(HostsConfig { hostname: "shop".into(), address: String::new() });
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).in_alloc(&alloc).sh("ls /sys/class/net").network(network);
+    let task = task.build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(task.stdout().all(seconds(5)).await, "lo\n");
+    plugin.destroy_network(&alloc.id).await.must("DestroyNetwork");
+    other.shutdown().await;
     node.finish(plugin).await;
 }
 

@@ -82,14 +82,16 @@ impl<'a> Planned<'a> {
         let (node, tasks, plan) = (request.node.clone(), request.tasks.clone(), self.plan);
         let alloc = request.task.alloc_id.clone();
         let prefix = plan::alloc_prefix(&alloc);
+        let connected = request.task.hosts_entry.as_ref().is_some_and(|entry| !entry.address.is_empty());
+        let unconnected = node.config.group_networks && !connected;
         let prepared = blocking(move || {
             make_log_directory(&plan)?;
             plan.check_confined().map_err(TaskError::Confinement)?;
             if let Some(prefix) = prefix {
                 remove_predecessors(&node, &tasks, &plan, &prefix)?;
             }
-            if plan.group_namespace.is_some() {
-                node.groups.restore(&alloc)?;
+            if let Some(path) = plan.group_namespace.as_deref().filter(|_| unconnected) {
+                node.groups.restore(&alloc, path)?;
             }
             let group = plan.group_namespace.as_deref().map(network::prepare_group);
             Ok(match group {
