@@ -134,14 +134,23 @@ impl Runtime {
         containers(&self.inner.state_dir)
     }
 
-    /// Other containers that were placed in the same cgroup, among those with an id that begins with `prefix`.
+    /// Other containers that were placed in the same cgroup, among those with an id that begins with `prefix`. A plan
+    /// that cannot be read is an error if the next part of the id (up to a dot) is that of `plan`, too: only then may
+    /// the container be in the same cgroup.
     pub fn sharing_group(&self, plan: &ContainerPlan, prefix: &str) -> Result<Vec<ContainerId>, RuntimeError> {
         let listing = || format!("listing {}", state::tasks(&self.inner.state_dir).display());
         let named = self.inner.containers.names_with_prefix(prefix).context(listing)?;
         let others = named.iter().filter_map(|name| name.parse().ok()).filter(|id| *id != plan.id);
         let mut sharing = Vec::new();
+        let part = |id: &ContainerId| id.as_str().get(prefix.len()..)?.split('.').next().map(str::to_owned);
         for id in others {
-            let placed = self.task(&id).read::<PlacedPlan>(PLAN)?;
+            let placed = match self.task(&id).read::<PlacedPlan>(PLAN) {
+                Err(error) if part(&id) != part(&plan.id) => {
+                    tracing::warn!(container = %id, %error, "the cgroup of this container is unknown");
+                    None
+                }
+                placed => placed?,
+            };
             if placed.is_some_and(|other| other.cgroup.path == plan.cgroup.path) {
                 sharing.push(id);
             }

@@ -53,11 +53,13 @@ impl Runtime {
         })
     }
 
-    /// Gives each container whose id begins with `prefix` the names of the others.
+    /// Gives each container whose id begins with `prefix` the names of the others. The first error is returned after
+    /// all of them.
     pub fn share_names(&self, prefix: &str) -> Result<(), RuntimeError> {
         // The last of several starts at the same time sees all containers.
         let _one_at_a_time = self.inner.names.lock();
         let members = self.members(prefix)?;
+        let mut shared = Ok(());
         for (id, plan) in &members {
             let Some(index) = plan.files.iter().position(|(path, _)| path == HOSTS) else { continue };
             let block = block(members.iter().filter(|(other, _)| other != id));
@@ -65,18 +67,26 @@ impl Runtime {
             match rewrite(&path, &block) {
                 // It is just being made or removed.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                rewritten => rewritten.context(|| format!("writing {}", path.display()))?,
+                // A container that has made its file unreadable does not keep the names from the others.
+                rewritten => shared = shared.and(rewritten.context(|| format!("writing {}", path.display()))),
             }
         }
-        Ok(())
+        shared
     }
 
     fn members(&self, prefix: &str) -> Result<Vec<(ContainerId, NamedPlan)>, RuntimeError> {
         let listing = || format!("listing {}", state::tasks(&self.inner.state_dir).display());
         let names = self.inner.containers.names_with_prefix(prefix).context(listing)?;
         let ids = names.iter().filter_map(|name| name.parse::<ContainerId>().ok());
+        let named = |id: ContainerId| match self.task(&id).read::<NamedPlan>(PLAN) {
+            Ok(plan) => Some((id, plan?)),
+            Err(error) => {
+                tracing::warn!(container = %id, %error, "its names are unknown to the group's other containers");
+                None
+            }
+        };
         // A container that is just being made or removed has no plan.
-        ids.filter_map(|id| self.task(&id).read::<NamedPlan>(PLAN).map(|plan| Some((id, plan?))).transpose()).collect()
+        Ok(ids.filter_map(named).collect())
     }
 }
 
@@ -121,7 +131,35 @@ fn read(file: &File, text: &mut String) -> io::Result<usize> {
 mod tests {
     use std::fs;
 
-    use super::{BEGIN, END, replaced, rewrite};
+    use serde_json::json;
+
+    use super::{BEGIN, END, HOSTS, Runtime, replaced, rewrite};
+    use crate::{plan::ContainerId, spec::file_source, state::PLAN};
+
+    #[test]
+    fn a_spoiled_container_keeps_no_names_from_the_others() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        let runtime = Runtime::open(&at("state"), &at("data")).expect("a runtime");
+        let hosts = |name: &str| {
+            let id: ContainerId = format!("alloc.{name}.1").parse().expect("an id");
+            let task = runtime.task(&id);
+            fs::create_dir_all(task.files()).expect("a directory");
+            let plan = json!({"files": [[HOSTS, ""]], "shared_names": [format!("192.0.2.1\t{name}")]});
+            task.commit(PLAN, &plan).expect("a plan");
+            let path = file_source(&task.files(), 0, HOSTS);
+            fs::write(&path, "").expect("written");
+            (task.file(PLAN), path)
+        };
+        let [bad, first, last] = ["a", "b", "d"].map(|name| hosts(name).1);
+        fs::write(&bad, b"\xff").expect("written");
+        fs::write(hosts("c").0, "{").expect("written");
+        let error = runtime.share_names("alloc.").expect_err("the bad file");
+        assert!(error.to_string().contains("alloc.a.1"), "{error}");
+        let text = |path| fs::read_to_string(path).expect("read");
+        assert_eq!(text(&first), format!("{BEGIN}192.0.2.1\ta\n192.0.2.1\td\n{END}"));
+        assert_eq!(text(&last), format!("{BEGIN}192.0.2.1\ta\n192.0.2.1\tb\n{END}"));
+    }
 
     #[test]
     fn the_block_is_replaced_and_other_lines_are_kept() {

@@ -28,6 +28,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("lifecycle_logs_must_be_fifos", logs_must_be_fifos),
     ("lifecycle_plugin_dies_during_the_start", plugin_dies_during_the_start),
     ("lifecycle_bundle_is_complete", bundle_is_complete),
+    ("lifecycle_unreadable_plans_of_others", unreadable_plans_of_others),
     ("lifecycle_monitor_is_small", monitor_is_small),
     ("lifecycle_many_at_once", many_at_once),
     ("lifecycle_sweep_after_a_restart", sweep_after_a_restart),
@@ -376,4 +377,21 @@ fn measure_start() {
         destroys.sort_unstable();
         println!("{name}: start {} µs (least {}), destroy {} µs", starts[10], starts[0], destroys[10]);
     }
+}
+
+fn unreadable_plans_of_others() {
+    let node = Node::new();
+    let tasks = node.directory.path().join("state/tasks");
+    let spoil = |name: &str| {
+        fs::create_dir(tasks.join(name)).expect("a directory");
+        fs::write(tasks.join(name).join("plan.json"), "{").expect("a spoiled plan");
+    };
+    let mut plan = node.plan("true");
+    plan.id = "alloc.web.2".parse().expect("an id");
+    spoil("alloc.other.1");
+    assert_eq!(node.runtime.sharing_group(&plan, "alloc.").expect("the other task is skipped"), []);
+    assert!(!node.runtime.add_names(&mut plan, "alloc.").expect("the other task is skipped"));
+    spoil("alloc.web.1");
+    let error = node.runtime.sharing_group(&plan, "alloc.").expect_err("it may be in the same cgroup");
+    assert!(error.to_string().contains("alloc.web.1"), "{error}");
 }
