@@ -26,7 +26,7 @@ const SANDBOX: &str = "docker_sandbox_container_id";
 #[derive(Debug)]
 pub struct Groups {
     namespaces: GroupNamespaces,
-    /// The allocations whose network the agent has asked this process for.
+    /// The allocations for which the agent has asked this process for a network.
     asked: Mutex<HashSet<String>>,
 }
 

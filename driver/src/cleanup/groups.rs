@@ -1,4 +1,4 @@
-//! Networks of groups whose removal was lost together with a plugin.
+//! Networks of groups for which the call of the removal was lost together with a plugin.
 
 use std::sync::Arc;
 

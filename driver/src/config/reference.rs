@@ -90,7 +90,7 @@ fn kind(kind: OptionType) -> (&'static str, &'static [OptionSpec]) {
 /// A rule for tasks: its option, and its default with oci-rs's rules and with docker's.
 type Rule = (&'static str, String, String);
 
-/// The rules whose defaults depend on the driver's name, then those in which both drivers agree.
+/// The rules with defaults that depend on the driver's name, then those in which both drivers agree.
 fn rules() -> Vec<Rule> {
     let config = |driver| decode_plugin(b"", driver).unwrap();
     let (own, docker) = (config(DriverName::OciRs), config(DriverName::Docker));

@@ -18,7 +18,7 @@ use crate::{
     name::DriverName,
 };
 
-/// The docker version to whose behaviour the driver's corresponds.
+/// The docker version that behaves as the driver does.
 pub const VERSION: &str = "28.0.0";
 
 /// The address of the docker daemon that an operator need not name.
@@ -107,7 +107,7 @@ fn default_log_driver(block: &ConfigBlock) -> Option<LogDriver> {
     }
 }
 
-/// The socket of the docker daemon whose containers a driver with docker's name removes.
+/// The socket of the docker daemon. A driver with docker's name removes this daemon's containers.
 pub fn socket(block: &ConfigBlock, driver: DriverName) -> Option<PathBuf> {
     let endpoint = block.string("endpoint").unwrap_or_else(|| SOCKET.to_owned());
     let path = endpoint.strip_prefix("unix://").filter(|path| path.starts_with('/'))?;

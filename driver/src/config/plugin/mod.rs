@@ -174,7 +174,7 @@ pub fn decode_plugin(bytes: &[u8], driver: DriverName) -> Result<PluginConfig, C
     errors.result(BLOCK, config)
 }
 
-/// Whose defaults the rules for tasks have.
+/// The driver that the rules for tasks take their defaults from.
 fn rules(block: &ConfigBlock, driver: DriverName) -> Rules {
     match driver {
         DriverName::Docker if !block.bool("strict") => Rules::Docker,

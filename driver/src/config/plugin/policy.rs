@@ -183,7 +183,7 @@ pub struct Policy {
     pub collect_output: bool,
 }
 
-/// Whose defaults the rules for tasks have.
+/// The driver that the rules for tasks take their defaults from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
     /// The driver's own.
