@@ -107,7 +107,7 @@ make_root() {
     if suites "$@" | grep -q '^suite conformance '; then add_conformance; fi
     install -m755 "$ROOT/scripts/vm/init" "$root/init"
     # Everything takes ten times as long in an emulated machine.
-    { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=10"; suites "$@"; } >"$root/suites"
+    { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=${OCI_RS_PATIENCE:-10}"; suites "$@"; } >"$root/suites"
 }
 
 # Adds the programs that make networks.

@@ -31,16 +31,30 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// Starts the daemon with its data in the directory, and waits until it answers.
+    /// Starts the daemon with its data in the directory, and waits until it answers. It has no bridge, because it runs
+    /// in the machine's own network.
     pub fn start(workdir: &WorkDirectory, data: &Path) -> Result<Self, String> {
+        Self::launch(workdir, data, &["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"])
+    }
+
+    /// The same with its default bridge and rules, for a thread in a test network.
+    pub fn start_with_bridge(workdir: &WorkDirectory, data: &Path) -> Result<Self, String> {
+        Self::launch(workdir, data, &[])
+    }
+
+    fn launch(workdir: &WorkDirectory, data: &Path, network: &[&str]) -> Result<Self, String> {
         let run = workdir.directory("docker-run");
         let (socket, exec_root) = (run.join("socket"), workdir.memory("docker"));
         let log = fs::File::create(run.join("log")).must("a log for dockerd");
         let mut command = Command::new(DAEMON);
         command.arg("--data-root").arg(data.join("docker")).arg("--exec-root").arg(&exec_root);
         command.arg("--host").arg(format!("unix://{}", socket.display())).arg("--pidfile").arg(run.join("pid"));
-        command.args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"]);
-        command.args(["--log-level", "error"]).stdin(Stdio::null()).stdout(log.try_clone().must("the log")).stderr(log);
+        command
+            .args(network)
+            .args(["--log-level", "error"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().must("the log"))
+            .stderr(log);
         let child = command.spawn().map_err(|error| format!("{DAEMON}: {error}"))?;
         let mut docker = Self { child, socket, exec_root };
         let deadline = Instant::now() + Duration::from_secs(30);

@@ -1,14 +1,16 @@
 //! The driver and Nomad's docker driver, both driven as a Nomad client does: each task has its own logmon, and its
 //! output ends in Nomad's log files. A Go program (`e2e/conformance/contest`) drives both, because the docker driver is
-//! a part of Nomad.
+//! a part of Nomad. Both run in a test network, so that dockerd may have its bridge there.
 
 use std::{
     io::{BufRead, BufReader},
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
 };
 
-use fixtures::must::Must;
+use fixtures::{must::Must, netns::TestNetwork};
 use serde::Deserialize;
 
 use crate::{
@@ -30,17 +32,25 @@ struct Measurement {
 /// Measures the tables.
 pub fn measure(workdir: &WorkDirectory, contenders: &Contenders, rounds: usize) {
     note("tasks, as a Nomad client runs them");
+    // Only a dedicated thread can enter a test network.
+    let measured = thread::scope(|scope| scope.spawn(|| in_test_network(workdir, contenders, rounds)).join());
+    measured.unwrap_or_else(|panic| resume_unwind(panic));
+}
+
+fn in_test_network(workdir: &WorkDirectory, contenders: &Contenders, rounds: usize) {
+    let _netns = TestNetwork::enter();
     let data = workdir.fresh("nomad");
     let Some((_registry, image)) = images::small() else { return };
     let Some(program) = or_say(build(workdir)) else { return };
     let docker = if contenders.peers {
-        or_say(Docker::start(workdir, data.path()).and_then(|docker| docker.pull(&image).map(|_| docker)))
+        or_say(Docker::start_with_bridge(workdir, data.path()).and_then(|docker| docker.pull(&image).map(|_| docker)))
     } else {
         None
     };
     let mut command = Command::new(program);
     command.args(["-plugin", &text(&kit::plugin::binary()), "-image", &image, "-directory", &text(data.path())]);
     command.args(["-state", &text(data.memory()), "-rounds", &rounds.to_string()]);
+    command.args(["-address", &TestNetwork::NODE.to_string()]);
     if let Some(docker) = &docker {
         command.args(["-docker", &docker.endpoint(), "-exec-root", &text(docker.exec_root())]);
     }

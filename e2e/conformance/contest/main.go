@@ -37,6 +37,7 @@ var (
 	execRoot  = flag.String("exec-root", "", "dockerd's exec root, by which its shims are known")
 	image     = flag.String("image", "", "reference of an image with a busybox")
 	directory = flag.String("directory", "", "where allocations and the plugin's directories lie")
+	address   = flag.String("address", "", "the node's address for published ports")
 	state     = flag.String("state", "", "the plugin's state directory")
 	rounds    = flag.Int("rounds", 10, "lives of a task to measure")
 	logs      = flag.Int("logs", 64, "MiB that a task writes to its log")
@@ -50,6 +51,23 @@ type contender struct {
 	schema hcldec.Spec
 	// keeps tells the processes that the driver has for each task.
 	keeps func(process) bool
+}
+
+// network is a kind of network that a task can have.
+type network struct {
+	name, mode string
+	// publishes says whether port 80 of the task is a port of the node.
+	publishes bool
+}
+
+// host is the network of every task whose network is not measured.
+var host = network{name: "the host's network", mode: "host"}
+
+var networks = []network{
+	host,
+	{name: "no network", mode: "none"},
+	{name: "the driver's bridge", mode: "bridge"},
+	{name: "the driver's bridge with a published port", mode: "bridge", publishes: true},
 }
 
 // measurement is what we print.
@@ -208,6 +226,15 @@ func contest(all []*contender) error {
 			}
 		}
 	}
+	for round := 0; round <= *rounds; round++ {
+		for _, on := range networks {
+			for _, one := range all {
+				if err := one.onNetwork(on, round > 0); err != nil {
+					return fmt.Errorf("%s on %s: %w", one.name, on.name, err)
+				}
+			}
+		}
+	}
 	for round := 0; round < 3; round++ {
 		for _, one := range all {
 			if err := one.logs(*logs << 20); err != nil {
@@ -286,33 +313,46 @@ func (c *contender) life(counts bool) error {
 // first takes the time until a task's first line can be read where the driver's part ends and Nomad's begins: in the
 // FIFO.
 func (c *contender) first(tell func(what string, value float64)) error {
-	task, err := c.prepareBare("trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
+	task, err := c.prepareBare("trap 'exit 0' TERM; echo ready; sleep 1000 & wait", host)
 	if err != nil {
 		return err
 	}
 	defer task.remove()
-	type moment struct {
-		time time.Time
-		err  error
-	}
-	came := make(chan moment, 1)
-	begun := time.Now()
-	go func() {
-		at, err := task.firstByte(30 * time.Second)
-		came <- moment{at, err}
-	}()
-	if err := task.start(); err != nil {
+	took, err := task.untilFirstByte()
+	if err != nil {
 		return err
 	}
-	line := <-came
-	if line.err != nil {
-		return line.err
-	}
-	tell("start, until the first line is in the FIFO that Nomad reads", float64(line.time.Sub(begun).Microseconds())/1000)
+	tell("start, until the first line is in the FIFO that Nomad reads", took)
 	if err := c.driver.StopTask(task.config.ID, 10*time.Second, "SIGTERM"); err != nil {
 		return err
 	}
 	return c.driver.DestroyTask(task.config.ID, true)
+}
+
+// onNetwork takes the times of a task's start, until its first line is in the FIFO that Nomad reads, and of the removal
+// of the task after its end.
+func (c *contender) onNetwork(on network, counts bool) error {
+	task, err := c.prepareBare("echo ready", on)
+	if err != nil {
+		return err
+	}
+	defer task.remove()
+	started, err := task.untilFirstByte()
+	if err != nil {
+		return err
+	}
+	if err := task.success(); err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := c.driver.DestroyTask(task.config.ID, true); err != nil {
+		return err
+	}
+	if counts {
+		say("start on "+on.name+", until the first line is in the FIFO that Nomad reads", c.name, started)
+		say("destroy of an ended task on "+on.name, c.name, milliseconds(begun))
+	}
+	return nil
 }
 
 // logs takes the time from the start of a task that writes much to the last byte in Nomad's log files.

@@ -40,7 +40,7 @@ type task struct {
 
 // prepare does what a client does before StartTask.
 func (c *contender) prepare(script string) (*task, error) {
-	t, err := c.outline(script)
+	t, err := c.outline(script, host)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +58,8 @@ func (c *contender) prepare(script string) (*task, error) {
 }
 
 // prepareBare does the same without a logmon: the log FIFOs are there, and we read them.
-func (c *contender) prepareBare(script string) (*task, error) {
-	t, err := c.outline(script)
+func (c *contender) prepareBare(script string, on network) (*task, error) {
+	t, err := c.outline(script, on)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (c *contender) prepareBare(script string) (*task, error) {
 }
 
 // outline makes everything but who reads the logs.
-func (c *contender) outline(script string) (*task, error) {
+func (c *contender) outline(script string, on network) (*task, error) {
 	logger, allocID, name := hclog.NewNullLogger(), uuid.Generate(), "task"
 	alloc := allocdir.NewAllocDir(logger, filepath.Join(*directory, "alloc"), filepath.Join(*directory, "mounts"), allocID)
 	if err := alloc.Build(); err != nil {
@@ -114,7 +114,11 @@ func (c *contender) outline(script string) (*task, error) {
 		StderrPath: filepath.Join(dir.LogDir, "."+name+".stderr.fifo"),
 	}
 	options := map[string]any{
-		"image": *image, "network_mode": "host", "command": "/bin/sh", "args": []string{"-c", script},
+		"image": *image, "network_mode": on.mode, "command": "/bin/sh", "args": []string{"-c", script},
+	}
+	if on.publishes {
+		options["ports"] = []string{"http"}
+		t.config.Resources.Ports = &structs.AllocatedPorts{{Label: "http", Value: 20080, To: 80, HostIP: *address}}
 	}
 	value, diagnostics, errs := hclutils.ParseHclInterface(options, c.schema, nil)
 	if diagnostics.HasErrors() {
@@ -168,6 +172,26 @@ func (t *task) written(bytes int, patience time.Duration) (time.Time, error) {
 		last = time.Now()
 	}
 	return last, nil
+}
+
+// untilFirstByte starts the task. It returns the milliseconds until its first line is where the driver's part ends and
+// Nomad's begins: in the FIFO.
+func (t *task) untilFirstByte() (float64, error) {
+	type moment struct {
+		time time.Time
+		err  error
+	}
+	came := make(chan moment, 1)
+	begun := time.Now()
+	go func() {
+		at, err := t.firstByte(30 * time.Second)
+		came <- moment{at, err}
+	}()
+	if err := t.start(); err != nil {
+		return 0, err
+	}
+	line := <-came
+	return float64(line.time.Sub(begun).Microseconds()) / 1000, line.err
 }
 
 // firstByte waits until something can be read of standard output; when that was.
