@@ -223,9 +223,14 @@ pub struct BindConfinement {
     /// Sources below the directory. They must be in it after every link is followed.
     pub sources: Vec<PathBuf>,
     /// No link of a source may lead to this directory, to one that contains it, or to anything in it. A source whose
-    /// path has no link may.
+    /// path has no link may. Second mounts of these directories do not appear in the container, and no source may be
+    /// in one.
     #[serde(default)]
     pub no_links_to: Option<PathBuf>,
+    /// With `no_links_to`: the directories in which sources may have a propagation other than private. No other
+    /// program makes second mounts in them.
+    #[serde(default)]
+    pub propagated: Vec<PathBuf>,
 }
 
 /// Mount propagation, see mount_namespaces(7).

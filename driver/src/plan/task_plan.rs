@@ -187,6 +187,8 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
             directory: task.alloc_dir.clone(),
             sources: mounts.confined,
             no_links_to: Some(log_directory::of_nomad(&task.alloc_dir)),
+            // Nomad mounts `alloc` again in the directories of tasks whose drivers use a chroot.
+            propagated: vec![task.alloc_dir.join("alloc"), task.alloc_dir.join(&task.name)],
         }),
         mounts: mounts.mounts,
         volumes: mounts.volumes,

@@ -3,7 +3,8 @@
 //!
 //! - A confined source is in a directory to which other tasks can write. The source is resolved inside that directory
 //!   and kept open, and the open file is mounted. So a symbolic link that is exchanged meanwhile has no effect. The
-//!   plan can except a directory to which no link may lead: it has decided how that directory appears by its path.
+//!   plan can except a directory to which no link and no second mount may lead: it has decided how that directory
+//!   appears by its path. Second mounts are detached from the clone.
 //! - The propagation is that of the plan. A mount with bidirectional propagation has to be cloned in the host's mount
 //!   namespace, because it must be a peer of the host's mount.
 //! - A named volume may not exist yet. It is mounted from the data directory by its path.
@@ -26,7 +27,10 @@ use rustix::{
     mount::{OpenTreeFlags, open_tree},
 };
 
-use super::mount_tree::{attach_tree, clone_tree};
+use super::{
+    mount_tree::{attach_tree, clone_tree},
+    second_mounts,
+};
 use crate::{
     error::{StartError, StartErrorKind},
     plan::{BindConfinement, ContainerPlan, MountKind, Propagation},
@@ -59,7 +63,7 @@ impl BindSources {
                     has_private_confined = true;
                     continue;
                 }
-                (Some(confined), Some(directory)) => Some(resolve(confined, directory, source)?),
+                (Some(confined), Some(directory)) => Some(propagated(confined, directory, source)?),
                 _ => None,
             };
             clones.push((index, clone_source(file.as_ref(), source, propagation)?));
@@ -106,7 +110,7 @@ impl BindSources {
     }
 }
 
-fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> {
+fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> + Clone {
     plan.mounts.iter().enumerate().filter_map(|(index, mount)| match &mount.kind {
         MountKind::Bind { source } => Some((index, source.as_path())),
         MountKind::Tmpfs { .. } => None,
@@ -128,10 +132,20 @@ fn clone_confined(
 ) -> Result<Vec<(usize, OwnedFd)>, StartError> {
     let failed = |error: io::Error| failed(&confined.directory, error);
     attach_tree(tree, path).map_err(failed)?;
-    binds(plan)
-        .filter(|(index, source)| {
-            plan.mounts[*index].propagation == Propagation::Private && confinement(plan, source).is_some()
-        })
+    let sources = binds(plan).filter(|(index, source)| {
+        plan.mounts[*index].propagation == Propagation::Private && confinement(plan, source).is_some()
+    });
+    let excepted = confined.no_links_to.as_ref().and_then(|excepted| excepted.strip_prefix(&confined.directory).ok());
+    if let Some(excepted) = excepted {
+        let second = second_mounts::find(path, excepted).map_err(failed)?;
+        if !second.is_empty() {
+            for (_, source) in sources.clone() {
+                refuse_second(&second, &resolve(confined, tree, source)?, source)?;
+            }
+            second_mounts::detach(path, excepted).map_err(failed)?;
+        }
+    }
+    sources
         .map(|(index, source)| {
             let file = resolve(confined, tree, source)?;
             Ok((index, clone_source(Some(&file), source, Propagation::Private)?))
@@ -139,17 +153,65 @@ fn clone_confined(
         .collect()
 }
 
+/// Refuses a source at or below the path of a second mount.
+fn refuse_second(second: &[PathBuf], file: &OwnedFd, source: &Path) -> Result<(), StartError> {
+    let path = path_of(file).map_err(|error| failed(source, error))?;
+    if second.iter().any(|second| path.starts_with(second)) {
+        let text = format!(
+            "mount source {} is in a second mount of a directory that tasks may bind only by its own path",
+            source.display()
+        );
+        return Err(StartError::new(StartErrorKind::MountSource, text));
+    }
+    Ok(())
+}
+
+/// Opens a source whose mount gets the host's later mounts. Other programs may make second mounts at any time, but not
+/// in the directories that the plan names.
+fn propagated(confined: &BindConfinement, directory: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
+    let file = resolve(confined, directory, source)?;
+    let path = real_path(confined, directory, &file, source)?;
+    if confined.no_links_to.is_none() || confined.propagated.iter().any(|allowed| path.starts_with(allowed)) {
+        return Ok(file);
+    }
+    let allowed: Vec<String> = confined.propagated.iter().map(|path| path.display().to_string()).collect();
+    let text = format!(
+        "mount source {} cannot have the propagation slave or shared, which are possible in {}: use private",
+        source.display(),
+        allowed.join(" and ")
+    );
+    Err(StartError::new(StartErrorKind::MountSource, text))
+}
+
 fn open_directory(directory: &Path) -> Result<OwnedFd, StartError> {
     open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| failed(directory, error))
 }
 
+/// The path of an open file, as the plan would name it.
+fn real_path(
+    confined: &BindConfinement,
+    directory: &OwnedFd,
+    file: &OwnedFd,
+    source: &Path,
+) -> Result<PathBuf, StartError> {
+    let paths = path_of(file).and_then(|file| Ok((file, path_of(directory)?)));
+    let (file, root) = paths.map_err(|error| failed(source, error))?;
+    Ok(confined.directory.join(file.strip_prefix(root).map_err(|_| leads_out(confined, source))?))
+}
+
+fn path_of(file: &OwnedFd) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn leads_out(confined: &BindConfinement, source: &Path) -> StartError {
+    let text = format!("mount source {} leads out of {}", source.display(), confined.directory.display());
+    StartError::new(StartErrorKind::MountSource, text)
+}
+
 /// Opens the file to which a confined source leads.
 fn resolve(confined: &BindConfinement, directory: &OwnedFd, source: &Path) -> Result<OwnedFd, StartError> {
-    let leads_out = || {
-        let text = format!("mount source {} leads out of {}", source.display(), confined.directory.display());
-        StartError::new(StartErrorKind::MountSource, text)
-    };
+    let leads_out = || leads_out(confined, source);
     let below = source.strip_prefix(&confined.directory).map_err(|_| leads_out())?;
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
     let open = |more: ResolveFlags| {
@@ -173,9 +235,7 @@ fn resolve(confined: &BindConfinement, directory: &OwnedFd, source: &Path) -> Re
         result => return result.map_err(refused),
     }
     let file = open(ResolveFlags::empty()).map_err(refused)?;
-    let path = |fd: &OwnedFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    let (file_path, root) = path(&file).and_then(|file| Ok((file, path(directory)?))).map_err(|e| failed(source, e))?;
-    let real: PathBuf = confined.directory.join(file_path.strip_prefix(root).map_err(|_| leads_out())?);
+    let real = real_path(confined, directory, &file, source)?;
     if real.starts_with(excepted) || excepted.starts_with(&real) {
         let text = format!(
             "mount source {} leads through a link to {}, which tasks may bind only by its own path",

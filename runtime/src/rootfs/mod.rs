@@ -11,7 +11,7 @@
 //!   name.
 //! - `probe`: whether overlayfs works in a data directory.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
-//! - `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
+//! - `second_mounts`, `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
 //! - `network_namespace`: the network namespace that a container joins.
 //! - `debug_root`: the root of a command that runs with a debug image.
 
@@ -29,6 +29,7 @@ mod network_namespace;
 mod overlay;
 mod probe;
 mod root;
+mod second_mounts;
 mod volume;
 mod writable;
 

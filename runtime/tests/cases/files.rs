@@ -175,7 +175,7 @@ fn group_directory(node: &Node) -> (PathBuf, BindConfinement) {
     symlink(node.directory.path().join("host"), group.join("out")).expect("a link");
     symlink("../host", group.join("up")).expect("a link");
     let sources = ["in", "out", "up", "real", "real/who"].map(|name| group.join(name)).to_vec();
-    (group.clone(), BindConfinement { directory: group, sources, no_links_to: None })
+    (group.clone(), BindConfinement { directory: group, sources, no_links_to: None, propagated: Vec::new() })
 }
 
 fn confined_sources() {

@@ -161,7 +161,7 @@ async fn a_bind_of_the_allocation_cannot_move_the_logs() {
     let images = Images::start().await;
     let task = |name: &str| node.task(&images.busybox()).name(name).sh(FOREVER);
     let main = task("main").option("volumes", json!(["..:/x"])).build(&mut plugin).await;
-    let slave = task("slave").in_alloc(&main.alloc).option("volumes", json!(["..:/x:rslave"]));
+    let slave = task("slave").in_alloc(&main.alloc).option("volumes", json!(["../alloc:/x/alloc:rslave"]));
     let slave = slave.build(&mut plugin).await;
     let (alloc, logs) = (&main.alloc.dir, main.alloc.dir.join("alloc/logs"));
     mount_bind(alloc, alloc).must("a mount of its own");
@@ -214,5 +214,48 @@ async fn no_link_leads_a_bind_to_nomads_logs() {
         }
     }
     assert!(shared.join("data/real/made").exists() && !shared.join("logs/made").exists());
+    node.finish(plugin).await;
+}
+
+/// Nomad mounts `alloc` again in the directory of each task of a driver with a chroot, such as `exec`. There the driver
+/// has no mounts over the log directory, so no container sees it.
+#[tokio::test]
+async fn a_second_mount_of_alloc_is_hidden() {
+    use rustix::mount::{UnmountFlags, mount_bind, unmount};
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let alloc = node.alloc();
+    let second = alloc.dir.join("an exec task/alloc");
+    fs::create_dir_all(&second).must("the task's directory");
+    fs::write(alloc.dir.join("an exec task/beside"), "beside\n").must("a file of the task's");
+    std::os::unix::fs::symlink("../an exec task/alloc", alloc.dir.join("alloc/link")).must("a link");
+    mount_bind(alloc.dir.join("alloc"), &second).must("as Nomad does");
+    let task = |volume: &str, script: &str| {
+        let task = node.task(&images.busybox()).in_alloc(&alloc).sh(script);
+        task.option("volumes", json!([volume]))
+    };
+    for (volume, inside) in [("..:/y", "/y/an exec task"), ("../an exec task:/y", "/y")] {
+        let script = format!("cat '{inside}/beside'; ls '{inside}/alloc'; ls -d /alloc/logs");
+        let task = task(volume, &script).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "{}", task.stderr().so_far());
+        assert_eq!(task.stdout().all(seconds(10)).await, "beside\n/alloc/logs\n", "{volume}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+    }
+    for (volume, reason) in [
+        ("../an exec task/alloc:/y", "is in a second mount"),
+        ("../an exec task/alloc/logs:/y", "is in a second mount"),
+        ("../an exec task/alloc/data:/y", "is in a second mount"),
+        ("../alloc/link/data:/y", "is in a second mount"),
+        ("../an exec task:/y:rslave", "cannot have the propagation"),
+        ("..:/y:rslave", "cannot have the propagation"),
+    ] {
+        let task = task(volume, "true").build(&mut plugin).await;
+        let status = plugin.start(&task).await.err().must("a refusal");
+        assert!(status.message().contains(reason), "{volume}: {status}");
+    }
+    assert!(second.join("logs").is_dir(), "the node's mount stays");
+    unmount(&second, UnmountFlags::DETACH).must("unmounted");
     node.finish(plugin).await;
 }
