@@ -2,11 +2,14 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use runtime::{ExitRecord, Running, Status, plan::ContainerId};
+use runtime::{ExitRecord, Running, Status, logs::LogWriters, plan::ContainerId};
 use tokio::io::Interest;
 
 use super::{DriverState, Exit, cgroup_events};
 use crate::{blocking::blocking, error::TaskError, node::Node, sys};
+
+/// The remark for a task that ended without monitor before its logs were held.
+const UNREAD: &str = "The task's monitor process had been killed: output that Nomad had not read is lost";
 
 /// A container with a running command.
 pub struct RunningContainer {
@@ -40,7 +43,10 @@ pub async fn recover(node: &Arc<Node>, state: &DriverState) -> Result<Recovered,
         Status::Exited(record) => {
             Ok(Recovered::Ended { started_at: Some(record.started_at), exit: exit_of(&record, None) })
         }
-        Status::Lost => Ok(Recovered::Ended { started_at: None, exit: lost() }),
+        Status::Lost => {
+            let exit = Exit { remarks: vec![UNREAD.to_owned()], ..lost() };
+            Ok(Recovered::Ended { started_at: None, exit })
+        }
         Status::Unknown => Err(TaskError::Unknown(state.container.to_string())),
     }
 }
@@ -65,7 +71,9 @@ impl RunningContainer {
     /// Waits for the container's end.
     pub async fn end(self: Arc<Self>, node: Arc<Node>) -> Exit {
         // The monitor ends last, after it wrote the exit record. If the monitor was killed, the command itself is
-        // watched.
+        // watched, and its logs are held.
+        let had_monitor = self.processes.monitor.pid != self.processes.init.pid;
+        let mut logs = if had_monitor { None } else { self.hold_logs(&node).await };
         for process in [&self.processes.monitor, &self.processes.init] {
             if let Err(error) = ended(process).await {
                 tracing::error!(container = %self.id, pid = process.pid, %error, "cannot watch a process");
@@ -79,6 +87,7 @@ impl RunningContainer {
             match blocking(move || worker.status(&container)).await {
                 Ok(Status::Exited(record)) => return exit_of(&record, self.memory_limit),
                 Ok(Status::Running(_)) => {
+                    logs = self.hold_logs(&node).await;
                     tracing::warn!(container = %self.id, "monitor ended before its task; the exit status may be lost");
                 }
                 Ok(Status::Lost) => break,
@@ -86,25 +95,43 @@ impl RunningContainer {
                 Err(error) => tracing::error!(container = %self.id, %error, "cannot read a task's state"),
             }
         }
-        self.end_without_monitor(node).await
+        self.end_without_monitor(node, logs).await
+    }
+
+    /// Keeps the content of the log FIFOs after the monitor was killed.
+    async fn hold_logs(&self, node: &Arc<Node>) -> Option<LogWriters> {
+        let (worker, container) = (node.clone(), self.id.clone());
+        let held = blocking(move || worker.runtime.hold_logs(&container).map_err(TaskError::internal)).await;
+        held.unwrap_or_else(|error| {
+            tracing::warn!(container = %self.id, %error, "the logs of a task without monitor are not held");
+            None
+        })
     }
 
     /// The end of a container after its monitor was killed, as far as the kernel reports it to a process that is no
-    /// parent.
-    async fn end_without_monitor(self: Arc<Self>, node: Arc<Node>) -> Exit {
+    /// parent. Output that no reader took is counted, if the logs are held.
+    async fn end_without_monitor(self: Arc<Self>, node: Arc<Node>, logs: Option<LogWriters>) -> Exit {
         let container = self.clone();
+        let is_counted = logs.as_ref().is_some_and(|logs| !logs.missed());
         let record = blocking(move || {
+            if let Some(Err(error)) = logs.map(|logs| node.runtime.count_unread(&container.id, logs)) {
+                tracing::warn!(container = %container.id, %error, "lost output was not counted");
+            }
             let record = node.runtime.end_without_monitor(&container.id, &container.processes);
             record.map_err(TaskError::internal)
         });
-        match record.await {
+        let mut exit = match record.await {
             Ok(Some(record)) => exit_of(&record, self.memory_limit),
             Ok(None) => lost(),
             Err(error) => {
                 tracing::error!(container = %self.id, %error, "cannot ask how a task ended");
                 lost()
             }
+        };
+        if !is_counted {
+            exit.remarks.push(UNREAD.to_owned());
         }
+        exit
     }
 }
 

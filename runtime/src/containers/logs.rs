@@ -5,7 +5,7 @@ use std::{fs::File, io::ErrorKind, os::unix::fs::OpenOptionsExt};
 use super::runtime::Runtime;
 use crate::{
     error::{Context, RuntimeError},
-    logs::{DroppedBytes, OutputStream},
+    logs::{DroppedBytes, LogWriters, OutputStream},
     plan::{ContainerId, Output},
     process::ProcessRef,
     state::{HANG_UP, LOG_WATCHER, PLAN},
@@ -26,6 +26,21 @@ impl Runtime {
     pub fn announce_log_watcher(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let own = || ProcessRef::open(std::process::id() as i32)?.record();
         self.task(id).note(LOG_WATCHER, &own().context(|| "looking at our own process".to_owned())?)
+    }
+
+    /// Holds the log FIFOs of a container whose monitor was killed; `None` if there is no such container.
+    /// [`Runtime::count_unread`] counts what no reader takes.
+    pub fn hold_logs(&self, id: &ContainerId) -> Result<Option<LogWriters>, RuntimeError> {
+        let Some((output, _)) = self.output(id)? else { return Ok(None) };
+        LogWriters::open(&output).map(Some).context(|| format!("opening the logs of {id}"))
+    }
+
+    /// Counts the output of an ended container that no reader took.
+    pub fn count_unread(&self, id: &ContainerId, logs: LogWriters) -> Result<(), RuntimeError> {
+        for (stream, bytes) in logs.close().context(|| format!("looking at the logs of {id}"))? {
+            self.dropped_bytes(id, stream)?.add(bytes).context(|| format!("counting lost output of {id}"))?;
+        }
+        Ok(())
     }
 
     /// The count of dropped bytes of one of the container's streams; its file is created if it is missing.

@@ -19,6 +19,7 @@ mod output;
 mod reader;
 mod stream;
 mod watcher;
+mod writers;
 
 pub use drainer::{Drained, FifoDrainer};
 pub use dropped::DroppedBytes;
@@ -28,3 +29,4 @@ pub(crate) use output::{LogStream, Outputs};
 pub use reader::Action;
 pub use stream::OutputStream;
 pub use watcher::{Checked, LogWatcher, ReaderCheck, RemovedStream, StreamKey};
+pub use writers::LogWriters;

@@ -19,8 +19,9 @@ use rustix::{
 };
 
 use super::{
-    fifo::{Fifo, FileId, has_no_reader, waiting_bytes},
+    fifo::{Fifo, waiting_bytes},
     stream::OutputStream,
+    writers::LogWriters,
 };
 use crate::{
     error::{StartError, StartErrorKind},
@@ -57,28 +58,17 @@ impl Outputs {
         }
     }
 
-    /// Closes the FIFOs. Returns the number of bytes in each FIFO that has no reader: they are lost as soon as the FIFO
-    /// is closed. A process that holds a FIFO open for reading and writing counts as a reader here. The bytes are then
-    /// not lost yet, and that process counts them.
+    /// Closes the FIFOs. Returns the number of bytes in each FIFO that has no reader, as [`LogWriters::close`] does.
     pub fn close(self) -> io::Result<Vec<(OutputStream, u64)>> {
-        let mut writers: Vec<(OutputStream, FileId, OwnedFd)> = Vec::new();
+        let mut writers = LogWriters::default();
         for (stream, log) in [(OutputStream::Stdout, self.stdout), (OutputStream::Stderr, self.stderr)] {
             let Some((fifo, held)) = log.held else { continue };
-            // Both streams may have the same FIFO.
-            let known = writers.iter().any(|(_, id, _)| *id == fifo.id);
-            if !known && waiting_bytes(&held)? > 0 {
-                let writer = open_handle(&log.handle, OFlags::WRONLY | OFlags::NONBLOCK)?;
-                writers.push((stream, fifo.id, writer));
+            if waiting_bytes(&held)? > 0 {
+                writers.add(stream, fifo.id, || open_handle(&log.handle, OFlags::WRONLY | OFlags::NONBLOCK))?;
             }
         }
         // From here on this process reads none of them, so the kernel tells whether another one does.
-        let mut lost = Vec::new();
-        for (stream, _, writer) in writers {
-            if has_no_reader(&writer)? {
-                lost.push((stream, waiting_bytes(&writer)?));
-            }
-        }
-        Ok(lost)
+        writers.close()
     }
 
     /// Makes the user the owner of the FIFOs, so that its processes can open `/dev/stdout` again. Their reader is root.
@@ -89,6 +79,21 @@ impl Outputs {
             }
         }
         Ok(())
+    }
+}
+
+impl LogWriters {
+    /// Opens the FIFOs of a container whose monitor was killed. Logs that are no FIFOs are left out.
+    pub(crate) fn open(output: &Output) -> io::Result<Self> {
+        let mut writers = Self::default();
+        for (stream, path) in [(OutputStream::Stdout, &output.stdout), (OutputStream::Stderr, &output.stderr)] {
+            let handle = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            if FileType::from_raw_mode(fstat(&handle)?.st_mode) == FileType::Fifo {
+                let id = Fifo::of(&handle, path)?.id;
+                writers.add(stream, id, || open_handle(&handle, OFlags::WRONLY | OFlags::NONBLOCK))?;
+            }
+        }
+        Ok(writers)
     }
 }
 

@@ -362,6 +362,40 @@ async fn lost_output_is_reported_once_although_plugins_are_killed() {
     node.finish(plugin).await;
 }
 
+/// The monitor is killed, and the task ends before the plugin has looked for a reader. The plugin counts in its place,
+/// also one that never saw the monitor.
+#[tokio::test]
+async fn output_of_a_task_without_monitor_is_reported() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    for is_recovered in [false, true] {
+        let script = format!("{WAIT}; wait_for go; echo lost; exit 6");
+        let scene = Scene::new(&node, &mut plugin, &images, &script, false).await;
+        let handle = plugin.started(&scene.task).await;
+        if is_recovered {
+            plugin.process.kill().await;
+            plugin.kill_monitor(&scene.task);
+            plugin = node.launch().await;
+            plugin.recover(&handle).await.must("RecoverTask");
+        } else {
+            plugin.kill_monitor(&scene.task);
+        }
+        let files = format!("/proc/{}/fd", plugin.process.pid());
+        let holds = || {
+            let mut files = fs::read_dir(&files).must("the plugin's files").flatten();
+            files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == scene.fifo))
+        };
+        assert!(eventually(seconds(20), holds).await, "the plugin does not hold the log");
+        scene.tell("go");
+        let exit = plugin.wait(scene.task.id()).await;
+        assert!(exit.code == 6 || exit.err.contains("exit status was lost"), "{exit:?}");
+        assert_eq!(scene.lost(&plugin).await, 5);
+        plugin.destroy(scene.task.id(), true).await.must("DestroyTask");
+    }
+    node.finish(plugin).await;
+}
+
 /// The agent receives no events when the task ends, nor when it is destroyed.
 #[tokio::test]
 async fn an_event_waits_for_an_agent_that_listens() {
