@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -58,6 +58,18 @@ impl Groups {
         self.namespaces.destroy(alloc)?;
         lock(&self.asked).remove(alloc);
         Ok(())
+    }
+
+    /// The allocations whose groups have a network of the driver. Blocks.
+    pub fn recorded(&self) -> Result<Vec<String>, TaskError> {
+        Ok(self.namespaces.recorded()?)
+    }
+
+    /// Removes the network of a group together with the connection that Nomad made. `plugins` are the directories with
+    /// CNI plugins. Idempotent. Blocks.
+    pub fn disconnect(&self, alloc: &str, plugins: &[PathBuf]) -> Result<(), TaskError> {
+        check(alloc)?;
+        Ok(self.namespaces.disconnect(alloc, plugins)?)
     }
 
     /// Removes the networks that were made at least `age` ago and that Nomad no longer uses; their allocations. Keeps

@@ -26,7 +26,7 @@ impl DriverName {
     }
 
     /// The name of a process by its first argument. An agent passes the path in its `plugin_dir`, also for a link.
-    fn of_program(program: &OsStr) -> Self {
+    pub fn of_program(program: &OsStr) -> Self {
         let is_docker = Path::new(program).file_name().is_some_and(|file| file == Self::Docker.as_str());
         if is_docker { Self::Docker } else { Self::OciRs }
     }

@@ -30,7 +30,7 @@ use host::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{error::NetworkError, namespace};
+use crate::{cni::cached, error::NetworkError, namespace};
 
 /// The directory in which Nomad pins the namespaces of groups.
 const NAMESPACES: &str = "/var/run/netns";
@@ -103,15 +103,32 @@ impl GroupNamespaces {
         Ok(())
     }
 
-    /// Removes namespaces that were made at least `age` ago, that are not `wanted`, that Nomad has disconnected or
-    /// never connected, and that no process uses. Returns their allocations.
-    pub fn sweep(&self, age: Duration, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, NetworkError> {
+    /// The allocations with a record.
+    pub fn recorded(&self) -> Result<Vec<String>, NetworkError> {
         let entries = match fs::read_dir(&self.records) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.context(|| format!("listing {}", self.records.display()))?,
         };
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// Undoes in Nomad's place what Nomad's CNI plugins connected, then removes the namespace. Only for a namespace of
+    /// which Nomad will make no use again. `plugins` are the directories with CNI plugins. Idempotent.
+    pub fn disconnect(&self, alloc: &str, plugins: &[PathBuf]) -> Result<(), NetworkError> {
+        let lock = self.lock(alloc, Wait::Forever, false)?;
+        let path = self.path(alloc);
+        let namespace = namespace::is_pinned(&path).then_some(&*path);
+        cached::disconnect(Path::new(cached::CACHE), alloc, namespace, plugins)?;
+        self.remove(alloc)?;
+        drop(lock);
+        Ok(())
+    }
+
+    /// Removes namespaces that were made at least `age` ago, that are not `wanted`, that Nomad has disconnected or
+    /// never connected, and that no process uses. Returns their allocations.
+    pub fn sweep(&self, age: Duration, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, NetworkError> {
         let mut swept = Vec::new();
-        for alloc in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        for alloc in self.recorded()? {
             match self.sweep_one(&alloc, age, &wanted) {
                 Ok(true) => swept.push(alloc),
                 Ok(false) => {}

@@ -131,6 +131,9 @@ pub struct ContainerPlan {
     /// Lines for /etc/hosts of the other containers of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_names: Vec<String>,
+    /// The signal that asks the command to stop. Plans of older builds have none.
+    #[serde(default)]
+    pub stop_signal: Option<i32>,
 }
 
 /// The root file system: the image's layers and what is over them.

@@ -14,6 +14,8 @@ mod retention;
 
 use std::sync::Arc;
 
+pub use self::leftovers::remove as remove_leftovers;
+
 use crate::{blocking::blocking, node::Node, task::Tasks};
 
 /// Removes leftovers, then starts the periodic work. `tasks` are the tasks of this process, a starting one included.

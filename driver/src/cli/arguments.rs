@@ -1,6 +1,6 @@
 //! The command line. The doc comments are the text of `--help`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -26,6 +26,31 @@ pub enum Command {
     /// Images of this node
     #[command(after_help = EXIT_CODES)]
     Image(ImageArguments),
+    /// Stop and remove all tasks of the name docker, before Nomad's docker driver takes the name back
+    ///
+    /// Run it after the agent has stopped and before it starts without the plugin's file: Nomad's docker driver would
+    /// start the tasks again beside the running ones.
+    Rollback(RollbackArguments),
+}
+
+/// The arguments of `oci-rs rollback`.
+#[derive(Args)]
+pub struct RollbackArguments {
+    /// The plugin block of the name docker as JSON, or an agent's configuration file in JSON that holds it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The driver's state_dir; overrides the one in --config [default: /run/oci-rs]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state_dir: Option<PathBuf>,
+    /// The driver's data_dir; overrides the one in --config [default: /var/lib/oci-rs]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub data_dir: Option<PathBuf>,
+    /// The time between each task's stop signal and SIGKILL. The jobs' kill_timeout is not known here
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The arguments of `oci-rs image`.

@@ -171,6 +171,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         },
         files: etc_files.render(None, errors),
         shared_names: etc_files.shared_names(None),
+        stop_signal: Some(process::stop_signal(&context.image.config)),
         devices: devices::decide(context, errors),
         sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), &namespace, own_network),
         namespaces: security::namespaces(spec, namespace),

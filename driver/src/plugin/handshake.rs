@@ -9,7 +9,8 @@ use std::{
 
 use tokio::net::UnixListener;
 
-const COOKIE_NAME: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
+/// The variable of the cookie.
+pub const COOKIE_NAME: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
 const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
 
 /// The prefix of the names of the driver's sockets.

@@ -18,7 +18,7 @@ use rustix::{
 };
 use tokio::io::Interest;
 
-pub use self::handshake::launched_by_nomad;
+pub use self::handshake::{COOKIE_NAME, launched_by_nomad};
 use crate::{hclog, name::DriverName, rpc, sys};
 
 /// The first descriptor above standard error.

@@ -167,6 +167,7 @@ fn call_plugin(
         container_id: &record.container_id,
         namespace: namespace::is_pinned(&namespace).then_some(&*namespace),
         interface: &record.interface,
+        arguments: "",
         directories: &record.plugin_directories,
         request: record.network.request(index, &record.capability_arguments, record.result.as_ref()),
         log: directory.log(),

@@ -43,6 +43,8 @@ pub(crate) struct PluginCall<'a> {
     pub namespace: Option<&'a Path>,
     /// The interface in the container.
     pub interface: &'a str,
+    /// `CNI_ARGS`; may be empty.
+    pub arguments: &'a str,
     /// The directories with plugins.
     pub directories: &'a [PathBuf],
     /// The configuration on the plugin's standard input.
@@ -68,6 +70,7 @@ impl PluginCall<'_> {
             .env("CNI_CONTAINERID", self.container_id)
             .env("CNI_NETNS", self.namespace.unwrap_or(Path::new("")))
             .env("CNI_IFNAME", self.interface)
+            .env("CNI_ARGS", self.arguments)
             .env("CNI_PATH", Settings::search_path(self.directories));
         let log_length = self.log.metadata().map_or(0, |metadata| metadata.len());
         let (status, output) = run(command, self.request.to_string().as_bytes(), Some(self.log))?;
@@ -136,6 +139,7 @@ mod tests {
             container_id: "web",
             namespace: Some(Path::new("/run/ns")),
             interface: "eth0",
+            arguments: "",
             directories: &directories,
             request: json!({"name": "n"}),
             log: &log,

@@ -63,7 +63,8 @@ fn start(command: &mut Command, input: &[u8], log: Option<&File>) -> io::Result<
     Ok((child, stdout))
 }
 
-fn memory_file() -> io::Result<File> {
+/// An empty file in memory.
+pub(crate) fn memory_file() -> io::Result<File> {
     Ok(memfd_create("cni", MemfdFlags::CLOEXEC)?.into())
 }
 

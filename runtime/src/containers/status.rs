@@ -8,7 +8,7 @@ use crate::{
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
-    state::{CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR},
+    state::{CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN},
     terminal_hold::TerminalHold,
 };
 
@@ -50,6 +50,13 @@ impl Running {
     }
 }
 
+/// The part of a plan that tells the stop signal.
+#[derive(serde::Deserialize)]
+struct StoppablePlan {
+    #[serde(default)]
+    stop_signal: Option<i32>,
+}
+
 impl Runtime {
     /// The status of a container.
     pub fn status(&self, id: &ContainerId) -> Result<Status, RuntimeError> {
@@ -78,6 +85,12 @@ impl Runtime {
             },
             (None, None) => Ok(Status::Lost),
         }
+    }
+
+    /// The signal that asks a container's command to stop: that of its plan, or SIGTERM.
+    pub fn stop_signal(&self, id: &ContainerId) -> Result<i32, RuntimeError> {
+        let plan = self.task(id).read::<StoppablePlan>(PLAN)?;
+        Ok(plan.and_then(|plan| plan.stop_signal).unwrap_or(libc::SIGTERM))
     }
 
     /// How a container ended after its monitor was killed, from what the kernel still tells about its first process.

@@ -69,6 +69,7 @@ fn plan() -> ContainerPlan {
         annotations: BTreeMap::new(),
         owner: None,
         shared_names: Vec::new(),
+        stop_signal: None,
     }
 }
 

@@ -116,6 +116,7 @@ impl Node {
             annotations: BTreeMap::new(),
             owner: None,
             shared_names: Vec::new(),
+            stop_signal: None,
             id,
         }
     }

@@ -35,6 +35,7 @@ mod races;
 mod random_images;
 mod recovery;
 mod retention;
+mod rollback;
 mod root_storage;
 mod security;
 mod stats;
