@@ -32,15 +32,15 @@ const ANY_HOST: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 pub struct GroupNetwork {
     /// The address with which the group reaches others; `None` if it has no route.
     pub address: Option<IpAddr>,
-    /// Whether every user may listen on every port and ping.
-    pub unprivileged: io::Result<()>,
+    /// Whether the loopback device is on, and every user may listen on every port and ping.
+    pub ready: io::Result<()>,
 }
 
-/// Lets every user listen on every port and ping in the namespace that is pinned to `file`, and finds its address.
-/// Docker sets the parameters in the namespaces of its pause containers. A file without a namespace is left to the
-/// start, which reports it.
+/// Makes the namespace that is pinned to `file` as docker makes those of its pause containers: the loopback device is
+/// on, which nothing else does in a group without a network, and every user may listen on every port and ping. Finds
+/// the namespace's address. A file without a namespace is left to the start, which reports it.
 pub fn prepare_group(file: &Path) -> GroupNetwork {
-    let untouched = || GroupNetwork { address: None, unprivileged: Ok(()) };
+    let untouched = || GroupNetwork { address: None, ready: Ok(()) };
     if !namespace::is_pinned(file) {
         return untouched();
     }
@@ -53,11 +53,12 @@ pub fn prepare_group(file: &Path) -> GroupNetwork {
                 return Ok(untouched());
             }
             move_into_link_name_space(group.as_fd(), Some(LinkNameSpaceType::Network))?;
-            Ok(GroupNetwork { address: ANY_HOST.iter().find_map(|host| address_towards(host)), unprivileged: allow() })
+            let ready = host::sys::loopback_up().and_then(|()| allow());
+            Ok(GroupNetwork { address: ANY_HOST.iter().find_map(|host| address_towards(host)), ready })
         });
         prepared.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the group's namespace panicked")))
     });
-    prepared.unwrap_or_else(|error| GroupNetwork { address: None, unprivileged: Err(error) })
+    prepared.unwrap_or_else(|error| GroupNetwork { address: None, ready: Err(error) })
 }
 
 /// The address that this thread's namespace uses towards a host.

@@ -151,6 +151,9 @@ pub struct RootFs {
     /// image, is writable also if the root is read-only, and is removed with the container. A mount at the same path
     /// replaces it.
     pub volumes: Vec<String>,
+    /// Those of `volumes` that begin empty.
+    #[serde(default)]
+    pub empty_volumes: Vec<String>,
 }
 
 /// How layers become a root.

@@ -29,8 +29,16 @@ pub struct MountPlan {
     pub create: Vec<PathBuf>,
     /// Named volumes.
     pub volumes: Vec<NamedVolume>,
-    /// Destinations of volumes without a name, which are filled from the image and removed with the container.
-    pub anonymous: Vec<String>,
+    /// The task's volumes without a name, which are removed with the container.
+    pub anonymous: Vec<AnonymousVolume>,
+}
+
+/// A volume of the task without a name.
+#[derive(Debug)]
+pub struct AnonymousVolume {
+    destination: String,
+    /// It starts with the image's files.
+    copy: bool,
 }
 
 /// A mount with the option that asks for it.
@@ -116,8 +124,8 @@ fn requested(
             plan.volumes.push(volume);
             (MountKind::Bind { source: directory }, Propagation::Private)
         }
-        MountSource::Anonymous => {
-            plan.anonymous.push(destination);
+        MountSource::Anonymous { copy } => {
+            plan.anonymous.push(AnonymousVolume { destination, copy: *copy });
             return None;
         }
         MountSource::Bind { path, propagation, create } => {
@@ -248,12 +256,19 @@ fn depth(destination: &str) -> usize {
     destination.split('/').filter(|part| !part.is_empty()).count()
 }
 
-/// The image's volumes and the task's volumes without a name, except those with a mount at their path.
-pub fn anonymous_volumes(image: &ImageConfig, from_task: &[String], mounts: &[Mount]) -> Vec<String> {
-    let all = image.volumes.iter().chain(from_task);
-    let mut volumes: Vec<String> = all.map(|path| normalize_container_path(path)).collect();
+/// The image's volumes and the task's volumes without a name, except those with a mount at their path. The task's take
+/// the place of the image's.
+pub fn anonymous_volumes(image: &ImageConfig, from_task: &[AnonymousVolume], mounts: &[Mount]) -> Vec<String> {
+    let of_task = from_task.iter().map(|volume| volume.destination.clone());
+    let mut volumes: Vec<String> =
+        image.volumes.iter().map(|path| normalize_container_path(path)).chain(of_task).collect();
     volumes.retain(|path| path != "/" && mounts.iter().all(|mount| mount.destination != *path));
     volumes.sort();
     volumes.dedup();
     volumes
+}
+
+/// The volumes without a name that begin empty.
+pub fn empty_volumes(from_task: &[AnonymousVolume]) -> Vec<String> {
+    from_task.iter().filter(|volume| !volume.copy).map(|volume| volume.destination.clone()).collect()
 }

@@ -168,6 +168,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
             storage: root.storage,
             readonly: spec.readonly_rootfs,
             volumes: mounts::anonymous_volumes(&image.config, &mounts.anonymous, &mounts.mounts),
+            empty_volumes: mounts::empty_volumes(&mounts.anonymous),
         },
         files: etc_files.render(None, errors),
         shared_names: etc_files.shared_names(None),

@@ -148,6 +148,13 @@ pub const CASES: &[Case] = &[
         "ls -ldn /data | awk '{ print $1, $3, $4 }'; cat /data/from-image",
     )
     .config("mount {\ntarget = \"/data\"\n}"),
+    Case::script(
+        "mount_of_a_volume_without_a_name_and_a_copy",
+        "ls -ldn /data | awk '{ print $1, $3, $4 }'; ls /data | wc -l; touch /data/x; echo code $?",
+    )
+    .config("mount {\ntarget = \"/data\"\nvolume_options {\nno_copy = true\n}\n}"),
+    Case::script("read_only_mount_of_a_volume_without_a_name", "true")
+        .config("mount {\ntarget = \"/data\"\nreadonly = true\n}"),
     Case::script("mount_of_an_unknown_type", "true").config("mount {\ntype = \"nfs\"\ntarget = \"/mnt\"\n}"),
     Case::script("mount_with_a_relative_target", "true").config("mount {\ntype = \"tmpfs\"\ntarget = \"mnt\"\n}"),
     Case::script("tmpfs_with_a_source", "true").config(

@@ -1,5 +1,7 @@
 //! Networks, addresses and ports.
 
+use std::{net::UdpSocket, thread, time::Duration};
+
 use e2e::Outcome;
 
 use crate::{case::Case, observed::Observed, seen::Seen};
@@ -11,6 +13,9 @@ const SERVE: &str = "mkdir /www; echo served by $NOMAD_TASK_NAME >/www/index.htm
     trap 'exit 0' TERM; sleep 1000 & wait";
 const SERVE_ENV: &str = "mkdir /www; echo served >/www/index.html; httpd -p $NOMAD_PORT_http -h /www; \
     env | grep -E 'NOMAD_(PORT|HOST_PORT|ADDR|IP|ALLOC_PORT)' | sort; trap 'exit 0' TERM; sleep 1000 & wait";
+/// No image has a server for datagrams. The kernel counts those that no program receives.
+const COUNT: &str = "n=0; while [ $n -lt 100 ]; do [ $(awk '/^Udp: [0-9]/ { print $3 }' /proc/net/snmp) -gt 0 ] && \
+    echo arrived && break; sleep 0.1; n=$((n + 1)); done; trap 'exit 0' TERM; sleep 1000 & wait";
 const PORT: &str = "network {\nport \"http\" {\nto = 8080\n}\n}";
 const BRIDGE: &str = "network {\nmode = \"bridge\"\nport \"http\" {\nto = 8080\n}\n}";
 
@@ -72,6 +77,8 @@ pub const CASES: &[Case] = &[
         .group("network {\nmode = \"bridge\"\n}")
         .config("sysctl = {\n\"net.core.somaxconn\" = \"1234\"\n}"),
     Case::quick_script("a_port_from_outside", SERVE).group(PORT).config("ports = [\"http\"]").look(fetch),
+    Case::script("a_port_for_datagrams_from_outside", COUNT).group(PORT).config("ports = [\"http\"]").look(send),
+    Case::script("a_port_of_a_group_for_datagrams", COUNT).group(BRIDGE).look(send),
     Case::script("a_port_of_a_group_from_outside", SERVE).group(BRIDGE).look(fetch),
     Case::script("a_port_of_a_group_and_of_the_task", SERVE).group(BRIDGE).config("ports = [\"http\"]").look(fetch),
     Case::script("a_port_on_the_network_of_the_host", SERVE_ENV)
@@ -148,6 +155,20 @@ fn fetch(seen: &Seen, observed: &mut Observed) -> Outcome {
         Err(_) => observed.add("page", "none"),
     }
     Ok(())
+}
+
+/// Sends datagrams to the port for a while: the kernel of the task counts them.
+fn send(seen: &Seen, _: &mut Observed) -> Outcome {
+    let address = seen.task.address("http")?;
+    seen.node.outside.run(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        for _ in 0..30 {
+            // A refusal of the datagram before is no failure.
+            drop(socket.send_to(b"question", &address));
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    })
 }
 
 fn not_published(seen: &Seen, observed: &mut Observed) -> Outcome {

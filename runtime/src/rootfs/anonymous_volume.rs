@@ -9,7 +9,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
-        unix::fs::DirBuilderExt,
+        unix::fs::{DirBuilderExt, PermissionsExt},
     },
     path::Path,
 };
@@ -23,16 +23,24 @@ use crate::{
     sys::{PropagationType, set_propagation, unrestrict_mount},
 };
 
-/// Creates the directory `volume` with the content and the attributes of the open directory `model` of the image, and
-/// mounts it at `target`, which is created. The mount has no restrictions of the mount of `volume`: the image's files
-/// at this path would not have them either.
-pub(crate) fn create_anonymous_volume(volume: &Path, model: &OwnedFd, target: &Path) -> Result<(), RuntimeError> {
+/// Creates the directory `volume`, and mounts it at `target`, which is created. It has the content and the attributes
+/// of the open directory `model` of the image, if there is one. The mount has no restrictions of the mount of `volume`:
+/// the image's files at this path would not have them either.
+pub(crate) fn create_anonymous_volume(
+    volume: &Path,
+    model: Option<&OwnedFd>,
+    target: &Path,
+) -> Result<(), RuntimeError> {
     let create = || -> io::Result<()> {
         volume.parent().map_or(Ok(()), fs::create_dir_all)?;
         DirBuilder::new().mode(0o700).create(volume)
     };
     create().context(|| format!("making the volume {}", volume.display()))?;
-    copy_layers(&[format!("/proc/self/fd/{}", model.as_raw_fd()).into()], volume)?;
+    match model {
+        Some(model) => copy_layers(&[format!("/proc/self/fd/{}", model.as_raw_fd()).into()], volume)?,
+        None => fs::set_permissions(volume, fs::Permissions::from_mode(0o755))
+            .context(|| format!("making the volume {}", volume.display()))?,
+    }
     let mount = || -> io::Result<()> {
         let tree = clone_one(volume)?;
         unrestrict_mount(tree.as_fd())?;

@@ -39,6 +39,7 @@ fn plan() -> ContainerPlan {
             storage: RootStorage::Overlay,
             readonly: false,
             volumes: Vec::new(),
+            empty_volumes: Vec::new(),
         },
         mounts: Vec::new(),
         volumes: Vec::new(),

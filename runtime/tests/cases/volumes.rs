@@ -18,6 +18,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("volumes_are_replaced_by_mounts_at_their_place", replaced_by_mounts_at_their_place),
     ("volumes_at_impossible_places", at_impossible_places),
     ("volumes_are_gone_with_their_container", gone_with_their_container),
+    ("volumes_begin_empty_if_the_plan_says_so", begin_empty),
 ];
 
 /// A container with these volumes that runs `script` and then prints its mounts: root and place of each.
@@ -186,5 +187,19 @@ fn gone_with_their_container() {
         assert!(layer.join("volumes/0/x").exists());
         node.runtime.destroy(&plan.id).expect("destroyed");
         node.assert_clean(&plan);
+    }
+}
+
+fn begin_empty() {
+    let node = Node::new();
+    let model = node.directory.path().join("layer/data");
+    fs::create_dir(&model).expect("a directory");
+    fs::write(model.join("seed"), "").expect("written");
+    chown(&model, Some(1000), Some(50)).expect("given");
+    for (empty, expected) in [(false, "755 1000 50\nseed\nwritten\n"), (true, "755 0 0\nwritten\n")] {
+        let mut plan = plan(&node, &["/data"], "stat -c '%a %u %g' /data; ls /data; touch /data/x && echo written");
+        plan.root.empty_volumes = if empty { vec!["/data".to_owned()] } else { Vec::new() };
+        let (_, out, err) = node.run(plan);
+        assert!(out.starts_with(expected), "empty {empty}: {out}{err}");
     }
 }

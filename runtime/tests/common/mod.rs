@@ -86,6 +86,7 @@ impl Node {
                 storage: if COPY.load(Ordering::Relaxed) { RootStorage::Copy } else { RootStorage::Overlay },
                 readonly: false,
                 volumes: Vec::new(),
+                empty_volumes: Vec::new(),
             },
             mounts: Vec::new(),
             volumes: Vec::new(),

@@ -163,9 +163,11 @@ pub enum MountSource {
         /// A new volume starts with a copy of the image's files at the target.
         copy: bool,
     },
-    /// A volume without a name: the image's files at the target, writable also on a read-only root, and removed with
-    /// the task.
-    Anonymous,
+    /// A volume without a name: writable also on a read-only root, and removed with the task.
+    Anonymous {
+        /// It starts with a copy of the image's files at the target.
+        copy: bool,
+    },
 }
 
 /// Reads `volumes`, `mount` and `mounts`.
@@ -325,6 +327,7 @@ fn volume_of_mount(block: &ConfigBlock, policy: &Policy, source: Option<String>)
     match source {
         Some(name) => named_volume(block, policy, "source", &name, copy),
         None => {
+            // Docker refuses it too.
             if block.bool("readonly") {
                 block.error(
                     "readonly",
@@ -332,7 +335,7 @@ fn volume_of_mount(block: &ConfigBlock, policy: &Policy, source: Option<String>)
                     "name the volume in `source`, or remove it",
                 );
             }
-            Some(MountSource::Anonymous)
+            Some(MountSource::Anonymous { copy })
         }
     }
 }

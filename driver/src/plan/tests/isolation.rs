@@ -94,7 +94,8 @@ fn named_volumes_need_the_operators_permission() {
         "volume_driver": "local",
         "volumes": ["db:/db", "logs.1:/logs:ro,nocopy", "/etc:/host"],
         "mount": [{ "type": "volume", "source": "web", "target": "/web/", "volume_options": { "no_copy": true } },
-                  { "target": "/scratch" }],
+                  { "target": "/scratch" },
+                  { "target": "/empty", "volume_options": { "no_copy": true } }],
     });
     let container = Case::under(enabled, block).container();
     let volume = |name: &str, destination: &str, copy| NamedVolume {
@@ -108,7 +109,9 @@ fn named_volumes_need_the_operators_permission() {
     assert_eq!(*mount_at(&container, "/db"), bind("/data/volumes/db", "/db", false, private));
     assert_eq!(*mount_at(&container, "/logs"), bind("/data/volumes/logs.1", "/logs", true, private));
     assert_eq!(*mount_at(&container, "/host"), bind("/etc", "/host", false, private));
-    assert_eq!(container.root.volumes, ["/data", "/scratch"], "nameless ones go with the container");
+    let root = container.root;
+    assert_eq!(root.volumes, ["/data", "/empty", "/scratch"], "nameless ones go with the container");
+    assert_eq!(root.empty_volumes, ["/empty"]);
 }
 
 #[test]

@@ -95,15 +95,16 @@ impl<'a> Planned<'a> {
             }
             let group = plan.group_namespace.as_deref().map(network::prepare_group);
             Ok(match group {
-                Some(group) => (plan.with_group_address(group.address), group.unprivileged),
+                Some(group) => (plan.with_group_address(group.address), group.ready),
                 None => (plan, Ok(())),
             })
         });
-        let (plan, unprivileged) = prepared.await?;
-        if let Err(error) = unprivileged {
+        let (plan, ready) = prepared.await?;
+        if let Err(error) = ready {
             // Only some programs need it, and the task may be none of them.
-            tracing::warn!(task = request.task.id, %error, "the group's network stays restricted");
-            let text = "Users other than root cannot listen on ports below 1024 or ping in the group's network: ";
+            tracing::warn!(task = request.task.id, %error, "the group's network is not as docker's");
+            let text = "The group's network has no loopback device, or only root may ping and listen on ports below \
+                        1024: ";
             request.events.emit(format!("{text}{error}"), []);
         }
         Ok(Prepared(Planned { plan, ..self }))

@@ -26,7 +26,8 @@ pub(super) fn make_volumes(
             place.map_err(|error| StartError::invalid(format!("volume {destination} of the image: {error}")))?;
         if let Some(place) = place {
             let (original, prepared) = (layer.volume(index), job.task.mounts().join(format!("volume-{index}")));
-            create_anonymous_volume(&original, &place, &prepared)?;
+            let model = (!plan.root.empty_volumes.contains(destination)).then_some(&place);
+            create_anonymous_volume(&original, model, &prepared)?;
             volumes.push(PreparedSource { destination: destination.clone(), original, prepared });
         }
     }
