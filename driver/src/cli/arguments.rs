@@ -1,17 +1,21 @@
 //! The command line. The doc comments are the text of `--help`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-const EXIT_CODES: &str =
+const IMAGE_EXIT_CODES: &str =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage is left (fsck), 4 no such image, 5 the image is in use";
+
+const MIGRATE_EXIT_CODES: &str = "Exit codes: 0 every task runs unchanged, 1 failed, 2 wrong usage, 3 some tasks run \
+                                  with differences, 4 the plugin block must allow more, 5 some jobs must be changed; \
+                                  the highest number applies";
 
 /// Nomad task driver plugin that runs OCI and Docker images without a daemon.
 ///
 /// This binary is a plugin: Nomad starts it. Copy it into the agent's plugin_dir, name it in a `plugin "oci-rs"` block
 /// of the agent's configuration, and write `driver = "oci-rs"` in a job's task. Started by hand, it manages the images
-/// of this node.
+/// of this node, and checks jobs of the docker driver.
 #[derive(Parser)]
 #[command(name = "oci-rs", version)]
 pub struct Arguments {
@@ -24,13 +28,16 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     /// Images of this node
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = IMAGE_EXIT_CODES)]
     Image(ImageArguments),
     /// Stop and remove all tasks of the name docker, before Nomad's docker driver takes the name back
     ///
     /// Run it after the agent has stopped and before it starts without the plugin's file: Nomad's docker driver would
     /// start the tasks again beside the running ones.
     Rollback(RollbackArguments),
+    /// Say how jobs with `driver = "docker"` will run with oci-rs. Changes nothing
+    #[command(after_help = MIGRATE_EXIT_CODES)]
+    Migrate(Box<MigrateArguments>),
 }
 
 /// The arguments of `oci-rs rollback`.
@@ -51,6 +58,87 @@ pub struct RollbackArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// The arguments of `oci-rs migrate`.
+#[derive(Args)]
+pub struct MigrateArguments {
+    /// Job files: HCL, which needs an installed `nomad`, or JSON as `nomad job run -output` or the API writes it; `-`
+    /// is standard input. Without files the jobs of a cluster are read
+    pub files: Vec<PathBuf>,
+    /// The plugin block of the nodes as JSON, or an agent's configuration file in JSON that holds it [default: an empty
+    /// block of the docker driver]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A variable of HCL files, as for `nomad job run`
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub var: Vec<String>,
+    /// A file with variables of HCL files, as for `nomad job run`
+    #[arg(long, value_name = "FILE")]
+    pub var_file: Vec<PathBuf>,
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+}
+
+/// The options of the `nomad` command that name a cluster. Each has the same environment variable as there.
+#[derive(Args, Default)]
+#[command(next_help_heading = "Cluster (without files)")]
+pub struct ClusterArguments {
+    /// Address of an agent: http://…, https://… or unix://… (NOMAD_ADDR) [default: http://127.0.0.1:4646]
+    #[arg(long)]
+    pub address: Option<String>,
+    /// Region (NOMAD_REGION)
+    #[arg(long)]
+    pub region: Option<String>,
+    /// Namespace (NOMAD_NAMESPACE) [default: *, which is every namespace that the token may read]
+    #[arg(long)]
+    pub namespace: Option<String>,
+    /// ACL token with `list-jobs` and `read-job`; it is visible in the list of processes (NOMAD_TOKEN)
+    #[arg(long)]
+    pub token: Option<String>,
+    /// PEM file with the authority's certificate (NOMAD_CACERT)
+    #[arg(long, value_name = "FILE")]
+    pub ca_cert: Option<PathBuf>,
+    /// Directory with such files (NOMAD_CAPATH)
+    #[arg(long, value_name = "DIRECTORY")]
+    pub ca_path: Option<PathBuf>,
+    /// PEM file with the client's certificate (NOMAD_CLIENT_CERT)
+    #[arg(long, value_name = "FILE")]
+    pub client_cert: Option<PathBuf>,
+    /// PEM file with its key (NOMAD_CLIENT_KEY)
+    #[arg(long, value_name = "FILE")]
+    pub client_key: Option<PathBuf>,
+    /// Name in the agent's certificate, if it is not the address (NOMAD_TLS_SERVER_NAME)
+    #[arg(long, value_name = "NAME")]
+    pub tls_server_name: Option<String>,
+    /// Accept any certificate (NOMAD_SKIP_VERIFY)
+    #[arg(long)]
+    pub tls_skip_verify: bool,
+}
+
+/// The command line in the form that the parser reads. `migrate` has options of the `nomad` command, which may also
+/// have a single dash.
+pub fn with_two_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    if arguments.get(1).is_none_or(|command| command != "migrate") {
+        return arguments;
+    }
+    for argument in arguments.iter_mut().skip(2) {
+        let text = argument.as_encoded_bytes();
+        if text == b"--" {
+            break;
+        }
+        if text.len() > 2 && text[0] == b'-' && text[1].is_ascii_alphabetic() {
+            let mut long = OsString::from("-");
+            long.push(&*argument);
+            *argument = long;
+        }
+    }
+    arguments
 }
 
 /// The arguments of `oci-rs image`.
@@ -113,4 +201,31 @@ pub enum ImageCommand {
         #[arg(long)]
         repair: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::CommandFactory;
+
+    use super::{Arguments, with_two_dashes};
+
+    #[test]
+    fn the_options_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn migrate_takes_options_with_one_dash_as_nomad_does() {
+        let line = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (given, expected) in [
+            ("oci-rs migrate -json -var=a=b --config x - -h", "oci-rs migrate --json --var=a=b --config x - -h"),
+            ("oci-rs migrate -json -- -job.hcl", "oci-rs migrate --json -- -job.hcl"),
+            ("oci-rs image -json", "oci-rs image -json"),
+            ("oci-rs", "oci-rs"),
+        ] {
+            assert_eq!(with_two_dashes(line(given)), line(expected));
+        }
+    }
 }

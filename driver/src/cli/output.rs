@@ -30,7 +30,8 @@ impl Output {
     }
 }
 
-fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+/// The rows as lines with aligned columns.
+pub fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();

@@ -22,7 +22,7 @@ impl Settings {
     /// Reads `--config`. `--data-dir` overrides its `data_dir`.
     pub fn read(arguments: &ImageArguments) -> Result<Self, Failure> {
         let mut settings = match &arguments.config {
-            Some(path) => Self { config: read(path, DriverName::OciRs)?, is_plugins: true },
+            Some(path) => Self { config: read(path, &[DriverName::OciRs, DriverName::Docker])?, is_plugins: true },
             None => Self { config: PluginConfig::default(), is_plugins: false },
         };
         if let Some(data_dir) = &arguments.data_dir {
@@ -36,30 +36,32 @@ impl Settings {
 /// The plugin block of the name `docker`; defaults without a file.
 pub fn of_docker(path: Option<&Path>) -> Result<PluginConfig, Failure> {
     match path {
-        Some(path) => read(path, DriverName::Docker),
+        Some(path) => read(path, &[DriverName::Docker]),
         None => Ok(PluginConfig { driver: DriverName::Docker, ..PluginConfig::default() }),
     }
 }
 
-/// Reads a file. In an agent's configuration the block of the `preferred` name comes first.
-fn read(path: &Path, preferred: DriverName) -> Result<PluginConfig, Failure> {
+/// The plugin block of the name `docker`, or that of `oci-rs` if the file holds no other.
+pub fn of_either(path: &Path) -> Result<PluginConfig, Failure> {
+    read(path, &[DriverName::Docker, DriverName::OciRs])
+}
+
+/// Reads a file. In an agent's configuration it takes the block of the first of these names. A file that is the block
+/// itself has the first name.
+fn read(path: &Path, names: &[DriverName]) -> Result<PluginConfig, Failure> {
     let failed = |problem: String| Failure::Failed(format!("{}: {problem}", path.display()));
     let text = fs::read(path).map_err(|error| failed(error.to_string()))?;
     let json: Value = serde_json::from_slice(&text)
         .map_err(|error| failed(format!("is not JSON: {error}; write the plugin's config block as JSON")))?;
     let no_block = || failed("holds no plugin \"oci-rs\" or \"docker\" block with a config".to_owned());
-    let (driver, block) = block(&json, preferred).ok_or_else(no_block)?;
+    let (driver, block) = block(&json, names).ok_or_else(no_block)?;
     config::decode_plugin(&config::from_json(block), driver).map_err(|error| failed(error.to_string()))
 }
 
 /// The plugin block and the name of its driver: the whole document, or a part of an agent's configuration.
-fn block(json: &Value, preferred: DriverName) -> Option<(DriverName, &Value)> {
-    let Some(plugins) = inside(json, "plugin") else { return Some((preferred, json)) };
-    let of = |driver: DriverName| Some((driver, inside(inside(plugins, driver.as_str())?, "config")?));
-    match preferred {
-        DriverName::OciRs => of(DriverName::OciRs).or_else(|| of(DriverName::Docker)),
-        DriverName::Docker => of(DriverName::Docker),
-    }
+fn block<'a>(json: &'a Value, names: &[DriverName]) -> Option<(DriverName, &'a Value)> {
+    let Some(plugins) = inside(json, "plugin") else { return Some((*names.first()?, json)) };
+    names.iter().find_map(|name| Some((*name, inside(inside(plugins, name.as_str())?, "config")?)))
 }
 
 /// The block with this name. In an agent's configuration a block may stand in a list.
@@ -86,18 +88,20 @@ mod tests {
             json!({ "plugin": { "oci-rs": { "config": config } } }),
             json!({ "client": {}, "plugin": [{ "raw_exec": [{}] }, { "oci-rs": [{ "config": config }] }] }),
         ] {
-            assert_eq!(block(&whole, OciRs), Some((OciRs, &config)), "{whole}");
+            assert_eq!(block(&whole, &[OciRs, Docker]), Some((OciRs, &config)), "{whole}");
         }
         let docker = json!({ "plugin": [{ "docker": [{ "config": [config] }] }, { "raw_exec": [{}] }] });
-        for preferred in [OciRs, Docker] {
-            assert_eq!(block(&docker, preferred), Some((Docker, &json!([config]))));
+        for names in [&[OciRs, Docker][..], &[Docker]] {
+            assert_eq!(block(&docker, names), Some((Docker, &json!([config]))));
         }
         let both = json!({ "plugin": { "oci-rs": { "config": 1 }, "docker": { "config": 2 } } });
-        assert_eq!((block(&both, OciRs), block(&both, Docker)), (Some((OciRs, &json!(1))), Some((Docker, &json!(2)))));
+        assert_eq!(block(&both, &[OciRs, Docker]), Some((OciRs, &json!(1))));
+        assert_eq!(block(&both, &[Docker, OciRs]), Some((Docker, &json!(2))));
         let other = json!({ "plugin": { "oci-rs": { "config": config } } });
-        assert_eq!(block(&other, Docker), None, "its directories may differ");
-        assert_eq!(block(&config, Docker), Some((Docker, &config)));
-        assert_eq!(block(&json!({ "plugin": { "docker": {} } }), OciRs), None);
-        assert_eq!(block(&json!({ "plugin": { "raw_exec": { "config": {} } } }), OciRs), None);
+        assert_eq!(block(&other, &[Docker]), None, "its directories may differ");
+        assert_eq!(block(&other, &[Docker, OciRs]), Some((OciRs, &config)));
+        assert_eq!(block(&config, &[Docker, OciRs]), Some((Docker, &config)));
+        assert_eq!(block(&json!({ "plugin": { "docker": {} } }), &[OciRs, Docker]), None);
+        assert_eq!(block(&json!({ "plugin": { "raw_exec": { "config": {} } } }), &[OciRs, Docker]), None);
     }
 }

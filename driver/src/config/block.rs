@@ -11,7 +11,7 @@ use rmpv::Value;
 
 use super::{
     duration,
-    error::ErrorCollector,
+    error::{ErrorCollector, Permission},
     msgpack,
     option::{self, DefaultValue, OptionSpec, OptionType, Support},
 };
@@ -106,6 +106,11 @@ impl<'a> ConfigBlock<'a> {
     /// Adds an error about one of this block's options.
     pub fn error(&self, option: &str, problem: impl Into<String>, remedy: impl Into<String>) {
         self.errors.add(self.path_of(option), problem, remedy);
+    }
+
+    /// Adds an error about one of this block's options, whose value the operator can allow.
+    pub fn forbid(&self, option: &str, problem: impl Into<String>, remedy: impl Into<String>, permission: Permission) {
+        self.errors.forbid(self.path_of(option), problem, remedy, permission);
     }
 
     /// The value of an option that is not nil.

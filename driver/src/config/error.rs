@@ -11,6 +11,30 @@ pub struct ConfigError {
     pub problem: String,
     /// What the author should write instead. May be empty.
     pub remedy: String,
+    /// What the operator can allow instead.
+    pub permission: Option<Permission>,
+}
+
+/// A part of the plugin block that makes a refused value acceptable.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Permission {
+    /// The option of the plugin block with its block, as in `volumes.enabled`.
+    pub option: &'static str,
+    /// The necessary value.
+    pub needs: Needs,
+}
+
+/// The value that a task needs in the plugin block.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// `true`.
+    True,
+    /// These entries of a list.
+    Entries(Vec<String>),
+    /// This number or a larger one.
+    AtLeast(i64),
+    /// A value that the operator chooses.
+    AnyValue,
 }
 
 impl fmt::Display for ConfigError {
@@ -51,7 +75,22 @@ pub struct ErrorCollector(RefCell<Vec<ConfigError>>);
 impl ErrorCollector {
     /// Adds an error. Adding the same error twice has no effect, because an option may be read more than once.
     pub fn add(&self, option: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) {
-        let error = ConfigError { option: option.into(), problem: problem.into(), remedy: remedy.into() };
+        self.push(option.into(), problem.into(), remedy.into(), None);
+    }
+
+    /// Adds an error about a value that the operator can allow.
+    pub fn forbid(
+        &self,
+        option: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+        permission: Permission,
+    ) {
+        self.push(option.into(), problem.into(), remedy.into(), Some(permission));
+    }
+
+    fn push(&self, option: String, problem: String, remedy: String, permission: Option<Permission>) {
+        let error = ConfigError { option, problem, remedy, permission };
         let mut errors = self.0.borrow_mut();
         if !errors.contains(&error) {
             errors.push(error);

@@ -17,7 +17,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub use error::{ConfigError, ConfigErrors, ErrorCollector};
+pub use error::{ConfigError, ConfigErrors, ErrorCollector, Needs, Permission};
 pub use msgpack::from_json;
 pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
@@ -26,5 +26,5 @@ pub use plugin::{
 };
 pub use task::{
     DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS, RUNTIMES,
-    SeccompChoice, TaskSpec, decode_task,
+    SeccompChoice, TaskSpec, VOLUMES_ALLOWED, decode_task,
 };

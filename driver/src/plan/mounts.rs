@@ -14,7 +14,7 @@ use super::{
     path::{normalize_container_path, normalize_host_path},
 };
 use crate::{
-    config::{ErrorCollector, MountRequest, MountSource},
+    config::{ErrorCollector, MountRequest, MountSource, VOLUMES_ALLOWED},
     log_directory,
 };
 
@@ -153,11 +153,12 @@ fn bind_source(
         return Some(source);
     }
     if !source.starts_with(&context.task.alloc_dir) {
-        errors.add(
+        errors.forbid(
             option,
             format!("{path:?} lies outside the allocation's directory, and this node does not allow host paths"),
             "use a path within the task's directory or a `volume` block in the group, or have the operator set \
              `volumes { enabled = true }` in the plugin block",
+            VOLUMES_ALLOWED,
         );
         return None;
     }

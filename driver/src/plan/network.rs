@@ -12,7 +12,7 @@ use super::{
     nomad_task::{AllocatedPort, NomadTask},
     ports,
 };
-use crate::config::{DefaultNetwork, ErrorCollector, NetworkMode, Policy, TaskSpec};
+use crate::config::{DefaultNetwork, ErrorCollector, Needs, NetworkMode, Permission, Policy, TaskSpec};
 
 /// The task's own network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,11 +151,12 @@ fn check_addresses_on_bridge(context: &TaskContext, errors: &ErrorCollector) {
     // The first address of each subnet is the bridge's.
     let first = bridge.subnet.hosts().next();
     if let Some(address) = addresses.ipv4.filter(|address| !bridge.holds_ipv4(*address) || Some(*address) == first) {
-        errors.add(
+        errors.forbid(
             "ipv4_address",
             format!("{address} is not an address that a task can have on this node's bridge, {}", bridge.subnet),
             "choose another address of that subnet (the first one is the bridge's), or have the operator set \
              `network { subnet = … }`",
+            Permission { option: "network.subnet", needs: Needs::AnyValue },
         );
     }
     if let Some(subnet) = bridge.subnet_ipv6 {
@@ -174,7 +175,7 @@ fn check_addresses_on_bridge(context: &TaskContext, errors: &ErrorCollector) {
         [("ipv6_address", addresses.ipv6.is_some()), ("advertise_ipv6_address", addresses.advertise_ipv6)]
     {
         if set {
-            errors.add(option, ports::NO_IPV6_PROBLEM, ports::NO_IPV6_REMEDY);
+            errors.forbid(option, ports::NO_IPV6_PROBLEM, ports::NO_IPV6_REMEDY, ports::IPV6_ALLOWED);
         }
     }
 }

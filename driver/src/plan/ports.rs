@@ -1,13 +1,15 @@
 //! Ports that are published from the task's own network.
 
 use super::{context::TaskContext, nomad_task::AllocatedPort};
-use crate::config::{ErrorCollector, NetworkMode, TaskSpec};
+use crate::config::{ErrorCollector, Needs, NetworkMode, Permission, TaskSpec};
 
 /// The problem of an IPv6 request on a bridge without IPv6.
 pub const NO_IPV6_PROBLEM: &str = "is not possible: this node's bridge has no IPv6";
 /// The remedy for [`NO_IPV6_PROBLEM`].
 pub const NO_IPV6_REMEDY: &str =
     "have the operator set `network { subnet_ipv6 = … }` in the plugin block, or remove it";
+/// The part of the plugin block that gives the bridge IPv6.
+pub const IPV6_ALLOWED: Permission = Permission { option: "network.subnet_ipv6", needs: Needs::AnyValue };
 
 const UNMAPPED_PROBLEM: &str = "cannot be mapped: on this node tasks use the host's network unless they say otherwise";
 const UNMAPPED_REMEDY: &str = "write `network_mode = \"bridge\"`, or `network_mode = \"host\"` if the task listens on \
@@ -60,7 +62,7 @@ pub fn check_on_bridge(context: &TaskContext, published: &[AllocatedPort], error
         |port: &&AllocatedPort| port.host_ip.is_some_and(|address| address.is_ipv6() && !address.is_unspecified());
     for port in published.iter().filter(on_ipv6) {
         let problem = format!("{:?} on an IPv6 address of the host {NO_IPV6_PROBLEM}", port.label);
-        errors.add("ports", problem, NO_IPV6_REMEDY);
+        errors.forbid("ports", problem, NO_IPV6_REMEDY, IPV6_ALLOWED);
     }
 }
 

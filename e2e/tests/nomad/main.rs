@@ -19,6 +19,7 @@ mod invalid_jobs;
 mod lane;
 mod lifecycle;
 mod mesh;
+mod migrate;
 mod mixed;
 mod network;
 mod own_network;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         checks::CASES,
         mesh::CASES,
         docker::CASES,
+        migrate::CASES,
         templates::CASES,
         dispatch::CASES,
         identity::CASES,

@@ -6,6 +6,7 @@ use runtime::plan::Rlimit;
 
 use crate::config::{
     block::ConfigBlock,
+    error::{Needs, Permission},
     option::{
         DefaultValue::{Literal, Words},
         OptionSpec, OptionType,
@@ -211,10 +212,11 @@ pub fn pids(block: &ConfigBlock, policy: &Policy) -> Option<i64> {
     if let Some(ceiling) = policy.pids_limit
         && limit > ceiling
     {
-        block.error(
+        block.forbid(
             "pids_limit",
             format!("{limit} is more than the {ceiling} that this node allows"),
             format!("use up to {ceiling}"),
+            Permission { option: "pids_limit", needs: Needs::AtLeast(limit) },
         );
     }
     Some(limit)

@@ -23,7 +23,7 @@ use runtime::plan::Rlimit;
 pub use self::{
     devices::DeviceRequest,
     dns::{DnsOptions, ExtraHost},
-    mounts::{MountRequest, MountSource},
+    mounts::{MountRequest, MountSource, VOLUMES_ALLOWED},
     namespaces::{IpcMode, NamespaceRequest},
     network::{Addresses, NetworkMode},
     process::RUNTIMES,

@@ -7,6 +7,7 @@ use runtime::plan::Propagation;
 
 use crate::config::{
     block::ConfigBlock,
+    error::{Needs, Permission},
     option::{
         DefaultValue::{Literal, Words},
         OptionSpec, OptionType,
@@ -120,6 +121,9 @@ const DRIVER: &[OptionSpec] = &[
     ),
 ];
 
+/// The part of the plugin block that allows named volumes and host paths.
+pub const VOLUMES_ALLOWED: Permission = Permission { option: "volumes.enabled", needs: Needs::True };
+
 /// A requested mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountRequest {
@@ -218,11 +222,12 @@ fn named_volume(block: &ConfigBlock, policy: &Policy, option: &str, name: &str, 
         return None;
     }
     if !policy.volumes_enabled {
-        block.error(
+        block.forbid(
             option,
             format!("named volumes such as {name:?} are not allowed on this node"),
             "use a directory of the task, as in `type = \"bind\" source = \"local/data\"`, or a `volume` block in the \
              group, or have the operator set `volumes { enabled = true }` in the plugin block",
+            VOLUMES_ALLOWED,
         );
     }
     Some(MountSource::Volume { name: name.to_owned(), copy })

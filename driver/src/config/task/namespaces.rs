@@ -2,6 +2,7 @@
 
 use crate::config::{
     block::ConfigBlock,
+    error::{Needs, Permission},
     option::{DefaultValue::Words, OptionSpec, OptionType},
     pattern::any_matches,
     plugin::Policy,
@@ -138,13 +139,24 @@ fn check_user_namespace(block: &ConfigBlock) {
 
 fn allow_host(block: &ConfigBlock, policy: &Policy, option: &str, kind: &str, allowed: &[String]) {
     if !policy.allows_mode(allowed, "host") {
-        block.error(
+        block.forbid(
             option,
             "\"host\" is not allowed on this node",
             format!(
                 "remove it, or have the operator set `allowed_modes {{ {kind} = [\"host\"] }}` in the plugin block"
             ),
+            Permission { option: permitting(kind), needs: Needs::Entries(vec!["host".to_owned()]) },
         );
+    }
+}
+
+/// The option of the plugin block that allows the host's namespace of this kind.
+fn permitting(kind: &str) -> &'static str {
+    match kind {
+        "pid" => "allowed_modes.pid",
+        "ipc" => "allowed_modes.ipc",
+        "uts" => "allowed_modes.uts",
+        _ => "allowed_modes.cgroupns",
     }
 }
 

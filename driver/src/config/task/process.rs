@@ -2,6 +2,7 @@
 
 use crate::config::{
     block::ConfigBlock,
+    error::{Needs, Permission},
     log_driver::LogDriver,
     option::{DefaultValue::Words, OptionSpec, OptionType},
     plugin::Policy,
@@ -124,7 +125,8 @@ fn check_runtime(block: &ConfigBlock, policy: &Policy) {
         block.error("runtime", problem, "remove it");
     } else if !policy.allow_runtimes.contains(&runtime) {
         let remedy = "remove it, or have the operator add it to `allow_runtimes` in the plugin block";
-        block.error("runtime", format!("{runtime:?} is not allowed on this node"), remedy);
+        let permission = Permission { option: "allow_runtimes", needs: Needs::Entries(vec![runtime.clone()]) };
+        block.forbid("runtime", format!("{runtime:?} is not allowed on this node"), remedy, permission);
     }
 }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 use crate::config::{
     block::ConfigBlock,
     capabilities::{self, CapabilitySet},
+    error::{Needs, Permission},
     option::{DefaultValue::Words, OptionSpec, OptionType},
     pattern::any_matches,
     plugin::Policy,
@@ -77,11 +78,12 @@ pub struct SecurityOptions {
 pub fn privileged(block: &ConfigBlock, policy: &Policy) -> bool {
     let privileged = block.bool("privileged");
     if privileged && !policy.allow_privileged {
-        block.error(
+        block.forbid(
             "privileged",
             "is not allowed on this node",
             "remove it and name what the task needs in `cap_add` and `devices`, or have the operator set \
              `allow_privileged = true` in the plugin block",
+            Permission { option: "allow_privileged", needs: Needs::True },
         );
     }
     privileged
@@ -101,13 +103,21 @@ pub fn capabilities(block: &ConfigBlock, policy: &Policy) -> CapabilityRequest {
     let refused = policy.allow_caps.missing(&add);
     if !refused.is_empty() {
         let names = if add.all { "\"all\"".to_owned() } else { refused.join(", ") };
-        block.error(
+        let needed =
+            if add.all { vec!["all".to_owned()] } else { refused.iter().map(|name| bare_name(name)).collect() };
+        block.forbid(
             "cap_add",
             format!("this node does not allow {names}"),
             "remove it, or have the operator add it to `allow_caps` in the plugin block",
+            Permission { option: "allow_caps", needs: Needs::Entries(needed) },
         );
     }
     CapabilityRequest { granted: capabilities::granted(&policy.allow_caps, &add, &drop), requested: add.names }
+}
+
+/// A capability as operators write it.
+fn bare_name(name: &str) -> String {
+    name.trim_start_matches("CAP_").to_owned()
 }
 
 /// Reads `security_opt`: `name=value`, or `name:value` in older jobs. A value that weakens or replaces a restriction
@@ -162,10 +172,11 @@ fn check_allowed(block: &ConfigBlock, policy: &Policy, name: &str, value: &str) 
     // `allow_privileged` allows more than any of these options.
     let option = format!("{name}={value}");
     if !policy.allow_privileged && !any_matches(&policy.allow_security_opts, &option) {
-        block.error(
+        block.forbid(
             "security_opt",
             format!("{option:?} is not allowed on this node"),
             format!("remove it, or have the operator set `allow_security_opts = [{option:?}]` in the plugin block"),
+            Permission { option: "allow_security_opts", needs: Needs::Entries(vec![option.clone()]) },
         );
     }
 }
