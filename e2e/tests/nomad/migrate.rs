@@ -30,8 +30,16 @@ fn bridge() -> Value {
 /// to change, those of the plugin block behind `+`.
 type Sample = (Value, Value, &'static str);
 
+/// The block with a command for the shell.
+fn shell(mut config: Value, script: &str) -> Value {
+    config["command"] = json!("/bin/sh");
+    config["args"] = json!(["-c", script]);
+    config
+}
+
 fn samples() -> Vec<Sample> {
     let host = Value::Null;
+    let dns = json!({ "Servers": ["192.0.2.1"] });
     let volume = json!([{ "type": "volume", "source": "migrate", "target": "/data" }]);
     vec![
         (host.clone(), json!({}), "unchanged"),
@@ -69,11 +77,12 @@ fn samples() -> Vec<Sample> {
         ),
         (bridge(), json!({ "ports": ["http"], "dns_servers": ["192.0.2.1"] }), "unchanged"),
         (bridge(), json!({ "sysctl": [{ "net.core.somaxconn": "16" }], "network_aliases": ["shop"] }), "unchanged"),
-        (host.clone(), json!({ "tty": true }), "differs"),
-        (host.clone(), json!({ "readonly_rootfs": true }), "differs"),
-        (host.clone(), json!({ "mount": volume }), "differs"),
+        // These tasks succeed only if the difference exists.
+        (host.clone(), shell(json!({ "tty": true }), "[ \"$(stty size)\" = \"24 80\" ]"), "differs"),
+        (host.clone(), shell(json!({ "readonly_rootfs": true }), "! touch /x && echo >>/etc/hosts"), "differs"),
+        (json!({ "Mode": "bridge", "DNS": dns }), shell(json!({}), "echo >>/etc/resolv.conf"), "differs"),
+        (host.clone(), shell(json!({ "mount": volume }), "touch /data/x"), "differs"),
         (host.clone(), json!({ "volume_driver": "local", "volumes": ["migrate:/data"] }), "differs"),
-        (json!({ "Mode": "bridge", "DNS": { "Servers": ["192.0.2.1"] } }), json!({}), "differs"),
         (host.clone(), json!({ "privileged": true }), "unchanged +allow_privileged"),
         (host.clone(), json!({ "cap_add": ["net_admin"] }), "unchanged +allow_caps"),
         (host.clone(), json!({ "runtime": "crun" }), "unchanged +allow_runtimes"),

@@ -3,6 +3,8 @@
 //! The texts are those of the document, which the differential suite writes and proves. A test compares the rules here
 //! with the document's list.
 
+use std::path::Path;
+
 use crate::{
     config::{MountSource, Policy, TaskSpec},
     plan::NomadTask,
@@ -98,13 +100,31 @@ struct Past {
     concerns: fn(&Subject) -> bool,
 }
 
-const OF_THE_PAST: &[Past] = &[Past {
-    behaviour: "content of named volumes",
-    docker: "a named volume is a directory of docker's.",
-    ours: "a named volume is a directory in `data_dir`, which the first task fills from its image.",
-    remedy: "copy the content of docker's volume once, before the task starts.",
-    concerns: |subject| subject.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { .. })),
-}];
+const OF_THE_PAST: &[Past] = &[
+    Past {
+        behaviour: "content of named volumes",
+        docker: "a named volume is a directory of docker's.",
+        ours: "a named volume is a directory in `data_dir`, which the first task fills from its image.",
+        remedy: "copy the content of docker's volume once, before the task starts.",
+        concerns: |subject| subject.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { .. })),
+    },
+    Past {
+        behaviour: "host paths of docker's daemon",
+        docker: "the task uses the daemon's socket or reads its files.",
+        ours: "on a node without Docker these paths do not exist, and `volumes` makes empty directories.",
+        remedy: "let the task use Nomad's API or service discovery, or run it on nodes that keep Docker.",
+        concerns: |subject| subject.spec.mounts.iter().any(|mount| is_of_dockerd(&mount.source)),
+    },
+];
+
+/// Paths of docker's daemon.
+const DOCKERD: [&str; 5] =
+    ["/var/run/docker.sock", "/run/docker.sock", "/var/lib/docker", "/etc/docker", "/var/run/docker"];
+
+fn is_of_dockerd(source: &MountSource) -> bool {
+    let MountSource::Bind { path, .. } = source else { return false };
+    DOCKERD.iter().any(|dockers| Path::new(path).starts_with(dockers))
+}
 
 /// The differences that concern a task because of its options.
 pub fn of_task(subject: &Subject) -> Vec<Difference> {

@@ -67,6 +67,15 @@ fn tasks_without_a_group_network() {
             "differs ~content of named volumes +volumes.enabled",
         ),
         (json!({ "tty": true }), "differs ~size of a new terminal"),
+        (
+            json!({ "volumes": ["/var/run/docker.sock:/var/run/docker.sock:ro"] }),
+            "differs ~host paths of docker's daemon +volumes.enabled",
+        ),
+        (
+            json!({ "mount": [{ "type": "bind", "source": "/var/lib/docker/containers", "target": "/c" }] }),
+            "differs ~host paths of docker's daemon +volumes.enabled",
+        ),
+        (json!({ "volumes": ["/var/run/docker.socket:/x"] }), "unchanged +volumes.enabled"),
         (json!({ "volume_driver": "pxd", "volumes": ["name:/data"] }), "change !volume_driver"),
         (json!({ "network_mode": "weave" }), "change !network_mode"),
         (json!({ "network_mode": "container:x", "pid_mode": "container:x" }), "change !pid_mode !network_mode"),
