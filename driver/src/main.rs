@@ -24,6 +24,7 @@ mod plan;
 mod plugin;
 mod rpc;
 mod signal;
+mod subordinate_ids;
 mod sys;
 mod task;
 

@@ -14,12 +14,15 @@ use std::{
 
 use image_store::{LeaseOwner, Store};
 use network::{GroupNamespaces, Networks};
-use runtime::{Runtime, StatsReader, Status, plan::ContainerId};
+use runtime::{
+    Runtime, StatsReader, Status,
+    plan::{ContainerId, IdPool},
+};
 use tokio::sync::{Notify, watch};
 
 use crate::{
     blocking::blocking,
-    config::{PluginConfig, Policy, RootChoice},
+    config::{IdSource, PluginConfig, Policy, RootChoice, UserNamespaceMode},
     dockerd::Dockerd,
     error::TaskError,
     events::Events,
@@ -30,6 +33,7 @@ use crate::{
     logs::Logs,
     node_info,
     plan::{Compute, NodeInfo},
+    subordinate_ids,
 };
 
 /// The services of this node that tasks use.
@@ -162,7 +166,18 @@ impl Node {
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),
+            id_pool: self.id_pool(),
             ..node_info::read(self.compute)
+        }
+    }
+
+    /// The ids for tasks' own user namespaces. Blocks.
+    fn id_pool(&self) -> Option<IdPool> {
+        let userns = &self.config.policy.userns;
+        match &userns.ids {
+            _ if userns.mode == UserNamespaceMode::Off => None,
+            IdSource::Pool(pool) => Some(*pool),
+            IdSource::User(user) => subordinate_ids::read(user),
         }
     }
 

@@ -13,8 +13,8 @@ use crate::{
     plan::{Compute, NodeInfo},
 };
 
-/// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `hosts` and the overlay problem
-/// are left empty. Blocks.
+/// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `hosts`, `id_pool` and the overlay
+/// problem are left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         driver: DriverName::default(),
@@ -31,6 +31,7 @@ pub fn read(compute: Compute) -> NodeInfo {
         swap_uncounted: swap_uncounted(),
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),
         volumes_dir: PathBuf::new(),
+        id_pool: None,
     }
 }
 

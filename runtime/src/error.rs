@@ -17,6 +17,9 @@ pub enum RuntimeError {
     /// There is no such container, or it has ended.
     #[error("container {0} is not running")]
     NotRunning(ContainerId),
+    /// The container cannot have a user namespace of its own.
+    #[error("{0}")]
+    UserNamespace(String),
     /// Processes of the container did not end although they were killed.
     #[error("container {0}: processes did not end within {1} seconds of being killed")]
     StillAlive(ContainerId, u64),
@@ -58,6 +61,8 @@ pub enum StartErrorKind {
     MountSource,
     /// The plan is wrong.
     Invalid,
+    /// The container cannot have a user namespace of its own. It may start in the node's.
+    UserNamespace,
     /// There is a container of this name already.
     Exists,
     /// Any other error.
@@ -80,7 +85,11 @@ impl StartError {
 
 impl From<RuntimeError> for StartError {
     fn from(error: RuntimeError) -> Self {
-        Self::internal(error.to_string())
+        let kind = match error {
+            RuntimeError::UserNamespace(_) => StartErrorKind::UserNamespace,
+            _ => StartErrorKind::Internal,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 

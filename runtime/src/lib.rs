@@ -20,6 +20,7 @@ mod engine;
 mod error;
 mod exec;
 mod exit_status;
+mod id_map;
 mod launcher;
 pub mod logs;
 mod monitor;

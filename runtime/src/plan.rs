@@ -107,6 +107,9 @@ pub struct ContainerPlan {
     pub devices: Vec<Device>,
     /// Namespaces.
     pub namespaces: Namespaces,
+    /// A user namespace of the container's own. Without it, the container is in the node's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_namespace: Option<UserNamespace>,
     /// Rights and restrictions.
     pub security: Security,
     /// Kernel parameters of the container's namespaces, e.g. `net.core.somaxconn`.
@@ -276,6 +279,65 @@ pub struct Namespaces {
     pub private_uts: bool,
     /// A cgroup namespace of its own: the container sees its cgroup as the root of the tree.
     pub private_cgroup: bool,
+}
+
+/// The number of ids in a container's user namespace: its users and groups are 0 to 65535.
+pub const IDS_PER_CONTAINER: u32 = 1 << 16;
+
+/// A user namespace of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserNamespace {
+    /// The ids of the node from which containers get their ranges.
+    pub pool: IdPool,
+    /// The container's own range. The runtime assigns it when it starts the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<IdRange>,
+}
+
+/// Ids of the node for user namespaces of containers. They count as user ids and as group ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdPool {
+    /// The first id.
+    pub first: u32,
+    /// The number of ids.
+    pub count: u32,
+}
+
+/// The ids of the node that are the [`IDS_PER_CONTAINER`] ids of one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct IdRange {
+    /// The id of the node that is the container's root.
+    pub first: u32,
+}
+
+impl ContainerPlan {
+    /// The ids of the container's own user namespace. `None` if it has none, or has no ids yet.
+    pub fn id_range(&self) -> Option<IdRange> {
+        self.user_namespace.and_then(|namespace| namespace.ids)
+    }
+}
+
+impl IdPool {
+    /// The ranges of the pool, the lowest one first.
+    pub fn ranges(self) -> impl Iterator<Item = IdRange> {
+        (0..self.count / IDS_PER_CONTAINER)
+            .map_while(move |index| self.first.checked_add(index * IDS_PER_CONTAINER))
+            .map(|first| IdRange { first })
+            .filter(|range| range.first.checked_add(IDS_PER_CONTAINER - 1).is_some_and(|last| last < u32::MAX))
+    }
+}
+
+impl IdRange {
+    /// The id of the node for an id of the container; `None` if the container does not have the id.
+    pub fn on_node(self, id: u32) -> Option<u32> {
+        (id < IDS_PER_CONTAINER).then(|| self.first + id)
+    }
+
+    /// The id of the container for an id of the node; `None` if the id is not the container's.
+    pub fn in_container(self, id: u32) -> Option<u32> {
+        id.checked_sub(self.first).filter(|id| *id < IDS_PER_CONTAINER)
+    }
 }
 
 /// The container's network.

@@ -16,6 +16,7 @@ mod cases {
     pub mod lifecycle;
     pub mod process;
     pub mod roots;
+    pub mod user_namespace;
     pub mod volumes;
 }
 
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         cases::escapes::CASES,
         cases::roots::CASES,
         cases::volumes::CASES,
+        cases::user_namespace::CASES,
         cases::bundle::CASES,
     ];
     let usual = groups.into_iter().flatten().map(|(name, case)| ((*name).to_owned(), *case, false));

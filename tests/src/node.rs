@@ -104,6 +104,13 @@ impl Node {
         {
             config.remove("network");
         }
+        // A run of all tests with user namespaces.
+        if let (Some(config), Ok(mode)) = (config.as_object_mut(), std::env::var("OCI_RS_USERNS"))
+            && !config.contains_key("userns")
+            && plugin.config_options().await.contains("userns")
+        {
+            config.insert("userns".to_owned(), json!({"mode": mode}));
+        }
         let packed = plugin.encode_config(&config).await;
         plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");
         plugin.watch();

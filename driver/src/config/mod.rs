@@ -22,7 +22,8 @@ pub use msgpack::from_json;
 pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
 pub use plugin::{
-    Dangling, DefaultNetwork, ExecPolicy, OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, decode_plugin,
+    Dangling, DefaultNetwork, ExecPolicy, IdSource, OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice,
+    UserNamespaceMode, decode_plugin,
 };
 pub use task::{
     DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS, RUNTIMES,

@@ -26,6 +26,7 @@ mod security;
 mod task_plan;
 #[cfg(test)]
 mod tests;
+mod user_namespace;
 mod warnings;
 
 pub use self::{
@@ -36,4 +37,5 @@ pub use self::{
     nomad_task::{AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources},
     path::normalize_host_path,
     task_plan::{PlanErrors, TaskPlan, plan_task},
+    user_namespace::REMEDY as USER_NAMESPACE_REMEDY,
 };

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
+use runtime::plan::IdPool;
+
 use crate::name::DriverName;
 
 /// The node's CPU capacity, as the agent reports it.
@@ -42,6 +44,8 @@ pub struct NodeInfo {
     pub swap_uncounted: bool,
     /// The kernel uses SELinux.
     pub selinux: bool,
+    /// The ids for tasks' own user namespaces, if the node has some.
+    pub id_pool: Option<IdPool>,
     /// Directory of the named volumes.
     pub volumes_dir: PathBuf,
 }

@@ -18,7 +18,9 @@ use super::{
     network::{self, OwnNetwork},
     ports, process, resources,
     root::{self, RootDecision},
-    security, warnings,
+    security,
+    user_namespace::{self, UserNamespaceDecision},
+    warnings,
 };
 use crate::{
     config::{ConfigError, ErrorCollector, IpcMode},
@@ -37,6 +39,8 @@ pub struct TaskPlan {
     pub stop_signal: i32,
     /// Why the image is copied, which makes the start slow. `None` if it is mounted.
     pub copy_reason: Option<String>,
+    /// Why the container gets no user namespace of its own, although the operator wants that.
+    pub userns_obstacle: Option<String>,
     /// Why the container will not be able to resolve names, if so.
     pub dns_warning: Option<String>,
     /// Requests of the job that the node cannot fulfil. The task starts nevertheless, as with docker.
@@ -122,12 +126,15 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let copy_reason = root.copy_reason.clone();
     let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
     let group_namespace = network::group_namespace(&namespace, own_network.as_ref());
-    let parts = Parts { own_network: own_network.as_ref(), namespace, etc_files: &etc_files, root, mounts };
+    let userns = user_namespace::decide(context, &namespace, errors);
+    let userns_obstacle = userns.obstacle.clone();
+    let parts = Parts { own_network: own_network.as_ref(), namespace, userns, etc_files: &etc_files, root, mounts };
     let container = container(context, parts, errors);
     TaskPlan {
         warnings: warnings::warnings(context, &container),
         container,
         copy_reason,
+        userns_obstacle,
         dns_warning,
         stop_signal: process::stop_signal(&context.image.config),
         alloc_dir: context.task.alloc_dir.clone(),
@@ -143,6 +150,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
 struct Parts<'a> {
     own_network: Option<&'a OwnNetwork>,
     namespace: runtime::plan::Network,
+    userns: UserNamespaceDecision,
     etc_files: &'a EtcFiles,
     root: RootDecision,
     mounts: MountPlan,
@@ -150,7 +158,7 @@ struct Parts<'a> {
 
 fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> ContainerPlan {
     let TaskContext { spec, task, image, node, .. } = *context;
-    let Parts { own_network, namespace, etc_files, root, mounts } = parts;
+    let Parts { own_network, namespace, userns, etc_files, root, mounts } = parts;
     let hostname = etc_files.hostname();
     let port_env = ports::env(spec);
     ContainerPlan {
@@ -176,6 +184,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         devices: devices::decide(context, errors),
         sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), &namespace, own_network),
         namespaces: security::namespaces(spec, namespace),
+        user_namespace: userns.namespace,
         security: security::decide(context, errors),
         rlimits: spec.rlimits.clone(),
         shm_size: if spec.namespaces.ipc == IpcMode::None { 0 } else { spec.shm_size.unwrap_or(DEFAULT_SHM_SIZE) },

@@ -6,14 +6,16 @@
 
 use std::{
     ffi::CString,
+    fs,
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
+    path::{Path, PathBuf},
 };
 
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, fchown, fcntl_getfl, fstat, makedev, open},
     mount::{MoveMountFlags, move_mount},
-    process::{Resource, Rlimit, Uid, setrlimit, umask},
+    process::{Resource, Rlimit, Uid, getrlimit, setrlimit, umask},
     termios::{Winsize, tcsetwinsize},
     thread::{
         CapabilitySet, CapabilitySets, clear_ambient_capability_set, configure_capability_in_ambient_set,
@@ -44,7 +46,7 @@ pub(crate) struct ConfinedCommand {
     /// Standard input is a terminal. The user becomes its owner.
     pub terminal: bool,
     /// Detached mount trees, by their descriptors, and the place in the container where each is attached.
-    pub trees: Vec<(RawFd, &'static str)>,
+    pub trees: Vec<(RawFd, PathBuf)>,
     /// The network namespace is new: its loopback device is switched on.
     pub loopback: bool,
     /// Stay as process 1 and let a child be the command.
@@ -88,8 +90,8 @@ impl ConfinedCommand {
             prepare_terminal(self.uid).map_err(step("preparing the terminal"))?;
         }
         for (tree, place) in &self.trees {
-            move_mount(&*sys::file_of(*tree), "", CWD, *place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-                .map_err(|error| StartError::internal(format!("mounting {place}: {}", io::Error::from(error))))?;
+            attach(*tree, place)
+                .map_err(|error| StartError::internal(format!("mounting {}: {error}", place.display())))?;
         }
         if self.loopback {
             sys::loopback_up().map_err(step("switching the loopback device on"))?;
@@ -164,6 +166,30 @@ fn discard_output() -> io::Result<()> {
     }
     if closed(rustix::stdio::stderr())? {
         rustix::stdio::dup2_stderr(null()?)?;
+    }
+    Ok(())
+}
+
+/// Attaches a tree at its place. The place of a file is made if it is missing.
+fn attach(tree: RawFd, place: &Path) -> io::Result<()> {
+    let tree = sys::file_of(tree);
+    if !tree.metadata()?.is_dir() && !place.try_exists()? {
+        place.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::File::create(place)?;
+    }
+    Ok(move_mount(&*tree, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Raises this process's hard limits to those that a command will have. A process in another user namespace than the
+/// node's may not raise them. The soft limits stay.
+pub(crate) fn raise_hard_limits(limits: &[(String, Resource, Rlimit)]) -> Result<(), StartError> {
+    for (name, resource, limit) in limits {
+        let own = getrlimit(*resource);
+        let lower = own.maximum.is_some_and(|own| limit.maximum.is_none_or(|wanted| wanted > own));
+        if lower {
+            setrlimit(*resource, Rlimit { current: own.current, maximum: limit.maximum })
+                .map_err(|error| StartError::invalid(format!("ulimit {name}: {}", io::Error::from(error))))?;
+        }
     }
     Ok(())
 }

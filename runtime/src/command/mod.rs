@@ -11,7 +11,7 @@ mod init;
 mod lookup;
 mod of_plan;
 
-pub(crate) use confined::ConfinedCommand;
+pub(crate) use confined::{ConfinedCommand, raise_hard_limits};
 pub(crate) use inherited::{apply_apparmor, apply_oom_score};
 #[cfg(feature = "bundle")]
 pub(crate) use of_plan::rlimit_resource;

@@ -4,6 +4,7 @@
 //! the kernel. So any number of processes can use the same directories, and a driver that starts later knows what its
 //! predecessor knew.
 
+mod id_ranges;
 mod logs;
 mod removal;
 mod runtime;
@@ -12,6 +13,7 @@ mod start;
 mod stats;
 mod status;
 mod sweep;
+mod user_namespace;
 
 pub use runtime::{Runtime, containers, layer_image_problem};
 pub use stats::StatsReader;

@@ -68,7 +68,9 @@ impl Runtime {
         failpoint::at("destroy-before-layer");
         WritableLayer::of(&self.inner.data_dir, id.as_str()).remove()?;
         failpoint::at("destroy-before-directory");
-        lock.remove(task).context(|| format!("removing {}", task.path().display()))
+        lock.remove(task).context(|| format!("removing {}", task.path().display()))?;
+        self.inner.ids.release(id);
+        Ok(())
     }
 
     /// Waits for the monitor, which ends with its container. Kills it if it does not end.

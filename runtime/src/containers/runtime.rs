@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use super::id_ranges::IdRanges;
 use crate::{
     address::NamespaceAddress,
     directory_watch::{self, DirectoryWatch},
@@ -36,6 +37,8 @@ pub(super) struct Inner {
     pub images: MountedImages,
     /// The names of the containers' directories.
     pub containers: DirectoryWatch,
+    /// The ids of the containers with user namespaces of their own.
+    pub ids: IdRanges,
     /// Held while names are shared.
     pub names: Mutex<()>,
     /// The answer of [`Runtime::overlay_problem`], once it is known.
@@ -79,9 +82,11 @@ impl Runtime {
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
         let containers = DirectoryWatch::new(state::tasks(&state_dir));
+        let ids = IdRanges::new(&state_dir);
         Ok(Self {
             inner: Arc::new(Inner {
                 containers,
+                ids,
                 state_dir,
                 data_dir,
                 launcher,

@@ -3,17 +3,23 @@
 use std::{
     fs::{self, File},
     io,
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
 };
 
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::{
+    fs::{Mode, OFlags, open},
+    pipe::{PipeFlags, pipe_with},
+};
 
-use super::{removal::PATIENCE, runtime::Runtime, status::Running};
+use super::{removal::PATIENCE, runtime::Runtime, status::Running, user_namespace::check_user_namespace};
 use crate::{
     cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
     monitor::StartOutcome,
-    plan::ContainerPlan,
+    plan::{ContainerPlan, UserNamespace},
     process::ProcessRef,
     report_pipe::read_report,
     role::{MonitorArgs, Role},
@@ -24,6 +30,7 @@ impl Runtime {
     /// Creates and starts a container; blocks until the command has been executed or could not be. After an error
     /// nothing of the container is left.
     pub fn start(&self, plan: &ContainerPlan) -> Result<Running, StartError> {
+        check_user_namespace(plan)?;
         let task = self.task(&plan.id);
         let lock = TaskLock::create(&task).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
@@ -48,13 +55,27 @@ impl Runtime {
         started
     }
 
+    /// Like [`Self::start`]. A container that cannot have a user namespace of its own is started in the node's; the
+    /// second part of the result is the reason.
+    pub fn start_in_any_user_namespace(&self, plan: &ContainerPlan) -> Result<(Running, Option<String>), StartError> {
+        // The logs' reader ends when their last writer is gone. It must not end after the first attempt.
+        let _logs = plan.user_namespace.map(|_| hold_logs(plan));
+        match self.start(plan) {
+            Err(error) if error.kind == StartErrorKind::UserNamespace => {
+                let plan = ContainerPlan { user_namespace: None, ..plan.clone() };
+                Ok((self.start(&plan)?, Some(error.message)))
+            }
+            started => Ok((started?, None)),
+        }
+    }
+
     /// Starts the monitor and waits for its outcome.
     fn launch(&self, task: &TaskDir, plan: &ContainerPlan, lock: &TaskLock) -> Result<Running, StartError> {
         // Concurrent with all steps before the engine, which would wait for the migration otherwise. Not earlier: the
         // effect lasts about one RCU grace period (tens of milliseconds), so a pull or the setup of a network ends it.
         cgroup::warm_up();
         failpoint::at("start-before-plan");
-        task.commit(PLAN, plan)?;
+        self.commit_plan(task, plan)?;
         let (outcome, writer) = pipe_with(PipeFlags::CLOEXEC).context(|| "making a pipe".to_owned())?;
         let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(task.monitor_log());
         let log = log.context(|| "opening the monitor's log".to_owned())?;
@@ -85,6 +106,15 @@ impl Runtime {
         Ok(Running { monitor, init, started_at: record.started_at })
     }
 
+    /// Writes the plan, with ids for a user namespace if it has one.
+    fn commit_plan(&self, task: &TaskDir, plan: &ContainerPlan) -> Result<(), StartError> {
+        let Some(namespace) = plan.user_namespace else { return Ok(task.commit(PLAN, plan)?) };
+        self.inner.ids.assign(&plan.id, namespace.pool, |ids| {
+            let user_namespace = Some(UserNamespace { ids: Some(ids), ..namespace });
+            Ok(task.commit(PLAN, &ContainerPlan { user_namespace, ..plan.clone() })?)
+        })
+    }
+
     /// The role of the monitor that creates this container.
     pub fn monitor_role(&self, plan: &ContainerPlan) -> Result<Role, RuntimeError> {
         Ok(Role::Monitor(MonitorArgs {
@@ -94,6 +124,14 @@ impl Runtime {
             layer_mounts: self.inner.images.address(&plan.root.layers),
         }))
     }
+}
+
+/// Opens the logs for writing, if they are FIFOs. The start itself reports a log that cannot be opened.
+fn hold_logs(plan: &ContainerPlan) -> Vec<OwnedFd> {
+    // With both ends, opening a FIFO does not wait for its reader.
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let logs = [&plan.output.stdout, &plan.output.stderr];
+    logs.iter().filter_map(|log| open(log.as_path(), flags, Mode::empty()).ok()).collect()
 }
 
 /// Waits for the monitor's one message.

@@ -16,6 +16,7 @@ mod trace;
 
 use std::{
     fs,
+    io::{self, Read, Write},
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     rc::Rc,
@@ -34,6 +35,7 @@ use libcontainer::{
     },
     syscall::syscall::SyscallType,
     tty::setup_console_socket,
+    user_ns::UserNamespaceConfig,
     validator::Validator,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -46,7 +48,8 @@ pub(crate) use stored::{ORIGIN, StoredRequest};
 use crate::{
     command::ConfinedCommand,
     error::StartError,
-    plan::ContainerId,
+    id_map::{become_root, map_process},
+    plan::{ContainerId, IdRange},
     state::private_dir,
     sys::{self, Fork},
 };
@@ -67,6 +70,8 @@ pub(crate) struct BuildRequest<'a> {
     pub console_socket: Option<PathBuf>,
     /// The last steps of the container's first process.
     pub command: ConfinedCommand,
+    /// The ids of a user namespace of the container's own.
+    pub ids: Option<IdRange>,
     /// Whether the caller is a member of the container's cgroups. Otherwise libcontainer creates and joins them.
     pub in_cgroups: bool,
 }
@@ -105,6 +110,9 @@ fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, Libcontainer
     let console = request.console_socket.as_deref();
     let console = console.map(|socket| setup_console_socket(request.state, socket, CONSOLE)).transpose()?;
     let [stdin, stdout, stderr] = &request.stdio;
+    // `fork_init` makes the user namespace itself.
+    let new_user_namespace = spec.linux().as_ref().filter(|_| request.ids.is_some() && !request.in_cgroups);
+    let user_ns_config = new_user_namespace.map(UserNamespaceConfig::try_from).transpose()?;
     let args = ContainerArgs {
         container_type: ContainerType::InitContainer,
         syscall: SyscallType::default(),
@@ -113,7 +121,7 @@ fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, Libcontainer
         notify_listener: NotifyListener::new(socket)?,
         preserve_fds: 0,
         container: None,
-        user_ns_config: None,
+        user_ns_config,
         cgroup_config: CgroupConfig { cgroup_path, systemd_cgroup: false, container_name: request.id.to_string() },
         detached: true,
         executor: Box::new(CommandExecutor::new(request.command)),
@@ -128,21 +136,24 @@ fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, Libcontainer
     // A process that is about to change its namespaces must not be readable by processes in them.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| LibcontainerError::OtherIO(error.into()))?;
     match request.in_cgroups {
-        true => fork_init(&args),
+        true => fork_init(&args, request.ids),
         false => Ok((container_main_process(&args)?.as_raw(), None)),
     }
 }
 
 /// Forks the container's first process, which is born in the caller's cgroups.
-fn fork_init(args: &ContainerArgs) -> Result<Init, LibcontainerError> {
+fn fork_init(args: &ContainerArgs, ids: Option<IdRange>) -> Result<Init, LibcontainerError> {
     let (mut to_caller, from_init) = main_channel().map_err(ProcessError::from)?;
     // libcontainer only listens to it for hooks and network devices, which our specs do not have.
     let (to_init, mut from_caller) = init_channel().map_err(ProcessError::from)?;
     let namespaces = args.spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
-    if namespaces.is_some_and(|list| list.iter().any(|namespace| namespace.typ() == LinuxNamespaceType::Pid)) {
-        sys::unshare_children_pids().map_err(LibcontainerError::OtherIO)?;
-    }
-    let init = match sys::fork_sibling().map_err(LibcontainerError::OtherIO)? {
+    let own_pids = namespaces.is_some_and(|list| list.iter().any(|one| one.typ() == LinuxNamespaceType::Pid));
+    let forked = match ids {
+        None if own_pids => sys::unshare_children_pids().and_then(|()| sys::fork_sibling()),
+        None => sys::fork_sibling(),
+        Some(ids) => fork_with_ids(ids, own_pids),
+    };
+    let init = match forked.map_err(LibcontainerError::OtherIO)? {
         Fork::Child => {
             if let Err(error) = container_init_process(args, &mut to_caller, &mut from_caller) {
                 tracing::error!("the container's first process: {error}");
@@ -158,6 +169,33 @@ fn fork_init(args: &ContainerArgs) -> Result<Init, LibcontainerError> {
     to_init.close().map_err(ProcessError::from)?;
     from_caller.close().map_err(ProcessError::from)?;
     Ok((init.as_raw_nonzero().get(), Some(from_init)))
+}
+
+/// Forks a sibling that is root of a new user namespace with these ids.
+fn fork_with_ids(ids: IdRange, own_pids: bool) -> io::Result<Fork> {
+    let (mut mapped, mut mapping) = io::pipe()?;
+    match sys::fork_sibling_in_user_namespace(own_pids)? {
+        Fork::Child => {
+            drop(mapping);
+            let mut settle = || -> io::Result<()> {
+                mapped.read_exact(&mut [0])?;
+                become_root()?;
+                // The keyring of the creator belongs to the node's root.
+                sys::join_new_session_keyring()
+            };
+            match settle() {
+                Ok(()) => Ok(Fork::Child),
+                // The creator has ended, or reports its own error.
+                Err(_) => sys::exit_now(255),
+            }
+        }
+        Fork::Parent(pid) => {
+            // Without the mapping, the process ends when the pipe is closed.
+            map_process(pid.as_raw_nonzero().get(), ids)?;
+            mapping.write_all(&[0])?;
+            Ok(Fork::Parent(pid))
+        }
+    }
 }
 
 impl BuiltContainer {

@@ -141,6 +141,7 @@ fn entering_process(
     Ok(EnteringProcess {
         init,
         namespaces,
+        ids: plan.id_range(),
         cgroups,
         oom_score_adj: plan.oom_score_adj,
         apparmor: plan.security.apparmor.clone(),

@@ -28,9 +28,11 @@ use super::{
 };
 use crate::{
     capability::CapabilityMask,
-    command::{ConfinedCommand, apply_apparmor, apply_oom_score},
+    command::{ConfinedCommand, apply_apparmor, apply_oom_score, raise_hard_limits},
     error::StartErrorKind,
+    id_map::{IdMap, become_root},
     packets::{clip, send},
+    plan::IdRange,
     process::ProcessRef,
     rootfs::DebugRoot,
     sys::{self, Fork},
@@ -43,6 +45,8 @@ pub(super) struct EnteringProcess {
     pub init: ProcessRef,
     /// The kinds of namespaces in which the container is not in ours.
     pub namespaces: ThreadNameSpaceType,
+    /// The ids of the container's user namespace, if it has one of its own.
+    pub ids: Option<IdRange>,
     /// The cgroups to join.
     pub cgroups: Vec<PathBuf>,
     pub oom_score_adj: i32,
@@ -89,11 +93,20 @@ impl EnteringProcess {
         let apparmor = self.apparmor.as_deref().map_or(Ok(()), apply_apparmor);
         apparmor.map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.cgroups).map_err(step("joining the container's control groups"))?;
-        let mount = |plan: &DebugRootPlan| DebugRoot::mount(&plan.layers, &plan.directory, &plan.target);
+        let map = self.ids.map(|ids| IdMap::of_process(self.init.pid, ids)).transpose();
+        let map = map.map_err(step("opening the container's user namespace"))?;
+        let mount = |plan: &DebugRootPlan| DebugRoot::mount(&plan.layers, &plan.directory, &plan.target, map.as_ref());
         let debug_root = self.debug_root.as_ref().map(mount).transpose();
         let debug_root = debug_root.map_err(|error| format!("the debug image: {error}"))?;
+        if self.ids.is_some() {
+            raise_hard_limits(&self.command.rlimits).map_err(|error| error.to_string())?;
+        }
+        self.give_pipes().map_err(step("passing on standard input and output"))?;
         move_into_thread_name_spaces(self.init.pidfd.as_fd(), self.namespaces)
             .map_err(|error| step("joining the container's namespaces")(error.into()))?;
+        if self.ids.is_some() {
+            become_root().map_err(step("becoming root of the container's user namespace"))?;
+        }
         let terminal = self
             .terminal
             .map(|size| open_pty(self.user.uid, size))
@@ -124,17 +137,20 @@ impl EnteringProcess {
         }
     }
 
+    /// Makes the command's user the owner of its pipes.
+    fn give_pipes(&self) -> io::Result<()> {
+        let uid = self.user.uid;
+        let on_node = self.ids.map_or(Some(uid), |ids| ids.on_node(uid));
+        let owner = on_node.ok_or_else(|| io::Error::other(format!("the container has no user {uid}")))?;
+        self.stdio.iter().flatten().try_for_each(|pipe| give_pipe(pipe, owner))
+    }
+
     fn take_stdio(&self, terminal: Option<&Pty>) -> io::Result<()> {
         let [stdin, stdout, stderr] = match (terminal, &self.stdio) {
             (Some(terminal), _) => [&terminal.slave; 3],
             (None, Some([stdin, stdout, stderr])) => [stdin, stdout, stderr],
             (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
         };
-        if terminal.is_none() {
-            for pipe in [stdin, stdout, stderr] {
-                give_pipe(pipe, self.user.uid)?;
-            }
-        }
         rustix::stdio::dup2_stdin(stdin)?;
         rustix::stdio::dup2_stdout(stdout)?;
         Ok(rustix::stdio::dup2_stderr(stderr)?)

@@ -8,18 +8,19 @@ use std::{
     fs::{self, DirBuilder},
     io,
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt, PermissionsExt},
     },
     path::Path,
 };
 
 use super::{
-    copy::copy_layers,
-    mount_tree::{attach_tree, clone_one},
+    mount_tree::{attach_tree, clone_one, map_tree},
+    volume::copy_to_mount,
 };
 use crate::{
     error::{Context, RuntimeError},
+    id_map::IdMap,
     sys::{PropagationType, set_propagation, unrestrict_mount},
 };
 
@@ -30,22 +31,27 @@ pub(crate) fn create_anonymous_volume(
     volume: &Path,
     model: Option<&OwnedFd>,
     target: &Path,
+    map: Option<&IdMap>,
 ) -> Result<(), RuntimeError> {
     let create = || -> io::Result<()> {
         volume.parent().map_or(Ok(()), fs::create_dir_all)?;
         DirBuilder::new().mode(0o700).create(volume)
     };
     create().context(|| format!("making the volume {}", volume.display()))?;
+    let action = || format!("mounting the volume {}", volume.display());
+    let tree = clone_one(volume).context(action)?;
     match model {
-        Some(model) => copy_layers(&[format!("/proc/self/fd/{}", model.as_raw_fd()).into()], volume)?,
-        None => fs::set_permissions(volume, fs::Permissions::from_mode(0o755))
-            .context(|| format!("making the volume {}", volume.display()))?,
+        Some(model) => copy_to_mount(model, &tree, volume, map)?,
+        None => {
+            map_tree(&tree, map, || format!("the volume {}", volume.display()))?;
+            fs::set_permissions(volume, fs::Permissions::from_mode(0o755))
+                .context(|| format!("making the volume {}", volume.display()))?;
+        }
     }
     let mount = || -> io::Result<()> {
-        let tree = clone_one(volume)?;
         unrestrict_mount(tree.as_fd())?;
         set_propagation(tree.as_fd(), PropagationType::Private)?;
         attach_tree(&tree, target)
     };
-    mount().context(|| format!("mounting the volume {}", volume.display()))
+    mount().context(action)
 }

@@ -28,11 +28,12 @@ use rustix::{
 };
 
 use super::{
-    mount_tree::{attach_tree, clone_tree},
+    mount_tree::{attach_tree, clone_tree, map_tree},
     second_mounts,
 };
 use crate::{
     error::{StartError, StartErrorKind},
+    id_map::IdMap,
     plan::{BindConfinement, ContainerPlan, MountKind, Propagation},
     spec::{PreparedSource, PreparedSources, host_dev_mount},
     sys::{PropagationType, make_readonly, set_propagation},
@@ -85,8 +86,14 @@ impl BindSources {
         Ok(Some(tree))
     }
 
-    /// Attaches the clones below `directory`, in the mount namespace in which the container is created.
-    pub fn prepare(self, plan: &ContainerPlan, directory: &Path) -> Result<PreparedSources, StartError> {
+    /// Attaches the clones below `directory`, in the mount namespace in which the container is created. With a mapping
+    /// of ids, all of them get it.
+    pub fn prepare(
+        self,
+        plan: &ContainerPlan,
+        directory: &Path,
+        map: Option<&IdMap>,
+    ) -> Result<PreparedSources, StartError> {
         let mut clones = self.clones;
         if let Some((tree, confined)) = self.confined.as_ref().zip(plan.confined.as_ref()) {
             clones.extend(clone_confined(plan, confined, tree, &directory.join("confined"))?);
@@ -94,7 +101,7 @@ impl BindSources {
         // A bind mount inherits the propagation of its source, and libcontainer sets only that of the whole root. So if
         // one mount has another propagation, the private ones are prepared here too.
         let mixed = plan.mounts.iter().any(|mount| mount.propagation != Propagation::Private);
-        if mixed {
+        if mixed || map.is_some() {
             for (index, source) in binds(plan) {
                 let private = plan.mounts[index].propagation == Propagation::Private;
                 if private && host_dev_mount(plan) != Some(index) && clones.iter().all(|(cloned, _)| *cloned != index) {
@@ -104,7 +111,7 @@ impl BindSources {
         }
         clones
             .into_iter()
-            .map(|(index, tree)| attach(plan, index, &tree, directory))
+            .map(|(index, tree)| attach(plan, index, &tree, directory, map))
             .collect::<Result<_, _>>()
             .map(PreparedSources)
     }
@@ -266,11 +273,18 @@ fn clone_source(file: Option<&OwnedFd>, source: &Path, propagation: Propagation)
     Ok(tree)
 }
 
-fn attach(plan: &ContainerPlan, index: usize, tree: &OwnedFd, directory: &Path) -> Result<PreparedSource, StartError> {
+fn attach(
+    plan: &ContainerPlan,
+    index: usize,
+    tree: &OwnedFd,
+    directory: &Path,
+    map: Option<&IdMap>,
+) -> Result<PreparedSource, StartError> {
     let mount = &plan.mounts[index];
     let MountKind::Bind { source: original } = &mount.kind else {
         return Err(StartError::internal("only bind mounts are prepared"));
     };
+    map_tree(tree, map, || format!("mount source {}", original.display()))?;
     let prepared = directory.join(index.to_string());
     attach_tree(tree, &prepared).map_err(|error| failed(original, error))?;
     Ok(PreparedSource { destination: mount.destination.clone(), original: original.clone(), prepared })

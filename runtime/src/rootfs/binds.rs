@@ -17,16 +17,21 @@ use rustix::{
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
 
-use super::{mount_tree::clone_tree, root::Root};
+use super::{
+    mount_tree::{attach_tree, clone_tree, map_tree},
+    root::Root,
+};
 use crate::{
     error::{StartError, StartErrorKind},
+    id_map::IdMap,
     spec::is_on_standard_mount,
     sys::make_private,
 };
 
 /// Makes the bind mounts of a spec that the engine need not make, and removes them from the spec. A source in the
-/// directory `own` is a mount for this container only, so it is moved instead of cloned.
-pub(crate) fn make_binds(root: &Root, own: &Path, spec: &mut Spec) -> Result<(), StartError> {
+/// directory `own` is a mount for this container only, so it is moved instead of cloned. With a mapping of ids, the
+/// mounts in `own` have it; all others get it, and the sources of those that remain are replaced by mounts in `own`.
+pub(crate) fn make_binds(root: &Root, own: &Path, spec: &mut Spec, map: Option<&IdMap>) -> Result<(), StartError> {
     let propagation = spec.linux().as_ref().and_then(|linux| linux.rootfs_propagation().as_deref());
     if propagation != Some("private") {
         return Ok(());
@@ -36,16 +41,37 @@ pub(crate) fn make_binds(root: &Root, own: &Path, spec: &mut Spec) -> Result<(),
         let is_free =
             |path: &Path| !is_on_standard_mount(path) && remaining.iter().all(|(other, _)| are_disjoint(other, path));
         let made = match Bind::parse(&mount).filter(|bind| !is_on_standard_mount(bind.destination)) {
-            Some(bind) => bind.make(root, own, is_free).map_err(|error| bind.failed(&error))?,
+            Some(bind) => bind.make(root, own, map, is_free)?,
             None => false,
         };
         if !made {
+            let mount = if map.is_some() { with_mapped_source(mount, own, remaining.len(), map)? } else { mount };
             let path = root.real_path(mount.destination()).unwrap_or_else(|_| mount.destination().clone());
             remaining.push((path, mount));
         }
     }
     spec.set_mounts(Some(remaining.into_iter().map(|(_, mount)| mount).collect()));
     Ok(())
+}
+
+/// Replaces the source of a bind mount that the engine makes by a mount with mapped ids. Control groups stay as they
+/// are: their file system cannot be mapped, and the container only reads them.
+fn with_mapped_source(mut mount: Mount, own: &Path, number: usize, map: Option<&IdMap>) -> Result<Mount, StartError> {
+    let Some(source) = mount.source().clone().filter(|_| mount.typ().as_deref() == Some("bind")) else {
+        return Ok(mount);
+    };
+    if source.starts_with(own) || source.starts_with("/sys/fs/cgroup") {
+        return Ok(mount);
+    }
+    let failed = |error: std::io::Error| {
+        StartError::new(StartErrorKind::MountSource, format!("mount source {}: {error}", source.display()))
+    };
+    let tree = clone_tree(&source).map_err(|error| failed(error.into()))?;
+    map_tree(&tree, map, || format!("mount source {}", source.display()))?;
+    let mapped = own.join(format!("mapped-{number}"));
+    attach_tree(&tree, &mapped).map_err(failed)?;
+    mount.set_source(Some(mapped));
+    Ok(mount)
 }
 
 /// Whether neither of two paths contains the other.
@@ -77,9 +103,22 @@ impl<'a> Bind<'a> {
     }
 
     /// Makes the mount if its target `is_free`. Returns whether it did.
-    fn make(&self, root: &Root, own: &Path, is_free: impl Fn(&Path) -> bool) -> std::io::Result<bool> {
-        let tree = self.tree(own)?;
-        let is_directory = FileType::from_raw_mode(fstat(&tree)?.st_mode) == FileType::Directory;
+    fn make(
+        &self,
+        root: &Root,
+        own: &Path,
+        map: Option<&IdMap>,
+        is_free: impl Fn(&Path) -> bool,
+    ) -> Result<bool, StartError> {
+        let tree = self.tree(own).map_err(|error| self.failed(&error.into()))?;
+        if !self.source.starts_with(own) {
+            map_tree(&tree, map, || format!("mount source {}", self.source.display()))?;
+        }
+        self.attach(root, &tree, is_free).map_err(|error| self.failed(&error))
+    }
+
+    fn attach(&self, root: &Root, tree: &OwnedFd, is_free: impl Fn(&Path) -> bool) -> std::io::Result<bool> {
+        let is_directory = FileType::from_raw_mode(fstat(tree)?.st_mode) == FileType::Directory;
         if is_directory {
             root.create_directories(self.destination).map(drop)?
         } else {
@@ -92,7 +131,7 @@ impl<'a> Bind<'a> {
         }
         make_private(tree.as_fd(), self.readonly)?;
         let by_descriptors = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(&tree, "", &target, "", by_descriptors)?;
+        move_mount(tree, "", &target, "", by_descriptors)?;
         Ok(true)
     }
 

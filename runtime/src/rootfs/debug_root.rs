@@ -26,9 +26,10 @@ use rustix::{
     process::{chdir, fchdir, pivot_root},
 };
 
-use super::overlay::Overlay;
+use super::{layers::Layers, overlay::Overlay};
 use crate::{
     error::{Context, RuntimeError},
+    id_map::IdMap,
     sys,
 };
 
@@ -48,8 +49,13 @@ pub(crate) struct DebugRoot(OwnedFd);
 impl DebugRoot {
     /// Mounts the layers of a debug image, top-most first. The mount points for parts of the container are created in
     /// `directory`; `target` is an empty directory. It must be called in the host's mount namespace, by a process that
-    /// ends soon, because the process moves to a new mount namespace.
-    pub fn mount(layers: &[PathBuf], directory: &Path, target: &Path) -> Result<Self, RuntimeError> {
+    /// ends soon, because the process moves to a new mount namespace. The ids of the image become the container's.
+    pub fn mount(
+        layers: &[PathBuf],
+        directory: &Path,
+        target: &Path,
+        map: Option<&IdMap>,
+    ) -> Result<Self, RuntimeError> {
         create_mount_points(directory).context(|| format!("making {}", directory.display()))?;
         let leave_host = || -> io::Result<()> {
             sys::unshare_mounts()?;
@@ -57,8 +63,9 @@ impl DebugRoot {
         };
         leave_host().context(|| "taking a mount namespace".to_owned())?;
         // This directory is the top-most layer, so that the mount points are independent of the content of the image.
-        let layers: Vec<&Path> = [directory].into_iter().chain(layers.iter().map(PathBuf::as_path)).collect();
-        Overlay::read_only(&layers)?.mount(target)?;
+        let layers: Vec<PathBuf> = [directory.to_owned()].into_iter().chain(layers.iter().cloned()).collect();
+        let layers = Layers::open(&layers, None, map)?;
+        Overlay::read_only(layers.paths())?.mount(target)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let root = open_tree(CWD, target, flags).context(|| "cloning the mount of the debug image".to_owned())?;
         sys::restrict_mount(root.as_fd()).context(|| "restricting the mount of the debug image".to_owned())?;

@@ -27,9 +27,11 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
+use super::mount_tree::{clone_detached, clone_one, map_tree};
 use crate::{
     address::{HeldFile, LayerMounts},
     error::{Context, RuntimeError},
+    id_map::IdMap,
 };
 
 /// Opens a layer as a directory. An image is mounted.
@@ -129,21 +131,20 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// Opens the layers. Uses the plugin's mounts at `address`, and mounts the images that it does not find there.
-    pub fn open(layers: &[PathBuf], address: Option<&LayerMounts>) -> Result<Self, RuntimeError> {
+    /// Opens the layers. Uses the plugin's mounts at `address`, and mounts the images that it does not find there. With
+    /// a mapping of ids, each layer is a mount of its own.
+    pub fn open(layers: &[PathBuf], address: Option<&LayerMounts>, map: Option<&IdMap>) -> Result<Self, RuntimeError> {
         let (mut paths, mut roots) = (Vec::with_capacity(layers.len()), Vec::new());
         for (index, layer) in layers.iter().enumerate() {
             let held = address.and_then(|address| Some((address.pid, (*address.mounts.get(index)?)?)));
-            let mut path_of_layer = || -> io::Result<PathBuf> {
-                if image_file(layer)?.is_none() {
-                    return Ok(layer.clone());
-                }
-                let root = held.and_then(|(pid, file)| mount_at(pid, file)).map_or_else(|| mount_image(layer), Ok)?;
-                let path = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
-                roots.push(root);
-                Ok(path)
+            let name = || format!("image layer {}", layer.display());
+            let Some(root) = mounted_layer(layer, held, map.is_some()).context(name)? else {
+                paths.push(layer.clone());
+                continue;
             };
-            paths.push(path_of_layer().context(|| format!("image layer {}", layer.display()))?);
+            map_tree(&root, map, name)?;
+            paths.push(PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())));
+            roots.push(root);
         }
         Ok(Self { paths, _roots: roots })
     }
@@ -152,6 +153,18 @@ impl Layers {
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
+}
+
+/// The root of a layer that is a mount: an image, which the process of `held` may have mounted, and with `own` any
+/// layer. With `own` no other process uses the mount. `None` for a directory that needs no mount.
+fn mounted_layer(layer: &Path, held: Option<(u32, HeldFile)>, own: bool) -> io::Result<Option<OwnedFd>> {
+    if image_file(layer)?.is_none() {
+        return Ok(if own { Some(clone_one(layer)?) } else { None });
+    }
+    let held = held.and_then(|(pid, file)| mount_at(pid, file));
+    // A kernel that does not copy detached mounts needs a new mount, with a page cache of its own.
+    let usable = if own { held.and_then(|held| clone_detached(&held).ok()) } else { held };
+    usable.map_or_else(|| mount_image(layer), Ok).map(Some)
 }
 
 /// Opens a mount of an address. `None` if the process that mounted it has ended.
@@ -178,10 +191,10 @@ mod tests {
         let layers = [at("layer"), at("layer")];
         let mounted = MountedImages::default();
         assert_eq!(mounted.address(&layers), None);
-        assert_eq!(Layers::open(&layers, None).unwrap().paths(), layers);
+        assert_eq!(Layers::open(&layers, None, None).unwrap().paths(), layers);
         for (name, problem) in [("no-image", "no-image"), ("missing", "No such file")] {
             assert_eq!(mounted.address(&[at(name)]), None);
-            let error = Layers::open(&[at(name)], None).err().unwrap().to_string();
+            let error = Layers::open(&[at(name)], None, None).err().unwrap().to_string();
             assert!(error.contains(problem), "{error}");
         }
         assert!(open_layer(&at("layer/file")).is_err());

@@ -12,6 +12,7 @@
 //! - `probe`: whether overlayfs works in a data directory.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
 //! - `second_mounts`, `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
+//! - `device_nodes`: devices of a container with a user namespace of its own.
 //! - `network_namespace`: the network namespace that a container joins.
 //! - `debug_root`: the root of a command that runs with a debug image.
 
@@ -22,6 +23,7 @@ mod build_mounts;
 mod cgroup_mounts;
 mod copy;
 mod debug_root;
+mod device_nodes;
 mod empty_namespace;
 mod layers;
 mod mount_tree;
@@ -39,6 +41,7 @@ pub(crate) use binds::make_binds;
 pub(crate) use build_mounts::BuildMounts;
 pub(crate) use cgroup_mounts::cgroup_tree;
 pub(crate) use debug_root::DebugRoot;
+pub(crate) use device_nodes::device_nodes;
 pub(crate) use empty_namespace::EmptyNamespace;
 pub(crate) use layers::{Layers, MountedImages};
 pub(crate) use network_namespace::HeldNetwork;

@@ -11,7 +11,11 @@ use rustix::{
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
 
-use crate::sys::unrestrict_mount;
+use crate::{
+    error::{Context, RuntimeError},
+    id_map::IdMap,
+    sys::unrestrict_mount,
+};
 
 /// Copies the mount at a path and all mounts below it.
 pub(super) fn clone_tree(path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -22,6 +26,22 @@ pub(super) fn clone_tree(path: &Path) -> rustix::io::Result<OwnedFd> {
 /// Copies the mount at a path without the mounts below it.
 pub(super) fn clone_one(path: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+}
+
+/// Copies a detached mount. Linux before 6.15 refuses that with EINVAL.
+pub(super) fn clone_detached(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(mount, "", flags)
+}
+
+/// Maps the ids of a detached tree, if the container has a mapping. `source` names the tree.
+pub(super) fn map_tree(
+    tree: &OwnedFd,
+    map: Option<&IdMap>,
+    source: impl FnOnce() -> String,
+) -> Result<(), RuntimeError> {
+    let mapped = map.map_or(Ok(()), |map| map.apply(tree.as_fd()));
+    mapped.map_err(|error| RuntimeError::UserNamespace(format!("{}: {error}", source())))
 }
 
 /// Attaches a tree at a path. A directory or a file, like the root of the tree, is created there.
@@ -37,8 +57,10 @@ pub(super) fn attach_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
 
 /// Mounts a directory on `target` without the restrictions (noexec, nosuid, nodev, read-only) of its own mount. An
 /// overlay would not have them either.
-pub(super) fn mount_unrestricted(directory: &Path, target: &Path) -> io::Result<()> {
-    let tree = clone_one(directory)?;
-    unrestrict_mount(tree.as_fd())?;
-    Ok(move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+pub(super) fn mount_unrestricted(directory: &Path, target: &Path, map: Option<&IdMap>) -> Result<(), RuntimeError> {
+    let action = || format!("mounting {}", directory.display());
+    let tree = clone_one(directory).context(action)?;
+    unrestrict_mount(tree.as_fd()).context(action)?;
+    map_tree(&tree, map, || directory.display().to_string())?;
+    move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(action)
 }

@@ -43,7 +43,12 @@ fn open_directory(path: &Path) -> Result<OwnedFd, RuntimeError> {
 impl Overlay {
     /// Opens the directories. `layers` are top-most first, and each may be a directory or an image.
     pub fn open(layers: &[impl AsRef<Path>], upper: &Path, work: &Path) -> Result<Self, RuntimeError> {
-        Ok(Self { upper_and_work: Some((open_directory(upper)?, open_directory(work)?)), ..Self::read_only(layers)? })
+        Self::over(layers, open_directory(upper)?, open_directory(work)?)
+    }
+
+    /// Like [`Self::open`], with open directories for the changes.
+    pub fn over(layers: &[impl AsRef<Path>], upper: OwnedFd, work: OwnedFd) -> Result<Self, RuntimeError> {
+        Ok(Self { upper_and_work: Some((upper, work)), ..Self::read_only(layers)? })
     }
 
     /// Opens at least two directories or images, top-most first, for a read-only overlay.

@@ -13,24 +13,31 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, open, openat2, readlinkat, statat},
+    fs::{
+        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, open, openat, openat2, readlinkat, statat,
+    },
     io::Errno,
 };
 
-use crate::process::ProcessRef;
+use crate::{id_map::as_root_of, plan::IdRange, process::ProcessRef};
 
 /// The root directory of a container's file system.
 #[derive(Debug)]
-pub(crate) struct Root(OwnedFd);
+pub(crate) struct Root {
+    directory: OwnedFd,
+    /// The ids with which files are made.
+    owner: Option<IdRange>,
+}
 
 /// The most symbolic links that are followed. A longer chain counts as a loop.
 const MAX_SYMLINKS: u32 = 40;
 
 impl Root {
-    /// Opens the root at a path of the host.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    /// Opens the root at a path of the host. New files in it belong to the root of the container with the ids `owner`,
+    /// or to the node's.
+    pub fn open(path: &Path, owner: Option<IdRange>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?))
+        Ok(Self { directory: openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?, owner })
     }
 
     /// Opens the root of a running process. The container can change its files at any time, so only open descriptors
@@ -39,14 +46,14 @@ impl Root {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(format!("/proc/{}/root", process.pid), flags, Mode::empty())?;
         // If the process still runs, the pid was still its own when the root was opened.
-        if process.ended() { Err(io::ErrorKind::NotFound.into()) } else { Ok(Self(root)) }
+        if process.ended() { Err(io::ErrorKind::NotFound.into()) } else { Ok(Self { directory: root, owner: None }) }
     }
 
     /// Opens a path as the container would resolve it.
     pub fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new("/") } else { path };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        openat2(&self.directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
     /// Reads a regular file. `None` if it does not exist; an error if it is larger than `limit` bytes.
@@ -71,10 +78,10 @@ impl Root {
     /// Creates the directory `name` in the root, unless it exists. A symbolic link or another file of that name is an
     /// error.
     pub fn ensure_real_directory(&self, name: &str) -> io::Result<()> {
-        match mkdirat(&self.0, name, Mode::from_raw_mode(0o755)) {
+        match self.make_directory(&self.directory, Path::new(name))? {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => {
-                let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let stat = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 match FileType::from_raw_mode(stat.st_mode) {
                     FileType::Directory => Ok(()),
                     kind => Err(io::Error::new(
@@ -97,7 +104,7 @@ impl Root {
     /// The path of an open file without symbolic links, from the root.
     pub fn path_of(&self, file: &OwnedFd) -> io::Result<PathBuf> {
         let by_descriptor = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        let (root, file) = (by_descriptor(&self.0)?, by_descriptor(file)?);
+        let (root, file) = (by_descriptor(&self.directory)?, by_descriptor(file)?);
         let below = file.strip_prefix(&root).map_err(|_| io::Error::other("it leads out of the root"))?;
         Ok(Path::new("/").join(below))
     }
@@ -123,7 +130,7 @@ impl Root {
         }
         let (parent, name) = split(path)?;
         let directory = self.create_directories_from(&parent, links)?;
-        match mkdirat(&directory, &name, Mode::from_raw_mode(0o755)) {
+        match self.make_directory(&directory, &name)? {
             Ok(()) => Ok(self.resolve(path, OFlags::PATH | OFlags::DIRECTORY)?),
             // A dangling symbolic link: the name exists, but resolving it failed.
             Err(Errno::EXIST) => {
@@ -144,11 +151,16 @@ impl Root {
         let (parent, name) = split(path)?;
         let directory = self.create_directories_from(&parent, links)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(&directory, &name, flags, Mode::from_raw_mode(0o644)) {
+        let made = || openat(&directory, &name, flags, Mode::from_raw_mode(0o644));
+        match as_root_of(self.owner, made)? {
             Ok(_) => Ok(()),
             Err(Errno::EXIST) => self.create_file_from(&self.link_target(&directory, &parent, &name)?, links + 1),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn make_directory(&self, parent: &OwnedFd, name: &Path) -> io::Result<Result<(), Errno>> {
+        as_root_of(self.owner, || mkdirat(parent, name, Mode::from_raw_mode(0o755)))
     }
 
     /// The target of a symbolic link, as a path from the root. The kernel resolves `..` in it, within the root.
@@ -177,7 +189,7 @@ mod tests {
 
     fn root() -> (tempfile::TempDir, Root) {
         let directory = tempfile::tempdir().expect("a directory");
-        let root = Root::open(directory.path()).expect("a root");
+        let root = Root::open(directory.path(), None).expect("a root");
         (directory, root)
     }
 

@@ -8,17 +8,23 @@ use std::{
     fs::{self, DirBuilder, File},
     io,
     os::{
-        fd::AsRawFd,
+        fd::{AsRawFd, OwnedFd},
         unix::fs::{DirBuilderExt, PermissionsExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{copy::copy_layers, root::Root, writable::remove_tree};
+use super::{
+    copy::copy_layers,
+    mount_tree::{clone_one, map_tree},
+    root::Root,
+    writable::remove_tree,
+};
 use crate::{
     error::{Context, RuntimeError},
+    id_map::{IdMap, as_root_of},
     plan::NamedVolume,
 };
 
@@ -26,7 +32,7 @@ use crate::{
 const TEMPORARY_PREFIX: &str = ".new.";
 
 /// Creates a volume unless it exists. `root` is the container's root, without any mounts in it.
-pub(crate) fn create_volume(volume: &NamedVolume, root: &Root) -> Result<(), RuntimeError> {
+pub(crate) fn create_volume(volume: &NamedVolume, root: &Root, map: Option<&IdMap>) -> Result<(), RuntimeError> {
     let action = || format!("making the volume {}", volume.directory.display());
     let (Some(parent), Some(name)) = (volume.directory.parent(), volume.directory.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput)).context(action);
@@ -43,16 +49,30 @@ pub(crate) fn create_volume(volume: &NamedVolume, root: &Root) -> Result<(), Run
     fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755)).context(action)?;
     failpoint::at("root-before-volume-copy");
     if volume.copy {
-        fill(&temporary, root, Path::new(&volume.destination))?;
+        fill(&temporary, root, Path::new(&volume.destination), map)?;
     }
     failpoint::at("root-before-volume-rename");
     fs::rename(&temporary, &volume.directory).and_then(|()| lock.sync_all()).context(action)
 }
 
 /// Copies the directory that the image has at a path, with its attributes. Without such a directory it copies nothing.
-fn fill(temporary: &Path, root: &Root, destination: &Path) -> Result<(), RuntimeError> {
-    match root.resolve(destination, rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY) {
-        Ok(directory) => copy_layers(&[format!("/proc/self/fd/{}", directory.as_raw_fd()).into()], temporary),
-        Err(_) => Ok(()),
-    }
+fn fill(temporary: &Path, root: &Root, destination: &Path, map: Option<&IdMap>) -> Result<(), RuntimeError> {
+    let Ok(directory) = root.resolve(destination, rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY) else {
+        return Ok(());
+    };
+    let target = clone_one(temporary).context(|| format!("opening {}", temporary.display()))?;
+    copy_to_mount(&directory, &target, temporary, map)
+}
+
+/// Copies an open directory of the image to a detached mount of `name`, whose ids are mapped first.
+pub(super) fn copy_to_mount(
+    directory: &OwnedFd,
+    mount: &OwnedFd,
+    name: &Path,
+    map: Option<&IdMap>,
+) -> Result<(), RuntimeError> {
+    let by_descriptor = |file: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    map_tree(mount, map, || format!("the volume {}", name.display()))?;
+    let copy = || copy_layers(&[by_descriptor(directory)], &by_descriptor(mount));
+    as_root_of(map.map(IdMap::range), copy).context(|| format!("filling the volume {}", name.display()))?
 }

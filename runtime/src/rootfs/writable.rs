@@ -17,8 +17,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{copy::copy_layers, mount_tree::mount_unrestricted, overlay::Overlay};
-use crate::error::{Context, RuntimeError};
+use rustix::fs::{Mode, OFlags, openat};
+
+use super::{
+    copy::copy_layers,
+    mount_tree::{clone_one, map_tree, mount_unrestricted},
+    overlay::Overlay,
+};
+use crate::{
+    error::{Context, RuntimeError},
+    id_map::{IdMap, as_root_of},
+};
 
 /// The symbolic link to the state directory. Several state directories can share a data directory.
 const OWNER: &str = "owner";
@@ -89,24 +98,47 @@ impl WritableLayer {
     }
 
     /// Creates an empty writable layer and mounts it over `layers` on `target`. Its root gets the mode and the owner of
-    /// the image's root.
-    pub fn mount_over(&self, layers: &[PathBuf], state_dir: &Path, target: &Path) -> Result<(), RuntimeError> {
+    /// the image's root. With a mapping of ids, the layers must have it.
+    pub fn mount_over(
+        &self,
+        layers: &[PathBuf],
+        state_dir: &Path,
+        target: &Path,
+        map: Option<&IdMap>,
+    ) -> Result<(), RuntimeError> {
         self.create(state_dir)?;
         let top = layers.first().map_or(Path::new(""), PathBuf::as_path);
         let image_root = fs::metadata(top).context(|| format!("image layer {}", top.display()))?;
         let (upper, work) = (self.directory.join("upper"), self.directory.join("work"));
+        let on_disk = |id: u32| map.map_or(id, |map| map.range().in_container(id).unwrap_or_default());
         let create = || -> io::Result<()> {
             fs::create_dir(&upper)?;
             fs::create_dir(&work)?;
-            std::os::unix::fs::chown(&upper, Some(image_root.uid()), Some(image_root.gid()))?;
+            std::os::unix::fs::chown(&upper, Some(on_disk(image_root.uid())), Some(on_disk(image_root.gid())))?;
             fs::set_permissions(&upper, fs::Permissions::from_mode(image_root.mode() & 0o7777))
         };
         create().context(|| format!("making the writable layer {}", self.directory.display()))?;
-        Overlay::open(layers, &upper, &work)?.mount(target)
+        let Some(map) = map else { return Overlay::open(layers, &upper, &work)?.mount(target) };
+        let name = || format!("the writable layer {}", self.directory.display());
+        let mount = clone_one(&self.directory).context(name)?;
+        map_tree(&mount, Some(map), name)?;
+        let [upper, work] = ["upper", "work"]
+            .map(|name| openat(&mount, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()));
+        let overlay = Overlay::over(layers, upper.context(name)?, work.context(name)?)?;
+        // The kernel makes files of the overlay with the ids of the process that mounts it.
+        let mounted = as_root_of(Some(map.range()), || overlay.mount(target)).context(name)?;
+        mounted.map_err(|error| RuntimeError::UserNamespace(error.to_string()))
     }
 
-    /// Copies `layers` to one directory and mounts the directory on `target`.
-    pub fn mount_copy(&self, layers: &[PathBuf], state_dir: &Path, target: &Path) -> Result<(), RuntimeError> {
+    /// Copies `layers` to one directory and mounts the directory on `target`. Not the layers have the mapping of ids,
+    /// but the mount.
+    pub fn mount_copy(
+        &self,
+        layers: &[PathBuf],
+        state_dir: &Path,
+        target: &Path,
+        map: Option<&IdMap>,
+    ) -> Result<(), RuntimeError> {
         self.create(state_dir)?;
         let (temporary, root) = (self.directory.join("root.tmp"), self.directory.join("root"));
         fs::create_dir(&temporary).context(|| format!("making {}", temporary.display()))?;
@@ -115,7 +147,7 @@ impl WritableLayer {
         failpoint::at("root-before-rename");
         fs::rename(&temporary, &root).context(|| format!("renaming {}", temporary.display()))?;
         failpoint::at("root-before-mount");
-        mount_unrestricted(&root, target).context(|| format!("mounting {}", root.display()))
+        mount_unrestricted(&root, target, map)
     }
 
     /// The directory of a volume without a name, by its position among the container's volumes.

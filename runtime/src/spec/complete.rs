@@ -3,14 +3,15 @@
 use std::path::{Component, Path, PathBuf};
 
 use oci_spec::runtime::{
-    Linux, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, RootBuilder, Spec, SpecBuilder,
+    Linux, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, RootBuilder, Spec,
+    SpecBuilder,
 };
 
 use super::{
     cgroup_view::CGROUP_DIR, destinations, device::HostDevice, error::SpecError, inputs::SpecInputs, mounts, process,
     resources, seccomp,
 };
-use crate::plan::{ContainerPlan, Network, Seccomp};
+use crate::plan::{ContainerPlan, IDS_PER_CONTAINER, Network, Seccomp};
 
 /// Paths that show or leak the host. Docker hides the same.
 const MASKED_PATHS: [&str; 12] = [
@@ -62,10 +63,13 @@ fn below_dev(path: &Path) -> bool {
 
 /// The device nodes to make. None is made below a mount of the plan: its source has its own files and may belong to
 /// others.
-fn nodes<'a>(plan: &ContainerPlan, inputs: &SpecInputs<'a>) -> impl Iterator<Item = &'a HostDevice> {
+pub(crate) fn device_nodes<'a>(
+    plan: &ContainerPlan,
+    devices: &'a [HostDevice],
+) -> impl Iterator<Item = &'a HostDevice> {
     let shown =
         |device: &&HostDevice| !plan.mounts.iter().any(|mount| device.container_path.starts_with(&mount.destination));
-    inputs.devices.iter().filter(shown)
+    devices.iter().filter(shown)
 }
 
 /// The section `linux`.
@@ -82,10 +86,15 @@ fn linux(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Linux, SpecErr
         .set_namespaces(Some(namespaces(plan)?))
         .set_cgroups_path(Some(PathBuf::from(&plan.cgroup.path)))
         .set_resources(Some(resources::resources(plan, inputs)?))
-        .set_devices(Some(nodes(plan, inputs).map(HostDevice::node).collect::<Result<_, _>>()?))
+        .set_devices(Some(device_nodes(plan, inputs.devices).map(HostDevice::node).collect::<Result<_, _>>()?))
         .set_masked_paths(masked)
         .set_readonly_paths(readonly)
         .set_rootfs_propagation(Some(mounts::root_propagation(plan).to_owned()));
+    if let Some(range) = plan.id_range() {
+        let mapping =
+            LinuxIdMappingBuilder::default().container_id(0u32).host_id(range.first).size(IDS_PER_CONTAINER).build()?;
+        linux.set_uid_mappings(Some(vec![mapping])).set_gid_mappings(Some(vec![mapping]));
+    }
     let names: Vec<String> = process::capabilities(plan, inputs.held)?.names().map(str::to_owned).collect();
     linux.set_seccomp(match &plan.security.seccomp {
         Seccomp::Default if plan.security.privileged => None,
@@ -103,6 +112,7 @@ fn linux(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Linux, SpecErr
 fn namespaces(plan: &ContainerPlan) -> Result<Vec<LinuxNamespace>, SpecError> {
     let wanted = &plan.namespaces;
     let private = [
+        (LinuxNamespaceType::User, plan.id_range().is_some()),
         (LinuxNamespaceType::Mount, true),
         (LinuxNamespaceType::Pid, wanted.private_pid),
         (LinuxNamespaceType::Ipc, wanted.private_ipc),

@@ -1,5 +1,7 @@
 //! The spec that libcontainer gets.
 
+use std::collections::HashMap;
+
 use oci_spec::runtime::Spec;
 
 use super::{
@@ -7,6 +9,15 @@ use super::{
     prepared_sources::PreparedSources,
 };
 use crate::cgroup::Version;
+
+/// The parts of a spec that libcontainer cannot make in a user namespace.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct LeftParts {
+    /// The spec had a sysfs on /sys.
+    pub sysfs: bool,
+    /// Kernel parameters of the network.
+    pub network_parameters: HashMap<String, String>,
+}
 
 /// Changes a complete spec for libcontainer.
 ///
@@ -35,6 +46,24 @@ pub(crate) fn for_engine(
         list.retain(|mount| view.is_none() || !mount.destination().starts_with(CGROUP_DIR));
     }
     spec
+}
+
+/// Takes out of the spec of a container with a user namespace of its own what its processes may not make: device nodes,
+/// and, if the network belongs to the node, the sysfs and the network's kernel parameters.
+pub(crate) fn leave_nodes_sysfs_and_network(spec: &mut Spec, own_network: bool) -> LeftParts {
+    let mut left = LeftParts::default();
+    if let Some(linux) = spec.linux_mut() {
+        linux.set_devices(None);
+        if let Some(parameters) = linux.sysctl_mut().as_mut().filter(|_| !own_network) {
+            left.network_parameters = parameters.extract_if(|name, _| name.starts_with("net.")).collect();
+        }
+    }
+    if let Some(mounts) = spec.mounts_mut().as_mut().filter(|_| !own_network) {
+        let count = mounts.len();
+        mounts.retain(|mount| mount.typ().as_deref() != Some("sysfs"));
+        left.sysfs = mounts.len() < count;
+    }
+    left
 }
 
 /// Takes the last steps before the command out of a spec. They are ours

@@ -71,6 +71,7 @@ fn plan() -> ContainerPlan {
         owner: None,
         shared_names: Vec::new(),
         stop_signal: None,
+        user_namespace: None,
     }
 }
 

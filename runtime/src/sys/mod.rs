@@ -10,12 +10,13 @@ mod pidfd;
 mod process;
 mod seccomp;
 mod signal;
+mod user_namespace;
 
 pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_program};
 pub(crate) use descriptor::{file_of, leave_descriptors};
 pub(crate) use host::sys::{close_descriptors, ignore_signal, loopback_up};
 pub(crate) use mount::{
-    PropagationType, make_private, make_readonly, restrict_mount, set_propagation, unrestrict_mount,
+    PropagationType, make_private, make_readonly, map_ids, restrict_mount, set_propagation, unrestrict_mount,
 };
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{
@@ -24,3 +25,4 @@ pub(crate) use process::{
 };
 pub(crate) use seccomp::install_filter;
 pub(crate) use signal::{block_signals, default_signals, realtime_signal, wait_for_any_signal};
+pub(crate) use user_namespace::{fork_in_user_namespace, fork_sibling_in_user_namespace, set_file_ids};

@@ -64,6 +64,14 @@ pub(crate) fn restrict_mount(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, 0, &attributes)
 }
 
+/// Makes the files of a mount, and of all mounts below it, belong to the ids that a user namespace has for the ids on
+/// disk. The mount must be detached.
+pub(crate) fn map_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let userns_fd = u64::try_from(namespace.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_IDMAP, attr_clr: 0, propagation: 0, userns_fd };
+    set_attributes(mount, libc::AT_RECURSIVE, &attributes)
+}
+
 fn set_attributes(mount: BorrowedFd<'_>, flags: libc::c_int, attributes: &libc::mount_attr) -> io::Result<()> {
     // SAFETY: the path is an empty C string, the attributes outlive the call and their size is passed with them.
     let result = unsafe {

@@ -31,7 +31,12 @@ pub(crate) fn fork() -> io::Result<Fork> {
 /// Forks a sibling: the new process is a child of our parent (CLONE_PARENT). It is a member of the PID namespace that
 /// was joined last. The caller must have one thread.
 pub(crate) fn fork_sibling() -> io::Result<Fork> {
-    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
+    clone(libc::CLONE_PARENT)
+}
+
+/// Forks with flags of clone(2) that do not share memory. The caller must have one thread.
+pub(super) fn clone(flags: libc::c_int) -> io::Result<Fork> {
+    let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // SAFETY: without a new stack and without shared memory this is fork(2). The process has a single thread, so the
     // child's memory is a consistent copy. The C library's cached thread id is wrong in the child, and the child never
     // uses it.

@@ -266,6 +266,8 @@ fn devices_are_not_inherited() {
         let mut plan = node.plan("mknod /log c 1 11 || exit 9; : >> /log || exit 1");
         plan.cgroup.path.clone_from(&path);
         plan.security.capabilities.push("CAP_MKNOD".to_owned());
+        // No process of another user namespace makes a node.
+        plan.user_namespace = None;
         plan.devices = devices;
         in_a_group_that_stays(&node, &plan, |running| {
             assert!(running.monitor.wait_for(Some(Duration::from_secs(20))).expect("a poll"));

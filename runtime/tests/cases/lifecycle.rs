@@ -128,7 +128,7 @@ fn survives_its_monitor() {
     assert!(container.running.monitor.wait_for(Some(Duration::from_secs(5))).expect("a poll"));
     let Ok(Status::Running(again)) = node.runtime.status(container.id()) else { panic!("not running") };
     assert_eq!((again.init.pid, again.monitor.pid), (container.running.init.pid, container.running.init.pid));
-    fs::write(format!("/proc/{}/root/stop", again.init.pid), "").expect("written");
+    container.touch("/stop");
     assert!(again.init.wait_for(Some(Duration::from_secs(5))).expect("a poll"));
     assert!(matches!(node.runtime.status(container.id()), Ok(Status::Lost)));
     assert_eq!(container.output().0, "done\n");
@@ -146,7 +146,7 @@ fn runs_out_of_memory_without_its_monitor() {
     plan.resources.memory_limit = Some(16 << 20);
     let container = node.start(plan);
     container.running.monitor.signal(libc::SIGKILL).expect("killed");
-    fs::write(format!("/proc/{}/root/stop", container.running.init.pid), "").expect("written");
+    container.touch("/stop");
     assert!(container.running.init.wait_for(Some(Duration::from_secs(20))).expect("a poll"));
     let Some(exit) = node.runtime.end_without_monitor(container.id(), &container.running).expect("a look") else {
         return assert!(!kernel_remembers(), "the status is lost");
@@ -203,6 +203,8 @@ fn shared_pid_namespace_ends_completely() {
 fn output_survives_its_reader() {
     let node = Node::new();
     let mut plan = node.plan("while [ ! -e /go ]; do sleep 0.05; done; echo again; exit 6");
+    // This test makes the file as the node's root.
+    plan.user_namespace = None;
     let fifo = node.directory.path().join("log");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).expect("a FIFO");
     plan.output.stdout.clone_from(&fifo);

@@ -17,8 +17,8 @@ use std::{
 use runtime::{
     ExitRecord, Running, Runtime, StartError, Status,
     plan::{
-        CgroupPlacement, ContainerId, ContainerPlan, Namespaces, Network, Output, Resources, RootFs, RootStorage,
-        Seccomp, Security,
+        CgroupPlacement, ContainerId, ContainerPlan, IDS_PER_CONTAINER, IdPool, IdRange, Namespaces, Network, Output,
+        Resources, RootFs, RootStorage, Seccomp, Security, UserNamespace,
     },
 };
 
@@ -46,6 +46,16 @@ pub struct Node {
     pub runtime: Runtime,
     pub directory: tempfile::TempDir,
     pub cgroup: String,
+}
+
+/// Whether all cases run with user namespaces (`OCI_RS_USERNS=auto`).
+pub fn wants_user_namespaces() -> bool {
+    std::env::var_os("OCI_RS_USERNS").is_some_and(|mode| mode == "auto")
+}
+
+/// A user namespace with ids from a pool for tests.
+pub fn user_namespace() -> UserNamespace {
+    UserNamespace { pool: IdPool { first: 1 << 30, count: 64 * IDS_PER_CONTAINER }, ids: None }
 }
 
 /// Plans ask for a copy of the image instead of an overlay.
@@ -118,6 +128,7 @@ impl Node {
             owner: None,
             shared_names: Vec::new(),
             stop_signal: None,
+            user_namespace: wants_user_namespaces().then(user_namespace),
             id,
         }
     }
@@ -132,7 +143,7 @@ impl Node {
         let (stdout, stderr) = (self.fifo(&plan, "out"), self.fifo(&plan, "err"));
         plan.output = Output { stdout: stdout.clone(), stderr: stderr.clone() };
         let (out, err) = (read_fifo(stdout), read_fifo(stderr));
-        match self.runtime.start(&plan) {
+        match self.launch(&mut plan) {
             Ok(running) => Ok(Container { node: self, plan, running, out: Some(out), err: Some(err) }),
             Err(error) => {
                 // The FIFOs get no writer: opening and closing them ends the readers.
@@ -158,7 +169,7 @@ impl Node {
         let stdout = self.fifo(&plan, "out");
         plan.output = Output { stdout: stdout.clone(), stderr: "/dev/null".into() };
         let out = read_fifo(stdout);
-        let running = self.runtime.start(&plan)?;
+        let running = self.launch(&mut plan)?;
         let mut container = Container { node: self, plan, running, out: Some(out), err: None };
         container.wait();
         Ok(container.out.take().expect("once").join().expect("a reader"))
@@ -166,9 +177,23 @@ impl Node {
 
     /// The error with which a plan cannot be started.
     pub fn refuse(&self, plan: &ContainerPlan) -> StartError {
-        let error = self.runtime.start(plan).map(drop).expect_err("a start that fails");
+        let error = self.launch(&mut plan.clone()).map(drop).expect_err("a start that fails");
         self.assert_clean(plan);
         error
+    }
+
+    /// Starts a container, in the node's user namespace if it cannot have one of its own in a run of all cases with
+    /// user namespaces.
+    fn launch(&self, plan: &mut ContainerPlan) -> Result<Running, StartError> {
+        if !wants_user_namespaces() {
+            return self.runtime.start(plan);
+        }
+        let (running, obstacle) = self.runtime.start_in_any_user_namespace(plan)?;
+        if let Some(obstacle) = obstacle {
+            println!("  {}: {obstacle}", plan.id);
+            plan.user_namespace = None;
+        }
+        Ok(running)
     }
 
     fn fifo(&self, plan: &ContainerPlan, name: &str) -> PathBuf {
@@ -253,11 +278,39 @@ impl Container<'_> {
         fs::read_to_string(format!("/proc/{}/{file}", self.running.init.pid)).expect("a file of /proc")
     }
 
-    /// A field of the first process's status.
+    /// The ids of the container's user namespace, if it has one of its own.
+    pub fn ids(&self) -> Option<IdRange> {
+        let tasks = self.node.directory.path().join("state/tasks");
+        let plan = fs::read(tasks.join(self.id().as_str()).join("plan.json")).expect("a plan");
+        serde_json::from_slice::<ContainerPlan>(&plan).expect("a plan").id_range()
+    }
+
+    /// A field of the first process's status. Ids are the container's.
     pub fn status_field(&self, name: &str) -> String {
         let status = self.proc("status");
         let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("a field");
-        line.split_once(':').expect("a field").1.trim().to_owned()
+        let value = line.split_once(':').expect("a field").1.trim().to_owned();
+        match self.ids().filter(|_| ["Uid", "Gid", "Groups"].contains(&name)) {
+            None => value,
+            Some(ids) => {
+                let inside = |id: &str| ids.in_container(id.parse().ok()?).map(|id| id.to_string());
+                let separator = if name == "Groups" { " " } else { "\t" };
+                let inside = value.split(separator).map(|id| inside(id).expect("an id of the container"));
+                inside.collect::<Vec<_>>().join(separator)
+            }
+        }
+    }
+
+    /// Makes an empty file in the container's root.
+    pub fn touch(&self, path: &str) {
+        let ids = self.ids().map_or(0, |ids| ids.first);
+        let file = format!("/proc/{}/root{path}", self.running.init.pid);
+        // The node's root does not exist in another user namespace.
+        let make = move || {
+            sys::set_file_user(ids);
+            fs::write(file, "").expect("written");
+        };
+        std::thread::spawn(make).join().expect("a thread");
     }
 }
 

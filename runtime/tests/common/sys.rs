@@ -9,3 +9,12 @@ pub fn session_keyring() -> i64 {
     // SAFETY: numbers in, a number out.
     unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, CREATE) }
 }
+
+/// Sets the user and the group with which this thread accesses files.
+pub fn set_file_user(id: u32) {
+    // SAFETY: numbers in, a number out. Only this thread changes.
+    unsafe {
+        libc::setfsgid(id);
+        libc::setfsuid(id);
+    }
+}

@@ -43,4 +43,5 @@ mod stop;
 mod switch;
 mod unread_output;
 mod upgrade;
+mod user_namespaces;
 mod users;

@@ -9,6 +9,7 @@ mod policy;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod userns;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -19,6 +20,7 @@ pub use self::{
     gc::Dangling,
     network::DefaultNetwork,
     policy::{Policy, RootChoice, Rules},
+    userns::{IdSource, UserNamespaceMode},
 };
 use super::{
     block::ConfigBlock,

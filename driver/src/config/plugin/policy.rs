@@ -5,6 +5,7 @@ use network::Settings;
 use super::{
     docker,
     network::{self as network_options, DefaultNetwork},
+    userns::{self, UserNamespaces},
 };
 use crate::config::{
     block::ConfigBlock,
@@ -60,6 +61,12 @@ pub const OPTIONS: &[OptionSpec] = &[
         Words("only the container's own namespaces, and both values of `cgroupns`; all with docker's rules"),
         "namespaces of the host that tasks may use, as lists of modes or patterns with `*`. With `allow_privileged`, \
          tasks may use any namespace",
+    ),
+    OptionSpec::honoured(
+        "userns",
+        OptionType::Block(userns::OPTIONS),
+        Words("off"),
+        "tasks' own user namespaces, see [user namespaces](#user-namespaces)",
     ),
     OptionSpec::honoured(
         "no_new_privileges",
@@ -125,11 +132,11 @@ const ALLOWED_MODES: &[OptionSpec] = &[
         Words("all"),
         "allowed values of `cgroupns`. If `host` is not allowed, containers get a private cgroup namespace",
     ),
-    OptionSpec::ignored(
+    OptionSpec::honoured(
         "userns",
         OptionType::Strings,
-        "none",
-        "allowed values of `userns_mode`. Containers always use the host's user namespace",
+        Words("none"),
+        "allowed values of `userns_mode`: `host`. It is always allowed if `userns.mode` is `off`",
     ),
 ];
 
@@ -173,6 +180,8 @@ pub struct Policy {
     pub allow_security_opts: Vec<String>,
     /// Namespaces of the host.
     pub allowed_modes: AllowedModes,
+    /// Tasks' own user namespaces.
+    pub userns: UserNamespaces,
     /// Programs cannot gain privileges by execve, unless the task says otherwise.
     pub no_new_privileges: bool,
     /// The values of `runtime` that tasks may use.
@@ -203,6 +212,8 @@ pub struct AllowedModes {
     pub uts: Vec<String>,
     /// Values of `cgroupns`.
     pub cgroupns: Vec<String>,
+    /// Values of `userns_mode`.
+    pub userns: Vec<String>,
 }
 
 /// The pattern that every value matches.
@@ -211,13 +222,14 @@ const ANY: &str = "*";
 impl AllowedModes {
     fn any() -> Self {
         let any = || vec![ANY.to_owned()];
-        Self { pid: any(), ipc: any(), uts: any(), cgroupns: any() }
+        Self { pid: any(), ipc: any(), uts: any(), cgroupns: any(), userns: any() }
     }
 }
 
 impl Default for AllowedModes {
     fn default() -> Self {
-        Self { pid: Vec::new(), ipc: Vec::new(), uts: Vec::new(), cgroupns: vec![ANY.to_owned()] }
+        let none = Vec::new;
+        Self { pid: none(), ipc: none(), uts: none(), cgroupns: vec![ANY.to_owned()], userns: none() }
     }
 }
 
@@ -268,6 +280,7 @@ impl Default for Policy {
             allow_caps: CapabilitySet::parse(&caps).0,
             allow_security_opts: DEFAULT_ALLOW_SECURITY_OPTS.map(str::to_owned).to_vec(),
             allowed_modes: AllowedModes::default(),
+            userns: UserNamespaces::default(),
             no_new_privileges: true,
             allow_runtimes: DEFAULT_ALLOW_RUNTIMES.map(str::to_owned).to_vec(),
             log_driver: LogDriver::default(),
@@ -292,6 +305,7 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         allow_caps: allow_caps(block).unwrap_or(default.allow_caps),
         allow_security_opts: block.strings_if_set("allow_security_opts").unwrap_or(default.allow_security_opts),
         allowed_modes: allowed_modes(&block.block("allowed_modes"), default.allowed_modes),
+        userns: userns::read(&block.block("userns")),
         no_new_privileges: block.bool_or("no_new_privileges", default.no_new_privileges),
         allow_runtimes: block.strings_if_set("allow_runtimes").unwrap_or(default.allow_runtimes),
         log_driver: docker::log_driver(block),
@@ -309,13 +323,12 @@ fn allow_caps(block: &ConfigBlock) -> Option<CapabilitySet> {
 }
 
 fn allowed_modes(block: &ConfigBlock, default: AllowedModes) -> AllowedModes {
-    // The option is ignored, but a value of the wrong type is an error.
-    block.strings("userns");
     AllowedModes {
         pid: block.strings_if_set("pid").unwrap_or(default.pid),
         ipc: block.strings_if_set("ipc").unwrap_or(default.ipc),
         uts: block.strings_if_set("uts").unwrap_or(default.uts),
         cgroupns: block.strings_if_set("cgroupns").unwrap_or(default.cgroupns),
+        userns: block.strings_if_set("userns").unwrap_or(default.userns),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::config::{
     error::{Needs, Permission},
     option::{DefaultValue::Words, OptionSpec, OptionType},
     pattern::any_matches,
-    plugin::Policy,
+    plugin::{Policy, UserNamespaceMode},
 };
 
 /// The options of the task block that this module reads.
@@ -38,8 +38,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::partial(
         "userns_mode",
         OptionType::String,
-        Words("`host`"),
-        "user namespace: `host`, which containers always use",
+        Words("the container's own, or the host's if the plugin's `userns.mode` is `off`"),
+        "`host`: the container is in the host's user namespace, if the plugin's `allowed_modes` allows it",
     ),
 ];
 
@@ -64,6 +64,8 @@ pub struct NamespaceRequest {
     pub ipc: IpcMode,
     /// The container shares the host's UTS namespace: it has the host's name.
     pub host_uts: bool,
+    /// The container is in the host's user namespace: its root is the node's root.
+    pub host_user: bool,
     /// The container has its own cgroup namespace: its cgroup is the root of the tree that it sees.
     pub private_cgroup: bool,
 }
@@ -71,11 +73,11 @@ pub struct NamespaceRequest {
 /// Reads all namespace modes.
 pub fn read(block: &ConfigBlock, policy: &Policy) -> NamespaceRequest {
     let modes = &policy.allowed_modes;
-    check_user_namespace(block);
     NamespaceRequest {
         host_pid: is_host(block, policy, "pid_mode", "pid", &modes.pid),
         ipc: ipc(block, policy),
         host_uts: is_host(block, policy, "uts_mode", "uts", &modes.uts),
+        host_user: host_user(block, policy),
         private_cgroup: private_cgroup(block, policy),
     }
 }
@@ -127,13 +129,19 @@ fn private_cgroup(block: &ConfigBlock, policy: &Policy) -> bool {
     }
 }
 
-fn check_user_namespace(block: &ConfigBlock) {
-    if let Some(mode) = block.string("userns_mode").filter(|mode| mode != "host") {
-        block.error(
-            "userns_mode",
-            format!("{mode:?} is not supported: containers have no user namespace of their own"),
-            "remove it",
-        );
+fn host_user(block: &ConfigBlock, policy: &Policy) -> bool {
+    match block.string("userns_mode").as_deref() {
+        None => false,
+        // Without user namespaces, `host` is what every task gets.
+        Some("host") if policy.userns.mode == UserNamespaceMode::Off => true,
+        Some("host") => {
+            allow_host(block, policy, "userns_mode", "userns", &policy.allowed_modes.userns);
+            true
+        }
+        Some(mode) => {
+            refuse(block, "userns_mode", mode, "use \"host\", or remove it");
+            false
+        }
     }
 }
 

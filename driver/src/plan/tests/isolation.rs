@@ -1,6 +1,6 @@
 //! Privileges, namespaces, the seccomp filter, named volumes and NUMA memory, and the warnings about them.
 
-use runtime::plan::{NamedVolume, SeccompProfile};
+use runtime::plan::{IdPool, NamedVolume, SeccompProfile, UserNamespace};
 
 use super::*;
 
@@ -147,4 +147,38 @@ fn unfulfilled_requests_become_warnings() {
     assert!(told[0].contains("does not count swap") && told[1].ends_with(": /vol"), "{told:?}");
     case.task.resources.memory_max_mb = -1;
     assert_eq!(case.plan().unwrap().warnings.len(), 1, "without a limit there is nothing to exceed");
+}
+
+#[test]
+fn a_task_gets_a_user_namespace_unless_it_cannot_use_one() {
+    let pool = IdPool { first: 1 << 20, count: 1 << 20 };
+    let under = |mode: &str, block: Json| {
+        let modes = json!({ "userns": ["host"] });
+        let plugin = json!({ "userns": { "mode": mode }, "allow_caps": ["all"], "allowed_modes": modes });
+        let mut case = Case::under(plugin, block);
+        case.node.id_pool = Some(pool);
+        case
+    };
+    let outcome = |case: &Case| {
+        let plan = case.plan().unwrap();
+        (plan.container.user_namespace, plan.userns_obstacle)
+    };
+    let own = Some(UserNamespace { pool, ids: None });
+    for mode in ["auto", "require"] {
+        for block in [json!({}), json!({ "cap_add": ["chown", "sys_ptrace"] })] {
+            assert_eq!(outcome(&under(mode, block)), (own, None));
+        }
+        assert_eq!(outcome(&under(mode, json!({ "userns_mode": "host" }))), (None, None));
+        let alone = json!({ "cap_add": ["net_admin", "net_raw"], "network_mode": "none" });
+        assert_eq!(outcome(&under(mode, alone)), (own, None), "its own network");
+    }
+    assert_eq!(outcome(&under("off", json!({ "cap_add": ["sys_time"] }))), (None, None));
+    let wants = || json!({ "cap_add": ["chown", "net_raw", "sys_time"] });
+    let reason = "CAP_NET_RAW, CAP_SYS_TIME of `cap_add` would have no effect in a user namespace of its own";
+    assert_eq!(outcome(&under("auto", wants())), (None, Some(reason.to_owned())));
+    let error = under("require", wants()).error();
+    assert!(error.starts_with(&format!("userns_mode: {reason} (this node requires one")), "{error}");
+    let mut without = under("auto", json!({}));
+    without.node.id_pool = None;
+    assert!(outcome(&without).1.unwrap().contains("/etc/subuid"));
 }

@@ -125,6 +125,7 @@ fn node() -> NodeInfo {
         swap_uncounted: false,
         selinux: false,
         volumes_dir: "/data/volumes".into(),
+        id_pool: None,
     }
 }
 

@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use network::Attachment;
-use runtime::{Running, StartErrorKind};
+use runtime::{Running, StartError, StartErrorKind};
 
 use super::{image::Leased, request::StartRequest};
 use crate::{
     blocking::blocking,
+    config::UserNamespaceMode,
     error::TaskError,
     log_directory::{self, LogDirectory},
     node::Node,
@@ -139,7 +140,12 @@ impl<'a> Attached<'a> {
         let (node, plan) = (request.node.clone(), self.planned.plan.container.clone());
         let prefix = plan::alloc_prefix(&request.task.alloc_id);
         match blocking(move || start_in_group(&node, plan, prefix.as_deref())).await {
-            Ok(running) => Ok(self.started(running)),
+            Ok((running, obstacle)) => {
+                if let Some(obstacle) = obstacle {
+                    emit_userns_obstacle(request, &obstacle);
+                }
+                Ok(self.started(running))
+            }
             Err(error) => Err(self.undo(error).await),
         }
     }
@@ -218,9 +224,18 @@ fn emit_warnings(request: &StartRequest, plan: &TaskPlan) {
         tracing::warn!(task = request.task.id, "{text}");
         request.events.emit(text.clone(), []);
     }
+    if let Some(obstacle) = &plan.userns_obstacle {
+        emit_userns_obstacle(request, obstacle);
+    }
     if let Some(warning) = &plan.dns_warning {
         request.events.emit(warning.clone(), []);
     }
+}
+
+/// Reports why a task has no user namespace of its own, although the operator wants that.
+fn emit_userns_obstacle(request: &StartRequest, obstacle: &str) {
+    tracing::warn!(task = request.task.id, obstacle, "the task runs in the node's user namespace");
+    request.events.emit(format!("The task runs in the node's user namespace: {obstacle}"), []);
 }
 
 /// Makes the log directory of the allocation's tasks, with links to the files that Nomad's has now. Blocks.
@@ -246,26 +261,36 @@ fn start_in_group(
     node: &Node,
     mut plan: runtime::plan::ContainerPlan,
     prefix: Option<&str>,
-) -> Result<Running, TaskError> {
+) -> Result<(Running, Option<String>), TaskError> {
     let Some(prefix) = prefix else { return start_container(node, &plan) };
     let named = node.runtime.add_names(&mut plan, prefix).map_err(TaskError::internal)?;
-    let running = start_container(node, &plan)?;
+    let started = start_container(node, &plan)?;
     if (named || !plan.shared_names.is_empty())
         && let Err(error) = node.runtime.share_names(prefix)
     {
         tracing::warn!(container = %plan.id, %error, "the group's tasks do not find each other's names");
     }
-    Ok(running)
+    Ok(started)
 }
 
 /// Starts the container. Removes an existing container of the same id first: an id belongs to one task, so an
-/// interrupted start left that container, and the agent knows nothing of it. Blocks.
-fn start_container(node: &Node, plan: &runtime::plan::ContainerPlan) -> Result<Running, TaskError> {
-    match node.runtime.start(plan) {
+/// interrupted start left that container, and the agent knows nothing of it. If the container cannot have a user
+/// namespace of its own, it is started in the node's, unless the operator requires one. The second part of the result
+/// is the reason. Blocks.
+fn start_container(node: &Node, plan: &runtime::plan::ContainerPlan) -> Result<(Running, Option<String>), TaskError> {
+    let start = || match node.policy().userns.mode {
+        UserNamespaceMode::Auto => node.runtime.start_in_any_user_namespace(plan),
+        UserNamespaceMode::Off | UserNamespaceMode::Require => node.runtime.start(plan).map(|running| (running, None)),
+    };
+    match start() {
         Err(error) if error.kind == StartErrorKind::Exists => {
             tracing::warn!(container = %plan.id, "removing what an interrupted start left");
             node.runtime.destroy(&plan.id).map_err(TaskError::internal)?;
-            Ok(node.runtime.start(plan)?)
+            Ok(start()?)
+        }
+        Err(error) if error.kind == StartErrorKind::UserNamespace => {
+            let message = format!("no user namespace of its own: {error}; {}", plan::USER_NAMESPACE_REMEDY);
+            Err(StartError { message, ..error }.into())
         }
         result => Ok(result?),
     }

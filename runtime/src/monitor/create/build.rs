@@ -1,11 +1,14 @@
 //! Phase 8: building the container with the engine, and starting its command.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::{
+    os::fd::{AsRawFd, OwnedFd},
+    path::PathBuf,
+};
 
 use super::{job::Job, join::CgroupsJoined};
 use crate::{
     cgroup::{CgroupEvents, Cgroups, DeviceRule, MembershipGuard, Version},
-    command::ConfinedCommand,
+    command::{ConfinedCommand, raise_hard_limits},
     engine::{self, BuildRequest, BuiltContainer},
     error::StartError,
     monitor::{console::Console, report::CreatedContainer},
@@ -25,7 +28,7 @@ pub(super) struct Built {
     events_before: CgroupEvents,
     user: ResolvedUser,
     /// The first process attaches these mount trees when it starts, by their descriptors.
-    _trees: [Option<OwnedFd>; 2],
+    _trees: Vec<OwnedFd>,
     /// The handles on host and root stay open as long as the engine works.
     _open: (Root, HeldNetwork, Layers),
 }
@@ -35,8 +38,13 @@ impl CgroupsJoined {
     pub fn build(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<Built, StartError> {
         let Self { written, membership, events_before, view } = self;
         let paths = written.recorded.paths;
-        let dev = paths.dev.iter().map(|tree| (tree.as_raw_fd(), "/dev"));
-        let trees = view.iter().map(|tree| (tree.as_raw_fd(), CGROUP_DIR)).chain(dev).collect();
+        let dev = paths.dev.iter().map(|tree| (tree.as_raw_fd(), PathBuf::from("/dev")));
+        let view_at = view.iter().map(|tree| (tree.as_raw_fd(), PathBuf::from(CGROUP_DIR)));
+        let nodes = written.nodes.iter().map(|(place, node)| (node.as_raw_fd(), place.clone()));
+        let trees = nodes.chain(view_at).chain(dev).collect();
+        if plan.id_range().is_some() {
+            raise_hard_limits(&written.command.rlimits)?;
+        }
         let request = BuildRequest {
             id: &plan.id,
             state: &job.task.engine_state(),
@@ -44,6 +52,7 @@ impl CgroupsJoined {
             stdio: written.stdio,
             console_socket: job.console.map(Console::path),
             command: ConfinedCommand { trees, ..written.command },
+            ids: plan.id_range(),
             in_cgroups: written.recorded.groups.version == Version::V1,
         };
         failpoint::at("creator-before-build");
@@ -54,7 +63,7 @@ impl CgroupsJoined {
             membership,
             events_before,
             user: paths.user,
-            _trees: [view, paths.dev],
+            _trees: written.nodes.into_iter().map(|(_, node)| node).chain(view).chain(paths.dev).collect(),
             _open: (paths.root, paths.network, paths.layers),
         })
     }

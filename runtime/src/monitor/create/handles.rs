@@ -2,8 +2,9 @@
 
 use super::job::Job;
 use crate::{
-    error::{Context, StartError},
-    plan::ContainerPlan,
+    error::{Context, StartError, StartErrorKind},
+    id_map::IdMap,
+    plan::{ContainerPlan, RootStorage},
     rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, Layers},
 };
 
@@ -12,6 +13,7 @@ pub(super) struct HostHandles {
     bind_sources: BindSources,
     network: HeldNetwork,
     layers: Layers,
+    map: Option<IdMap>,
     build_mounts: BuildMounts,
 }
 
@@ -20,6 +22,7 @@ pub(super) struct Detached {
     pub bind_sources: BindSources,
     pub network: HeldNetwork,
     pub layers: Layers,
+    pub map: Option<IdMap>,
 }
 
 impl HostHandles {
@@ -27,15 +30,28 @@ impl HostHandles {
     pub fn open(job: &Job<'_>, plan: &ContainerPlan) -> Result<Self, StartError> {
         let bind_sources = BindSources::open(plan)?;
         let network = HeldNetwork::open(&plan.namespaces.network)?;
-        let layers = Layers::open(&plan.root.layers, job.args.layer_mounts.as_ref())?;
+        let map = id_map(plan)?;
+        // A copied root is mapped itself.
+        let of_layers = map.as_ref().filter(|_| plan.root.storage == RootStorage::Overlay);
+        let layers = Layers::open(&plan.root.layers, job.args.layer_mounts.as_ref(), of_layers)?;
         let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
-        Ok(Self { bind_sources, network, layers, build_mounts })
+        Ok(Self { bind_sources, network, layers, map, build_mounts })
     }
 
     /// Leaves the host's mount namespace for a copy of the plugin's empty one, and mounts there what building needs.
     pub fn leave_host(self, job: &Job<'_>) -> Result<Detached, StartError> {
         let empty = EmptyNamespace::open(&job.args.empty_mounts);
         self.build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
-        Ok(Detached { bind_sources: self.bind_sources, network: self.network, layers: self.layers })
+        Ok(Detached { bind_sources: self.bind_sources, network: self.network, layers: self.layers, map: self.map })
     }
+}
+
+/// The mapping of ids of a container with a user namespace of its own.
+fn id_map(plan: &ContainerPlan) -> Result<Option<IdMap>, StartError> {
+    let Some(range) = plan.id_range() else { return Ok(None) };
+    let made = IdMap::new(range).map_err(|error| {
+        let text = format!("this node makes no user namespace: {error} (see sysctl user.max_user_namespaces)");
+        StartError::new(StartErrorKind::UserNamespace, text)
+    })?;
+    Ok(Some(made))
 }

@@ -1,8 +1,15 @@
 //! What the creator works on.
 
-use std::os::fd::OwnedFd;
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
 
-use crate::{logs::Outputs, monitor::console::Console, role::MonitorArgs, state::TaskDir};
+use crate::{logs::Outputs, monitor::console::Console, plan::ContainerPlan, role::MonitorArgs, state::TaskDir};
+
+/// The place of the root and of prepared mounts of a container with a user namespace of its own. It is in the file
+/// system that only the creator has. The engine's process is no user of the node: it cannot enter a task's directory.
+const OPEN_PLACE: &str = "/.container";
 
 /// The inputs of a creation beside the plan.
 pub(in crate::monitor) struct Job<'a> {
@@ -13,4 +20,16 @@ pub(in crate::monitor) struct Job<'a> {
     pub console: Option<&'a Console>,
     /// The pipe to which the first process writes a failure.
     pub report: &'a OwnedFd,
+}
+
+impl Job<'_> {
+    /// The mount point of the root file system.
+    pub fn rootfs(&self, plan: &ContainerPlan) -> PathBuf {
+        if plan.id_range().is_some() { Path::new(OPEN_PLACE).join("rootfs") } else { self.task.rootfs() }
+    }
+
+    /// The directory of prepared mounts.
+    pub fn mounts(&self, plan: &ContainerPlan) -> PathBuf {
+        if plan.id_range().is_some() { Path::new(OPEN_PLACE).join("mounts") } else { self.task.mounts() }
+    }
 }

@@ -30,8 +30,11 @@ impl SpecWritten {
         let membership = MembershipGuard::enter(groups, &plan.cgroup, &plan.resources, self.device_rules.as_deref())?;
         let events_before = groups.events();
         let view = spec::cgroup_view(plan, groups.version, &self.visible_cgroups);
-        let view = view.map(|view| cgroup_tree(&view, &job.task.mounts().join("groups"))).transpose()?;
-        self.recorded.paths.network.name_in(&mut self.spec);
+        let view = view.map(|view| cgroup_tree(&view, &job.mounts(plan).join("groups"))).transpose()?;
+        match plan.id_range() {
+            Some(_) => self.recorded.paths.network.enter(&mut self.spec)?,
+            None => self.recorded.paths.network.name_in(&mut self.spec),
+        }
         Ok(CgroupsJoined { written: self, membership, events_before, view })
     }
 }

@@ -12,6 +12,7 @@ use host::durable::private_file;
 use super::{job::Job, place::check_place, root::RootMounted, volumes::make_volumes};
 use crate::{
     error::{Context, StartError, StartErrorKind},
+    id_map::IdMap,
     plan::{ContainerPlan, Mount, MountKind},
     rootfs::{HeldNetwork, Layers, Root},
     spec::{PreparedSource, PreparedSources, file_source, is_on_standard_mount},
@@ -30,24 +31,28 @@ pub(super) struct PathsPrepared {
     /// The volumes without a name.
     pub volumes: Vec<PreparedSource>,
     pub user: ResolvedUser,
+    /// The user's uid and gid on the node.
+    pub ids_on_node: [u32; 2],
+    pub map: Option<IdMap>,
 }
 
 impl RootMounted {
     /// Makes everything that must exist in the root, with the user of the image.
     pub fn prepare_paths(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<PathsPrepared, StartError> {
-        let RootMounted { root, mut bind_sources, network, layers } = self;
+        let RootMounted { root, mut bind_sources, network, layers, map } = self;
         failpoint::at("creator-before-paths");
         let dev = bind_sources.take_dev(plan)?;
-        let sources = bind_sources.prepare(plan, &job.task.mounts())?;
+        let sources = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
         let user = resolve_user(plan, &root)?;
+        let ids_on_node @ [uid, gid] = ids_on_node(&user, map.as_ref())?;
         make_standard_directories(plan, &root)?;
-        let volumes = make_volumes(job, plan, &root)?;
+        let volumes = make_volumes(job, plan, &root, map.as_ref())?;
         make_files(job.task, plan, &root)?;
         for mount in plan.mounts.iter().filter(|mount| !is_on_standard_mount(Path::new(&mount.destination))) {
             make_mount_point(mount, &root, &sources)?;
         }
-        job.outputs.give_to(user.uid, user.gid).context(|| "giving the log FIFOs to the user".to_owned())?;
-        Ok(PathsPrepared { root, network, layers, dev, sources, volumes, user })
+        job.outputs.give_to(uid, gid).context(|| "giving the log FIFOs to the user".to_owned())?;
+        Ok(PathsPrepared { root, network, layers, dev, sources, volumes, user, ids_on_node, map })
     }
 }
 
@@ -58,6 +63,21 @@ fn resolve_user(plan: &ContainerPlan, root: &Root) -> Result<ResolvedUser, Start
             .map_err(|error| StartError::invalid(format!("the image's {path}: {error}")))
     };
     Ok(user::resolve(&plan.user, &plan.groups, &read("/etc/passwd")?, &read("/etc/group")?)?)
+}
+
+/// The user's uid and gid on the node. A user namespace must have all ids of the user.
+fn ids_on_node(user: &ResolvedUser, map: Option<&IdMap>) -> Result<[u32; 2], StartError> {
+    let Some(range) = map.map(IdMap::range) else { return Ok([user.uid, user.gid]) };
+    let on_node = |id: u32| {
+        range.on_node(id).ok_or_else(|| {
+            let text = format!("the task's user has the id {id}, and a user namespace has the ids 0 to 65535");
+            StartError::new(StartErrorKind::UserNamespace, text)
+        })
+    };
+    for group in &user.groups {
+        on_node(*group)?;
+    }
+    Ok([on_node(user.uid)?, on_node(user.gid)?])
 }
 
 /// The error of a path that cannot be made in the root.

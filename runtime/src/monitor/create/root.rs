@@ -1,8 +1,11 @@
 //! Phase 3: the root file system.
 
+use std::fs;
+
 use super::{handles::Detached, job::Job};
 use crate::{
     error::{Context, StartError},
+    id_map::IdMap,
     plan::{ContainerPlan, RootStorage},
     rootfs::{BindSources, HeldNetwork, Layers, Root, WritableLayer, create_volume},
     state::private_dir,
@@ -15,30 +18,38 @@ pub(super) struct RootMounted {
     pub network: HeldNetwork,
     /// Paths of layers lead through its descriptors.
     pub layers: Layers,
+    pub map: Option<IdMap>,
 }
 
 impl Detached {
     /// Mounts the root file system, and makes and fills the named volumes.
     pub fn mount_root(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<RootMounted, StartError> {
         failpoint::at("creator-before-root");
-        let root = make_root(job, plan, &self.layers)?;
+        let map = self.map.as_ref();
+        let root = make_root(job, plan, &self.layers, map)?;
         for volume in &plan.volumes {
-            create_volume(volume, &root)?;
+            create_volume(volume, &root, map)?;
         }
-        Ok(RootMounted { root, bind_sources: self.bind_sources, network: self.network, layers: self.layers })
+        let Self { bind_sources, network, layers, map } = self;
+        Ok(RootMounted { root, bind_sources, network, layers, map })
     }
 }
 
-fn make_root(job: &Job<'_>, plan: &ContainerPlan, layers: &Layers) -> Result<Root, StartError> {
+fn make_root(job: &Job<'_>, plan: &ContainerPlan, layers: &Layers, map: Option<&IdMap>) -> Result<Root, StartError> {
     if plan.root.layers.is_empty() {
         return Err(StartError::invalid("the image has no layers"));
     }
     let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
-    let (layers, state_dir, rootfs) = (layers.paths(), job.task.state_dir(), job.task.rootfs());
-    private_dir(&rootfs).context(|| format!("making {}", rootfs.display()))?;
+    let (layers, state_dir, rootfs) = (layers.paths(), job.task.state_dir(), job.rootfs(plan));
+    let make = || {
+        // A command with a debug image needs this directory, also if the root is elsewhere.
+        private_dir(&job.task.rootfs())?;
+        if plan.id_range().is_some() { fs::create_dir_all(&rootfs) } else { Ok(()) }
+    };
+    make().context(|| format!("making {}", rootfs.display()))?;
     match plan.root.storage {
-        RootStorage::Overlay => writable.mount_over(layers, state_dir, &rootfs)?,
-        RootStorage::Copy => writable.mount_copy(layers, state_dir, &rootfs)?,
+        RootStorage::Overlay => writable.mount_over(layers, state_dir, &rootfs, map)?,
+        RootStorage::Copy => writable.mount_copy(layers, state_dir, &rootfs, map)?,
     }
-    Ok(Root::open(&rootfs).context(|| format!("opening {}", rootfs.display()))?)
+    Ok(Root::open(&rootfs, map.map(IdMap::range)).context(|| format!("opening {}", rootfs.display()))?)
 }

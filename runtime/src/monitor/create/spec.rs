@@ -23,11 +23,10 @@ use crate::{
     command::{ConfinedCommand, confined_command, held_capabilities, kernel_version},
     error::{Context, StartError, StartErrorKind},
     logs::Outputs,
-    plan::{ContainerPlan, Device},
-    rootfs::make_binds,
+    plan::{ContainerPlan, Device, IdRange, Network},
+    rootfs::{device_nodes, make_binds},
     spec::{self, HostDevice, SpecInputs, host_devices},
     state::{TaskDir, private_dir},
-    user::ResolvedUser,
 };
 
 /// Phase 6: the bundle is written, and the inputs of the engine are known.
@@ -42,6 +41,8 @@ pub(super) struct SpecWritten {
     /// Standard input, output and error of the container.
     pub stdio: [OwnedFd; 3],
     pub command: ConfinedCommand,
+    /// Device nodes as detached mounts, each with its place in the container.
+    pub nodes: Vec<(PathBuf, OwnedFd)>,
 }
 
 impl CgroupsRecorded {
@@ -67,12 +68,40 @@ impl CgroupsRecorded {
         let sources = self.paths.sources.with(&self.paths.volumes);
         let view = spec::cgroup_view(plan, self.groups.version, &visible_cgroups);
         let mut spec = spec::for_engine(complete, &user.home, &sources, self.groups.version, view.as_ref());
-        make_binds(&self.paths.root, &job.task.mounts(), &mut spec)?;
-        let stdio = stdio(job.outputs, plan.open_stdin.then_some(user))
+        let nodes = match plan.id_range() {
+            Some(range) => self.make_unmakeable(job, plan, &mut spec, &devices, range)?,
+            None => Vec::new(),
+        };
+        make_binds(&self.paths.root, &job.mounts(plan), &mut spec, self.paths.map.as_ref())?;
+        let stdio = stdio(job.outputs, plan.open_stdin.then_some(self.paths.ids_on_node))
             .context(|| "opening the container's standard streams".to_owned())?;
         let command = confined_command(plan, user, held, job.report.as_raw_fd())?;
         let device_rules = (!plan.security.privileged).then(|| devices.iter().map(device_rule).collect());
-        Ok(SpecWritten { recorded: self, spec, visible_cgroups, device_rules, stdio, command })
+        Ok(SpecWritten { recorded: self, spec, visible_cgroups, device_rules, stdio, command, nodes })
+    }
+
+    /// Makes what the processes of a container with a user namespace of its own may not make, and changes the engine's
+    /// spec accordingly. The result are the device nodes.
+    fn make_unmakeable(
+        &self,
+        job: &Job<'_>,
+        plan: &ContainerPlan,
+        spec: &mut Spec,
+        devices: &[HostDevice],
+        range: IdRange,
+    ) -> Result<Vec<(PathBuf, OwnedFd)>, StartError> {
+        let own_network = plan.namespaces.network == Network::Private;
+        if let Some(root) = spec.root_mut() {
+            root.set_path(job.rootfs(plan));
+        }
+        let left = spec::leave_nodes_sysfs_and_network(spec, own_network);
+        self.paths.network.set_parameters(left.network_parameters.iter())?;
+        if left.sysfs {
+            self.paths.network.mount_sysfs(&self.paths.root)?;
+        }
+        let devices: Vec<&HostDevice> = spec::device_nodes(plan, devices).collect();
+        let nodes = device_nodes(&job.mounts(plan).join("devices"), &devices, range)?;
+        Ok(devices.iter().map(|device| device.container_path.clone()).zip(nodes).collect())
     }
 }
 
@@ -124,10 +153,10 @@ fn device_rule(device: &HostDevice) -> DeviceRule {
     }
 }
 
-/// The standard streams. The input is open if the command's user is given.
-fn stdio(outputs: &Outputs, open_stdin_for: Option<&ResolvedUser>) -> io::Result<[OwnedFd; 3]> {
+/// The standard streams. The input is open if the ids of the command's user on the node are given.
+fn stdio(outputs: &Outputs, open_stdin_for: Option<[u32; 2]>) -> io::Result<[OwnedFd; 3]> {
     let stdin = match open_stdin_for {
-        Some(user) => endless_input(user)?,
+        Some(owner) => endless_input(owner)?,
         None => File::open("/dev/null")?.into(),
     };
     Ok([stdin, outputs.stdout.reopen(OFlags::empty())?, outputs.stderr.reopen(OFlags::empty())?])
@@ -135,10 +164,10 @@ fn stdio(outputs: &Outputs, open_stdin_for: Option<&ResolvedUser>) -> io::Result
 
 /// A pipe whose descriptor is both ends: a reader waits, and never sees the end of the input. No other process has to
 /// hold the pipe open. The user is the owner, so that its processes can open `/dev/stdin` again.
-fn endless_input(user: &ResolvedUser) -> io::Result<OwnedFd> {
+fn endless_input([uid, gid]: [u32; 2]) -> io::Result<OwnedFd> {
     let (reader, _writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
     let both = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    fchown(&both, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;
+    fchown(&both, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     Ok(both)
 }

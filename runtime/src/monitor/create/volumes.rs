@@ -5,6 +5,7 @@ use std::{io, os::fd::OwnedFd, path::Path};
 use super::{job::Job, place::check_place};
 use crate::{
     error::StartError,
+    id_map::IdMap,
     plan::ContainerPlan,
     rootfs::{Root, WritableLayer, create_anonymous_volume},
     spec::PreparedSource,
@@ -17,6 +18,7 @@ pub(super) fn make_volumes(
     job: &Job<'_>,
     plan: &ContainerPlan,
     root: &Root,
+    map: Option<&IdMap>,
 ) -> Result<Vec<PreparedSource>, StartError> {
     let layer = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
     let mut volumes = Vec::new();
@@ -25,9 +27,9 @@ pub(super) fn make_volumes(
         let place =
             place.map_err(|error| StartError::invalid(format!("volume {destination} of the image: {error}")))?;
         if let Some(place) = place {
-            let (original, prepared) = (layer.volume(index), job.task.mounts().join(format!("volume-{index}")));
+            let (original, prepared) = (layer.volume(index), job.mounts(plan).join(format!("volume-{index}")));
             let model = (!plan.root.empty_volumes.contains(destination)).then_some(&place);
-            create_anonymous_volume(&original, model, &prepared)?;
+            create_anonymous_volume(&original, model, &prepared, map)?;
             volumes.push(PreparedSource { destination: destination.clone(), original, prepared });
         }
     }

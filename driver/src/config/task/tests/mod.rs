@@ -129,7 +129,10 @@ fn options_become_values() {
     assert_eq!(spec.labels, BTreeMap::from([("a".into(), "1".into()), ("b".into(), "3".into())]));
     assert_eq!(spec.ports, ["http"]);
     assert_eq!((spec.shm_size, spec.memory_hard_limit, spec.oom_score_adj), (Some(1 << 20), Some(512), -5));
-    assert_eq!(spec.namespaces, NamespaceRequest { private_cgroup: true, ..NamespaceRequest::default() });
+    assert_eq!(
+        spec.namespaces,
+        NamespaceRequest { private_cgroup: true, host_user: true, ..NamespaceRequest::default() }
+    );
 }
 
 #[test]

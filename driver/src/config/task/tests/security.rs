@@ -108,11 +108,25 @@ fn namespaces_of_the_host_need_permission() {
     }
     let all = policy(json!({ "allowed_modes": [{ "pid": ["*"], "ipc": ["*"], "uts": ["*"], "userns": ["*"] }] }));
     let spec = decode_with(json!({ "pid_mode": "host", "ipc_mode": "host", "uts_mode": "host" }), &all).unwrap();
-    let expected = NamespaceRequest { host_pid: true, ipc: IpcMode::Host, host_uts: true, private_cgroup: false };
+    let expected =
+        NamespaceRequest { host_pid: true, ipc: IpcMode::Host, host_uts: true, ..NamespaceRequest::default() };
     assert_eq!(spec.namespaces, expected);
     assert_eq!(decode(json!({ "ipc_mode": "none" })).namespaces.ipc, IpcMode::None);
     let text = error_with(json!({ "uts_mode": "host", "hostname": "web" }), &all);
     assert!(text.starts_with("hostname: cannot be set together with `uts_mode = \"host\"`"), "{text}");
+}
+
+#[test]
+fn the_nodes_user_namespace_needs_permission_where_tasks_have_their_own() {
+    let host = || json!({ "userns_mode": "host" });
+    assert!(decode(host()).namespaces.host_user, "without user namespaces it is what every task gets");
+    for mode in ["auto", "require"] {
+        let text = error_with(host(), &policy(json!({ "userns": { "mode": mode } })));
+        assert!(text.starts_with("userns_mode: \"host\" is not allowed on this node (remove it"), "{text}");
+        let allowed = policy(json!({ "userns": { "mode": mode }, "allowed_modes": { "userns": ["host"] } }));
+        assert!(decode_with(host(), &allowed).unwrap().namespaces.host_user);
+        assert!(!decode_with(json!({}), &allowed).unwrap().namespaces.host_user);
+    }
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Whether the container gets a user namespace of its own.
+
+use runtime::plan::{Network, UserNamespace};
+
+use super::context::TaskContext;
+use crate::config::{ErrorCollector, UserNamespaceMode};
+
+/// Capabilities that a container has on its own files, processes and ports, also in a user namespace of its own.
+/// Others that a task adds are rights on the node, or on a network that belongs to the node: they have no effect there.
+const EFFECTIVE: [&str; 13] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+];
+
+/// Capabilities that are effective in a network namespace that the container makes.
+const EFFECTIVE_IN_OWN_NETWORK: [&str; 2] = ["CAP_NET_ADMIN", "CAP_NET_RAW"];
+
+/// The user namespace of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UserNamespaceDecision {
+    /// The container's own, if it gets one.
+    pub namespace: Option<UserNamespace>,
+    /// Why it does not get one although the operator wants that.
+    pub obstacle: Option<String>,
+}
+
+/// Decides as far as the task and the operator's settings tell. The runtime finds what else prevents a user namespace.
+pub fn decide(context: &TaskContext, network: &Network, errors: &ErrorCollector) -> UserNamespaceDecision {
+    let mode = context.policy.userns.mode;
+    if mode == UserNamespaceMode::Off || context.spec.namespaces.host_user {
+        return UserNamespaceDecision::default();
+    }
+    let obstacle = match (ineffective(context, network), context.node.id_pool) {
+        (None, Some(pool)) => {
+            let namespace = Some(UserNamespace { pool, ids: None });
+            return UserNamespaceDecision { namespace, obstacle: None };
+        }
+        (Some(names), _) => format!("{names} of `cap_add` would have no effect in a user namespace of its own"),
+        (None, None) => {
+            "the user `subid_user` of the plugin's `userns` block has no range that is in /etc/subuid and in \
+             /etc/subgid"
+                .to_owned()
+        }
+    };
+    if mode == UserNamespaceMode::Require {
+        errors.add("userns_mode", obstacle, REMEDY);
+        return UserNamespaceDecision::default();
+    }
+    UserNamespaceDecision { namespace: None, obstacle: Some(obstacle) }
+}
+
+/// What to do about a task that cannot have a user namespace of its own where that is required.
+pub const REMEDY: &str = "this node requires one (`userns { mode = \"require\" }` in the plugin block): change the \
+                          task, or set `userns_mode = \"host\"` if the operator allows it";
+
+/// The added capabilities without an effect.
+fn ineffective(context: &TaskContext, network: &Network) -> Option<String> {
+    let own_network = *network == Network::Private;
+    let effective = |name: &&str| EFFECTIVE.contains(name) || (own_network && EFFECTIVE_IN_OWN_NETWORK.contains(name));
+    let names: Vec<&str> =
+        context.spec.capabilities.requested.iter().filter(|name| !effective(name)).copied().collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}

@@ -1,0 +1,120 @@
+//! The ids of a container that has a user namespace of its own, for the processes outside of it.
+//!
+//! The container's ids 0 to 65535 are a range of ids of the node. Files on disk keep the container's ids: each mount of
+//! the container is id-mapped, so root's files belong to root on disk and to the container's root in the container. A
+//! process of ours that makes files on such mounts needs the ids of the range, because other ids do not exist there.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{Mode, OFlags, open},
+    pipe::{PipeFlags, pipe_with},
+    process::{Gid, Uid, WaitOptions, getppid, parent_process_death_signal, set_parent_process_death_signal, waitpid},
+    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+};
+
+use crate::{
+    plan::{IDS_PER_CONTAINER, IdRange},
+    sys::{self, Fork},
+};
+
+/// A mapping of ids for mounts.
+#[derive(Debug)]
+pub(crate) struct IdMap {
+    range: IdRange,
+    /// A user namespace with this mapping. No process is in it.
+    namespace: OwnedFd,
+}
+
+impl IdMap {
+    /// Makes a user namespace with the mapping. The caller must have one thread, and `/proc` must be the node's.
+    pub fn new(range: IdRange) -> io::Result<Self> {
+        let (ended, end) = pipe_with(PipeFlags::CLOEXEC)?;
+        let holder = match sys::fork_in_user_namespace()? {
+            Fork::Child => {
+                drop(end);
+                // The namespace is needed until the other process has opened it, or is gone.
+                drop(fs::File::from(ended).read(&mut [0]));
+                sys::exit_now(0)
+            }
+            Fork::Parent(pid) => pid,
+        };
+        let pid = holder.as_raw_nonzero().get();
+        let namespace = map_process(pid, range).and_then(|()| Self::namespace_of(pid));
+        drop(end);
+        waitpid(Some(holder), WaitOptions::empty())?;
+        Ok(Self { range, namespace: namespace? })
+    }
+
+    /// The mapping of a running container, by its first process.
+    pub fn of_process(pid: i32, range: IdRange) -> io::Result<Self> {
+        Ok(Self { range, namespace: Self::namespace_of(pid)? })
+    }
+
+    fn namespace_of(pid: i32) -> io::Result<OwnedFd> {
+        Ok(open(format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// The ids of the container.
+    pub fn range(&self) -> IdRange {
+        self.range
+    }
+
+    /// Maps the ids of a detached mount and of all mounts below it.
+    pub fn apply(&self, mount: BorrowedFd<'_>) -> io::Result<()> {
+        sys::map_ids(mount, self.namespace.as_fd()).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => io::Error::new(
+                io::ErrorKind::Unsupported,
+                "its file system, or one that is mounted in it, does not support id-mapped mounts on this kernel",
+            ),
+            Some(libc::EPERM) => {
+                io::Error::new(io::ErrorKind::Unsupported, "it is, or contains, a mount that is id-mapped already")
+            }
+            _ => error,
+        })
+    }
+}
+
+/// Writes the mappings of a process in a new user namespace.
+pub(crate) fn map_process(pid: i32, range: IdRange) -> io::Result<()> {
+    let mapping = format!("0 {} {IDS_PER_CONTAINER}\n", range.first);
+    for file in ["uid_map", "gid_map"] {
+        fs::File::options().write(true).open(format!("/proc/{pid}/{file}"))?.write_all(mapping.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Makes this process root of the user namespace that it is in. Its former ids do not exist there.
+pub(crate) fn become_root() -> io::Result<()> {
+    set_thread_groups(&[])?;
+    let (uid, gid) = (Uid::ROOT, Gid::ROOT);
+    set_thread_res_gid(gid, gid, gid)?;
+    Ok(set_thread_res_uid(uid, uid, uid)?)
+}
+
+/// Does `action` on files with the ids of the root of a container. Without a range this is the node's root, which the
+/// caller is anyway. The caller must have one thread.
+pub(crate) fn as_root_of<T>(range: Option<IdRange>, action: impl FnOnce() -> T) -> io::Result<T> {
+    let Some(IdRange { first }) = range else { return Ok(action()) };
+    set_file_ids(first)?;
+    let result = action();
+    set_file_ids(0)?;
+    Ok(result)
+}
+
+/// Sets both ids. The process still ends with its parent.
+fn set_file_ids(id: u32) -> io::Result<()> {
+    let (signal, parent) = (parent_process_death_signal()?, getppid());
+    sys::set_file_ids(id, id)?;
+    if signal.is_some() {
+        set_parent_process_death_signal(signal)?;
+        if getppid() != parent {
+            return Err(io::Error::other("the parent process has ended"));
+        }
+    }
+    Ok(())
+}
