@@ -2,12 +2,13 @@
 # Makes an image for demo and tests, without Docker: image.sh DIRECTORY [KIND] writes an OCI layout with the kind as its
 # tag. Push it with `skopeo copy oci:DIRECTORY:KIND …`. The kinds:
 #   busybox   Debian's static busybox with a link per applet, users, a web page, and the scripts in e2e/image/
+#   counter   the same, with a server on port 9001
 #   curl      the same with Debian's curl and its libraries
 #   csi       the CSI plugin of e2e/conformance/csiplugin
 #   envoy     the proxy of Consul's service mesh, fetched by scripts/setup.sh, with its libraries
 . "$(dirname "$0")/lib.sh"
 
-layout=${1:?usage: image.sh DIRECTORY [busybox|csi|curl|envoy]} kind=${2:-busybox}
+layout=${1:?usage: image.sh DIRECTORY [busybox|counter|csi|curl|envoy]} kind=${2:-busybox}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -32,6 +33,11 @@ busybox() {
     chmod 644 "$root/data/not-executable"
     config='"Env":["PATH=/bin","GREETING=hello from the image"],"Cmd":["/bin/serve"],"WorkingDir":"/www",'
     config+='"ExposedPorts":{"8080/tcp":{}}'
+}
+
+counter() {
+    busybox
+    config=${config/'"PATH=/bin"'/'"PATH=/bin","PORT=9001"'}
 }
 
 curl() {
@@ -65,7 +71,7 @@ envoy() {
 }
 
 case $kind in
-busybox | csi | curl | envoy) $kind ;;
+busybox | counter | csi | curl | envoy) $kind ;;
 *) die "unknown kind of image: $kind" ;;
 esac
 

@@ -8,9 +8,10 @@ job "csi_plugin" {
       driver = "oci-rs"
 
       csi_plugin {
-        id        = "directories"
-        type      = "monolith"
-        mount_dir = "/csi"
+        id             = "directories"
+        type           = "monolith"
+        mount_dir      = "/csi"
+        health_timeout = "30s"
       }
 
       config {

@@ -15,7 +15,7 @@ use crate::{Context, Failure, Outcome, api::Api};
 /// comment `# @config@`.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Relative to `e2e/`.
+    /// Absolute, or relative to `e2e/`.
     file: PathBuf,
     variables: String,
     config: String,
@@ -35,9 +35,14 @@ impl Job {
         Self::in_directory("../examples", file)
     }
 
+    /// A job file outside `e2e/`.
+    #[must_use]
+    pub fn at(file: &Path) -> Self {
+        Self { file: file.to_owned(), variables: String::new(), config: String::new(), driver: None }
+    }
+
     fn in_directory(directory: &str, file: &str) -> Self {
-        let file = Path::new(directory).join(format!("{file}.nomad.hcl"));
-        Self { file, variables: String::new(), config: String::new(), driver: None }
+        Self::at(&Path::new(directory).join(format!("{file}.nomad.hcl")))
     }
 
     /// Lets the tasks with the driver `oci-rs` have another one.

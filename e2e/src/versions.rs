@@ -61,13 +61,21 @@ const NONE_NETWORK: Feature = Feature {
 };
 
 /// The host name of a group, for a driver that makes the group's network.
-const GROUP_HOST_NAME: Feature = Feature {
+pub const GROUP_HOST_NAME: Feature = Feature {
     name: "host names of groups",
     lacking: &[V1_8, V1_9, V1_10],
     instead: "Nomad does not send `hostname` of the group's `network` block to plugins. The group starts, and its host \
               name is the first twelve digits of the allocation's id. `hostname` in the `config` block of the task \
               works with all versions.",
     cases: &["docker_group_has_its_host_name"],
+};
+
+/// What Nomad's jobs gained in 1.11, beside what the other features name.
+const JOBS_OF_1_11: Feature = Feature {
+    name: "`secret` blocks, identity files at a chosen path, sticky host volumes",
+    lacking: &[V1_8, V1_9, V1_10],
+    instead: "These versions refuse a job with `secret` or `filepath`; 1.8 and 1.9 also refuse `sticky`.",
+    cases: &["docker_corpus_of_nomad_1_11"],
 };
 
 /// The end of a group's network namespace.
@@ -80,8 +88,8 @@ pub(crate) const NAMESPACE_REMOVAL: Feature = Feature {
 };
 
 /// The features that some supported version lacks.
-pub const FEATURES: [&Feature; 5] =
-    [&BRIDGE_IPV6, &DYNAMIC_HOST_VOLUMES, &NONE_NETWORK, &GROUP_HOST_NAME, &NAMESPACE_REMOVAL];
+pub const FEATURES: [&Feature; 6] =
+    [&BRIDGE_IPV6, &DYNAMIC_HOST_VOLUMES, &NONE_NETWORK, &GROUP_HOST_NAME, &JOBS_OF_1_11, &NAMESPACE_REMOVAL];
 
 impl Version {
     /// The version of a `nomad` executable.

@@ -7,7 +7,7 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_chang
 
 use crate::{Case, Env, Needs::OwnAgent};
 
-pub const CASES: &[Case] = &[("csi_volume_of_a_plugin_task", OwnAgent, of_a_plugin_task)];
+pub const CASES: &[Case] = &[("csi_volume_of_a_plugin_task", OwnAgent, |env| of_a_plugin_task(env, "oci-rs"))];
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -32,17 +32,19 @@ impl Drop for Shared {
     }
 }
 
-fn of_a_plugin_task(env: &Env) -> Outcome {
+/// Runs both jobs with a driver of this name.
+pub fn of_a_plugin_task(env: &Env, driver: &str) -> Outcome {
     let image = env.registry.make("csi")?;
     env.agent.stop()?;
     let file = env.agent.path().join("client.hcl");
     let config = fs::read_to_string(&file)?;
+    let config = config.replace("allow_privileged = false", "allow_privileged = true");
     let block = "plugin \"oci-rs\" {\n  config {";
     fs::write(&file, config.replacen(block, &format!("{block}\n    allow_privileged = true"), 1))?;
     let shared = Shared::new(env.agent.path().join("client/client/csi"))?;
     env.agent.launch()?;
 
-    let plugin = env.agent.run(&Job::new("csi_plugin").var("image", &image))?;
+    let plugin = env.agent.run(&Job::new("csi_plugin").driver(driver).var("image", &image))?;
     plugin.wait_running()?;
     env.agent.api().wait("/v1/plugin/csi/directories", "the plugin", LIMIT, |plugin| {
         (plugin["ControllersHealthy"] == 1 && plugin["NodesHealthy"] == 1).then_some(())
@@ -55,7 +57,8 @@ fn of_a_plugin_task(env: &Env) -> Outcome {
 
     // The volume outlives the first job.
     for expected in ["a word\n", "a word\na word\n"] {
-        let alloc = env.agent.run(&Job::new("csi_volume").var("image", &env.registry.image()))?;
+        let job = Job::new("csi_volume").driver(driver).var("image", &env.registry.image());
+        let alloc = env.agent.run(&job)?;
         assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
         alloc.wait_log("stdout", |log| log == expected.as_bytes())?;
         released(env)?;

@@ -25,7 +25,7 @@ pub const CASES: &[Case] = &[
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
-const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
+pub const PAGE: &str = "<h1>Hello from oci-rs</h1>\n";
 
 fn service(env: &Env) -> Outcome {
     let alloc = env.agent.run(&Job::new("web").driver("docker").var("image", &env.registry.image()))?;
@@ -140,7 +140,7 @@ fn injected_proxies(env: &Env) -> Outcome {
 }
 
 /// Repeats a request until the proxies have the addresses from Consul.
-fn patiently(ask: impl Fn() -> Outcome<String>) -> Outcome<String> {
+pub fn patiently(ask: impl Fn() -> Outcome<String>) -> Outcome<String> {
     let deadline = Instant::now() + LIMIT;
     loop {
         match ask() {

@@ -7,6 +7,7 @@
 mod batch;
 mod checks;
 mod cores;
+mod corpus;
 mod csi;
 mod devices;
 mod disk;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         mesh::CASES,
         docker::CASES,
         migrate::CASES,
+        corpus::CASES,
         templates::CASES,
         dispatch::CASES,
         identity::CASES,
