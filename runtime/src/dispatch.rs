@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, process::ExitCode};
 
-use crate::{exec, monitor, role::Role};
+use crate::{exec, monitor, relay, role::Role};
 
 /// Runs the role that the command line `args` (without the program) names, to its end; `None` if it names no role. Must
 /// be called before the process has another thread.
@@ -10,6 +10,7 @@ pub fn run_role(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     Some(match Role::parse(args)? {
         Ok(Role::Monitor(args)) => monitor::main(args),
         Ok(Role::Exec(args)) => exec::main(args),
+        Ok(Role::Relay(args)) => relay::main(&args),
         Err(_) => ExitCode::from(2),
     })
 }

@@ -27,6 +27,7 @@ mod monitor;
 mod packets;
 pub mod plan;
 mod process;
+mod relay;
 mod report_pipe;
 mod role;
 mod rootfs;
@@ -40,11 +41,13 @@ pub use cgroup::{
     CgroupEvents, OutOfMemory, Victim,
     stats::{CpuStats, MemoryStats, Stats},
 };
-pub use containers::{Running, Runtime, StatsReader, Status, containers, layer_image_problem};
+pub use containers::{
+    ContainerLogs, Running, Runtime, StatsReader, Status, Undelivered, containers, layer_image_problem,
+};
 pub use dispatch::run_role;
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use process::ProcessRef;
-pub use role::{ExecArgs, MonitorArgs, Role};
+pub use role::{ExecArgs, MonitorArgs, RelayArgs, Role};
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
 

@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+pub use ::log_drivers::Delivery;
 pub use ::seccomp::{InvalidProfile, SeccompProfile};
 
 pub use crate::capability::CAPABILITIES;
@@ -137,6 +138,10 @@ pub struct ContainerPlan {
     /// The signal that asks the command to stop. Plans of older builds have none.
     #[serde(default)]
     pub stop_signal: Option<i32>,
+    /// Where a log relay delivers the output besides `output`. Without it there is no relay, and the command writes to
+    /// `output` directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Delivery>,
 }
 
 /// The root file system: the image's layers and what is over them.

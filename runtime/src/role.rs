@@ -13,6 +13,9 @@ use crate::address::{LayerMounts, NamespaceAddress};
 
 const MONITOR: &str = "monitor";
 const EXEC: &str = "exec";
+const RELAY: &str = "relay";
+/// The second argument of a relay that is not the container's first one.
+const AGAIN: &str = "again";
 
 /// A role with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub enum Role {
     Monitor(MonitorArgs),
     /// Runs one command in a running container.
     Exec(ExecArgs),
+    /// Delivers the output of one container to a log server.
+    Relay(RelayArgs),
 }
 
 /// The arguments of the monitor.
@@ -43,6 +48,15 @@ pub struct ExecArgs {
     pub(crate) task: PathBuf,
 }
 
+/// The arguments of the log relay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayArgs {
+    /// The task's directory.
+    pub(crate) task: PathBuf,
+    /// An earlier relay of this container has ended.
+    pub(crate) again: bool,
+}
+
 /// A command line that names a role and has wrong arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("wrong arguments for the role {0}")]
@@ -58,6 +72,11 @@ impl Role {
                 Ok(args)
             }
             Self::Exec(ExecArgs { task }) => Ok(vec![EXEC.to_owned(), text(task)?]),
+            Self::Relay(RelayArgs { task, again }) => {
+                let mut args = vec![RELAY.to_owned(), text(task)?];
+                args.extend(again.then(|| AGAIN.to_owned()));
+                Ok(args)
+            }
         }
     }
 
@@ -67,6 +86,7 @@ impl Role {
         match args.next()?.to_str()? {
             MONITOR => Some(MonitorArgs::parse(args).map(Self::Monitor).ok_or(InvalidRole(MONITOR))),
             EXEC => Some(ExecArgs::parse(args).map(Self::Exec).ok_or(InvalidRole(EXEC))),
+            RELAY => Some(RelayArgs::parse(args).map(Self::Relay).ok_or(InvalidRole(RELAY))),
             _ => None,
         }
     }
@@ -87,6 +107,17 @@ impl MonitorArgs {
 impl ExecArgs {
     fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         Some(Self { task: args.next()?.into() })
+    }
+}
+
+impl RelayArgs {
+    fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
+        let task = args.next()?.into();
+        let again = match args.next() {
+            Some(word) => (word == AGAIN).then_some(true)?,
+            None => false,
+        };
+        Some(Self { task, again })
     }
 }
 
@@ -120,7 +151,8 @@ mod tests {
     fn every_role_survives_its_command_line() {
         let mounts = LayerMounts { pid: 7, mounts: vec![None, Some(HeldFile { descriptor: 8, number: 9 })] };
         let exec = Role::Exec(ExecArgs { task: "/state/tasks/one".into() });
-        for role in [monitor(None), monitor(Some(mounts)), exec] {
+        let relay = |again| Role::Relay(RelayArgs { task: "/state/tasks/one".into(), again });
+        for role in [monitor(None), monitor(Some(mounts)), exec, relay(false), relay(true)] {
             assert_eq!(parse(&role.to_args().expect("text")), Some(Ok(role)));
         }
     }
@@ -136,6 +168,8 @@ mod tests {
     fn a_role_with_wrong_arguments_is_an_error() {
         for args in [
             &["exec"][..],
+            &["relay"],
+            &["relay", "/task", "agai"],
             &["monitor"],
             &["monitor", "/task"],
             &["monitor", "/task", "/data"],

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use runtime::{Runtime, logs::OutputStream, plan::ContainerId};
+use runtime::{Runtime, Undelivered, logs::OutputStream, plan::ContainerId};
 
 use crate::events::{Content, TaskEvents};
 
@@ -62,4 +62,31 @@ pub fn report_dropped(runtime: &Runtime, container: &ContainerId, events: &TaskE
     for stream in OutputStream::ALL {
         report(stream, runtime, container, events);
     }
+    report_undelivered(runtime, container, events);
+}
+
+/// Reports the messages that the container's log relay could not deliver and that were not reported yet, if there are
+/// any.
+pub fn report_undelivered(runtime: &Runtime, container: &ContainerId, events: &TaskEvents) {
+    let (runtime, container) = (runtime.clone(), container.clone());
+    events.emit_at_delivery(move || match runtime.take_undelivered(&container) {
+        Ok(undelivered) => undelivered.map(|undelivered| undelivered_content(&undelivered, &container)),
+        Err(error) => {
+            tracing::warn!(%container, %error, "undelivered output was not counted");
+            None
+        }
+    });
+}
+
+fn undelivered_content(undelivered: &Undelivered, container: &ContainerId) -> Content {
+    let Undelivered { messages, relays, reason } = undelivered;
+    tracing::warn!(%container, messages, relays, reason, "output was not delivered to the log server");
+    let counted = format!("{messages} lines of output were not delivered to the log server ({reason})");
+    let killed = "The process that delivers output to the log server was killed; lines that it held are lost";
+    let text = match (messages, relays) {
+        (_, 0) => counted,
+        (0, _) => killed.to_owned(),
+        _ => format!("{counted}. {killed}"),
+    };
+    (text, vec![("undelivered_lines", messages.to_string())])
 }

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use runtime::{Running, Runtime, TerminalHold, plan::ContainerId};
+use runtime::{ContainerLogs, Running, Runtime, TerminalHold, plan::ContainerId};
 use rustix::{
     fs::{FileType, OFlags, fstat},
     io::{Errno, read, write},
@@ -45,7 +45,7 @@ pub async fn keep(
     let (containers, id, worker) = (runtime.clone(), container.clone(), running.clone());
     let found = tokio::task::spawn_blocking(move || -> io::Result<TerminalSearch> {
         let output = containers.output(&id).map_err(io::Error::other)?;
-        let Some((output, true)) = output else { return Ok(TerminalSearch::NoTerminal) };
+        let Some(ContainerLogs { output, terminal: true, .. }) = output else { return Ok(TerminalSearch::NoTerminal) };
         let Some(hold) = (*worker).as_ref().hold_terminal()? else { return Ok(TerminalSearch::HungUp) };
         Ok(TerminalSearch::Held { log: open_log(&output.stdout)?, hold })
     });

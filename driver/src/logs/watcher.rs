@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{drain::Drain, watched_stream::WatchedStream};
+use super::{drain::Drain, dropped, watched_stream::WatchedStream};
 use crate::{events::TaskEvents, sys};
 
 /// A message to the watcher.
@@ -97,12 +97,16 @@ impl Watcher {
     async fn watch(&mut self, container: ContainerId, events: &TaskEvents) {
         let (runtime, id) = (self.runtime.clone(), container.clone());
         let output = tokio::task::spawn_blocking(move || runtime.output(&id)).await;
-        let output = match output {
-            Ok(Ok(Some((output, _)))) => output,
+        let logs = match output {
+            Ok(Ok(Some(logs))) => logs,
             Ok(Ok(None)) | Err(_) => return,
             Ok(Err(error)) => return tracing::warn!(%container, %error, "log FIFOs are not watched"),
         };
-        for (stream, path) in [(OutputStream::Stdout, output.stdout), (OutputStream::Stderr, output.stderr)] {
+        // With a log relay: the FIFOs from which it reads, and those into which it writes.
+        let fifos = [Some(logs.output), logs.relayed].into_iter().flatten();
+        let fifos =
+            fifos.flat_map(|output| [(OutputStream::Stdout, output.stdout), (OutputStream::Stderr, output.stderr)]);
+        for (stream, path) in fifos {
             match self.fifos.add(&container, &path) {
                 Ok(Some(key)) => {
                     let watched =
@@ -126,6 +130,9 @@ impl Watcher {
     /// Ends the watching of a container's streams. The content of a FIFO without a reader is lost.
     async fn ended(&mut self, container: &ContainerId) {
         let removed = self.fifos.remove(container);
+        if let Some(stream) = removed.first().and_then(|removed| self.streams.get(&removed.key)) {
+            dropped::report_undelivered(&self.runtime, container, &stream.events);
+        }
         let held: Vec<Fifo> = removed.iter().filter(|stream| stream.held).map(|stream| stream.fifo.clone()).collect();
         let with_reader = if held.is_empty() {
             HashSet::new()

@@ -7,6 +7,7 @@
 
 mod confine;
 mod context;
+mod delivery;
 mod devices;
 mod etc_files;
 mod hosts;

@@ -10,7 +10,7 @@ use runtime::plan::{BindConfinement, ContainerPlan, RootFs};
 
 use super::{
     context::TaskContext,
-    devices,
+    delivery, devices,
     etc_files::EtcFiles,
     identity::container_id,
     labels,
@@ -161,7 +161,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
     let Parts { own_network, namespace, userns, etc_files, root, mounts } = parts;
     let hostname = etc_files.hostname();
     let port_env = ports::env(spec);
-    ContainerPlan {
+    let mut plan = ContainerPlan {
         id: container_id(&task.id, node.driver),
         args: process::args(spec, &image.config, errors),
         env: process::env(context, hostname, &port_env, errors),
@@ -192,6 +192,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         resources: resources::limits(context, errors),
         cgroup: resources::cgroup(task, node, errors),
         output: process::output(spec, task),
+        delivery: None,
         annotations: labels::labels(context),
         owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
         confined: Some(BindConfinement {
@@ -204,5 +205,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         mounts: mounts.mounts,
         volumes: mounts.volumes,
         hostname: (!spec.namespaces.host_uts).then(|| hostname.to_owned()),
-    }
+    };
+    plan.delivery = delivery::decide(context, &plan, errors);
+    plan
 }

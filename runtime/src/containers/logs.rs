@@ -1,6 +1,13 @@
 //! The logs of a container: where they are, who watches them, and how much was dropped.
 
-use std::{fs::File, io::ErrorKind, os::unix::fs::OpenOptionsExt};
+use std::{
+    fs::{self, File},
+    io::ErrorKind,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use serde::de::IgnoredAny;
 
 use super::runtime::Runtime;
 use crate::{
@@ -11,15 +18,63 @@ use crate::{
     state::{HANG_UP, LOG_WATCHER, PLAN},
 };
 
+/// Where a container's output goes.
+#[derive(Debug)]
+pub struct ContainerLogs {
+    /// Into these the command writes.
+    pub output: Output,
+    /// Into these the log relay writes, if there is one.
+    pub relayed: Option<Output>,
+    /// The command has a terminal.
+    pub terminal: bool,
+}
+
+/// Output that a log relay did not deliver.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Undelivered {
+    /// The number of messages.
+    pub messages: u64,
+    /// The number of relays that were killed. The messages that they held in memory are lost, too.
+    pub relays: u64,
+    /// The destination, and why it did not get the last of these messages.
+    pub reason: String,
+}
+
 impl Runtime {
-    /// The paths of the container's logs, and whether it has a terminal; `None` if there is no such container.
-    pub fn output(&self, id: &ContainerId) -> Result<Option<(Output, bool)>, RuntimeError> {
+    /// The container's logs; `None` if there is no such container.
+    pub fn output(&self, id: &ContainerId) -> Result<Option<ContainerLogs>, RuntimeError> {
         #[derive(serde::Deserialize)]
         struct OutputPlan {
             output: Output,
             terminal: bool,
+            #[serde(default)]
+            delivery: Option<IgnoredAny>,
         }
-        Ok(self.task(id).read::<OutputPlan>(PLAN)?.map(|plan| (plan.output, plan.terminal)))
+        let task = self.task(id);
+        let Some(OutputPlan { output, terminal, delivery }) = task.read(PLAN)? else { return Ok(None) };
+        Ok(Some(match delivery {
+            None => ContainerLogs { output, relayed: None, terminal },
+            Some(_) => {
+                let relayed = |stream| task.relayed(stream);
+                let fifos = Output { stdout: relayed(OutputStream::Stdout), stderr: relayed(OutputStream::Stderr) };
+                ContainerLogs { output: fifos, relayed: Some(output), terminal }
+            }
+        }))
+    }
+
+    /// What the container's log relay could not deliver so far, if it is something. It counts as reported from now on.
+    pub fn take_undelivered(&self, id: &ContainerId) -> Result<Option<Undelivered>, RuntimeError> {
+        let task = self.task(id);
+        let take = |path: &Path| -> Result<u64, RuntimeError> {
+            let reading = || format!("reading {}", path.display());
+            match DroppedBytes::peek(path).context(reading)? {
+                0 => Ok(0),
+                _ => DroppedBytes::open(path).and_then(|count| count.take()).context(reading),
+            }
+        };
+        let (messages, relays) = (take(&task.undelivered())?, take(&task.relay_ends())?);
+        let reason = || fs::read_to_string(task.undelivered_reason()).unwrap_or_default();
+        Ok((messages + relays > 0).then(|| Undelivered { messages, relays, reason: reason() }))
     }
 
     /// Tells the container's monitor that this process watches the log FIFOs from now on, for as long as it lives.
@@ -31,7 +86,7 @@ impl Runtime {
     /// Holds the log FIFOs of a container whose monitor was killed; `None` if there is no such container.
     /// [`Runtime::count_unread`] counts what no reader takes.
     pub fn hold_logs(&self, id: &ContainerId) -> Result<Option<LogWriters>, RuntimeError> {
-        let Some((output, _)) = self.output(id)? else { return Ok(None) };
+        let Some(ContainerLogs { output, .. }) = self.output(id)? else { return Ok(None) };
         LogWriters::open(&output).map(Some).context(|| format!("opening the logs of {id}"))
     }
 

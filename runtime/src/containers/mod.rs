@@ -15,6 +15,7 @@ mod status;
 mod sweep;
 mod user_namespace;
 
+pub use logs::{ContainerLogs, Undelivered};
 pub use runtime::{Runtime, containers, layer_image_problem};
 pub use stats::StatsReader;
 pub use status::{Running, Status};

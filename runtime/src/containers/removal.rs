@@ -19,12 +19,15 @@ use crate::{
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
     rootfs::WritableLayer,
-    state::{CGROUP, CONTAINER, ContainerRecord, MONITOR, TaskDir, TaskLock},
+    state::{CGROUP, CONTAINER, ContainerRecord, MONITOR, RELAY, TaskDir, TaskLock},
 };
 
 /// Killed processes may take this long to end. A process that hangs longer in the kernel (a dead network file system)
 /// is reported.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A removal waits this long for a log relay that still delivers output.
+const DELIVERY: Duration = Duration::from_secs(2);
 
 impl Runtime {
     /// Kills all processes of a container, waits for their end, and removes everything that was made for it. It is no
@@ -59,6 +62,8 @@ impl Runtime {
         self.kill_all(id)?;
         failpoint::at("destroy-before-monitor");
         self.end_monitor(id, task)?;
+        failpoint::at("destroy-before-relay");
+        self.end_relay(id, task)?;
         // The monitor may have started processes meanwhile.
         self.kill_all(id)?;
         failpoint::at("destroy-before-groups");
@@ -93,6 +98,19 @@ impl Runtime {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error).context(action),
         }
+    }
+
+    /// Waits a while for the log relay, which ends by itself when it has delivered the output. Then kills it.
+    fn end_relay(&self, id: &ContainerId, task: &TaskDir) -> Result<(), RuntimeError> {
+        let Some(relay) = self.process(task, RELAY)? else { return Ok(()) };
+        let action = || format!("ending the log relay of {id}");
+        if !relay.wait_for(Some(DELIVERY)).context(action)? {
+            relay.signal(libc::SIGKILL).context(action)?;
+            if !relay.wait_for(Some(PATIENCE)).context(action)? {
+                return Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()));
+            }
+        }
+        Ok(())
     }
 
     /// Kills all processes of the container and waits for their end. Removes nothing.

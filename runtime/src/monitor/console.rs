@@ -117,10 +117,9 @@ impl Terminal {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            let end = PollFd::new(&process.pidfd, PollFlags::IN);
             match (pending.is_empty(), ended) {
                 (true, true) => {}
-                (true, false) => drop(wait(&mut [PollFd::new(&self.master, PollFlags::IN), end], None)?),
+                (true, false) => drain.until_content(&self.master)?,
                 (false, false) => drain.until_room(&log)?,
                 (false, true) if wait(&mut [PollFd::new(&log, PollFlags::OUT)], Some(PATIENCE))? => {}
                 (false, true) => return Ok(()),

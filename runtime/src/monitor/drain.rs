@@ -18,6 +18,7 @@ use rustix::{
     time::Timespec,
 };
 
+use super::relay::Helper;
 use crate::{
     logs::{self, DroppedBytes, Fifo, OutputStream, Outputs},
     process::{ProcessRecord, ProcessRef},
@@ -34,6 +35,8 @@ pub(super) struct LogDrain<'a> {
     task: &'a TaskDir,
     init: &'a ProcessRef,
     fifos: Vec<HeldFifo<'a>>,
+    /// The log relay, if there is one. It is started again when it ends.
+    relay: Option<&'a mut Helper>,
     /// The plugin that watches the FIFOs, if it lives.
     watcher: Option<ProcessRef>,
     /// Time until the next look.
@@ -47,39 +50,65 @@ struct HeldFifo<'a> {
 }
 
 impl<'a> LogDrain<'a> {
-    /// `init` is the container's first process.
-    pub fn new(task: &'a TaskDir, init: &'a ProcessRef, outputs: &'a Outputs) -> Self {
-        let held = |stream: OutputStream| {
+    /// `init` is the container's first process. `relay` is the log relay, with the logs to which it writes.
+    pub fn new(
+        task: &'a TaskDir,
+        init: &'a ProcessRef,
+        outputs: &'a Outputs,
+        relay: Option<(&'a Outputs, &'a mut Helper)>,
+    ) -> Self {
+        let (logs, relay) = relay.unzip();
+        let held = |outputs: &'a Outputs, stream: OutputStream| {
             let log = outputs.log(stream);
             log.held.as_ref().map(|(fifo, held)| HeldFifo { stream, fifo, held })
         };
-        let fifos = OutputStream::ALL.into_iter().filter_map(held).collect();
-        Self { task, init, fifos, watcher: None, rest: REST }
+        let all = [Some(outputs), logs].into_iter().flatten();
+        let fifos =
+            all.flat_map(|outputs| OutputStream::ALL.into_iter().filter_map(move |stream| held(outputs, stream)));
+        Self { task, init, fifos: fifos.collect(), relay, watcher: None, rest: REST }
     }
 
     /// Drains until the container has ended.
     pub fn until_end(&mut self) -> io::Result<()> {
         while !self.init.ended() {
-            let end = PollFd::new(&self.init.pidfd, PollFlags::IN);
+            let (init, rest) = (self.init, self.rest);
+            let end = PollFd::new(&init.pidfd, PollFlags::IN);
+            let revive = revive(self.relay.as_deref_mut());
+            let relay = awaited_relay(self.relay.as_deref(), revive);
             if let Some(watcher) = &self.watcher {
-                wait(&mut [end, PollFd::new(&watcher.pidfd, PollFlags::IN)], None)?;
+                let watcher = PollFd::new(&watcher.pidfd, PollFlags::IN);
+                wait(&mut [end, watcher].into_iter().chain(relay).collect::<Vec<_>>(), revive)?;
             } else {
                 let filled = self.fifos.iter().map(|fifo| PollFd::new(fifo.held, PollFlags::IN));
-                wait(&mut [end].into_iter().chain(filled).collect::<Vec<_>>(), None)?;
-                self.init.wait_for(Some(self.rest))?;
+                wait(&mut [end].into_iter().chain(relay).chain(filled).collect::<Vec<_>>(), revive)?;
+                init.wait_for(Some(revive.map_or(rest, |revive| revive.min(rest))))?;
             }
             self.look()?;
         }
         Ok(())
     }
 
+    /// Waits for content of the terminal, which is open as `master`, or for the end of the container.
+    pub fn until_content(&mut self, master: &OwnedFd) -> io::Result<()> {
+        let revive = revive(self.relay.as_deref_mut());
+        let relay = awaited_relay(self.relay.as_deref(), revive);
+        let awaited = [PollFd::new(master, PollFlags::IN), PollFd::new(&self.init.pidfd, PollFlags::IN)];
+        wait(&mut awaited.into_iter().chain(relay).collect::<Vec<_>>(), revive).map(drop)
+    }
+
     /// Drains until there may be room in `log`, which is full, or the container has ended.
     pub fn until_room(&mut self, log: &OwnedFd) -> io::Result<()> {
         let end = PollFd::new(&self.init.pidfd, PollFlags::IN);
         let room = PollFd::new(log, PollFlags::OUT);
+        let revive = revive(self.relay.as_deref_mut());
+        let relay = awaited_relay(self.relay.as_deref(), revive);
+        let rest = revive.map_or(self.rest, |revive| revive.min(self.rest));
         let happened = match &self.watcher {
-            Some(watcher) => wait(&mut [end, room, PollFd::new(&watcher.pidfd, PollFlags::IN)], None)?,
-            None => wait(&mut [end, room], Some(self.rest))?,
+            Some(watcher) => {
+                let watcher = PollFd::new(&watcher.pidfd, PollFlags::IN);
+                wait(&mut [end, room, watcher].into_iter().chain(relay).collect::<Vec<_>>(), revive)?
+            }
+            None => wait(&mut [end, room].into_iter().chain(relay).collect::<Vec<_>>(), Some(rest))?,
         };
         if self.watcher.is_some() || !happened { self.look() } else { Ok(()) }
     }
@@ -124,6 +153,16 @@ impl HeldFifo<'_> {
     fn has_no_reader(&self) -> io::Result<bool> {
         Ok(logs::readers_of(std::slice::from_ref(self.fifo))?.is_empty())
     }
+}
+
+/// Starts the log relay again if it has ended; the time until that may be done, if not now.
+fn revive(relay: Option<&mut Helper>) -> Option<Duration> {
+    relay.and_then(Helper::revive)
+}
+
+/// The end of the log relay as an awaited event, if it lives.
+fn awaited_relay(relay: Option<&Helper>, revive: Option<Duration>) -> Option<PollFd<'_>> {
+    relay.filter(|_| revive.is_none()).map(|relay| PollFd::new(&relay.process().pidfd, PollFlags::IN))
 }
 
 /// The rest after looks that took `looked` in all. Where a FIFO was drained the task writes on, so the next look comes

@@ -13,11 +13,12 @@ use rustix::{
     pipe::{PipeFlags, pipe_with},
     process::{Pid, Signal, WaitOptions, setsid, umask, waitpid},
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     console::{Console, Terminal},
     create::{self, Job},
+    relay::Relay,
     report::{CreatedContainer, StartOutcome},
     watch::{self, RunningContainer},
 };
@@ -38,6 +39,9 @@ struct MonitorPlan {
     id: ContainerId,
     output: Output,
     terminal: bool,
+    /// Only whether there is one.
+    #[serde(default)]
+    delivery: Option<IgnoredAny>,
 }
 
 /// The role `monitor`. Called before the process has any other thread.
@@ -81,7 +85,11 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
     record_self(&task)?;
     let plan: MonitorPlan =
         task.read(PLAN)?.ok_or_else(|| StartError::internal(format!("{} is missing", task.file(PLAN).display())))?;
-    let outputs = Outputs::open(&plan.output)?;
+    let logs = Outputs::open(&plan.output)?;
+    let (outputs, relay) = match plan.delivery {
+        None => (logs, None),
+        Some(_) => Relay::start(&task, logs).map(|(outputs, relay)| (outputs, Some(relay)))?,
+    };
     let console = plan.terminal.then(|| Console::listen(&task)).transpose()?;
     let (report, report_writer) = pipe()?;
     let (created, created_writer) = pipe()?;
@@ -106,6 +114,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
             started_at,
             events_before: created.events_before,
             outputs,
+            relay,
             terminal,
         }),
         Err(error) => {

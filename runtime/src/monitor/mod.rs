@@ -2,7 +2,8 @@
 //!
 //! It has one thread and only waits. Everything that needs memory (the plan, the spec, libcontainer) happens in its
 //! *creator*, a fork that ends as soon as the container runs (`create`). The container does not depend on the monitor:
-//! its output goes straight to the log FIFOs, and it survives the monitor being killed.
+//! its output goes straight to the log FIFOs, and it survives the monitor being killed. Only where a log driver
+//! delivers the output, a process copies it (`crate::relay`), which the monitor starts (`relay`).
 //!
 //! On its standard output the monitor sends the plugin one message: whether the container runs.
 
@@ -10,6 +11,7 @@ mod console;
 mod create;
 mod drain;
 mod lifecycle;
+mod relay;
 mod report;
 mod watch;
 

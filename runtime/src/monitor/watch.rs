@@ -7,7 +7,7 @@ use std::{
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::{console::Terminal, drain::LogDrain};
+use super::{console::Terminal, drain::LogDrain, relay::Relay};
 use crate::{
     cgroup::{CgroupEvents, Cgroups},
     error::{Context, RuntimeError},
@@ -28,23 +28,33 @@ pub(super) struct RunningContainer {
     /// The events that the container's cgroups had counted before it started.
     pub events_before: CgroupEvents,
     pub outputs: Outputs,
+    /// The log relay, if the plan has a delivery.
+    pub relay: Option<Relay>,
     pub terminal: Option<Terminal>,
 }
 
 /// Waits for the end of a container and records it. The record is written before the process is reaped: a process that
 /// finds the container's first process gone finds the record.
-pub(super) fn until_end(running: RunningContainer) -> Result<(), RuntimeError> {
+pub(super) fn until_end(mut running: RunningContainer) -> Result<(), RuntimeError> {
     // An error of the output does not prevent the record of the end.
-    if let Err(error) = serve_output(&running) {
+    if let Err(error) = serve_output(&mut running) {
         drop(writeln!(io::stderr(), "looking after the output of {}: {error}", running.id));
     }
     failpoint::at("monitor-before-wait");
     let ended = wait_for(running.init.pid).context(|| format!("waiting for the end of {}", running.id))?;
     let groups: Option<Cgroups> = running.task.read(CGROUP)?;
     let record = ExitRecord::of(ended.end, groups.as_ref(), running.events_before, running.started_at);
+    if let Some(relay) = &mut running.relay {
+        relay.before_end();
+    }
     // Before the record of the end: a plugin that finds that record reports the lost output.
     if let Err(error) = count_unread(&running.task, running.outputs) {
         drop(writeln!(io::stderr(), "counting the lost output of {}: {error}", running.id));
+    }
+    if let Some(relay) = running.relay
+        && let Err(error) = relay.await_end()
+    {
+        drop(writeln!(io::stderr(), "waiting for the log relay of {}: {error}", running.id));
     }
     failpoint::at("monitor-before-exit");
     running.task.commit(EXIT, &record)?;
@@ -61,12 +71,13 @@ fn count_unread(task: &TaskDir, outputs: Outputs) -> io::Result<()> {
 }
 
 /// Copies the terminal's output to the log, and drains the logs, until the container has ended.
-fn serve_output(running: &RunningContainer) -> io::Result<()> {
+fn serve_output(running: &mut RunningContainer) -> io::Result<()> {
     // libcontainer's intermediate process is a zombie since before the command was executed.
     while let Some(other) = peek_ended_child(false)?.filter(|child| child.pid != running.init.pid) {
         reap(other.pid)?;
     }
-    let mut drain = LogDrain::new(&running.task, &running.init, &running.outputs);
+    let relay = running.relay.as_mut().map(Relay::parts);
+    let mut drain = LogDrain::new(&running.task, &running.init, &running.outputs, relay);
     if let Some(terminal) = &running.terminal {
         terminal.copy_until_end(&running.outputs.stdout, &running.init, &mut drain)?;
     }

@@ -72,6 +72,7 @@ fn plan() -> ContainerPlan {
         shared_names: Vec::new(),
         stop_signal: None,
         user_namespace: None,
+        delivery: None,
     }
 }
 

@@ -86,6 +86,26 @@ impl TaskDir {
         self.file("monitor.log")
     }
 
+    /// The FIFO of a stream from which a log relay reads.
+    pub fn relayed(&self, stream: OutputStream) -> PathBuf {
+        self.file(&format!("{}.fifo", stream.name()))
+    }
+
+    /// The count of messages that a log relay could not deliver.
+    pub fn undelivered(&self) -> PathBuf {
+        self.file("undelivered")
+    }
+
+    /// Why the last one of them was not delivered, as text.
+    pub fn undelivered_reason(&self) -> PathBuf {
+        self.file("undelivered.reason")
+    }
+
+    /// The count of log relays that were killed.
+    pub fn relay_ends(&self) -> PathBuf {
+        self.file("relay.ends")
+    }
+
     /// The count of dropped bytes of a stream.
     pub fn dropped(&self, stream: OutputStream) -> PathBuf {
         self.file(&format!("{}.lost", stream.name()))

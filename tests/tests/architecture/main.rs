@@ -76,6 +76,7 @@ fn crates_know_only_what_they_may() {
         "oci-rs-network",
         "oci-rs-runtime",
         "oci-rs-seccomp",
+        "oci-rs-log-drivers",
         "oci-rs-fixtures",
         "oci-rs-tests",
         "oci-rs",
@@ -93,11 +94,13 @@ fn crates_know_only_what_they_may() {
     assert_eq!(of_ours("proto"), Vec::<String>::new());
     assert_eq!(of_ours("image-store"), ["oci-rs-layer"]);
     assert_eq!(of_ours("seccomp"), Vec::<String>::new());
-    assert_eq!(of_ours("runtime"), ["oci-rs-seccomp"]);
+    assert_eq!(of_ours("log-drivers"), Vec::<String>::new());
+    assert_eq!(of_ours("runtime"), ["oci-rs-log-drivers", "oci-rs-seccomp"]);
     assert_eq!(of_ours("oci-runtime"), ["oci-rs-runtime"]);
     assert_eq!(of_ours("firewall"), Vec::<String>::new());
     assert_eq!(of_ours("network"), ["oci-rs-firewall"]);
-    assert_eq!(of_ours("driver"), ["oci-rs-image-store", "oci-rs-network", "oci-rs-proto", "oci-rs-runtime"]);
+    let parts = ["oci-rs-image-store", "oci-rs-log-drivers", "oci-rs-network", "oci-rs-proto", "oci-rs-runtime"];
+    assert_eq!(of_ours("driver"), parts);
     // The kit must not share the driver's mistakes.
     assert_eq!(of_ours("tests"), ["oci-rs-fixtures", "oci-rs-proto"]);
     assert_eq!(of_ours("parity"), ["oci-rs-e2e", "oci-rs-fixtures"]);
@@ -195,6 +198,7 @@ fn unsafe_code_stands_in_modules_named_sys() {
         "runtime/src",
         "network/src",
         "seccomp/src",
+        "log-drivers/src",
         "fixtures/src",
         "tests/src",
         "tests/tests",
@@ -229,6 +233,7 @@ fn no_source_names_a_path_of_one_machine() {
         "firewall",
         "network",
         "seccomp",
+        "log-drivers",
         "fixtures",
         "tests",
         "e2e",

@@ -22,6 +22,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod log_directory;
+mod log_drivers;
 mod mounts;
 mod name_resolution;
 mod names;

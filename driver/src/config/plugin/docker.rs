@@ -52,8 +52,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         "logging",
         OptionType::Block(LOGGING),
         Words("Nomad collects stdout and stderr"),
-        "log driver of tasks without `logging`: `none` discards the output. `json-file` and `local` change nothing; \
-         `logs` in the task block sets how much is kept. Any other driver is ignored: Nomad collects the output",
+        "log driver of tasks without `logging`, with the same values. A driver that tasks cannot name either is \
+         ignored: Nomad collects the output",
     ),
     ignored("nvidia_runtime", OptionType::String, "OCI runtime for GPUs. Containers run with the built-in runtime"),
     ignored(
@@ -86,8 +86,13 @@ const TLS: &[OptionSpec] = &[
 ];
 
 const LOGGING: &[OptionSpec] = &[
-    OptionSpec::honoured("type", OptionType::String, Words("`json-file`"), "`json-file`, `local` or `none`"),
-    ignored("config", OptionType::StringAttrs, "options of the log driver"),
+    OptionSpec::honoured(
+        "type",
+        OptionType::String,
+        Words("`json-file`"),
+        "`json-file`, `local`, `none`, `syslog`, `journald`, `gelf` or `fluentd`",
+    ),
+    OptionSpec::honoured("config", OptionType::StringAttrs, Words("none"), "options of the log driver"),
 ];
 
 const fn ignored(name: &'static str, kind: OptionType, help: &'static str) -> OptionSpec {
@@ -101,8 +106,9 @@ pub fn log_driver(block: &ConfigBlock) -> LogDriver {
 
 /// `None` if the block names a driver that is not supported.
 fn default_log_driver(block: &ConfigBlock) -> Option<LogDriver> {
-    match block.block("logging").string("type") {
-        Some(name) => LogDriver::parse(&name),
+    let logging = block.block("logging");
+    match logging.string("type") {
+        Some(name) => LogDriver::read(&name, &logging, "config"),
         None => Some(LogDriver::default()),
     }
 }

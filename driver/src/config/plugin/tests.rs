@@ -220,7 +220,7 @@ fn errors_name_option_and_remedy() {
 fn options_of_docker_without_an_effect_are_accepted_and_named() {
     let block = json!({
         "endpoint": "unix:///run/docker.sock", "tls": [{ "cert": "/c", "key": "/k", "ca": "/a" }],
-        "logging": [{ "type": "syslog", "config": { "syslog-address": "udp://10.0.0.1" } }],
+        "logging": [{ "type": "splunk", "config": { "splunk-url": "https://10.0.0.1" } }],
         "nvidia_runtime": "nvidia", "allow_runtimes": ["runc", "nvidia"], "infra_image": "pause:3",
         "infra_image_pull_timeout": "5m", "container_exists_attempts": 5, "oom_score_adj": 0,
         "disable_log_collection": false, "windows_allow_insecure_container_admin": true,

@@ -18,6 +18,7 @@ mod tests;
 use std::{collections::BTreeMap, time::Duration};
 
 use image_store::Credentials;
+use log_drivers::LogOptions;
 use runtime::plan::Rlimit;
 
 pub use self::{
@@ -32,6 +33,7 @@ pub use self::{
 use super::{
     block::ConfigBlock,
     error::{ConfigErrors, ErrorCollector},
+    log_driver::LogDriver,
     msgpack,
     option::{self, OptionSpec},
     plugin::Policy,
@@ -132,8 +134,10 @@ pub struct TaskSpec {
     pub cpu_hard_limit: Option<u64>,
     /// OOM score adjustment, -1000 to 1000.
     pub oom_score_adj: i32,
-    /// stdout and stderr are discarded.
+    /// Nomad gets no output: the task's log driver discards it, or the operator has switched Nomad's collection off.
     pub discard_output: bool,
+    /// The output is also delivered to a log server.
+    pub delivery: Option<Box<LogOptions>>,
 }
 
 /// Decodes a task block. The error holds all errors of the block.
@@ -147,6 +151,7 @@ pub fn decode_task(bytes: &[u8], policy: &Policy) -> Result<TaskSpec, ConfigErro
 fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
     process::check_ignored(block, policy);
     limits::check_ignored(block);
+    let log_driver = process::log_driver(block, policy);
     let spec = TaskSpec {
         image: image::reference(block),
         auth: image::auth(&block.block("auth")),
@@ -185,7 +190,11 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         memory_hard_limit: limits::memory_hard_limit(block),
         cpu_hard_limit: limits::cpu_hard_limit(block),
         oom_score_adj: limits::oom_score_adj(block),
-        discard_output: process::discard_output(block, policy),
+        discard_output: !policy.collect_output || log_driver == LogDriver::Discard,
+        delivery: match log_driver {
+            LogDriver::Deliver(options) => Some(options),
+            LogDriver::Nomad | LogDriver::Discard => None,
+        },
     };
     if spec.namespaces.host_uts && spec.hostname.is_some() {
         block.error("hostname", "cannot be set together with `uts_mode = \"host\"`", "remove one of them");

@@ -77,7 +77,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "logging",
         OptionType::Block(LOGGING),
         Words("Nomad collects stdout and stderr"),
-        "log driver. `json-file` and `local` change nothing, `none` discards the output",
+        "log driver, see [logs](#log-drivers). `json-file` and `local` change nothing, `none` discards the output",
     ),
     OptionSpec::ignored(
         "healthchecks",
@@ -97,13 +97,19 @@ const HEALTHCHECKS: &[OptionSpec] =
     &[OptionSpec::ignored("disable", OptionType::Bool, "", "switch off the image's HEALTHCHECK")];
 
 const LOGGING: &[OptionSpec] = &[
-    OptionSpec::partial("type", OptionType::String, Words("`json-file`"), "`json-file`, `local` or `none`"),
+    OptionSpec::partial(
+        "type",
+        OptionType::String,
+        Words("`json-file`"),
+        "`json-file`, `local`, `none`, `syslog`, `journald`, `gelf` or `fluentd`",
+    ),
     OptionSpec::partial("driver", OptionType::String, Words("`json-file`"), "the same as `type`"),
-    OptionSpec::ignored(
+    OptionSpec::honoured(
         "config",
         OptionType::StringMaps,
-        "",
-        "options of the log driver. `logs` in the task block sets how much is kept",
+        Words("none"),
+        "options of the log driver. Those of `json-file` and `local` are ignored: `logs` in the task block sets how \
+         much is kept",
     ),
 ];
 
@@ -152,25 +158,18 @@ pub fn work_dir(block: &ConfigBlock) -> Option<String> {
     Some(directory)
 }
 
-/// Reads `logging`: whether the output is discarded. The operator's log driver is that of tasks without the block.
-pub fn discard_output(block: &ConfigBlock, policy: &Policy) -> bool {
-    !policy.collect_output || log_driver(block, policy) == LogDriver::Discard
-}
-
-fn log_driver(block: &ConfigBlock, policy: &Policy) -> LogDriver {
+/// Reads `logging`. The operator's log driver is that of tasks without the block.
+pub fn log_driver(block: &ConfigBlock, policy: &Policy) -> LogDriver {
     let logging = block.block("logging");
-    let (option, driver) = match (logging.string("type"), logging.string("driver")) {
-        (Some(driver), _) => ("type", driver),
-        (None, Some(driver)) => ("driver", driver),
+    let (option, name) = match (logging.string("type"), logging.string("driver")) {
+        (Some(name), _) => ("type", name),
+        (None, Some(name)) => ("driver", name),
         (None, None) if logging.has("config") => return LogDriver::default(),
-        (None, None) => return policy.log_driver,
+        (None, None) => return policy.log_driver.clone(),
     };
-    LogDriver::parse(&driver).unwrap_or_else(|| {
-        logging.error(
-            option,
-            format!("{driver:?} is not supported: Nomad collects the output of tasks"),
-            "remove the block, and let a log shipper read the allocation's log files",
-        );
+    LogDriver::read(&name, &logging, "config").unwrap_or_else(|| {
+        let remedy = format!("write one of {}, or let a log shipper read the log files", LogDriver::names());
+        logging.error(option, format!("{name:?} is not supported"), remedy);
         LogDriver::default()
     })
 }

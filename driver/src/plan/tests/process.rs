@@ -101,3 +101,19 @@ fn only_descriptive_labels_of_an_image_are_kept() {
     let annotations = case.container().annotations;
     assert_eq!(annotations.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>(), expected);
 }
+
+#[test]
+fn a_log_driver_gets_what_docker_would_say_of_the_container() {
+    let config = json!({ "syslog-address": "udp://10.0.0.1", "syslog-format": "rfc5424",
+        "tag": "{{.Name}}|{{.ImageName}}|{{.ImageFullID}}|{{.Command}}|{{.Hostname}}", "labels": "team" });
+    let logging = json!({ "logging": { "type": "syslog", "config": [config] } });
+    let container = Case::new(logging).container();
+    let delivery = serde_json::to_value(container.delivery).unwrap();
+    let tag = format!("web-{ALLOC}|nginx|sha256:00|/entry serve -v|node-1");
+    let syslog = &delivery["destination"]["syslog"];
+    assert_eq!((&syslog["tag"], &syslog["hostname"]), (&json!(tag), &json!("node-1")));
+    assert_eq!(container.output.stdout, PathBuf::from("/nomad/out.fifo"), "Nomad collects it too");
+    assert_eq!(Case::new(json!({})).container().delivery, None);
+    let wrong = json!({ "logging": { "type": "syslog", "config": [{ "tag": "{{index .ContainerArgs 9}}" }] } });
+    assert!(Case::new(wrong).error().starts_with("logging.config.tag: takes an item that a list does not have"));
+}

@@ -394,6 +394,27 @@ fn logging_is_nomads() {
     assert!(!under(json!({ "logging": { "config": [{ "max-size": "1m" }] } })), "docker's default with options");
     let uncollected = policy(json!({ "disable_log_collection": true }));
     assert!(decode_with(json!({ "logging": { "type": "local" } }), &uncollected).unwrap().discard_output);
-    assert!(error(json!({ "logging": { "type": "syslog" } })).starts_with("logging.type: \"syslog\" is not supported"));
-    assert!(error(json!({ "logging": { "driver": "gelf" } })).starts_with("logging.driver: \"gelf\" is not supported"));
+    assert!(
+        error(json!({ "logging": { "driver": "splunk" } })).starts_with("logging.driver: \"splunk\" is not supported")
+    );
+}
+
+#[test]
+fn a_log_driver_may_deliver_the_output_besides() {
+    let logging = json!({ "logging": { "type": "syslog", "config": [{ "syslog-address": "udp://10.0.0.1" }] } });
+    let spec = decode(logging.clone());
+    assert!(spec.delivery.is_some() && !spec.discard_output);
+    let operator = policy(logging);
+    assert_eq!(decode_with(json!({}), &operator).unwrap().delivery, spec.delivery, "the operator's is the default");
+    assert_eq!(decode_with(json!({ "logging": { "type": "local" } }), &operator).unwrap().delivery, None);
+    for (config, expected) in [
+        (json!({ "syslog-address": "10.0.0.1" }), "logging.config.syslog-address: \"10.0.0.1\" is no address"),
+        (json!({ "gelf-address": "x" }), "logging.config.gelf-address: is no option of the log driver syslog"),
+    ] {
+        let text = error(json!({ "logging": { "type": "syslog", "config": [config] } }));
+        assert!(text.starts_with(expected), "{text}");
+    }
+    let uncollected = policy(json!({ "disable_log_collection": true }));
+    let spec = decode_with(json!({ "logging": { "type": "syslog" } }), &uncollected).unwrap();
+    assert!(spec.delivery.is_some() && spec.discard_output);
 }

@@ -1,0 +1,311 @@
+//! Sending messages to a destination.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::PathBuf,
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use crate::{
+    address::Address, connection::Connection, delivery::Destination, fluentd::Fluentd, gelf::Gelf, local_time,
+    message::Message,
+};
+
+/// The sockets of the node's own syslog, in docker's order.
+const LOCAL_SYSLOG: [&str; 3] = ["/dev/log", "/var/run/syslog", "/var/run/log"];
+
+/// Sends messages to a destination. A connection that breaks is made again with the next message.
+#[derive(Debug)]
+pub struct Sink {
+    destination: Destination,
+    connection: Option<Connection>,
+}
+
+impl Sink {
+    /// Is not connected yet. `created` is the time when the container was made.
+    pub fn new(mut destination: Destination, created: SystemTime) -> Self {
+        if let Destination::Gelf(gelf) = &mut destination {
+            gelf.extra.insert("_created".to_owned(), local_time::utc(created));
+        }
+        Self { destination, connection: None }
+    }
+
+    /// Connects, unless the destination may be connected later.
+    pub fn connect(&mut self) -> io::Result<()> {
+        let later = matches!(&self.destination, Destination::Fluentd(fluentd) if fluentd.asynchronous);
+        if later { Ok(()) } else { self.connected().map(drop) }
+    }
+
+    /// Sends a message; blocks until the destination takes it. As docker does, a new connection is tried when the old
+    /// one fails: once, or as often as the driver's options say. After an error the message is lost.
+    pub fn send(&mut self, message: &Message) -> io::Result<()> {
+        match &self.destination {
+            Destination::Syslog(syslog) => match syslog.encode(message) {
+                Some(bytes) => self.send_or_reconnect(&bytes),
+                None => Ok(()),
+            },
+            Destination::Journald(journald) => {
+                let bytes = journald.encode(message);
+                self.send_or_reconnect(&bytes)
+            }
+            Destination::Gelf(gelf) => match gelf.encode(message) {
+                Some(bytes) => self.send_gelf(&gelf.clone(), bytes),
+                None => Ok(()),
+            },
+            Destination::Fluentd(fluentd) => {
+                let (fluentd, bytes) = (fluentd.clone(), fluentd.encode(message)?);
+                self.send_fluentd(&fluentd, &bytes)
+            }
+        }
+    }
+
+    fn send_gelf(&mut self, gelf: &Gelf, mut bytes: Vec<u8>) -> io::Result<()> {
+        if matches!(gelf.address, Address::Tcp(_)) {
+            bytes.push(0);
+            let delay = Duration::from_secs(gelf.reconnect_delay);
+            return self.send_with_retries(&bytes, gelf.max_reconnect, |_| delay);
+        }
+        let mut id = [0; 8];
+        // Without random bytes the id only fails to be unique.
+        drop(File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut id)));
+        let datagrams = gelf.datagrams(&bytes, id);
+        let datagrams = datagrams.ok_or_else(|| io::Error::other("the message has too many chunks"))?;
+        datagrams.iter().try_for_each(|datagram| self.send_or_reconnect(datagram))
+    }
+
+    fn send_fluentd(&mut self, fluentd: &Fluentd, bytes: &[u8]) -> io::Result<()> {
+        self.send_with_retries(bytes, fluentd.max_retries, |retry| fluentd.wait_before(retry))
+    }
+
+    fn send_with_retries(&mut self, bytes: &[u8], most: u32, wait: impl Fn(u32) -> Duration) -> io::Result<()> {
+        let mut retry = 0;
+        loop {
+            match self.send_or_reconnect(bytes) {
+                Ok(()) => return Ok(()),
+                Err(error) if retry >= most => return Err(error),
+                Err(_) => {
+                    retry += 1;
+                    thread::sleep(wait(retry));
+                }
+            }
+        }
+    }
+
+    fn send_or_reconnect(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.connection.is_some() && self.send_once(bytes).is_ok() {
+            return Ok(());
+        }
+        self.connection = None;
+        self.send_once(bytes)
+    }
+
+    fn send_once(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let is_journal = matches!(self.destination, Destination::Journald(_));
+        let connection = self.connected()?;
+        if is_journal { connection.send_to_journal(bytes) } else { connection.send(bytes) }
+    }
+
+    fn connected(&mut self) -> io::Result<&mut Connection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => match &self.destination {
+                Destination::Syslog(syslog) => syslog.address.as_ref().map_or_else(local_syslog, Connection::open)?,
+                Destination::Gelf(gelf) => Connection::open(&gelf.address)?,
+                Destination::Fluentd(fluentd) => Connection::open(&fluentd.address)?,
+                Destination::Journald(journald) => Connection::open(&Address::Unixgram(journald.socket.clone()))?,
+            },
+        };
+        Ok(self.connection.insert(connection))
+    }
+}
+
+fn local_syslog() -> io::Result<Connection> {
+    for path in LOCAL_SYSLOG.map(PathBuf::from) {
+        for address in [Address::Unixgram(path.clone()), Address::Unix(path)] {
+            if let Ok(connection) = Connection::open(&address) {
+                return Ok(connection);
+            }
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("none of {} takes messages", LOCAL_SYSLOG.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeMap,
+        io::Read,
+        mem::MaybeUninit,
+        net::{TcpListener, UdpSocket},
+        os::{
+            fd::AsRawFd,
+            unix::net::{UnixDatagram, UnixListener},
+        },
+    };
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+    use super::*;
+    use crate::{delivery::ContainerFacts, message::Source, options::LogOptions};
+
+    fn sink(driver: &str, options: &[(&str, &str)]) -> Sink {
+        let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let options: BTreeMap<String, String> = options;
+        let options = LogOptions::read(driver, &options).expect("a driver").expect("options");
+        let delivery = options.delivery(&ContainerFacts::default()).expect("a delivery");
+        Sink::new(delivery.destination, SystemTime::UNIX_EPOCH)
+    }
+
+    fn syslog(address: &str) -> Sink {
+        sink("syslog", &[("syslog-address", address)])
+    }
+
+    fn message(text: &str) -> Message {
+        Message { source: Source::Stdout, line: text.into(), time: SystemTime::now(), partial: None }
+    }
+
+    fn ends_with(bytes: &[u8], text: &str) -> bool {
+        bytes.ends_with(format!(": {text}\n").as_bytes())
+    }
+
+    fn contains(bytes: &[u8], text: &str) -> bool {
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    #[test]
+    fn datagrams_carry_one_message_each() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("log");
+        let udp = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let unix = UnixDatagram::bind(&path).expect("a socket");
+        let mut to_udp = syslog(&format!("udp://{}", udp.local_addr().expect("its address")));
+        let mut to_unix = syslog(&format!("unixgram://{}", path.display()));
+        for text in ["one", "two"] {
+            to_udp.send(&message(text)).expect("sent");
+            to_unix.send(&message(text)).expect("sent");
+            let mut buffer = [0; 200];
+            let length = udp.recv(&mut buffer).expect("a datagram");
+            assert!(ends_with(&buffer[..length], text));
+            let length = unix.recv(&mut buffer).expect("a datagram");
+            assert!(ends_with(&buffer[..length], text));
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_is_made_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let mut sink = syslog(&format!("tcp://{}", listener.local_addr().expect("its address")));
+        sink.connect().expect("connected");
+        drop(listener.accept().expect("a connection"));
+        // The first message after the end of the connection may still be taken by the kernel.
+        let mut sent = 0;
+        listener.set_nonblocking(true).expect("set");
+        let mut received = loop {
+            sink.send(&message("again")).expect("sent");
+            sent += 1;
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(_) => assert!(sent < 1000, "never connected again"),
+            }
+        };
+        received.set_nonblocking(false).expect("set");
+        drop(sink);
+        let mut bytes = Vec::new();
+        received.read_to_end(&mut bytes).expect("the messages");
+        assert!(ends_with(&bytes, "again"));
+    }
+
+    #[test]
+    fn a_destination_that_is_not_there_is_an_error() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("log");
+        let mut sink = syslog(&format!("unix://{}", path.display()));
+        sink.connect().expect_err("nothing listens");
+        sink.send(&message("lost")).expect_err("nothing listens");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        sink.send(&message("found")).expect("sent");
+        drop(sink);
+        let mut bytes = Vec::new();
+        listener.accept().expect("a connection").0.read_to_end(&mut bytes).expect("the message");
+        assert!(ends_with(&bytes, "found"), "{}", String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn gelf_messages_end_with_a_zero_over_tcp_and_come_in_chunks_over_udp() {
+        let tcp = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let mut to_tcp =
+            sink("gelf", &[("gelf-address", &format!("tcp://{}", tcp.local_addr().expect("its address")))]);
+        to_tcp.send(&message("one")).expect("sent");
+        to_tcp.send(&message("")).expect("nothing to send");
+        drop(to_tcp);
+        let mut bytes = Vec::new();
+        tcp.accept().expect("a connection").0.read_to_end(&mut bytes).expect("the message");
+        assert!(
+            contains(&bytes, "\"short_message\":\"one\"") && contains(&bytes, "\"_created\":\"1970-01-01T00:00:00Z\"")
+        );
+        assert_eq!(bytes.iter().filter(|byte| **byte == 0).count(), 1);
+
+        let udp = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let address = format!("udp://{}", udp.local_addr().expect("its address"));
+        let mut to_udp = sink("gelf", &[("gelf-address", &address), ("gelf-compression-type", "none")]);
+        to_udp.send(&message(&"x".repeat(3000))).expect("sent");
+        let mut buffer = [0; 2000];
+        let chunks: Vec<Vec<u8>> = (0..3)
+            .map(|_| udp.recv(&mut buffer).map(|length| buffer[..length].to_vec()))
+            .collect::<io::Result<_>>()
+            .expect("chunks");
+        let joined: Vec<u8> = chunks.iter().flat_map(|chunk| chunk[12..].to_vec()).collect();
+        let value: serde_json::Value = serde_json::from_slice(&joined).expect("JSON");
+        assert_eq!(value["short_message"], "x".repeat(3000));
+    }
+
+    #[test]
+    fn fluentd_is_tried_again_as_often_as_the_options_say() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("fluentd");
+        let address = format!("unix://{}", path.display());
+        let options = [("fluentd-address", address.as_str()), ("fluentd-retry-wait", "1ms")];
+        let mut limited = sink("fluentd", &[&options[..], &[("fluentd-max-retries", "2")]].concat());
+        limited.connect().expect_err("nothing listens");
+        limited.send(&message("lost")).expect_err("nothing listens");
+        sink("fluentd", &[&options[..], &[("fluentd-async", "true")]].concat()).connect().expect("it connects later");
+        // The server comes while the message is tried again.
+        let sender = thread::spawn({
+            let mut sink = sink("fluentd", &options);
+            move || sink.send(&message("found"))
+        });
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let mut bytes = Vec::new();
+        let mut stream = listener.accept().expect("a connection").0;
+        sender.join().expect("the sender").expect("sent");
+        stream.read_to_end(&mut bytes).expect("the message");
+        assert!(contains(&bytes, "found"));
+    }
+
+    #[test]
+    fn a_message_that_is_no_datagram_reaches_the_journal_as_a_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("journal");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        let mut sink = sink("journald", &[("journald-socket", &path.to_string_lossy())]);
+        sink.send(&message("small")).expect("sent");
+        let mut buffer = [0; 2000];
+        let length = socket.recv(&mut buffer).expect("an entry");
+        assert!(contains(&buffer[..length], "MESSAGE=small\n"));
+        // Larger than any datagram of a unix socket.
+        let large = "x".repeat(1 << 20);
+        sink.send(&message(&large)).expect("sent");
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        recvmsg(&socket, &mut [], &mut control, RecvFlags::CMSG_CLOEXEC).expect("a descriptor");
+        let file = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        let file = file.expect("a descriptor");
+        let entry = std::fs::read(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("the file");
+        assert!(contains(&entry, &format!("MESSAGE={large}\n")));
+    }
+}

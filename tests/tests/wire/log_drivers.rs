@@ -1,0 +1,388 @@
+//! Log drivers: the output reaches a log server and Nomad's log, also while processes of the driver are killed.
+
+use std::{
+    fs,
+    io::Read,
+    net::{TcpListener, UdpSocket},
+    os::unix::net::UnixDatagram,
+    path::PathBuf,
+};
+
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{eventually, seconds},
+};
+use kit::{node::Node, task::Task};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value as Json, json};
+
+/// A syslog server that takes datagrams at a unix socket.
+struct Server {
+    path: PathBuf,
+    socket: UnixDatagram,
+    seen: Vec<String>,
+}
+
+impl Server {
+    fn start(node: &Node) -> Self {
+        let path = node.root().join("syslog");
+        let socket = UnixDatagram::bind(&path).must("a socket");
+        socket.set_nonblocking(true).must("set");
+        Self { path, socket, seen: Vec::new() }
+    }
+
+    fn logging(&self) -> Json {
+        syslog(&format!("unixgram://{}", self.path.display()))
+    }
+
+    /// The texts of the messages so far.
+    fn texts(&mut self) -> &[String] {
+        let mut buffer = vec![0; 1 << 17];
+        while let Ok(length) = self.socket.recv(&mut buffer) {
+            let message = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let (_, text) = message.split_once("]: ").must("a header");
+            self.seen.push(text.trim_end().to_owned());
+        }
+        &self.seen
+    }
+
+    async fn gets(&mut self, text: &str) {
+        let found = eventually(seconds(20), || self.texts().iter().any(|seen| seen == text)).await;
+        assert!(found, "no {text:?} in {:?}", self.seen);
+    }
+}
+
+fn syslog(address: &str) -> Json {
+    json!({ "type": "syslog", "config": [{ "syslog-address": address }] })
+}
+
+/// Makes a file that the script waits for.
+fn tell(task: &Task, name: &str) {
+    fs::write(task.dir().join("local").join(name), "").must("tell the task");
+}
+
+async fn wait_for_file(task: &Task, name: &str) {
+    let path = task.dir().join("local").join(name);
+    assert!(eventually(seconds(20), || path.exists()).await, "the task is blocked: no {name}");
+}
+
+const WAIT: &str = "wait_for() { while [ ! -e /local/$1 ]; do sleep 0.02; done; }";
+
+/// The pid of the only log relay of a node.
+fn relay(node: &Node) -> i32 {
+    let running: Vec<i32> = relays(node);
+    assert_eq!(running.len(), 1, "{running:?}");
+    running[0]
+}
+
+fn relays(node: &Node) -> Vec<i32> {
+    let is_relay = |(_, command): &(i32, String)| command.split_whitespace().nth(1) == Some("relay");
+    node.traces().processes.into_iter().filter(is_relay).map(|(pid, _)| pid).collect()
+}
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).must("a pid"), Signal::KILL).must("kill a process");
+}
+
+#[tokio::test]
+async fn output_reaches_the_server_and_nomads_log() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let server = UdpSocket::bind("127.0.0.1:0").must("a socket");
+    server.set_read_timeout(Some(seconds(20))).must("set");
+    let config = json!({ "syslog-address": format!("udp://{}", server.local_addr().must("its address")),
+        "syslog-facility": "local3", "syslog-format": "rfc5424", "tag": "{{.Name}}|{{.ImageName}}", "env": "COLOR" });
+    let script = "echo out; wait; echo; printf 'no newline' >&2";
+    for user in ["root", "1000"] {
+        let task = node.task(&images.busybox()).sh(script).user(user);
+        let task = task.option("logging", json!({ "driver": "syslog", "config": [config] })).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(10)).await, "out\n\n");
+        assert_eq!(task.stderr().all(seconds(10)).await, "no newline");
+        let mut buffer = [0; 2000];
+        let mut messages: Vec<String> = (0..2)
+            .map(|_| {
+                let length = server.recv(&mut buffer).must("a message");
+                String::from_utf8_lossy(&buffer[..length]).into_owned()
+            })
+            .collect();
+        messages.sort();
+        let tag = format!("main-{}|{}", task.alloc.id, images.busybox());
+        for (message, priority, text) in [(&messages[0], 155, "no newline"), (&messages[1], 158, "out")] {
+            let expected = format!(" {tag} - {text}\n");
+            assert!(message.starts_with(&format!("<{priority}>1 ")) && message.ends_with(&expected), "{messages:?}");
+        }
+    }
+    node.finish(plugin).await;
+}
+
+/// What the other drivers send, beside Nomad's log.
+#[tokio::test]
+async fn every_driver_delivers() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let gelf = UdpSocket::bind("127.0.0.1:0").must("a socket");
+    let fluentd = TcpListener::bind("127.0.0.1:0").must("a socket");
+    let journal = node.root().join("journal");
+    let journald = UnixDatagram::bind(&journal).must("a socket");
+    let gelf_address = format!("udp://{}", gelf.local_addr().must("its address"));
+    let fluentd_address = fluentd.local_addr().must("its address").to_string();
+    for (driver, config) in [
+        ("gelf", json!({ "gelf-address": gelf_address, "gelf-compression-type": "none" })),
+        ("fluentd", json!({ "fluentd-address": fluentd_address })),
+        ("journald", json!({ "journald-socket": journal })),
+    ] {
+        let logging = json!({ "type": driver, "config": [config] });
+        let task = node.task(&images.busybox()).sh("echo delivered").option("logging", logging);
+        let task = task.build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(10)).await, "delivered\n");
+        let mut buffer = vec![0; 4000];
+        let length = match driver {
+            "gelf" => gelf.recv(&mut buffer).must("a message"),
+            "fluentd" => fluentd.accept().must("a connection").0.read(&mut buffer).must("a message"),
+            _ => journald.recv(&mut buffer).must("an entry"),
+        };
+        let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        let name = format!("main-{}", task.alloc.id);
+        let parts = match driver {
+            "gelf" => ["\"short_message\":\"delivered\"".to_owned(), format!("\"_container_name\":\"{name}\"")],
+            "fluentd" => ["source\u{fffd}stdout".to_owned(), format!("/{name}")],
+            _ => ["MESSAGE=delivered\n".to_owned(), format!("CONTAINER_NAME={name}\n")],
+        };
+        assert!(parts.iter().all(|part| text.contains(part)), "{driver}: {parts:?} in {text}");
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_fails_the_start() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let free = TcpListener::bind("127.0.0.1:0").must("a socket").local_addr().must("its address");
+    let missing = format!("unix://{}", node.root().join("missing").display());
+    for address in [format!("tcp://{free}"), missing] {
+        let task = node.task(&images.busybox()).sh("echo lost").option("logging", syslog(&address));
+        let task = task.build(&mut plugin).await;
+        let status = plugin.start(&task).await.err().must("a refusal");
+        let expected = format!("logging: cannot connect to syslog at {address}: ");
+        assert!(status.message().contains(&expected), "{status}");
+    }
+    let task = node.task(&images.busybox()).sh("true").option("logging", syslog("foo://x")).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("logging.config.syslog-address: \"foo://x\" is no address"), "{status}");
+    node.finish(plugin).await;
+}
+
+/// The server reads nothing until the task has written more than all buffers hold. No line is lost.
+#[tokio::test]
+async fn a_slow_server_makes_the_task_wait() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let server = TcpListener::bind("127.0.0.1:0").must("a socket");
+    let address = format!("tcp://{}", server.local_addr().must("its address"));
+    let script = "seq 1000001 1800000; echo end";
+    let task = node.task(&images.busybox()).sh(script).option("logging", syslog(&address)).build(&mut plugin).await;
+    plugin.started(&task).await;
+    task.stdout().contains("1000001\n", seconds(20)).await;
+    let received = tokio::task::spawn_blocking(move || {
+        let mut bytes = Vec::new();
+        server.accept().must("a connection").0.read_to_end(&mut bytes).must("the messages");
+        bytes
+    });
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let received = String::from_utf8(received.await.must("the server")).must("text");
+    let texts = received.lines().map(|line| line.split_once("]: ").must("a header").1);
+    let expected = (1_000_001..=1_800_000).map(|number| number.to_string()).chain(["end".to_owned()]);
+    assert!(texts.eq(expected), "every line, in order");
+    assert_eq!(task.stdout().all_bytes(seconds(20)).await.len(), 800_000 * 8 + 4);
+    node.finish(plugin).await;
+}
+
+/// The server reads nothing at all.
+#[tokio::test]
+async fn a_stuck_server_blocks_neither_a_stop_nor_a_task_that_does_not_wait() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let server = TcpListener::bind("127.0.0.1:0").must("a socket");
+    let address = format!("tcp://{}", server.local_addr().must("its address"));
+    let task = node.task(&images.busybox()).sh("yes").option("logging", syslog(&address)).build(&mut plugin).await;
+    plugin.started(&task).await;
+    task.stdout().contains("y\n", seconds(20)).await;
+    plugin.stop(task.id(), seconds(0), "").await.must("StopTask");
+    assert_eq!(plugin.wait(task.id()).await.code, 137);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert!(relays(&node).is_empty(), "the removal ends the relay");
+
+    let mut logging = syslog(&address);
+    logging["config"][0]["mode"] = json!("non-blocking");
+    let script = "head -c 20000000 /dev/zero | tr '\\0' x | fold -w 1000; echo; echo end";
+    let task = node.task(&images.busybox()).sh(script).option("logging", logging).build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    task.stdout().contains("\nend\n", seconds(20)).await;
+    let event = plugin.streams.event("the loss", |event| event.annotations.contains_key("undelivered_lines")).await;
+    assert!(event.task_id == task.id() && event.message.contains("lines of output were not delivered"), "{event:?}");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    drop(server);
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn output_is_delivered_while_plugin_and_monitor_are_killed() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let mut server = Server::start(&node);
+    for terminal in [false, true] {
+        let script =
+            format!("{WAIT}; echo one; wait_for two; echo two; wait_for three; echo three; wait_for end; exit 3");
+        let task = node.task(&images.busybox()).sh(&script).option("logging", server.logging());
+        let task = task.option("tty", json!(terminal)).build(&mut plugin).await;
+        let handle = plugin.started(&task).await;
+        server.gets("one").await;
+        plugin.process.kill().await;
+        tell(&task, "two");
+        server.gets("two").await;
+        plugin = node.launch().await;
+        plugin.recover(&handle).await.must("RecoverTask");
+        let held = || !terminal || plugin.descriptors().iter().any(|file| file.ends_with("ptmx"));
+        assert!(eventually(seconds(5), held).await, "the plugin does not hold the terminal");
+        plugin.kill_monitor(&task);
+        tell(&task, "three");
+        server.gets("three").await;
+        tell(&task, "end");
+        let exit = plugin.wait(task.id()).await;
+        assert!(exit.code == 3 || exit.err.contains("lost"), "{exit:?}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(20)).await.replace('\r', ""), "one\ntwo\nthree\n");
+        server.seen.clear();
+    }
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_killed_relay_is_started_again() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let mut server = Server::start(&node);
+    for terminal in [false, true] {
+        let script = format!("{WAIT}; echo one; wait_for two; seq 1 100; touch /local/written; wait_for end; echo end");
+        let task = node.task(&images.busybox()).sh(&script).option("logging", server.logging());
+        let task = task.option("tty", json!(terminal)).build(&mut plugin).await;
+        plugin.started(&task).await;
+        server.gets("one").await;
+        task.stdout().contains("one", seconds(20)).await;
+        let first = relay(&node);
+        kill(first);
+        tell(&task, "two");
+        wait_for_file(&task, "written").await;
+        server.gets("100").await;
+        assert_ne!(relay(&node), first);
+        tell(&task, "end");
+        assert_eq!(plugin.wait(task.id()).await.code, 0);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        let expected: Vec<String> = ["one".to_owned()].into_iter().chain((1..=100).map(|n| n.to_string())).collect();
+        let expected = [expected, vec!["end".to_owned()]].concat();
+        assert_eq!(server.texts(), expected);
+        assert_eq!(task.stdout().all(seconds(20)).await.replace('\r', ""), expected.join("\n") + "\n");
+        let told = |event: &proto::driver::DriverTaskEvent| {
+            event.task_id == task.id() && event.message.contains("that delivers output to the log server was killed")
+        };
+        plugin.streams.event("the kill", told).await;
+        server.seen.clear();
+    }
+    node.finish(plugin).await;
+}
+
+/// Monitor and relay are killed: the task does not block, and nothing is left after its removal.
+#[tokio::test]
+async fn a_task_survives_its_monitor_and_its_relay() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let mut server = Server::start(&node);
+    let script = format!("{WAIT}; echo one; wait_for go; seq 1 100000; touch /local/written; sleep 1000");
+    let task = node.task(&images.busybox()).sh(&script).option("logging", server.logging()).build(&mut plugin).await;
+    plugin.started(&task).await;
+    server.gets("one").await;
+    plugin.kill_monitor(&task);
+    kill(relay(&node));
+    tell(&task, "go");
+    wait_for_file(&task, "written").await;
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// The server ends, and comes back.
+#[tokio::test]
+async fn lines_that_no_server_took_are_reported() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let mut server = Server::start(&node);
+    let script = format!("{WAIT}; echo one; wait_for two; echo two; wait_for three; echo three");
+    let task = node.task(&images.busybox()).sh(&script).option("logging", server.logging()).build(&mut plugin).await;
+    plugin.started(&task).await;
+    server.gets("one").await;
+    fs::remove_file(&server.path).must("remove the socket");
+    drop(std::mem::replace(&mut server.socket, UnixDatagram::unbound().must("a socket")));
+    tell(&task, "two");
+    task.stdout().contains("two\n", seconds(20)).await;
+    let count = || fs::read_dir(node.state_dir().join("tasks")).must("tasks").flatten().next();
+    let counted = || {
+        let file = count().map(|task| task.path().join("undelivered"));
+        file.and_then(|file| fs::read_to_string(file).ok()).is_some_and(|text| text.trim_end().ends_with('1'))
+    };
+    assert!(eventually(seconds(20), counted).await, "not counted");
+    let seen = std::mem::take(&mut server.seen);
+    let mut server = Server { seen, ..Server::start(&node) };
+    tell(&task, "three");
+    server.gets("three").await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    let event = plugin.streams.event("the loss", |event| event.annotations.contains_key("undelivered_lines")).await;
+    assert!(
+        event.message.starts_with("1 lines of output were not delivered to the log server (syslog at "),
+        "{event:?}"
+    );
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(server.texts(), ["one", "three"]);
+    assert_eq!(task.stdout().all(seconds(20)).await, "one\ntwo\nthree\n");
+    node.finish(plugin).await;
+}
+
+/// The operator's log driver, and output that Nomad does not collect.
+#[tokio::test]
+async fn the_operators_log_driver_is_that_of_tasks_that_name_none() {
+    let node = Node::new();
+    let mut server = Server::start(&node);
+    let address = format!("unixgram://{}", server.path.display());
+    let logging = json!({ "type": "syslog", "config": { "syslog-address": address } });
+    let mut plugin = node.launch_with(json!({ "logging": logging, "disable_log_collection": true })).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh("echo delivered; echo also >&2").without_logs().build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    server.gets("delivered").await;
+    server.gets("also").await;
+    let task = node.task(&images.busybox()).sh("echo kept").option("logging", json!({ "type": "local" }));
+    let task = task.without_logs().build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    assert_eq!(server.texts().len(), 2);
+    node.finish(plugin).await;
+}
