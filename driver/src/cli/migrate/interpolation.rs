@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 /// Options whose texts need no check.
-const ANY_TEXT: [&str; 6] = ["args", "auth", "command", "entrypoint", "labels", "config"];
+const ANY_TEXT: [&str; 5] = ["args", "auth", "command", "entrypoint", "labels"];
 /// Blocks that are left out as a whole, because their options belong together.
 const UNITS: [&str; 3] = ["devices", "mount", "mounts"];
 /// The image in place of an unknown one.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use runtime::plan::CAPABILITIES;
+use runtime::plan::{CAPABILITIES, IdPool};
 use serde_json::json;
 
 use crate::{
@@ -41,6 +41,7 @@ impl Nodes {
             host_resolv_conf: "nameserver 192.0.2.1\n".to_owned(),
             host_name: "node".to_owned(),
             apparmor: true,
+            id_pool: Some(IdPool { first: 1 << 20, count: 1 << 20 }),
             volumes_dir: config.data_dir.join("volumes"),
             ..NodeInfo::default()
         };
@@ -87,6 +88,7 @@ impl Nodes {
             "allowed_modes.ipc" => policy.allowed_modes.ipc.clone(),
             "allowed_modes.uts" => policy.allowed_modes.uts.clone(),
             "allowed_modes.cgroupns" => policy.allowed_modes.cgroupns.clone(),
+            "allowed_modes.userns" => policy.allowed_modes.userns.clone(),
             _ => Vec::new(),
         };
         list.extend(entries.iter().cloned());
@@ -139,7 +141,7 @@ fn permissive(policy: &Policy) -> Policy {
         "allow_privileged": true,
         "allow_caps": ["all"],
         "allow_security_opts": any,
-        "allowed_modes": { "pid": any, "ipc": any, "uts": any, "cgroupns": any },
+        "allowed_modes": { "pid": any, "ipc": any, "uts": any, "cgroupns": any, "userns": any },
         "allow_runtimes": RUNTIMES,
         "volumes": { "enabled": true },
     });

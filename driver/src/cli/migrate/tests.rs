@@ -122,6 +122,11 @@ fn the_plugin_block_decides_what_is_missing() {
     ] {
         assert_eq!(summary(&check_in(Json::Null, config.clone(), &nodes(block.clone()))), expected, "{block}");
     }
+    for (modes, expected) in [(json!({ "userns": [] }), "unchanged +allowed_modes.userns"), (json!({}), "unchanged")] {
+        let nodes = nodes(json!({ "userns": { "mode": "require" }, "allowed_modes": modes }));
+        assert_eq!(summary(&check_in(Json::Null, json!({ "userns_mode": "host" }), &nodes)), expected);
+        assert_eq!(summary(&check_in(Json::Null, json!({}), &nodes)), "unchanged");
+    }
     let strict = nodes(json!({ "strict": true }));
     let assessment = check_in(Json::Null, json!({ "ipc_mode": "host" }), &strict);
     assert_eq!(summary(&assessment), "differs ~`no-new-privileges` +allowed_modes.ipc");

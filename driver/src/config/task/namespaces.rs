@@ -164,7 +164,8 @@ fn permitting(kind: &str) -> &'static str {
         "pid" => "allowed_modes.pid",
         "ipc" => "allowed_modes.ipc",
         "uts" => "allowed_modes.uts",
-        _ => "allowed_modes.cgroupns",
+        "cgroupns" => "allowed_modes.cgroupns",
+        _ => "allowed_modes.userns",
     }
 }
 
