@@ -128,8 +128,8 @@ impl Runtime {
 
 /// Opens the logs for writing, if they are FIFOs. The start itself reports a log that cannot be opened.
 fn hold_logs(plan: &ContainerPlan) -> Vec<OwnedFd> {
-    // With both ends, opening a FIFO does not wait for its reader.
-    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // Not for reading: the monitor counts what no process reads. A FIFO without a reader has none that could end.
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
     let logs = [&plan.output.stdout, &plan.output.stderr];
     logs.iter().filter_map(|log| open(log.as_path(), flags, Mode::empty()).ok()).collect()
 }

@@ -8,7 +8,7 @@ use super::{
     cgroup_view::{CGROUP_DIR, CgroupView},
     prepared_sources::PreparedSources,
 };
-use crate::cgroup::Version;
+use crate::{cgroup::Version, plan::IDS_PER_CONTAINER};
 
 /// The parts of a spec that libcontainer cannot make in a user namespace.
 #[derive(Debug, Default, PartialEq)]
@@ -48,14 +48,32 @@ pub(crate) fn for_engine(
     spec
 }
 
+/// The parameter with the first and the last group that may ping.
+const PING_GROUPS: &str = "net.ipv4.ping_group_range";
+
+/// A range of groups without those that a container's user namespace does not have. The kernel refuses them there.
+fn groups_of_the_container(range: &str) -> String {
+    let known =
+        |group: &str| group.parse().map_or(group.to_owned(), |id: u32| id.min(IDS_PER_CONTAINER - 1).to_string());
+    range.split_whitespace().map(known).collect::<Vec<_>>().join(" ")
+}
+
 /// Takes out of the spec of a container with a user namespace of its own what its processes may not make: device nodes,
 /// and, if the network belongs to the node, the sysfs and the network's kernel parameters.
 pub(crate) fn leave_nodes_sysfs_and_network(spec: &mut Spec, own_network: bool) -> LeftParts {
     let mut left = LeftParts::default();
     if let Some(linux) = spec.linux_mut() {
         linux.set_devices(None);
-        if let Some(parameters) = linux.sysctl_mut().as_mut().filter(|_| !own_network) {
-            left.network_parameters = parameters.extract_if(|name, _| name.starts_with("net.")).collect();
+        match linux.sysctl_mut().as_mut() {
+            Some(parameters) if own_network => {
+                if let Some(groups) = parameters.get_mut(PING_GROUPS) {
+                    *groups = groups_of_the_container(groups);
+                }
+            }
+            Some(parameters) => {
+                left.network_parameters = parameters.extract_if(|name, _| name.starts_with("net.")).collect();
+            }
+            None => {}
         }
     }
     if let Some(mounts) = spec.mounts_mut().as_mut().filter(|_| !own_network) {

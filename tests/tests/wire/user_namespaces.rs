@@ -5,7 +5,6 @@ use std::{fs, os::unix::fs::MetadataExt};
 use fixtures::{
     busybox::Images,
     must::Must,
-    process::status_field,
     wait::{eventually, seconds},
 };
 use kit::{node::Node, plugin::Plugin, task::Task};
@@ -21,7 +20,8 @@ fn block(mode: &str) -> serde_json::Value {
 
 /// The uid of a task's process on the node.
 fn uid(plugin: &Plugin, task: &Task) -> u32 {
-    let field = status_field(plugin.init_pid(task), "Uid").must("Uid");
+    let status = fs::read_to_string(format!("/proc/{}/status", plugin.init_pid(task))).must("a status");
+    let field = status.lines().find_map(|line| line.strip_prefix("Uid:")).must("Uid");
     field.split_whitespace().next().must("a uid").parse().must("a number")
 }
 
