@@ -377,7 +377,7 @@ fn reaches_loopback(port: &PublishedPort) -> bool {
 }
 
 /// The error of a transaction that was refused.
-fn all_accepted(refused: Vec<Refusal>) -> io::Result<()> {
+pub(crate) fn all_accepted(refused: Vec<Refusal>) -> io::Result<()> {
     match refused.first() {
         None => Ok(()),
         Some(refusal) => Err(io::Error::from_raw_os_error(refusal.error)),

@@ -18,6 +18,7 @@ mod firewall;
 mod netlink;
 mod nft;
 mod port;
+mod removal;
 mod sys;
 mod table;
 mod watch;

@@ -5,7 +5,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use super::rule::{CHAIN, FORWARD, TABLE, accepting, entering};
+use super::rule::{CHAIN, FORWARD, Rule, TABLE, accepting, entering};
 use crate::{
     error::Error,
     port::{Bridge, Family},
@@ -60,6 +60,30 @@ pub(crate) fn ensure(bridge: &Bridge, seen: &Seen) -> Result<(), Error> {
             let created = call(&program, &["-N".to_owned(), chain.to_owned()]);
             let added = call(&program, &[&["-A".to_owned(), chain.to_owned()][..], &rule.arguments()].concat());
             added.or_else(|error| created.and(Err(error)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the rules of a bridge from the loaded tables. If no other rule is left in our chain, it is removed too.
+pub(crate) fn remove(bridge: &Bridge, seen: &Seen) -> Result<(), Error> {
+    for ((family, subnet), _) in bridge.subnets().zip(seen).filter(|(_, seen)| seen.is_some()) {
+        let Some(program) = program(family) else { continue };
+        let chain = format!("-N {CHAIN}");
+        if !call(&program, &["-S".to_owned()])?.lines().any(|line| line == chain) {
+            continue;
+        }
+        let delete = |chain: &str, rule: &Rule| {
+            let line = format!("-A {chain} {}", rule.arguments().join(" "));
+            let exists = call(&program, &["-S".to_owned()])?.lines().any(|found| found == line);
+            let arguments = [&["-D".to_owned(), chain.to_owned()][..], &rule.arguments()].concat();
+            if exists { call(&program, &arguments).map(drop) } else { Ok(()) }
+        };
+        accepting(bridge, subnet).iter().try_for_each(|rule| delete(CHAIN, rule))?;
+        let entry = format!("-A {CHAIN} ");
+        if !call(&program, &["-S".to_owned()])?.lines().any(|line| line.starts_with(&entry)) {
+            delete(FORWARD, &entering())?;
+            call(&program, &["-X".to_owned(), CHAIN.to_owned()])?;
         }
     }
     Ok(())

@@ -8,6 +8,6 @@ mod legacy;
 mod nftables;
 mod rule;
 
-pub(crate) use legacy::{Seen, ensure as ensure_legacy, seen};
-pub(crate) use nftables::ensure;
+pub(crate) use legacy::{Seen, ensure as ensure_legacy, remove as remove_legacy, seen};
+pub(crate) use nftables::{ensure, remove};
 pub(crate) use rule::{CHAIN, FORWARD, TABLE};

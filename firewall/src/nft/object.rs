@@ -12,6 +12,7 @@ const NEW_TABLE: u16 = SUBSYSTEM;
 const DELETE_TABLE: u16 = SUBSYSTEM | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM | 3;
 const GET_CHAIN: u16 = SUBSYSTEM | 4;
+const DELETE_CHAIN: u16 = SUBSYSTEM | 5;
 const GET_RULE: u16 = SUBSYSTEM | 7;
 const NEW_MAP: u16 = SUBSYSTEM | 9;
 const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
@@ -73,6 +74,11 @@ pub(crate) fn create_chain(family: Family, table: &str, chain: &Chain) -> Messag
         attributes = attributes.text(7, kind).number(5, ACCEPT).nested(4, &hook);
     }
     message(family, NEW_CHAIN, CREATE, attributes)
+}
+
+/// Deletes a chain that has no rule.
+pub(crate) fn delete_chain(family: Family, table: &str, chain: &str) -> Message {
+    message(family, DELETE_CHAIN, 0, Attributes::new().text(1, table).text(3, chain))
 }
 
 /// Creates a map unless it exists.

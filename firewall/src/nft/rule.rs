@@ -7,6 +7,7 @@ use crate::{
 };
 
 const NEW_RULE: u16 = (10 << 8) | 6;
+const DELETE_RULE: u16 = (10 << 8) | 8;
 /// The type of a comment in the data that the kernel keeps for programs.
 const COMMENT: u8 = 0;
 
@@ -35,6 +36,17 @@ pub(crate) fn create_rule(
         attributes = attributes.bytes(7, &user_data(comment));
     }
     message(family, NEW_RULE, CREATE | if at_end { APPEND } else { 0 }, attributes)
+}
+
+/// Deletes the rule that the kernel knows by this number.
+pub(crate) fn delete_rule(family: Family, table: &str, chain: &str, handle: u64) -> Message {
+    let attributes = Attributes::new().text(1, table).text(2, chain).bytes(3, &handle.to_be_bytes());
+    message(family, DELETE_RULE, 0, attributes)
+}
+
+/// The number of a rule in an answer.
+pub(crate) fn handle_of(attributes: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(*find(attributes, 3)?.first_chunk()?))
 }
 
 /// A comment in nft's form: type, length, text with NUL.

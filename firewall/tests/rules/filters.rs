@@ -63,6 +63,29 @@ fn packets_pass_the_policy_of_iptables_with_nf_tables() {
     assert_eq!(run("iptables-nft", &["-S"]), rules);
 }
 
+/// An administrator's rule keeps the chain.
+#[test]
+fn removed_rules_leave_nothing_but_those_of_others() {
+    let Some(host) = Node::new() else { return };
+    published(&host);
+    for program in ["iptables-nft", "ip6tables-nft"] {
+        run(program, &["-P", "FORWARD", "DROP"]);
+    }
+    let before = run("iptables-nft", &["-S"]);
+    host.firewall.ensure().must("the rules");
+    run("iptables-nft", &["-I", "OCI-RS-ADMIN", "-i", "eth7", "-j", "DROP"]);
+    host.firewall.remove_all().must("removed");
+    let kept = run("iptables-nft", &["-S"]);
+    assert!(kept.contains("-A FORWARD -j OCI-RS-ADMIN\n") && !kept.contains("172.26.80.0"), "{kept}");
+    run("iptables-nft", &["-D", "OCI-RS-ADMIN", "-i", "eth7", "-j", "DROP"]);
+    for _ in 0..2 {
+        host.firewall.remove_all().must("removed");
+        assert_eq!(run("iptables-nft", &["-S"]), before);
+    }
+    assert!(!run("ip6tables-nft", &["-S"]).contains("OCI-RS-ADMIN"));
+    assert!(!run("nft", &["list", "tables"]).contains("oci-rs"));
+}
+
 /// Writes rules by iptables-restore.
 fn restore(rules: &str) {
     let file = std::env::temp_dir().join(format!("oci-rs-rules-{}", fixtures::random::uuid()));
@@ -93,6 +116,10 @@ fn packets_pass_the_policy_of_iptables_legacy() {
     host.firewall.ensure().must("once more");
     assert_eq!(run("iptables-legacy", &["-S"]), rules);
     drop(watcher);
+    for _ in 0..2 {
+        host.firewall.remove_all().must("removed");
+        assert_eq!(run("iptables-legacy", &["-S"]), "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n");
+    }
 }
 
 #[test]

@@ -176,6 +176,11 @@ impl DriverBridge {
         Ok(self.firewall_of(record).publish(&record.published())?)
     }
 
+    /// Removes the bridge and its rules. No container may be on it.
+    pub fn remove(&self) -> Result<(), NetworkError> {
+        self.node.remove()
+    }
+
     /// Removes tracked connections to containers that a killed process removed. The ports of all containers must be
     /// published.
     pub fn forget_stale_connections(&self) -> Result<(), NetworkError> {

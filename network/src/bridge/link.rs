@@ -35,6 +35,8 @@ pub(crate) struct Link {
     pub mtu: u32,
     /// `bridge`, `veth` …; empty for a hardware device.
     pub kind: String,
+    /// The hardware address, if it has the length of one.
+    pub mac: Option<Mac>,
 }
 
 /// A pair of interfaces: one on a bridge, the other in a container's network namespace.
@@ -181,6 +183,7 @@ pub(crate) fn default_route_link(route: &[u8]) -> Option<u32> {
 /// The link that a message describes, from the message's payload.
 pub(crate) fn parse(link: &[u8]) -> Option<Link> {
     /// Numbers of attributes (linux/if_link.h).
+    const IFLA_ADDRESS: u16 = 1;
     const IFLA_MTU: u16 = 4;
     const IFLA_LINKINFO: u16 = 18;
     const IFLA_INFO_KIND: u16 = 1;
@@ -191,6 +194,7 @@ pub(crate) fn parse(link: &[u8]) -> Option<Link> {
         index: number(link.get(4..8)?)?,
         mtu: attribute(attributes, IFLA_MTU).and_then(|value| number(&value)).unwrap_or(0),
         kind,
+        mac: attribute(attributes, IFLA_ADDRESS).and_then(|address| address.try_into().ok()),
     })
 }
 

@@ -73,6 +73,23 @@ impl NodeBridge {
         self.guard(&mut self.made())
     }
 
+    /// Removes the bridge and its rules. A bridge that the driver did not make stays.
+    pub fn remove(&self) -> Result<(), NetworkError> {
+        let mut made = self.made();
+        // The watcher would make the rules again.
+        *made = Made::default();
+        let Settings { bridge: name, subnet, .. } = &self.settings;
+        let failed = || format!("removing the bridge {name}");
+        let mut connection = Connection::open().context(failed)?;
+        match find(&mut connection, name) {
+            Err(error) if is(&error, Errno::NODEV) => {}
+            Ok(link) if link.kind != "bridge" || link.mac != Some(mac_of(gateway(*subnet))) => return Ok(()),
+            Ok(_) => connection.execute(vec![link::delete(name)]).context(failed)?,
+            Err(error) => Err(error).context(failed)?,
+        }
+        Ok(self.firewall.remove_all()?)
+    }
+
     fn guard(&self, made: &mut Made) -> Result<(), NetworkError> {
         self.firewall.ensure()?;
         if made.watcher.as_ref().is_none_or(Watcher::has_ended) {

@@ -53,6 +53,10 @@ pub fn run(arguments: &RollbackArguments) -> Result<(), Failure> {
     if let Err(error) = cleanup::remove_leftovers(&node, &Tasks::new(DriverName::Docker)) {
         report.failures.push(error.to_string());
     }
+    // Tasks of the other name may be on the bridge.
+    if let Err(error) = node.networks.remove_bridge() {
+        report.failures.push(format!("the driver's bridge: {error}"));
+    }
     write(&report, &state_dir, &data_dir, &Output { json: arguments.json })?;
     match report.failures.as_slice() {
         [] => Ok(()),
