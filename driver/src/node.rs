@@ -123,7 +123,7 @@ impl Node {
         store.on_removal(move || mounting.forget_removed_images());
         let logs = Logs::new(runtime.clone());
         let networks = Networks::new(config.policy.network.clone(), &config.state_dir);
-        let dockerd = config.dockerd.clone().map(Dockerd::new);
+        let dockerd = config.dockerd.clone().map(|socket| Dockerd::new(socket, config.docker_stop_timeout));
         let groups = Groups::new(GroupNamespaces::new(&config.state_dir));
         Ok(Self {
             config,

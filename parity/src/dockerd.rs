@@ -124,6 +124,14 @@ impl Dockerd {
         self.path().join("sock")
     }
 
+    /// Sends dockerd a signal. SIGSTOP lets it hang.
+    pub fn signal(&self, signal: Signal) {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(child) = child.as_ref() {
+            process::signal(child.id().cast_signed(), signal);
+        }
+    }
+
     /// Ends dockerd with its containers, and returns what it left behind. That is then removed by force.
     pub fn take_down(&self) -> Vec<String> {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -48,6 +48,7 @@ pub use dispatch::run_role;
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use process::ProcessRef;
 pub use role::{ExecArgs, MonitorArgs, RelayArgs, Role};
+pub use rootfs::VolumeImport;
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
 

@@ -73,7 +73,19 @@ fn parse(bytes: &[u8]) -> Option<Answer> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use std::{io, os::unix::net::UnixListener, time::Duration};
+
+    use super::{Api, parse};
+
+    #[tokio::test]
+    async fn a_daemon_that_hangs_holds_no_call_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("docker.sock");
+        // The kernel accepts the connection, and no process reads the request.
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let answer = Api::new(socket).call("GET", "/info", Duration::from_millis(20)).await;
+        assert_eq!(answer.err().map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
+    }
 
     #[test]
     fn status_and_body_are_found() {

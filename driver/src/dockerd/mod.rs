@@ -9,9 +9,11 @@
 //! - A container is touched only if its id or name, and its label, are those of the task.
 //! - Only a daemon's "404" and a socket without a listener say that there is no container. After any other failure
 //!   there may be one, and the caller gets an error.
+//! - A call ends in bounded time, also if the daemon hangs.
 
 mod api;
 mod handle;
+mod volumes;
 
 use std::{
     collections::HashMap,
@@ -29,17 +31,17 @@ use crate::{blocking::blocking, error::TaskError};
 
 /// The label with the allocation's id.
 const ALLOC_LABEL: &str = "com.hashicorp.nomad.alloc_id";
-/// The time between a container's stop signal and SIGKILL, in seconds. A handle does not contain the job's.
-const STOP_SECONDS: u64 = 10;
 /// The limit of a call that does not wait for a process.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The limit of a call that waits for a container's end.
-const STOP_LIMIT: Duration = Duration::from_secs(STOP_SECONDS + 60);
+/// The limit of a call that waits for a container's end, beside the time of its stop.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// The containers of the former driver.
 #[derive(Debug)]
 pub struct Dockerd {
     api: Api,
+    /// The time between a container's stop signal and SIGKILL. A handle does not contain the job's.
+    stop_timeout: Duration,
     tasks: Mutex<HashMap<TaskKey, Arc<Predecessor>>>,
 }
 
@@ -65,8 +67,13 @@ pub struct Sandbox {
 
 impl Dockerd {
     /// The daemon at a socket. Connects nothing.
-    pub fn new(socket: PathBuf) -> Self {
-        Self { api: Api::new(socket), tasks: Mutex::default() }
+    pub fn new(socket: PathBuf, stop_timeout: Duration) -> Self {
+        Self { api: Api::new(socket), stop_timeout, tasks: Mutex::default() }
+    }
+
+    /// The daemon's socket.
+    pub fn socket(&self) -> &Path {
+        self.api.socket()
     }
 
     /// Notes the container of a task that the agent asked to recover.
@@ -98,7 +105,13 @@ impl Dockerd {
         }
         match self.inspect(&name).await {
             Ok(found) => Ok(found.and_then(|container| usable_sandbox(&container, alloc))),
-            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) if is_absent(&error) => {
+                // As long as a task of the group still runs, so does the pause container.
+                for handle in self.handles_of(alloc) {
+                    self.without_daemon(Some(&handle), &error).await?;
+                }
+                Ok(None)
+            }
             Err(error) => Err(self.unanswered(&name, &error)),
         }
     }
@@ -121,7 +134,7 @@ impl Dockerd {
         };
         let Some(id) = found.as_ref().and_then(id_of) else { return Ok(false) };
         // A pause container ignores signals.
-        let seconds = if container == pause_container(alloc) { 0 } else { STOP_SECONDS };
+        let seconds = if container == pause_container(alloc) { 0 } else { self.stop_timeout.as_secs() };
         self.expect("POST", &format!("/containers/{id}/stop?t={seconds}"), &[204, 304, 404]).await?;
         let removed = self.expect("DELETE", &format!("/containers/{id}?force=true&v=true"), &[204, 404, 409]).await?;
         if removed.status == 409 {
@@ -145,18 +158,30 @@ impl Dockerd {
 
     /// The daemon does not say whether it has a container.
     fn unanswered(&self, container: &str, error: &io::Error) -> TaskError {
+        let problem = match error.kind() {
+            io::ErrorKind::TimedOut => format!("no answer within {} seconds", LIMIT.as_secs()),
+            _ => error.to_string(),
+        };
         TaskError::Internal(format!(
-            "dockerd at {} does not say whether the container {container} of Nomad's docker driver exists ({error}): \
+            "dockerd at {} does not say whether the container {container} of Nomad's docker driver exists ({problem}): \
              restart dockerd, or stop it after its containers",
             self.api.socket().display()
         ))
+    }
+
+    /// The handles of an allocation's tasks whose containers were not removed.
+    fn handles_of(&self, alloc: &str) -> Vec<Handle> {
+        let tasks = self.tasks();
+        let of_alloc = tasks.iter().filter(|((owner, _), _)| owner == alloc);
+        of_alloc.map(|(_, predecessor)| predecessor.handle.clone()).collect()
     }
 
     async fn expect(&self, method: &str, path: &str, statuses: &[u16]) -> Result<Answer, TaskError> {
         let failed = |problem: String| {
             TaskError::Internal(format!("dockerd cannot remove a container of Nomad's docker driver: {problem}"))
         };
-        let answer = self.api.call(method, path, STOP_LIMIT).await.map_err(|error| failed(error.to_string()))?;
+        let limit = self.stop_timeout + END_LIMIT;
+        let answer = self.api.call(method, path, limit).await.map_err(|error| failed(error.to_string()))?;
         if statuses.contains(&answer.status) { Ok(answer) } else { Err(failed(answer.message())) }
     }
 
@@ -242,6 +267,7 @@ mod tests {
         fs, io,
         os::unix::net::UnixListener,
         path::{Path, PathBuf},
+        time::Duration,
     };
 
     use serde_json::json;
@@ -264,7 +290,7 @@ mod tests {
     async fn only_a_socket_without_a_listener_means_no_daemon() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("docker.sock");
-        let at = |path: &Path| Dockerd::new(PathBuf::from(path));
+        let at = |path: &Path| Dockerd::new(PathBuf::from(path), Duration::ZERO);
         assert_eq!(at(&socket).sandbox("9f7b").await.unwrap(), None, "no socket");
         drop(UnixListener::bind(&socket).unwrap());
         assert_eq!(at(&socket).sandbox("9f7b").await.unwrap(), None, "no listener");

@@ -16,7 +16,7 @@ use crate::{
     launcher::Launcher,
     plan::{CgroupPlacement, ContainerId, ContainerPlan},
     process::{ProcessRecord, ProcessRef},
-    rootfs::{EmptyNamespace, MountedImages, image_problem, overlay_problem},
+    rootfs::{EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem},
     state::{self, PLAN, TaskDir},
 };
 
@@ -137,6 +137,11 @@ impl Runtime {
     /// All containers of the state directory, in any state.
     pub fn list(&self) -> Result<Vec<ContainerId>, RuntimeError> {
         containers(&self.inner.state_dir)
+    }
+
+    /// Copies a directory for a named volume. The volume appears when the copy is committed; `None` if it exists.
+    pub fn import_volume(&self, volume: &Path, source: &Path) -> Result<Option<VolumeImport>, RuntimeError> {
+        VolumeImport::stage(volume, source)
     }
 
     /// Other containers that were placed in the same cgroup, among those with an id that begins with `prefix`. A plan

@@ -7,8 +7,8 @@
 //!
 //! - `mount_tree`: detached mounts; `root`: paths inside a root; `layers`: layers as directories or mounted images.
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
-//! - `writable`: the writable layer of a container; `volume`: named volumes; `anonymous_volume`: volumes without a
-//!   name.
+//! - `writable`: the writable layer of a container; `volume`, `volume_import`: named volumes; `anonymous_volume`:
+//!   volumes without a name.
 //! - `probe`: whether overlayfs works in a data directory.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
 //! - `second_mounts`, `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
@@ -33,6 +33,7 @@ mod probe;
 mod root;
 mod second_mounts;
 mod volume;
+mod volume_import;
 mod writable;
 
 pub(crate) use anonymous_volume::create_anonymous_volume;
@@ -48,4 +49,5 @@ pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
 pub(crate) use root::Root;
 pub(crate) use volume::create_volume;
+pub use volume_import::VolumeImport;
 pub(crate) use writable::WritableLayer;

@@ -7,7 +7,7 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -19,7 +19,7 @@ use fixtures::{
     wait::{eventually, seconds},
 };
 use kit::{calls::recoverable, hcl, node::Node, task::Task};
-use proto::driver::{TaskHandle, TaskState};
+use proto::driver::{DriverTaskEvent, TaskHandle, TaskState};
 use serde_json::{Value as Json, json};
 
 use crate::names::docker;
@@ -40,6 +40,12 @@ struct Dockerd {
     calls: Arc<Mutex<Vec<String>>>,
     /// It fails every call.
     ill: Arc<AtomicBool>,
+    /// It answers no call while this is true.
+    hangs: Arc<(Mutex<bool>, Condvar)>,
+    /// Names and directories of volumes.
+    volumes: Arc<Mutex<Vec<(String, PathBuf)>>>,
+    /// The containers that use a volume.
+    users: Arc<Mutex<Vec<String>>>,
 }
 
 impl Dockerd {
@@ -69,7 +75,12 @@ impl Dockerd {
             write!(stream, "HTTP/1.0 500 Internal Server Error\r\n\r\n{{\"message\":\"overloaded\"}}").ok();
             return;
         }
+        let (hangs, changed) = &*self.hangs;
+        drop(changed.wait_while(hangs.lock().must("whether it hangs"), |hangs| *hangs).must("its end"));
         let [method, path, ..] = request.split(' ').collect::<Vec<_>>()[..] else { return };
+        if self.answer_about_volumes(&mut stream, path) {
+            return;
+        }
         let name = path.split(['/', '?']).nth(2).unwrap_or_default();
         let mut containers = self.containers.lock().must("the containers");
         let Some(index) = containers.iter().position(|one| one.id == name || one.name == name) else {
@@ -90,6 +101,35 @@ impl Dockerd {
             containers.remove(index);
         }
         write!(stream, "HTTP/1.0 204 No Content\r\n\r\n").ok();
+    }
+
+    /// Whether the call was one about volumes or their users.
+    fn answer_about_volumes(&self, stream: &mut UnixStream, path: &str) -> bool {
+        let mut users = self.users.lock().must("the users");
+        let answer = if let Some(name) = path.strip_prefix("/volumes/") {
+            let volumes = self.volumes.lock().must("the volumes");
+            let Some((_, directory)) = volumes.iter().find(|(known, _)| known == name) else {
+                write!(stream, "HTTP/1.0 404 Not Found\r\n\r\n{{\"message\":\"no such volume\"}}").ok();
+                return true;
+            };
+            json!({"Name": name, "Driver": "local", "Mountpoint": directory, "Options": null})
+        } else if path.starts_with("/containers/json?filters=%7B%22volume%22") {
+            users.iter().map(|id| json!({"Id": id})).collect()
+        } else if path.ends_with("/wait?condition=not-running") {
+            self.calls.lock().must("the calls").push(path.to_owned());
+            // One that restarts always runs again.
+            users.retain(|id| id.starts_with("restarts") || !path.contains(id.as_str()));
+            json!({"StatusCode": 0})
+        } else {
+            return false;
+        };
+        write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{answer}").ok();
+        true
+    }
+
+    fn hang(&self, hangs: bool) {
+        *self.hangs.0.lock().must("whether it hangs") = hangs;
+        self.hangs.1.notify_all();
     }
 
     fn calls(&self) -> Vec<String> {
@@ -190,6 +230,84 @@ async fn a_failing_daemon_fails_the_calls_that_ask_it() {
     plugin.end(&task).await;
     plugin.destroy_network(alloc).await.must("DestroyNetwork");
     assert_eq!(dockerd.names(), Vec::<String>::new());
+    node.finish(plugin).await;
+}
+
+/// The daemon accepts connections and answers no call.
+#[tokio::test]
+async fn a_start_that_waits_for_the_daemon_says_so() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let dockerd = Dockerd::start(&socket);
+    let images = Images::start().await;
+    let mut options = options(&socket);
+    options["docker_stop_timeout"] = json!("90s");
+    let mut plugin = node.launch_as(docker(&node), options).await;
+    let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    let alloc = &task.config.alloc_id;
+    let own = dockerd.add(1, &format!("{}-{alloc}", task.config.name), alloc, Path::new(""));
+    dockerd.hang(true);
+    let waits = format!("Waiting for dockerd at {}: it may still run", socket.display());
+    let of_task = |event: &DriverTaskEvent| event.task_id == task.id() && event.message.contains(&waits);
+    let (_, ()) = tokio::join!(plugin.started(&task), async {
+        plugin.streams.event("what the start waits for", of_task).await;
+        assert_eq!(dockerd.names().len(), 1);
+        dockerd.hang(false);
+    });
+    assert_eq!(dockerd.calls()[0], format!("POST /containers/{own}/stop?t=90"));
+    assert_eq!(dockerd.names(), Vec::<String>::new());
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_named_volume_is_taken_over_once_and_not_while_docker_uses_it() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let dockerd = Dockerd::start(&socket);
+    let images = Images::start().await;
+    let mut options = options(&socket);
+    options["volumes"] = json!({"enabled": true});
+    options["migrate_volumes"] = json!(true);
+    let mut plugin = node.launch_as(docker(&node), options).await;
+    let data = node.root().join("_data");
+    fs::create_dir(&data).must("docker's directory");
+    fs::write(data.join("value"), "of docker\n").must("docker's data");
+    dockerd.volumes.lock().must("the volumes").push(("db".to_owned(), data.clone()));
+    let mount = |name: &str| json!([{"type": "volume", "source": name, "target": "/named"}]);
+    let script = "cat /named/value; echo changed >/named/value";
+    let task = || node.task(&images.busybox()).sh(script).option("mount", mount("db"));
+    let ours = node.data_dir().join("volumes/db");
+
+    dockerd.users.lock().must("the users").push("restarts1".to_owned());
+    let refused = task().build(&mut plugin).await;
+    let status = plugin.start(&refused).await.err().must("a refusal");
+    assert!(
+        status.message().contains("while docker's container restarts1 uses it") && recoverable(&status),
+        "{status}"
+    );
+    assert!(!ours.exists());
+
+    *dockerd.users.lock().must("the users") = vec!["ends1".to_owned()];
+    for expected in ["of docker\n", "changed\n"] {
+        let task = task().build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0);
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await, expected);
+    }
+    assert!(dockerd.calls().contains(&"/containers/ends1/wait?condition=not-running".to_owned()));
+    assert_eq!(fs::read_to_string(data.join("value")).must("docker's data"), "of docker\n");
+
+    // Docker has no such volume.
+    let task = node.task(&images.busybox()).sh("ls /named").option("mount", mount("new")).build(&mut plugin).await;
+    plugin.started(&task).await;
+    plugin.end(&task).await;
+    // Without a daemon there may be data.
+    fs::remove_file(&socket).must("remove the socket");
+    let task = node.task(&images.busybox()).sh("true").option("mount", mount("other")).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("unset `migrate_volumes`") && recoverable(&status), "{status}");
     node.finish(plugin).await;
 }
 

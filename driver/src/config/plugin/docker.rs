@@ -47,6 +47,21 @@ pub const OPTIONS: &[OptionSpec] = &[
          removed (see [the switch on a running node](#the-switch-on-a-running-node)). Other addresses, and the name \
          `oci-rs`: no effect",
     ),
+    OptionSpec::honoured(
+        "docker_stop_timeout",
+        OptionType::String,
+        Words("`10s`"),
+        "the time between the stop signal of a container of Nomad's docker driver and SIGKILL, when it is removed \
+         through the socket in `endpoint`. The jobs' `kill_timeout` is not known there",
+    ),
+    OptionSpec::honoured(
+        "migrate_volumes",
+        OptionType::Bool,
+        Literal("false"),
+        "the first start of a task with a named volume copies the data of docker's volume of the same name, unless the \
+         volume exists here. The socket in `endpoint` tells where the data is; without an answer the task does not \
+         start",
+    ),
     ignored("tls", OptionType::Block(TLS), "certificates for the docker daemon. There is no daemon here"),
     OptionSpec::honoured(
         "logging",
@@ -126,7 +141,9 @@ pub fn ignored_options(block: &ConfigBlock, driver: DriverName) -> Vec<&'static 
     ignored.retain(|option| match option.name {
         "strict" | "docker_version" => false,
         "logging" => default_log_driver(block).is_none(),
-        "endpoint" => block.has("endpoint") && socket(block, driver).is_none(),
+        "endpoint" | "docker_stop_timeout" | "migrate_volumes" => {
+            block.has(option.name) && socket(block, driver).is_none()
+        }
         name => block.has(name),
     });
     ignored.into_iter().map(|option| option.name).collect()

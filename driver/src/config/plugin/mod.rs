@@ -116,6 +116,10 @@ pub struct PluginConfig {
     pub group_networks: bool,
     /// The socket of the docker daemon from which containers of Nomad's docker driver are removed.
     pub dockerd: Option<PathBuf>,
+    /// The time between the stop signal of such a container and SIGKILL.
+    pub docker_stop_timeout: Duration,
+    /// A task's start copies the data of docker's volumes for named volumes that do not exist.
+    pub migrate_volumes: bool,
     /// The docker version that a driver with docker's name reports.
     pub docker_version: String,
     /// Options of the docker driver that are set and have no effect.
@@ -162,6 +166,8 @@ impl Default for PluginConfig {
             exec: ExecPolicy::default(),
             group_networks: false,
             dockerd: None,
+            docker_stop_timeout: Duration::from_secs(10),
+            migrate_volumes: false,
             docker_version: docker::VERSION.to_owned(),
             ignored: Vec::new(),
         }
@@ -206,6 +212,8 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         exec: exec::read(&block.block("exec")),
         group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),
         dockerd: docker::socket(block, driver),
+        docker_stop_timeout: block.duration("docker_stop_timeout").unwrap_or(default.docker_stop_timeout),
+        migrate_volumes: block.bool("migrate_volumes"),
         docker_version: block.string("docker_version").unwrap_or(default.docker_version),
         ignored: docker::ignored_options(block, driver),
     };

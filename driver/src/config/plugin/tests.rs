@@ -265,6 +265,10 @@ fn docker_rules_apply_with_dockers_name_unless_the_operator_sets_others() {
     assert!(modes.pid.is_empty() && modes.ipc == ["*"] && modes.uts == ["*"]);
     assert_eq!((wide.dockerd.as_deref(), own.dockerd), (Some(Path::new("/var/run/docker.sock")), None));
     assert_eq!(docker(json!({ "docker_version": "27.1" })).docker_version, "27.1");
+    let seconds = |config: &PluginConfig| (config.docker_stop_timeout.as_secs(), config.migrate_volumes);
+    let set = docker(json!({ "docker_stop_timeout": "2m", "migrate_volumes": true }));
+    assert_eq!((seconds(&docker(json!({}))), seconds(&set)), ((10, false), (120, true)));
+    assert_eq!(decode(json!({ "migrate_volumes": true })).ignored, ["migrate_volumes"], "without a daemon");
     // Which driver makes the networks of groups is no rule for tasks.
     let group_networks = |config: PluginConfig| config.group_networks;
     assert!(group_networks(docker(json!({ "strict": true }))) && !group_networks(decode(json!({}))));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use network::Attachment;
 use runtime::{Running, StartError, StartErrorKind};
 
-use super::{image::Leased, request::StartRequest};
+use super::{docker_volumes, image::Leased, request::StartRequest};
 use crate::{
     blocking::blocking,
     config::UserNamespaceMode,
@@ -80,6 +80,7 @@ impl<'a> Planned<'a> {
     pub async fn prepare(self) -> Result<Prepared<'a>, TaskError> {
         failpoint::at("start-before-directory");
         let request = self.leased.request;
+        docker_volumes::take_over(request, &self.plan).await?;
         let (node, tasks, plan) = (request.node.clone(), request.tasks.clone(), self.plan);
         let alloc = request.task.alloc_id.clone();
         let prefix = plan::alloc_prefix(&alloc);

@@ -20,18 +20,20 @@
 //! [`Started`]: container::Started
 
 mod container;
+mod docker_volumes;
 mod image;
 mod load_archive;
 mod pull_progress;
 mod request;
 mod seccomp_profile;
+mod waiting;
 
 use std::sync::Arc;
 
 use runtime::Status;
 use tokio::sync::watch;
 
-use self::{container::Planned, image::Leased, request::StartRequest};
+use self::{container::Planned, image::Leased, request::StartRequest, waiting::announced};
 use super::{DriverState, registry::Tasks, running::RunningContainer};
 use crate::{blocking::blocking, error::TaskError, node::Node, plan::NomadTask};
 
@@ -52,10 +54,15 @@ pub async fn run(
 }
 
 async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContainer), TaskError> {
-    if let Some(dockerd) = &request.node.dockerd
-        && dockerd.remove_predecessor(&request.task.alloc_id, &request.task.name).await?
-    {
-        request.events.emit("Removed the task's container of Nomad's docker driver".to_owned(), []);
+    if let Some(dockerd) = &request.node.dockerd {
+        let removal = dockerd.remove_predecessor(&request.task.alloc_id, &request.task.name);
+        let waits = || {
+            let socket = dockerd.socket().display();
+            format!("Waiting for dockerd at {socket}: it may still run the task's container of Nomad's docker driver")
+        };
+        if announced(&request.events, waits, removal).await? {
+            request.events.emit("Removed the task's container of Nomad's docker driver".to_owned(), []);
+        }
     }
     let leased = Leased::acquire(request).await?;
     let planned = Planned::plan(leased).await?;

@@ -24,6 +24,15 @@ const CHUNK: u64 = 64 << 20;
 /// The largest list of names and the largest value that Linux allows, in bytes (xattr(7)).
 const XATTR_MAX: usize = 64 << 10;
 
+/// Whether the source has marks of overlayfs, which are not copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marks {
+    /// It is a layer.
+    OfOverlayfs,
+    /// It is any directory: every file and attribute is copied.
+    None,
+}
+
 /// Copies files to one directory tree.
 pub(super) struct EntryCopier {
     root: OwnedFd,
@@ -32,11 +41,12 @@ pub(super) struct EntryCopier {
     /// Whether reflinks are tried. The first refusal of the file system ends this.
     reflinks: bool,
     buffer: Vec<u8>,
+    marks: Marks,
 }
 
 impl EntryCopier {
-    pub fn new(root: OwnedFd) -> Self {
-        Self { root, hard_links: HashMap::new(), reflinks: true, buffer: vec![0; XATTR_MAX] }
+    pub fn new(root: OwnedFd, marks: Marks) -> Self {
+        Self { root, hard_links: HashMap::new(), reflinks: true, buffer: vec![0; XATTR_MAX], marks }
     }
 
     /// The root of the directory tree.
@@ -93,7 +103,7 @@ impl EntryCopier {
     fn copy_attributes(&mut self, from: &OwnedFd, stat: &Stat, to: &OwnedFd) -> io::Result<()> {
         fchown(to, uid(stat), gid(stat))?;
         fchmod(to, Mode::from_raw_mode(stat.st_mode))?;
-        for name in copied_names(flistxattr(from, &mut self.buffer[..]), &self.buffer)? {
+        for name in copied_names(flistxattr(from, &mut self.buffer[..]), &self.buffer, self.marks)? {
             let length = fgetxattr(from, &name, &mut self.buffer[..])?;
             tolerate(&name, fsetxattr(to, &name, &self.buffer[..length], XattrFlags::empty()))?;
         }
@@ -106,7 +116,7 @@ impl EntryCopier {
             [format!("/proc/self/fd/{}/", directory.as_raw_fd()).as_bytes(), name.to_bytes()].concat()
         };
         let (from, to) = (below(source), below(target));
-        for name in copied_names(llistxattr(&from[..], &mut self.buffer[..]), &self.buffer)? {
+        for name in copied_names(llistxattr(&from[..], &mut self.buffer[..]), &self.buffer, self.marks)? {
             let length = lgetxattr(&from[..], &name, &mut self.buffer[..])?;
             tolerate(&name, lsetxattr(&to[..], &name, &self.buffer[..length], XattrFlags::empty()))?;
         }
@@ -166,14 +176,15 @@ impl EntryCopier {
 
 /// The names of the extended attributes that are copied. Overlayfs' own marks describe the layer, and security labels
 /// belong to the machine, so neither is copied.
-fn copied_names(listed: Result<usize, Errno>, buffer: &[u8]) -> io::Result<Vec<CString>> {
+fn copied_names(listed: Result<usize, Errno>, buffer: &[u8], marks: Marks) -> io::Result<Vec<CString>> {
     let length = match listed {
         Err(Errno::OPNOTSUPP) => 0,
         result => result?,
     };
     let names = buffer[..length].split(|byte| *byte == 0).filter(|name| {
         let acl = name.starts_with(b"system.posix_acl_");
-        name.starts_with(b"user.") || acl || *name == b"security.capability"
+        let trusted = marks == Marks::None && name.starts_with(b"trusted.");
+        name.starts_with(b"user.") || acl || trusted || *name == b"security.capability"
     });
     Ok(names.filter_map(|name| CString::new(name).ok()).collect())
 }

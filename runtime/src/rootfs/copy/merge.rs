@@ -29,7 +29,7 @@ use rustix::{
 };
 
 use super::{
-    entry::EntryCopier,
+    entry::{EntryCopier, Marks},
     path::{join, open_directory},
 };
 use crate::error::{Context, RuntimeError};
@@ -41,6 +41,16 @@ const OPAQUE_SOCKET: &CStr = c".wh..wh..opq";
 
 /// Copies the merged content of `layers`, top-most first, to the empty directory `target`.
 pub(in crate::rootfs) fn copy_layers(layers: &[PathBuf], target: &Path) -> Result<(), RuntimeError> {
+    copy(layers, target, Marks::OfOverlayfs)
+}
+
+/// Copies the content and the attributes of the directory `source` to the empty directory `target`. No file hides
+/// another one.
+pub(in crate::rootfs) fn copy_tree(source: &Path, target: &Path) -> Result<(), RuntimeError> {
+    copy(&[source.to_owned()], target, Marks::None)
+}
+
+fn copy(layers: &[PathBuf], target: &Path, marks: Marks) -> Result<(), RuntimeError> {
     let mut roots = Vec::new();
     for layer in layers {
         let root = open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -48,12 +58,13 @@ pub(in crate::rootfs) fn copy_layers(layers: &[PathBuf], target: &Path) -> Resul
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = open(target, flags, Mode::empty()).context(|| format!("opening {}", target.display()))?;
-    let mut merge = Merge { layers: &roots, copier: EntryCopier::new(root) };
+    let mut merge = Merge { layers: &roots, copier: EntryCopier::new(root, marks), marks };
     let mut steps = vec![Step::Fill { path: Vec::new(), layers: (0..roots.len()).collect() }];
     while let Some(step) = steps.pop() {
         merge.step(&step, &mut steps).context(|| {
             let path = String::from_utf8_lossy(step.path()).into_owned();
-            format!("copying /{path} of the image to {}", target.display())
+            let source = if marks == Marks::None { "the directory" } else { "the image" };
+            format!("copying /{path} of {source} to {}", target.display())
         })?;
     }
     Ok(())
@@ -90,6 +101,7 @@ enum NameState {
 struct Merge<'a> {
     layers: &'a [OwnedFd],
     copier: EntryCopier,
+    marks: Marks,
 }
 
 impl Merge<'_> {
@@ -150,7 +162,7 @@ impl Merge<'_> {
                     names.insert(name.to_owned(), NameState::Directory { layers: vec![layer], merging });
                 }
                 _ => {
-                    if !is_whiteout(&stat) {
+                    if self.marks == Marks::None || !is_whiteout(&stat) {
                         self.copier.copy((&source, name), &stat, (target, path))?;
                     }
                     names.insert(name.to_owned(), NameState::Settled);

@@ -1,4 +1,4 @@
-//! Copying a stack of layers into one directory, for hosts where overlayfs does not work.
+//! Copying a stack of layers into one directory, for hosts where overlayfs does not work. Also copying a directory.
 //!
 //! - `path`: paths below an open directory.
 //! - `entry`: copies one file with its attributes.
@@ -10,4 +10,4 @@ mod path;
 #[cfg(test)]
 mod tests;
 
-pub(super) use merge::copy_layers;
+pub(super) use merge::{copy_layers, copy_tree};

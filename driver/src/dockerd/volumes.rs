@@ -1,0 +1,95 @@
+//! Named volumes of the docker daemon: their directories, and the containers that use them.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde_json::Value;
+
+use super::{Dockerd, LIMIT, id_of, is_plain};
+use crate::error::TaskError;
+
+/// How long a container that uses a volume may take to end, beside the time of its own stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Dockerd {
+    /// The directory of docker's volume of this name; `None` if there is none, or none with data of its own. Waits for
+    /// the end of the containers that use it. Without a daemon it is an error, because there may be a volume.
+    pub async fn volume(&self, name: &str) -> Result<Option<PathBuf>, TaskError> {
+        if !is_plain(name) {
+            return Ok(None);
+        }
+        let answer = self.ask(name, &format!("/volumes/{name}"), &[200, 404]).await?;
+        let Some(directory) = directory_of(&answer) else { return Ok(None) };
+        for container in self.users(name).await? {
+            let path = format!("/containers/{container}/wait?condition=not-running");
+            // The look at the volume's users below tells whether it has ended.
+            drop(self.api.call("POST", &path, self.stop_timeout + PATIENCE).await);
+        }
+        self.expect_unused(name).await?;
+        Ok(Some(directory))
+    }
+
+    /// Fails if a container uses docker's volume of this name.
+    pub async fn expect_unused(&self, name: &str) -> Result<(), TaskError> {
+        let users = self.users(name).await?;
+        let Some(container) = users.first() else { return Ok(()) };
+        Err(TaskError::Internal(format!(
+            "docker's volume {name} cannot be taken over while docker's container {} uses it: stop that container, or \
+             unset `migrate_volumes` in the plugin block",
+            container.get(..12).unwrap_or(container)
+        )))
+    }
+
+    /// The ids of the running containers that use a volume.
+    async fn users(&self, name: &str) -> Result<Vec<String>, TaskError> {
+        // {"volume":["name"]}
+        let filters = format!("%7B%22volume%22%3A%5B%22{name}%22%5D%7D");
+        let list = self.ask(name, &format!("/containers/json?filters={filters}"), &[200]).await?;
+        Ok(list.as_array().into_iter().flatten().filter_map(id_of).map(str::to_owned).collect())
+    }
+
+    async fn ask(&self, volume: &str, path: &str, statuses: &[u16]) -> Result<Value, TaskError> {
+        let answer = self.api.call("GET", path, LIMIT).await.map_err(|error| error.to_string());
+        let problem = match answer {
+            Ok(answer) if statuses.contains(&answer.status) => return Ok(answer.body),
+            Ok(answer) => answer.message(),
+            Err(error) => error,
+        };
+        Err(TaskError::Internal(format!(
+            "dockerd at {} does not say whether it has data of the volume {volume} ({problem}): start dockerd, or \
+             unset `migrate_volumes` in the plugin block if all volumes are taken over",
+            self.api.socket().display()
+        )))
+    }
+}
+
+/// The directory of a described volume. With options, docker mounts a file system there, which has the data.
+fn directory_of(volume: &Value) -> Option<PathBuf> {
+    let has_options = volume["Options"].as_object().is_some_and(|options| !options.is_empty());
+    let directory = PathBuf::from(volume["Mountpoint"].as_str()?);
+    (volume["Driver"] == "local" && !has_options && directory.is_absolute()).then_some(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::directory_of;
+
+    #[test]
+    fn only_a_local_volume_without_options_has_a_directory_with_data() {
+        let volume = json!({"Name": "db", "Driver": "local", "Mountpoint": "/d/volumes/db/_data", "Options": null});
+        assert_eq!(directory_of(&volume).as_deref(), Some(Path::new("/d/volumes/db/_data")));
+        let with = |name: &str, value: Value| {
+            let mut volume = volume.clone();
+            volume[name] = value;
+            directory_of(&volume)
+        };
+        assert!(with("Options", json!({})).is_some());
+        assert_eq!(with("Options", json!({"type": "nfs"})), None);
+        assert_eq!(with("Driver", json!("rexray")), None);
+        assert_eq!(with("Mountpoint", json!("data")), None);
+        assert_eq!(directory_of(&json!({"message": "no such volume"})), None);
+    }
+}
