@@ -67,7 +67,8 @@ envoy() {
     mkdir -p "$root"/{bin,etc}
     with_libraries "$ENVOY" /bin/envoy
     printf '%s\n' root:x:0:0:root:/root:/bin/false envoy:x:101:101:envoy:/:/bin/false >"$root/etc/passwd"
-    config='"Env":["PATH=/bin"],"Entrypoint":["/bin/envoy"],"WorkingDir":"/"'
+    # The user whose traffic a transparent proxy leaves alone, as in the proxy's own image.
+    config='"User":"101","Env":["PATH=/bin"],"Entrypoint":["/bin/envoy"],"WorkingDir":"/"'
 }
 
 case $kind in

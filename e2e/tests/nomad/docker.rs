@@ -2,7 +2,10 @@
 //! directories.
 
 use std::{
-    fs, thread,
+    fs,
+    path::Path,
+    process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,6 +25,7 @@ pub const CASES: &[Case] = &[
     ("docker_and_oci_rs_share_a_group", SharedAgent, share_a_group),
     ("docker_group_outlives_agent_and_plugin", OwnAgent, outlives),
     ("docker_job_with_injected_sidecars_and_a_gateway", WithConsul, injected_proxies),
+    ("docker_job_with_a_transparent_proxy", WithConsul, transparent_proxy),
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -136,6 +140,56 @@ fn injected_proxies(env: &Env) -> Outcome {
     assert_eq!(patiently(|| web.sh("timeout 5 wget -q -O - http://127.0.0.1:9191/"))?, PAGE);
     let inlet = format!("http://{}/", gateway.address("in")?);
     assert_eq!(patiently(|| e2e::api::fetch(&inlet))?, PAGE);
+    Ok(())
+}
+
+/// Gives the agent the CNI plugin consul-cni: `OCI_RS_CONSUL_CNI`, or the one of `e2e/conformance`.
+fn add_consul_cni(env: &Env) -> Outcome {
+    let directory = env.agent.path().join("cni-plugins");
+    if directory.exists() {
+        return Ok(());
+    }
+    env.agent.stop()?;
+    fs::create_dir(&directory)?;
+    let plugin = directory.join("consul-cni");
+    if let Some(given) = std::env::var_os("OCI_RS_CONSUL_CNI") {
+        fs::copy(given, &plugin)?;
+    } else {
+        let mut build = Command::new("go");
+        build.args(["build", "-trimpath", "-buildvcs=false", "-o"]).arg(&plugin).arg("./consulcni");
+        let output = build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance")).output()?;
+        assert!(output.status.success(), "go build: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let file = env.agent.path().join("client.hcl");
+    let config = fs::read_to_string(&file)?;
+    // Only Nomad's own path, the first one.
+    let (before, after) =
+        config.split_once("cni_path ").ok_or_else(|| Failure("no cni_path of the client".to_owned()))?;
+    let after = after.replacen('"', &format!("\"{}:", directory.display()), 1);
+    fs::write(&file, format!("{before}cni_path {after}"))?;
+    env.agent.launch()
+}
+
+/// A task reaches a service at its virtual address, without an upstream in its job.
+fn transparent_proxy(env: &Env) -> Outcome {
+    add_consul_cni(env)?;
+    env.agent.set_metadata(&json!({ "connect.sidecar_image": env.registry.make("envoy")? }))?;
+    // A proxy knows the services that its own may reach.
+    let allowed = [json!({ "Name": "transparent-web", "Action": "allow" })];
+    let intention = json!({ "Kind": "service-intentions", "Name": "transparent-api", "Sources": allowed });
+    env.consul()?.api().put("/v1/config", &intention)?;
+    let job = Job::new("docker_transparent").var("image", &env.registry.image());
+    let allocs = env.agent.run_many(&job, 2)?;
+    let api = env.consul()?.api().wait(
+        "/v1/catalog/service/transparent-api-sidecar-proxy",
+        "the address",
+        LIMIT,
+        |found| Some(found[0]["ServiceTaggedAddresses"]["consul-virtual"]["Address"].as_str()?.to_owned()),
+    )?;
+    let web = allocs.iter().find(|alloc| alloc.get().is_ok_and(|alloc| alloc["TaskGroup"] == "web"));
+    let web = web.ok_or_else(|| Failure("no allocation of group web".to_owned()))?.task("serve");
+    web.wait_running()?;
+    assert_eq!(patiently(|| web.sh(&format!("timeout 5 wget -q -O - http://{api}:8080/")))?, PAGE);
     Ok(())
 }
 
