@@ -4,7 +4,7 @@
 
 use image_store::PullError;
 use network::NetworkError;
-use runtime::{ExecError, StartError};
+use runtime::{ExecError, StartError, VolumeError};
 
 use crate::{config::ConfigErrors, exec_prefix::PrefixError, plan::PlanErrors, signal::UnknownSignal};
 
@@ -31,6 +31,9 @@ pub enum TaskError {
     /// The container cannot be created or its command cannot be executed.
     #[error("{0}")]
     Start(#[from] StartError),
+    /// A volume with options cannot be mounted.
+    #[error("{0}")]
+    Volume(#[from] VolumeError),
     /// The task's own network cannot be created.
     #[error("{0}")]
     Network(#[from] NetworkError),
@@ -91,6 +94,7 @@ impl TaskError {
         match self {
             Self::Pull { error, .. } => error.recoverable(),
             Self::Network(error) => error.recoverable(),
+            Self::Volume(error) => error.passing,
             Self::Internal(_) => true,
             _ => false,
         }

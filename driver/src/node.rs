@@ -4,6 +4,7 @@
 //! still be alive, and the agent may be about to reattach to it.
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc, OnceLock,
@@ -15,14 +16,14 @@ use std::{
 use image_store::{LeaseOwner, Store};
 use network::{GroupNamespaces, Networks};
 use runtime::{
-    Runtime, StatsReader, Status,
+    Runtime, StatsReader, Status, VolumeOptions,
     plan::{ContainerId, IdPool},
 };
 use tokio::sync::{Notify, watch};
 
 use crate::{
     blocking::blocking,
-    config::{IdSource, PluginConfig, Policy, RootChoice, UserNamespaceMode},
+    config::{IdSource, MountSource, PluginConfig, Policy, RootChoice, TaskSpec, UserNamespaceMode},
     dockerd::Dockerd,
     error::TaskError,
     events::Events,
@@ -32,7 +33,7 @@ use crate::{
     log_directory::LogLinks,
     logs::Logs,
     node_info,
-    plan::{Compute, NodeInfo},
+    plan::{Compute, MountedVolume, NodeInfo},
     subordinate_ids,
 };
 
@@ -159,16 +160,37 @@ impl Node {
 
     /// The description of the node that a plan needs. It is read each time, because resolv.conf changes under a
     /// running agent. Blocks.
-    pub fn info(&self, with_hosts: bool) -> NodeInfo {
-        NodeInfo {
+    pub fn info(&self, with_hosts: bool, spec: &TaskSpec) -> Result<NodeInfo, TaskError> {
+        Ok(NodeInfo {
             driver: self.config.driver,
             hosts: if with_hosts { node_info::hosts() } else { String::new() },
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),
             id_pool: self.id_pool(),
+            volume_options: self.volume_options(spec)?,
             ..node_info::read(self.compute)
+        })
+    }
+
+    /// The file systems of those named volumes of a task that have options.
+    fn volume_options(&self, spec: &TaskSpec) -> Result<BTreeMap<String, VolumeOptions>, TaskError> {
+        let mut found = BTreeMap::new();
+        for mount in &spec.mounts {
+            if let MountSource::Volume { name, options: None, .. } = &mount.source
+                && let Some(options) = self.runtime.stored_volume_options(name).map_err(TaskError::internal)?
+            {
+                found.insert(name.clone(), options);
+            }
         }
+        Ok(found)
+    }
+
+    /// Mounts a volume with options for a container, unless it is mounted. Blocks, but for little longer than the
+    /// operator's time limit.
+    pub fn mount_volume(&self, volume: &MountedVolume, container: &ContainerId) -> Result<(), TaskError> {
+        let limit = self.policy().volume_timeout;
+        Ok(self.runtime.mount_volume(&volume.key, &volume.options, container, limit)?)
     }
 
     /// The ids for tasks' own user namespaces. Blocks.
@@ -239,11 +261,18 @@ impl Node {
 
     /// Releases the addresses and the image of a container that is removed already. Blocks.
     pub fn release_resources(&self, container: &ContainerId) -> Result<(), TaskError> {
+        let volumes_released = self.release_volumes(container);
         failpoint::at("destroy-before-network");
         let network_released = self.networks.release(container.as_str());
         failpoint::at("destroy-before-release");
         self.store.release(lease_owner(container)).map_err(TaskError::internal)?;
-        Ok(network_released?)
+        network_released?;
+        volumes_released
+    }
+
+    /// Releases the volumes with options of a container that is removed already, or was never made. Blocks.
+    pub fn release_volumes(&self, container: &ContainerId) -> Result<(), TaskError> {
+        self.runtime.release_volumes(container).map_err(TaskError::internal)
     }
 }
 

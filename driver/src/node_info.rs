@@ -1,7 +1,7 @@
 //! Reads the properties of the node that plans depend on.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -13,8 +13,8 @@ use crate::{
     plan::{Compute, NodeInfo},
 };
 
-/// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `hosts`, `id_pool` and the overlay
-/// problem are left empty. Blocks.
+/// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `volume_options`, `hosts`,
+/// `id_pool` and the overlay problem are left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         driver: DriverName::default(),
@@ -32,6 +32,7 @@ pub fn read(compute: Compute) -> NodeInfo {
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),
         volumes_dir: PathBuf::new(),
         id_pool: None,
+        volume_options: BTreeMap::new(),
     }
 }
 

@@ -286,12 +286,12 @@ pub const LIST: &[Difference] = &[
         ],
     },
     Difference {
-        behaviour: "options of the volume driver `local`",
-        docker: "dockerd mounts what they describe, for example NFS.",
-        ours: "the task is refused.",
-        why: "the driver makes directories for named volumes, and mounts no file systems for them.",
-        remedy: "mount the file system on the node and bind it, or use a CSI volume.",
-        seen: &[("options_of_a_volume_driver", ALL)],
+        behaviour: "a volume that exists with other options of the volume driver `local`",
+        docker: "the options of the first task are kept, and those of later tasks are ignored.",
+        ours: "the task is refused while another task uses the volume. Afterwards its options apply.",
+        why: "otherwise a task would write to another server or directory than its job says.",
+        remedy: "use one name for each set of options.",
+        seen: &[("volume_with_other_options", ALL)],
     },
     Difference {
         behaviour: "an image that the registry does not have",

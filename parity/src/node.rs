@@ -36,9 +36,17 @@ impl Node {
         let dockerd = Dockerd::start(docker)?;
         let images = Images::start()?;
         let scratch = dockerd.path().join("scratch");
-        for (name, owner, mode) in [("shared", 0, 0o755), ("readable", 0, 0o755), ("of-app", 1000, 0o700)] {
+        for (name, owner, mode) in [
+            ("shared", 0, 0o755),
+            ("readable", 0, 0o755),
+            ("of-app", 1000, 0o700),
+            ("empty", 0, 0o755),
+            ("bare", 0, 0o755),
+        ] {
             fs::create_dir_all(scratch.join(name))?;
-            fs::write(scratch.join(name).join("file"), format!("{name} of the host\n"))?;
+            if !matches!(name, "empty" | "bare") {
+                fs::write(scratch.join(name).join("file"), format!("{name} of the host\n"))?;
+            }
             chown(scratch.join(name), Some(owner), Some(owner))?;
             fs::set_permissions(scratch.join(name), fs::Permissions::from_mode(mode))?;
         }

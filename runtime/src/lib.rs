@@ -4,8 +4,8 @@
 //! processes with one thread, the roles `monitor` and `exec` of our binary ([`run_role`]). A process with threads uses
 //! [`Runtime`], which executes our own binary in these roles.
 //!
-//! The layers, from the top: `containers` (the facade) → `monitor`, `exec` → `engine` → `command` → `spec`, `rootfs`,
-//! `cgroup` → `state`, `logs`, `plan`, and the low modules `process`, `packets`, `launcher`, `role`, `sys`.
+//! The layers, from the top: `containers` (the facade) → `monitor`, `exec`, `volumes` → `engine` → `command` → `spec`,
+//! `rootfs`, `cgroup` → `state`, `logs`, `plan`, and the low modules `process`, `packets`, `launcher`, `role`, `sys`.
 
 mod address;
 #[cfg(feature = "bundle")]
@@ -36,6 +36,7 @@ mod state;
 mod sys;
 mod terminal_hold;
 mod user;
+mod volumes;
 
 pub use cgroup::{
     CgroupEvents, OutOfMemory, Victim,
@@ -51,5 +52,6 @@ pub use role::{ExecArgs, MonitorArgs, RelayArgs, Role};
 pub use rootfs::VolumeImport;
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
+pub use volumes::{VolumeError, VolumeKey, VolumeOptions};
 
 pub use exec::{DebugImage, ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize};

@@ -226,6 +226,9 @@ pub struct NamedVolume {
     pub destination: String,
     /// When it is created, fill it with the image's content of `destination`, as docker does.
     pub copy: bool,
+    /// The directory is a file system that the caller mounted. It is filled whenever it is empty.
+    #[serde(default)]
+    pub mounted: bool,
 }
 
 /// Bind sources in a directory to which tasks can write.

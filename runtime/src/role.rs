@@ -16,6 +16,7 @@ const EXEC: &str = "exec";
 const RELAY: &str = "relay";
 /// The second argument of a relay that is not the container's first one.
 const AGAIN: &str = "again";
+const MOUNTER: &str = "mounter";
 
 /// A role with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub enum Role {
     Exec(ExecArgs),
     /// Delivers the output of one container to a log server.
     Relay(RelayArgs),
+    /// Mounts or unmounts one volume. It is told on standard input: mount options may have a password.
+    Mounter,
 }
 
 /// The arguments of the monitor.
@@ -77,6 +80,7 @@ impl Role {
                 args.extend(again.then(|| AGAIN.to_owned()));
                 Ok(args)
             }
+            Self::Mounter => Ok(vec![MOUNTER.to_owned()]),
         }
     }
 
@@ -87,6 +91,7 @@ impl Role {
             MONITOR => Some(MonitorArgs::parse(args).map(Self::Monitor).ok_or(InvalidRole(MONITOR))),
             EXEC => Some(ExecArgs::parse(args).map(Self::Exec).ok_or(InvalidRole(EXEC))),
             RELAY => Some(RelayArgs::parse(args).map(Self::Relay).ok_or(InvalidRole(RELAY))),
+            MOUNTER => Some(Ok(Self::Mounter)),
             _ => None,
         }
     }
@@ -152,7 +157,7 @@ mod tests {
         let mounts = LayerMounts { pid: 7, mounts: vec![None, Some(HeldFile { descriptor: 8, number: 9 })] };
         let exec = Role::Exec(ExecArgs { task: "/state/tasks/one".into() });
         let relay = |again| Role::Relay(RelayArgs { task: "/state/tasks/one".into(), again });
-        for role in [monitor(None), monitor(Some(mounts)), exec, relay(false), relay(true)] {
+        for role in [monitor(None), monitor(Some(mounts)), exec, relay(false), relay(true), Role::Mounter] {
             assert_eq!(parse(&role.to_args().expect("text")), Some(Ok(role)));
         }
     }

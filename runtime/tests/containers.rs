@@ -14,6 +14,7 @@ mod cases {
     pub mod exec;
     pub mod files;
     pub mod lifecycle;
+    pub mod mounted_volumes;
     pub mod process;
     pub mod roots;
     pub mod user_namespace;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         cases::roots::CASES,
         cases::volumes::CASES,
         cases::user_namespace::CASES,
+        cases::mounted_volumes::CASES,
         cases::bundle::CASES,
     ];
     let usual = groups.into_iter().flatten().map(|(name, case)| ((*name).to_owned(), *case, false));

@@ -1,7 +1,7 @@
 //! Leftovers of a crash of the plugin or a reboot of the machine.
 //!
 //! Leftovers are containers after an interrupted start or removal, incomplete layers, writable layers without a
-//! container, leases without a task, networks without a container.
+//! container, leases without a task, mounted volumes and networks without a container.
 
 use std::path::Path;
 
@@ -24,6 +24,7 @@ pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
     let layers = node.runtime.sweep().map_err(TaskError::internal)?;
     let images = node.store.sweep().map_err(TaskError::internal)?;
     tracing::debug!(?layers, ?images, "leftovers swept");
+    release_orphaned_volumes(node, tasks)?;
     // This step comes last, because it waits for CNI plugins that a dead caller left running.
     remove_orphaned_networks(node, tasks)
 }
@@ -58,6 +59,23 @@ fn release_orphaned_leases(node: &Node, tasks: &Tasks) -> Result<(), TaskError> 
 /// Whether a process exists. While an operator's command exists, its leases are in use.
 fn is_running(process: u32) -> bool {
     Path::new("/proc").join(process.to_string()).exists()
+}
+
+/// Unmounts volumes with options that only containers used that no longer exist.
+fn release_orphaned_volumes(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
+    let in_use = |name: &str| match name.parse::<ContainerId>() {
+        Ok(id) if node.config.driver.owns(name) && !tasks.knows(&id) => {
+            // If the containers cannot be listed, each volume counts as used.
+            node.runtime.list().map_or(true, |containers| containers.contains(&id))
+        }
+        // A start of this process or of a driver of another name may be in progress.
+        Ok(_) => true,
+        Err(_) => false,
+    };
+    for volume in node.runtime.sweep_volumes(in_use).map_err(TaskError::internal)? {
+        tracing::info!(volume, "unmounted the volume of tasks that are gone");
+    }
+    Ok(())
 }
 
 fn remove_orphaned_networks(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {

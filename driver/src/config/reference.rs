@@ -110,6 +110,7 @@ fn rules() -> Vec<Rule> {
         row("allowed_modes.uts", &|config| list(&config.policy.allowed_modes.uts)),
         row("no_new_privileges", &|config| format!("`{}`", config.policy.no_new_privileges)),
         row("verify_access", &|config| format!("`{}`", config.verify_access)),
+        row("volumes.allow_types", &|config| list(&config.policy.volume_types)),
         row("allow_caps", &caps),
         row("allow_privileged", &|config| format!("`{}`", config.policy.allow_privileged)),
         row("allow_runtimes", &|config| list(&config.policy.allow_runtimes)),
@@ -133,11 +134,12 @@ fn no_other_rule_depends_on_the_name() {
         allow_security_opts: docker.allow_security_opts.clone(),
         allowed_modes: docker.allowed_modes.clone(),
         no_new_privileges: false,
+        volume_types: docker.volume_types.clone(),
         ..own
     };
     assert_eq!(same, docker);
     let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
-    assert!(differing == 6 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+    assert!(differing == 7 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod warnings;
 pub use self::{
     context::TaskContext,
     identity::{alloc_prefix, container_id},
+    mounts::MountedVolume,
     network::{OwnNetwork, uses_host_network},
     node::{Compute, NodeInfo},
     nomad_task::{AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources},

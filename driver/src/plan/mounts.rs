@@ -6,10 +6,14 @@
 use std::path::{Path, PathBuf};
 
 use image_store::ImageConfig;
-use runtime::plan::{Mount, MountKind, NamedVolume, Propagation};
+use runtime::{
+    VolumeKey, VolumeOptions,
+    plan::{Mount, MountKind, NamedVolume, Propagation},
+};
 
 use super::{
     context::TaskContext,
+    identity::container_id,
     nomad_task::NomadTask,
     path::{normalize_container_path, normalize_host_path},
 };
@@ -27,8 +31,10 @@ pub struct MountPlan {
     pub confined: Vec<PathBuf>,
     /// Sources that are made as directories if they are missing.
     pub create: Vec<PathBuf>,
-    /// Named volumes.
+    /// Named volumes, and volumes with options.
     pub volumes: Vec<NamedVolume>,
+    /// Volumes with options, which must be mounted before the container is made. Each occurs once.
+    pub mounted: Vec<MountedVolume>,
     /// The task's volumes without a name, which are removed with the container.
     pub anonymous: Vec<AnonymousVolume>,
 }
@@ -39,6 +45,15 @@ pub struct AnonymousVolume {
     destination: String,
     /// It starts with the image's files.
     copy: bool,
+}
+
+/// A volume with options.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MountedVolume {
+    /// The volume.
+    pub key: VolumeKey,
+    /// The file system.
+    pub options: VolumeOptions,
 }
 
 /// A mount with the option that asks for it.
@@ -118,13 +133,34 @@ fn requested(
         MountSource::Tmpfs { size, mode, uid, gid } => {
             (MountKind::Tmpfs { size: *size, mode: *mode, uid: *uid, gid: *gid }, Propagation::Private)
         }
-        MountSource::Volume { name, copy } => {
-            let directory = context.node.volumes_dir.join(name);
-            let volume = NamedVolume { directory: directory.clone(), destination: destination.clone(), copy: *copy };
-            plan.volumes.push(volume);
-            (MountKind::Bind { source: directory }, Propagation::Private)
+        MountSource::Volume { name, copy, options } => {
+            let source = match options.as_ref().or_else(|| context.node.volume_options.get(name)) {
+                Some(options) => {
+                    let volume = MountedVolume { key: VolumeKey::named(name), options: options.clone() };
+                    mounted(context, request, volume, *copy, plan, errors)
+                }
+                None => {
+                    let directory = context.node.volumes_dir.join(name);
+                    let destination = destination.clone();
+                    plan.volumes.push(NamedVolume {
+                        directory: directory.clone(),
+                        destination,
+                        copy: *copy,
+                        mounted: false,
+                    });
+                    directory
+                }
+            };
+            (MountKind::Bind { source }, Propagation::Private)
         }
-        MountSource::Anonymous { copy } => {
+        MountSource::Anonymous { copy, options: Some(options) } => {
+            let container = container_id(&context.task.id, context.node.driver);
+            let key = VolumeKey::of_container(&container, plan.mounted.len());
+            let volume = MountedVolume { key, options: options.clone() };
+            let source = mounted(context, request, volume, *copy, plan, errors);
+            (MountKind::Bind { source }, Propagation::Private)
+        }
+        MountSource::Anonymous { copy, options: None } => {
             plan.anonymous.push(AnonymousVolume { destination, copy: *copy });
             return None;
         }
@@ -138,6 +174,41 @@ fn requested(
     };
     let mount = Mount { destination, kind, readonly: request.readonly, propagation };
     Some(Labelled { option: request.option.clone(), mount })
+}
+
+/// Notes a volume with options in the plan; the directory on which it will be mounted.
+fn mounted(
+    context: &TaskContext,
+    request: &MountRequest,
+    volume: MountedVolume,
+    copy: bool,
+    plan: &mut MountPlan,
+    errors: &ErrorCollector,
+) -> PathBuf {
+    let directory = volume.key.mount_point(&context.node.state_dir);
+    plan.volumes.push(NamedVolume {
+        directory: directory.clone(),
+        destination: normalize_container_path(&request.target),
+        // Docker copies into a tmpfs that is unmounted before the task starts.
+        copy: copy && volume.options.kind != "tmpfs",
+        mounted: true,
+    });
+    let stored = |options: &VolumeOptions| options.without_secrets();
+    match plan.mounted.iter_mut().find(|other| other.key == volume.key) {
+        None => plan.mounted.push(volume),
+        Some(other) if stored(&other.options) == stored(&volume.options) => {
+            // One of them may lack a password.
+            if !other.options.forgotten.is_empty() {
+                *other = volume;
+            }
+        }
+        Some(_) => errors.add(
+            &request.option,
+            "the task uses this volume with other options in another `mount`",
+            "give both the same `driver_config { options }`, or use another name",
+        ),
+    }
+    directory
 }
 
 /// The host path of a bind. Refuses one outside the allocation directory unless the operator allows host paths.

@@ -1,6 +1,11 @@
 //! The properties of the node that plans depend on.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use runtime::VolumeOptions;
 
 use runtime::plan::IdPool;
 
@@ -48,4 +53,6 @@ pub struct NodeInfo {
     pub id_pool: Option<IdPool>,
     /// Directory of the named volumes.
     pub volumes_dir: PathBuf,
+    /// The file systems of those named volumes of the task that have options, also if this task says none.
+    pub volume_options: BTreeMap<String, VolumeOptions>,
 }

@@ -14,7 +14,7 @@ use super::{
     etc_files::EtcFiles,
     identity::container_id,
     labels,
-    mounts::{self, MountPlan},
+    mounts::{self, MountPlan, MountedVolume},
     network::{self, OwnNetwork},
     ports, process, resources,
     root::{self, RootDecision},
@@ -51,6 +51,8 @@ pub struct TaskPlan {
     pub confined_sources: Vec<PathBuf>,
     /// Sources of binds that are made as directories if they are missing.
     pub created_sources: Vec<PathBuf>,
+    /// Volumes with options, which must be mounted before the container is made.
+    pub mounted_volumes: Vec<MountedVolume>,
     /// The task's own network, which must exist before the container is made.
     pub own_network: Option<OwnNetwork>,
     /// The network namespace of the group, if the container joins it.
@@ -125,6 +127,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let root = root::decide(context, errors);
     let copy_reason = root.copy_reason.clone();
     let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
+    let mounted_volumes = mounts.mounted.clone();
     let group_namespace = network::group_namespace(&namespace, own_network.as_ref());
     let userns = user_namespace::decide(context, &namespace, errors);
     let userns_obstacle = userns.obstacle.clone();
@@ -140,6 +143,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
         alloc_dir: context.task.alloc_dir.clone(),
         confined_sources,
         created_sources,
+        mounted_volumes,
         own_network,
         group_namespace,
         etc_files,

@@ -46,6 +46,7 @@ fn code(error: &TaskError) -> Code {
         TaskError::Pull { .. }
         | TaskError::Start(_)
         | TaskError::Network(_)
+        | TaskError::Volume(_)
         | TaskError::Exec(_)
         | TaskError::Refused(_)
         | TaskError::Cancelled => Code::FailedPrecondition,

@@ -155,6 +155,86 @@ pub const CASES: &[Case] = &[
     .config("mount {\ntarget = \"/data\"\nvolume_options {\nno_copy = true\n}\n}"),
     Case::script("read_only_mount_of_a_volume_without_a_name", "true")
         .config("mount {\ntarget = \"/data\"\nreadonly = true\n}"),
+    Case::quick_script(
+        "volume_that_is_a_tmpfs",
+        "ls -ldn /mnt | awk '{ print $1, $3, $4 }'; df -k /mnt | tail -1 | awk '{ print $2 }'; touch /mnt/x; echo \
+        code $?; grep ' /mnt ' /proc/self/mountinfo | sed 's/.* - //' | cut -d' ' -f1",
+    )
+    .config(
+        "mount {\nsource = \"parity-@DRIVER@-tmpfs1\"\ntarget = \"/mnt\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"tmpfs\"\ndevice = \"tmpfs\"\no = \"size=1m,uid=1000,mode=750\"\n}\n}\n}\n}",
+    ),
+    Case::script("volume_that_is_a_tmpfs_over_files", "ls /data | wc -l; ls -ldn /data | awk '{ print $1, $3, $4 }'")
+        .config(
+            "mount {\nsource = \"parity-@DRIVER@-tmpfs2\"\ntarget = \"/data\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\ntype = \"tmpfs\"\ndevice = \"tmpfs\"\n}\n}\n}\n}",
+        ),
+    Case::script(
+        "volume_without_a_name_that_is_a_tmpfs",
+        "touch /mnt/x; echo code $?; ls -ldn /mnt | awk '{ print $1, $3, $4 }'",
+    )
+    .config(
+        "mount {\ntarget = \"/mnt\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"tmpfs\"\ndevice = \"tmpfs\"\no = \"mode=700\"\n}\n}\n}\n}",
+    ),
+    Case::quick_script("volume_that_is_a_directory", "cat /mnt/file; touch /mnt/x; echo code $?; rm /mnt/x").config(
+        "mount {\nsource = \"parity-@DRIVER@-bind1\"\ntarget = \"/mnt\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"none\"\ndevice = \"@SCRATCH@/shared\"\no = \"bind\"\n}\n}\n}\n}",
+    ),
+    Case::script(
+        "volume_that_is_a_read_only_directory",
+        "cat /mnt/file; touch /mnt/x; echo code $?; grep ' /mnt ' /proc/self/mountinfo | \
+        cut -d' ' -f6 | cut -d, -f1",
+    )
+    .config(
+        "mount {\nsource = \"parity-@DRIVER@-bind2\"\ntarget = \"/mnt\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"none\"\ndevice = \"@SCRATCH@/readable\"\no = \"ro,bind\"\n}\n}\n}\n}",
+    ),
+    Case::script(
+        "volume_that_is_an_empty_directory_over_files",
+        "ls -ldn /data | awk '{ print $1, $3, $4 }'; cat /data/from-image; rm -r /data/*",
+    )
+    .config(
+        "mount {\nsource = \"parity-@DRIVER@-bind3\"\ntarget = \"/data\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"none\"\ndevice = \"@SCRATCH@/empty\"\no = \"bind\"\n}\n}\n}\n}",
+    ),
+    Case::script(
+        "volume_that_is_a_directory_with_files_over_files",
+        "ls -ldn /data | awk '{ print $1, $3, $4 }'; ls /data",
+    )
+    .config(
+        "mount {\nsource = \"parity-@DRIVER@-bind4\"\ntarget = \"/data\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"none\"\ndevice = \"@SCRATCH@/readable\"\no = \"bind\"\n}\n}\n}\n}",
+    ),
+    Case::script(
+        "volume_that_is_an_empty_directory_without_a_copy",
+        "ls -ldn /data | awk '{ print $1, $3, $4 }'; ls /data | wc -l",
+    )
+    .config(
+        "mount {\nsource = \"parity-@DRIVER@-bind5\"\ntarget = \"/data\"\nvolume_options {\nno_copy = true\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"none\"\ndevice = \"@SCRATCH@/bare\"\no = \"bind\"\n}\n}\n}\n}",
+    ),
+    Case::script("volume_at_two_places", "echo one >/a/x; cat /b/x").config(
+        "mount {\nsource = \"parity-@DRIVER@-twice\"\ntarget = \"/a\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\ntype = \"tmpfs\"\ndevice = \"tmpfs\"\n}\n}\n}\n}\n\
+         mount {\nsource = \"parity-@DRIVER@-twice\"\ntarget = \"/b\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\ntype = \"tmpfs\"\ndevice = \"tmpfs\"\n}\n}\n}\n}",
+    ),
+    Case::script("volume_with_other_options", "df -k /a | tail -1 | awk '{ print $2 }'").config(
+        "mount {\nsource = \"parity-@DRIVER@-other\"\ntarget = \"/a\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"tmpfs\"\ndevice = \"tmpfs\"\no = \"size=1m\"\n}\n}\n}\n}\n\
+         mount {\nsource = \"parity-@DRIVER@-other\"\ntarget = \"/b\"\nvolume_options {\n\
+         driver_config {\nname = \"local\"\noptions {\n\
+         type = \"tmpfs\"\ndevice = \"tmpfs\"\no = \"size=2m\"\n}\n}\n}\n}",
+    ),
     Case::script("mount_of_an_unknown_type", "true").config("mount {\ntype = \"nfs\"\ntarget = \"/mnt\"\n}"),
     Case::script("mount_with_a_relative_target", "true").config("mount {\ntype = \"tmpfs\"\ntarget = \"mnt\"\n}"),
     Case::script("tmpfs_with_a_source", "true").config(

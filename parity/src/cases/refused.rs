@@ -22,10 +22,21 @@ pub const CASES: &[Case] = &[
     Case::script("a_bad_oom_score", "true").config("oom_score_adj = 5000"),
     Case::script("a_storage_option", "true").config("storage_opt = {\nsize = \"1G\"\n}"),
     Case::script("a_volume_driver", "true").config("volume_driver = \"no-such\"\nvolumes = [\"name:/mnt\"]"),
-    Case::script("options_of_a_volume_driver", "ls /mnt | wc -l").config(
-        "mount {\ntype = \"volume\"\nsource = \"parity-@DRIVER@-e\"\ntarget = \"/mnt\"\nvolume_options \
-            {\ndriver_config {\n\
-         name = \"local\"\noptions {\ntype = \"tmpfs\"\ndevice = \"tmpfs\"\n}\n}\n}\n}",
+    Case::script("options_of_a_volume_driver_without_a_device", "true").config(
+        "mount {\nsource = \"parity-@DRIVER@-bad1\"\ntarget = \"/mnt\"\nvolume_options {\ndriver_config {\n\
+         options {\ntype = \"tmpfs\"\n}\n}\n}\n}",
+    ),
+    Case::script("an_unknown_option_of_a_volume_driver", "true").config(
+        "mount {\nsource = \"parity-@DRIVER@-bad2\"\ntarget = \"/mnt\"\nvolume_options {\ndriver_config {\n\
+         options {\ntype = \"tmpfs\"\ndevice = \"tmpfs\"\nlabel = \"x\"\n}\n}\n}\n}",
+    ),
+    Case::script("a_wrong_mount_option_of_a_volume", "true").config(
+        "mount {\nsource = \"parity-@DRIVER@-bad3\"\ntarget = \"/mnt\"\nvolume_options {\ndriver_config {\n\
+         options {\ntype = \"tmpfs\"\ndevice = \"tmpfs\"\no = \"sizze=1m\"\n}\n}\n}\n}",
+    ),
+    Case::script("a_volume_on_a_missing_directory", "true").config(
+        "mount {\nsource = \"parity-@DRIVER@-bad4\"\ntarget = \"/mnt\"\nvolume_options {\ndriver_config {\n\
+         options {\ntype = \"none\"\ndevice = \"@SCRATCH@/none\"\no = \"bind\"\n}\n}\n}\n}",
     ),
     Case::script("options_without_an_effect", "echo runs").config(
         "container_exists_attempts = 3\nauth_soft_fail = true\nadvertise_ipv6_address = false\n\

@@ -14,6 +14,7 @@ mod stats;
 mod status;
 mod sweep;
 mod user_namespace;
+mod volumes;
 
 pub use logs::{ContainerLogs, Undelivered};
 pub use runtime::{Runtime, containers, layer_image_problem};

@@ -18,6 +18,7 @@ use crate::{
     process::{ProcessRecord, ProcessRef},
     rootfs::{EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem},
     state::{self, PLAN, TaskDir},
+    volumes::Volumes,
 };
 
 /// Containers of one state directory. Cheap to clone, safe to share between threads.
@@ -41,6 +42,8 @@ pub(super) struct Inner {
     pub ids: IdRanges,
     /// Held while names are shared.
     pub names: Mutex<()>,
+    /// Volumes with options.
+    pub volumes: Volumes,
     /// The answer of [`Runtime::overlay_problem`], once it is known.
     overlay_problem: Mutex<Option<Option<String>>>,
 }
@@ -87,6 +90,7 @@ impl Runtime {
             inner: Arc::new(Inner {
                 containers,
                 ids,
+                volumes: Volumes::new(&state_dir, &data_dir),
                 state_dir,
                 data_dir,
                 launcher,

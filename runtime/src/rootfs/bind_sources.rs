@@ -7,7 +7,7 @@
 //!   appears by its path. Second mounts are detached from the clone.
 //! - The propagation is that of the plan. A mount with bidirectional propagation has to be cloned in the host's mount
 //!   namespace, because it must be a peer of the host's mount.
-//! - A named volume may not exist yet. It is mounted from the data directory by its path.
+//! - A named volume may not exist yet. It is mounted from the data directory by its path. A mounted one exists.
 //!
 //! When the kernel clones a mount, it walks through all child mounts of that mount (`copy_tree`), and each of Nomad's
 //! tasks adds two. So the directory of confined sources is cloned once, and private sources are cloned from that clone,
@@ -56,7 +56,7 @@ impl BindSources {
         for (index, source) in binds(plan) {
             let propagation = plan.mounts[index].propagation;
             // A named volume may not exist yet.
-            if plan.volumes.iter().any(|volume| source.starts_with(&volume.directory)) {
+            if plan.volumes.iter().any(|volume| !volume.mounted && source.starts_with(&volume.directory)) {
                 continue;
             }
             let file = match (confinement(plan, source), &directory) {

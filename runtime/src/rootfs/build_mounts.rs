@@ -55,7 +55,9 @@ impl BuildMounts {
         for layer in &plan.root.layers {
             mounts.add_unless_covered(layer)?;
         }
-        for volume in plan.volumes.iter().filter_map(|volume| volume.directory.parent()) {
+        for volume in
+            plan.volumes.iter().filter(|volume| !volume.mounted).filter_map(|volume| volume.directory.parent())
+        {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(volume);
             made.context(|| format!("making {}", volume.display()))?;
             mounts.add_unless_covered(volume)?;

@@ -48,6 +48,6 @@ pub(crate) use layers::{Layers, MountedImages};
 pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
 pub(crate) use root::Root;
-pub(crate) use volume::create_volume;
+pub(crate) use volume::{create_volume, fill_if_empty};
 pub use volume_import::VolumeImport;
 pub(crate) use writable::WritableLayer;

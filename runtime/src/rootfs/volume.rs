@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 
 use super::{
     copy::copy_layers,
@@ -53,6 +53,26 @@ pub(crate) fn create_volume(volume: &NamedVolume, root: &Root, map: Option<&IdMa
     }
     failpoint::at("root-before-volume-rename");
     fs::rename(&temporary, &volume.directory).and_then(|()| lock.sync_all()).context(action)
+}
+
+/// Fills a mounted volume, whose ids are mapped already, with the image's files at `destination`, unless it has files
+/// or is read-only. `root` is the container's root, without any mounts in it.
+pub(crate) fn fill_if_empty(
+    volume: &Path,
+    root: &Root,
+    destination: &Path,
+    map: Option<&IdMap>,
+) -> Result<(), RuntimeError> {
+    let mut entries = fs::read_dir(volume).context(|| format!("listing {}", volume.display()))?;
+    let state = statvfs(volume).context(|| format!("looking at {}", volume.display()))?;
+    if entries.next().is_some() || state.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(());
+    }
+    let Ok(directory) = root.resolve(destination, rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY) else {
+        return Ok(());
+    };
+    let copy = || copy_layers(&[format!("/proc/self/fd/{}", directory.as_raw_fd()).into()], volume);
+    as_root_of(map.map(IdMap::range), copy).context(|| format!("filling {}", volume.display()))?
 }
 
 /// Copies the directory that the image has at a path, with its attributes. Without such a directory it copies nothing.

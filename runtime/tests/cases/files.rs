@@ -267,6 +267,7 @@ fn named_volumes() {
     fs::set_permissions(&model, fs::Permissions::from_mode(0o2750)).expect("set");
     let directory = node.directory.path().join("data/volumes");
     let volume = |name: &str, destination: &str, copy| NamedVolume {
+        mounted: false,
         directory: directory.join(name),
         destination: destination.to_owned(),
         copy,

@@ -313,7 +313,8 @@ fn creator_killed_at_every_point() {
         let mut plan = node.plan("true");
         plan.root.storage = storage;
         let volume = at(&format!("data/volumes/etc-{storage:?}"));
-        plan.volumes = vec![NamedVolume { directory: volume.clone(), destination: "/etc".to_owned(), copy: true }];
+        plan.volumes =
+            vec![NamedVolume { directory: volume.clone(), destination: "/etc".to_owned(), copy: true, mounted: false }];
         let kind = MountKind::Bind { source: volume.clone() };
         plan.mounts =
             vec![Mount { destination: "/etc".to_owned(), kind, readonly: false, propagation: Propagation::Private }];

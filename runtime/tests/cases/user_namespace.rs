@@ -133,7 +133,12 @@ fn volumes_are_filled_and_keep_their_ids() {
         plan.security.capabilities.push("CAP_DAC_OVERRIDE".to_owned());
         plan.root.volumes = vec!["/srv/app".to_owned()];
         plan.mounts = vec![bind(&named, "/named")];
-        plan.volumes = vec![NamedVolume { directory: named.clone(), destination: "/srv/app".to_owned(), copy: true }];
+        plan.volumes = vec![NamedVolume {
+            directory: named.clone(),
+            destination: "/srv/app".to_owned(),
+            copy: true,
+            mounted: false,
+        }];
         let mut container = node.start(plan);
         container.wait();
         let (out, err) = container.output();

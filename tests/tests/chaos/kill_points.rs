@@ -109,6 +109,8 @@ enum Setting {
     CniNetwork(u16),
     /// A copied root, and a new named volume.
     Copied,
+    /// A volume that the driver mounts and unmounts.
+    MountedVolume,
 }
 
 impl Setting {
@@ -118,6 +120,7 @@ impl Setting {
         match self {
             Self::Plain => json!({}),
             Self::Copied => json!({"rootfs": "copy", "volumes": {"enabled": true}}),
+            Self::MountedVolume => json!({"volumes": {"enabled": true}}),
             Self::OwnNetwork(number) => {
                 json!({ "network": { "bridge": format!("bridge{number}"), "subnet": subnet(number) } })
             }
@@ -143,6 +146,11 @@ impl Setting {
         let task = match self {
             Self::Plain => task,
             Self::Copied => task.option("mount", json!([{"type": "volume", "source": "filled", "target": "/etc"}])),
+            Self::MountedVolume => {
+                let options = json!({"type": "tmpfs", "device": "tmpfs", "o": "size=1m"});
+                let options = json!({"driver_config": {"options": options}});
+                task.option("mount", json!([{"source": "memory", "target": "/data", "volume_options": options}]))
+            }
             Self::OwnNetwork(number) => task.port("http", &TestNetwork::NODE.to_string(), 20_000 + number, 80),
             Self::CniNetwork(number) => task
                 .port("http", &TestNetwork::NODE.to_string(), 20_000 + number, 80)
@@ -449,6 +457,31 @@ async fn a_kill_at_any_failpoint_of_a_copied_root_leaves_nothing() {
     }
     for point in ["root-before-copy", "root-before-rename", "root-before-volume-copy", "root-before-volume-rename"] {
         assert!(cases.iter().any(|case| case.point.name == point), "{point} is not passed: {cases:?}");
+    }
+    run_all(cases, &images).await;
+}
+
+#[tokio::test]
+async fn a_kill_at_any_failpoint_of_a_mounted_volume_leaves_nothing() {
+    let images = Images::start().await;
+    let of_volumes = |point: &Point| point.name.contains("-before-volume-") && !point.name.starts_with("root-");
+    let points = traced(&images, Ending::Terminated, false, Setting::MountedVolume).await;
+    let points: Vec<Point> = points.into_iter().filter(of_volumes).collect();
+    for name in ["user", "mount", "attach", "options"].map(|step| format!("start-before-volume-{step}")) {
+        assert!(points.iter().any(|point| point.name == name), "{name} is not passed: {points:?}");
+    }
+    for name in ["unmount", "removal"].map(|step| format!("destroy-before-volume-{step}")) {
+        assert!(points.iter().any(|point| point.name == name), "{name} is not passed: {points:?}");
+    }
+    let mut cases = Vec::new();
+    for point in points {
+        for after in [After::Retry, After::NewId, After::Forget] {
+            let (ending, recovered, setting) = (Ending::Terminated, false, Setting::MountedVolume);
+            let case = Case { point: point.clone(), ending, after, recovered, setting };
+            if !case.is_redundant() {
+                cases.push(case);
+            }
+        }
     }
     run_all(cases, &images).await;
 }

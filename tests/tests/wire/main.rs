@@ -46,3 +46,4 @@ mod unread_output;
 mod upgrade;
 mod user_namespaces;
 mod users;
+mod volume_options;

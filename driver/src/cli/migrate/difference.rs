@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::{
-    config::{MountSource, Policy, TaskSpec},
+    config::{MountRequest, MountSource, Policy, TaskSpec},
     plan::NomadTask,
 };
 
@@ -87,7 +87,14 @@ const RULES: &[(&str, Concerns)] = &[
     ("image `HEALTHCHECK`", Every),
     ("`nomad alloc exec` with a command that does not exist", Every),
     ("invalid values", Refused),
-    ("options of the volume driver `local`", Refused),
+    (
+        "a volume that exists with other options of the volume driver `local`",
+        Tasks(|subject| {
+            let has_options =
+                |mount: &MountRequest| matches!(&mount.source, MountSource::Volume { options: Some(_), .. });
+            subject.spec.mounts.iter().any(has_options)
+        }),
+    ),
     ("an image that the registry does not have", Every),
 ];
 
@@ -106,7 +113,9 @@ const OF_THE_PAST: &[Past] = &[
         docker: "a named volume is a directory of docker's.",
         ours: "a named volume is a directory in `data_dir`, which the first task fills from its image.",
         remedy: "copy the content of docker's volume once, before the task starts.",
-        concerns: |subject| subject.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { .. })),
+        concerns: |subject| {
+            subject.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { options: None, .. }))
+        },
     },
     Past {
         behaviour: "host paths of docker's daemon",

@@ -84,6 +84,7 @@ impl Nodes {
             }
             "allow_security_opts" => policy.allow_security_opts.clone(),
             "allow_runtimes" => policy.allow_runtimes.clone(),
+            "volumes.allow_types" => policy.volume_types.clone(),
             "allowed_modes.pid" => policy.allowed_modes.pid.clone(),
             "allowed_modes.ipc" => policy.allowed_modes.ipc.clone(),
             "allowed_modes.uts" => policy.allowed_modes.uts.clone(),
@@ -143,13 +144,14 @@ fn permissive(policy: &Policy) -> Policy {
         "allow_security_opts": any,
         "allowed_modes": { "pid": any, "ipc": any, "uts": any, "cgroupns": any, "userns": any },
         "allow_runtimes": RUNTIMES,
-        "volumes": { "enabled": true },
+        "volumes": { "enabled": true, "allow_types": any },
     });
     let all = config::decode_plugin(&config::from_json(&block), DriverName::Docker).map(|config| config.policy);
     let all = all.unwrap_or_else(|error| unreachable!("{error}"));
     Policy {
         allow_privileged: true,
         volumes_enabled: true,
+        volume_types: all.volume_types,
         allow_caps: all.allow_caps,
         allow_security_opts: all.allow_security_opts,
         allowed_modes: all.allowed_modes,

@@ -66,6 +66,12 @@ fn tasks_without_a_group_network() {
             json!({ "mount": [{ "type": "volume", "source": "data", "target": "/data" }] }),
             "differs ~content of named volumes +volumes.enabled",
         ),
+        (
+            json!({ "mount": [{ "target": "/data", "volume_options": [{ "driver_config": [{ "options": [
+                { "type": "ext4", "device": "/dev/sdb" },
+            ] }] }] }] }),
+            "unchanged +volumes.enabled",
+        ),
         (json!({ "tty": true }), "differs ~size of a new terminal"),
         (
             json!({ "volumes": ["/var/run/docker.sock:/var/run/docker.sock:ro"] }),

@@ -1,5 +1,7 @@
 //! The operator's rules for tasks.
 
+use std::time::Duration;
+
 use network::Settings;
 
 use super::{
@@ -26,6 +28,9 @@ const DEFAULT_ALLOW_CAPS: &str = concat!(
 
 /// The value that docker allows to every task and that many images need.
 const DEFAULT_ALLOW_SECURITY_OPTS: [&str; 1] = ["no-new-privileges=false"];
+
+/// File systems of servers, in memory, and directories of the host: none of them gives a task a device.
+const DEFAULT_VOLUME_TYPES: [&str; 6] = ["bind", "cifs", "nfs", "nfs4", "smb3", "tmpfs"];
 
 /// The OCI runtimes that tasks may name. The built-in one takes their place.
 const DEFAULT_ALLOW_RUNTIMES: [&str; 1] = ["runc"];
@@ -147,6 +152,20 @@ const VOLUMES: &[OptionSpec] = &[
         Words("false"),
         "tasks may bind host paths outside their allocation directory, and use named volumes",
     ),
+    OptionSpec::honoured(
+        "allow_types",
+        OptionType::Strings,
+        Words("`[\"bind\", \"cifs\", \"nfs\", \"nfs4\", \"smb3\", \"tmpfs\"]`, or all types with docker's rules"),
+        "types of file systems that tasks may mount with `driver_config { options }` of a volume, as names or patterns \
+         with `*`. `bind` is a directory of the host. File systems on block devices, such as `ext4`, give a task the \
+         whole device",
+    ),
+    OptionSpec::honoured(
+        "mount_timeout",
+        OptionType::String,
+        Literal(r#""1m""#),
+        "time in which the server or device of such a volume must answer",
+    ),
     OptionSpec::ignored(
         "selinuxlabel",
         OptionType::String,
@@ -162,6 +181,10 @@ pub struct Policy {
     pub allow_privileged: bool,
     /// Tasks may use named volumes and host paths outside the allocation directory.
     pub volumes_enabled: bool,
+    /// Patterns of the file systems that volumes may consist of.
+    pub volume_types: Vec<String>,
+    /// The time in which a volume's file system must be mounted.
+    pub volume_timeout: Duration,
     /// Tasks with reserved cores get memory only from these cores' NUMA nodes.
     pub numa_memory: bool,
     /// Default and maximum of `pids_limit`.
@@ -254,6 +277,7 @@ impl Policy {
                 allow_security_opts: vec![ANY.to_owned()],
                 allowed_modes: AllowedModes::any(),
                 no_new_privileges: false,
+                volume_types: vec![ANY.to_owned()],
                 ..default
             },
         }
@@ -271,6 +295,8 @@ impl Default for Policy {
         Self {
             allow_privileged: false,
             volumes_enabled: false,
+            volume_types: DEFAULT_VOLUME_TYPES.map(str::to_owned).to_vec(),
+            volume_timeout: Duration::from_secs(60),
             numa_memory: false,
             pids_limit: None,
             rootfs: RootChoice::Auto,
@@ -293,9 +319,12 @@ impl Default for Policy {
 pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
     let default = Policy::of(rules);
     let network = block.block("network");
+    let volumes = block.block("volumes");
     Policy {
         allow_privileged: block.bool("allow_privileged"),
-        volumes_enabled: block.block("volumes").bool("enabled"),
+        volumes_enabled: volumes.bool("enabled"),
+        volume_types: volumes.strings_if_set("allow_types").unwrap_or(default.volume_types),
+        volume_timeout: volumes.duration("mount_timeout").unwrap_or(default.volume_timeout),
         numa_memory: block.bool("numa_memory"),
         pids_limit: block.positive("pids_limit").map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)),
         rootfs: root_choice(block),

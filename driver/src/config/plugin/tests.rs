@@ -56,7 +56,8 @@ fn set_options_replace_the_defaults() {
         "verify_access": false, "layer_format": "directory",
         "auth": { "config": "/etc/docker/config.json", "helper": "ecr-login" },
         "image_pull_timeout": "1h", "pull_activity_timeout": "10s", "allow_privileged": true, "allow_caps": ["all"],
-        "volumes": { "enabled": true, "selinuxlabel": "z" }, "pids_limit": "100", "extra_labels": ["job*"],
+        "volumes": { "enabled": true, "selinuxlabel": "z", "allow_types": ["ext*"], "mount_timeout": "5s" },
+        "pids_limit": "100", "extra_labels": ["job*"],
         "rootfs": "copy", "allow_security_opts": ["seccomp=*"],
         "allowed_modes": { "pid": ["host"], "cgroupns": ["private"] },
     }));
@@ -79,6 +80,7 @@ fn set_options_replace_the_defaults() {
     assert_eq!((policy.rootfs, PluginConfig::default().policy.rootfs), (RootChoice::Copy, RootChoice::Auto));
     assert_eq!((policy.pids_limit, &policy.extra_labels[..]), (Some(100), &["job*".to_owned()][..]));
     assert_eq!(policy.allow_security_opts, ["seccomp=*"]);
+    assert_eq!((&policy.volume_types[..], policy.volume_timeout.as_secs()), (&["ext*".to_owned()][..], 5));
     assert_eq!(
         (&policy.allowed_modes.pid[..], &policy.allowed_modes.cgroupns[..]),
         (&["host".to_owned()][..], &["private".to_owned()][..])

@@ -14,6 +14,7 @@ mod process;
 mod security;
 #[cfg(test)]
 mod tests;
+mod volume_options;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,11 +25,12 @@ use runtime::plan::Rlimit;
 pub use self::{
     devices::DeviceRequest,
     dns::{DnsOptions, ExtraHost},
-    mounts::{MountRequest, MountSource, VOLUMES_ALLOWED},
+    mounts::{MountRequest, MountSource},
     namespaces::{IpcMode, NamespaceRequest},
     network::{Addresses, NetworkMode},
     process::RUNTIMES,
     security::{CapabilityRequest, SeccompChoice, SecurityOptions},
+    volume_options::VOLUMES_ALLOWED,
 };
 use super::{
     block::ConfigBlock,

@@ -3,11 +3,11 @@
 //! This module checks the form of paths and does not look at the file system. `plan` knows the allocation directory and
 //! decides whether a bind lies inside it. Links are checked when the container is made.
 
-use runtime::plan::Propagation;
+use runtime::{VolumeOptions, plan::Propagation};
 
+use super::volume_options::{self, VOLUMES_ALLOWED};
 use crate::config::{
     block::ConfigBlock,
-    error::{Needs, Permission},
     option::{
         DefaultValue::{Literal, Words},
         OptionSpec, OptionType,
@@ -113,16 +113,13 @@ const VOLUME: &[OptionSpec] = &[
 
 const DRIVER: &[OptionSpec] = &[
     OptionSpec::partial("name", OptionType::String, Words("`local`"), "name of the volume driver: only `local`"),
-    OptionSpec::refused(
+    OptionSpec::partial(
         "options",
         OptionType::StringMaps,
-        "options of the volume driver",
-        "mount the file system on the node and bind it, or use a CSI volume",
+        Words("a directory of the node"),
+        "the file system that the volume consists of: `type`, `o` and `device`, as mount(8) has them",
     ),
 ];
-
-/// The part of the plugin block that allows named volumes and host paths.
-pub const VOLUMES_ALLOWED: Permission = Permission { option: "volumes.enabled", needs: Needs::True };
 
 /// A requested mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,11 +163,15 @@ pub enum MountSource {
         name: String,
         /// A new volume starts with a copy of the image's files at the target.
         copy: bool,
+        /// The file system that it consists of. `None` is a directory of the node, or what another job said.
+        options: Option<VolumeOptions>,
     },
     /// A volume without a name: writable also on a read-only root, and removed with the task.
     Anonymous {
         /// It starts with a copy of the image's files at the target.
         copy: bool,
+        /// The file system that it consists of. `None` is a directory of the node.
+        options: Option<VolumeOptions>,
     },
 }
 
@@ -212,7 +213,14 @@ fn is_volume_name(name: &str) -> bool {
 }
 
 /// A named volume, if the name is valid. Refuses it unless the operator allows volumes.
-fn named_volume(block: &ConfigBlock, policy: &Policy, option: &str, name: &str, copy: bool) -> Option<MountSource> {
+fn named_volume(
+    block: &ConfigBlock,
+    policy: &Policy,
+    option: &str,
+    name: &str,
+    copy: bool,
+    options: Option<VolumeOptions>,
+) -> Option<MountSource> {
     if !is_volume_name(name) {
         block.error(
             option,
@@ -230,7 +238,7 @@ fn named_volume(block: &ConfigBlock, policy: &Policy, option: &str, name: &str, 
             VOLUMES_ALLOWED,
         );
     }
-    Some(MountSource::Volume { name: name.to_owned(), copy })
+    Some(MountSource::Volume { name: name.to_owned(), copy, options })
 }
 
 /// Reads an item of `volumes`: `source:destination[:options]`.
@@ -251,7 +259,7 @@ fn volume(block: &ConfigBlock, policy: &Policy, index: usize, text: &str, named:
     let flags = volume_flags(block, &option, options);
     check_target(block, &option, target);
     let source = if named && !path.starts_with('/') {
-        named_volume(block, policy, &option, path, flags.copy)?
+        named_volume(block, policy, &option, path, flags.copy, None)?
     } else {
         MountSource::Bind { path: path.to_owned(), propagation: flags.propagation, create: true }
     };
@@ -329,8 +337,9 @@ fn volume_of_mount(block: &ConfigBlock, policy: &Policy, source: Option<String>)
     }
     options.string_map("labels");
     let copy = !options.bool("no_copy");
+    let options = volume_options::read(&driver, policy);
     match source {
-        Some(name) => named_volume(block, policy, "source", &name, copy),
+        Some(name) => named_volume(block, policy, "source", &name, copy, options),
         None => {
             // Docker refuses it too.
             if block.bool("readonly") {
@@ -340,7 +349,7 @@ fn volume_of_mount(block: &ConfigBlock, policy: &Policy, source: Option<String>)
                     "name the volume in `source`, or remove it",
                 );
             }
-            Some(MountSource::Anonymous { copy })
+            Some(MountSource::Anonymous { copy, options })
         }
     }
 }

@@ -1,6 +1,9 @@
-//! Privileges, namespaces, the seccomp filter, named volumes and NUMA memory, and the warnings about them.
+//! Privileges, namespaces, the seccomp filter, volumes and NUMA memory, and the warnings about them.
 
-use runtime::plan::{IdPool, NamedVolume, SeccompProfile, UserNamespace};
+use runtime::{
+    VolumeOptions,
+    plan::{IdPool, NamedVolume, SeccompProfile, UserNamespace},
+};
 
 use super::*;
 
@@ -102,6 +105,7 @@ fn named_volumes_need_the_operators_permission() {
         directory: PathBuf::from("/data/volumes").join(name),
         destination: destination.into(),
         copy,
+        mounted: false,
     };
     let expected = [volume("db", "/db", true), volume("logs.1", "/logs", false), volume("web", "/web", false)];
     assert_eq!(container.volumes, expected);
@@ -112,6 +116,49 @@ fn named_volumes_need_the_operators_permission() {
     let root = container.root;
     assert_eq!(root.volumes, ["/data", "/empty", "/scratch"], "nameless ones go with the container");
     assert_eq!(root.empty_volumes, ["/empty"]);
+}
+
+#[test]
+fn volumes_with_options_are_bound_from_their_mounts() {
+    let enabled = || json!({ "volumes": { "enabled": true } });
+    let driver = |options: Json| json!({ "driver_config": { "options": options } });
+    let tmpfs = driver(json!({ "type": "tmpfs", "device": "tmpfs" }));
+    let nfs = driver(json!({ "type": "nfs", "device": ":/x", "o": "addr=nas" }));
+    let mount = |source: Json, target: &str, options: &Json| -> Json {
+        json!({ "source": source, "target": target, "volume_options": options })
+    };
+    let block = json!({ "mount": [
+        mount(json!("cache"), "/cache", &tmpfs), mount(json!("nas"), "/nas", &nfs), mount(json!("nas"), "/again", &nfs),
+        mount(json!(null), "/own", &nfs), { "source": "old", "target": "/old" },
+    ] });
+    let mut case = Case::under(enabled(), block);
+    let stored = VolumeOptions {
+        kind: "cifs".into(),
+        device: "//nas/x".into(),
+        mount_options: "username=u".into(),
+        forgotten: vec!["password".into()],
+    };
+    case.node.volume_options.insert("old".into(), stored.clone());
+    let plan = case.plan().expect("a plan");
+    let container = &plan.container;
+    let own = format!(".{}.2", container.id);
+    let at = |key: &str| case.node.state_dir.join("volumes").join(key).join("mount");
+    for (destination, key) in [("/cache", "cache"), ("/nas", "nas"), ("/again", "nas"), ("/own", &own), ("/old", "old")]
+    {
+        let kind = MountKind::Bind { source: at(key) };
+        assert_eq!(mount_at(container, destination).kind, kind, "{destination}");
+        let volume = container.volumes.iter().find(|volume| volume.destination == destination).expect("a volume");
+        // A tmpfs is never filled.
+        assert_eq!((volume.mounted, volume.copy), (true, destination != "/cache"), "{destination}");
+    }
+    let kinds: Vec<&str> = plan.mounted_volumes.iter().map(|volume| volume.options.kind.as_str()).collect();
+    assert_eq!(kinds, ["tmpfs", "nfs", "nfs", "cifs"], "each once");
+    assert_eq!(plan.mounted_volumes[3].options, stored);
+
+    let other = driver(json!({ "type": "nfs", "device": ":/y", "o": "addr=nas" }));
+    let block = json!({ "mount": [mount(json!("nas"), "/a", &nfs), mount(json!("nas"), "/b", &other)] });
+    let text = Case::under(enabled(), block).error();
+    assert!(text.starts_with("mount[1]: the task uses this volume with other options"), "{text}");
 }
 
 #[test]

@@ -126,6 +126,7 @@ fn node() -> NodeInfo {
         selinux: false,
         volumes_dir: "/data/volumes".into(),
         id_pool: None,
+        volume_options: BTreeMap::new(),
     }
 }
 

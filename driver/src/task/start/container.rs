@@ -28,6 +28,9 @@ pub struct Planned<'a> {
 /// A task with checked host paths. No container of an earlier start of the same task is left.
 pub struct Prepared<'a>(Planned<'a>);
 
+/// A task whose volumes with options are mounted.
+pub struct Mounted<'a>(Planned<'a>);
+
 /// A task with its own network attached, if it is to have one.
 pub struct Attached<'a> {
     planned: Planned<'a>,
@@ -60,9 +63,9 @@ impl<'a> Planned<'a> {
     /// Plans the container, and emits what the plan has to say to the job's author.
     pub async fn plan(leased: Leased<'a>) -> Result<Self, TaskError> {
         let request = leased.request;
-        let node = request.node.clone();
+        let (node, spec) = (request.node.clone(), leased.spec.clone());
         let host_network = plan::uses_host_network(&leased.spec, &request.task, request.node.policy());
-        let node = blocking(move || Ok(node.info(host_network))).await?;
+        let node = blocking(move || node.info(host_network, &spec)).await?;
         let plan = plan::plan_task(&TaskContext {
             spec: &leased.spec,
             task: &request.task,
@@ -114,6 +117,41 @@ impl<'a> Planned<'a> {
 }
 
 impl<'a> Prepared<'a> {
+    /// Mounts the volumes with options that no other task has mounted. A server that does not answer delays only this
+    /// start.
+    pub async fn mount(self) -> Result<Mounted<'a>, TaskError> {
+        let Self(planned) = self;
+        let request = planned.leased.request;
+        for volume in planned.plan.mounted_volumes.clone() {
+            request.events.emit(format!("Mounting a volume: {}", volume.options), []);
+            let (node, container) = (request.node.clone(), request.container.clone());
+            let mounted = blocking(move || node.mount_volume(&volume, &container)).await;
+            // The mount may have taken long.
+            let cancelled = if request.is_cancelled() { Err(TaskError::Cancelled) } else { Ok(()) };
+            if let Err(error) = mounted.and(cancelled) {
+                planned.release_volumes().await;
+                return Err(error);
+            }
+        }
+        Ok(Mounted(planned))
+    }
+}
+
+impl Planned<'_> {
+    /// Releases the mounted volumes of a task that does not start.
+    async fn release_volumes(&self) {
+        if self.plan.mounted_volumes.is_empty() {
+            return;
+        }
+        let request = self.leased.request;
+        let (node, container) = (request.node.clone(), request.container.clone());
+        if let Err(error) = blocking(move || node.release_volumes(&container)).await {
+            tracing::warn!(%error, "the volumes of a task that did not start were not released");
+        }
+    }
+}
+
+impl<'a> Mounted<'a> {
     /// Attaches the task's own network, if it is to have one, and completes the plan with the addresses.
     pub async fn attach(self) -> Result<Attached<'a>, TaskError> {
         let Self(planned) = self;
@@ -121,7 +159,14 @@ impl<'a> Prepared<'a> {
         let began = Instant::now();
         let request = planned.leased.request;
         let (node, container) = (request.node.clone(), request.container.clone());
-        let attachment = blocking(move || Ok(node.networks.attach(container.as_str(), &own.request)?)).await?;
+        let attached = blocking(move || Ok(node.networks.attach(container.as_str(), &own.request)?)).await;
+        let attachment = match attached {
+            Ok(attachment) => attachment,
+            Err(error) => {
+                planned.release_volumes().await;
+                return Err(error);
+            }
+        };
         let plan = planned.plan.clone().with_attachment(&attachment);
         let network = Some(TaskNetwork { attachment, attach_time: began.elapsed() });
         let attached = Attached { planned, network };
@@ -151,8 +196,9 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Removes the network because of an error, and returns that error.
+    /// Removes the network and releases the volumes because of an error, and returns that error.
     async fn undo(self, error: TaskError) -> TaskError {
+        self.planned.release_volumes().await;
         if self.network.is_some() {
             let request = self.planned.leased.request;
             let (node, container) = (request.node.clone(), request.container.clone());

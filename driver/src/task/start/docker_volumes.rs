@@ -7,7 +7,7 @@ use crate::{blocking::blocking, dockerd::Dockerd, error::TaskError, plan::TaskPl
 pub async fn take_over(request: &StartRequest, plan: &TaskPlan) -> Result<(), TaskError> {
     let node = &request.node;
     let Some(dockerd) = node.dockerd.as_ref().filter(|_| node.config.migrate_volumes) else { return Ok(()) };
-    for volume in plan.container.volumes.iter().filter(|volume| !volume.directory.exists()) {
+    for volume in plan.container.volumes.iter().filter(|volume| !volume.mounted && !volume.directory.exists()) {
         let name = volume.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         take_over_one(request, dockerd, &name, &volume.directory).await?;
     }

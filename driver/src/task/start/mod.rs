@@ -1,6 +1,6 @@
 //! From a task block to a running command.
 //!
-//! A start has five phases. Each phase is a type that holds everything that the phases before it acquired, and one
+//! A start has six phases. Each phase is a type that holds everything that the phases before it acquired, and one
 //! method that consumes it and returns the next phase. So the order cannot change by accident.
 //!
 //! | phase | acquired | undo after a failure of a later phase |
@@ -8,6 +8,7 @@
 //! | [`Leased`] | the image | the lease is released |
 //! | [`Planned`] | the container's plan | – |
 //! | [`Prepared`] | checked host paths, no container of an earlier start | – |
+//! | [`Mounted`] | the mounted volumes, if it has volumes with options | the volumes are released |
 //! | [`Attached`] | the task's own network, if it has one | the network is removed |
 //! | [`Started`] | the running container | – |
 //!
@@ -16,6 +17,7 @@
 //! [`Leased`]: image::Leased
 //! [`Planned`]: container::Planned
 //! [`Prepared`]: container::Prepared
+//! [`Mounted`]: container::Mounted
 //! [`Attached`]: container::Attached
 //! [`Started`]: container::Started
 
@@ -67,7 +69,8 @@ async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContaine
     let leased = Leased::acquire(request).await?;
     let planned = Planned::plan(leased).await?;
     let prepared = planned.prepare().await?;
-    let attached = prepared.attach().await?;
+    let mounted = prepared.mount().await?;
+    let attached = mounted.attach().await?;
     let started = attached.start().await?;
     Ok(started.report())
 }

@@ -1,6 +1,6 @@
 //! Phases 1 and 2: taking hold of the host's parts, and leaving the host's mount namespace.
 
-use super::job::Job;
+use super::{job::Job, mounted_volumes::VolumeLocks};
 use crate::{
     error::{Context, StartError, StartErrorKind},
     id_map::IdMap,
@@ -14,6 +14,7 @@ pub(super) struct HostHandles {
     network: HeldNetwork,
     layers: Layers,
     map: Option<IdMap>,
+    volume_locks: VolumeLocks,
     build_mounts: BuildMounts,
 }
 
@@ -23,6 +24,7 @@ pub(super) struct Detached {
     pub network: HeldNetwork,
     pub layers: Layers,
     pub map: Option<IdMap>,
+    pub volume_locks: VolumeLocks,
 }
 
 impl HostHandles {
@@ -34,15 +36,17 @@ impl HostHandles {
         // A copied root is mapped itself.
         let of_layers = map.as_ref().filter(|_| plan.root.storage == RootStorage::Overlay);
         let layers = Layers::open(&plan.root.layers, job.args.layer_mounts.as_ref(), of_layers)?;
+        let volume_locks = VolumeLocks::open(plan)?;
         let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
-        Ok(Self { bind_sources, network, layers, map, build_mounts })
+        Ok(Self { bind_sources, network, layers, map, volume_locks, build_mounts })
     }
 
     /// Leaves the host's mount namespace for a copy of the plugin's empty one, and mounts there what building needs.
     pub fn leave_host(self, job: &Job<'_>) -> Result<Detached, StartError> {
+        let Self { bind_sources, network, layers, map, volume_locks, build_mounts } = self;
         let empty = EmptyNamespace::open(&job.args.empty_mounts);
-        self.build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
-        Ok(Detached { bind_sources: self.bind_sources, network: self.network, layers: self.layers, map: self.map })
+        build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
+        Ok(Detached { bind_sources, network, layers, map, volume_locks })
     }
 }
 

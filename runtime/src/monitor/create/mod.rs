@@ -25,6 +25,7 @@ mod cgroups;
 mod handles;
 mod job;
 mod join;
+mod mounted_volumes;
 mod paths;
 mod place;
 mod root;

@@ -39,10 +39,11 @@ pub(super) struct PathsPrepared {
 impl RootMounted {
     /// Makes everything that must exist in the root, with the user of the image.
     pub fn prepare_paths(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<PathsPrepared, StartError> {
-        let RootMounted { root, mut bind_sources, network, layers, map } = self;
+        let RootMounted { root, mut bind_sources, network, layers, map, volume_locks } = self;
         failpoint::at("creator-before-paths");
         let dev = bind_sources.take_dev(plan)?;
         let sources = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
+        volume_locks.fill(plan, &root, &sources, map.as_ref())?;
         let user = resolve_user(plan, &root)?;
         let ids_on_node @ [uid, gid] = ids_on_node(&user, map.as_ref())?;
         make_standard_directories(plan, &root)?;

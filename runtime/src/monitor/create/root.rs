@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{handles::Detached, job::Job};
+use super::{handles::Detached, job::Job, mounted_volumes::VolumeLocks};
 use crate::{
     error::{Context, StartError},
     id_map::IdMap,
@@ -19,6 +19,7 @@ pub(super) struct RootMounted {
     /// Paths of layers lead through its descriptors.
     pub layers: Layers,
     pub map: Option<IdMap>,
+    pub volume_locks: VolumeLocks,
 }
 
 impl Detached {
@@ -27,11 +28,11 @@ impl Detached {
         failpoint::at("creator-before-root");
         let map = self.map.as_ref();
         let root = make_root(job, plan, &self.layers, map)?;
-        for volume in &plan.volumes {
+        for volume in plan.volumes.iter().filter(|volume| !volume.mounted) {
             create_volume(volume, &root, map)?;
         }
-        let Self { bind_sources, network, layers, map } = self;
-        Ok(RootMounted { root, bind_sources, network, layers, map })
+        let Self { bind_sources, network, layers, map, volume_locks } = self;
+        Ok(RootMounted { root, bind_sources, network, layers, map, volume_locks })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Mounts, volumes and devices.
 
+use runtime::VolumeOptions;
+
 use super::*;
 
 fn bind(option: &str, path: &str, target: &str, propagation: Propagation, readonly: bool) -> MountRequest {
@@ -62,10 +64,6 @@ fn invalid_volumes_and_mounts_are_refused() {
             json!({ "target": "/a", "volume_options": { "driver_config": { "name": "nfs" } } }),
             "mount[0].volume_options.driver_config.name: \"nfs\" is not supported: there are no docker volume plugins",
         ),
-        (
-            json!({ "target": "/a", "volume_options": { "driver_config": { "options": { "type": "nfs" } } } }),
-            "mount[0].volume_options.driver_config.options: is not supported: options of the volume driver",
-        ),
         (json!({ "type": "npipe", "target": "/a" }), "mount[0].type: \"npipe\" is not a type of mount"),
         (json!({ "type": "bind", "target": "/a" }), "mount[0].source: is missing"),
         (json!({ "type": "bind", "source": "a" }), "mount[0].target: \"\" is not a path below /"),
@@ -113,5 +111,80 @@ fn devices_are_read() {
     ] {
         let error = error(json!({ "devices": [block] }));
         assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn volumes_with_options_are_read() {
+    let policy = policy(json!({ "volumes": { "enabled": true } }));
+    let mount = |name: Json, options: Json| {
+        let driver = json!({ "name": "local", "options": options });
+        json!({ "mount": [{ "target": "/a", "source": name, "volume_options": { "driver_config": driver } }] })
+    };
+    let read = |name: Json, options: Json| {
+        let spec = decode_with(mount(name, options), &policy).expect("valid");
+        spec.mounts.into_iter().next().expect("a mount").source
+    };
+    let nfs = json!([{ "type": "nfs", "o": "addr=nas,ro", "device": ":/x" }]);
+    let expected = VolumeOptions {
+        kind: "nfs".into(),
+        device: ":/x".into(),
+        mount_options: "addr=nas,ro".into(),
+        forgotten: Vec::new(),
+    };
+    let named = MountSource::Volume { name: "v".into(), copy: true, options: Some(expected.clone()) };
+    assert_eq!(read(json!("v"), nfs.clone()), named);
+    assert_eq!(read(json!(null), nfs), MountSource::Anonymous { copy: true, options: Some(expected) });
+    assert_eq!(read(json!("v"), json!({})), MountSource::Volume { name: "v".into(), copy: true, options: None });
+    for (options, expected) in [
+        (json!({ "type": "nfs" }), "`device` is missing"),
+        (json!({ "device": ":/x" }), "`type` is missing"),
+        (json!({ "type": "tmpfs", "device": "tmpfs", "size": "1m" }), "`size` is not possible: volumes have no quota"),
+        (json!({ "type": "tmpfs", "device": "tmpfs", "x": "1" }), "\"x\" is no option of the driver \"local\""),
+        (json!({ "type": "none", "device": "srv", "o": "bind" }), "`device` \"srv\" is not an absolute path"),
+        (json!({ "type": "ext4", "device": "/dev/sdb" }), "volumes of the type \"ext4\" are not allowed on this node"),
+        (json!({ "type": "tmpfs", "device": "tmpfs", "o": "x".repeat(4096) }), "`o` is longer than 4095 bytes"),
+    ] {
+        let error = decode_with(mount(json!("v"), options), &policy).expect_err("refused");
+        let expected = format!("mount[0].volume_options.driver_config.options: {expected}");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn volumes_with_options_need_the_operators_permission() {
+    let block = |kind: &str, o: &str| {
+        let driver = json!({ "options": { "type": kind, "device": "/dev/sdb", "o": o } });
+        json!({ "mount": [{ "target": "/a", "volume_options": { "driver_config": driver } }] })
+    };
+    for (plugin, allowed, refused) in [
+        (json!({}), &[][..], &[("tmpfs", ""), ("none", "bind"), ("nfs", "")][..]),
+        (
+            json!({ "volumes": { "enabled": true } }),
+            &[
+                ("tmpfs", ""),
+                ("none", "bind"),
+                ("ext4", "ro,rbind"),
+                ("nfs", ""),
+                ("nfs4", ""),
+                ("cifs", ""),
+                ("smb3", ""),
+            ],
+            &[("ext4", ""), ("overlay", "")],
+        ),
+        (
+            json!({ "volumes": { "enabled": true, "allow_types": ["ext*"] } }),
+            &[("ext4", ""), ("ext3", "")],
+            &[("tmpfs", ""), ("none", "bind"), ("ext4", "bind")],
+        ),
+    ] {
+        let policy = policy(plugin);
+        for (kind, o) in allowed {
+            decode_with(block(kind, o), &policy).unwrap_or_else(|error| panic!("{kind} {o}: {error}"));
+        }
+        for (kind, o) in refused {
+            let error = decode_with(block(kind, o), &policy).expect_err("not allowed");
+            assert!(error.contains("not allowed on this node"), "{kind} {o}: {error}");
+        }
     }
 }
