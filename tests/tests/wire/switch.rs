@@ -6,6 +6,7 @@ use std::{
     io::{Read, Write},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
+    process::{Child, Command},
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -308,6 +309,57 @@ async fn a_named_volume_is_taken_over_once_and_not_while_docker_uses_it() {
     let task = node.task(&images.busybox()).sh("true").option("mount", mount("other")).build(&mut plugin).await;
     let status = plugin.start(&task).await.err().must("a refusal");
     assert!(status.message().contains("unset `migrate_volumes`") && recoverable(&status), "{status}");
+    node.finish(plugin).await;
+}
+
+/// A process in a cgroup with a container's id in its name, as dockerd's containers have them.
+struct Orphan {
+    group: PathBuf,
+    process: Child,
+}
+
+impl Orphan {
+    fn start(id: &str) -> Self {
+        let roots = ["/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
+        let root = roots.into_iter().find(|root| root.join("cgroup.procs").exists()).must("a hierarchy of cgroups");
+        let group = root.join(id);
+        fs::create_dir(&group).must("a cgroup");
+        let process = Command::new("sleep").arg("1000").spawn().must("a process");
+        fs::write(group.join("cgroup.procs"), process.id().to_string()).must("move the process");
+        Self { group, process }
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+        fs::remove_dir(&self.group).ok();
+    }
+}
+
+/// No daemon listens, and the kernel still has the container's process.
+#[tokio::test]
+async fn containers_without_their_daemon_fail_the_start_and_the_groups_network() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let images = Images::start().await;
+    let mut plugin = node.launch_as(docker(&node), options(&socket)).await;
+    let task = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    let id = format!("{}{}", task.config.alloc_id.replace('-', ""), "0".repeat(32));
+    let orphan = Orphan::start(&id);
+    plugin.recover(&handle(&task, &id)).await.err().must("a refusal");
+    let expected = format!("still runs (process {}), and dockerd does not answer", orphan.process.id());
+    let started = plugin.start(&task).await.err().must("a refusal");
+    assert!(started.message().contains(&expected) && recoverable(&started), "{started}");
+    assert!(started.message().contains("start dockerd or end the container's processes"), "{started}");
+    let network = plugin.create_network(&task.config.alloc_id, "").await.err().must("a refusal");
+    assert!(network.message().contains(&expected), "{network}");
+    drop(orphan);
+    plugin.started(&task).await;
+    plugin.end(&task).await;
+    assert!(plugin.create_network(&task.config.alloc_id, "").await.must("CreateNetwork").created);
+    plugin.destroy_network(&task.config.alloc_id).await.must("DestroyNetwork");
     node.finish(plugin).await;
 }
 

@@ -112,7 +112,7 @@ const OF_THE_PAST: &[Past] = &[
         behaviour: "content of named volumes",
         docker: "a named volume is a directory of docker's.",
         ours: "a named volume is a directory in `data_dir`, which the first task fills from its image.",
-        remedy: "copy the content of docker's volume once, before the task starts.",
+        remedy: "set `migrate_volumes` in the plugin block, or copy the content once before the task starts.",
         concerns: |subject| {
             subject.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { options: None, .. }))
         },
