@@ -50,6 +50,8 @@ pub enum Address {
     Udp(HostPort),
     /// A connection.
     Tcp(HostPort),
+    /// A connection with TLS.
+    Tls(HostPort),
     /// A connection to a unix socket.
     Unix(PathBuf),
     /// Datagrams to a unix socket.
@@ -81,6 +83,7 @@ impl fmt::Display for Address {
         match self {
             Self::Udp(host) => write!(f, "udp://{host}"),
             Self::Tcp(host) => write!(f, "tcp://{host}"),
+            Self::Tls(host) => write!(f, "tcp+tls://{host}"),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
             Self::Unixgram(path) => write!(f, "unixgram://{}", path.display()),
         }

@@ -1,7 +1,7 @@
 //! A socket to the place where a log driver sends to. All calls block.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Write},
     mem::MaybeUninit,
     net::{TcpStream, ToSocketAddrs, UdpSocket},
@@ -9,7 +9,8 @@ use std::{
         fd::AsFd,
         unix::net::{UnixDatagram, UnixStream},
     },
-    path::Path,
+    path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,14 +19,34 @@ use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
 };
 
+use serde::{Deserialize, Serialize};
+use tls::{
+    ClientCertificate, Trust,
+    rustls::{ClientConnection, StreamOwned, pki_types::ServerName},
+};
+
 use crate::address::{Address, HostPort};
 
 /// Connecting to one address of a host may take this long.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// The files of a connection with TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsFiles {
+    /// Certificates that are accepted beside those of the system's authorities.
+    pub authorities: Option<PathBuf>,
+    /// The certificate that is shown.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// Every certificate is accepted.
+    pub skip_verify: bool,
+}
+
 /// A connected socket.
 #[derive(Debug)]
 pub(crate) enum Connection {
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
     Udp(UdpSocket),
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -33,9 +54,10 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    /// Connects.
-    pub fn open(address: &Address) -> io::Result<Self> {
+    /// Connects. `files` are those of a connection with TLS.
+    pub fn open(address: &Address, files: &TlsFiles) -> io::Result<Self> {
         match address {
+            Address::Tls(host) => tls(host, files).map(|stream| Self::Tls(Box::new(stream))),
             Address::Udp(host) => udp(host).map(Self::Udp),
             Address::Tcp(host) => tcp(host).map(Self::Tcp),
             Address::Unix(path) => UnixStream::connect(path).map(Self::Unix),
@@ -49,6 +71,7 @@ impl Connection {
             Self::Udp(socket) => socket.send(bytes).map(drop),
             Self::Unixgram(socket) => socket.send(bytes).map(drop),
             Self::Tcp(stream) => stream.write_all(bytes),
+            Self::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
             Self::Unix(stream) => stream.write_all(bytes),
         }
     }
@@ -98,6 +121,34 @@ fn tcp(host: &HostPort) -> io::Result<TcpStream> {
         stream.set_nodelay(true)?;
         Ok(stream)
     })
+}
+
+/// Connects, and shakes hands: a certificate that is not accepted is an error here.
+fn tls(host: &HostPort, files: &TlsFiles) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let read = |path: &Path| {
+        fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    };
+    let wrong = |path: &Path, error: String| io::Error::other(format!("{}: {error}", path.display()));
+    let listed = match &files.authorities {
+        None => Vec::new(),
+        Some(path) => ::tls::certificates(&read(path)?).map_err(|error| wrong(path, error.to_string()))?,
+    };
+    let client = match (&files.certificate, &files.key) {
+        (Some(certificate), Some(key)) => {
+            let pem = [read(certificate)?, b"\n".to_vec(), read(key)?].concat();
+            Some(ClientCertificate::from_pem(&pem).map_err(|error| wrong(certificate, error.to_string()))?)
+        }
+        _ => None,
+    };
+    let trust = if files.skip_verify { Trust::Any } else { Trust::Verified { listed } };
+    let config = ::tls::config(trust, client).map_err(io::Error::other)?;
+    let name = ServerName::try_from(host.host.clone()).map_err(io::Error::other)?;
+    let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+    let mut stream = StreamOwned::new(connection, tcp(host)?);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
 }
 
 fn udp(host: &HostPort) -> io::Result<UdpSocket> {

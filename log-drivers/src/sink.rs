@@ -9,7 +9,12 @@ use std::{
 };
 
 use crate::{
-    address::Address, connection::Connection, delivery::Destination, fluentd::Fluentd, gelf::Gelf, local_time,
+    address::Address,
+    connection::{Connection, TlsFiles},
+    delivery::Destination,
+    fluentd::Fluentd,
+    gelf::Gelf,
+    local_time,
     message::Message,
 };
 
@@ -111,20 +116,28 @@ impl Sink {
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => match &self.destination {
-                Destination::Syslog(syslog) => syslog.address.as_ref().map_or_else(local_syslog, Connection::open)?,
-                Destination::Gelf(gelf) => Connection::open(&gelf.address)?,
-                Destination::Fluentd(fluentd) => Connection::open(&fluentd.address)?,
-                Destination::Journald(journald) => Connection::open(&Address::Unixgram(journald.socket.clone()))?,
+                Destination::Syslog(syslog) => match &syslog.address {
+                    Some(address) => Connection::open(address, &syslog.tls)?,
+                    None => local_syslog()?,
+                },
+                Destination::Gelf(gelf) => plain(&gelf.address)?,
+                Destination::Fluentd(fluentd) => plain(&fluentd.address)?,
+                Destination::Journald(journald) => plain(&Address::Unixgram(journald.socket.clone()))?,
             },
         };
         Ok(self.connection.insert(connection))
     }
 }
 
+/// A connection without TLS.
+fn plain(address: &Address) -> io::Result<Connection> {
+    Connection::open(address, &TlsFiles::default())
+}
+
 fn local_syslog() -> io::Result<Connection> {
     for path in LOCAL_SYSLOG.map(PathBuf::from) {
         for address in [Address::Unixgram(path.clone()), Address::Unix(path)] {
-            if let Ok(connection) = Connection::open(&address) {
+            if let Ok(connection) = plain(&address) {
                 return Ok(connection);
             }
         }
@@ -143,9 +156,14 @@ mod tests {
             fd::AsRawFd,
             unix::net::{UnixDatagram, UnixListener},
         },
+        sync::Arc,
     };
 
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use tls::rustls::{
+        ServerConfig, ServerConnection, StreamOwned,
+        pki_types::{PrivateKeyDer, pem::PemObject},
+    };
 
     use super::*;
     use crate::{delivery::ContainerFacts, message::Source, options::LogOptions};
@@ -215,6 +233,53 @@ mod tests {
         let mut bytes = Vec::new();
         received.read_to_end(&mut bytes).expect("the messages");
         assert!(ends_with(&bytes, "again"));
+    }
+
+    const CERTIFICATES: &str = "new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+        openssl req -x509 $new -keyout ca.key -out ca.pem -days 2 -subj /CN=kit-authority
+        openssl req $new -keyout leaf.key -out leaf.csr -subj /CN=kit
+        echo subjectAltName=IP:127.0.0.1 >leaf.ext
+        openssl x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out leaf.pem -days 2 \
+        -extfile leaf.ext";
+
+    #[test]
+    fn tls_needs_a_certificate_that_is_accepted() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut made = std::process::Command::new("sh");
+        made.args(["-ec", CERTIFICATES]).current_dir(directory.path());
+        match made.output() {
+            Ok(output) if output.status.success() => {}
+            // openssl is missing here.
+            _ => return,
+        }
+        let at = |name: &str| directory.path().join(name);
+        let pem = [std::fs::read(at("leaf.pem")), std::fs::read(at("leaf.key"))].map(|file| file.expect("a file"));
+        let chain = ::tls::certificates(&pem[0]).expect("certificates");
+        let key = PrivateKeyDer::from_pem_slice(&pem[1]).expect("a key");
+        let provider = Arc::new(::tls::rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let server = server.expect("versions").with_no_client_auth().with_single_cert(chain, key).expect("a server");
+        let server = Arc::new(server);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let address = format!("tcp+tls://{}", listener.local_addr().expect("its address"));
+        let ca = at("ca.pem").to_string_lossy().into_owned();
+        for (option, accepted) in
+            [(("syslog-tls-ca-cert", ca.as_str()), true), (("syslog-tls-skip-verify", ""), true), (("tag", "x"), false)]
+        {
+            let mut sink = sink("syslog", &[("syslog-address", &address), ("syslog-format", "rfc5424"), option]);
+            let sent = thread::spawn(move || sink.send(&message("secret")));
+            let mut text = Vec::new();
+            let connection = ServerConnection::new(Arc::clone(&server)).expect("a connection");
+            let mut stream = StreamOwned::new(connection, listener.accept().expect("a client").0);
+            // The client ends without a farewell, or refuses.
+            stream.read_to_end(&mut text).ok();
+            if !accepted {
+                // Docker tries once more, too.
+                drop(listener.set_nonblocking(true));
+            }
+            assert_eq!(sent.join().expect("the client").is_ok(), accepted, "{option:?}");
+            assert_eq!(text.ends_with(b" - secret\n"), accepted, "{option:?}");
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The driver `syslog`: its options and the formats of its messages.
 
-use std::{collections::BTreeMap, fmt, process, time::SystemTime};
+use std::{collections::BTreeMap, fmt, path::PathBuf, process, time::SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     address::{Address, HostPort},
+    connection::TlsFiles,
     error::OptionError,
     local_time::LocalTime,
     message::{Message, Source},
@@ -23,7 +24,15 @@ const ERROR: u8 = 3;
 const INFORMATIONAL: u8 = 6;
 
 /// The options of the driver, besides those that all drivers have.
-pub(crate) const OPTIONS: [&str; 3] = ["syslog-address", "syslog-facility", "syslog-format"];
+pub(crate) const OPTIONS: [&str; 7] = [
+    "syslog-address",
+    "syslog-facility",
+    "syslog-format",
+    "syslog-tls-ca-cert",
+    "syslog-tls-cert",
+    "syslog-tls-key",
+    "syslog-tls-skip-verify",
+];
 
 /// The layout of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +53,9 @@ pub enum Format {
 pub struct Syslog {
     /// `None` is the node's own syslog.
     pub address: Option<Address>,
+    /// The files of a connection with TLS.
+    #[serde(default)]
+    pub tls: TlsFiles,
     /// The facility's number.
     pub facility: u8,
     /// The layout of a message.
@@ -92,7 +104,18 @@ impl Syslog {
                 Format::Unix
             }
         };
-        Self { address, facility, format, tag: String::new(), hostname: String::new() }
+        let path = |option: &str| text(option).map(PathBuf::from);
+        let tls = TlsFiles {
+            authorities: path("syslog-tls-ca-cert"),
+            certificate: path("syslog-tls-cert"),
+            key: path("syslog-tls-key"),
+            // As with docker, any value will do.
+            skip_verify: options.contains_key("syslog-tls-skip-verify"),
+        };
+        if tls.certificate.is_some() != tls.key.is_some() {
+            wrong("syslog-tls-cert", "needs syslog-tls-key beside it, and that one this", "set both, or remove both");
+        }
+        Self { address, tls, facility, format, tag: String::new(), hostname: String::new() }
     }
 
     /// A message as the server gets it; `None` for one without text, which is not sent.
@@ -108,7 +131,16 @@ impl Syslog {
         let mut bytes = self.header(priority, message.time, process::id()).into_bytes();
         bytes.extend_from_slice(&message.line);
         bytes.push(b'\n');
+        if self.has_lengths() {
+            let length = format!("{} ", bytes.len());
+            bytes.splice(..0, length.into_bytes());
+        }
         Some(bytes)
+    }
+
+    /// Each message begins with its length (RFC 5425, section 4.3).
+    fn has_lengths(&self) -> bool {
+        matches!(self.address, Some(Address::Tls(_))) && matches!(self.format, Format::Rfc5424 | Format::Rfc5424Micro)
     }
 
     fn header(&self, priority: u8, time: SystemTime, pid: u32) -> String {
@@ -138,6 +170,7 @@ fn parse_address(text: &str) -> Option<Address> {
     match scheme {
         "udp" => HostPort::parse(rest, Some(DEFAULT_PORT)).map(Address::Udp),
         "tcp" => HostPort::parse(rest, Some(DEFAULT_PORT)).map(Address::Tcp),
+        "tcp+tls" => HostPort::parse(rest, Some(DEFAULT_PORT)).map(Address::Tls),
         _ => Address::socket_file(scheme, rest),
     }
 }
@@ -170,6 +203,7 @@ mod tests {
         for (text, expected) in [
             ("udp://10.0.0.1", Ok(Some("udp://10.0.0.1:514"))),
             ("tcp://log.example:1514/path", Ok(Some("tcp://log.example:1514"))),
+            ("tcp+tls://log.example", Ok(Some("tcp+tls://log.example:514"))),
             ("unix:///run/log", Ok(Some("unix:///run/log"))),
             ("unixgram:///dev/log", Ok(Some("unixgram:///dev/log"))),
             ("", Ok(None)),
@@ -209,5 +243,15 @@ mod tests {
             assert_eq!(encode(format, facility, source, b"text"), Some(expected));
         }
         assert_eq!(encode("", "", out, b""), None, "docker sends no empty message");
+        let over_tls = |format| {
+            let syslog = read(&[("syslog-format", format), ("syslog-address", "tcp+tls://h")]).expect("options");
+            let encoded =
+                syslog.encode(&Message { source: out, line: b"text".to_vec(), time: SystemTime::now(), partial: None });
+            String::from_utf8(encoded.expect("a message")).expect("text")
+        };
+        let framed = over_tls("rfc5424");
+        let (length, message) = framed.split_once(' ').expect("a length");
+        assert_eq!(length.parse(), Ok(message.len()), "{framed}");
+        assert!(over_tls("rfc3164").starts_with("<30>"), "as with docker");
     }
 }

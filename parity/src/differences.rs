@@ -89,6 +89,21 @@ pub const LIST: &[Difference] = &[
         seen: &[("kinds_of_descriptors", "1"), ("kinds_of_descriptors", "2")],
     },
     Difference {
+        behaviour: "long lines in Nomad's log, with a log driver that delivers",
+        docker: "a line of more than 16 KiB is several lines in `nomad alloc logs`.",
+        ours: "it is one line. The log server gets it in parts, as with docker.",
+        why: "Nomad's log gets every byte as the task has written it.",
+        remedy: "nothing.",
+        seen: &[
+            ("log_driver_syslog", "stdout"),
+            ("log_driver_syslog_rfc3164", "stdout"),
+            ("log_driver_syslog_rfc5424", "stdout"),
+            ("log_driver_gelf_tcp", "stdout"),
+            ("log_driver_fluentd", "stdout"),
+            ("log_driver_fluentd_async", "stdout"),
+        ],
+    },
+    Difference {
         behaviour: "devices in the device cgroup",
         docker: "`/dev/net/tun` (10:200) and `/dev/console` (5:1) may be used by a task that makes their nodes.",
         ours: "they may not be used.",

@@ -12,6 +12,7 @@ pub mod document;
 pub mod driver;
 pub mod images;
 pub mod job;
+pub mod log_servers;
 pub mod mark;
 pub mod node;
 pub mod normal;

@@ -10,7 +10,7 @@ use std::{
 use e2e::{Agent, Outcome, Tools, network::Namespace};
 use serde_json::{Value, json};
 
-use crate::{dockerd::Dockerd, images::Images};
+use crate::{dockerd::Dockerd, images::Images, log_servers::LogServers};
 
 /// The client's configuration beside that of the end-to-end tests.
 const CLIENT: &str = include_str!("../client.hcl.in");
@@ -23,6 +23,8 @@ pub struct Node {
     pub dockerd: Dockerd,
     /// The registry.
     pub images: Images,
+    /// The log servers.
+    pub log_servers: LogServers,
     /// The network namespace of a client outside of the node.
     pub outside: Namespace,
 }
@@ -35,6 +37,7 @@ impl Node {
     pub fn start(tools: &Tools, docker: &std::path::Path, outside: Namespace) -> Outcome<Self> {
         let dockerd = Dockerd::start(docker)?;
         let images = Images::start()?;
+        let log_servers = LogServers::start()?;
         let scratch = dockerd.path().join("scratch");
         for (name, owner, mode) in [
             ("shared", 0, 0o755),
@@ -61,7 +64,7 @@ impl Node {
         agent.api().wait("/v1/nodes?resources=false", "the docker driver", Duration::from_secs(60), healthy)?;
         let scheduler = json!({ "SchedulerAlgorithm": "binpack", "MemoryOversubscriptionEnabled": true });
         agent.api().put("/v1/operator/scheduler/configuration", &scheduler)?;
-        Ok(Self { agent, dockerd, images, outside })
+        Ok(Self { agent, dockerd, images, log_servers, outside })
     }
 
     /// A directory of the host, which jobs may bind.
@@ -74,7 +77,7 @@ impl Node {
     #[must_use]
     pub fn fill_in(&self, text: &str) -> String {
         let mut text = text.replace("@SCRATCH@", &self.scratch().display().to_string());
-        text = text.replace("@REGISTRY@", &self.images.host());
+        text = self.log_servers.fill_in(&text.replace("@REGISTRY@", &self.images.host()));
         while let Some((before, rest)) = text.split_once("@IMAGE:") {
             let (name, after) = rest.split_once('@').unwrap_or((rest, ""));
             text = format!("{before}{}{after}", self.images.reference(name));

@@ -10,6 +10,7 @@ use crate::{
     differences::{self, ALL, Difference},
     driver::Driver,
     job,
+    log_servers::PLACEHOLDER,
     mark::END,
     node::Node,
     normal::normal,
@@ -120,6 +121,9 @@ fn observe(case: &Case, driver: Driver, attempt: usize, node: &Node) -> Outcome<
             alloc.ask_to_stop()?;
         }
         outcome.context(format!("{}; events:\n{}", alloc.id, alloc.events().unwrap_or_default().join("\n")))?;
+        if case.config.contains(PLACEHOLDER) {
+            node.log_servers.observe(&id, &mut observed)?;
+        }
     }
     node.agent.api().delete(&format!("/v1/job/{id}?purge=true"))?;
     observed.normalise(|value| normal(value, &literals));

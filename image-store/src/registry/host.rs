@@ -15,12 +15,12 @@ use reqwest::{
     header::{HeaderMap, HeaderName, HeaderValue},
 };
 use rustls::pki_types::CertificateDer;
+use tls::{ClientCertificate, Trust};
 
 use super::{
     address::{is_loopback, same_origin},
     config::RegistryConfig,
     failure::chain,
-    tls::{self, ClientCertificate, Trust},
 };
 use crate::{
     credentials::Secret,
@@ -151,7 +151,8 @@ impl Host {
         let client = if at_home { self.client_certificate()? } else { None };
         let any = at_home && self.config.insecure_skip_verify;
         let trust = if any { Trust::Any } else { Trust::Verified { listed } };
-        let config = tls::config(trust, client).map_err(|error| self.client_error(&error))?;
+        let mut config = tls::config(trust, client).map_err(|error| self.client_error(&error))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         base_builder().tls_backend_preconfigured(config).build().map_err(|error| self.client_error(&error))
     }
 

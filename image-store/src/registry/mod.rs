@@ -15,7 +15,6 @@ mod endpoints;
 mod failure;
 mod host;
 mod session;
-mod tls;
 
 pub(crate) use blob::Sink;
 pub use config::RegistryConfig;

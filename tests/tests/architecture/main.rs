@@ -77,6 +77,7 @@ fn crates_know_only_what_they_may() {
         "oci-rs-runtime",
         "oci-rs-seccomp",
         "oci-rs-log-drivers",
+        "oci-rs-tls",
         "oci-rs-fixtures",
         "oci-rs-tests",
         "oci-rs",
@@ -92,9 +93,10 @@ fn crates_know_only_what_they_may() {
     }
     assert_eq!(of_ours("layer"), Vec::<String>::new());
     assert_eq!(of_ours("proto"), Vec::<String>::new());
-    assert_eq!(of_ours("image-store"), ["oci-rs-layer"]);
+    assert_eq!(of_ours("image-store"), ["oci-rs-layer", "oci-rs-tls"]);
     assert_eq!(of_ours("seccomp"), Vec::<String>::new());
-    assert_eq!(of_ours("log-drivers"), Vec::<String>::new());
+    assert_eq!(of_ours("tls"), Vec::<String>::new());
+    assert_eq!(of_ours("log-drivers"), ["oci-rs-tls"]);
     assert_eq!(of_ours("runtime"), ["oci-rs-log-drivers", "oci-rs-seccomp"]);
     assert_eq!(of_ours("oci-runtime"), ["oci-rs-runtime"]);
     assert_eq!(of_ours("firewall"), Vec::<String>::new());
@@ -199,6 +201,7 @@ fn unsafe_code_stands_in_modules_named_sys() {
         "network/src",
         "seccomp/src",
         "log-drivers/src",
+        "tls/src",
         "fixtures/src",
         "tests/src",
         "tests/tests",
@@ -234,6 +237,7 @@ fn no_source_names_a_path_of_one_machine() {
         "network",
         "seccomp",
         "log-drivers",
+        "tls",
         "fixtures",
         "tests",
         "e2e",

@@ -64,6 +64,7 @@ const RULES: &[(&str, Concerns)] = &[
     ("`/alloc/logs`", Every),
     ("size of a new terminal", Tasks(|subject| subject.spec.tty)),
     ("standard output and error", Every),
+    ("long lines in Nomad's log, with a log driver that delivers", Tasks(|subject| subject.spec.delivery.is_some())),
     ("devices in the device cgroup", Every),
     ("a child process that is killed at the memory limit", Every),
     ("cgroup mounts of a task (cgroup v1)", Every),

@@ -1,8 +1,8 @@
-//! TLS to a registry: the certificates that are accepted, and the one that is shown.
+//! TLS clients: the certificates that are accepted, and the one that is shown.
 //!
-//! rustls takes a certificate of `ca_file` for an authority only. A registry whose only certificate is self-signed, as
-//! the usual commands make it, has an authority's certificate as its own. Such a certificate is accepted if `ca_file`
-//! contains it byte for byte. Its name and its time of validity must be correct, as for every other one.
+//! rustls takes a listed certificate for an authority only. A server whose only certificate is self-signed, as the
+//! usual commands make it, has an authority's certificate as its own. Such a certificate is accepted if it is listed
+//! byte for byte. Its name and its time of validity must be correct, as for every other one.
 
 use std::sync::Arc;
 
@@ -21,20 +21,23 @@ use rustls::{
 };
 use rustls_platform_verifier::Verifier;
 
+pub use rustls;
+
 /// The certificates of servers that are accepted.
 #[derive(Debug)]
-pub(super) enum Trust {
+pub enum Trust {
     /// Every certificate.
     Any,
     /// What an authority of the system or of `listed` has issued, and the listed certificates themselves.
     Verified {
-        /// The certificates of `ca_file`.
+        /// The listed certificates.
         listed: Vec<CertificateDer<'static>>,
     },
 }
 
 /// The certificate of a client, with its chain, and its key.
-pub(super) struct ClientCertificate {
+#[derive(Debug)]
+pub struct ClientCertificate {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
@@ -51,12 +54,12 @@ impl ClientCertificate {
 }
 
 /// The certificates in a PEM text.
-pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
     CertificateDer::pem_slice_iter(pem).collect()
 }
 
 /// The configuration of a client.
-pub(super) fn config(trust: Trust, client: Option<ClientCertificate>) -> Result<ClientConfig, Error> {
+pub fn config(trust: Trust, client: Option<ClientCertificate>) -> Result<ClientConfig, Error> {
     let provider = CryptoProvider::get_default().cloned();
     let provider = provider.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
@@ -68,12 +71,10 @@ pub(super) fn config(trust: Trust, client: Option<ClientCertificate>) -> Result<
     };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-    let mut config = match client {
-        Some(ClientCertificate { chain, key }) => builder.with_client_auth_cert(chain, key)?,
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    match client {
+        Some(ClientCertificate { chain, key }) => builder.with_client_auth_cert(chain, key),
+        None => Ok(builder.with_no_client_auth()),
+    }
 }
 
 /// The verifier of [`Trust::Verified`].
