@@ -1,9 +1,7 @@
 //! Announced changes of nf_tables.
 
+use super::object::SUBSYSTEM;
 use crate::netlink::find_text;
-
-/// The subsystem of nf_tables in the type of a message.
-const SUBSYSTEM: u8 = 10;
 
 /// A change, as far as rules may depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +15,7 @@ pub(crate) enum Change {
 impl Change {
     /// The change that a message announces, and the chain that it is about.
     pub(crate) fn of(kind: u16, attributes: &[u8]) -> Option<(Self, Option<&str>)> {
-        let [operation, subsystem] = kind.to_le_bytes();
-        if subsystem != SUBSYSTEM {
-            return None;
-        }
+        let operation = kind.checked_sub(SUBSYSTEM)?;
         match operation {
             2 | 11 => Some((Self::Deleted, None)),
             3 => Some((Self::NewChain, find_text(attributes, 3))),

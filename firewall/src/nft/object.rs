@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The subsystem of nf_tables in the type of a message.
-const SUBSYSTEM: u16 = 10 << 8;
+pub(super) const SUBSYSTEM: u16 = 10 << 8;
 
 const NEW_TABLE: u16 = SUBSYSTEM;
 const DELETE_TABLE: u16 = SUBSYSTEM | 2;

@@ -1,13 +1,16 @@
 //! Rules: expressions in a chain, with a comment that nft shows.
 
-use super::{expression::Expression, object::message};
+use super::{
+    expression::Expression,
+    object::{SUBSYSTEM, message},
+};
 use crate::{
     netlink::{APPEND, Attributes, CREATE, Message, find, find_text},
     port::Family,
 };
 
-const NEW_RULE: u16 = (10 << 8) | 6;
-const DELETE_RULE: u16 = (10 << 8) | 8;
+const NEW_RULE: u16 = SUBSYSTEM | 6;
+const DELETE_RULE: u16 = SUBSYSTEM | 8;
 /// The type of a comment in the data that the kernel keeps for programs.
 const COMMENT: u8 = 0;
 
