@@ -5,7 +5,8 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    fs::File,
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -65,6 +66,8 @@ pub struct Node {
     pub recoveries: Recoveries,
     /// Set when the periodic cleanup has been started.
     cleanup_started: AtomicBool,
+    /// The open directories, by which `oci-rs rollback` recognises a plugin that uses them.
+    _directories: [File; 2],
 }
 
 /// Nomad's id of this node: unknown until the first task arrives, because only tasks name it.
@@ -120,6 +123,11 @@ impl Node {
             .map_err(|error| TaskError::Internal(format!("runtime: {error}")))?;
         let store =
             layers::open_store(&config).map_err(|error| TaskError::Internal(format!("image store: {error}")))?;
+        let open = |directory: &Path| {
+            let failed = |error| TaskError::Internal(format!("opening {}: {error}", directory.display()));
+            File::open(directory).map_err(failed)
+        };
+        let directories = [open(&config.state_dir)?, open(&config.data_dir)?];
         let mounting = runtime.clone();
         store.on_removal(move || mounting.forget_removed_images());
         let logs = Logs::new(runtime.clone());
@@ -140,6 +148,7 @@ impl Node {
             id: NodeId::default(),
             recoveries: Recoveries::default(),
             cleanup_started: AtomicBool::new(false),
+            _directories: directories,
         })
     }
 

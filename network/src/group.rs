@@ -53,7 +53,8 @@ pub fn prepare_group(file: &Path) -> GroupNetwork {
                 return Ok(untouched());
             }
             move_into_link_name_space(group.as_fd(), Some(LinkNameSpaceType::Network))?;
-            let ready = host::sys::loopback_up().and_then(|()| allow());
+            let (loopback, allowed) = (host::sys::loopback_up(), allow());
+            let ready = loopback.and(allowed);
             Ok(GroupNetwork { address: ANY_HOST.iter().find_map(|host| address_towards(host)), ready })
         });
         prepared.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the group's namespace panicked")))

@@ -23,6 +23,9 @@ const EFFECTIVE: [&str; 13] = [
     "CAP_SYS_PTRACE",
 ];
 
+/// Capabilities without an effect there that tasks have by default: a task that names them has no special need of them.
+const BY_DEFAULT: [&str; 2] = ["CAP_AUDIT_WRITE", "CAP_MKNOD"];
+
 /// Capabilities that are effective in a network namespace that the container makes.
 const EFFECTIVE_IN_OWN_NETWORK: [&str; 2] = ["CAP_NET_ADMIN", "CAP_NET_RAW"];
 
@@ -48,8 +51,8 @@ pub fn decide(context: &TaskContext, network: &Network, errors: &ErrorCollector)
         }
         (Some(names), _) => format!("{names} of `cap_add` would have no effect in a user namespace of its own"),
         (None, None) => {
-            "the user `subid_user` of the plugin's `userns` block has no range that is in /etc/subuid and in \
-             /etc/subgid"
+            "the user `subid_user` of the plugin's `userns` block has no range of at least 65536 ids, from 65536 \
+             on, that is in /etc/subuid and in /etc/subgid"
                 .to_owned()
         }
     };
@@ -67,8 +70,11 @@ pub const REMEDY: &str = "this node requires one (`userns { mode = \"require\" }
 /// The added capabilities without an effect.
 fn ineffective(context: &TaskContext, network: &Network) -> Option<String> {
     let own_network = *network == Network::Private;
-    let effective = |name: &&str| EFFECTIVE.contains(name) || (own_network && EFFECTIVE_IN_OWN_NETWORK.contains(name));
-    let names: Vec<&str> =
-        context.spec.capabilities.requested.iter().filter(|name| !effective(name)).copied().collect();
+    let acceptable = |name: &&str| {
+        EFFECTIVE.contains(name)
+            || BY_DEFAULT.contains(name)
+            || (own_network && EFFECTIVE_IN_OWN_NETWORK.contains(name))
+    };
+    let names: Vec<&str> = context.spec.capabilities.added.iter().filter(|name| !acceptable(name)).copied().collect();
     (!names.is_empty()).then(|| names.join(", "))
 }

@@ -29,7 +29,7 @@ use crate::{
     directory_watch,
     error::{Context, RuntimeError, StartError, StartErrorKind},
     plan::{ContainerId, IDS_PER_CONTAINER, IdPool, IdRange, UserNamespace},
-    state::{self, PLAN, TaskDir},
+    state::{self, CONTAINER, PLAN, TaskDir},
 };
 
 /// The name of the locked file in the state directory.
@@ -82,11 +82,12 @@ impl IdRanges {
         let mut file = locked_file(&path).context(|| format!("locking {}", path.display()))?;
         let last = Last::read(&mut file);
         let known = remembered.take().filter(|_| last.process == Some(self.process));
-        let mut in_use = known.map_or_else(|| self.read(), Ok)?;
+        let unknown = |error: RuntimeError| StartError::new(StartErrorKind::UserNamespace, error.to_string());
+        let mut in_use = known.map_or_else(|| self.read().map_err(unknown), Ok)?;
         let mut chosen = choose(pool, last.first, &in_use);
         if chosen.is_none() {
             // Another process may have removed a container.
-            in_use = self.read()?;
+            in_use = self.read().map_err(unknown)?;
             chosen = choose(pool, last.first, &in_use);
         }
         let Some(range) = chosen else {
@@ -112,8 +113,15 @@ impl IdRanges {
 
     /// Forgets the range of a container. Its directory must have been removed before.
     pub fn release(&self, container: &ContainerId) {
-        if let Some(in_use) = self.remembered().as_mut() {
-            in_use.retain(|_, holder| holder != container);
+        let mut remembered = self.remembered();
+        let Some(in_use) = remembered.as_mut().filter(|in_use| in_use.values().any(|holder| holder == container))
+        else {
+            return;
+        };
+        match TaskDir::new(&self.state_dir, container).read::<PlanIds>(PLAN) {
+            Ok(None) => in_use.retain(|_, holder| holder != container),
+            // A new start of the same id has a range already. The next assignment reads all plans again.
+            _ => *remembered = None,
         }
     }
 
@@ -127,12 +135,15 @@ impl IdRanges {
         let names = directory_watch::list(&directory).context(|| format!("listing {}", directory.display()))?;
         let mut in_use = InUse::new();
         for id in names.iter().filter_map(|name| name.parse::<ContainerId>().ok()) {
-            match TaskDir::new(&self.state_dir, &id).read::<PlanIds>(PLAN) {
+            let task = TaskDir::new(&self.state_dir, &id);
+            match task.read::<PlanIds>(PLAN) {
                 Ok(plan) => {
                     let ids = plan.and_then(|plan| plan.user_namespace).and_then(|namespace| namespace.ids);
                     in_use.extend(ids.map(|ids| (ids.first, id)));
                 }
-                Err(error) => tracing::warn!(container = %id, %error, "the ids of this container are unknown"),
+                // Its container may run with any of the ids.
+                Err(error) if task.file(CONTAINER).exists() => return Err(error),
+                Err(error) => tracing::warn!(container = %id, %error, "the plan is damaged, and has no container"),
             }
         }
         Ok(in_use)
@@ -240,6 +251,28 @@ mod tests {
         state.remove("d");
         state.remove("f");
         assert_eq!(assign("f"), 3);
+    }
+
+    #[test]
+    fn the_end_of_a_former_container_does_not_free_the_range_of_the_next_one() {
+        let state = State::new();
+        let ranges = state.process();
+        let assign = |container| (state.assign(&ranges, container).expect("a range") - POOL.first) / IDS_PER_CONTAINER;
+        assert_eq!(assign("a"), 0);
+        state.remove("a");
+        assert_eq!(assign("a"), 1, "before the former range is free");
+        ranges.release(&"a".parse().expect("an id"));
+        assert_eq!([assign("b"), assign("c"), assign("d")], [2, 3, 0]);
+    }
+
+    #[test]
+    fn unknown_ids_of_a_container_prevent_an_assignment() {
+        let state = State::new();
+        state.assign(&state.process(), "a").expect("a range");
+        let task = state::tasks(state.0.path()).join("a");
+        fs::write(task.join(PLAN), "{").expect("damage");
+        fs::write(task.join(CONTAINER), "{}").expect("a record");
+        assert!(state.assign(&state.process(), "b").is_err());
     }
 
     #[test]

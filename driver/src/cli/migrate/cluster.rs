@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use reqwest::{Certificate, Client, ClientBuilder, Identity, StatusCode, Url, header::HeaderValue};
+use reqwest::{Certificate, Client, ClientBuilder, Identity, StatusCode, Url, header::HeaderValue, redirect::Policy};
 use serde_json::Value as Json;
 
 use super::job::{self, DockerTask};
@@ -130,7 +130,8 @@ impl Cluster {
             tracing::trace!("a TLS provider is installed already");
         }
         let name = socket.as_ref().map_or_else(|| base.to_string(), |path| format!("unix://{}", path.display()));
-        let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(TIMEOUT);
+        // The token must not reach another host.
+        let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(TIMEOUT).redirect(Policy::none());
         builder = with_tls(builder, settings)?;
         if let Some(socket) = socket {
             builder = builder.unix_socket(socket).no_proxy();

@@ -28,7 +28,7 @@ fn is_plugin(process: &Path) -> bool {
         && environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(cookie.as_bytes()))
 }
 
-/// Whether a process has a file open in one of the directories. A plugin's log is in its `data_dir`.
+/// Whether a process has one of the directories open, or a file in it.
 fn uses(process: &Path, directories: &[&Path]) -> bool {
     let links = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     let mut files = links.filter_map(|link| fs::read_link(link.path()).ok());

@@ -49,6 +49,8 @@ pub struct CapabilityRequest {
     pub granted: BTreeSet<&'static str>,
     /// Capabilities that the task asks for by name. Without them it must not start.
     pub requested: BTreeSet<&'static str>,
+    /// Capabilities that the task asks for by name or by `all`.
+    pub added: BTreeSet<&'static str>,
 }
 
 /// The system call filter of a container.
@@ -112,7 +114,9 @@ pub fn capabilities(block: &ConfigBlock, policy: &Policy) -> CapabilityRequest {
             Permission { option: "allow_caps", needs: Needs::Entries(needed) },
         );
     }
-    CapabilityRequest { granted: capabilities::granted(&policy.allow_caps, &add, &drop), requested: add.names }
+    let granted = capabilities::granted(&policy.allow_caps, &add, &drop);
+    let added = if add.all { granted.clone() } else { add.names.clone() };
+    CapabilityRequest { granted, requested: add.names, added }
 }
 
 /// A capability as operators write it.

@@ -212,7 +212,7 @@ fn a_task_gets_a_user_namespace_unless_it_cannot_use_one() {
     };
     let own = Some(UserNamespace { pool, ids: None });
     for mode in ["auto", "require"] {
-        for block in [json!({}), json!({ "cap_add": ["chown", "sys_ptrace"] })] {
+        for block in [json!({}), json!({ "cap_add": ["chown", "mknod", "sys_ptrace"] })] {
             assert_eq!(outcome(&under(mode, block)), (own, None));
         }
         assert_eq!(outcome(&under(mode, json!({ "userns_mode": "host" }))), (None, None));
@@ -225,6 +225,8 @@ fn a_task_gets_a_user_namespace_unless_it_cannot_use_one() {
     assert_eq!(outcome(&under("auto", wants())), (None, Some(reason.to_owned())));
     let error = under("require", wants()).error();
     assert!(error.starts_with(&format!("userns_mode: {reason} (this node requires one")), "{error}");
+    let all = outcome(&under("auto", json!({ "cap_add": ["all"] }))).1.unwrap();
+    assert!(all.contains("CAP_SYS_ADMIN") && !all.contains("CAP_CHOWN"), "{all}");
     let mut without = under("auto", json!({}));
     without.node.id_pool = None;
     assert!(outcome(&without).1.unwrap().contains("/etc/subuid"));
