@@ -103,6 +103,10 @@ fn invalid(options: &VolumeOptions, unknown: Option<&str>) -> String {
     if options.kind.starts_with("nfs") && options.value_of("addr").is_none() {
         return "option `o` has no `addr=`, the server's name or address".to_owned();
     }
+    let of_windows = options.kind == "cifs" || options.kind == "smb3";
+    if of_windows && options.value_of("username").or(options.value_of("user")).is_none() {
+        return "option `o` has no `username=`, which the kernel needs".to_owned();
+    }
     format!(
         "the kernel refuses a value in option `o`, or {:?} (option `device`) has another file system than {}; the \
          kernel's log of the node (dmesg) may name it",
@@ -159,6 +163,7 @@ mod tests {
             (&options("nfs", ":/data", "soft"), Errno::INVAL, None, "option `o` has no `addr=`", false),
             (&cifs, Errno::ACCESS, None, "the server refuses the user", false),
             (&cifs, Errno::INVAL, None, "the kernel refuses a value in option `o`", false),
+            (&options("cifs", "//nas/data", "guest"), Errno::INVAL, None, "option `o` has no `username=`", false),
             (&tmpfs, Errno::INVAL, Some("Unknown parameter 'sizze'"), "option `o`: Unknown parameter 'sizze'", false),
             (&bind, Errno::NOENT, None, "\"/srv/data\" (option `device`) does not exist on the node", false),
             (&ext4, Errno::NOTBLK, None, "is no block device, which ext4 needs", false),

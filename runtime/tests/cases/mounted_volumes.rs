@@ -297,7 +297,7 @@ fn of_servers() {
         ("nfs", ":/export", "addr=localhost,nfsvers=4,soft,port=9,rw"),
         ("nfs4", ":/export", "addr=127.0.0.1,soft,port=9"),
         ("cifs", "//localhost/share", "username=app,password=s,,ecret,port=9,vers=3.0,ro"),
-        ("cifs", "//127.0.0.1/share", "addr=localhost,guest,port=9"),
+        ("cifs", "//127.0.0.1/share", "addr=localhost,username=app,password=secret,port=9"),
     ] {
         let limit = Duration::from_secs(10);
         let options = options(kind, device, mount_options);
