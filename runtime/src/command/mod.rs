@@ -15,4 +15,4 @@ pub(crate) use confined::{ConfinedCommand, raise_hard_limits};
 pub(crate) use inherited::{apply_apparmor, apply_oom_score};
 #[cfg(feature = "bundle")]
 pub(crate) use of_plan::rlimit_resource;
-pub(crate) use of_plan::{confined_command, held_capabilities, kernel_version};
+pub(crate) use of_plan::{confined_command, held_capabilities, kernel_version, stacks_attached_mounts_only};

@@ -70,6 +70,11 @@ pub(crate) fn kernel_version() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// Whether overlayfs refuses detached mounts as layers. Linux 6.15 takes them.
+pub(crate) fn stacks_attached_mounts_only() -> bool {
+    kernel_version() < (6, 15)
+}
+
 /// The limits to set. A hard limit that this process cannot set is an error.
 fn rlimits(plan: &ContainerPlan, held: CapabilityMask) -> Result<Vec<(String, Resource, Rlimit)>, StartError> {
     let may_raise = CapabilityMask::from_names(&["CAP_SYS_RESOURCE"]).is_ok_and(|needed| held.and(needed) == needed);

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     capability::CapabilityMask,
-    command::{ConfinedCommand, apply_apparmor, apply_oom_score, raise_hard_limits},
+    command::{ConfinedCommand, apply_apparmor, apply_oom_score, raise_hard_limits, stacks_attached_mounts_only},
     error::StartErrorKind,
     id_map::{IdMap, become_root},
     packets::{clip, send},
@@ -95,7 +95,9 @@ impl EnteringProcess {
         crate::cgroup::join(&self.cgroups).map_err(step("joining the container's control groups"))?;
         let map = self.ids.map(|ids| IdMap::of_process(self.init.pid, ids)).transpose();
         let map = map.map_err(step("opening the container's user namespace"))?;
-        let mount = |plan: &DebugRootPlan| DebugRoot::mount(&plan.layers, &plan.directory, &plan.target, map.as_ref());
+        let attach = map.is_some() && stacks_attached_mounts_only();
+        let mount =
+            |plan: &DebugRootPlan| DebugRoot::mount(&plan.layers, &plan.directory, &plan.target, map.as_ref(), attach);
         let debug_root = self.debug_root.as_ref().map(mount).transpose();
         let debug_root = debug_root.map_err(|error| format!("the debug image: {error}"))?;
         if self.ids.is_some() {

@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use super::{
-    mount_tree::{attach_tree, clone_tree, map_tree},
+    mount_tree::{attach_private, clone_tree, map_tree},
     root::Root,
 };
 use crate::{
@@ -69,7 +69,7 @@ fn with_mapped_source(mut mount: Mount, own: &Path, number: usize, map: Option<&
     let tree = clone_tree(&source).map_err(|error| failed(error.into()))?;
     map_tree(&tree, map, || format!("mount source {}", source.display()))?;
     let mapped = own.join(format!("mapped-{number}"));
-    attach_tree(&tree, &mapped).map_err(failed)?;
+    attach_private(&tree, &mapped).map_err(failed)?;
     mount.set_source(Some(mapped));
     Ok(mount)
 }

@@ -27,7 +27,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use super::mount_tree::{clone_detached, clone_one, map_tree};
+use super::mount_tree::{attach_private, clone_detached, clone_one, map_tree};
 use crate::{
     address::{HeldFile, LayerMounts},
     error::{Context, RuntimeError},
@@ -127,7 +127,7 @@ fn image_file(layer: &Path) -> io::Result<Option<(u64, u64)>> {
 /// Open layers, top-most first. Their paths are valid while this value exists.
 pub(crate) struct Layers {
     paths: Vec<PathBuf>,
-    _roots: Vec<OwnedFd>,
+    roots: Vec<OwnedFd>,
 }
 
 impl Layers {
@@ -146,7 +146,13 @@ impl Layers {
             paths.push(PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())));
             roots.push(root);
         }
-        Ok(Self { paths, _roots: roots })
+        Ok(Self { paths, roots })
+    }
+
+    /// Attaches the layers that are mounts at one place, over each other. overlayfs finds them by their descriptors.
+    pub fn attach(&self, place: &Path) -> Result<(), RuntimeError> {
+        let attach = || self.roots.iter().try_for_each(|root| attach_private(root, place));
+        attach().context(|| format!("mounting layers at {}", place.display()))
     }
 
     /// The paths of the layers: directories of the host, or names of descriptors.

@@ -14,7 +14,7 @@ use rustix::{
 use crate::{
     error::{Context, RuntimeError},
     id_map::IdMap,
-    sys::unrestrict_mount,
+    sys::{PropagationType, set_propagation, unrestrict_mount},
 };
 
 /// Copies the mount at a path and all mounts below it.
@@ -42,6 +42,13 @@ pub(super) fn map_tree(
 ) -> Result<(), RuntimeError> {
     let mapped = map.map_or(Ok(()), |map| map.apply(tree.as_fd()));
     mapped.map_err(|error| RuntimeError::UserNamespace(format!("{}: {error}", source())))
+}
+
+/// Attaches a clone of a mount of the host, so that overlayfs finds it. It is made private: a later mount on it must
+/// not appear on the host.
+pub(super) fn attach_private(tree: &OwnedFd, path: &Path) -> io::Result<()> {
+    set_propagation(tree.as_fd(), PropagationType::Private)?;
+    attach_tree(tree, path)
 }
 
 /// Attaches a tree at a path. A directory or a file, like the root of the tree, is created there.

@@ -21,7 +21,7 @@ use rustix::fs::{Mode, OFlags, openat};
 
 use super::{
     copy::copy_layers,
-    mount_tree::{clone_one, map_tree, mount_unrestricted},
+    mount_tree::{attach_private, clone_one, map_tree, mount_unrestricted},
     overlay::Overlay,
 };
 use crate::{
@@ -98,13 +98,15 @@ impl WritableLayer {
     }
 
     /// Creates an empty writable layer and mounts it over `layers` on `target`. Its root gets the mode and the owner of
-    /// the image's root. With a mapping of ids, the layers must have it.
+    /// the image's root. With a mapping of ids, the layers must have it. Its mount is attached at `place`, if that is
+    /// given.
     pub fn mount_over(
         &self,
         layers: &[PathBuf],
         state_dir: &Path,
         target: &Path,
         map: Option<&IdMap>,
+        place: Option<&Path>,
     ) -> Result<(), RuntimeError> {
         self.create(state_dir)?;
         let top = layers.first().map_or(Path::new(""), PathBuf::as_path);
@@ -122,6 +124,7 @@ impl WritableLayer {
         let name = || format!("the writable layer {}", self.directory.display());
         let mount = clone_one(&self.directory).context(name)?;
         map_tree(&mount, Some(map), name)?;
+        place.map_or(Ok(()), |place| attach_private(&mount, place)).context(name)?;
         let [upper, work] = ["upper", "work"]
             .map(|name| openat(&mount, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()));
         let overlay = Overlay::over(layers, upper.context(name)?, work.context(name)?)?;

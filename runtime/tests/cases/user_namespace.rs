@@ -320,13 +320,13 @@ impl Drop for NetworkHolder {
 fn network_of_the_node() {
     let node = Node::new();
     let holder = NetworkHolder::new();
-    let script = "readlink /proc/self/ns/net; ls /sys/class/net; cat /proc/sys/net/core/somaxconn; \
+    let script = "readlink /proc/self/ns/net; ls /sys/class/net; cat /proc/sys/net/ipv4/ip_default_ttl; \
                   ls -d /sys/fs/cgroup; mkdir /sys/x 2>/dev/null || echo read-only";
     for network in [Network::Path(holder.path()), Network::Host, Network::Private] {
         let mut plan = plan(&node, script);
         let is_host = network == Network::Host;
         if !is_host {
-            plan.sysctl.insert("net.core.somaxconn".to_owned(), "77".to_owned());
+            plan.sysctl.insert("net.ipv4.ip_default_ttl".to_owned(), "77".to_owned());
             plan.sysctl.insert("net.ipv4.ping_group_range".to_owned(), "0 2147483647".to_owned());
         }
         let namespace = match &network {

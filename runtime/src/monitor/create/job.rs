@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{logs::Outputs, monitor::console::Console, plan::ContainerPlan, role::MonitorArgs, state::TaskDir};
+use crate::{
+    command::stacks_attached_mounts_only, logs::Outputs, monitor::console::Console, plan::ContainerPlan,
+    role::MonitorArgs, state::TaskDir,
+};
 
 /// The place of the root and of prepared mounts of a container with a user namespace of its own. It is in the file
 /// system that only the creator has. The engine's process is no user of the node: it cannot enter a task's directory.
@@ -23,6 +26,12 @@ pub(in crate::monitor) struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// The place of mounted layers, on a kernel that needs them attached.
+    pub fn layers(&self, plan: &ContainerPlan) -> Option<PathBuf> {
+        let attached = plan.id_range().is_some() && stacks_attached_mounts_only();
+        attached.then(|| Path::new(OPEN_PLACE).join("layers"))
+    }
+
     /// The mount point of the root file system.
     pub fn rootfs(&self, plan: &ContainerPlan) -> PathBuf {
         if plan.id_range().is_some() { Path::new(OPEN_PLACE).join("rootfs") } else { self.task.rootfs() }

@@ -73,7 +73,7 @@ fn create(job: &Job<'_>) -> Result<CreatedContainer, StartError> {
     let plan: ContainerPlan = job.task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_inherited_attributes(&plan)?;
     HostHandles::open(job, &plan)?
-        .leave_host(job)?
+        .leave_host(job, &plan)?
         .mount_root(job, &plan)?
         .prepare_paths(job, &plan)?
         .record_cgroups(job, &plan)?

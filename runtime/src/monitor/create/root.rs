@@ -48,8 +48,9 @@ fn make_root(job: &Job<'_>, plan: &ContainerPlan, layers: &Layers, map: Option<&
         if plan.id_range().is_some() { fs::create_dir_all(&rootfs) } else { Ok(()) }
     };
     make().context(|| format!("making {}", rootfs.display()))?;
+    let place = job.layers(plan);
     match plan.root.storage {
-        RootStorage::Overlay => writable.mount_over(layers, state_dir, &rootfs, map)?,
+        RootStorage::Overlay => writable.mount_over(layers, state_dir, &rootfs, map, place.as_deref())?,
         RootStorage::Copy => writable.mount_copy(layers, state_dir, &rootfs, map)?,
     }
     Ok(Root::open(&rootfs, map.map(IdMap::range)).context(|| format!("opening {}", rootfs.display()))?)
