@@ -16,7 +16,7 @@ use super::{
     node::Nodes,
 };
 use crate::{
-    config::{self, ConfigError, Needs, Permission, Policy, TaskSpec},
+    config::{self, ConfigError, Needs, Permission, PluginConfig, Policy, TaskSpec},
     name::DriverName,
     plan::{self, NomadTask, TaskContext},
 };
@@ -111,8 +111,11 @@ pub fn assess(task: &DockerTask, nodes: &Nodes) -> Assessment {
     if nodes.config.driver != DriverName::Docker {
         refusals.push(other_name(nodes.config.driver));
     }
-    let differences =
-        spec.map(|spec| difference::of_task(&Subject { spec: &spec, task: &task.nomad, policy: &nodes.config.policy }));
+    let PluginConfig { policy, migrate_volumes, .. } = &nodes.config;
+    let differences = spec.map(|spec| {
+        let subject = Subject { spec: &spec, task: &task.nomad, policy, migrates_volumes: *migrate_volumes };
+        difference::of_task(&subject)
+    });
     Assessment { differences: differences.unwrap_or_default(), refusals, permissions, unchecked }
 }
 

@@ -34,6 +34,8 @@ pub struct Subject<'a> {
     pub task: &'a NomadTask,
     /// The nodes' rules.
     pub policy: &'a Policy,
+    /// The nodes take over the content of docker's volumes.
+    pub migrates_volumes: bool,
 }
 
 /// The tasks that a difference concerns.
@@ -115,7 +117,8 @@ const OF_THE_PAST: &[Past] = &[
         ours: "a named volume is a directory in `data_dir`, which the first task fills from its image.",
         remedy: "set `migrate_volumes` in the plugin block, or copy the content once before the task starts.",
         concerns: |subject| {
-            subject.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { options: None, .. }))
+            let is_directory = |mount: &MountRequest| matches!(mount.source, MountSource::Volume { options: None, .. });
+            !subject.migrates_volumes && subject.spec.mounts.iter().any(is_directory)
         },
     },
     Past {

@@ -133,6 +133,9 @@ fn the_plugin_block_decides_what_is_missing() {
         assert_eq!(summary(&check_in(Json::Null, json!({ "userns_mode": "host" }), &nodes)), expected);
         assert_eq!(summary(&check_in(Json::Null, json!({}), &nodes)), "unchanged");
     }
+    let migrating = nodes(json!({ "migrate_volumes": true, "volumes": { "enabled": true } }));
+    let volume = json!({ "mount": [{ "type": "volume", "source": "data", "target": "/data" }] });
+    assert_eq!(summary(&check_in(Json::Null, volume, &migrating)), "unchanged");
     let strict = nodes(json!({ "strict": true }));
     let assessment = check_in(Json::Null, json!({ "ipc_mode": "host" }), &strict);
     assert_eq!(summary(&assessment), "differs ~`no-new-privileges` +allowed_modes.ipc");
