@@ -11,22 +11,49 @@ use runtime::plan::ContainerId;
 
 use crate::{error::TaskError, node::Node, task::Tasks};
 
-/// Prepares the node for its first task, then removes leftovers. Blocks.
+/// One step of the removal.
+type Step = fn(&Node, &Tasks) -> Result<(), TaskError>;
+
+/// Prepares the node for its first task, then removes leftovers. A step that fails does not keep the others. Blocks.
 pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
     // The first task must not wait for the copy of our own binary.
     node.runtime.prepare().map_err(TaskError::internal)?;
+    let steps: [(&str, Step); 6] = [
+        ("tasks", remove_abandoned),
+        ("leases", release_orphaned_leases),
+        ("writable layers", remove_layers),
+        ("images", sweep_images),
+        ("volumes", release_orphaned_volumes),
+        // This step comes last, because it waits for CNI plugins that a dead caller left running.
+        ("networks", remove_orphaned_networks),
+    ];
+    for (kind, step) in steps {
+        if let Err(error) = step(node, tasks) {
+            tracing::warn!(kind, %error, "leftovers not removed");
+        }
+    }
+    Ok(())
+}
+
+fn remove_abandoned(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
     // A start of a driver of another name, which shares the directories, may be in progress.
     let held = |id: &ContainerId| tasks.knows(id) || !node.config.driver.owns(id.as_str());
     for container in node.runtime.sweep_abandoned(held).map_err(TaskError::internal)? {
         tracing::info!(%container, "removed the leftovers of a task: its start or removal was interrupted");
     }
-    release_orphaned_leases(node, tasks)?;
+    Ok(())
+}
+
+fn remove_layers(node: &Node, _: &Tasks) -> Result<(), TaskError> {
     let layers = node.runtime.sweep().map_err(TaskError::internal)?;
+    tracing::debug!(?layers, "writable layers swept");
+    Ok(())
+}
+
+fn sweep_images(node: &Node, _: &Tasks) -> Result<(), TaskError> {
     let images = node.store.sweep().map_err(TaskError::internal)?;
-    tracing::debug!(?layers, ?images, "leftovers swept");
-    release_orphaned_volumes(node, tasks)?;
-    // This step comes last, because it waits for CNI plugins that a dead caller left running.
-    remove_orphaned_networks(node, tasks)
+    tracing::debug!(?images, "leftovers swept");
+    Ok(())
 }
 
 /// Releases the leases of containers that no longer exist.

@@ -15,7 +15,8 @@ pub(crate) fn discard(layout: &Layout, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Deletes everything in the trash. Two processes may do so at the same time.
+/// Deletes everything in the trash. Two processes may do so at the same time. An entry that cannot be deleted stays for
+/// the next call and does not keep the others.
 pub(crate) fn empty(layout: &Layout) -> Result<(), StoreError> {
     let trash = layout.directory("trash");
     // A symbolic link in place of the directory would lead to files outside the store.
@@ -28,7 +29,7 @@ pub(crate) fn empty(layout: &Layout) -> Result<(), StoreError> {
         };
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::io("deleting", path)(error));
+                tracing::warn!(path = %path.display(), %error, "not deleted");
             }
             _ => {}
         }

@@ -77,15 +77,18 @@ impl Runtime {
     }
 
     /// Removes the writable layers of containers without a task directory, as after a restart of the machine; their
-    /// names.
+    /// names. A layer that cannot be removed does not keep the others.
     pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
         WritableLayer::remove_empty(&self.inner.data_dir)?;
         let mut swept = Vec::new();
         for name in WritableLayer::list(&self.inner.data_dir, &self.inner.state_dir)? {
             // A container's directory is created before its layer and removed after it.
-            if !state::tasks(&self.inner.state_dir).join(&name).exists() {
-                WritableLayer::of(&self.inner.data_dir, &name).remove()?;
-                swept.push(name);
+            if state::tasks(&self.inner.state_dir).join(&name).exists() {
+                continue;
+            }
+            match WritableLayer::of(&self.inner.data_dir, &name).remove() {
+                Ok(()) => swept.push(name),
+                Err(error) => tracing::warn!(container = name, %error, "writable layer not removed"),
             }
         }
         Ok(swept)

@@ -101,7 +101,7 @@ impl StoredContainer {
     pub fn delete(mut self, force: bool) -> Result<(), StartError> {
         let outcome = self.container.delete(force);
         self.explained("deleting the container", outcome)?;
-        fs::remove_dir_all(&self.container.state.bundle)
+        host::tree::remove(&self.container.state.bundle)
             .map_err(|error| StartError::internal(format!("removing the engine's bundle directory: {error}")))
     }
 

@@ -70,10 +70,12 @@ impl WritableLayer {
         let directory = layers_in(data_dir);
         let remove = || -> io::Result<()> {
             for entry in fs::read_dir(&directory)? {
-                match fs::remove_dir(entry?.path()) {
+                let path = entry?.path();
+                match fs::remove_dir(&path) {
+                    Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    result => result?,
+                    Err(error) => tracing::warn!(directory = %path.display(), %error, "empty directory not removed"),
                 }
             }
             Ok(())
@@ -158,8 +160,19 @@ impl WritableLayer {
         self.directory.join("volumes").join(index.to_string())
     }
 
-    /// Removes the layer. A missing layer is no error.
+    /// Removes the layer. A missing layer is no error. The link `owner` is removed last: a layer of which a part stays
+    /// must be found by the next sweep.
     pub fn remove(&self) -> Result<(), RuntimeError> {
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.context(|| format!("listing {}", self.directory.display()))?,
+        };
+        for entry in entries {
+            let entry = entry.context(|| format!("listing {}", self.directory.display()))?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                remove_tree(&entry.path())?;
+            }
+        }
         remove_tree(&self.directory)
     }
 }

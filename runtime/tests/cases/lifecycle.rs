@@ -32,6 +32,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("lifecycle_monitor_is_small", monitor_is_small),
     ("lifecycle_many_at_once", many_at_once),
     ("lifecycle_sweep_after_a_restart", sweep_after_a_restart),
+    ("lifecycle_sweep_goes_on_after_a_layer_that_stays", sweep_goes_on_after_a_layer_that_stays),
     ("lifecycle_destroyed_while_it_starts", destroyed_while_it_starts),
     ("lifecycle_late_destroy_spares_a_later_container", late_destroy_spares_a_later_container),
 ];
@@ -320,6 +321,28 @@ fn sweep_after_a_restart() {
     for group in control_groups(&container.plan.cgroup.path) {
         fs::remove_dir(group).expect("empty");
     }
+}
+
+/// A layer that cannot be removed, here because something is mounted in it, keeps its place and no other layer.
+fn sweep_goes_on_after_a_layer_that_stays() {
+    let node = Node::new();
+    let (state, layers) = (node.directory.path().join("state"), node.directory.path().join("data/containers"));
+    let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
+    for name in &names {
+        fs::create_dir_all(layers.join(name).join("upper/place")).expect("a layer");
+        std::os::unix::fs::symlink(&state, layers.join(name).join("owner")).expect("its owner");
+    }
+    let place = layers.join("c/upper/place");
+    rustix::mount::mount_bind(node.directory.path().join("layer"), &place).expect("mounted");
+    let swept = node.runtime.sweep();
+    let kept = place.join("bin").exists();
+    rustix::mount::unmount(&place, rustix::mount::UnmountFlags::empty()).expect("unmounted");
+    let mut swept = swept.expect("swept");
+    swept.sort();
+    assert_eq!(swept, ["a", "b", "d", "e"]);
+    assert!(kept, "the mount was not entered");
+    assert_eq!(node.runtime.sweep().expect("swept"), ["c"], "it still belongs to this runtime");
+    assert_eq!(fs::read_dir(&layers).expect("listed").count(), 0);
 }
 
 /// Another process destroys what is being started: the start fails or its container goes, and nothing stays either way.

@@ -14,6 +14,7 @@ mod exec_options;
 mod exec_order;
 mod exec_streaming;
 mod exec_throughput;
+mod exhaustion;
 mod group_networks;
 mod handshake;
 mod isolation;
