@@ -1,6 +1,6 @@
 # oci-rs: `make help` lists the targets.
 .PHONY: help build setup demo demo-stop test test-v2 test-filesystems check upgrade chaos random-images e2e \
-	e2e-versions conformance oci-conformance fuzz bench fmt clean
+	e2e-versions conformance oci-conformance exhaustion fuzz bench fmt clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -38,6 +38,10 @@ upgrade: ## Let this build take over tasks of an older commit's build (root). CO
 chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is longer, CHAOS_SEED=… repeats a run
 	cargo build -p oci-rs
 	cargo test -p oci-rs-tests --test chaos -- --nocapture random_lifecycles
+
+exhaustion: ## Tasks that use up what the node has, beside another task (root). COMMANDS=3000 hang at the same time
+	cargo build -p oci-rs
+	OCI_RS_HANGING_COMMANDS=$(or $(COMMANDS),3000) cargo test -p oci-rs-tests --test wire -- --nocapture exhaustion
 
 random-images: ## Compare 200 random images with what umoci makes of them (root). COUNT=…, SEED=… repeats some
 	cargo build -p oci-rs

@@ -81,6 +81,12 @@ pub enum Refusal {
     /// The task must be stopped first.
     #[error("task is still running: stop it first, or destroy it with force")]
     StillRunning,
+    /// As many commands run in the task as the operator allows.
+    #[error(
+        "{0} commands run in this task already, which is this node's limit: wait for the end of one, or have the \
+         operator raise `exec {{ max_commands }}` in the plugin block"
+    )]
+    TooManyCommands(usize),
 }
 
 impl TaskError {

@@ -112,7 +112,7 @@ mod tests {
 
     fn all() -> ExecPolicy {
         let debug_images = vec!["tools.example/net:1".to_owned(), "tools.example/free/*".to_owned()];
-        ExecPolicy { user: true, any_user: false, cwd: true, debug_images }
+        ExecPolicy { user: true, cwd: true, debug_images, ..ExecPolicy::default() }
     }
 
     fn words(text: &str) -> Vec<String> {

@@ -20,6 +20,8 @@ use super::{
 use crate::{
     error::{Refusal, TaskError},
     exec_prefix::{self, Prefix},
+    node::Node,
+    task::CommandSlot,
     task::exec::{self, ExecInput, ExecOutput, InteractiveClient, InteractiveCommand},
 };
 
@@ -39,9 +41,9 @@ const LAST_INPUT_WAIT: Duration = Duration::from_millis(100);
 
 /// Runs a command to its end.
 pub async fn collect(plugin: &Plugin, request: ExecTaskRequest) -> Result<ExecTaskResponse, TaskError> {
-    let container = running_container(plugin, &request.task_id)?;
-    exec_prefix::refuse(&request.command)?;
     let node = plugin.node().await?;
+    let (container, _slot) = running_container(plugin, &request.task_id, &node)?;
+    exec_prefix::refuse(&request.command)?;
     let timeout = Some(convert::duration(request.timeout)).filter(|timeout| !timeout.is_zero());
     let collected = exec::collect(node, container, request.command, timeout).await?;
     let result = Some(convert::exec_result(&collected.exit));
@@ -55,8 +57,8 @@ pub async fn stream(
 ) -> Result<ReplyStream, TaskError> {
     let first = requests.message().await.ok().flatten();
     let (conversation, setup, parsed) = Conversation::begin(first)?;
-    let container = running_container(plugin, &setup.task_id)?;
     let node = plugin.node().await?;
+    let (container, slot) = running_container(plugin, &setup.task_id, &node)?;
     let split = exec_prefix::split(setup.command, &node.config.exec).map_err(TaskError::from);
     let (input_sender, input) = mpsc::channel(INPUT_IN_FLIGHT);
     let (size_sender, size) = watch::channel(None);
@@ -77,6 +79,7 @@ pub async fn stream(
             exec::stream(node, container, command, client).await
         };
         let (result, ()) = tokio::join!(run, send_replies(output_receiver, replies.clone()));
+        drop(slot);
         if let Err(error) = result {
             for reply in conversation::error_replies(&error, setup.tty) {
                 // A client that has gone away needs no reply.
@@ -93,13 +96,16 @@ pub async fn stream(
     Ok(Box::pin(ReceiverStream::new(outputs)))
 }
 
-/// The container of a task that runs.
-fn running_container(plugin: &Plugin, task_id: &str) -> Result<ContainerId, TaskError> {
+/// The container of a task that runs, and a place among its commands.
+fn running_container(plugin: &Plugin, task_id: &str, node: &Node) -> Result<(ContainerId, CommandSlot), TaskError> {
     let task = plugin.tasks().get(task_id)?;
     if task.view().exit.is_some() {
         return Err(TaskError::Refused(Refusal::NotRunning));
     }
-    task.state().map(|state| state.container)
+    let container = task.state()?.container;
+    let limit = node.config.exec.max_commands;
+    let slot = task.info().command_slot(limit).ok_or(Refusal::TooManyCommands(limit))?;
+    Ok((container, slot))
 }
 
 /// Where a client's messages go.

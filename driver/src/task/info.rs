@@ -3,8 +3,8 @@
 use std::{
     path::PathBuf,
     sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -31,6 +31,18 @@ pub struct TaskInfo {
     state: OnceLock<DriverState>,
     /// Whether the agent has made a call that needs the handle.
     attended: AtomicBool,
+    /// The commands that run in the task now.
+    commands: AtomicUsize,
+}
+
+/// A command that counts among those of its task. Dropping it ends that.
+#[derive(Debug)]
+pub struct CommandSlot(Arc<TaskInfo>);
+
+impl Drop for CommandSlot {
+    fn drop(&mut self) {
+        self.0.commands.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl TaskInfo {
@@ -43,7 +55,15 @@ impl TaskInfo {
             alloc_dir: task.alloc_dir.clone(),
             state: OnceLock::new(),
             attended: AtomicBool::new(false),
+            commands: AtomicUsize::new(0),
         }
+    }
+
+    /// Counts a command of the task, unless `limit` commands run in it.
+    pub fn command_slot(self: &Arc<Self>, limit: usize) -> Option<CommandSlot> {
+        let one_more = |count: usize| (count < limit).then_some(count + 1);
+        let counted = self.commands.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        counted.ok().map(|_| CommandSlot(self.clone()))
     }
 
     /// Notes a call that needs the handle; whether it is the first one.
@@ -70,5 +90,21 @@ impl TaskInfo {
     /// The sender of this task's events.
     pub fn events(&self, events: &Events) -> TaskEvents {
         events.of_task(&self.task_id, &self.alloc_id, &self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_counted_up_to_the_limit_and_until_their_end() {
+        let info = Arc::new(TaskInfo::new(&NomadTask::default()));
+        let (first, second) = (info.command_slot(2), info.command_slot(2));
+        assert!(first.is_some() && second.is_some());
+        assert!(info.command_slot(2).is_none(), "two run already");
+        drop(first);
+        assert!(info.command_slot(2).is_some());
+        assert!(info.command_slot(0).is_none());
     }
 }

@@ -37,6 +37,7 @@ mod view;
 
 pub use self::{
     driver_state::{DriverNetwork, DriverState},
+    info::CommandSlot,
     lifecycle::{Event, Phase},
     registry::Tasks,
     task_ref::TaskRef,

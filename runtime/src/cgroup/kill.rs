@@ -60,6 +60,24 @@ pub(super) fn thaw(cgroup: &Path) -> io::Result<()> {
     directories_in(cgroup)?.iter().try_for_each(|directory| write_existing(&directory.join("freezer.state"), "THAWED"))
 }
 
+/// Whether the processes of one of these cgroups are frozen, or are about to be. A frozen parent counts.
+pub(crate) fn is_frozen(cgroups: &[PathBuf]) -> io::Result<bool> {
+    let says = |cgroup: &Path, file: &str, frozen: fn(&str) -> bool| match fs::read_to_string(cgroup.join(file)) {
+        Ok(text) => Ok(frozen(&text)),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => Err(error),
+    };
+    for cgroup in cgroups {
+        if says(cgroup, "freezer.state", |state| state.trim() != "THAWED")?
+            || says(cgroup, "cgroup.freeze", |wanted| wanted.trim() == "1")?
+            || says(cgroup, "cgroup.events", |events| events.lines().any(|event| event == "frozen 1"))?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn write_existing(path: &Path, text: &str) -> io::Result<()> {
     match fs::OpenOptions::new().write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -34,7 +34,7 @@ pub(crate) use device_rules::{Access, DeviceRule};
 pub use events::{CgroupEvents, OutOfMemory};
 pub use join::warm_up;
 pub(crate) use join::{cgroups_of_process, join};
-pub(crate) use kill::{kill_cgroup, processes_in};
+pub(crate) use kill::{is_frozen, kill_cgroup, processes_in};
 pub(crate) use limits::reset_limits;
 pub(crate) use membership::MembershipGuard;
 pub use oom_log::Victim;

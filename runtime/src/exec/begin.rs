@@ -18,10 +18,10 @@ use super::{
     identity,
     namespaces::foreign_namespaces,
     protocol::{CommandRequest, EnterReport},
-    running::RunningCommand,
+    running::{DYING, RunningCommand},
 };
 use crate::{
-    cgroup::{Cgroups, cgroups_of_process},
+    cgroup::{Cgroups, cgroups_of_process, is_frozen},
     command::{confined_command, held_capabilities},
     packets::{connection, receive},
     plan::ContainerPlan,
@@ -69,30 +69,29 @@ pub(super) fn begin(
     let entering = entering_process(task, plan, container, init, request, stdio)?;
     let (ours, theirs) = connection()?;
     let child = match sys::fork()? {
-        Fork::Child => {
-            drop(ours);
-            enter::run(entering, &theirs)
-        }
+        Fork::Child => enter::run(entering, theirs),
         Fork::Parent(pid) => pid,
     };
     drop(theirs);
-    if !has_reported(&ours, plugin)? {
+    let deadline = Instant::now() + ENTERING;
+    let process = ProcessRef::open(child.as_raw_nonzero().get())?;
+    let reported = is_readable(&ours, plugin, deadline)?.then(|| receive(&ours)).transpose()?;
+    if reported.is_none() || !is_readable(&process.pidfd, plugin, deadline)? {
         end_children()?;
         return Err(Refusal::Failed(format!(
             "the container stopped the command before it began, for {} seconds",
             ENTERING.as_secs()
         )));
     }
-    let report = receive(&ours);
-    wait_for(child)?;
-    let reason = match report? {
-        Some((EnterReport::Running { pid }, mut descriptors)) => {
-            return Ok((RunningCommand::adopt(pid, cgroups)?, descriptors.pop()));
+    let killed = "the process that entered the container was killed; the container may be at its memory limit";
+    let reason = match (reported.flatten(), wait_for(child)?) {
+        (Some((EnterReport::Entered, mut descriptors)), Some(0)) => {
+            let command = children()?.first().copied().ok_or_else(|| io::Error::other("the command is gone"))?;
+            return Ok((RunningCommand::adopt(command.as_raw_nonzero().get(), cgroups)?, descriptors.pop()));
         }
-        Some((EnterReport::Failed(reason), _)) => reason,
-        None => {
-            "the process that entered the container was killed; the container may be at its memory limit".to_owned()
-        }
+        (Some((EnterReport::Failed(reason), _)), _) => reason,
+        (Some((EnterReport::Entered, _)), Some(status)) => enter::fork_failure(status),
+        (Some((EnterReport::Entered, _)), None) | (None, _) => killed.to_owned(),
     };
     // In a container that is about to end, any step may fail. So the end of the container explains the failure better.
     let gone = entering.init.wait_for(Some(END_OF_CONTAINER))?;
@@ -118,6 +117,10 @@ fn entering_process(
         io::ErrorKind::NotFound => Refusal::ContainerGone,
         _ => error.into(),
     })?;
+    // A process that joins a frozen cgroup is frozen too, and on v1 it could not even be killed.
+    if is_frozen(&cgroups)? {
+        return Err(Refusal::Failed("the container is frozen: thaw its control group (freezer) first".to_owned()));
+    }
     let options = request.options;
     let plan = ContainerPlan { args: request.args, init: false, terminal: false, ..plan };
     let held = held_capabilities();
@@ -156,14 +159,13 @@ fn entering_process(
     })
 }
 
-/// Waits for the report of the entering process, or for its end. False if the time is over or the plugin is gone.
-fn has_reported(entering: &OwnedFd, plugin: &OwnedFd) -> io::Result<bool> {
-    let deadline = Instant::now() + ENTERING;
+/// Waits until a descriptor is readable. False if the time is over or the plugin is gone.
+fn is_readable(descriptor: &OwnedFd, plugin: &OwnedFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
         // Without a wanted event, the plugin's connection only tells that it was closed.
-        let mut events = [PollFd::new(entering, PollFlags::IN), PollFd::new(plugin, PollFlags::empty())];
+        let mut events = [PollFd::new(descriptor, PollFlags::IN), PollFd::new(plugin, PollFlags::empty())];
         match poll(&mut events, Some(&limit)) {
             Ok(_) if !events[0].revents().is_empty() => return Ok(true),
             Ok(_) => return Ok(false),
@@ -173,31 +175,42 @@ fn has_reported(entering: &OwnedFd, plugin: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Kills and reaps the entering process and, if it has made one, the command. A stopped process ends too.
-fn end_children() -> io::Result<()> {
+/// The children of this process in the order in which they were made. The container cannot make one before the command
+/// begins: the entering process and the command are the first.
+fn children() -> io::Result<Vec<Pid>> {
     let own = std::process::id();
+    let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?;
+    Ok(children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
+}
+
+/// Kills and reaps the entering process and, if it has made one, the command. A stopped process ends too. A process
+/// that was frozen meanwhile is left: it ends when it is thawed.
+fn end_children() -> io::Result<()> {
+    let deadline = Instant::now() + DYING;
     loop {
-        let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?;
-        let children = children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
-        let mut ended = true;
-        for child in children {
-            ended = false;
-            kill_process(child, Signal::KILL)?;
-            wait_for(child)?;
+        let children = children()?;
+        for child in &children {
+            kill_process(*child, Signal::KILL)?;
+            let process = ProcessRef::open(child.as_raw_nonzero().get())?;
+            if !process.wait_for(Some(deadline.saturating_duration_since(Instant::now())))? {
+                return Ok(());
+            }
+            process.reap()?;
         }
         // The entering process may have made the command meanwhile.
-        if ended {
+        if children.is_empty() {
             return Ok(());
         }
     }
 }
 
-/// Reaps a child.
-fn wait_for(child: Pid) -> io::Result<()> {
+/// Reaps a child; its exit status, unless a signal ended it.
+fn wait_for(child: Pid) -> io::Result<Option<i32>> {
     loop {
         match waitpid(Some(child), WaitOptions::empty()) {
             Err(Errno::INTR) => {}
-            other => return Ok(other.map(drop)?),
+            Err(error) => return Err(error.into()),
+            Ok(ended) => return Ok(ended.and_then(|(_, status)| status.exit_status())),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    thread,
+    time::Duration,
 };
 
 use super::{
     protocol::{CommandRequest, HelperOrder, HelperReply, request_file},
+    reaper::reap_later,
     request::{ExecExit, ExecRequest},
     stdio::null,
 };
@@ -19,6 +20,9 @@ use crate::{
     role::{ExecArgs, Role},
     state::TaskDir,
 };
+
+/// A helper may take this long to end after its last message.
+const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A command that runs in a container. Dropping it ends the command.
 #[derive(Debug)]
@@ -95,7 +99,7 @@ impl ExecProcess {
             _ => KILLED,
         };
         // The helper ends after this message, or is dead already. Dropping `self` reaps it.
-        drop(self.helper.wait_for(None));
+        drop(self.helper.wait_for(Some(LAST_STEPS)));
         exit
     }
 
@@ -136,12 +140,9 @@ impl Drop for ExecProcess {
             drop(self.helper.reap());
             return;
         }
-        let Ok(pidfd) = self.helper.pidfd.try_clone() else { return };
-        let helper = ProcessRef { pidfd, ..self.helper };
-        let reap = move || helper.wait_for(None).and_then(|_| helper.reap());
-        // Without the thread, the helper stays a zombie until this process ends.
-        if let Err(error) = thread::Builder::new().name("exec reaper".to_owned()).spawn(reap) {
-            tracing::debug!(%error, "exec helper not reaped");
+        match self.helper.pidfd.try_clone() {
+            Ok(pidfd) => reap_later(ProcessRef { pidfd, ..self.helper }),
+            Err(error) => tracing::warn!(%error, "exec helper not reaped"),
         }
     }
 }

@@ -6,7 +6,8 @@
 
 use std::{
     io::{self, Read, Write},
-    os::fd::{AsFd, OwnedFd},
+    mem::ManuallyDrop,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::PathBuf,
 };
 
@@ -74,20 +75,39 @@ pub(super) struct DebugRootPlan {
     pub target: PathBuf,
 }
 
-/// Enters, makes the command as a child of the helper, reports that and ends.
-pub(super) fn run(entering: EnteringProcess, helper: &OwnedFd) -> ! {
-    let (entered, master) = match entering.enter() {
-        Ok((pid, terminal)) => (EnterReport::Running { pid }, terminal.map(|terminal| terminal.master)),
-        Err(reason) => (EnterReport::Failed(clip(reason)), None),
+/// Enters, reports that, makes the command as a child of the helper and ends. No value is dropped here: the descriptors
+/// are closed by their numbers.
+pub(super) fn run(entering: EnteringProcess, helper: OwnedFd) -> ! {
+    let entered = entering.close_others(&helper).and_then(|()| entering.enter());
+    let (report, master) = match &entered {
+        Ok(terminal) => (EnterReport::Entered, terminal.as_ref().map(|terminal| terminal.master.as_fd())),
+        Err(reason) => (EnterReport::Failed(clip(reason.clone())), None),
     };
-    let descriptors: Vec<_> = master.iter().map(AsFd::as_fd).collect();
     // If sending fails, the helper sees the end of this process.
-    let told = send(helper, &entered, &descriptors);
-    sys::exit_now(i32::from(told.is_err()))
+    let told = send(&helper, &report, master.as_slice());
+    match entered {
+        Ok(terminal) if told.is_ok() => entering.make_command(&ManuallyDrop::new(terminal)),
+        Ok(_) => sys::exit_now(libc::EPIPE),
+        Err(_) => sys::exit_now(0),
+    }
 }
 
 impl EnteringProcess {
-    fn enter(self) -> Result<(i32, Option<Pty>), String> {
+    /// Closes all descriptors of the helper but those that this process needs.
+    fn close_others(&self, helper: &OwnedFd) -> Result<(), String> {
+        let mut needed: Vec<u32> = self.stdio.iter().flatten().chain([helper, &self.init.pidfd]).map(number).collect();
+        needed.sort_unstable();
+        let mut first = 3;
+        for kept in needed {
+            if kept > first {
+                sys::close_descriptors(first, kept - 1).map_err(|error| format!("closing descriptors: {error}"))?;
+            }
+            first = first.max(kept + 1);
+        }
+        sys::close_descriptors(first, u32::MAX).map_err(|error| format!("closing descriptors: {error}"))
+    }
+
+    fn enter(&self) -> Result<Option<Pty>, String> {
         let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         apply_oom_score(self.oom_score_adj).map_err(|error| error.to_string())?;
         let apparmor = self.apparmor.as_deref().map_or(Ok(()), apply_apparmor);
@@ -126,17 +146,27 @@ impl EnteringProcess {
                 .map_err(|error| format!("working directory {directory}: {error}"))?;
         }
         self.command.restrict().map_err(|error| error.to_string())?;
-        let (mut ready, unready) = io::pipe().map_err(step("making a pipe"))?;
-        match sys::fork_sibling().map_err(too_many)? {
-            Fork::Child => self.become_command(terminal.is_some()),
-            Fork::Parent(pid) => {
-                drop(unready);
-                // Input that comes before the terminal has its session is lost, so wait for that: the command closes
-                // the pipe.
-                ready.read_to_end(&mut Vec::new()).map_err(step("waiting for the command"))?;
-                Ok((pid.as_raw_nonzero().get(), terminal))
+        Ok(terminal)
+    }
+
+    /// Makes the command and ends when it begins. The container can see the command from the fork on. So all
+    /// descriptors but the command's own, and a pipe, are closed before: with CAP_SYS_PTRACE, the container could open
+    /// the others through `/proc`.
+    fn make_command(&self, terminal: &Option<Pty>) -> ! {
+        let fork = || -> io::Result<()> {
+            sys::close_descriptors(3, u32::MAX)?;
+            let (mut ready, unready) = io::pipe()?;
+            match sys::fork_sibling()? {
+                Fork::Child => self.become_command(terminal.is_some()),
+                Fork::Parent(_) => {
+                    drop(unready);
+                    // Input that comes before the terminal has its session is lost, so wait for that: the command
+                    // closes the pipe.
+                    ready.read_to_end(&mut Vec::new()).map(drop)
+                }
             }
-        }
+        };
+        sys::exit_now(fork().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0))
     }
 
     /// Makes the command's user the owner of its pipes.
@@ -219,9 +249,14 @@ fn become_user(user: &ResolvedUser) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-fn too_many(error: io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::EAGAIN) => "making the command's process: the container has as many processes as it may".to_owned(),
-        _ => format!("making the command's process: {error}"),
+/// The reason why the entering process could not make the command, from its exit status.
+pub(super) fn fork_failure(status: i32) -> String {
+    match status {
+        libc::EAGAIN => "making the command's process: the container has as many processes as it may".to_owned(),
+        error => format!("making the command's process: {}", io::Error::from_raw_os_error(error)),
     }
+}
+
+fn number(descriptor: &OwnedFd) -> u32 {
+    descriptor.as_raw_fd().unsigned_abs()
 }

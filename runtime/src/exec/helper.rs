@@ -71,8 +71,13 @@ fn serve(task: &TaskDir, plugin: &OwnedFd) -> io::Result<()> {
             // If the plugin is gone, `watch` notices it and ends the command.
             let told = send(plugin, &HelperReply::Running, &descriptors);
             drop(terminal);
-            command.watch(plugin)?;
-            told.and(send(plugin, &command.reap()?, &[]))
+            let end = if command.watch(plugin)? {
+                command.reap()?
+            } else {
+                // When this process ends, the kernel kills the command once more.
+                HelperReply::Exited { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL }
+            };
+            told.and(send(plugin, &end, &[]))
         }
         Err(Refusal::ContainerGone) => send(plugin, &HelperReply::ContainerGone, &[]),
         Err(Refusal::Failed(reason)) => send(plugin, &HelperReply::Failed(clip(reason)), &[]),

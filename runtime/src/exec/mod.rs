@@ -22,6 +22,7 @@ mod namespaces;
 mod process_tree;
 mod protocol;
 mod pty;
+mod reaper;
 mod request;
 mod running;
 mod stdio;

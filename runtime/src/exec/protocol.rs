@@ -52,10 +52,9 @@ pub(super) enum HelperReply {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EnterReport {
-    /// The command exists. The terminal's master side goes with this message.
-    Running {
-        pid: i32,
-    },
+    /// The process has entered and makes the command next. It ends with status 0 when the command begins, otherwise
+    /// with the number of the error. The terminal's master side goes with this message.
+    Entered,
     Failed(String),
 }
 

@@ -22,6 +22,9 @@ use crate::{cgroup::Cgroups, packets::receive, process::ProcessRef};
 /// A command that got SIGHUP may take this long to end by itself.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// A killed process may take this long to end. On cgroups v1 a frozen process ends only when it is thawed.
+pub(super) const DYING: Duration = Duration::from_secs(2);
+
 /// A running command, a child of this process.
 pub(super) struct RunningCommand {
     process: ProcessRef,
@@ -32,7 +35,13 @@ pub(super) struct RunningCommand {
 enum Ending {
     NotYet,
     HungUp { until: Instant },
-    Killed,
+    Killed { until: Instant },
+}
+
+impl Ending {
+    fn killed() -> Self {
+        Self::Killed { until: Instant::now() + DYING }
+    }
 }
 
 impl RunningCommand {
@@ -44,13 +53,16 @@ impl RunningCommand {
         Ok(Self { tree: ProcessTree::new(pid, cgroups), process })
     }
 
-    /// Waits for the command's end, and ends it if the plugin orders that or is gone.
-    pub fn watch(&self, plugin: &OwnedFd) -> io::Result<()> {
+    /// Waits for the command's end, and ends it if the plugin orders that or is gone. False if the command was killed
+    /// and does not end, because it is frozen or hangs in the kernel.
+    pub fn watch(&self, plugin: &OwnedFd) -> io::Result<bool> {
         let mut ending = Ending::NotYet;
         loop {
             let limit = match &ending {
-                Ending::HungUp { until } => Some(until.saturating_duration_since(Instant::now())),
-                _ => None,
+                Ending::HungUp { until } | Ending::Killed { until } => {
+                    Some(until.saturating_duration_since(Instant::now()))
+                }
+                Ending::NotYet => None,
             };
             let listening = matches!(ending, Ending::NotYet);
             let (ended, told) = wait(&self.process, listening.then_some(plugin), limit)?;
@@ -58,14 +70,15 @@ impl RunningCommand {
                 if !listening {
                     self.tree.kill()?;
                 }
-                return Ok(());
+                return Ok(true);
             }
             ending = match ending {
                 Ending::NotYet if told => self.obey(receive(plugin))?,
                 Ending::HungUp { until } if Instant::now() >= until => {
                     self.tree.kill()?;
-                    Ending::Killed
+                    Ending::killed()
                 }
+                Ending::Killed { until } if Instant::now() >= until => return Ok(false),
                 other => other,
             };
         }
@@ -81,7 +94,7 @@ impl RunningCommand {
             Ok(Some((HelperOrder::Run, _))) => Ok(Ending::NotYet),
             Ok(Some((HelperOrder::Kill, _))) => {
                 self.tree.kill()?;
-                Ok(Ending::Killed)
+                Ok(Ending::killed())
             }
             Ok(Some((HelperOrder::End, _)) | None) | Err(_) => {
                 self.tree.hang_up()?;

@@ -39,6 +39,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("exec_ptmx_that_is_no_terminal", ptmx_that_is_no_terminal),
     ("exec_process_limit_of_the_container", process_limit_of_the_container),
     ("exec_no_descriptor_leaks", no_descriptor_leaks),
+    ("exec_no_descriptor_before_the_command_begins", no_descriptor_before_the_command_begins),
     ("exec_many_at_once", many_at_once),
     ("exec_shows_no_more_rights", shows_no_more_rights),
     ("exec_program_of_32_bits", program_of_32_bits),
@@ -468,6 +469,54 @@ fn no_descriptor_leaks() {
     let container = node.start(node.plan(SLEEP));
     let lines = Piped::shell(&node, &container, "ls /proc/$$/fd; true").lines();
     assert_eq!(lines, ["0", "1", "2"]);
+}
+
+/// The container stops each process that enters it, often before execve(2). With CAP_SYS_PTRACE it could then open what
+/// that process has open.
+fn no_descriptor_before_the_command_begins() {
+    let node = Node::new();
+    let pids: String = (2..400).map(|pid| format!(" {pid}")).collect();
+    let container = node.start(node.plan(&format!("exec 2>/dev/null; while :; do kill -STOP{pids}; done")));
+    let is_ours = |pid: &str| {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let inside = status.lines().find(|line| line.starts_with("NSpid:")).map_or(0, |line| line.split('\t').count());
+        comm == "oci-rs:exec\n" && inside > 2 && status.contains("(stopped)")
+    };
+    let mut seen = 0;
+    let begun = Instant::now();
+    while seen < 3 && begun.elapsed() < Duration::from_secs(10) {
+        let commands: Vec<_> = (0..8)
+            .map(|_| {
+                std::thread::spawn({
+                    let (runtime, id) = (node.runtime.clone(), container.id().clone());
+                    move || {
+                        let (stdin, stdout, stderr) = (null(), null(), null());
+                        let args = vec!["/bin/true".to_owned()];
+                        let options = ExecOptions::default();
+                        let request = ExecRequest { args, terminal: None, stdin, stdout, stderr, options };
+                        runtime.begin_exec(&id, request)
+                    }
+                })
+            })
+            .map(|thread| thread.join().expect("no panic").expect("a helper"))
+            .collect();
+        std::thread::sleep(Duration::from_millis(100));
+        let groups = crate::common::control_groups(&container.plan.cgroup.path);
+        let group = groups.first().expect("a group");
+        let members = fs::read_to_string(group.join("cgroup.procs")).expect("members");
+        for pid in members.lines().filter(|pid| is_ours(pid)) {
+            seen += 1;
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").flatten();
+            let links = open.filter_map(|entry| Some((entry.file_name(), fs::read_link(entry.path()).ok()?)));
+            for (name, link) in links {
+                let (name, link) = (name.to_string_lossy().into_owned(), link.to_string_lossy().into_owned());
+                assert!(["0", "1", "2"].contains(&&*name) || link.starts_with("pipe:"), "descriptor {name}: {link}");
+            }
+        }
+        drop(commands);
+    }
+    println!("{seen} commands were stopped before they began");
 }
 
 fn many_at_once() {

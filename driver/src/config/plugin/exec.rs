@@ -2,7 +2,10 @@
 
 use crate::config::{
     block::ConfigBlock,
-    option::{DefaultValue::Words, OptionSpec, OptionType},
+    option::{
+        DefaultValue::{Literal, Words},
+        OptionSpec, OptionType,
+    },
 };
 
 /// The options of `exec`.
@@ -34,10 +37,17 @@ pub const OPTIONS: &[OptionSpec] = &[
         "images that `image=` may name, as references or patterns with `*` (`registry.example/tools/*`). The command \
          uses the programs of that image, which is pulled with the node's own credentials",
     ),
+    OptionSpec::honoured(
+        "max_commands",
+        OptionType::Number,
+        Literal("256"),
+        "maximum number of commands that run in one task at the same time, script checks included. A further command \
+         is refused",
+    ),
 ];
 
-/// The prefixes that `nomad alloc exec` may use before the command.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The rules for commands in tasks: the prefixes that `nomad alloc exec` may use before the command, and a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecPolicy {
     /// `user=` with a user that the task's own command could become.
     pub user: bool,
@@ -47,6 +57,14 @@ pub struct ExecPolicy {
     pub cwd: bool,
     /// Debug images that `image=` may name, as references or patterns with `*`.
     pub debug_images: Vec<String>,
+    /// Maximum number of commands that run in one task at the same time.
+    pub max_commands: usize,
+}
+
+impl Default for ExecPolicy {
+    fn default() -> Self {
+        Self { user: false, any_user: false, cwd: false, debug_images: Vec::new(), max_commands: 256 }
+    }
 }
 
 /// Reads the `exec` block.
@@ -56,6 +74,9 @@ pub fn read(block: &ConfigBlock) -> ExecPolicy {
         any_user: block.bool("any_user"),
         cwd: block.bool("cwd"),
         debug_images: block.strings("debug_images"),
+        max_commands: block
+            .positive("max_commands")
+            .map_or(ExecPolicy::default().max_commands, |count| usize::try_from(count).unwrap_or(usize::MAX)),
     };
     if policy.any_user && !policy.user {
         block.error("any_user", "does nothing without user", "set user = true beside it, or remove it");

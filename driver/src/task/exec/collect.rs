@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     endpoint::{Endpoint, OutputTail, pipe_failed},
-    process::{ended, null, spawn},
+    process::{KILLED_WITHIN, ended, null, spawn},
 };
 use crate::{blocking::blocking, error::TaskError, node::Node};
 
@@ -52,13 +52,14 @@ pub async fn collect(
     let in_time = read_until_end(&endpoint, &mut tail, &process, deadline).await?;
     if !in_time {
         process.kill();
-        ended(&process).await?;
+        // The end of a frozen task's command is reported without the command's end.
+        tokio::time::timeout(KILLED_WITHIN, ended(&process)).await.unwrap_or(Ok(()))?;
     }
     let mut unread = endpoint.unread();
     while let Some(bytes) = endpoint.read_available(&mut unread) {
         tail.push(&bytes);
     }
-    let exit = blocking(move || Ok(process.wait())).await?;
+    let exit = if in_time { blocking(move || Ok(process.wait())).await? } else { KILLED };
     if !in_time {
         tail.push(killed_after(timeout).as_bytes());
     }

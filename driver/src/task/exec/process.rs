@@ -1,12 +1,22 @@
 //! Starts a command in a container and waits for its end.
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use runtime::{ExecProcess, ExecRequest, plan::ContainerId};
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Semaphore,
+};
 
 use super::endpoint::pipe_failed;
 use crate::{blocking::blocking, error::TaskError, node::Node, sys};
+
+/// A helper may take this long to tell the end of a command that it was told to end. It gives up earlier.
+pub const KILLED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Helpers are started one after the other. More threads would only wait for each other, and keep the work for other
+/// tasks waiting.
+static STARTS: Semaphore = Semaphore::const_new(2);
 
 /// Starts a command. No thread waits meanwhile: the container decides how long it takes. If this is dropped, the
 /// command is ended.
@@ -14,7 +24,9 @@ pub async fn spawn(node: Arc<Node>, container: ContainerId, request: ExecRequest
     if request.args.is_empty() {
         return Err(TaskError::Invalid("exec: the command is empty".to_owned()));
     }
+    let permit = STARTS.acquire().await;
     let process = blocking(move || Ok(node.runtime.begin_exec(&container, request)?)).await?;
+    drop(permit);
     ended(&process).await?;
     Ok(process.begun()?)
 }

@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     debug_image::DebugImageLease,
     endpoint::{Endpoint, pipe_failed},
-    process::{ended, null, spawn},
+    process::{KILLED_WITHIN, ended, null, spawn},
 };
 use crate::{blocking::blocking, error::TaskError, node::Node};
 
@@ -113,7 +113,10 @@ pub async fn stream(
     };
     if client_gone {
         process.end();
-        ended(&process).await?;
+        // A frozen command does not end; its helper gives up.
+        if tokio::time::timeout(KILLED_WITHIN, ended(&process)).await.is_err() {
+            return Ok(());
+        }
     }
     finish.send_replace(true);
     while output_copies.join_next().await.is_some() {}
