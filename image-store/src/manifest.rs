@@ -66,9 +66,21 @@ struct Raw {
     fs_layers: Option<serde::de::IgnoredAny>,
 }
 
+/// The text of a JSON error without values of the document, which may be the answer of another host.
+fn json_problem(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let quotes_nothing = ["missing field", "duplicate field"].iter().any(|begin| text.starts_with(begin));
+    match error.classify() {
+        serde_json::error::Category::Data if !quotes_nothing => {
+            format!("a value has the wrong type at line {} column {}", error.line(), error.column())
+        }
+        _ => text,
+    }
+}
+
 /// Reads a manifest or an index.
 pub fn parse_document(what: &str, bytes: &[u8]) -> Result<Document, PullError> {
-    let raw: Raw = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
+    let raw: Raw = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, json_problem(&error)))?;
     let unsupported = |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
     if raw.fs_layers.is_some() || raw.schema_version == 1 {
         return Err(unsupported(
@@ -283,7 +295,8 @@ impl Words {
 
 /// Reads an image config.
 pub fn parse_config(what: &str, bytes: &[u8]) -> Result<ConfigDocument, PullError> {
-    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, error))?;
+    let raw: RawConfig =
+        serde_json::from_slice(bytes).map_err(|error| PullError::malformed(what, json_problem(&error)))?;
     let run = raw.config;
     let env = run
         .env

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::{
     address, body,
     challenge::Challenge,
-    failure::{Failure, network_failure, status_failure},
+    failure::{Asked, Failure, network_failure, status_failure},
     host::Host,
 };
 use crate::{
@@ -163,7 +163,7 @@ pub(crate) async fn fetch_token(
     let (realm, service, scope) = plan;
     let name = realm.host_str().unwrap_or_default().to_owned();
     let what = format!("token for {}", host.name());
-    let client = host.client(realm)?;
+    let client = host.client_for(realm, &what).await?;
     let refresh = credentials.filter(|c| c.username == IDENTITY_TOKEN_USER);
     let request = if let Some(credentials) = refresh {
         let form: String = url::form_urlencoded::Serializer::new(String::new())
@@ -193,8 +193,10 @@ pub(crate) async fn fetch_token(
         .map_err(|_| Failure { error: silent(), retry: Some(Duration::ZERO) })?
         .map_err(|error| network_failure(&name, &what, error))?;
     if !response.status().is_success() {
-        let anonymous = credentials.is_none();
-        return Err(status_failure(&name, &what, response, anonymous, limits.idle_timeout).await);
+        // A token server on another host is a foreign one, although the registry names it.
+        let own = realm.host() == host.base().host();
+        let asked = Asked { host: &name, what: &what, anonymous: credentials.is_none(), own };
+        return Err(status_failure(&asked, response, limits.idle_timeout).await);
     }
     let body = body::read_bounded(response, limits.bytes, &name, &what, limits.idle_timeout).await?;
     let answer: TokenAnswer = serde_json::from_slice(&body)

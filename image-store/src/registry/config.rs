@@ -28,6 +28,8 @@ pub struct RegistryConfig {
     pub password: Option<Secret>,
     /// Accept any certificate from this host. The targets of redirects to other hosts are verified.
     pub insecure_skip_verify: bool,
+    /// Redirects and token servers may be on loopback, link-local and private addresses on which the registry is not.
+    pub internal_redirects: bool,
 }
 
 impl RegistryConfig {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 
+use super::guard::REFUSED;
 use crate::error::PullError;
 
 /// Enough of an error page to find the message of the registry in it.
@@ -64,6 +65,10 @@ fn remedy(text: &str) -> Option<&'static str> {
              accept any certificate",
         );
     }
+    if text.contains(REFUSED) {
+        // The text itself names the remedy.
+        return Some("");
+    }
     text.contains("received corrupt message")
         .then_some("; it does not answer with TLS: if it speaks plain HTTP, set plain_http in this registry's block")
 }
@@ -83,14 +88,18 @@ fn remedy_of_a_closed_connection(text: &str, by_tls: bool) -> Option<&'static st
     })
 }
 
+/// A request, for errors.
+pub(crate) struct Asked<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) what: &'a str,
+    /// The request was sent without credentials.
+    pub(crate) anonymous: bool,
+    /// The host itself answered. The text of another host's answer is not quoted.
+    pub(crate) own: bool,
+}
+
 /// The failure for a status other than success. Reads the beginning of the body for the message of the registry.
-pub(crate) async fn status_failure(
-    host: &str,
-    what: &str,
-    response: Response,
-    anonymous: bool,
-    idle_timeout: Duration,
-) -> Failure {
+pub(crate) async fn status_failure(asked: &Asked<'_>, response: Response, idle_timeout: Duration) -> Failure {
     let status = response.status();
     let retry = match status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Some(retry_after(&response)),
@@ -100,9 +109,12 @@ pub(crate) async fn status_failure(
         | StatusCode::GATEWAY_TIMEOUT => Some(retry_after(&response)),
         _ => None,
     };
-    let body = read_some(response, ERROR_BYTES, idle_timeout.min(Duration::from_secs(10))).await;
-    let detail = registry_message(&body);
-    let (host, what) = (host.to_owned(), what.to_owned());
+    let detail = if asked.own {
+        registry_message(&read_some(response, ERROR_BYTES, idle_timeout.min(Duration::from_secs(10))).await)
+    } else {
+        String::new()
+    };
+    let (host, what, anonymous) = (asked.host.to_owned(), asked.what.to_owned(), asked.anonymous);
     let error = match status {
         StatusCode::NOT_FOUND => PullError::NotFound { host, what, detail },
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => PullError::Denied { host, what, anonymous, detail },

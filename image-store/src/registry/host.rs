@@ -21,6 +21,7 @@ use super::{
     address::{is_loopback, same_origin},
     config::RegistryConfig,
     failure::chain,
+    guard::{Guard, GuardedResolver},
 };
 use crate::{
     credentials::Secret,
@@ -41,6 +42,9 @@ pub(crate) struct Host {
     /// For other hosts that the host redirects to.
     foreign: Slot,
     plain: OnceLock<Client>,
+    foreign_plain: OnceLock<Client>,
+    /// Checks the addresses of other hosts. `None` admits all.
+    guard: Option<Arc<Guard>>,
 }
 
 /// A client, and the stamps of its files when they were read.
@@ -71,13 +75,16 @@ impl Host {
             return Err(wrong("cert_file and key_file must be given together".into()));
         }
         let headers = headers(&config.headers).map_err(wrong)?;
+        let guard = (!config.internal_redirects).then(|| Guard::new(base.clone()));
         Ok(Arc::new(Host {
+            guard,
             config,
             base,
             headers,
             own: Slot::default(),
             foreign: Slot::default(),
             plain: OnceLock::new(),
+            foreign_plain: OnceLock::new(),
         }))
     }
 
@@ -96,17 +103,32 @@ impl Host {
         &self.headers
     }
 
-    /// The client for a URL on this host or for a redirect from it. Certificates are read again when their files have
-    /// changed.
-    pub(crate) fn client(&self, url: &Url) -> Result<Client, PullError> {
+    /// The client for a URL on this host, or for one that this host named. Refuses a URL on an internal address that
+    /// this host must not name.
+    pub(crate) async fn client_for(&self, url: &Url, what: &str) -> Result<Client, PullError> {
+        if let Some(guard) = self.guard.as_ref().filter(|_| !self.is_own(url)) {
+            let refused = |error| PullError::malformed(format!("{}: {what}", self.name()), error);
+            guard.check(url).await.map_err(refused)?;
+        }
+        self.client(url)
+    }
+
+    /// Whether a URL is on this host.
+    pub(crate) fn is_own(&self, url: &Url) -> bool {
+        same_origin(url, &self.base)
+    }
+
+    /// Certificates are read again when their files have changed.
+    fn client(&self, url: &Url) -> Result<Client, PullError> {
+        let at_home = self.is_own(url);
         if url.scheme() == "http" {
-            if let Some(client) = self.plain.get() {
+            let slot = if at_home { &self.plain } else { &self.foreign_plain };
+            if let Some(client) = slot.get() {
                 return Ok(client.clone());
             }
-            let client = self.build_plain()?;
-            return Ok(self.plain.get_or_init(|| client).clone());
+            let client = self.build_plain(at_home)?;
+            return Ok(slot.get_or_init(|| client).clone());
         }
-        let at_home = same_origin(url, &self.base);
         let slot = if at_home { &self.own } else { &self.foreign };
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         // Taken before the files are read: a change during the read is then noticed at the next call.
@@ -137,8 +159,15 @@ impl Host {
         files.into_iter().flatten().map(stamp).collect()
     }
 
-    fn build_plain(&self) -> Result<Client, StoreError> {
-        let mut builder = base_builder().tls_certs_only(std::iter::empty());
+    fn builder(&self, at_home: bool) -> reqwest::ClientBuilder {
+        match self.guard.as_ref().filter(|_| !at_home) {
+            Some(guard) => base_builder().dns_resolver(Arc::new(GuardedResolver(guard.clone()))),
+            None => base_builder(),
+        }
+    }
+
+    fn build_plain(&self, at_home: bool) -> Result<Client, StoreError> {
+        let mut builder = self.builder(at_home).tls_certs_only(std::iter::empty());
         if is_loopback(&self.base) {
             builder = builder.no_proxy();
         }
@@ -153,7 +182,7 @@ impl Host {
         let trust = if any { Trust::Any } else { Trust::Verified { listed } };
         let mut config = tls::config(trust, client).map_err(|error| self.client_error(&error))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        base_builder().tls_backend_preconfigured(config).build().map_err(|error| self.client_error(&error))
+        self.builder(at_home).tls_backend_preconfigured(config).build().map_err(|error| self.client_error(&error))
     }
 
     /// The certificates of `ca_file`.

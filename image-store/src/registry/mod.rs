@@ -13,6 +13,7 @@ mod config;
 mod documents;
 mod endpoints;
 mod failure;
+mod guard;
 mod host;
 mod session;
 

@@ -15,7 +15,7 @@ use super::{
     address::same_origin,
     auth::{self, AuthCache, Key, Plan, TokenLimits},
     challenge,
-    failure::{Failure, network_failure, status_failure},
+    failure::{Asked, Failure, network_failure, status_failure},
     host::Host,
 };
 use crate::{
@@ -132,7 +132,9 @@ impl Session {
                 self.cache.forget(&key);
             }
             let anonymous = self.credentials.is_none();
-            return Err(status_failure(self.host.name(), ask.what, response, anonymous, self.idle_timeout).await);
+            let asked =
+                Asked { host: self.host.name(), what: ask.what, anonymous, own: self.host.is_own(response.url()) };
+            return Err(status_failure(&asked, response, self.idle_timeout).await);
         }
     }
 
@@ -168,7 +170,8 @@ impl Session {
         let mut url = ask.url.clone();
         let mut at_home = true;
         for _ in 0..=MAX_REDIRECTS {
-            let mut request = self.host.client(&url)?.request(ask.method.clone(), url.clone());
+            let client = self.host.client_for(&url, ask.what).await?;
+            let mut request = client.request(ask.method.clone(), url.clone());
             if let Some(accept) = ask.accept {
                 request = request.header(header::ACCEPT, accept);
             }

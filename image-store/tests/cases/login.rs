@@ -122,6 +122,36 @@ async fn redirects_never_carry_credentials_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn redirects_to_internal_addresses_are_refused_and_not_quoted() {
+    let bench = Bench::new();
+    let reference = bench.push("app:1", &small("misled"));
+    // The registry is on a loopback address, so only addresses of other kinds are refused.
+    for target in ["http://169.254.169.254/latest/meta-data", "http://10.255.255.1:8500/v1", "http://[fe80::1]/x"] {
+        bench.registry.fault(Fault::on("/manifests/", Action::Redirect(target.into())));
+        let error = bench.pull(&reference).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("internal address") && text.contains("internal_redirects"), "{text}");
+        assert!(!error.recoverable(), "{text}");
+        bench.registry.heal();
+    }
+    let other = Registry::start();
+    other.push("app:1", &small("misled"));
+    let secret = br#"{"schemaVersion":"SECRET"}"#.to_vec();
+    for action in [Action::Status(403, Vec::new()), Action::Status(404, Vec::new()), Action::Body(secret)] {
+        other.fault(Fault::on("/manifests/", action));
+        bench.registry.fault(Fault::on("/manifests/", Action::Redirect(format!("http://{}{{path}}", other.host()))));
+        let text = bench.pull(&reference).await.unwrap_err().to_string();
+        assert!(!text.contains("SECRET") && !text.contains("fault"), "{text}");
+        other.heal();
+        bench.registry.heal();
+    }
+    // The message of the registry itself is quoted.
+    bench.registry.fault(Fault::on("/manifests/", Action::Status(403, Vec::new())));
+    let text = bench.pull(&reference).await.unwrap_err().to_string();
+    assert!(text.contains(": fault"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_challenge_of_another_host_gets_no_answer() {
     let bench = Bench::new();
     let thief = Registry::start();

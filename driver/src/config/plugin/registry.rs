@@ -63,6 +63,13 @@ const REGISTRY: &[OptionSpec] = &[
         "further headers of requests to this registry. They are sent to no other host",
     ),
     OptionSpec::honoured("insecure_skip_verify", OptionType::Bool, Words("false"), "accept any certificate"),
+    OptionSpec::honoured(
+        "internal_redirects",
+        OptionType::Bool,
+        Words("false"),
+        "redirects of this registry, and its token server, may be on loopback, link-local and private addresses also \
+         if the registry itself has no address of that kind",
+    ),
     OptionSpec::honoured("mirrors", OptionType::Strings, Words("none"), "hosts that are asked first, in this order"),
     OptionSpec::honoured(
         "auth",
@@ -118,6 +125,7 @@ pub fn registry(host: &str, block: &ConfigBlock) -> RegistryConfig {
         headers,
         mirrors,
         insecure_skip_verify: block.bool("insecure_skip_verify"),
+        internal_redirects: block.bool("internal_redirects"),
         username: auth.string("username"),
         password: auth.string("password").map(Secret::new),
     }
