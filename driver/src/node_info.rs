@@ -29,6 +29,7 @@ pub fn read(compute: Compute) -> NodeInfo {
         apparmor: uses_apparmor(),
         numa_nodes: numa_nodes().unwrap_or_default(),
         swap_uncounted: swap_uncounted(),
+        limits_pids: limits_pids(),
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),
         volumes_dir: PathBuf::new(),
         id_pool: None,
@@ -62,6 +63,12 @@ fn swap_uncounted() -> bool {
         || Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     !counted && swaps.lines().count() > 1
+}
+
+/// Whether the kernel can limit the number of processes of a cgroup.
+fn limits_pids() -> bool {
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    controllers.split_whitespace().any(|name| name == "pids") || Path::new("/sys/fs/cgroup/pids").exists()
 }
 
 /// Whether the kernel uses AppArmor.

@@ -165,6 +165,7 @@ fn command(spec: &Spec, report: RawFd) -> Result<ConfinedCommand, StartError> {
         uid: process.user().uid(),
         terminal: process.terminal().unwrap_or(false),
         trees: Vec::new(),
+        peers: Vec::new(),
         loopback: namespaces(spec, LinuxNamespaceType::Network).any(|path| path.is_none()),
         init: false,
         rlimits: rlimits(spec)?,

@@ -24,6 +24,7 @@ mod id_map;
 mod launcher;
 pub mod logs;
 mod monitor;
+mod mountinfo;
 mod packets;
 pub mod plan;
 mod process;

@@ -237,6 +237,9 @@ pub struct BindConfinement {
     /// The directory. The path to it is trusted.
     #[serde(rename = "folder")]
     pub directory: PathBuf,
+    /// In binds of the directory and of everything in it, set-user-id programs and device nodes have no effect.
+    #[serde(default)]
+    pub restricted: bool,
     /// Sources below the directory. They must be in it after every link is followed.
     pub sources: Vec<PathBuf>,
     /// No link of a source may lead to this directory, to one that contains it, or to anything in it. A source whose

@@ -104,18 +104,25 @@ fn rules() -> Vec<Rule> {
         )
     };
     vec![
+        row("alloc_nosuid", &|config| format!("`{}`", config.policy.alloc_nosuid)),
+        row("allow_devices", &|config| list(&config.policy.allow_devices)),
         row("allow_security_opts", &|config| list(&config.policy.allow_security_opts)),
         row("allowed_modes.ipc", &|config| list(&config.policy.allowed_modes.ipc)),
         row("allowed_modes.pid", &|config| list(&config.policy.allowed_modes.pid)),
         row("allowed_modes.uts", &|config| list(&config.policy.allowed_modes.uts)),
+        row("min_oom_score_adj", &|config| config.policy.min_oom_score_adj.to_string()),
         row("no_new_privileges", &|config| format!("`{}`", config.policy.no_new_privileges)),
+        row("pids_limit", &|config| {
+            let limit = config.policy.pids_limit.or(config.policy.default_pids_limit);
+            limit.map_or("none".to_owned(), |limit| format!("{limit}, no maximum"))
+        }),
         row("verify_access", &|config| format!("`{}`", config.verify_access)),
+        row("volumes.allow_shared", &|config| format!("`{}`", config.policy.allow_shared)),
         row("volumes.allow_types", &|config| list(&config.policy.volume_types)),
         row("allow_caps", &caps),
         row("allow_privileged", &|config| format!("`{}`", config.policy.allow_privileged)),
         row("allow_runtimes", &|config| list(&config.policy.allow_runtimes)),
         row("allowed_modes.cgroupns", &|config| list(&config.policy.allowed_modes.cgroupns)),
-        row("pids_limit", &|config| config.policy.pids_limit.map_or("none".to_owned(), |limit| limit.to_string())),
         row("volumes.enabled", &|config| format!("`{}`", config.policy.volumes_enabled)),
     ]
 }
@@ -134,12 +141,17 @@ fn no_other_rule_depends_on_the_name() {
         allow_security_opts: docker.allow_security_opts.clone(),
         allowed_modes: docker.allowed_modes.clone(),
         no_new_privileges: false,
+        alloc_nosuid: false,
+        allow_devices: docker.allow_devices.clone(),
+        allow_shared: true,
+        min_oom_score_adj: docker.min_oom_score_adj,
+        default_pids_limit: None,
         volume_types: docker.volume_types.clone(),
         ..own
     };
     assert_eq!(same, docker);
     let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
-    assert!(differing == 7 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+    assert!(differing == 12 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
 }
 
 #[test]

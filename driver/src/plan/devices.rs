@@ -8,7 +8,7 @@ use super::{
     context::TaskContext,
     path::{normalize_container_path, normalize_host_path},
 };
-use crate::config::ErrorCollector;
+use crate::config::{ErrorCollector, any_matches};
 
 /// Devices that the task names, and those that device plugins assigned. For one path, the last device wins, as in
 /// docker.
@@ -23,10 +23,11 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Vec<Device> {
             "remove the device block, or run the task with another driver",
         );
     }
-    let from_task = spec.devices.iter().map(|device| Device {
-        host_path: normalize_host_path(Path::new(&device.host_path)),
-        container_path: normalize_container_path(&device.container_path),
-        permissions: device.permissions.clone(),
+    let from_task = spec.devices.iter().map(|device| {
+        let host_path = normalize_host_path(Path::new(&device.host_path));
+        check_allowed(context, &host_path, errors);
+        let container_path = normalize_container_path(&device.container_path);
+        Device { host_path, container_path, permissions: device.permissions.clone() }
     });
     let from_plugins = task.devices.iter().map(|device| Device {
         host_path: device.host_path.clone(),
@@ -39,4 +40,19 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Vec<Device> {
         devices.push(device);
     }
     devices
+}
+
+/// Refuses a device that the operator does not allow. The path may be a directory, which stands for all devices in it:
+/// then everything below it must be allowed.
+fn check_allowed(context: &TaskContext, path: &Path, errors: &ErrorCollector) {
+    let policy = context.policy;
+    let text = path.to_string_lossy();
+    if policy.allow_privileged || any_matches(&policy.allow_devices, &text) {
+        return;
+    }
+    errors.add(
+        "devices",
+        format!("this node does not allow {text:?}"),
+        format!("remove it, or have the operator set `allow_devices = [{text:?}]` in the plugin block"),
+    );
 }

@@ -83,6 +83,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
     for request in &context.spec.mounts {
         all.extend(requested(context, request, &mut plan, errors));
     }
+    check_propagation(context, &all, errors);
     exchange_logs(task, &mut all, errors);
     // The sort is stable. It puts outer mounts first, so that no mount hides an earlier one.
     all.sort_by_key(|labelled| depth(&labelled.mount.destination));
@@ -235,6 +236,21 @@ fn bind_source(
     }
     plan.confined.push(source.clone());
     Some(source)
+}
+
+/// Refuses mounts with bidirectional propagation unless the operator allows them.
+fn check_propagation(context: &TaskContext, all: &[Labelled], errors: &ErrorCollector) {
+    if context.policy.allow_shared || context.policy.allow_privileged {
+        return;
+    }
+    for labelled in all.iter().filter(|labelled| labelled.mount.propagation == Propagation::Bidirectional) {
+        errors.add(
+            &labelled.option,
+            "this node does not allow the propagation `shared` (`bidirectional`): the task's mounts would appear on it",
+            "use `private` or `slave` (`host-to-task`), or have the operator set `volumes { allow_shared = true }` in \
+             the plugin block",
+        );
+    }
 }
 
 /// Puts the log directory of the tasks, with Nomad's in it, at each place where the task would have Nomad's: at its

@@ -47,6 +47,8 @@ pub struct NodeInfo {
     pub numa_nodes: Vec<(u32, String)>,
     /// The node has swap, and the kernel does not count it per cgroup.
     pub swap_uncounted: bool,
+    /// The kernel can limit the number of processes.
+    pub limits_pids: bool,
     /// The kernel uses SELinux.
     pub selinux: bool,
     /// The ids for tasks' own user namespaces, if the node has some.

@@ -10,6 +10,9 @@ use crate::config::ErrorCollector;
 /// The mount point of the cgroup file system.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup/";
 
+/// The largest amount of memory in MiB: the kernel counts bytes as a signed number.
+const MAX_MEMORY_MIB: i64 = i64::MAX >> 20;
+
 /// The kernel's bounds of cpu.shares.
 const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
 
@@ -26,7 +29,7 @@ pub fn limits(context: &TaskContext, errors: &ErrorCollector) -> Resources {
         cpu_period: spec.cpu_hard_limit,
         cpuset_cpus: (!cores.is_empty()).then(|| cores.to_owned()),
         cpuset_mems: if context.policy.numa_memory { memory_nodes_of(cores, &node.numa_nodes) } else { None },
-        pids_limit: spec.pids_limit,
+        pids_limit: spec.pids_limit.or(context.policy.default_pids_limit.filter(|_| node.limits_pids)),
     }
 }
 
@@ -55,6 +58,11 @@ fn memory(context: &TaskContext, errors: &ErrorCollector) -> (Option<u64>, Optio
     let resources = &context.task.resources;
     let bytes = |mib: u64| mib.checked_mul(1 << 20).filter(|bytes| *bytes > 0);
     let reserved = u64::try_from(resources.memory_mb).unwrap_or(0);
+    for (option, mib) in [("memory", resources.memory_mb), ("memory_max", resources.memory_max_mb)] {
+        if mib > MAX_MEMORY_MIB {
+            errors.add(option, format!("{mib} MiB is more than the kernel can count"), "write a smaller number");
+        }
+    }
     if resources.memory_max_mb == -1 {
         return (None, bytes(reserved));
     }

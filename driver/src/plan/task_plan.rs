@@ -201,6 +201,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
         confined: Some(BindConfinement {
             directory: task.alloc_dir.clone(),
+            restricted: context.policy.alloc_nosuid && !context.spec.privileged,
             sources: mounts.confined,
             no_links_to: Some(log_directory::of_nomad(&task.alloc_dir)),
             // Nomad mounts `alloc` again in the directories of tasks whose drivers use a chroot.

@@ -43,10 +43,7 @@ impl fmt::Display for RefusedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, address } = self;
         let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
-        write!(
-            f,
-            "{host}{address} is {REFUSED}: if it belongs to the registry, set internal_redirects in this registry's block"
-        )
+        write!(f, "{host}{address} is {REFUSED}: if it belongs to it, set internal_redirects in the registry's block")
     }
 }
 

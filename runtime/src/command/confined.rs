@@ -26,6 +26,7 @@ use rustix::{
 use super::{
     init,
     lookup::{DEFAULT_PATH, candidates, is_missing, not_executable, not_found},
+    propagation::join_groups,
 };
 use crate::{
     capability::{CapabilityMask, HeldCapabilities},
@@ -47,6 +48,9 @@ pub(crate) struct ConfinedCommand {
     pub terminal: bool,
     /// Detached mount trees, by their descriptors, and the place in the container where each is attached.
     pub trees: Vec<(RawFd, PathBuf)>,
+    /// Detached clones of mounts of the host, by their descriptors, and the place of the bind that joins the groups of
+    /// each.
+    pub peers: Vec<(RawFd, String)>,
     /// The network namespace is new: its loopback device is switched on.
     pub loopback: bool,
     /// Stay as process 1 and let a child be the command.
@@ -92,6 +96,11 @@ impl ConfinedCommand {
         for (tree, place) in &self.trees {
             attach(*tree, place)
                 .map_err(|error| StartError::internal(format!("mounting {}: {error}", place.display())))?;
+        }
+        for (peer, place) in &self.peers {
+            join_groups(&*sys::file_of(*peer), Path::new(place)).map_err(|error| {
+                StartError::internal(format!("mount propagation of {place}: {error}; it needs Linux 5.15"))
+            })?;
         }
         if self.loopback {
             sys::loopback_up().map_err(step("switching the loopback device on"))?;

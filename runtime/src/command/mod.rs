@@ -10,6 +10,7 @@ mod inherited;
 mod init;
 mod lookup;
 mod of_plan;
+mod propagation;
 
 pub(crate) use confined::{ConfinedCommand, raise_hard_limits};
 pub(crate) use inherited::{apply_apparmor, apply_oom_score};

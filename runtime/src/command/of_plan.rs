@@ -39,6 +39,7 @@ pub(crate) fn confined_command(
         uid: user.uid,
         terminal: plan.terminal,
         trees: Vec::new(),
+        peers: Vec::new(),
         loopback: plan.namespaces.network == Network::Private,
         init: plan.init,
         rlimits: rlimits(plan, held)?,

@@ -5,8 +5,10 @@
 //!   and kept open, and the open file is mounted. So a symbolic link that is exchanged meanwhile has no effect. The
 //!   plan can except a directory to which no link and no second mount may lead: it has decided how that directory
 //!   appears by its path. Second mounts are detached from the clone.
-//! - The propagation is that of the plan. A mount with bidirectional propagation has to be cloned in the host's mount
-//!   namespace, because it must be a peer of the host's mount.
+//! - All binds are private while the container is built. Otherwise mounts that are made in a bind with bidirectional
+//!   propagation would appear on the host, and stay there. For a bind with another propagation there is a second clone,
+//!   which is a peer or a slave of the host's mount and is never attached. The bind joins the groups of this clone
+//!   after all other mounts were made (`command::propagation`).
 //! - A named volume may not exist yet. It is mounted from the data directory by its path. A mounted one exists.
 //!
 //! When the kernel clones a mount, it walks through all child mounts of that mount (`copy_tree`), and each of Nomad's
@@ -43,6 +45,8 @@ use crate::{
 pub(crate) struct BindSources {
     /// The index in the plan's mounts, and the clone.
     clones: Vec<(usize, OwnedFd)>,
+    /// The same for the second clones of the binds that are not private.
+    peers: Vec<(usize, OwnedFd)>,
     /// A clone of the directory of confined sources. The private ones are cloned from it later.
     confined: Option<OwnedFd>,
 }
@@ -51,7 +55,7 @@ impl BindSources {
     /// Clones the sources. It must be called in the host's mount namespace.
     pub fn open(plan: &ContainerPlan) -> Result<Self, StartError> {
         let directory = plan.confined.as_ref().map(|confined| open_directory(&confined.directory)).transpose()?;
-        let mut clones = Vec::new();
+        let (mut clones, mut peers) = (Vec::new(), Vec::new());
         let mut has_private_confined = false;
         for (index, source) in binds(plan) {
             let propagation = plan.mounts[index].propagation;
@@ -67,54 +71,61 @@ impl BindSources {
                 (Some(confined), Some(directory)) => Some(propagated(confined, directory, source)?),
                 _ => None,
             };
-            clones.push((index, clone_source(file.as_ref(), source, propagation)?));
+            if propagation != Propagation::Private {
+                peers.push((index, clone_source(file.as_ref(), source, propagation)?));
+            }
+            clones.push((index, clone_source(file.as_ref(), source, Propagation::Private)?));
         }
         let directory = directory.as_ref().zip(plan.confined.as_ref()).filter(|_| has_private_confined);
         let confined = directory
             .map(|(directory, confined)| clone_source(Some(directory), &confined.directory, Propagation::Private));
-        Ok(Self { clones, confined: confined.transpose()? })
+        Ok(Self { clones, peers, confined: confined.transpose()? })
     }
 
-    /// Takes the clone of the host's /dev, which is mounted over the container's /dev after all other mounts.
-    pub fn take_dev(&mut self, plan: &ContainerPlan) -> Result<Option<OwnedFd>, StartError> {
-        let Some(index) = host_dev_mount(plan) else { return Ok(None) };
-        let Some(position) = self.clones.iter().position(|(cloned, _)| *cloned == index) else { return Ok(None) };
-        let (_, tree) = self.clones.swap_remove(position);
-        if plan.mounts[index].readonly {
-            make_readonly(tree.as_fd()).map_err(|error| failed(Path::new("/dev"), error))?;
-        }
-        Ok(Some(tree))
+    /// Takes the clones of the binds that are not private, each with the bind's place in the container.
+    pub fn take_peers(&mut self, plan: &ContainerPlan) -> Vec<(OwnedFd, String)> {
+        let peers = self.peers.drain(..);
+        peers.map(|(index, tree)| (tree, plan.mounts[index].destination.clone())).collect()
     }
 
     /// Attaches the clones below `directory`, in the mount namespace in which the container is created. With a mapping
-    /// of ids, all of them get it.
+    /// of ids, all of them get it. The mount over the container's /dev is not attached, because it comes after all
+    /// other mounts.
     pub fn prepare(
         self,
         plan: &ContainerPlan,
         directory: &Path,
         map: Option<&IdMap>,
-    ) -> Result<PreparedSources, StartError> {
+    ) -> Result<(PreparedSources, Option<OwnedFd>), StartError> {
         let mut clones = self.clones;
         if let Some((tree, confined)) = self.confined.as_ref().zip(plan.confined.as_ref()) {
             clones.extend(clone_confined(plan, confined, tree, &directory.join("confined"))?);
         }
-        // A bind mount inherits the propagation of its source, and libcontainer sets only that of the whole root. So if
-        // one mount has another propagation, the private ones are prepared here too.
-        let mixed = plan.mounts.iter().any(|mount| mount.propagation != Propagation::Private);
-        if mixed || map.is_some() {
+        if map.is_some() {
             for (index, source) in binds(plan) {
-                let private = plan.mounts[index].propagation == Propagation::Private;
-                if private && host_dev_mount(plan) != Some(index) && clones.iter().all(|(cloned, _)| *cloned != index) {
+                if host_dev_mount(plan) != Some(index) && clones.iter().all(|(cloned, _)| *cloned != index) {
                     clones.push((index, clone_source(None, source, Propagation::Private)?));
                 }
             }
         }
-        clones
-            .into_iter()
-            .map(|(index, tree)| attach(plan, index, &tree, directory, map))
-            .collect::<Result<_, _>>()
-            .map(PreparedSources)
+        // A tmpfs over /dev is refused with the other facts about the plan.
+        let over_dev = host_dev_mount(plan).filter(|index| matches!(plan.mounts[*index].kind, MountKind::Bind { .. }));
+        let dev = over_dev.map(|index| take_dev(plan, index, &mut clones)).transpose()?;
+        let prepared = clones.into_iter().map(|(index, tree)| attach(plan, index, &tree, directory, map));
+        Ok((PreparedSources(prepared.collect::<Result<_, _>>()?), dev))
     }
+}
+
+/// Takes the mount over the container's /dev out of the clones.
+fn take_dev(plan: &ContainerPlan, index: usize, clones: &mut Vec<(usize, OwnedFd)>) -> Result<OwnedFd, StartError> {
+    let Some(position) = clones.iter().position(|(cloned, _)| *cloned == index) else {
+        return Err(StartError::invalid("a named volume cannot be mounted over /dev: bind a directory instead"));
+    };
+    let (_, tree) = clones.swap_remove(position);
+    if plan.mounts[index].readonly {
+        make_readonly(tree.as_fd()).map_err(|error| failed(Path::new("/dev"), error))?;
+    }
+    Ok(tree)
 }
 
 fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> + Clone {

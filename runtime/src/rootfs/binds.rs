@@ -2,8 +2,7 @@
 //!
 //! The engine needs about 75 system calls for each mount; a bind mount needs a handful here. Mounts below the root file
 //! system move with it when the engine moves it. The engine still makes the bind mounts that depend on its own mounts:
-//! those below `/proc`, `/dev` and `/sys`, those in or over a file system that it mounts, and all of them if one has a
-//! propagation other than private.
+//! those below `/proc`, `/dev` and `/sys`, and those in or over a file system that it mounts.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -32,10 +31,6 @@ use crate::{
 /// directory `own` is a mount for this container only, so it is moved instead of cloned. With a mapping of ids, the
 /// mounts in `own` have it; all others get it, and the sources of those that remain are replaced by mounts in `own`.
 pub(crate) fn make_binds(root: &Root, own: &Path, spec: &mut Spec, map: Option<&IdMap>) -> Result<(), StartError> {
-    let propagation = spec.linux().as_ref().and_then(|linux| linux.rootfs_propagation().as_deref());
-    if propagation != Some("private") {
-        return Ok(());
-    }
     let mut remaining: Vec<(PathBuf, Mount)> = Vec::new();
     for mount in spec.mounts_mut().take().unwrap_or_default() {
         let is_free =
@@ -84,6 +79,7 @@ struct Bind<'a> {
     source: &'a Path,
     destination: &'a Path,
     readonly: bool,
+    restricted: bool,
 }
 
 impl<'a> Bind<'a> {
@@ -91,15 +87,19 @@ impl<'a> Bind<'a> {
     fn parse(mount: &'a Mount) -> Option<Self> {
         let source = mount.source().as_deref().filter(|_| mount.typ().as_deref() == Some("bind"))?;
         let options = mount.options().iter().flatten().map(String::as_str);
-        let mut bind = Self { source, destination: mount.destination(), readonly: false };
+        let mut bind = Self { source, destination: mount.destination(), readonly: false, restricted: false };
+        let (mut nosuid, mut nodev) = (false, false);
         for option in options {
             match option {
                 "rbind" | "rprivate" => {}
                 "rro" => bind.readonly = true,
+                "rnosuid" => nosuid = true,
+                "rnodev" => nodev = true,
                 _ => return None,
             }
         }
-        Some(bind)
+        bind.restricted = nosuid;
+        (nosuid == nodev).then_some(bind)
     }
 
     /// Makes the mount if its target `is_free`. Returns whether it did.
@@ -129,7 +129,7 @@ impl<'a> Bind<'a> {
         if !is_free(&root.path_of(&target)?) {
             return Ok(false);
         }
-        make_private(tree.as_fd(), self.readonly)?;
+        make_private(tree.as_fd(), self.readonly, self.restricted)?;
         let by_descriptors = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(tree, "", &target, "", by_descriptors)?;
         Ok(true)
@@ -177,10 +177,12 @@ mod tests {
         let readonly = |typ: &str, options: &[&str]| {
             let options = options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>();
             let mount = MountBuilder::default().typ(typ).source("/s").destination("/d").options(options).build();
-            Bind::parse(&mount.unwrap()).map(|bind| bind.readonly)
+            Bind::parse(&mount.unwrap()).map(|bind| (bind.readonly, bind.restricted))
         };
-        assert_eq!(readonly("bind", &["rbind", "rprivate"]), Some(false));
-        assert_eq!(readonly("bind", &["rbind", "rro", "rprivate"]), Some(true));
+        assert_eq!(readonly("bind", &["rbind", "rprivate"]), Some((false, false)));
+        assert_eq!(readonly("bind", &["rbind", "rro", "rprivate"]), Some((true, false)));
+        assert_eq!(readonly("bind", &["rbind", "rprivate", "rnosuid", "rnodev"]), Some((false, true)));
+        assert_eq!(readonly("bind", &["rbind", "rprivate", "rnosuid"]), None);
         assert_eq!(readonly("bind", &["rbind", "rslave"]), None, "left to the engine");
         assert_eq!(readonly("bind", &["rbind", "noexec"]), None);
         assert_eq!(readonly("tmpfs", &[]), None);

@@ -30,7 +30,7 @@ pub(crate) fn cgroup_tree(view: &CgroupView<'_>, directory: &Path) -> Result<Own
             attach_tree(&clone_tree(cgroup)?, &directory.join(name))?;
         }
         let tree = clone_tree(directory)?;
-        make_private(tree.as_fd(), view.readonly)?;
+        make_private(tree.as_fd(), view.readonly, false)?;
         Ok(tree)
     };
     create().context(|| "making the container's view of its control groups".to_owned())

@@ -23,6 +23,7 @@ pub(crate) struct LeftParts {
 ///
 /// * The last steps before the command are ours: see [`leave_last_steps`].
 /// * Prepared mount sources replace those of the plan.
+/// * All mounts are private. Another propagation is ours to set, after all mounts were made (`rootfs::BindSources`).
 /// * On version 1 the limits are ours to set ([`MembershipGuard`](crate::cgroup::MembershipGuard)). The view of the
 ///   cgroups is ours to make if there is one.
 pub(crate) fn for_engine(
@@ -37,12 +38,18 @@ pub(crate) fn for_engine(
         if version == Version::V1 {
             linux.set_resources(None);
         }
+        linux.set_rootfs_propagation(Some("private".to_owned()));
         if let (Some(_), Some(paths)) = (view, linux.readonly_paths_mut()) {
             paths.retain(|path| path != CGROUP_DIR);
         }
     }
     if let Some(list) = spec.mounts_mut() {
         sources.replace(list);
+        for option in list.iter_mut().filter_map(|mount| mount.options_mut().as_mut()).flatten() {
+            if ["rslave", "rshared"].contains(&option.as_str()) {
+                "rprivate".clone_into(option);
+            }
+        }
         list.retain(|mount| view.is_none() || !mount.destination().starts_with(CGROUP_DIR));
     }
     spec

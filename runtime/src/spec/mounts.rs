@@ -25,7 +25,7 @@ pub(super) fn mounts(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Ve
         }
     }
     for mount in &plan.mounts {
-        own.push(requested(mount)?);
+        own.push(requested(plan, mount)?);
     }
     insert_volumes(&mut own, inputs.volumes)?;
     list.extend(own);
@@ -105,9 +105,18 @@ fn cgroups(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<OciMount
 }
 
 /// A mount of the plan.
-fn requested(wanted: &Mount) -> Result<OciMount, SpecError> {
+fn requested(plan: &ContainerPlan, wanted: &Mount) -> Result<OciMount, SpecError> {
     match &wanted.kind {
-        MountKind::Bind { source } => bind(source, &wanted.destination, wanted.readonly, wanted.propagation),
+        MountKind::Bind { source } => {
+            let mut mount = bind(source, &wanted.destination, wanted.readonly, wanted.propagation)?;
+            let directory = plan.confined.as_ref().filter(|confined| confined.restricted);
+            if directory.is_some_and(|confined| source.starts_with(&confined.directory))
+                && let Some(options) = mount.options_mut()
+            {
+                options.extend(["rnosuid", "rnodev"].map(str::to_owned));
+            }
+            Ok(mount)
+        }
         MountKind::Tmpfs { size, mode, uid, gid } => {
             let mut options = vec!["nosuid".to_owned(), "noexec".to_owned(), "nodev".to_owned()];
             options.extend(size.map(|size| format!("size={size}")));
@@ -142,8 +151,7 @@ fn mount(typ: &str, source: &str, destination: &str, options: &[&str]) -> Result
     Ok(MountBuilder::default().typ(typ).source(source).destination(destination).options(options).build()?)
 }
 
-/// The propagation of the whole root. It applies to all mounts: libcontainer ignores the propagation of a single mount.
-/// Mounts that need another one are prepared (`rootfs::bind_sources`).
+/// The propagation of the whole root, for other runtimes than ours.
 pub(super) fn root_propagation(plan: &ContainerPlan) -> &'static str {
     let any = |wanted: Propagation| plan.mounts.iter().any(|mount| mount.propagation == wanted);
     if any(Propagation::Bidirectional) {

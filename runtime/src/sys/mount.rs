@@ -46,9 +46,13 @@ pub(crate) fn make_readonly(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, libc::AT_RECURSIVE, &attributes)
 }
 
-/// Makes a mount and all mounts below it private, and also read-only if `readonly` is set.
-pub(crate) fn make_private(mount: BorrowedFd<'_>, readonly: bool) -> io::Result<()> {
-    let attr_set = if readonly { libc::MOUNT_ATTR_RDONLY } else { 0 };
+/// Makes a mount and all mounts below it private, and also read-only if `readonly` is set. `restricted` sets nosuid and
+/// nodev.
+pub(crate) fn make_private(mount: BorrowedFd<'_>, readonly: bool, restricted: bool) -> io::Result<()> {
+    let mut attr_set = if readonly { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    if restricted {
+        attr_set |= libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    }
     let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     set_attributes(mount, libc::AT_RECURSIVE, &attributes)
 }

@@ -161,10 +161,12 @@ fn mount_target_exchanged_during_the_start() {
             }
         });
         let _stop = StopAtEnd(&stop);
-        for _ in 0..15 {
+        for round in 0..18 {
             let mut plan = node.plan("echo x > /volume/place/file; exec sleep 100");
             plan.mounts =
                 vec![bind(&volume, "/volume"), bind(&data, "/volume/place"), bind(&data, "/volume/place/deep")];
+            plan.mounts[round % 3].propagation =
+                [Propagation::Private, Propagation::HostToContainer, Propagation::Bidirectional][round / 3 % 3];
             // It starts or is refused; which, is a matter of moments.
             if let Ok(container) = node.try_start(plan) {
                 assert_confined(&container);

@@ -28,6 +28,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("files_small_files", small_files),
     ("files_propagation", propagation),
     ("files_propagation_bidirectional", propagation_bidirectional),
+    ("files_no_mount_of_ours_propagates_to_the_host", no_mount_of_ours_propagates_to_the_host),
     ("files_hidden_and_readonly_paths", hidden_and_readonly_paths),
     ("files_devices", devices),
     ("files_devices_and_mounts", devices_and_mounts),
@@ -175,7 +176,10 @@ fn group_directory(node: &Node) -> (PathBuf, BindConfinement) {
     symlink(node.directory.path().join("host"), group.join("out")).expect("a link");
     symlink("../host", group.join("up")).expect("a link");
     let sources = ["in", "out", "up", "real", "real/who"].map(|name| group.join(name)).to_vec();
-    (group.clone(), BindConfinement { directory: group, sources, no_links_to: None, propagated: Vec::new() })
+    (
+        group.clone(),
+        BindConfinement { directory: group, restricted: false, sources, no_links_to: None, propagated: Vec::new() },
+    )
 }
 
 fn confined_sources() {
@@ -384,6 +388,62 @@ fn propagation_bidirectional() {
     drop(container);
 }
 
+/// A shared bind has other mounts in it. None of them appears on the host, and what is mounted later still propagates.
+fn no_mount_of_ours_propagates_to_the_host() {
+    let node = Node::new();
+    let (shared, unmount) = shared_directory(&node);
+    for name in ["in", "t", "late", "volume", "sub/within"] {
+        fs::create_dir(shared.join(name)).expect("a directory");
+    }
+    // A mount below the source comes along, and propagates too.
+    let inner = mount_tmpfs(shared.join("sub/within"));
+    fs::create_dir(shared.join("sub/within/place")).expect("a directory");
+    let data = node.directory.path().join("data-in");
+    fs::create_dir(&data).expect("a directory");
+    let mounts = || {
+        let text = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        let root = node.directory.path().to_str().expect("text").to_owned();
+        text.lines().filter(|line| line.contains(&root)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = mounts();
+    let script = "touch /both/in/private; mount -t tmpfs none /both/sub/within/place; \
+                  touch /both/sub/within/place/x; mount -t tmpfs none /both/late && touch /both/late/x; sleep 100";
+    let mut plan = node.plan(script);
+    plan.security.privileged = true;
+    plan.root.volumes = vec!["/both/volume".to_owned()];
+    plan.files = vec![("/both/file".to_owned(), "of the container".to_owned())];
+    plan.mounts = vec![
+        bind(&shared, "/both", false, Propagation::Bidirectional),
+        bind(&shared, "/slave", false, Propagation::HostToContainer),
+        bind(&data, "/both/in", false, Propagation::Private),
+        Mount {
+            kind: MountKind::Tmpfs { size: None, mode: None, uid: None, gid: None },
+            ..bind("", "/both/t", false, Propagation::Private)
+        },
+        bind(&data, "/both/t/deeper", false, Propagation::HostToContainer),
+    ];
+    let container = node.start(plan);
+    for place in ["sub/within/place/x", "late/x"] {
+        eventually(&format!("the container's mount at {place}"), || shared.join(place).exists());
+    }
+    assert!(data.join("private").exists());
+    let inside = PathBuf::from(format!("/proc/{}/root", container.running.init.pid));
+    assert!(inside.join("slave/late/x").exists(), "the slave sees the other's mount");
+    let by_host = mount_tmpfs(shared.join("sub"));
+    for bind in ["both", "slave"] {
+        assert!(inside.join(bind).join("sub/late").exists(), "the host's mount in {bind}");
+    }
+    drop(by_host);
+    for place in ["sub/within/place", "late"] {
+        drop(Unmount(shared.join(place)));
+    }
+    assert_eq!(mounts(), before, "a mount of ours is on the host");
+    drop(container);
+    assert_eq!(mounts(), before, "a mount of ours stayed on the host");
+    drop(inner);
+    drop(unmount);
+}
+
 fn hidden_and_readonly_paths() {
     let node = Node::new();
     let script = "cat /proc/kcore /proc/keys /proc/timer_list | wc -c; ls /sys/firmware | wc -l; \
@@ -481,13 +541,26 @@ fn dev_of_the_host() {
         assert_eq!(out, expected, "{err}");
     }
     assert_eq!(inodes(), before);
-    // A directory that is no /dev at all stays as it is too.
+    // A directory that is no /dev at all stays as it is too, also if its source is confined.
     let directory = node.directory.path().join("other");
     fs::create_dir(&directory).expect("a directory");
-    let mut plan = node.plan("ls -a /dev | wc -l");
-    plan.mounts = vec![bind(&directory, "/dev", false, Propagation::Bidirectional)];
-    assert_eq!(node.run(plan).1, "2\n");
-    assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 0);
+    for propagation in [Propagation::Private, Propagation::HostToContainer, Propagation::Bidirectional] {
+        for confined in [false, true] {
+            let mut plan = node.plan("ls -a /dev | wc -l");
+            plan.mounts = vec![bind(&directory, "/dev", false, propagation)];
+            let all = node.directory.path().to_owned();
+            let (sources, propagated) = (vec![directory.clone()], Vec::new());
+            plan.confined = confined.then_some(BindConfinement {
+                directory: all,
+                restricted: false,
+                sources,
+                no_links_to: None,
+                propagated,
+            });
+            assert_eq!(node.run(plan).1, "2\n", "{propagation:?}, confined: {confined}");
+            assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 0);
+        }
+    }
 }
 
 /// Mounts for which there is no place are refused in words.

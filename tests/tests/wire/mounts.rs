@@ -363,6 +363,36 @@ async fn a_csi_plugin_sees_the_hosts_devices() {
     node.finish(plugin).await;
 }
 
+#[tokio::test]
+async fn shared_propagation_needs_the_operators_permission() {
+    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+    let (node, images) = (Node::new(), Images::start().await);
+    let volumes = json!(["local/a:/a:rshared", "local:/a/in"]);
+    let plugin = node.launch().await;
+    let mut plugin = plugin;
+    let task = node.task(&images.busybox()).sh("true").option("volumes", volumes.clone()).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("volumes { allow_shared = true }"), "{status}");
+    plugin.shutdown().await;
+    // The allocation is on a shared mount, as on most machines. The nested bind must not appear there.
+    let mut plugin = node.launch_with(json!({"volumes": {"allow_shared": true}})).await;
+    let task = node.task(&images.busybox()).sh("while :; do sleep 1000; done").option("volumes", volumes);
+    let task = task.build(&mut plugin).await;
+    let alloc = &task.alloc.dir;
+    mount_bind(alloc, alloc).must("a mount of its own");
+    mount_change(alloc, MountPropagationFlags::SHARED).must("shared");
+    let mounts =
+        || fs::read_to_string("/proc/self/mountinfo").must("mounts").matches(&*alloc.to_string_lossy()).count();
+    let before = mounts();
+    plugin.started(&task).await;
+    plugin.sh(&task, "touch /a/in/file").await;
+    assert_eq!(mounts(), before, "a mount of the task is on the node");
+    plugin.end(&task).await;
+    assert_eq!(mounts(), before, "a mount of the task stayed on the node");
+    unmount(alloc, UnmountFlags::DETACH).must("unmounted");
+    node.finish(plugin).await;
+}
+
 /// A volume with bidirectional propagation, as CSI node plugins need it.
 #[tokio::test]
 async fn bidirectional_propagation_works() {

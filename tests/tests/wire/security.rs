@@ -137,9 +137,37 @@ async fn dangerous_system_calls_and_proc_files_are_blocked() {
 }
 
 #[tokio::test]
+async fn programs_and_devices_in_the_allocation_give_no_rights() {
+    let images = Images::start().await;
+    for (plugin, restricted) in [(json!({}), true), (json!({"alloc_nosuid": false}), false)] {
+        let node = Node::new();
+        let mut plugin = node.launch_with(plugin).await;
+        let task = node.task(&images.busybox()).sh(IDLE).option("volumes", json!(["local:/own"]));
+        let task = task.build(&mut plugin).await;
+        plugin.started(&task).await;
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", plugin.init_pid(&task))).must("its mounts");
+        // Nomad's own mount for the secrets is restricted anyway.
+        for directory in ["/alloc", "/local", "/own"] {
+            let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(directory)).must(directory);
+            let options = line.split(' ').nth(5).must("the options");
+            for option in ["nosuid", "nodev"] {
+                let has = options.trim().split(',').any(|other| other == option);
+                assert_eq!(has, restricted, "{directory}: {options}");
+            }
+        }
+        plugin.sh(&task, "mknod /local/null c 1 3").await;
+        let command = ["/bin/sh", "-c", "echo x > /local/null"];
+        let answer = plugin.exec(task.id(), &command, seconds(10)).await.must("ExecTask").result.must("a result");
+        assert_eq!(answer.exit_code != 0, restricted, "the device node");
+        plugin.end(&task).await;
+        node.finish(plugin).await;
+    }
+}
+
+#[tokio::test]
 async fn requested_devices_are_usable() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = node.launch_with(json!({"allow_devices": ["/dev/zero"]})).await;
     let images = Images::start().await;
     let task = node
         .task(&images.busybox())
@@ -154,6 +182,10 @@ async fn requested_devices_are_usable() {
         plugin.exec(task.id(), &["/bin/sh", "-c", "echo x > /dev/from-plugin"], seconds(10)).await.must("ExecTask");
     assert_ne!(answer.result.must("a result").exit_code, 0, "read was given, not write");
     plugin.end(&task).await;
+    let refused = node.task(&images.busybox()).sh(IDLE).option("devices", json!([{"host_path": "/dev/kmsg"}]));
+    let refused = refused.build(&mut plugin).await;
+    let status = plugin.start(&refused).await.err().must("a refusal");
+    assert!(status.message().contains("this node does not allow \"/dev/kmsg\""), "{status}");
     node.finish(plugin).await;
 }
 

@@ -53,6 +53,21 @@ pub const OPTIONS: &[OptionSpec] = &[
         "capabilities that tasks may have. `all` allows every capability",
     ),
     OptionSpec::honoured(
+        "allow_devices",
+        OptionType::Strings,
+        Words("none, or all with docker's rules"),
+        "devices of the node that tasks may name in `devices`, as paths or patterns with `*` (`/dev/fuse`, \
+         `/dev/dri/*`). A directory stands for the devices in it. Devices of Nomad's device plugins need no \
+         permission. With `allow_privileged`, tasks may name any device",
+    ),
+    OptionSpec::honoured(
+        "min_oom_score_adj",
+        OptionType::Number,
+        Words("0, or -1000 with docker's rules"),
+        "the lowest `oom_score_adj` that tasks may have, -1000 to 0. The kernel kills a task with a negative value \
+         later than other processes of the node",
+    ),
+    OptionSpec::honoured(
         "allow_security_opts",
         OptionType::Strings,
         Words("`[\"no-new-privileges=false\"]`, or all values with docker's rules"),
@@ -94,6 +109,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "Nomad does not collect the output of tasks, and it is discarded",
     ),
     OptionSpec::honoured(
+        "alloc_nosuid",
+        OptionType::Bool,
+        Words("true, or false with docker's rules"),
+        "binds of the allocation's directories have `nosuid` and `nodev`: set-user-id programs and device nodes in \
+         them have no effect in tasks, except in privileged ones",
+    ),
+    OptionSpec::honoured(
         "numa_memory",
         OptionType::Bool,
         Literal("false"),
@@ -115,8 +137,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "pids_limit",
         OptionType::Number,
-        Words("no limit"),
-        "default and maximum of the tasks' `pids_limit`",
+        Words("16384 for tasks that set none, and no maximum; no limit with docker's rules"),
+        "default and maximum of the tasks' `pids_limit`. -1: no limit. A task that reaches its limit gets an event",
     ),
     OptionSpec::honoured(
         "extra_labels",
@@ -153,6 +175,14 @@ const VOLUMES: &[OptionSpec] = &[
         "tasks may bind host paths outside their allocation directory, and use named volumes",
     ),
     OptionSpec::honoured(
+        "allow_shared",
+        OptionType::Bool,
+        Words("false, or true with docker's rules"),
+        "tasks may have binds with the propagation `shared`, and volumes with `propagation_mode = \"bidirectional\"`: \
+         mounts that such a task makes in them appear on the node and stay there. With `allow_privileged`, tasks may \
+         have them too",
+    ),
+    OptionSpec::honoured(
         "allow_types",
         OptionType::Strings,
         Words("`[\"bind\", \"cifs\", \"nfs\", \"nfs4\", \"smb3\", \"tmpfs\"]`, or all types with docker's rules"),
@@ -185,10 +215,20 @@ pub struct Policy {
     pub volume_types: Vec<String>,
     /// The time in which a volume's file system must be mounted.
     pub volume_timeout: Duration,
+    /// Tasks may have mounts with bidirectional propagation.
+    pub allow_shared: bool,
+    /// Set-user-id programs and device nodes in the allocation's directories have no effect.
+    pub alloc_nosuid: bool,
     /// Tasks with reserved cores get memory only from these cores' NUMA nodes.
     pub numa_memory: bool,
     /// Default and maximum of `pids_limit`.
     pub pids_limit: Option<i64>,
+    /// `pids_limit` of tasks that set none, if there is no maximum.
+    pub default_pids_limit: Option<i64>,
+    /// The lowest `oom_score_adj` of tasks.
+    pub min_oom_score_adj: i32,
+    /// Patterns of the devices that tasks may name.
+    pub allow_devices: Vec<String>,
     /// How images become root file systems.
     pub rootfs: RootChoice,
     /// The network of tasks that set no `network_mode` and whose group has none.
@@ -242,6 +282,9 @@ pub struct AllowedModes {
 /// The pattern that every value matches.
 const ANY: &str = "*";
 
+/// The kernel's lowest `oom_score_adj`: the process is never killed.
+const LOWEST_OOM_SCORE: i32 = -1000;
+
 impl AllowedModes {
     fn any() -> Self {
         let any = || vec![ANY.to_owned()];
@@ -278,6 +321,11 @@ impl Policy {
                 allowed_modes: AllowedModes::any(),
                 no_new_privileges: false,
                 volume_types: vec![ANY.to_owned()],
+                allow_shared: true,
+                alloc_nosuid: false,
+                allow_devices: vec![ANY.to_owned()],
+                min_oom_score_adj: LOWEST_OOM_SCORE,
+                default_pids_limit: None,
                 ..default
             },
         }
@@ -297,8 +345,13 @@ impl Default for Policy {
             volumes_enabled: false,
             volume_types: DEFAULT_VOLUME_TYPES.map(str::to_owned).to_vec(),
             volume_timeout: Duration::from_secs(60),
+            allow_shared: false,
+            alloc_nosuid: true,
             numa_memory: false,
             pids_limit: None,
+            default_pids_limit: Some(16_384),
+            min_oom_score_adj: 0,
+            allow_devices: Vec::new(),
             rootfs: RootChoice::Auto,
             default_network: DefaultNetwork::Bridge,
             network: Settings::default(),
@@ -325,8 +378,13 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         volumes_enabled: volumes.bool("enabled"),
         volume_types: volumes.strings_if_set("allow_types").unwrap_or(default.volume_types),
         volume_timeout: volumes.duration("mount_timeout").unwrap_or(default.volume_timeout),
+        allow_shared: volumes.bool_or("allow_shared", default.allow_shared),
+        alloc_nosuid: block.bool_or("alloc_nosuid", default.alloc_nosuid),
         numa_memory: block.bool("numa_memory"),
-        pids_limit: block.positive("pids_limit").map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)),
+        pids_limit: pids_limit(block).flatten(),
+        default_pids_limit: if pids_limit(block).is_some() { None } else { default.default_pids_limit },
+        min_oom_score_adj: min_oom_score_adj(block).unwrap_or(default.min_oom_score_adj),
+        allow_devices: block.strings_if_set("allow_devices").unwrap_or(default.allow_devices),
         rootfs: root_choice(block),
         default_network: network_options::default_network(&network),
         network: network_options::settings(&network, default.network),
@@ -340,6 +398,24 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         log_driver: docker::log_driver(block),
         collect_output: !block.bool("disable_log_collection"),
     }
+}
+
+/// The limit on processes. `Some(None)`: the operator wants none.
+fn pids_limit(block: &ConfigBlock) -> Option<Option<i64>> {
+    let limit = block.integer("pids_limit").filter(|limit| *limit != 0)?;
+    if limit < -1 {
+        block.error("pids_limit", format!("is {limit}"), "write a number of processes, or -1 for no limit");
+    }
+    Some(Some(limit).filter(|limit| *limit > 0))
+}
+
+fn min_oom_score_adj(block: &ConfigBlock) -> Option<i32> {
+    let lowest = block.integer("min_oom_score_adj")?;
+    let valid = i32::try_from(lowest).ok().filter(|lowest| (LOWEST_OOM_SCORE..=0).contains(lowest));
+    if valid.is_none() {
+        block.error("min_oom_score_adj", format!("{lowest} is out of bounds"), "use -1000 to 0");
+    }
+    valid
 }
 
 fn allow_caps(block: &ConfigBlock) -> Option<CapabilitySet> {

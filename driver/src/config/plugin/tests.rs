@@ -183,7 +183,9 @@ fn errors_name_option_and_remedy() {
         (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),
         (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a duration"),
         (json!({ "image_limits": { "layers": 501 } }), "image_limits.layers: is more than 500 (write 500 at most)"),
-        (json!({ "pids_limit": -1 }), "pids_limit: cannot be negative"),
+        (json!({ "pids_limit": -2 }), "pids_limit: is -2 (write a number of processes, or -1 for no limit)"),
+        (json!({ "min_oom_score_adj": 1 }), "min_oom_score_adj: 1 is out of bounds (use -1000 to 0)"),
+        (json!({ "min_oom_score_adj": -1001 }), "min_oom_score_adj: -1001 is out of bounds"),
         (
             json!({ "network": { "default_mode": "none" } }),
             "network.default_mode: \"none\" cannot be the default network of all tasks (write bridge or host)",

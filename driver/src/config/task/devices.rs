@@ -6,8 +6,12 @@ use crate::config::{
 };
 
 /// The options of the task block that this module reads.
-pub const OPTIONS: &[OptionSpec] =
-    &[OptionSpec::honoured("devices", OptionType::Blocks(DEVICE), Words("none"), "devices of the host")];
+pub const OPTIONS: &[OptionSpec] = &[OptionSpec::honoured(
+    "devices",
+    OptionType::Blocks(DEVICE),
+    Words("none"),
+    "devices of the host, if the plugin's `allow_devices` allows them",
+)];
 
 const DEVICE: &[OptionSpec] = &[
     OptionSpec::honoured("host_path", OptionType::String, Words("none, must be set"), "device node on the host"),

@@ -44,12 +44,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "oom_score_adj",
         OptionType::Number,
         Words("0"),
-        "-1000 to 1000. A process with a higher value is killed earlier when the node runs out of memory",
+        "-1000 to 1000. A process with a higher value is killed earlier when the node runs out of memory. A negative \
+         value needs the plugin's `min_oom_score_adj`",
     ),
     OptionSpec::honoured(
         "pids_limit",
         OptionType::Number,
-        Words("the plugin's, otherwise none"),
+        Words("the plugin's"),
         "maximum number of processes and threads, up to the plugin's `pids_limit`",
     ),
     OptionSpec::honoured("shm_size", OptionType::Number, Words("67108864"), "size of /dev/shm in bytes"),
@@ -236,10 +237,21 @@ pub fn cpu_hard_limit(block: &ConfigBlock) -> Option<u64> {
     u64::try_from(period).ok()
 }
 
-/// Reads `oom_score_adj`.
-pub fn oom_score_adj(block: &ConfigBlock) -> i32 {
+/// Reads `oom_score_adj`. Values below the operator's lowest one are refused.
+pub fn oom_score_adj(block: &ConfigBlock, policy: &Policy) -> i32 {
     let score = block.integer("oom_score_adj").unwrap_or(0);
+    let lowest = policy.min_oom_score_adj;
     match i32::try_from(score) {
+        Ok(score) if (-1000..lowest).contains(&score) => {
+            block.error(
+                "oom_score_adj",
+                format!("{score} is below {lowest}, the lowest value that this node allows"),
+                format!(
+                    "use {lowest} or more, or have the operator set `min_oom_score_adj = {score}` in the plugin block"
+                ),
+            );
+            lowest
+        }
         Ok(score) if (-1000..=1000).contains(&score) => score,
         _ => {
             block.error("oom_score_adj", format!("{score} is out of bounds"), "use -1000 to 1000");

@@ -191,7 +191,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         pids_limit: limits::pids(block, policy),
         memory_hard_limit: limits::memory_hard_limit(block),
         cpu_hard_limit: limits::cpu_hard_limit(block),
-        oom_score_adj: limits::oom_score_adj(block),
+        oom_score_adj: limits::oom_score_adj(block, policy),
         discard_output: !policy.collect_output || log_driver == LogDriver::Discard,
         delivery: match log_driver {
             LogDriver::Deliver(options) => Some(options),

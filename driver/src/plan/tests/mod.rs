@@ -123,6 +123,7 @@ fn node() -> NodeInfo {
         apparmor: false,
         numa_nodes: vec![(0, "0-1".into()), (1, "2-3".into())],
         swap_uncounted: false,
+        limits_pids: true,
         selinux: false,
         volumes_dir: "/data/volumes".into(),
         id_pool: None,

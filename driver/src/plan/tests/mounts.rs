@@ -84,23 +84,53 @@ fn every_bind_of_the_logs_is_that_of_the_tasks() {
 /// A mount in such a bind would appear on the host, over Nomad's log directory.
 #[test]
 fn no_bind_of_the_logs_is_shared_with_the_host() {
+    let shared = || json!({ "volumes": { "allow_shared": true } });
     let host_paths = || json!({ "volumes": { "enabled": true }, "allow_privileged": true });
     for source in ["..", "../alloc", "../alloc/logs", "../alloc/logs/tasks"] {
         for propagation in ["shared", "rshared", "ro,rshared"] {
             let block = json!({ "volumes": [format!("{source}:/x:{propagation}")] });
             let privileged = json!({ "volumes": [format!("{source}:/x:{propagation}")], "privileged": true });
-            for case in [Case::new(block), Case::under(host_paths(), privileged)] {
+            for case in [Case::under(shared(), block), Case::under(host_paths(), privileged)] {
                 let error = case.error();
                 assert!(error.starts_with("volumes[0]") && error.contains("Nomad's log directory"), "{error}");
             }
         }
     }
     for (source, propagation) in [("../alloc/data", "rshared"), ("local", "shared"), ("..", "rslave")] {
-        Case::new(json!({ "volumes": [format!("{source}:/x:{propagation}")] })).container();
+        Case::under(shared(), json!({ "volumes": [format!("{source}:/x:{propagation}")] })).container();
     }
     let container = Case::under(host_paths(), json!({ "volumes": ["/:/x:rshared"] })).container();
     let below = |mount: &&Mount| mount.destination.starts_with("/x/");
     assert_eq!(container.mounts.iter().find(below), None, "a mount that the host would have too");
+}
+
+#[test]
+fn bidirectional_propagation_needs_permission() {
+    let block = || json!({ "volumes": ["local/a:/a:rslave", "local/b:/b:rshared"] });
+    let volume = || NomadMount {
+        task_path: "/vol".into(),
+        host_path: "/host/vol".into(),
+        readonly: false,
+        propagation: Propagation::Bidirectional,
+        selinux_label: String::new(),
+    };
+    let mut case = Case::new(block());
+    case.task.mounts = vec![volume()];
+    let error = case.error();
+    for part in
+        ["volumes[1]: this node does not allow", "volume_mount /vol: this node", "volumes { allow_shared = true }"]
+    {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(!error.contains("volumes[0]"), "{error}");
+    for policy in [json!({ "volumes": { "allow_shared": true } }), json!({ "allow_privileged": true })] {
+        let mut case = Case::under(policy, block());
+        case.task.mounts = vec![volume()];
+        let container = case.container();
+        for place in ["/b", "/vol"] {
+            assert_eq!(mount_at(&container, place).propagation, Propagation::Bidirectional);
+        }
+    }
 }
 
 #[test]
@@ -137,10 +167,36 @@ fn nomads_variables_set_the_destinations_of_its_directories() {
 }
 
 #[test]
+fn devices_need_permission() {
+    let block = |path: &str| json!({ "devices": [{ "host_path": path }] });
+    let error = Case::new(block("/dev/mem")).error();
+    assert!(error.starts_with("devices: this node does not allow \"/dev/mem\" (remove it"), "{error}");
+    assert!(error.contains("allow_devices = [\"/dev/mem\"]"), "{error}");
+    for (patterns, path, allowed) in [
+        (json!(["/dev/fuse", "/dev/dri/*"]), "/dev/fuse", true),
+        (json!(["/dev/fuse", "/dev/dri/*"]), "/dev/dri/card0", true),
+        (json!(["/dev/fuse", "/dev/dri/*"]), "/dev/dri/../mem", false),
+        (json!(["/dev/fuse", "/dev/dri/*"]), "/dev//fuse", true),
+        (json!(["/dev/fuse", "/dev/dri/*"]), "/dev/fuse0", false),
+        (json!(["/dev/fuse", "/dev/dri/*"]), "/dev", false),
+        (json!(["*"]), "/dev/mem", true),
+        (json!([]), "/dev/fuse", false),
+    ] {
+        let plan = Case::under(json!({ "allow_devices": patterns }), block(path)).plan();
+        assert_eq!(plan.is_ok(), allowed, "{patterns} {path}");
+    }
+    assert!(Case::under(json!({ "allow_privileged": true }), block("/dev/mem")).plan().is_ok());
+    let mut assigned = Case::new(json!({}));
+    assigned.task.devices =
+        vec![NomadDevice { task_path: "/dev/x".into(), host_path: "/dev/c".into(), permissions: "r".into() }];
+    assert_eq!(assigned.container().devices.len(), 1, "a device plugin's device needs no permission");
+}
+
+#[test]
 fn devices_come_from_the_task_and_from_plugins() {
-    let mut case = Case::new(
-        json!({ "devices": [{ "host_path": "/dev/a" }, { "host_path": "/dev/b", "container_path": "/dev/x" }] }),
-    );
+    let block =
+        json!({ "devices": [{ "host_path": "/dev/a" }, { "host_path": "/dev/b", "container_path": "/dev/x" }] });
+    let mut case = Case::under(json!({ "allow_devices": ["/dev/*"] }), block);
     case.task.devices =
         vec![NomadDevice { task_path: "/dev/x".into(), host_path: "/dev/c".into(), permissions: "r".into() }];
     let device = |host: &str, container: &str, permissions: &str| Device {

@@ -26,6 +26,33 @@ fn memory_follows_nomads_rules() {
 }
 
 #[test]
+fn memory_that_the_kernel_cannot_count_is_refused() {
+    for (memory, max, option) in [(1 << 44, 0, "memory"), (i64::MAX, 0, "memory"), (256, 1 << 44, "memory_max")] {
+        let mut case = Case::new(json!({}));
+        (case.task.resources.memory_mb, case.task.resources.memory_max_mb) = (memory, max);
+        let text = case.error();
+        assert!(text.starts_with(&format!("{option}: ")) && text.contains("more than the kernel can count"), "{text}");
+    }
+}
+
+#[test]
+fn tasks_without_a_limit_on_processes_get_the_nodes() {
+    let limit = |plugin: Json, block: Json| Case::under(plugin, block).container().resources.pids_limit;
+    for (plugin, block, expected) in [
+        (json!({}), json!({}), Some(16_384)),
+        (json!({}), json!({ "pids_limit": 100_000 }), Some(100_000)),
+        (json!({ "pids_limit": 7 }), json!({}), Some(7)),
+        (json!({ "pids_limit": -1 }), json!({}), None),
+        (json!({ "pids_limit": -1 }), json!({ "pids_limit": 5 }), Some(5)),
+    ] {
+        assert_eq!(limit(plugin.clone(), block.clone()), expected, "{plugin} {block}");
+    }
+    let mut case = Case::under(json!({}), json!({}));
+    case.node.limits_pids = false;
+    assert_eq!(case.container().resources.pids_limit, None, "the kernel has no such limit");
+}
+
+#[test]
 fn cpu_follows_nomads_rules() {
     let mut case = Case::new(json!({ "cpu_hard_limit": true, "cpu_cfs_period": 50000, "pids_limit": 9 }));
     case.task.resources.percent_ticks = 0.25;

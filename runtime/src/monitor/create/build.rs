@@ -29,6 +29,8 @@ pub(super) struct Built {
     user: ResolvedUser,
     /// The first process attaches these mount trees when it starts, by their descriptors.
     _trees: Vec<OwnedFd>,
+    /// The first process lets binds join the groups of these trees when it starts.
+    _peers: Vec<(OwnedFd, String)>,
     /// The handles on host and root stay open as long as the engine works.
     _open: (Root, HeldNetwork, Layers),
 }
@@ -42,6 +44,7 @@ impl CgroupsJoined {
         let view_at = view.iter().map(|tree| (tree.as_raw_fd(), PathBuf::from(CGROUP_DIR)));
         let nodes = written.nodes.iter().map(|(place, node)| (node.as_raw_fd(), place.clone()));
         let trees = nodes.chain(view_at).chain(dev).collect();
+        let peers = paths.peers.iter().map(|(tree, place)| (tree.as_raw_fd(), place.clone())).collect();
         if plan.id_range().is_some() {
             raise_hard_limits(&written.command.rlimits)?;
         }
@@ -51,7 +54,7 @@ impl CgroupsJoined {
             spec: written.spec,
             stdio: written.stdio,
             console_socket: job.console.map(Console::path),
-            command: ConfinedCommand { trees, ..written.command },
+            command: ConfinedCommand { trees, peers, ..written.command },
             ids: plan.id_range(),
             in_cgroups: written.recorded.groups.version == Version::V1,
         };
@@ -64,6 +67,7 @@ impl CgroupsJoined {
             events_before,
             user: paths.user,
             _trees: written.nodes.into_iter().map(|(_, node)| node).chain(view).chain(paths.dev).collect(),
+            _peers: paths.peers,
             _open: (paths.root, paths.network, paths.layers),
         })
     }

@@ -27,6 +27,8 @@ pub(super) struct PathsPrepared {
     pub layers: Layers,
     /// The mount over the whole of the container's /dev, if the plan has one.
     pub dev: Option<OwnedFd>,
+    /// The clones of the binds that are not private, with the places of the binds.
+    pub peers: Vec<(OwnedFd, String)>,
     pub sources: PreparedSources,
     /// The volumes without a name.
     pub volumes: Vec<PreparedSource>,
@@ -41,8 +43,8 @@ impl RootMounted {
     pub fn prepare_paths(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<PathsPrepared, StartError> {
         let RootMounted { root, mut bind_sources, network, layers, map, volume_locks } = self;
         failpoint::at("creator-before-paths");
-        let dev = bind_sources.take_dev(plan)?;
-        let sources = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
+        let peers = bind_sources.take_peers(plan);
+        let (sources, dev) = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
         volume_locks.fill(plan, &root, &sources, map.as_ref())?;
         let user = resolve_user(plan, &root)?;
         let ids_on_node @ [uid, gid] = ids_on_node(&user, map.as_ref())?;
@@ -53,7 +55,7 @@ impl RootMounted {
             make_mount_point(mount, &root, &sources)?;
         }
         job.outputs.give_to(uid, gid).context(|| "giving the log FIFOs to the user".to_owned())?;
-        Ok(PathsPrepared { root, network, layers, dev, sources, volumes, user, ids_on_node, map })
+        Ok(PathsPrepared { root, network, layers, dev, peers, sources, volumes, user, ids_on_node, map })
     }
 }
 

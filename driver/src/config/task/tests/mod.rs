@@ -107,7 +107,7 @@ fn options_become_values() {
         "ports": ["http"],
         "shm_size": 1048576.0,
         "memory_hard_limit": "512",
-        "oom_score_adj": -5,
+        "oom_score_adj": 5,
         "cgroupns": "private",
         "container_exists_attempts": 3,
         "cpuset_cpus": "0-1",
@@ -128,7 +128,7 @@ fn options_become_values() {
     assert_eq!(spec.group_add, ["video", "44"]);
     assert_eq!(spec.labels, BTreeMap::from([("a".into(), "1".into()), ("b".into(), "3".into())]));
     assert_eq!(spec.ports, ["http"]);
-    assert_eq!((spec.shm_size, spec.memory_hard_limit, spec.oom_score_adj), (Some(1 << 20), Some(512), -5));
+    assert_eq!((spec.shm_size, spec.memory_hard_limit, spec.oom_score_adj), (Some(1 << 20), Some(512), 5));
     assert_eq!(
         spec.namespaces,
         NamespaceRequest { private_cgroup: true, host_user: true, ..NamespaceRequest::default() }

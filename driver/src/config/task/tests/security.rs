@@ -26,6 +26,27 @@ fn privileges_need_permission() {
 }
 
 #[test]
+fn a_negative_oom_score_needs_permission() {
+    let score = |score: i32, plugin: Json| {
+        let policy = policy(plugin);
+        decode_with(json!({ "oom_score_adj": score }), &policy).map(|spec| spec.oom_score_adj)
+    };
+    for (wanted, plugin, allowed) in [
+        (0, json!({}), true),
+        (1000, json!({}), true),
+        (-1, json!({}), false),
+        (-1000, json!({ "allow_privileged": true }), false),
+        (-500, json!({ "min_oom_score_adj": -500 }), true),
+        (-501, json!({ "min_oom_score_adj": -500 }), false),
+    ] {
+        assert_eq!(score(wanted, plugin.clone()).ok(), allowed.then_some(wanted), "{wanted} {plugin}");
+    }
+    let text = error(json!({ "oom_score_adj": -1000 }));
+    assert!(text.starts_with("oom_score_adj: -1000 is below 0, the lowest value that this node allows"), "{text}");
+    assert!(text.contains("min_oom_score_adj = -1000"), "{text}");
+}
+
+#[test]
 fn security_options_that_weaken_nothing_need_no_permission() {
     for (options, expected) in [
         (json!(["no-new-privileges"]), Some(true)),
