@@ -72,7 +72,9 @@ fn json_problem(error: &serde_json::Error) -> String {
     let quotes_nothing = ["missing field", "duplicate field"].iter().any(|begin| text.starts_with(begin));
     match error.classify() {
         serde_json::error::Category::Data if !quotes_nothing => {
-            format!("a value has the wrong type at line {} column {}", error.line(), error.column())
+            // The value is between quotes.
+            let kind = text.split(['"', '`']).next().unwrap_or_default().trim_end_matches([':', ' ']);
+            format!("{kind} at line {} column {}", error.line(), error.column())
         }
         _ => text,
     }
