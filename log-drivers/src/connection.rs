@@ -1,4 +1,4 @@
-//! A socket to the place where a log driver sends to. All calls block.
+//! A socket to the place where a log driver sends to. All calls block, except connecting to a unix socket.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,10 @@ use std::{
 
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
-    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+        connect, sendmsg, socket_with,
+    },
 };
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +30,7 @@ use tls::{
 
 use crate::address::{Address, HostPort};
 
-/// Connecting to one address of a host may take this long.
+/// Connecting to one address of a host may take this long, and each wait of a TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// The files of a connection with TLS.
@@ -60,7 +63,7 @@ impl Connection {
             Address::Tls(host) => tls(host, files).map(|stream| Self::Tls(Box::new(stream))),
             Address::Udp(host) => udp(host).map(Self::Udp),
             Address::Tcp(host) => tcp(host).map(Self::Tcp),
-            Address::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            Address::Unix(path) => unix(path).map(Self::Unix),
             Address::Unixgram(path) => unixgram(path).map(Self::Unixgram),
         }
     }
@@ -145,9 +148,11 @@ fn tls(host: &HostPort, files: &TlsFiles) -> io::Result<StreamOwned<ClientConnec
     let name = ServerName::try_from(host.host.clone()).map_err(io::Error::other)?;
     let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, tcp(host)?);
+    stream.sock.set_read_timeout(Some(CONNECT))?;
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock)?;
     }
+    stream.sock.set_read_timeout(None)?;
     Ok(stream)
 }
 
@@ -157,6 +162,16 @@ fn udp(host: &HostPort) -> io::Result<UdpSocket> {
         socket.connect(address)?;
         Ok(socket)
     })
+}
+
+/// Fails at once if the server's backlog is full. A blocking connect would wait for the server without limit.
+fn unix(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 fn unixgram(path: &Path) -> io::Result<UnixDatagram> {

@@ -159,7 +159,9 @@ mod tests {
         sync::Arc,
     };
 
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use rustix::net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketType, recvmsg,
+    };
     use tls::rustls::{
         ServerConfig, ServerConnection, StreamOwned,
         pki_types::{PrivateKeyDer, pem::PemObject},
@@ -295,6 +297,18 @@ mod tests {
         let mut bytes = Vec::new();
         listener.accept().expect("a connection").0.read_to_end(&mut bytes).expect("the message");
         assert!(ends_with(&bytes, "found"), "{}", String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn a_full_backlog_is_an_error() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("log");
+        let server = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+        rustix::net::bind(&server, &SocketAddrUnix::new(&path).expect("an address")).expect("bound");
+        rustix::net::listen(&server, 0).expect("listening");
+        let mut sinks: Vec<Sink> = (0..3).map(|_| syslog(&format!("unix://{}", path.display()))).collect();
+        let connected = sinks.iter_mut().map(|sink| sink.connect().map_err(|error| error.kind()));
+        assert_eq!(connected.last(), Some(Err(io::ErrorKind::WouldBlock)));
     }
 
     #[test]

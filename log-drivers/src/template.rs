@@ -6,6 +6,13 @@ use std::collections::BTreeMap;
 
 use crate::delivery::ContainerFacts;
 
+/// The most bytes of a template.
+const MOST_TEMPLATE: usize = 4 << 10;
+/// The most bytes of a value and of the whole text.
+const MOST_VALUE: usize = 64 << 10;
+/// The most parentheses in each other.
+const MOST_DEPTH: usize = 16;
+
 /// A parsed template.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Template(Vec<Part>);
@@ -45,13 +52,16 @@ enum Value {
 impl Template {
     /// Parses a template. The error is a problem in words.
     pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > MOST_TEMPLATE {
+            return Err(format!("has {} bytes; {MOST_TEMPLATE} are allowed", text.len()));
+        }
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, action)) = rest.split_once("{{") {
             let trimmed = action.strip_prefix("- ");
             let before = if trimmed.is_some() { before.trim_end() } else { before };
             parts.push(Part::Text(before.to_owned()));
-            let mut tokens = Tokens { rest: trimmed.unwrap_or(action) };
+            let mut tokens = Tokens { rest: trimmed.unwrap_or(action), depth: 0 };
             parts.push(Part::Action(tokens.pipeline()?));
             tokens.skip_space();
             rest = if let Some(after) = tokens.rest.strip_prefix("}}") {
@@ -77,6 +87,7 @@ impl Template {
                 Part::Text(part) => text.push_str(part),
                 Part::Action(pipeline) => text.push_str(&scope.pipeline(pipeline)?.show()),
             }
+            limit(text.len())?;
         }
         Ok(text)
     }
@@ -85,6 +96,8 @@ impl Template {
 /// The rest of an action.
 struct Tokens<'a> {
     rest: &'a str,
+    /// The number of open parentheses.
+    depth: usize,
 }
 
 impl Tokens<'_> {
@@ -124,7 +137,12 @@ impl Tokens<'_> {
             }
             '(' => {
                 self.rest = &self.rest[1..];
+                self.depth += 1;
+                if self.depth > MOST_DEPTH {
+                    return Err(format!("has more than {MOST_DEPTH} parentheses in each other"));
+                }
                 let inner = self.pipeline()?;
+                self.depth -= 1;
                 self.rest = self.rest.strip_prefix(')').ok_or("has a ( without )")?;
                 Operand::Field(Some(inner), if self.rest.starts_with('.') { self.fields()? } else { Vec::new() })
             }
@@ -208,6 +226,12 @@ impl Scope<'_> {
     }
 
     fn operand(&self, operand: &Operand) -> Result<Value, String> {
+        let value = self.value(operand)?;
+        limit(value.size())?;
+        Ok(value)
+    }
+
+    fn value(&self, operand: &Operand) -> Result<Value, String> {
         match operand {
             Operand::Text(text) => Ok(Value::Text(text.clone())),
             Operand::Number(number) => Ok(Value::Number(*number)),
@@ -261,7 +285,22 @@ impl Scope<'_> {
     }
 }
 
+/// Refuses a value that is too large.
+fn limit(bytes: usize) -> Result<(), String> {
+    if bytes > MOST_VALUE { Err(format!("makes a text of more than {MOST_VALUE} bytes")) } else { Ok(()) }
+}
+
 impl Value {
+    /// The bytes of its texts, and one for each of them.
+    fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::List(items) => items.iter().map(|item| item.len() + 1).sum(),
+            Self::Map(map) => map.iter().map(|(name, value)| name.len() + value.len() + 2).sum(),
+            Self::Number(_) | Self::Nil => 0,
+        }
+    }
+
     /// As Go prints it.
     fn show(&self) -> String {
         match self {
@@ -290,6 +329,18 @@ impl Value {
 
 /// Docker's functions.
 fn call(name: &str, args: &[Value]) -> Result<Value, String> {
+    limit(args.iter().map(Value::size).sum())?;
+    if let ("join", [Value::List(items), Value::Text(separator)]) = (name, args) {
+        // Before the text is made: it can be the square of the limit.
+        limit(items.len().saturating_mul(separator.len()))?;
+    }
+    let value = call_within_limit(name, args)?;
+    limit(value.size())?;
+    Ok(value)
+}
+
+/// Its result is larger than its arguments by a small factor at most, except that of `join`.
+fn call_within_limit(name: &str, args: &[Value]) -> Result<Value, String> {
     let text = |text: String| Ok(Value::Text(text));
     let length = |number: &i64| usize::try_from(*number).map_err(|_| format!("gives {name} a negative number"));
     match (name, args) {
@@ -408,6 +459,29 @@ mod tests {
             let error = render(template).expect_err(template);
             assert!(error.starts_with(expected), "{template}: {error}");
         }
+    }
+
+    /// A template comes from a job, and is read in the plugin's process.
+    #[test]
+    fn no_template_takes_stack_or_memory_without_limit() {
+        let nested = |depth: usize| format!("{{{{{}.Name{}}}}}", "(".repeat(depth), ")".repeat(depth));
+        assert_eq!(render(&nested(MOST_DEPTH)).as_deref(), Ok("web-1234"));
+        let pair = "(.Name)".repeat(MOST_DEPTH + 1);
+        assert!(render(&format!("{{{{print {pair}}}}}")).is_ok(), "beside each other");
+        for (template, expected) in [
+            (nested(MOST_DEPTH + 1), "has more than 16 parentheses"),
+            (format!("{{{{{}", "(".repeat(4000)), "has more than 16 parentheses"),
+            (" ".repeat(MOST_TEMPLATE + 1), "has 4097 bytes; 4096 are allowed"),
+        ] {
+            let error = render(&template).expect_err(&template);
+            assert!(error.starts_with(expected), "{template}: {error}");
+        }
+        let square = "(join (split `{x}` ``) (join (split `{x}` ``) (join (split `{x}` ``) `{x}`)))";
+        let square = square.replace("{x}", &"x".repeat(90));
+        let error = render(&format!("{{{{{square}}}}}")).expect_err("too large");
+        assert!(error.starts_with("makes a text of more than 65536 bytes"), "{error}");
+        let long = format!("{}{{{{.Name}}}}", "x".repeat(4000));
+        assert!(render(&long).is_ok());
     }
 
     proptest! {

@@ -3,22 +3,30 @@
 use std::{
     fs::File,
     io::{self, Read},
+    time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::retry_on_intr,
+    time::Timespec,
 };
 
 use crate::process::ProcessRef;
 
 /// Reads a pipe until its last writer closes it or `writer` has ended. The forks of the writer hold the pipe too. If
 /// the writer was killed, a fork may wait for ever for an answer of the writer, so the end of the pipe never comes.
-pub(crate) fn read_report(pipe: &mut File, writer: &ProcessRef) -> io::Result<Vec<u8>> {
+/// If neither happens within the limit, the error is `TimedOut`.
+pub(crate) fn read_report(pipe: &mut File, writer: &ProcessRef, limit: Option<Duration>) -> io::Result<Vec<u8>> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
     let mut text = Vec::new();
     loop {
         let mut events = [PollFd::new(&*pipe, PollFlags::IN), PollFd::new(&writer.pidfd, PollFlags::IN)];
-        retry_on_intr(|| poll(&mut events, None))?;
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
+        if retry_on_intr(|| poll(&mut events, left.as_ref()))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let readable = !events[0].revents().is_empty();
         let mut chunk = [0; 4096];
         match readable.then(|| pipe.read(&mut chunk)).transpose()? {
@@ -43,11 +51,23 @@ mod tests {
         let mut writer = writer.spawn().expect("a process");
         let process = ProcessRef::open(writer.id() as i32).expect("the process");
         let mut pipe = File::from(std::os::fd::OwnedFd::from(reader));
-        assert_eq!(read_report(&mut pipe, &process).expect("its words"), b"hello");
+        assert_eq!(read_report(&mut pipe, &process, None).expect("its words"), b"hello");
         writer.wait().expect("reaped");
         other.write_all(b"more").expect("the pipe is open");
-        assert_eq!(read_report(&mut pipe, &process).expect("what came later"), b"more");
+        assert_eq!(read_report(&mut pipe, &process, None).expect("what came later"), b"more");
         drop(other);
-        assert_eq!(read_report(&mut pipe, &process).expect("the end"), b"");
+        assert_eq!(read_report(&mut pipe, &process, None).expect("the end"), b"");
+    }
+
+    #[test]
+    fn a_process_that_says_nothing_is_waited_for_up_to_the_limit() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let mut silent = Command::new("sleep").arg("1000").stdout(writer).spawn().expect("a process");
+        let process = ProcessRef::open(silent.id() as i32).expect("the process");
+        let mut pipe = File::from(std::os::fd::OwnedFd::from(reader));
+        let error = read_report(&mut pipe, &process, Some(Duration::from_millis(10))).expect_err("no words");
+        silent.kill().expect("killed");
+        silent.wait().expect("reaped");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -136,7 +136,7 @@ fn hold_logs(plan: &ContainerPlan) -> Vec<OwnedFd> {
 
 /// Waits for the monitor's one message.
 fn await_outcome(task: &TaskDir, pipe: &mut File, monitor: &ProcessRef) -> Result<(), StartError> {
-    let text = read_report(pipe, monitor).context(|| "listening to the monitor".to_owned())?;
+    let text = read_report(pipe, monitor, None).context(|| "listening to the monitor".to_owned())?;
     match serde_json::from_slice(&text) {
         Ok(StartOutcome::Started) => Ok(()),
         Ok(StartOutcome::Failed(error)) => Err(error),

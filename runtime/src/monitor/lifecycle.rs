@@ -146,7 +146,7 @@ fn pipe() -> Result<(File, OwnedFd), RuntimeError> {
 /// Waits for the creator's end; its message.
 fn await_creator(task: &TaskDir, creator: Pid, mut created: File) -> Result<CreatedContainer, StartError> {
     let process = ProcessRef::open(creator.as_raw_nonzero().get()).context(|| "opening the creator".to_owned())?;
-    let text = read_report(&mut created, &process).context(|| "listening to the creator".to_owned())?;
+    let text = read_report(&mut created, &process, None).context(|| "listening to the creator".to_owned())?;
     let status = loop {
         match waitpid(Some(creator), WaitOptions::empty()) {
             Err(rustix::io::Errno::INTR) => {}

@@ -3,14 +3,16 @@
 use std::{
     fs::File,
     io::{self, Write},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use rustix::{
     fs::{CWD, Mode, mkfifoat},
+    io::Errno,
     pipe::{PipeFlags, pipe_with},
+    process::{WaitId, WaitIdOptions, waitid},
 };
 
 use crate::{
@@ -24,8 +26,15 @@ use crate::{
     state::TaskDir,
 };
 
-/// A relay is started at most this often.
+/// The least time between two starts of a relay.
 const REST: Duration = Duration::from_secs(1);
+/// That time doubles with each relay that ends early, from this one on, up to the longest rest.
+const EARLY_ENDS: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_secs(32);
+/// A relay that ran for less ended early.
+const EARLY: Duration = Duration::from_secs(60);
+/// A relay has this long to connect. The start of the task waits meanwhile.
+const CONNECT: Duration = Duration::from_secs(20);
 /// After the end of the container, the monitor waits this long for the end of the delivery. The relay goes on longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -41,6 +50,10 @@ pub(super) struct Helper {
     task: TaskDir,
     process: ProcessRef,
     started: Instant,
+    /// The end of the process was seen: it is reaped and counted.
+    buried: bool,
+    /// How many relays in a row ended early or did not start.
+    early_ends: u32,
 }
 
 impl Relay {
@@ -64,19 +77,23 @@ impl Relay {
     /// The container has ended. If the relay was killed, another one delivers the rest.
     pub fn before_end(&mut self) {
         if self.helper.process.ended() {
+            self.helper.bury(false);
             self.helper.start_again();
         }
     }
 
     /// Waits a while for the end of the delivery. This process has closed the FIFOs into which the container wrote.
-    pub fn await_end(self) -> io::Result<()> {
+    pub fn await_end(mut self) -> io::Result<()> {
         drop(self.logs);
-        self.helper.process.wait_for(Some(PATIENCE)).map(drop)
+        if self.helper.process.wait_for(Some(PATIENCE))? {
+            self.helper.bury(true);
+        }
+        Ok(())
     }
 }
 
 impl Helper {
-    /// Starts the process, and waits until it relays.
+    /// Starts the process, and waits until it relays. If it does not, it is killed.
     fn start(task: &TaskDir, again: bool) -> Result<Self, StartError> {
         let (outcome, writer) =
             pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).context(|| "making a pipe".to_owned())?;
@@ -88,13 +105,13 @@ impl Helper {
         let child = command.spawn().context(|| "starting the log relay".to_owned())?;
         drop(command);
         let process = ProcessRef::open(child.id() as i32).context(|| "looking at the log relay".to_owned())?;
-        let text = read_report(&mut File::from(outcome), &process);
-        let text = text.context(|| "listening to the log relay".to_owned())?;
-        match serde_json::from_slice::<RelayOutcome>(&text) {
-            Ok(outcome) => outcome?,
-            Err(_) => return Err(StartError::internal("the log relay ended without a word")),
+        if let Err(error) = await_relay(&mut File::from(outcome), &process) {
+            // A process that hangs in the kernel stays until that lets it go.
+            let ended = process.signal(libc::SIGKILL).and_then(|()| process.wait_for(Some(PATIENCE)));
+            drop(ended.and_then(|_| process.reap()));
+            return Err(error);
         }
-        Ok(Self { task: task.clone(), process, started: Instant::now() })
+        Ok(Self { task: task.clone(), process, started: Instant::now(), buried: false, early_ends: 0 })
     }
 
     /// The process.
@@ -107,25 +124,84 @@ impl Helper {
         if !self.process.ended() {
             return None;
         }
-        let rest = REST.saturating_sub(self.started.elapsed());
+        self.bury(false);
+        let rest = rest_after(self.early_ends).saturating_sub(self.started.elapsed());
         if !rest.is_zero() {
             return Some(rest);
         }
         self.start_again();
-        self.process.ended().then_some(REST)
+        self.process.ended().then(|| rest_after(self.early_ends))
     }
 
-    fn start_again(&mut self) {
-        self.started = Instant::now();
+    /// Reaps the ended process and counts its end, the first time. One that `may_end` is not counted if it succeeded.
+    fn bury(&mut self, may_end: bool) {
+        if std::mem::replace(&mut self.buried, true) {
+            return;
+        }
+        self.early_ends = if self.started.elapsed() < EARLY { self.early_ends.saturating_add(1) } else { 0 };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let status = match waitid(WaitId::PidFd(self.process.pidfd.as_fd()), options) {
+            Ok(status) => status.and_then(|status| status.exit_status()),
+            // Reaped already.
+            Err(Errno::CHILD) => None,
+            Err(error) => {
+                drop(writeln!(io::stderr(), "reaping the log relay: {error}"));
+                None
+            }
+        };
+        if may_end && status == Some(0) {
+            return;
+        }
         let counted = DroppedBytes::open(&self.task.relay_ends()).and_then(|count| count.add(1));
         if let Err(error) = counted {
             drop(writeln!(io::stderr(), "counting the ends of the log relay: {error}"));
         }
+    }
+
+    fn start_again(&mut self) {
+        self.started = Instant::now();
         match Self::start(&self.task, true) {
-            Ok(helper) => *self = helper,
+            Ok(helper) => *self = Self { early_ends: self.early_ends, ..helper },
             Err(error) => {
-                drop(writeln!(io::stderr(), "the log relay was killed, and starting it again failed: {error}"))
+                self.early_ends = self.early_ends.saturating_add(1);
+                drop(writeln!(io::stderr(), "the log relay was killed, and starting it again failed: {error}"));
             }
+        }
+    }
+}
+
+/// Waits until a relay relays.
+fn await_relay(outcome: &mut File, process: &ProcessRef) -> Result<(), StartError> {
+    let text = match read_report(outcome, process, Some(CONNECT)) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            return Err(StartError::internal(format!(
+                "logging: no connection to the log server within {} seconds (check the options of `logging`, the \
+                 server, and the name servers of the node)",
+                CONNECT.as_secs()
+            )));
+        }
+        text => text.context(|| "listening to the log relay".to_owned())?,
+    };
+    match serde_json::from_slice::<RelayOutcome>(&text) {
+        Ok(outcome) => outcome,
+        Err(_) => Err(StartError::internal("the log relay ended without a word")),
+    }
+}
+
+/// The least time between two starts, after so many relays in a row that ended early.
+fn rest_after(early_ends: u32) -> Duration {
+    let doubled = early_ends.saturating_sub(EARLY_ENDS).min(LONGEST_REST.as_secs().ilog2());
+    (REST * (1 << doubled)).min(LONGEST_REST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_that_ends_again_and_again_rests_longer() {
+        for (early_ends, seconds) in [(0, 1), (1, 1), (3, 1), (4, 2), (5, 4), (8, 32), (9, 32), (u32::MAX, 32)] {
+            assert_eq!(rest_after(early_ends), Duration::from_secs(seconds), "{early_ends}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::Read,
     net::{TcpListener, UdpSocket},
-    os::unix::net::UnixDatagram,
+    os::unix::net::{UnixDatagram, UnixStream},
     path::PathBuf,
 };
 
@@ -14,7 +14,10 @@ use fixtures::{
     wait::{eventually, seconds},
 };
 use kit::{node::Node, task::Task};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket},
+    process::{Pid, Signal, kill_process},
+};
 use serde_json::{Value as Json, json};
 
 /// A syslog server that takes datagrams at a unix socket.
@@ -176,6 +179,22 @@ async fn a_server_that_is_not_there_fails_the_start() {
         let expected = format!("logging: cannot connect to syslog at {address}: ");
         assert!(status.message().contains(&expected), "{status}");
     }
+    let full = node.root().join("full");
+    let server = socket(AddressFamily::UNIX, SocketType::STREAM, None).must("a socket");
+    bind(&server, &SocketAddrUnix::new(&full).must("an address")).must("bind");
+    listen(&server, 0).must("listen");
+    let waiting = UnixStream::connect(&full).must("the only place in the backlog");
+    let address = format!("unix://{}", full.display());
+    let task =
+        node.task(&images.busybox()).sh("echo lost").option("logging", syslog(&address)).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("logging: cannot connect to syslog at unix://"), "{status}");
+    drop((waiting, server));
+    let mut logging = syslog("udp://127.0.0.1:9");
+    logging["config"][0]["tag"] = json!(format!("{{{{{}", "(".repeat(1_000_000)));
+    let task = node.task(&images.busybox()).sh("true").option("logging", logging).build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("logging.config.tag: has 1000002 bytes; 4096 are allowed"), "{status}");
     let task = node.task(&images.busybox()).sh("true").option("logging", syslog("foo://x")).build(&mut plugin).await;
     let status = plugin.start(&task).await.err().must("a refusal");
     assert!(status.message().contains("logging.config.syslog-address: \"foo://x\" is no address"), "{status}");
@@ -304,6 +323,33 @@ async fn a_killed_relay_is_started_again() {
         plugin.streams.event("the kill", told).await;
         server.seen.clear();
     }
+    node.finish(plugin).await;
+}
+
+/// Killed relays are reaped, and output goes on.
+#[tokio::test]
+async fn a_relay_may_be_killed_again_and_again() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let mut server = Server::start(&node);
+    let script = format!("{WAIT}; for n in 0 1 2 end; do wait_for $n; echo $n; done");
+    let task = node.task(&images.busybox()).sh(&script).option("logging", server.logging()).build(&mut plugin).await;
+    plugin.started(&task).await;
+    for name in ["0", "1", "2"] {
+        tell(&task, name);
+        server.gets(name).await;
+        let killed = relay(&node);
+        kill(killed);
+        let started = || relays(&node).iter().any(|pid| *pid != killed);
+        assert!(eventually(seconds(20), started).await, "not started again");
+        assert!(!PathBuf::from(format!("/proc/{killed}")).exists(), "a zombie");
+    }
+    tell(&task, "end");
+    server.gets("end").await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    assert_eq!(task.stdout().all(seconds(20)).await, "0\n1\n2\nend\n");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
 }
 
