@@ -9,11 +9,12 @@ use std::{
 use fixtures::must::Must;
 
 /// The directories that a file of the document can be in, by the first part of its name there.
-const DIRECTORIES: [(&str, &str); 7] = [
+const DIRECTORIES: [(&str, &str); 8] = [
     ("wire", "tests/tests/wire"),
     ("cases", "runtime/tests/cases"),
     ("plan", "driver/src/plan"),
     ("task", "driver/src/config/task"),
+    ("plugin", "driver/src/config/plugin"),
     ("host", "host/src"),
     ("registry", "image-store/src/registry"),
     ("images", "image-store/tests/cases"),

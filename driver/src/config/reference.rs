@@ -109,6 +109,7 @@ fn rules() -> Vec<Rule> {
         row("allow_security_opts", &|config| list(&config.policy.allow_security_opts)),
         row("allowed_modes.ipc", &|config| list(&config.policy.allowed_modes.ipc)),
         row("allowed_modes.pid", &|config| list(&config.policy.allowed_modes.pid)),
+        row("allowed_modes.userns", &|config| list(&config.policy.allowed_modes.userns)),
         row("allowed_modes.uts", &|config| list(&config.policy.allowed_modes.uts)),
         row("min_oom_score_adj", &|config| config.policy.min_oom_score_adj.to_string()),
         row("no_new_privileges", &|config| format!("`{}`", config.policy.no_new_privileges)),
@@ -151,7 +152,7 @@ fn no_other_rule_depends_on_the_name() {
     };
     assert_eq!(same, docker);
     let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
-    assert!(differing == 12 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+    assert!(differing == 13 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub(crate) struct BuiltContainer {
 
 /// Makes the container's first process, which builds the container. The calling process must end soon.
 pub(crate) fn build(request: BuildRequest<'_>) -> Result<BuiltContainer, StartError> {
-    let prepare = || private_dir(request.state).and_then(|()| trace::capture());
+    let prepare = || private_dir(request.state).and_then(|()| trace::capture(request.ids.is_some()));
     let errors = prepare().map_err(|error| StartError::internal(format!("preparing the engine: {error}")))?;
     let socket = request.state.join(NOTIFY_FILE);
     match create(request, &socket) {
@@ -156,7 +156,7 @@ fn fork_init(args: &ContainerArgs, ids: Option<IdRange>) -> Result<Init, Libcont
     let init = match forked.map_err(LibcontainerError::OtherIO)? {
         Fork::Child => {
             if let Err(error) = container_init_process(args, &mut to_caller, &mut from_caller) {
-                tracing::error!("the container's first process: {error}");
+                tracing::error!("the container's first process: {}", trace::with_causes(&error));
                 // If sending fails, the caller sees the end of this process.
                 drop(to_caller.exec_failed(error.to_string()));
             }

@@ -53,7 +53,7 @@ impl StoredContainer {
             fs::create_dir_all(request.state)?;
             let spec = serde_json::to_vec(request.spec)?;
             private_file(&request.bundle.join("config.json"))?.write_all(&spec)?;
-            trace::capture()
+            trace::capture(false)
         };
         let errors = prepare().map_err(|error| StartError::internal(format!("preparing the engine: {error}")))?;
         let container = build(request).map_err(|error| errors.explain("making the container", &error))?;
@@ -62,7 +62,7 @@ impl StoredContainer {
 
     /// The container of this id, from the directory of all containers' states. One per process.
     pub fn load(root: &Path, id: &str) -> Result<Self, StartError> {
-        let errors = trace::capture().map_err(|error| StartError::internal(error.to_string()))?;
+        let errors = trace::capture(false).map_err(|error| StartError::internal(error.to_string()))?;
         if id.is_empty() || id.contains('/') || !root.join(id).is_dir() {
             return Err(StartError::invalid(format!("container {id:?} does not exist")));
         }

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     error::{Context, RuntimeError},
     id_map::{IdMap, as_root_of},
-    plan::NamedVolume,
+    plan::{IDS_PER_CONTAINER, NamedVolume},
 };
 
 /// The prefix of the temporary name of a volume. No volume name begins with it.
@@ -72,7 +72,8 @@ pub(crate) fn fill_if_empty(
         return Ok(());
     };
     let copy = || copy_layers(&[format!("/proc/self/fd/{}", directory.as_raw_fd()).into()], volume);
-    as_root_of(map.map(IdMap::range), copy).context(|| format!("filling {}", volume.display()))?
+    let copied = as_root_of(map.map(IdMap::range), copy).context(|| format!("filling {}", volume.display()))?;
+    copied.map_err(|error| about_ids(error, map))
 }
 
 /// Copies the directory that the image has at a path, with its attributes. Without such a directory it copies nothing.
@@ -94,5 +95,20 @@ pub(super) fn copy_to_mount(
     let by_descriptor = |file: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     map_tree(mount, map, || format!("the volume {}", name.display()))?;
     let copy = || copy_layers(&[by_descriptor(directory)], &by_descriptor(mount));
-    as_root_of(map.map(IdMap::range), copy).context(|| format!("filling the volume {}", name.display()))?
+    let copied = as_root_of(map.map(IdMap::range), copy);
+    copied.context(|| format!("filling the volume {}", name.display()))?.map_err(|error| about_ids(error, map))
+}
+
+/// The error of a copy to a volume with mapped ids. The kernel refuses to make a file with an id that the mapping lacks
+/// (EOVERFLOW), and to read such a file (EACCES).
+fn about_ids(error: RuntimeError, map: Option<&IdMap>) -> RuntimeError {
+    match error {
+        RuntimeError::Io(error)
+            if map.is_some() && matches!(error.source.raw_os_error(), Some(libc::EOVERFLOW | libc::EACCES)) =>
+        {
+            let text = format!("{error}; does a file there belong to an id above {}?", IDS_PER_CONTAINER - 1);
+            RuntimeError::UserNamespace(text)
+        }
+        error => error,
+    }
 }

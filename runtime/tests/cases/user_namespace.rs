@@ -30,6 +30,8 @@ pub const CASES: &[(&str, fn())] = &[
     ("userns_standard_mounts", standard_mounts),
     ("userns_obstacles_are_named", obstacles_are_named),
     ("userns_mount_that_cannot_be_mapped", mount_that_cannot_be_mapped),
+    ("userns_refusals_of_the_kernel_are_told", refusals_of_the_kernel_are_told),
+    ("userns_volumes_with_ids_beyond_it", volumes_with_ids_beyond_it),
     ("measure_userns", measure),
 ];
 
@@ -405,6 +407,53 @@ fn mount_that_cannot_be_mapped() {
     node.assert_clean(&plan);
     plan.user_namespace = None;
     assert_eq!(node.run(plan).0.exit_code, 0);
+}
+
+/// The parameter belongs to the container's UTS namespace, but only root of the node may set it.
+fn refusals_of_the_kernel_are_told() {
+    let node = Node::new();
+    let mut plan = plan(&node, SLEEP);
+    plan.sysctl.insert("kernel.domainname".to_owned(), "example.org".to_owned());
+    let error = node.runtime.start(&plan).map(drop).expect_err("refused");
+    assert_eq!(error.kind, StartErrorKind::UserNamespace, "{error}");
+    node.assert_clean(&plan);
+    starts_without(&node, &plan, "procfs");
+}
+
+/// A container that may have the node's user namespace starts there, with this reason.
+fn starts_without(node: &Node, plan: &ContainerPlan, reason: &str) {
+    let (running, obstacle) = node.runtime.start_in_any_user_namespace(plan).expect("started");
+    assert!(obstacle.is_some_and(|text| text.contains(reason)));
+    let own = fs::read_link("/proc/self/ns/user").expect("a namespace");
+    assert_eq!(fs::read_link(format!("/proc/{}/ns/user", running.init.pid)).expect("a namespace"), own);
+    node.runtime.destroy(&plan.id).expect("destroyed");
+    node.assert_clean(plan);
+}
+
+fn volumes_with_ids_beyond_it() {
+    let node = Node::new();
+    let model = node.directory.path().join("layer/srv/app");
+    fs::create_dir_all(&model).expect("a directory");
+    let named = node.directory.path().join("data/volumes/shared");
+    for mode in [0o644, 0o600] {
+        fs::write(model.join("file"), "x").expect("written");
+        fs::set_permissions(model.join("file"), fs::Permissions::from_mode(mode)).expect("set");
+        chown(model.join("file"), Some(70000), Some(70000)).expect("given");
+        let mut anonymous = plan(&node, SLEEP);
+        anonymous.root.volumes = vec!["/srv/app".to_owned()];
+        let mut of_name = plan(&node, SLEEP);
+        of_name.mounts = vec![bind(&named, "/named")];
+        let (directory, destination) = (named.clone(), "/srv/app".to_owned());
+        of_name.volumes = vec![NamedVolume { directory, destination, copy: true, mounted: false }];
+        for plan in [anonymous, of_name] {
+            let error = node.runtime.start(&plan).map(drop).expect_err("refused");
+            assert_eq!(error.kind, StartErrorKind::UserNamespace, "{error}");
+            assert!(error.message.contains("above 65535"), "{error}");
+            starts_without(&node, &plan, "above 65535");
+        }
+        assert_eq!(owner(named.join("file")), (70000, 70000));
+        fs::remove_dir_all(&named).expect("removed");
+    }
 }
 
 /// Prints the duration of starts with and without user namespaces, in turns.

@@ -128,7 +128,9 @@ fn the_plugin_block_decides_what_is_missing() {
     ] {
         assert_eq!(summary(&check_in(Json::Null, config.clone(), &nodes(block.clone()))), expected, "{block}");
     }
-    for (modes, expected) in [(json!({ "userns": [] }), "unchanged +allowed_modes.userns"), (json!({}), "unchanged")] {
+    for (modes, expected) in
+        [(json!({}), "unchanged +allowed_modes.userns"), (json!({ "userns": ["host"] }), "unchanged")]
+    {
         let nodes = nodes(json!({ "userns": { "mode": "require" }, "allowed_modes": modes }));
         assert_eq!(summary(&check_in(Json::Null, json!({ "userns_mode": "host" }), &nodes)), expected);
         assert_eq!(summary(&check_in(Json::Null, json!({}), &nodes)), "unchanged");

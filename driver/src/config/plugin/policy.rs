@@ -7,7 +7,7 @@ use network::Settings;
 use super::{
     docker,
     network::{self as network_options, DefaultNetwork},
-    userns::{self, UserNamespaces},
+    userns::{self, UserNamespaceMode, UserNamespaces},
 };
 use crate::config::{
     block::ConfigBlock,
@@ -162,7 +162,7 @@ const ALLOWED_MODES: &[OptionSpec] = &[
     OptionSpec::honoured(
         "userns",
         OptionType::Strings,
-        Words("none"),
+        Words("none; all with docker's rules, except with the `userns.mode` `require`"),
         "allowed values of `userns_mode`: `host`. It is always allowed if `userns.mode` is `off`",
     ),
 ];
@@ -373,6 +373,7 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
     let default = Policy::of(rules);
     let network = block.block("network");
     let volumes = block.block("volumes");
+    let userns = userns::read(&block.block("userns"));
     Policy {
         allow_privileged: block.bool("allow_privileged"),
         volumes_enabled: volumes.bool("enabled"),
@@ -391,8 +392,8 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         extra_labels: block.strings("extra_labels"),
         allow_caps: allow_caps(block).unwrap_or(default.allow_caps),
         allow_security_opts: block.strings_if_set("allow_security_opts").unwrap_or(default.allow_security_opts),
-        allowed_modes: allowed_modes(&block.block("allowed_modes"), default.allowed_modes),
-        userns: userns::read(&block.block("userns")),
+        allowed_modes: allowed_modes(&block.block("allowed_modes"), default.allowed_modes, userns.mode),
+        userns,
         no_new_privileges: block.bool_or("no_new_privileges", default.no_new_privileges),
         allow_runtimes: block.strings_if_set("allow_runtimes").unwrap_or(default.allow_runtimes),
         log_driver: docker::log_driver(block),
@@ -427,13 +428,16 @@ fn allow_caps(block: &ConfigBlock) -> Option<CapabilitySet> {
     Some(allowed)
 }
 
-fn allowed_modes(block: &ConfigBlock, default: AllowedModes) -> AllowedModes {
+/// A user namespace that the operator requires is only left with a permission that the operator writes, also with
+/// docker's rules.
+fn allowed_modes(block: &ConfigBlock, default: AllowedModes, userns: UserNamespaceMode) -> AllowedModes {
+    let userns_default = if userns == UserNamespaceMode::Require { Vec::new() } else { default.userns };
     AllowedModes {
         pid: block.strings_if_set("pid").unwrap_or(default.pid),
         ipc: block.strings_if_set("ipc").unwrap_or(default.ipc),
         uts: block.strings_if_set("uts").unwrap_or(default.uts),
         cgroupns: block.strings_if_set("cgroupns").unwrap_or(default.cgroupns),
-        userns: block.strings_if_set("userns").unwrap_or(default.userns),
+        userns: block.strings_if_set("userns").unwrap_or(userns_default),
     }
 }
 

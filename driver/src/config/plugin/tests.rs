@@ -267,6 +267,13 @@ fn docker_rules_apply_with_dockers_name_unless_the_operator_sets_others() {
     let modes = set.policy.allowed_modes;
     assert!(set.verify_access && set.policy.no_new_privileges && set.policy.allow_security_opts.is_empty());
     assert!(modes.pid.is_empty() && modes.ipc == ["*"] && modes.uts == ["*"]);
+    let leaves = |mode: &str, modes: Json| {
+        let set = docker(json!({ "userns": { "mode": mode }, "allowed_modes": modes }));
+        set.policy.allowed_modes.userns
+    };
+    assert!(leaves("require", json!({})).is_empty(), "a required namespace is left with a written permission only");
+    assert_eq!((leaves("auto", json!({})), leaves("off", json!({}))), (vec!["*".to_owned()], vec!["*".to_owned()]));
+    assert_eq!(leaves("require", json!({ "userns": ["host"] })), ["host"]);
     assert_eq!((wide.dockerd.as_deref(), own.dockerd), (Some(Path::new("/var/run/docker.sock")), None));
     assert_eq!(docker(json!({ "docker_version": "27.1" })).docker_version, "27.1");
     let seconds = |config: &PluginConfig| (config.docker_stop_timeout.as_secs(), config.migrate_volumes);

@@ -10,7 +10,7 @@ use rustix::{
 };
 
 use crate::{
-    error::{Context, StartError, StartErrorKind},
+    error::{Context, RuntimeError, StartError, StartErrorKind},
     id_map::IdMap,
     plan::{ContainerPlan, NamedVolume},
     rootfs::{Root, fill_if_empty},
@@ -54,7 +54,11 @@ impl VolumeLocks {
                     "copying the image's files at {destination} into the empty volume: {error}; write `no_copy = true` \
                      in `volume_options` if the volume is to stay empty"
                 );
-                StartError::new(StartErrorKind::MountSource, text)
+                let kind = match error {
+                    RuntimeError::UserNamespace(_) => StartErrorKind::UserNamespace,
+                    _ => StartErrorKind::MountSource,
+                };
+                StartError::new(kind, text)
             })?;
         }
         Ok(())
