@@ -131,14 +131,10 @@ impl Networks {
     /// Removes the driver's bridge and its rules, if no container has a network; whether it did. The next container
     /// gets a new bridge.
     pub fn remove_bridge(&self) -> Result<bool, NetworkError> {
-        let mut entries = match fs::read_dir(&self.root) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.bridge.remove().map(|()| true),
-            entries => entries.context(|| format!("listing {}", self.root.display()))?,
-        };
-        if entries.next().is_some() {
-            return Ok(false);
-        }
-        self.bridge.remove().map(|()| true)
+        self.bridge.remove_unless(|| match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            entries => Ok(entries.context(|| format!("listing {}", self.root.display()))?.next().is_some()),
+        })
     }
 
     /// Removes one container's network if it is unclaimed.

@@ -84,7 +84,7 @@ impl Allocator {
         record: impl FnOnce(&[IpAddr]) -> Result<(), NetworkError>,
     ) -> Result<Vec<IpAddr>, NetworkError> {
         let mut remembered = self.remembered();
-        let mut file = self.locked_file().context(|| format!("locking {}", self.addresses.join(FILE).display()))?;
+        let mut file = self.lock()?;
         let last = Last::read(&mut file);
         let known = if last.process == Some(self.process) { remembered.take() } else { None };
         let chosen_in =
@@ -127,6 +127,11 @@ impl Allocator {
 
     fn remembered(&self) -> MutexGuard<'_, Option<InUse>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no process assigns addresses. None does so until the file is closed.
+    pub fn lock(&self) -> Result<File, NetworkError> {
+        Ok(self.locked_file().context(|| format!("locking {}", self.addresses.join(FILE).display()))?)
     }
 
     /// Opens the file, and waits for its lock.

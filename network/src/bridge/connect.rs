@@ -176,9 +176,11 @@ impl DriverBridge {
         Ok(self.firewall_of(record).publish(&record.published())?)
     }
 
-    /// Removes the bridge and its rules. No container may be on it.
-    pub fn remove(&self) -> Result<(), NetworkError> {
-        self.node.remove()
+    /// Removes the bridge and its rules, unless it is `used`; whether it did. A container that is connected meanwhile
+    /// waits for its address, and then makes a new bridge.
+    pub fn remove_unless(&self, used: impl FnOnce() -> Result<bool, NetworkError>) -> Result<bool, NetworkError> {
+        let _no_assignment = self.allocator.lock()?;
+        if used()? { Ok(false) } else { self.node.remove().map(|()| true) }
     }
 
     /// Removes tracked connections to containers that a killed process removed. The ports of all containers must be

@@ -144,8 +144,14 @@ impl Runtime {
     }
 
     /// Copies a directory for a named volume. The volume appears when the copy is committed; `None` if it exists.
-    pub fn import_volume(&self, volume: &Path, source: &Path) -> Result<Option<VolumeImport>, RuntimeError> {
-        VolumeImport::stage(volume, source)
+    /// The copy ends with an error soon after `cancelled` turns true.
+    pub fn import_volume(
+        &self,
+        volume: &Path,
+        source: &Path,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<VolumeImport>, RuntimeError> {
+        VolumeImport::stage(volume, source, cancelled)
     }
 
     /// Other containers that were placed in the same cgroup, among those with an id that begins with `prefix`. A plan

@@ -63,7 +63,11 @@ impl Runtime {
         match self.start(plan) {
             Err(error) if error.kind == StartErrorKind::UserNamespace => {
                 let plan = ContainerPlan { user_namespace: None, ..plan.clone() };
-                Ok((self.start(&plan)?, Some(error.message)))
+                let started = self.start(&plan).map_err(|second| {
+                    let message = format!("{}; before that, with a user namespace: {}", second.message, error.message);
+                    StartError { message, ..second }
+                });
+                Ok((started?, Some(error.message)))
             }
             started => Ok((started?, None)),
         }

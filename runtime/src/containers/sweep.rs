@@ -6,7 +6,7 @@ use super::runtime::Runtime;
 use crate::{
     error::{Context, RuntimeError},
     plan::ContainerId,
-    rootfs::WritableLayer,
+    rootfs::{VolumeImport, WritableLayer},
     state::{self, CONTAINER, MONITOR, PLAN, TaskDir, TaskLock},
 };
 
@@ -77,8 +77,12 @@ impl Runtime {
     }
 
     /// Removes the writable layers of containers without a task directory, as after a restart of the machine; their
-    /// names. A layer that cannot be removed does not keep the others.
+    /// names. A layer that cannot be removed does not keep the others. Unfinished copies of other programs' volumes are
+    /// removed too.
     pub fn sweep(&self) -> Result<Vec<String>, RuntimeError> {
+        if let Err(error) = VolumeImport::sweep(&self.inner.data_dir.join("volumes")) {
+            tracing::warn!(%error, "unfinished copies of volumes not removed");
+        }
         WritableLayer::remove_empty(&self.inner.data_dir)?;
         let mut swept = Vec::new();
         for name in WritableLayer::list(&self.inner.data_dir, &self.inner.state_dir)? {

@@ -72,10 +72,13 @@ impl Outputs {
     }
 
     /// Makes the user the owner of the FIFOs, so that its processes can open `/dev/stdout` again. Their reader is root.
+    /// An earlier start of the container may have given them to another id.
     pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         for stream in [&self.stdout, &self.stderr] {
-            if stream.held.is_some() && uid != 0 {
-                fchown(stream.reopen(OFlags::empty())?, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+            let Some((_, held)) = &stream.held else { continue };
+            let stat = fstat(held)?;
+            if (stat.st_uid, stat.st_gid) != (uid, gid) && (stat.st_uid, uid) != (0, 0) {
+                fchown(held, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
             }
         }
         Ok(())
@@ -166,6 +169,23 @@ mod tests {
             held.read_exact(&mut text).expect("nothing was taken away");
         }
         lost
+    }
+
+    #[test]
+    fn a_log_belongs_to_the_user_of_the_last_start() {
+        use std::os::unix::fs::MetadataExt;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = directory.path().join("log");
+        rustix::fs::mkfifoat(CWD, &log, Mode::from_raw_mode(0o600)).expect("a FIFO");
+        let outputs = Outputs::open(&Output { stdout: log.clone(), stderr: log.clone() }).expect("opened");
+        for owner in [(1000, 50), (1 << 30, 1 << 30), (0, 0)] {
+            outputs.give_to(owner.0, owner.1).expect("given");
+            let metadata = fs::metadata(&log).expect("the FIFO");
+            assert_eq!((metadata.uid(), metadata.gid()), owner);
+        }
     }
 
     #[test]

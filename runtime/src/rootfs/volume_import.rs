@@ -2,8 +2,8 @@
 //!
 //! The data is copied to the directory `.import.<name>` beside the volumes, synced, and then renamed. So a volume is
 //! absent or complete, and the source does not change. A leftover of a killed process is removed by the next import of
-//! the same volume. The lock of that directory keeps imports of one volume apart. Starts with other volumes do not
-//! wait.
+//! the same volume, or by the sweep of the next plugin. The lock of that directory keeps imports of one volume apart.
+//! Starts with other volumes do not wait.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -31,8 +31,13 @@ pub struct VolumeImport {
 }
 
 impl VolumeImport {
-    /// Copies `source` with owners, modes, times, extended attributes and hard links. `None` if the volume exists.
-    pub(crate) fn stage(volume: &Path, source: &Path) -> Result<Option<Self>, RuntimeError> {
+    /// Copies `source` with owners, modes, times, extended attributes and hard links. `None` if the volume exists. It
+    /// ends with an error soon after `cancelled` turns true.
+    pub(crate) fn stage(
+        volume: &Path,
+        source: &Path,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<Self>, RuntimeError> {
         let action = || format!("copying {} to the volume {}", source.display(), volume.display());
         let (Some(parent), Some(name)) = (volume.parent(), volume.file_name()) else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput)).context(action);
@@ -56,9 +61,29 @@ impl VolumeImport {
         let data = import.data();
         remove_tree(&data)?;
         fs::create_dir(&data).context(action)?;
-        copy_tree(source, &data)?;
+        copy_tree(source, &data, cancelled)?;
         File::open(&data).and_then(|data| Ok(syncfs(data)?)).context(action)?;
         Ok(Some(import))
+    }
+
+    /// Removes what killed processes left in the directory of all volumes. An import that is under way stays.
+    pub(crate) fn sweep(volumes: &Path) -> Result<(), RuntimeError> {
+        let action = || format!("sweeping {}", volumes.display());
+        let entries = match fs::read_dir(volumes) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.context(action)?,
+        };
+        for entry in entries {
+            let entry = entry.context(action)?;
+            let staging = entry.path();
+            if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                continue;
+            }
+            if let Locked::Held(_lock) = lock(&staging, Wait::No, false, || File::open(&staging)).context(action)? {
+                remove_tree(&staging)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the copy the volume; `false` if another process made the volume meanwhile.
@@ -133,7 +158,7 @@ mod tests {
         let volume = volumes.join("db");
         // A process was killed during an earlier import.
         fs::create_dir_all(volumes.join(".import.db/data/half")).expect("a leftover");
-        let staged = VolumeImport::stage(&volume, &source).expect("copied").expect("an import");
+        let staged = VolumeImport::stage(&volume, &source, &|| false).expect("copied").expect("an import");
         assert!(!volume.exists());
         assert!(staged.commit().expect("a volume"));
         assert_eq!((names(&volumes), names(&volume)), (vec!["db".to_owned()], names(&source)));
@@ -146,7 +171,8 @@ mod tests {
             assert!(getxattr(volume.join(file), name, &mut value[..]).is_ok_and(|length| length > 0), "{name}");
         }
         assert_eq!(fs::read_to_string(source.join("twin")).expect("the source"), "content");
-        assert!(VolumeImport::stage(&volume, &source).expect("nothing to do").is_none(), "it exists");
+        let again = VolumeImport::stage(&volume, &source, &|| false);
+        assert!(again.expect("nothing to do").is_none(), "it exists");
         assert_eq!(names(&volumes), ["db"]);
     }
 
@@ -155,13 +181,44 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let (source, volume) = (root.path().join("source"), root.path().join("volumes/db"));
         fs::create_dir(&source).expect("a directory");
-        let staged = VolumeImport::stage(&volume, &source).expect("copied").expect("an import");
+        let staged = VolumeImport::stage(&volume, &source, &|| false).expect("copied").expect("an import");
         fs::create_dir(&volume).expect("the volume of another process");
         fs::write(volume.join("own"), "").expect("written");
         assert!(!staged.commit().expect("no volume"));
         assert_eq!(names(&root.path().join("volumes")), ["db"]);
         assert_eq!(names(&volume), ["own"]);
-        assert!(VolumeImport::stage(&root.path().join("volumes/x"), &root.path().join("missing")).is_err());
+        let missing = root.path().join("missing");
+        assert!(VolumeImport::stage(&root.path().join("volumes/x"), &missing, &|| false).is_err());
         assert_eq!(names(&root.path().join("volumes")), ["db"], "a failed import leaves nothing");
+    }
+
+    #[test]
+    fn a_cancelled_copy_ends_before_the_next_file_and_leaves_nothing() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (source, volumes) = (root.path().join("source"), root.path().join("volumes"));
+        fs::create_dir(&source).expect("a directory");
+        for name in 0..9 {
+            fs::write(source.join(name.to_string()), "").expect("written");
+        }
+        let asked = std::cell::Cell::new(0);
+        let cancelled = || asked.replace(asked.get() + 1) == 3;
+        let error = VolumeImport::stage(&volumes.join("db"), &source, &cancelled).expect_err("cancelled");
+        assert!(error.to_string().contains("cancelled") && asked.get() == 4, "{error}");
+        assert!(names(&volumes).is_empty());
+    }
+
+    #[test]
+    fn the_sweep_removes_leftovers_and_no_import_under_way() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (source, volumes) = (root.path().join("source"), root.path().join("volumes"));
+        VolumeImport::sweep(&volumes).expect("nothing to sweep");
+        fs::create_dir(&source).expect("a directory");
+        fs::create_dir_all(volumes.join(".import.old/data/half")).expect("a leftover");
+        fs::create_dir_all(volumes.join("kept")).expect("a volume");
+        let staged = VolumeImport::stage(&volumes.join("db"), &source, &|| false).expect("copied").expect("an import");
+        VolumeImport::sweep(&volumes).expect("swept");
+        assert_eq!(names(&volumes), [".import.db", "kept"]);
+        assert!(staged.commit().expect("a volume"));
+        assert_eq!(names(&volumes), ["db", "kept"]);
     }
 }

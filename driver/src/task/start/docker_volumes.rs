@@ -23,7 +23,11 @@ async fn take_over_one(
     let waits = || format!("Waiting for the containers that use docker's volume {name}");
     let Some(source) = announced(&request.events, waits, dockerd.volume(name)).await? else { return Ok(()) };
     let (node, target) = (request.node.clone(), directory.to_owned());
-    let copy = blocking(move || node.runtime.import_volume(&target, &source).map_err(TaskError::internal));
+    let cancelled = request.cancelled_flag();
+    let copy = blocking(move || match node.runtime.import_volume(&target, &source, &cancelled) {
+        Err(_) if cancelled() => Err(TaskError::Cancelled),
+        staged => staged.map_err(TaskError::internal),
+    });
     let Some(staged) = announced(&request.events, || format!("Copying docker's volume {name}"), copy).await? else {
         return Ok(());
     };

@@ -49,6 +49,12 @@ impl StartRequest {
         *self.cancelled.borrow()
     }
 
+    /// Tells whether the start was cancelled, for work on another thread.
+    pub fn cancelled_flag(&self) -> impl Fn() -> bool + Send + 'static {
+        let cancelled = self.cancelled.clone();
+        move || *cancelled.borrow()
+    }
+
     /// Completes when the start is cancelled.
     pub fn cancellation(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut cancelled = self.cancelled.clone();

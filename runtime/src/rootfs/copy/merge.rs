@@ -41,16 +41,20 @@ const OPAQUE_SOCKET: &CStr = c".wh..wh..opq";
 
 /// Copies the merged content of `layers`, top-most first, to the empty directory `target`.
 pub(in crate::rootfs) fn copy_layers(layers: &[PathBuf], target: &Path) -> Result<(), RuntimeError> {
-    copy(layers, target, Marks::OfOverlayfs)
+    copy(layers, target, Marks::OfOverlayfs, &|| false)
 }
 
 /// Copies the content and the attributes of the directory `source` to the empty directory `target`. No file hides
-/// another one.
-pub(in crate::rootfs) fn copy_tree(source: &Path, target: &Path) -> Result<(), RuntimeError> {
-    copy(&[source.to_owned()], target, Marks::None)
+/// another one. Before each file it asks whether the copy is `cancelled`.
+pub(in crate::rootfs) fn copy_tree(
+    source: &Path,
+    target: &Path,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<(), RuntimeError> {
+    copy(&[source.to_owned()], target, Marks::None, cancelled)
 }
 
-fn copy(layers: &[PathBuf], target: &Path, marks: Marks) -> Result<(), RuntimeError> {
+fn copy(layers: &[PathBuf], target: &Path, marks: Marks, cancelled: &dyn Fn() -> bool) -> Result<(), RuntimeError> {
     let mut roots = Vec::new();
     for layer in layers {
         let root = open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -58,7 +62,7 @@ fn copy(layers: &[PathBuf], target: &Path, marks: Marks) -> Result<(), RuntimeEr
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = open(target, flags, Mode::empty()).context(|| format!("opening {}", target.display()))?;
-    let mut merge = Merge { layers: &roots, copier: EntryCopier::new(root, marks), marks };
+    let mut merge = Merge { layers: &roots, copier: EntryCopier::new(root, marks), marks, cancelled };
     let mut steps = vec![Step::Fill { path: Vec::new(), layers: (0..roots.len()).collect() }];
     while let Some(step) = steps.pop() {
         merge.step(&step, &mut steps).context(|| {
@@ -102,6 +106,7 @@ struct Merge<'a> {
     layers: &'a [OwnedFd],
     copier: EntryCopier,
     marks: Marks,
+    cancelled: &'a dyn Fn() -> bool,
 }
 
 impl Merge<'_> {
@@ -145,6 +150,9 @@ impl Merge<'_> {
             let name = entry.file_name();
             if [c".", c".."].contains(&name) || matches!(names.get(name), Some(NameState::Settled)) {
                 continue;
+            }
+            if (self.cancelled)() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "the copy was cancelled"));
             }
             let stat = statat(&source, name, AtFlags::SYMLINK_NOFOLLOW)?;
             let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
