@@ -13,7 +13,7 @@ use crate::{
     address::{Address, HostPort},
     error::OptionError,
     message::{Message, Source},
-    values::{boolean, duration, size},
+    values::{boolean, buffer, duration},
 };
 
 /// The options of the driver, besides those that all drivers have.
@@ -68,15 +68,13 @@ impl Fluentd {
             wrong("fluentd-address", "is no address of a fluentd server", remedy);
             local()
         });
-        let buffer_limit = text("fluentd-buffer-limit").map_or(Some(BUFFER_LIMIT), size).unwrap_or_else(|| {
-            wrong("fluentd-buffer-limit", "is no size", "write it as in \"4m\" or \"512k\"");
-            BUFFER_LIMIT
-        });
         let max_retries = text("fluentd-max-retries").map_or(Some(u32::MAX), |text| text.parse().ok());
         let max_retries = max_retries.unwrap_or_else(|| {
             wrong("fluentd-max-retries", "is no number", "write a whole number");
             u32::MAX
         });
+        let limit = "fluentd-buffer-limit";
+        let buffer_limit = text(limit).map_or(BUFFER_LIMIT, |text| buffer(limit, text, BUFFER_LIMIT, errors));
         let retry_wait = duration(options, "fluentd-retry-wait", errors).unwrap_or(Duration::from_secs(1));
         // Between two connections of an asynchronous delivery. The wait between two tries does the same here.
         duration(options, "fluentd-async-reconnect-interval", errors);

@@ -64,7 +64,9 @@ impl LogOptions {
         let tag = self.tag.render(container, &extra).map_err(wrong_tag)?;
         let hostname = container.hostname.clone();
         let destination = match self.destination.clone() {
-            Destination::Syslog(syslog) => Destination::Syslog(Syslog { tag, hostname, ..syslog }),
+            Destination::Syslog(syslog) => {
+                Destination::Syslog(Syslog { tag: syslog::header_field(&tag), hostname, ..syslog })
+            }
             Destination::Gelf(gelf) => {
                 Destination::Gelf(Gelf { hostname, extra: gelf_fields(container, tag, extra), ..gelf })
             }
@@ -142,12 +144,7 @@ fn mode(options: &BTreeMap<String, String>, errors: &mut Vec<OptionError>) -> Mo
         errors.push(OptionError::new("max-buffer-size", "needs the mode non-blocking", remedy));
         return Mode::Blocking;
     }
-    let max_buffer_size = values::size(limit).unwrap_or_else(|| {
-        let problem = format!("{limit:?} is no size");
-        errors.push(OptionError::new("max-buffer-size", problem, "write it as in \"4m\" or \"512k\""));
-        MAX_BUFFER_SIZE
-    });
-    Mode::NonBlocking { max_buffer_size }
+    Mode::NonBlocking { max_buffer_size: values::buffer("max-buffer-size", limit, MAX_BUFFER_SIZE, errors) }
 }
 
 /// The template of the tag. It is tried out with a container without properties, so that all its names are checked.
@@ -194,6 +191,9 @@ mod tests {
         let buffered = |max_buffer_size| Ok(Mode::NonBlocking { max_buffer_size });
         assert_eq!(mode(&[("mode", "non-blocking")]), buffered(1_000_000));
         assert_eq!(mode(&[("mode", "non-blocking"), ("max-buffer-size", "4m")]), buffered(4 << 20));
+        assert_eq!(mode(&[("mode", "non-blocking"), ("max-buffer-size", "64m")]), buffered(64 << 20));
+        let large = mode(&[("mode", "non-blocking"), ("max-buffer-size", "9p")]);
+        assert_eq!(large, Err("max-buffer-size: \"9p\" is more than 64 MiB".to_owned()));
         for (options, expected) in [
             (&[("mode", "x")][..], "mode: \"x\" is no mode"),
             (&[("max-buffer-size", "1m")], "max-buffer-size: needs the mode non-blocking"),
@@ -229,6 +229,7 @@ mod tests {
         };
         assert_eq!(tag(&[]), "0123456789ab");
         assert_eq!(tag(&[("tag", "{{.Name}}/{{.FullID}}")]), "web-1/0123456789abcdef");
+        assert_eq!(tag(&[("tag", "a\nb\0{{\"\\t\u{85}\"}}")]), "a_b___", "no control character in a header");
     }
 
     /// As in what dockerd sends.

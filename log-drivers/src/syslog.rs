@@ -165,6 +165,11 @@ impl fmt::Display for Syslog {
     }
 }
 
+/// A text in the header of a message: without control characters, which end a message or change a terminal.
+pub(crate) fn header_field(text: &str) -> String {
+    text.replace(char::is_control, "_")
+}
+
 fn parse_address(text: &str) -> Option<Address> {
     let (scheme, rest) = Address::split(text)?;
     match scheme {

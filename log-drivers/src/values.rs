@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::error::OptionError;
 
 /// The bytes of a size with a binary unit, as in `64k`, `1m`, `1.5 GiB`; `None` if it is no size.
-pub(crate) fn size(text: &str) -> Option<u64> {
+fn size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let number: f64 = number.parse().ok()?;
@@ -22,6 +22,20 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     };
     // The conversion saturates.
     Some((number * 1024_f64.powi(power)) as u64)
+}
+
+/// The most bytes of a buffer. It is memory of the node, outside of the task's limit.
+const MOST_BUFFER: u64 = 64 << 20;
+
+/// The size of a buffer that an option sets to this text.
+pub(crate) fn buffer(option: &str, text: &str, default: u64, errors: &mut Vec<OptionError>) -> u64 {
+    let remedy = "write at most 64m, as in \"4m\" or \"512k\"";
+    match size(text) {
+        Some(bytes) if bytes <= MOST_BUFFER => return bytes,
+        Some(_) => errors.push(OptionError::new(option, format!("{text:?} is more than 64 MiB"), remedy)),
+        None => errors.push(OptionError::new(option, format!("{text:?} is no size"), remedy)),
+    }
+    default
 }
 
 /// A duration in Go's notation, as in `100ms` or `1m30s`; `None` if it is no duration.

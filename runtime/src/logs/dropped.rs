@@ -39,6 +39,11 @@ impl DroppedBytes {
         self.replace(|count| count.saturating_add(bytes)).map(drop)
     }
 
+    /// Takes from the count, down to 0.
+    pub fn subtract(&self, bytes: u64) -> io::Result<()> {
+        self.replace(|count| count.saturating_sub(bytes)).map(drop)
+    }
+
     /// Sets the count to 0; its value before.
     pub fn take(&self) -> io::Result<u64> {
         self.replace(|_| 0)
@@ -81,7 +86,9 @@ mod tests {
         assert_eq!(DroppedBytes::peek(&path).expect("a count"), (1 << 40) + 7);
         let second = DroppedBytes::open(&path).expect("a file");
         second.add(1).expect("written");
-        assert_eq!(first.take().expect("written"), (1 << 40) + 8);
+        first.subtract(1).expect("written");
+        assert_eq!(first.take().expect("written"), (1 << 40) + 7);
+        first.subtract(1).expect("written");
         assert_eq!(DroppedBytes::peek(&path).expect("a count"), 0);
         fs::write(&path, "nonsense").expect("written");
         assert_eq!(DroppedBytes::peek(&path).expect("no count"), 0);

@@ -136,8 +136,11 @@ impl Relay {
             }
         })?;
         let mut pump = Pump::new(sources, &logs, &queue);
-        let ended = pump.run(|dropped| undelivered.count(dropped, "`max-buffer-size` bytes wait already"));
-        let deadline = *ended.as_ref().unwrap_or(&(Instant::now() + DRAIN));
+        let ended = pump.run(
+            |dropped| undelivered.count(dropped, "`max-buffer-size` bytes wait already"),
+            || undelivered.set_left(queue.left()),
+        );
+        let (deadline, mark) = *ended.as_ref().unwrap_or(&(Instant::now() + DRAIN, Instant::now()));
         for (stream, bytes) in pump.left() {
             DroppedBytes::open(&task.dropped(stream))?.add(bytes)?;
         }
@@ -147,9 +150,10 @@ impl Relay {
             DroppedBytes::open(&task.dropped(stream))?.add(bytes)?;
         }
         queue.close();
-        let left = queue.wait_empty(deadline);
-        if left > 0 {
-            undelivered.count(left, "they were not taken in time after the end of the task");
+        // The monitor records the end of the container soon, and a removal of the task kills this process then. So the
+        // count is written before, and corrected later.
+        for time in [mark, deadline] {
+            undelivered.set_left(queue.wait_empty(time));
         }
         ended.map(drop)
     }

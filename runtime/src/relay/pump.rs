@@ -1,9 +1,9 @@
 //! Moving a container's output: from its FIFOs to Nomad's, and as messages into the queue.
 //!
-//! Every byte goes to Nomad's log first. Output is read only when the bytes before are written, and, in the mode
-//! `blocking`, when the queue has room: so a slow reader and a slow server both make the container wait, and nothing
-//! else. When all writers have closed the FIFOs, the rest is read in any case, so that it reaches Nomad's log even if
-//! the server takes nothing.
+//! Every byte goes to Nomad's log first, and into the queue when it is written there. Output is read only when the
+//! bytes before are written, and, in the mode `blocking`, when the queue has room: so a slow reader and a slow server
+//! both make the container wait, and nothing else. When all writers have closed the FIFOs, the rest is read in any
+//! case, so that it reaches Nomad's log even if the server takes nothing.
 
 use std::{
     fs::File,
@@ -25,6 +25,10 @@ use crate::logs::{OutputStream, Outputs, waiting_bytes};
 
 /// Output that the server does not take is delivered for this long after the end of the container, as docker does.
 pub(super) const DRAIN: Duration = Duration::from_secs(10);
+
+/// This long after the end of the container the messages are counted that are not delivered yet. The monitor waits a
+/// little longer before it records the end, so that the plugin reports them.
+const MARK: Duration = Duration::from_millis(1500);
 
 /// The most bytes that are read at once: as many as a FIFO holds.
 const AT_ONCE: usize = 64 << 10;
@@ -65,30 +69,40 @@ impl<'a> Pump<'a> {
     }
 
     /// Moves output until its end, or until a while after all writers have closed the FIFOs. Returns the end of that
-    /// while. `dropped` gets the number of messages that had no room.
-    pub fn run(&mut self, dropped: impl Fn(u64)) -> io::Result<Instant> {
-        let mut deadline = None;
+    /// while, and the time at which undelivered messages are to be counted. `dropped` gets the number of messages that
+    /// had no room. `count` is called at that time, if there is still output to move.
+    pub fn run(&mut self, dropped: impl Fn(u64), mut count: impl FnMut()) -> io::Result<(Instant, Instant)> {
+        let mut end = None;
+        let mut counted = false;
         let mut buffer = vec![0; AT_ONCE];
         loop {
             let mut moved = false;
             let mut refused = 0;
             for stream in &mut self.streams {
-                moved |= stream.write()?;
+                let mut emit = |message| refused += u64::from(!self.queue.add(message));
+                moved |= stream.write(&mut emit)?;
                 if stream.may_read(self.queue) {
-                    moved |= stream.read(&mut buffer, &mut |message| refused += u64::from(!self.queue.add(message)))?;
+                    moved |= stream.read(&mut buffer, &mut emit)?;
                 }
             }
             if refused > 0 {
                 dropped(refused);
             }
             if self.streams.iter().all(|stream| stream.source.is_none() || stream.hung_up) {
-                deadline.get_or_insert_with(|| Instant::now() + DRAIN);
+                end.get_or_insert_with(Instant::now);
             }
-            if self.streams.iter().all(Stream::is_done) || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Ok(deadline.unwrap_or_else(|| Instant::now() + DRAIN));
+            let passed = end.map(|end: Instant| end.elapsed());
+            if self.streams.iter().all(Stream::is_done) || passed.is_some_and(|passed| passed >= DRAIN) {
+                let end = end.unwrap_or_else(Instant::now);
+                return Ok((end + DRAIN, end + MARK));
+            }
+            if !counted && passed.is_some_and(|passed| passed >= MARK) {
+                counted = true;
+                count();
             }
             if !moved {
-                self.wait(deadline)?;
+                let limit = if counted { DRAIN } else { MARK };
+                self.wait(passed.map(|passed| limit.saturating_sub(passed)))?;
             }
         }
     }
@@ -102,8 +116,8 @@ impl<'a> Pump<'a> {
         self.streams.iter().map(left).filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// Waits until something can be moved.
-    fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+    /// Waits until something can be moved, or the limit is over.
+    fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let mut awaited = vec![PollFd::from_borrowed_fd(self.queue.room(), PollFlags::IN)];
         for stream in &self.streams {
             // A hang-up is always told.
@@ -113,7 +127,6 @@ impl<'a> Pump<'a> {
             let log = stream.log.filter(|_| !stream.pending.is_empty());
             awaited.extend(log.map(|log| PollFd::new(log, PollFlags::OUT)));
         }
-        let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let limit = limit.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
         match poll(&mut awaited, limit.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -146,26 +159,23 @@ impl Stream<'_> {
         self.source.is_some() && self.pending.is_empty() && (self.hung_up || queue.has_room())
     }
 
-    /// Writes to the log what fits; whether anything did.
-    fn write(&mut self) -> io::Result<bool> {
+    /// Writes to the log what fits, and emits that; whether anything did.
+    fn write(&mut self, emit: &mut impl FnMut(Message)) -> io::Result<bool> {
         if self.pending.is_empty() {
             return Ok(false);
         }
-        let Some(log) = self.log else {
-            self.pending.clear();
-            return Ok(true);
+        let written = match self.log.map(|log| write(log, &self.pending)) {
+            None => self.pending.len(),
+            Some(Ok(count)) => count,
+            Some(Err(Errno::AGAIN | Errno::INTR)) => return Ok(false),
+            Some(Err(error)) => return Err(error.into()),
         };
-        match write(log, &self.pending) {
-            Ok(count) => {
-                self.pending.drain(..count);
-                Ok(true)
-            }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        self.lines.take(self.pending.get(..written).unwrap_or_default(), SystemTime::now(), emit);
+        self.pending.drain(..written);
+        Ok(true)
     }
 
-    /// Reads once; whether there was output, or its end.
+    /// Reads once, when all is written; whether there was output, or its end.
     fn read(&mut self, buffer: &mut [u8], emit: &mut impl FnMut(Message)) -> io::Result<bool> {
         let Some(source) = &self.source else { return Ok(false) };
         match read(source, &mut *buffer) {
@@ -177,8 +187,7 @@ impl Stream<'_> {
             Ok(count) => {
                 let output = buffer.get(..count).unwrap_or_default();
                 self.pending.extend_from_slice(output);
-                self.lines.take(output, SystemTime::now(), emit);
-                self.write()?;
+                self.write(emit)?;
                 Ok(true)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),

@@ -106,17 +106,28 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// The number of messages that are not sent yet.
+    pub fn left(&self) -> u64 {
+        self.state().left()
+    }
+
     /// Waits until all messages are sent, up to the deadline; the number of those that are not.
     pub fn wait_empty(&self, deadline: Instant) -> u64 {
         let mut state = self.state();
         loop {
-            let left = state.messages.len() as u64 + u64::from(state.sending);
+            let left = state.left();
             let rest = deadline.saturating_duration_since(Instant::now());
             if left == 0 || rest.is_zero() {
                 return left;
             }
             state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+impl State {
+    fn left(&self) -> u64 {
+        self.messages.len() as u64 + u64::from(self.sending)
     }
 }
 

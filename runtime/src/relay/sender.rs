@@ -15,25 +15,55 @@ use crate::{logs::DroppedBytes, state::TaskDir};
 pub(super) struct Undelivered {
     task: TaskDir,
     destination: String,
-    /// The number, and the last reason that was written.
-    state: Mutex<(DroppedBytes, String)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    count: DroppedBytes,
+    /// The last reason that was written.
+    reason: String,
+    /// The part of the count that was in the queue after the end of the container.
+    left: u64,
 }
 
 impl Undelivered {
     /// Counts for the container of this directory.
     pub fn new(task: &TaskDir, destination: &Destination) -> io::Result<Self> {
         let count = DroppedBytes::open(&task.undelivered())?;
-        Ok(Self { task: task.clone(), destination: destination.to_string(), state: Mutex::new((count, String::new())) })
+        let state = State { count, reason: String::new(), left: 0 };
+        Ok(Self { task: task.clone(), destination: destination.to_string(), state: Mutex::new(state) })
     }
 
     /// Counts messages. A count that cannot be written is not reported: that must not stop the delivery of others.
     pub fn count(&self, messages: u64, reason: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, last) = &mut *state;
-        drop(count.add(messages));
-        if last != reason {
-            reason.clone_into(last);
-            drop(fs::write(self.task.undelivered_reason(), format!("{}: {reason}", self.destination)));
+        self.explain(&mut state, reason);
+        drop(state.count.add(messages));
+    }
+
+    /// Counts the messages that are in the queue after the end of the container, in place of those that were counted by
+    /// the call before.
+    pub fn set_left(&self, messages: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut state.left, messages);
+        if messages > before {
+            self.explain(&mut state, "they were not taken in time after the end of the task");
+            drop(state.count.add(messages - before));
+        } else if messages < before {
+            drop(state.count.subtract(before - messages));
         }
+    }
+
+    /// Writes the reason, before the count.
+    fn explain(&self, state: &mut State, reason: &str) {
+        if state.reason == reason {
+            return;
+        }
+        reason.clone_into(&mut state.reason);
+        let path = self.task.undelivered_reason();
+        let temporary = path.with_extension("reason.tmp");
+        let written = fs::write(&temporary, format!("{}: {reason}", self.destination));
+        drop(written.and_then(|()| fs::rename(&temporary, &path)));
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::Read,
     net::{TcpListener, UdpSocket},
-    os::unix::net::{UnixDatagram, UnixStream},
+    os::unix::net::{UnixDatagram, UnixListener, UnixStream},
     path::PathBuf,
 };
 
@@ -236,11 +236,20 @@ async fn a_stuck_server_blocks_neither_a_stop_nor_a_task_that_does_not_wait() {
     let images = Images::start().await;
     let server = TcpListener::bind("127.0.0.1:0").must("a socket");
     let address = format!("tcp://{}", server.local_addr().must("its address"));
-    let task = node.task(&images.busybox()).sh("yes").option("logging", syslog(&address)).build(&mut plugin).await;
+    // The buffer of this socket holds a few hundred messages.
+    let path = node.root().join("stuck");
+    let stuck = UnixListener::bind(&path).must("a socket");
+    let logging = syslog(&format!("unix://{}", path.display()));
+    let task = node.task(&images.busybox()).sh("seq 1000001 9999999").option("logging", logging);
+    let task = task.build(&mut plugin).await;
     plugin.started(&task).await;
-    task.stdout().contains("y\n", seconds(20)).await;
+    task.stdout().contains("1001000\n", seconds(20)).await;
     plugin.stop(task.id(), seconds(0), "").await.must("StopTask");
     assert_eq!(plugin.wait(task.id()).await.code, 137);
+    let told = |event: &proto::driver::DriverTaskEvent| {
+        event.task_id == task.id() && event.message.contains("not taken in time after the end of the task")
+    };
+    plugin.streams.event("the lines that the stuck server did not take", told).await;
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     assert!(relays(&node).is_empty(), "the removal ends the relay");
 
@@ -251,10 +260,17 @@ async fn a_stuck_server_blocks_neither_a_stop_nor_a_task_that_does_not_wait() {
     plugin.started(&task).await;
     assert_eq!(plugin.wait(task.id()).await.code, 0);
     task.stdout().contains("\nend\n", seconds(20)).await;
-    let event = plugin.streams.event("the loss", |event| event.annotations.contains_key("undelivered_lines")).await;
-    assert!(event.task_id == task.id() && event.message.contains("lines of output were not delivered"), "{event:?}");
+    let lost = |event: &proto::driver::DriverTaskEvent| {
+        event.task_id == task.id() && event.message.contains("were not delivered")
+    };
+    let event = plugin.streams.event("the loss", lost).await;
+    assert!(
+        event.annotations.contains_key("undelivered_lines")
+            && event.message.contains("lines of output were not delivered"),
+        "{event:?}"
+    );
     plugin.destroy(task.id(), true).await.must("DestroyTask");
-    drop(server);
+    drop((server, stuck));
     node.finish(plugin).await;
 }
 

@@ -42,6 +42,7 @@ pub fn find(config: &Json, option: &str, is_better: &dyn Fn(&Json) -> bool) -> O
     // A block whose options belong together, then the option itself, then the blocks around it.
     let is_unit = |step: &Step| step.name().is_some_and(|name| UNITS.contains(&name));
     let unit = steps.iter().rposition(is_unit).map(|position| position + 1);
+    let unit = unit.filter(|_| !is_log_option(&steps));
     unit.into_iter().chain((1..=steps.len()).rev()).find_map(|depth| {
         let path = locate(config, &steps[..depth])?;
         let value = value_at(config, &path)?;
@@ -57,6 +58,12 @@ pub fn find(config: &Json, option: &str, is_better: &dyn Fn(&Json) -> bool) -> O
             .or_else(|| with(accepted_part(value, &tried)))
             .or_else(|| with(None))
     })
+}
+
+/// Whether this is one option of a log driver, without which the driver sends to the same server.
+fn is_log_option(steps: &[Step]) -> bool {
+    let names: Vec<&str> = steps.iter().filter_map(Step::name).collect();
+    matches!(names.as_slice(), ["logging", "config", option, ..] if !option.ends_with("-address"))
 }
 
 /// One step of a path into a block.
@@ -268,6 +275,18 @@ mod tests {
                 json!({ "logging": [{ "type": "x", "config": [{ "bad": "secret" }] }] }),
                 "logging.config",
                 vec!["logging {", "  config {", "    bad = …", "  }", "  type = \"x\"", "}"],
+                vec![],
+            ),
+            (
+                json!({ "logging": [{ "type": "x", "config": [{ "tag": "a", "bad": "secret" }] }] }),
+                "logging.config.bad",
+                vec!["bad = \"secret\""],
+                vec![],
+            ),
+            (
+                json!({ "logging": [{ "type": "x", "config": [{ "x-address": "bad" }] }] }),
+                "logging.config.x-address",
+                vec!["logging {", "  config {", "    x-address = …", "  }", "  type = \"x\"", "}"],
                 vec![],
             ),
             (json!({ "devices": { "host_path": "bad" } }), "devices[0].host_path", vec!["host_path = \"bad\""], vec![]),
