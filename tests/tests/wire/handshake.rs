@@ -223,7 +223,7 @@ async fn options_of_dockers_plugin_block_without_an_effect_are_in_the_log() {
     let file = node.root().join("plugin.log");
     let copied = json!({
         "log_file": file, "endpoint": "unix:///run/docker.sock", "infra_image": "registry.example/pause:3",
-        "tls": [{ "cert": "/etc/docker/cert.pem" }], "logging": [{ "type": "journald", "config": [{ "tag": "x" }] }],
+        "tls": [{ "cert": "/etc/docker/cert.pem" }], "logging": [{ "type": "splunk", "config": [{ "tag": "x" }] }],
     });
     let plugin = node.launch_with(copied).await;
     let text = std::fs::read_to_string(&file).must("the log file");
