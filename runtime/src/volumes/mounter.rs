@@ -79,7 +79,7 @@ fn mounted(options: &VolumeOptions, place: &Path) -> Result<OwnedFd, VolumeError
         Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
     };
     own_namespace().map_err(|error| VolumeError::passing(format!("making a mount namespace: {error}")))?;
-    make(&call, place).map_err(|errno| mount_failed(options, errno, wrong_option(&call, errno).as_deref()))?;
+    make(&call, place).map_err(|errno| mount_failed(options, errno, wrong_option(options, errno).as_deref()))?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     open_tree(CWD, place, flags).map_err(|errno| mount_failed(options, errno, None))
 }
@@ -96,12 +96,15 @@ fn make(call: &MountCall, place: &Path) -> Result<(), Errno> {
 }
 
 /// What the kernel says about the first wrong option, if a call failed because of one. Nothing is mounted for it.
-fn wrong_option(call: &MountCall, errno: Errno) -> Option<String> {
-    if errno != Errno::INVAL || call.flags & libc::MS_BIND as u32 != 0 {
+/// Passwords are left out before the options are split: a part of one must not pass for an option's name.
+fn wrong_option(options: &VolumeOptions, errno: Errno) -> Option<String> {
+    if errno != Errno::INVAL || options.is_bind() {
         return None;
     }
+    let options = options.without_secrets();
+    let call = MountCall::decide(&options, resolve).ok()?;
     let context = fsopen(call.kind.as_str(), FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
-    for option in call.data.split(',').filter(|option| !option.is_empty()) {
+    for option in options.split(&call.data) {
         let set = match option.split_once('=') {
             Some((name, value)) => fsconfig_set_string(context.as_fd(), name, value),
             None => fsconfig_set_flag(context.as_fd(), option),
@@ -143,6 +146,28 @@ fn unmounted(path: &Path) -> Result<(), VolumeError> {
         Err(errno) => {
             let error = io::Error::from(errno);
             Err(VolumeError::passing(format!("unmounting {}: {error}", path.display())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_option_is_named_and_no_part_of_a_password() {
+        let wrong = |kind: &str, mount_options: &str| {
+            let [kind, device, mount_options] = [kind, "x", mount_options].map(str::to_owned);
+            let options = VolumeOptions { kind, device, mount_options, forgotten: Vec::new() };
+            wrong_option(&options, Errno::INVAL)
+        };
+        let named = wrong("tmpfs", "password=hun,secret=ter2,size=1m,sizze=1").expect("the kernel refuses one");
+        assert!(named.starts_with("`sizze` is unknown"), "{named}");
+        assert_eq!(wrong("tmpfs", "password=s,size=1m"), None);
+        // Kernels without this file system say nothing.
+        for kind in ["cifs", "smb3"] {
+            let named = wrong(kind, "password=s,,ecret,username=app,nonsense=1").unwrap_or_default();
+            assert!(!named.contains("ecret"), "{named}");
         }
     }
 }

@@ -19,20 +19,20 @@ pub struct VolumeOptions {
 }
 
 /// The mount options whose value is a password.
-const SECRETS: [&str; 3] = ["pass", "password", "password2"];
+const SECRETS: [&str; 4] = ["pass", "password", "password2", "secret"];
 
 impl VolumeOptions {
     /// The options without the values of passwords. They are what is stored and compared.
     #[must_use]
     pub fn without_secrets(&self) -> Self {
+        // Also a part after two commas: a job's author may have meant an option of its own.
         let secret = |option: &str| {
-            let name = option.split('=').next().unwrap_or_default().to_ascii_lowercase();
-            SECRETS.contains(&name.as_str()).then_some(name)
+            let names = option.split(',').map(|part| part.split('=').next().unwrap_or_default().to_ascii_lowercase());
+            names.into_iter().find(|name| SECRETS.contains(&name.as_str()))
         };
         let mut forgotten = self.forgotten.clone();
         let mut kept: Vec<&str> = Vec::new();
-        let mut options = split(&self.mount_options).into_iter();
-        for option in options.by_ref() {
+        for option in self.split(&self.mount_options) {
             match secret(option) {
                 Some(name) => forgotten.push(name),
                 None => kept.push(option),
@@ -55,27 +55,28 @@ impl VolumeOptions {
 
     /// The value of a mount option `name=value`.
     pub(super) fn value_of(&self, name: &str) -> Option<&str> {
-        self.mount_options.split(',').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+        self.split(&self.mount_options).into_iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
-}
 
-/// The mount options. Two commas are a comma within a value, which only the file system of Windows' shares reads so;
-/// there, passwords have them.
-fn split(options: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let (mut start, mut at) = (0, 0);
-    while let Some(comma) = options[at..].find(',') {
-        let comma = at + comma;
-        if options[comma + 1..].starts_with(',') {
-            at = comma + 2;
-            continue;
+    /// Splits mount options of this volume's file system. Two commas are a comma within a value for the file system of
+    /// Windows' shares only, where passwords have them.
+    pub(super) fn split<'a>(&self, options: &'a str) -> Vec<&'a str> {
+        let doubled = self.kind == "cifs" || self.kind == "smb3";
+        let mut parts = Vec::new();
+        let (mut start, mut at) = (0, 0);
+        while let Some(comma) = options[at..].find(',') {
+            let comma = at + comma;
+            if doubled && options[comma + 1..].starts_with(',') {
+                at = comma + 2;
+                continue;
+            }
+            parts.push(&options[start..comma]);
+            (start, at) = (comma + 1, comma + 1);
         }
-        parts.push(&options[start..comma]);
-        (start, at) = (comma + 1, comma + 1);
+        parts.push(&options[start..]);
+        parts.retain(|part| !part.is_empty());
+        parts
     }
-    parts.push(&options[start..]);
-    parts.retain(|part| !part.is_empty());
-    parts
 }
 
 impl fmt::Debug for VolumeOptions {
@@ -115,6 +116,7 @@ mod tests {
             ("password=hun,,,,ter2", "", &["password"]),
             ("password2=hunter2,password=hunter2", "", &["password", "password2"]),
             ("ro,,", "ro,,", &[]),
+            ("ro,,password=hunter2,uid=33", "uid=33", &["password"]),
             ("uid=33,passwordless", "uid=33,passwordless", &[]),
             ("", "", &[]),
         ] {
@@ -126,6 +128,21 @@ mod tests {
             let texts = format!("{options:?} {options} {}", serde_json::to_string(&stored).expect("JSON"));
             assert!(!texts.contains("hun"), "{texts}");
         }
+    }
+
+    #[test]
+    fn two_commas_are_one_within_a_value_of_windows_shares_only() {
+        for (kind, given, parts, kept) in [
+            ("cifs", "password=hun,,ter2,ro", &["password=hun,,ter2", "ro"][..], "ro"),
+            ("smb3", "password=hun,,ter2,ro", &["password=hun,,ter2", "ro"], "ro"),
+            ("ceph", "name=a,,secret=hunter2,,ro", &["name=a", "secret=hunter2", "ro"], "name=a,ro"),
+            ("nfs", "addr=nas,,soft", &["addr=nas", "soft"], "addr=nas,soft"),
+        ] {
+            let options = VolumeOptions { kind: kind.to_owned(), ..options(given) };
+            assert_eq!(options.split(given), parts, "{kind}");
+            assert_eq!(options.without_secrets().mount_options, kept, "{kind}");
+        }
+        assert_eq!(options("password=a,,addr=b,addr=nas").value_of("addr"), Some("nas"));
     }
 
     #[test]
