@@ -15,7 +15,7 @@ use crate::{
     progress::Progress,
     pull::{self, Image, LoadRequest, PullRequest, Puller, PullerConfig},
     reference::Reference,
-    registry::RegistryConfig,
+    registry::{InternalRedirects, RegistryConfig},
     store::{
         ImageRecord, ImageUsage, LayerFormat, LocalStore, PruneReport, ReclaimTarget, Retention, RetentionReport,
         SweepReport,
@@ -31,6 +31,8 @@ pub struct StoreConfig {
     pub limits: Limits,
     /// Registries that need more configuration than their name.
     pub registries: Vec<RegistryConfig>,
+    /// The internal addresses that other registries may name.
+    pub internal_redirects: InternalRedirects,
     /// Sources of credentials for pulls that bring none.
     pub credentials: CredentialSources,
     /// Give an image that was pulled with credentials only to callers that may pull it themselves.
@@ -48,6 +50,7 @@ impl Default for StoreConfig {
             root: PathBuf::new(),
             limits: Limits::default(),
             registries: Vec::new(),
+            internal_redirects: InternalRedirects::default(),
             credentials: CredentialSources::default(),
             verify_access: true,
             retention: None,
@@ -72,9 +75,10 @@ impl fmt::Debug for Store {
 impl Store {
     /// Opens or makes a store. Removes nothing: several processes open the same store.
     pub fn open(config: StoreConfig) -> Result<Store, StoreError> {
-        let StoreConfig { root, limits, registries, credentials, verify_access, retention, layers } = config;
+        let StoreConfig { root, layers, limits, registries, internal_redirects, .. } = config;
+        let StoreConfig { credentials, verify_access, retention, .. } = config;
         let local = Arc::new(LocalStore::open(&root, layers)?);
-        let config = PullerConfig { limits, registries, credentials, verify_access, retention };
+        let config = PullerConfig { limits, registries, internal_redirects, credentials, verify_access, retention };
         let puller = Arc::new(Puller::new(Arc::clone(&local), config)?);
         Ok(Store { local, puller })
     }

@@ -35,7 +35,7 @@ pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent, Wait};
 pub use pull::{Image, LoadRequest, PullRequest};
 pub use reference::{InvalidReference, Reference};
-pub use registry::RegistryConfig;
+pub use registry::{InternalRedirects, RegistryConfig};
 pub use store::{
     Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerFormat, LayerRecord, Outcome,
     Pressure, PruneReport, Removed, Retention, RetentionReport, Severity, SweepReport, fsck,

@@ -16,6 +16,29 @@ pub(crate) fn mounts_below(mountinfo: &[u8], directory: &Path) -> Vec<PathBuf> {
     points
 }
 
+/// Whether the mount that holds a path, or a mount below the path, is shared or a slave, from the text of
+/// `/proc/self/mountinfo`. Of several mounts at one place the last one counts.
+pub(crate) fn propagates(mountinfo: &[u8], path: &Path) -> bool {
+    let mut holder: Option<(PathBuf, bool)> = None;
+    for line in mountinfo.split(|byte| *byte == b'\n') {
+        let fields = || line.split(|byte| *byte == b' ');
+        let Some(point) = fields().nth(4).map(unescape) else { continue };
+        // The optional fields end with a hyphen.
+        let propagates = fields()
+            .skip(6)
+            .take_while(|field| *field != b"-")
+            .any(|field| field.starts_with(b"shared:") || field.starts_with(b"master:"));
+        if point != path && point.starts_with(path) && propagates {
+            return true;
+        }
+        let is_nearer = holder.as_ref().is_none_or(|(known, _)| point.starts_with(known));
+        if path.starts_with(&point) && is_nearer {
+            holder = Some((point, propagates));
+        }
+    }
+    holder.is_some_and(|(_, propagates)| propagates)
+}
+
 /// The kernel writes a space, a tab, a newline and a backslash as `\` and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
@@ -33,7 +56,35 @@ fn unescape(text: &[u8]) -> PathBuf {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::mounts_below;
+    use super::{mounts_below, propagates};
+
+    #[test]
+    fn propagation_is_that_of_the_mount_of_a_path_and_of_mounts_below_it() {
+        let text = b"20 1 0:5 / / rw - ext4 /dev/vda rw\n\
+            21 20 0:5 / /shared rw shared:1 - ext4 /dev/vda rw\n\
+            22 20 0:5 / /slave rw master:1 propagate_from:2 - ext4 /dev/vda rw\n\
+            23 21 0:5 / /shared/own rw unbindable - ext4 /dev/vda rw\n\
+            24 20 0:5 / /a/b\\040c rw shared:3 - ext4 /dev/vda rw\n\
+            25 20 0:5 / /over rw shared:4 - ext4 /dev/vda rw\n\
+            26 25 0:5 / /over rw - shared:5 /dev/vda rw\n";
+        for (path, expected) in [
+            ("/", true),
+            ("/etc", false),
+            ("/shared", true),
+            ("/shared/x", true),
+            ("/shareds", false),
+            ("/shared/own", false),
+            ("/shared/own/x", false),
+            ("/slave/x", true),
+            ("/a", true),
+            ("/a/b", false),
+            ("/a/b c", true),
+            ("/over/x", false),
+        ] {
+            assert_eq!(propagates(text, Path::new(path)), expected, "{path}");
+        }
+        assert!(!propagates(b"", Path::new("/")));
+    }
 
     #[test]
     fn mount_points_below_a_directory_are_found() {

@@ -33,6 +33,8 @@ pub enum Needs {
     Entries(Vec<String>),
     /// This number or a larger one.
     AtLeast(i64),
+    /// This number or a smaller one.
+    AtMost(i64),
     /// A value that the operator chooses.
     AnyValue,
 }

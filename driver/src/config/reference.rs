@@ -4,6 +4,8 @@
 
 use std::{fs, path::Path};
 
+use image_store::InternalRedirects;
+
 use super::{
     PLUGIN_OPTIONS, PluginConfig, Policy, TASK_OPTIONS, decode_plugin,
     option::{DefaultValue, OptionSpec, OptionType, Support},
@@ -111,11 +113,17 @@ fn rules() -> Vec<Rule> {
         row("allowed_modes.pid", &|config| list(&config.policy.allowed_modes.pid)),
         row("allowed_modes.userns", &|config| list(&config.policy.allowed_modes.userns)),
         row("allowed_modes.uts", &|config| list(&config.policy.allowed_modes.uts)),
+        row("exec.max_commands", &|config| config.exec.max_commands.to_string()),
         row("min_oom_score_adj", &|config| config.policy.min_oom_score_adj.to_string()),
         row("no_new_privileges", &|config| format!("`{}`", config.policy.no_new_privileges)),
         row("pids_limit", &|config| {
             let limit = config.policy.pids_limit.or(config.policy.default_pids_limit);
             limit.map_or("none".to_owned(), |limit| format!("{limit}, no maximum"))
+        }),
+        row("registry.internal_redirects", &|config| match config.internal_redirects {
+            InternalRedirects::OfRegistry => "`false`".to_owned(),
+            InternalRedirects::ExceptLinkLocal => "`true`, without link-local addresses".to_owned(),
+            InternalRedirects::All => "`true`".to_owned(),
         }),
         row("verify_access", &|config| format!("`{}`", config.verify_access)),
         row("volumes.allow_shared", &|config| format!("`{}`", config.policy.allow_shared)),
@@ -152,7 +160,7 @@ fn no_other_rule_depends_on_the_name() {
     };
     assert_eq!(same, docker);
     let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
-    assert!(differing == 13 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+    assert!(differing == 15 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{
     context::TaskContext,
     path::{normalize_container_path, normalize_host_path},
 };
-use crate::config::{ErrorCollector, any_matches};
+use crate::config::{ErrorCollector, Needs, Permission, any_matches};
 
 /// Devices that the task names, and those that device plugins assigned. For one path, the last device wins, as in
 /// docker.
@@ -50,9 +50,10 @@ fn check_allowed(context: &TaskContext, path: &Path, errors: &ErrorCollector) {
     if policy.allow_privileged || any_matches(&policy.allow_devices, &text) {
         return;
     }
-    errors.add(
+    errors.forbid(
         "devices",
         format!("this node does not allow {text:?}"),
         format!("remove it, or have the operator set `allow_devices = [{text:?}]` in the plugin block"),
+        Permission { option: "allow_devices", needs: Needs::Entries(vec![text.into_owned()]) },
     );
 }

@@ -18,7 +18,7 @@ use super::{
     path::{normalize_container_path, normalize_host_path},
 };
 use crate::{
-    config::{ErrorCollector, MountRequest, MountSource, VOLUMES_ALLOWED},
+    config::{ErrorCollector, MountRequest, MountSource, Needs, Permission, VOLUMES_ALLOWED},
     log_directory,
 };
 
@@ -244,11 +244,12 @@ fn check_propagation(context: &TaskContext, all: &[Labelled], errors: &ErrorColl
         return;
     }
     for labelled in all.iter().filter(|labelled| labelled.mount.propagation == Propagation::Bidirectional) {
-        errors.add(
+        errors.forbid(
             &labelled.option,
             "this node does not allow the propagation `shared` (`bidirectional`): the task's mounts would appear on it",
             "use `private` or `slave` (`host-to-task`), or have the operator set `volumes { allow_shared = true }` in \
              the plugin block",
+            Permission { option: "volumes.allow_shared", needs: Needs::True },
         );
     }
 }

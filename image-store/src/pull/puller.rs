@@ -11,7 +11,7 @@ use crate::{
     error::StoreError,
     limits::Limits,
     platform::Platform,
-    registry::{Endpoints, RegistryConfig},
+    registry::{Endpoints, InternalRedirects, RegistryConfig},
     store::{LocalStore, Retention},
 };
 
@@ -19,6 +19,7 @@ use crate::{
 pub(crate) struct PullerConfig {
     pub(crate) limits: Limits,
     pub(crate) registries: Vec<RegistryConfig>,
+    pub(crate) internal_redirects: InternalRedirects,
     pub(crate) credentials: CredentialSources,
     pub(crate) verify_access: bool,
     pub(crate) retention: Option<Retention>,
@@ -52,7 +53,7 @@ impl Puller {
         Ok(Self {
             local,
             platform: Platform::host(),
-            endpoints: Endpoints::new(config.registries)?,
+            endpoints: Endpoints::new(config.registries, config.internal_redirects)?,
             sources: config.credentials,
             verify_access: config.verify_access,
             retention: config.retention,

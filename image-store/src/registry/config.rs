@@ -28,8 +28,21 @@ pub struct RegistryConfig {
     pub password: Option<Secret>,
     /// Accept any certificate from this host. The targets of redirects to other hosts are verified.
     pub insecure_skip_verify: bool,
-    /// Redirects and token servers may be on loopback, link-local and private addresses on which the registry is not.
-    pub internal_redirects: bool,
+    /// The internal addresses on which redirects and token servers may be.
+    pub internal_redirects: InternalRedirects,
+}
+
+/// The internal addresses (loopback, link-local, private) that a registry may name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum InternalRedirects {
+    /// Private ones if the registry has a private or loopback address, loopback ones if it has one of these.
+    #[default]
+    OfRegistry,
+    /// In addition all loopback and private ones. Link-local ones remain refused: cloud providers serve a machine's
+    /// credentials there.
+    ExceptLinkLocal,
+    /// All.
+    All,
 }
 
 impl RegistryConfig {

@@ -9,7 +9,12 @@ use std::{
     time::Duration,
 };
 
-use super::{auth::AuthCache, config::RegistryConfig, host::Host, session::Session};
+use super::{
+    auth::AuthCache,
+    config::{InternalRedirects, RegistryConfig},
+    host::Host,
+    session::Session,
+};
 use crate::{credentials::Credentials, error::StoreError, limits::Limits, progress::Progress, reference::Reference};
 
 /// The caller of a registry.
@@ -26,13 +31,18 @@ pub(crate) struct Caller<'a> {
 /// The configured registries, and the hosts that were used so far.
 pub(crate) struct Endpoints {
     configured: HashMap<String, RegistryConfig>,
+    /// For hosts without a configuration.
+    internal_redirects: InternalRedirects,
     hosts: Mutex<HashMap<String, Arc<Host>>>,
     cache: Arc<AuthCache>,
 }
 
 impl Endpoints {
     /// Checks the configuration. Contacts no host.
-    pub(crate) fn new(registries: Vec<RegistryConfig>) -> Result<Endpoints, StoreError> {
+    pub(crate) fn new(
+        registries: Vec<RegistryConfig>,
+        internal_redirects: InternalRedirects,
+    ) -> Result<Endpoints, StoreError> {
         let mut configured = HashMap::new();
         for registry in registries {
             let wrong =
@@ -49,7 +59,7 @@ impl Endpoints {
             }
             configured.insert(registry.host.clone(), registry);
         }
-        Ok(Endpoints { configured, hosts: Mutex::default(), cache: Arc::default() })
+        Ok(Endpoints { configured, internal_redirects, hosts: Mutex::default(), cache: Arc::default() })
     }
 
     fn host(&self, name: &str) -> Result<Arc<Host>, StoreError> {
@@ -58,7 +68,11 @@ impl Endpoints {
             return Ok(Arc::clone(host));
         }
         let config = self.configured.get(name).cloned();
-        let config = config.unwrap_or_else(|| RegistryConfig { host: name.to_owned(), ..Default::default() });
+        let config = config.unwrap_or_else(|| RegistryConfig {
+            host: name.to_owned(),
+            internal_redirects: self.internal_redirects,
+            ..Default::default()
+        });
         let host = Host::new(config)?;
         hosts.insert(name.to_owned(), Arc::clone(&host));
         Ok(host)
@@ -121,11 +135,11 @@ mod tests {
 
     #[test]
     fn credentials_stay_with_their_host() {
-        let endpoints = Endpoints::new(vec![
+        let registries = vec![
             config("docker.io", Some("hub"), &["mirror.example", "open.example"]),
             config("mirror.example", Some("mirror"), &[]),
-        ])
-        .unwrap();
+        ];
+        let endpoints = Endpoints::new(registries, InternalRedirects::default()).unwrap();
         let reference = "nginx".parse().unwrap();
         let users = |credentials: Option<&Credentials>| -> Vec<Option<String>> {
             let caller = Caller { reference: &reference, credentials, idle_timeout: Duration::from_secs(1) };
@@ -147,7 +161,7 @@ mod tests {
             vec![config("a/b", None, &[])],
             vec![config("a", None, &["x y"])],
         ] {
-            assert!(Endpoints::new(bad).is_err());
+            assert!(Endpoints::new(bad, InternalRedirects::default()).is_err());
         }
     }
 }

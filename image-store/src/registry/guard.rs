@@ -1,8 +1,9 @@
 //! The addresses to which a registry may send us: redirects and token servers on other hosts.
 //!
 //! A registry must not use this node to reach what only the node can reach. So another host may have global addresses,
-//! and addresses of a scope in which the registry itself has one: a registry in a private network may have its storage
-//! there.
+//! and loopback and private ones if the registry itself has such an address: a registry in a private
+//! network may have its storage
+//! there, and so may a registry on this machine. [`InternalRedirects`] admits more.
 //!
 //! Addresses in URLs are checked before the request. Names are checked when the HTTP client resolves them, so that the
 //! checked address is the one that is connected to. Behind a proxy the proxy resolves names, and its operator decides.
@@ -19,7 +20,10 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
 };
 
-use super::address::{Scope, literal_scope, scope};
+use super::{
+    address::{Scope, literal_scope, scope},
+    config::InternalRedirects,
+};
 
 /// A part of the text of each refusal.
 pub(super) const REFUSED: &str = "an internal address that the registry itself is not on";
@@ -28,6 +32,8 @@ pub(super) const REFUSED: &str = "an internal address that the registry itself i
 #[derive(Debug)]
 pub(super) struct Guard {
     registry: Url,
+    /// The scopes that are admitted for every registry.
+    always: BTreeSet<Scope>,
     /// The names of other hosts that the registry named. Other names that are resolved are those of proxies.
     named: Mutex<HashSet<String>>,
 }
@@ -50,16 +56,21 @@ impl fmt::Display for RefusedAddress {
 impl std::error::Error for RefusedAddress {}
 
 impl Guard {
-    pub(super) fn new(registry: Url) -> Arc<Self> {
-        Arc::new(Self { registry, named: Mutex::default() })
+    /// The guard of a registry. `None`: it may name every address.
+    pub(super) fn of(registry: Url, internal: InternalRedirects) -> Option<Arc<Self>> {
+        let always = match internal {
+            InternalRedirects::OfRegistry => BTreeSet::from([Scope::Global]),
+            InternalRedirects::ExceptLinkLocal => BTreeSet::from([Scope::Global, Scope::Private, Scope::Machine]),
+            InternalRedirects::All => return None,
+        };
+        Some(Arc::new(Self { registry, always, named: Mutex::default() }))
     }
 
     /// Checks a URL on another host, if its host is an address. Otherwise the name is checked when it is resolved.
     pub(super) async fn check(&self, url: &Url) -> Result<(), RefusedAddress> {
         let host = url.host_str().unwrap_or_default().to_owned();
         match literal_scope(url) {
-            Some(Scope::Global) => Ok(()),
-            Some(scope) if self.own_scopes().await.contains(&scope) => Ok(()),
+            Some(scope) if self.always.contains(&scope) || self.scopes().await.contains(&scope) => Ok(()),
             Some(_) => Err(RefusedAddress { host, address: None }),
             None => {
                 self.named.lock().unwrap_or_else(PoisonError::into_inner).insert(host);
@@ -68,24 +79,30 @@ impl Guard {
         }
     }
 
-    /// The scopes of the registry's own addresses.
-    async fn own_scopes(&self) -> BTreeSet<Scope> {
+    /// The scopes that the registry may name.
+    async fn scopes(&self) -> BTreeSet<Scope> {
+        let mut scopes = self.always.clone();
         if let Some(scope) = literal_scope(&self.registry) {
-            return BTreeSet::from([scope]);
+            scopes.insert(scope);
+        } else {
+            let host = self.registry.host_str().unwrap_or_default();
+            // A name that cannot be resolved here is resolved by a proxy. Then it gives no permission.
+            let found = tokio::net::lookup_host((host, 0)).await;
+            scopes.extend(found.into_iter().flatten().map(|address| scope(address.ip())));
         }
-        let host = self.registry.host_str().unwrap_or_default();
-        // A name that cannot be resolved here is resolved by a proxy. Then it gives no permission.
-        let found = tokio::net::lookup_host((host, 0)).await;
-        found.into_iter().flatten().map(|address| scope(address.ip())).collect()
+        // Cloud providers serve a machine's credentials on a link-local address.
+        scopes.remove(&Scope::Link);
+        // Its token server or its storage may be in this machine's network.
+        if scopes.contains(&Scope::Machine) {
+            scopes.insert(Scope::Private);
+        }
+        scopes
     }
 
     /// Those of the found addresses of a host that may be used.
-    fn admit(host: &str, found: Vec<SocketAddr>, own: &BTreeSet<Scope>) -> Result<Vec<SocketAddr>, RefusedAddress> {
+    fn admit(host: &str, found: Vec<SocketAddr>, scopes: &BTreeSet<Scope>) -> Result<Vec<SocketAddr>, RefusedAddress> {
         let first = found.first().map(SocketAddr::ip);
-        let may = |address: &SocketAddr| {
-            let scope = scope(address.ip());
-            scope == Scope::Global || own.contains(&scope)
-        };
+        let may = |address: &SocketAddr| scopes.contains(&scope(address.ip()));
         let admitted: Vec<_> = found.into_iter().filter(may).collect();
         match first {
             Some(_) if admitted.is_empty() => Err(RefusedAddress { host: host.to_owned(), address: first }),
@@ -104,7 +121,7 @@ impl Resolve for GuardedResolver {
             let host = name.as_str();
             let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
             let named = guard.named.lock().unwrap_or_else(PoisonError::into_inner).contains(host);
-            let usable = if named { Guard::admit(host, found, &guard.own_scopes().await)? } else { found };
+            let usable = if named { Guard::admit(host, found, &guard.scopes().await)? } else { found };
             Ok(Box::new(usable.into_iter()) as Addrs)
         })
     }
@@ -115,7 +132,7 @@ mod tests {
     use super::*;
 
     fn guard(registry: &str) -> Arc<Guard> {
-        Guard::new(registry.parse().unwrap())
+        Guard::of(registry.parse().unwrap(), InternalRedirects::OfRegistry).unwrap()
     }
 
     #[tokio::test]
@@ -134,11 +151,30 @@ mod tests {
             ("https://10.0.0.1/", "https://127.0.0.1/", false),
             ("https://10.0.0.1/", "https://169.254.169.254/", false),
             ("http://localhost:5000/", "http://127.0.0.1:9000/", true),
-            ("http://localhost:5000/", "http://10.0.0.1:9000/", false),
+            ("http://localhost:5000/", "http://10.0.0.1:9000/", true),
+            ("http://127.0.0.1:5000/", "http://169.254.169.254/", false),
+            ("http://169.254.1.1/", "http://169.254.169.254/", false),
         ] {
             let checked = guard(registry).check(&other.parse().unwrap()).await;
             assert_eq!(checked.is_ok(), admitted, "{registry} {other}");
         }
+    }
+
+    #[tokio::test]
+    async fn link_local_addresses_are_refused_unless_all_are_admitted() {
+        let registry = || "https://8.8.8.8/".parse().unwrap();
+        let guard = Guard::of(registry(), InternalRedirects::ExceptLinkLocal).unwrap();
+        for (other, admitted) in [
+            ("https://1.1.1.1/", true),
+            ("https://10.0.0.1/", true),
+            ("https://[fd00::1]/", true),
+            ("http://127.0.0.1:9000/", true),
+            ("http://169.254.169.254/latest", false),
+            ("http://[fe80::1]/", false),
+        ] {
+            assert_eq!(guard.check(&other.parse().unwrap()).await.is_ok(), admitted, "{other}");
+        }
+        assert!(Guard::of(registry(), InternalRedirects::All).is_none());
     }
 
     #[tokio::test]
@@ -166,7 +202,7 @@ mod tests {
         let refused = Guard::admit("x", vec![at("10.0.0.1")], &own).unwrap_err();
         assert_eq!(refused.address, Some("10.0.0.1".parse().unwrap()));
         assert_eq!(
-            Guard::admit("x", vec![at("10.0.0.1")], &BTreeSet::from([Scope::Private])),
+            Guard::admit("x", vec![at("10.0.0.1")], &BTreeSet::from([Scope::Global, Scope::Private])),
             Ok(vec![at("10.0.0.1")])
         );
         assert_eq!(Guard::admit("x", Vec::new(), &own), Ok(Vec::new()), "the client reports that itself");

@@ -75,7 +75,7 @@ impl Host {
             return Err(wrong("cert_file and key_file must be given together".into()));
         }
         let headers = headers(&config.headers).map_err(wrong)?;
-        let guard = (!config.internal_redirects).then(|| Guard::new(base.clone()));
+        let guard = Guard::of(base.clone(), config.internal_redirects);
         Ok(Arc::new(Host {
             guard,
             config,

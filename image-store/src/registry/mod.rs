@@ -18,6 +18,6 @@ mod host;
 mod session;
 
 pub(crate) use blob::Sink;
-pub use config::RegistryConfig;
+pub use config::{InternalRedirects, RegistryConfig};
 pub(crate) use endpoints::{Caller, Endpoints};
 pub(crate) use session::Session;

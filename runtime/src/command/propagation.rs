@@ -15,11 +15,12 @@ use rustix::{
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
 
-use crate::mountinfo::mounts_below;
+use crate::{mountinfo::mounts_below, sys::kernel_joins_groups};
 
 /// Lets the private mount at `place`, and all mounts below it, join the groups of the corresponding mounts of `tree`, a
 /// detached clone of the same source. A mount without a counterpart stays private: it is another mount of the
-/// container. A tree that propagates nothing changes nothing.
+/// container. A tree that propagates nothing changes nothing; before Linux 5.15 it is an error, because no tree can be
+/// joined there (EINVAL).
 pub(super) fn join_groups(tree: impl AsFd, place: &Path) -> io::Result<()> {
     let target = open_tree(CWD, place, OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     join_group(tree.as_fd(), &target)?;
@@ -38,7 +39,7 @@ fn join_group(from: BorrowedFd<'_>, to: &OwnedFd) -> io::Result<()> {
     let by_descriptors = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     match move_mount(from, "", to, "", by_descriptors | MoveMountFlags::MOVE_MOUNT_SET_GROUP) {
         // `from` is private, or the two are not the roots of mounts of one file system.
-        Err(Errno::INVAL) => Ok(()),
+        Err(Errno::INVAL) if kernel_joins_groups() => Ok(()),
         other => Ok(other?),
     }
 }

@@ -36,9 +36,10 @@ use super::{
 use crate::{
     error::{StartError, StartErrorKind},
     id_map::IdMap,
+    mountinfo::propagates,
     plan::{BindConfinement, ContainerPlan, MountKind, Propagation},
     spec::{PreparedSource, PreparedSources, host_dev_mount},
-    sys::{PropagationType, make_readonly, set_propagation},
+    sys::{PropagationType, kernel_joins_groups, make_readonly, set_propagation},
 };
 
 /// Clones of the sources of a plan's bind mounts.
@@ -71,7 +72,7 @@ impl BindSources {
                 (Some(confined), Some(directory)) => Some(propagated(confined, directory, source)?),
                 _ => None,
             };
-            if propagation != Propagation::Private {
+            if propagation != Propagation::Private && needs_peer(file.as_ref(), source)? {
                 peers.push((index, clone_source(file.as_ref(), source, propagation)?));
             }
             clones.push((index, clone_source(file.as_ref(), source, Propagation::Private)?));
@@ -263,6 +264,17 @@ fn resolve(confined: &BindConfinement, directory: &OwnedFd, source: &Path) -> Re
         return Err(StartError::new(StartErrorKind::MountSource, text));
     }
     Ok(file)
+}
+
+/// Whether a bind of this source needs a peer. Where the kernel cannot join groups, only a source that propagates does:
+/// then the start fails, because the bind would lose the propagation.
+fn needs_peer(file: Option<&OwnedFd>, source: &Path) -> Result<bool, StartError> {
+    if kernel_joins_groups() {
+        return Ok(true);
+    }
+    let path = file.map_or_else(|| fs::canonicalize(source), path_of);
+    let found = path.and_then(|path| Ok(propagates(&fs::read("/proc/self/mountinfo")?, &path)));
+    found.map_err(|error| failed(source, error))
 }
 
 /// Clones the mounts at an open file, or at a path, with this propagation.

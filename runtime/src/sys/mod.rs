@@ -16,7 +16,8 @@ pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_
 pub(crate) use descriptor::{file_of, leave_descriptors};
 pub(crate) use host::sys::{close_descriptors, ignore_signal, loopback_up};
 pub(crate) use mount::{
-    PropagationType, make_private, make_readonly, map_ids, restrict_mount, set_propagation, unrestrict_mount,
+    PropagationType, kernel_joins_groups, make_private, make_readonly, map_ids, restrict_mount, set_propagation,
+    unrestrict_mount,
 };
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{

@@ -5,6 +5,12 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
+use rustix::{
+    fs::CWD,
+    io::Errno,
+    mount::{MoveMountFlags, move_mount},
+};
+
 /// The propagation type of a mount (mount_namespaces(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PropagationType {
@@ -12,6 +18,12 @@ pub(crate) enum PropagationType {
     /// Mounts on the original appear here, but not the other way round.
     Slave,
     Shared,
+}
+
+/// Whether the kernel can let a mount join the group of another, which is new in Linux 5.15. An older one refuses that
+/// flag before it looks at the paths. A newer one finds no path here.
+pub(crate) fn kernel_joins_groups() -> bool {
+    move_mount(CWD, "", CWD, "", MoveMountFlags::MOVE_MOUNT_SET_GROUP) != Err(Errno::INVAL)
 }
 
 /// Sets the propagation of a mount and of all mounts below it.

@@ -59,12 +59,13 @@ impl Nodes {
                 }
                 // The permissions are sorted, so the largest number is the last one.
                 (Needs::AtLeast(number), Some(addition)) => addition.value = Value::Number(*number),
+                // The smallest number is the first one.
                 (_, Some(_)) => {}
                 (needs, None) => {
                     let value = match needs {
                         Needs::True => Value::True,
                         Needs::Entries(entries) => Value::List(self.list_with(permission.option, entries)),
-                        Needs::AtLeast(number) => Value::Number(*number),
+                        Needs::AtLeast(number) | Needs::AtMost(number) => Value::Number(*number),
                         Needs::AnyValue => Value::Any,
                     };
                     additions.push(Addition { option: permission.option, value });
@@ -82,6 +83,7 @@ impl Nodes {
             "allow_caps" => {
                 policy.allow_caps.names.iter().map(|name| name.trim_start_matches("CAP_").to_owned()).collect()
             }
+            "allow_devices" => policy.allow_devices.clone(),
             "allow_security_opts" => policy.allow_security_opts.clone(),
             "allow_runtimes" => policy.allow_runtimes.clone(),
             "volumes.allow_types" => policy.volume_types.clone(),
@@ -142,16 +144,21 @@ fn permissive(policy: &Policy) -> Policy {
         "allow_privileged": true,
         "allow_caps": ["all"],
         "allow_security_opts": any,
+        "allow_devices": any,
+        "min_oom_score_adj": -1000,
         "allowed_modes": { "pid": any, "ipc": any, "uts": any, "cgroupns": any, "userns": any },
         "allow_runtimes": RUNTIMES,
-        "volumes": { "enabled": true, "allow_types": any },
+        "volumes": { "enabled": true, "allow_shared": true, "allow_types": any },
     });
     let all = config::decode_plugin(&config::from_json(&block), DriverName::Docker).map(|config| config.policy);
     let all = all.unwrap_or_else(|error| unreachable!("{error}"));
     Policy {
         allow_privileged: true,
         volumes_enabled: true,
+        allow_shared: all.allow_shared,
         volume_types: all.volume_types,
+        allow_devices: all.allow_devices,
+        min_oom_score_adj: all.min_oom_score_adj,
         allow_caps: all.allow_caps,
         allow_security_opts: all.allow_security_opts,
         allowed_modes: all.allowed_modes,

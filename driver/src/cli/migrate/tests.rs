@@ -6,7 +6,7 @@ use super::{
     check::{Assessment, assess},
     exit_code,
     job::docker_tasks,
-    node::Nodes,
+    node::{Addition, Nodes},
     report::{Checked, Report},
 };
 use crate::{
@@ -217,6 +217,22 @@ The plugin block must have:
 
 2 tasks: 0 unchanged, 1 with differences, 1 to change
 "#;
+
+#[test]
+fn the_operators_options_for_devices_shared_mounts_and_oom_scores_are_proposed() {
+    let nodes = nodes(json!({ "strict": true, "volumes": { "enabled": true } }));
+    let config = |device: &str, score: i32| {
+        let bind = json!({ "type": "bind", "source": "/srv", "target": "/srv",
+            "bind_options": { "propagation": "rshared" } });
+        json!({ "image": "a", "devices": [{ "host_path": device }], "mount": [bind], "oom_score_adj": score })
+    };
+    let report = report(&[config("/dev/fuse", -10), config("/dev/kvm", -500)], &nodes);
+    let hcl: Vec<String> = report.additions().iter().map(Addition::hcl).collect();
+    assert_eq!(
+        hcl,
+        [r#"allow_devices = ["/dev/fuse", "/dev/kvm"]"#, "min_oom_score_adj = -500", "volumes { allow_shared = true }",]
+    );
+}
 
 #[test]
 fn the_text_fits_the_width() {

@@ -2,10 +2,7 @@
 
 use crate::config::{
     block::ConfigBlock,
-    option::{
-        DefaultValue::{Literal, Words},
-        OptionSpec, OptionType,
-    },
+    option::{DefaultValue::Words, OptionSpec, OptionType},
 };
 
 /// The options of `exec`.
@@ -40,7 +37,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "max_commands",
         OptionType::Number,
-        Literal("256"),
+        Words("256, or 4096 with docker's rules"),
         "maximum number of commands that run in one task at the same time, script checks included. A further command \
          is refused",
     ),
@@ -67,8 +64,11 @@ impl Default for ExecPolicy {
     }
 }
 
-/// Reads the `exec` block.
-pub fn read(block: &ConfigBlock) -> ExecPolicy {
+/// `max_commands` with docker's rules. Docker has no limit. This one only keeps a task from exhausting the node.
+pub const DOCKER_MAX_COMMANDS: usize = 4096;
+
+/// Reads the `exec` block. `max_commands` is the default of the option.
+pub fn read(block: &ConfigBlock, max_commands: usize) -> ExecPolicy {
     let policy = ExecPolicy {
         user: block.bool("user"),
         any_user: block.bool("any_user"),
@@ -76,7 +76,7 @@ pub fn read(block: &ConfigBlock) -> ExecPolicy {
         debug_images: block.strings("debug_images"),
         max_commands: block
             .positive("max_commands")
-            .map_or(ExecPolicy::default().max_commands, |count| usize::try_from(count).unwrap_or(usize::MAX)),
+            .map_or(max_commands, |count| usize::try_from(count).unwrap_or(usize::MAX)),
     };
     if policy.any_user && !policy.user {
         block.error("any_user", "does nothing without user", "set user = true beside it, or remove it");

@@ -13,7 +13,7 @@ mod userns;
 
 use std::{path::PathBuf, time::Duration};
 
-use image_store::{CredentialSources, LayerFormat, Limits, RegistryConfig, Retention, StoreConfig};
+use image_store::{CredentialSources, InternalRedirects, LayerFormat, Limits, RegistryConfig, Retention, StoreConfig};
 
 pub use self::{
     exec::ExecPolicy,
@@ -92,6 +92,8 @@ pub struct PluginConfig {
     pub log_file: Option<PathBuf>,
     /// How to reach registries.
     pub registries: Vec<RegistryConfig>,
+    /// The internal addresses that registries may name whose blocks do not say it.
+    pub internal_redirects: InternalRedirects,
     /// Sources of credentials for tasks without credentials of their own.
     pub credentials: CredentialSources,
     /// A task gets a private image only if the registry lets the task pull it.
@@ -133,10 +135,27 @@ impl PluginConfig {
             root: self.data_dir.join("images"),
             limits: self.limits.clone(),
             registries: self.registries.clone(),
+            internal_redirects: self.internal_redirects,
             credentials: self.credentials.clone(),
             verify_access: self.verify_access,
             retention: self.retention,
             layers: if self.layer_images { LayerFormat::Erofs } else { LayerFormat::Directory },
+        }
+    }
+}
+
+impl PluginConfig {
+    /// The configuration where the operator sets nothing, except for [`Policy`].
+    fn of(rules: Rules) -> Self {
+        let default = Self::default();
+        match rules {
+            Rules::OciRs => default,
+            Rules::Docker => Self {
+                verify_access: false,
+                internal_redirects: InternalRedirects::ExceptLinkLocal,
+                exec: ExecPolicy { max_commands: exec::DOCKER_MAX_COMMANDS, ..default.exec },
+                ..default
+            },
         }
     }
 }
@@ -149,6 +168,7 @@ impl Default for PluginConfig {
             data_dir: PathBuf::from("/var/lib/oci-rs"),
             log_file: None,
             registries: Vec::new(),
+            internal_redirects: InternalRedirects::OfRegistry,
             credentials: CredentialSources::default(),
             verify_access: true,
             layer_images: true,
@@ -192,14 +212,19 @@ fn rules(block: &ConfigBlock, driver: DriverName) -> Rules {
 
 fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
     let rules = rules(block, driver);
-    let default = PluginConfig { verify_access: rules == Rules::OciRs, ..PluginConfig::default() };
+    let default = PluginConfig::of(rules);
+    let internal = default.internal_redirects;
     let gc = block.block("gc");
     let config = PluginConfig {
         driver,
         state_dir: block.absolute_path("state_dir").unwrap_or(default.state_dir),
         data_dir: block.absolute_path("data_dir").unwrap_or(default.data_dir),
         log_file: block.absolute_path("log_file"),
-        registries: block.labelled("registry").iter().map(|(host, block)| registry::registry(host, block)).collect(),
+        registries: {
+            let blocks = block.labelled("registry");
+            blocks.iter().map(|(host, block)| registry::registry(host, block, internal)).collect()
+        },
+        internal_redirects: internal,
         credentials: registry::credentials(&block.block("auth")),
         verify_access: block.bool_or("verify_access", default.verify_access),
         layer_images: images::layer_images(block),
@@ -209,7 +234,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         retention: gc::retention(&gc, default.retention),
         dangling: gc::dangling(&gc, default.dangling),
         limits: images::limits(&block.block("image_limits"), default.limits),
-        exec: exec::read(&block.block("exec")),
+        exec: exec::read(&block.block("exec"), default.exec.max_commands),
         group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),
         dockerd: docker::socket(block, driver),
         docker_stop_timeout: block.duration("docker_stop_timeout").unwrap_or(default.docker_stop_timeout),

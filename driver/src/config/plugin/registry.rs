@@ -1,6 +1,6 @@
 //! The plugin block's options for registries and credentials.
 
-use image_store::{CredentialSources, RegistryConfig, Secret};
+use image_store::{CredentialSources, InternalRedirects, RegistryConfig, Secret};
 
 use crate::config::{
     block::ConfigBlock,
@@ -66,9 +66,10 @@ const REGISTRY: &[OptionSpec] = &[
     OptionSpec::honoured(
         "internal_redirects",
         OptionType::Bool,
-        Words("false"),
-        "redirects of this registry, and its token server, may be on loopback, link-local and private addresses also \
-         if the registry itself has no address of that kind",
+        Words("false; with docker's rules true, except for link-local addresses"),
+        "redirects of this registry, and its token server, may be on all loopback, link-local and private addresses. \
+         Without it they may be on loopback addresses if the registry has one, and on private addresses if the \
+         registry has a private or loopback address",
     ),
     OptionSpec::honoured("mirrors", OptionType::Strings, Words("none"), "hosts that are asked first, in this order"),
     OptionSpec::honoured(
@@ -99,8 +100,8 @@ const AUTH: &[OptionSpec] = &[
     ),
 ];
 
-/// Reads one `registry` block. `host` is its label.
-pub fn registry(host: &str, block: &ConfigBlock) -> RegistryConfig {
+/// Reads one `registry` block. `host` is its label, `internal` the default of `internal_redirects`.
+pub fn registry(host: &str, block: &ConfigBlock, internal: InternalRedirects) -> RegistryConfig {
     let mirrors = block.strings("mirrors");
     if !is_host(host) {
         block.errors.add("registry", format!("{host:?} is not a registry's host"), HOST_REMEDY);
@@ -125,7 +126,11 @@ pub fn registry(host: &str, block: &ConfigBlock) -> RegistryConfig {
         headers,
         mirrors,
         insecure_skip_verify: block.bool("insecure_skip_verify"),
-        internal_redirects: block.bool("internal_redirects"),
+        internal_redirects: match [true, false].map(|unset| block.bool_or("internal_redirects", unset)) {
+            [true, true] => InternalRedirects::All,
+            [false, false] => InternalRedirects::OfRegistry,
+            _ => internal,
+        },
         username: auth.string("username"),
         password: auth.string("password").map(Secret::new),
     }

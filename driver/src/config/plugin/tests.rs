@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use image_store::Limits;
+use image_store::{InternalRedirects, Limits};
 use serde_json::{Value as Json, json};
 
 use super::{DefaultNetwork, PluginConfig, Policy, RootChoice, Rules, decode_plugin};
@@ -258,6 +258,16 @@ fn docker_rules_apply_with_dockers_name_unless_the_operator_sets_others() {
     assert_eq!((wide.policy, wide.verify_access), (Policy::of(Rules::Docker), false));
     let strict = docker(json!({ "strict": true }));
     assert_eq!((strict.policy, strict.verify_access), (Policy::default(), true));
+    assert_eq!((wide.internal_redirects, wide.exec.max_commands), (InternalRedirects::ExceptLinkLocal, 4096));
+    assert_eq!((strict.internal_redirects, strict.exec.max_commands), (InternalRedirects::OfRegistry, 256));
+    assert_eq!(docker(json!({ "exec": { "max_commands": 7 } })).exec.max_commands, 7);
+    let redirects = |registry: Json| {
+        let set = docker(json!({ "registry": { "a.example": registry } }));
+        set.registries[0].internal_redirects
+    };
+    assert_eq!(redirects(json!({})), InternalRedirects::ExceptLinkLocal);
+    assert_eq!(redirects(json!({ "internal_redirects": true })), InternalRedirects::All);
+    assert_eq!(redirects(json!({ "internal_redirects": false })), InternalRedirects::OfRegistry);
     let own = decode(json!({ "strict": false }));
     assert_eq!((own.policy, own.verify_access), (Policy::default(), true));
     // The rules that only docker has may be set alone.

@@ -243,12 +243,13 @@ pub fn oom_score_adj(block: &ConfigBlock, policy: &Policy) -> i32 {
     let lowest = policy.min_oom_score_adj;
     match i32::try_from(score) {
         Ok(score) if (-1000..lowest).contains(&score) => {
-            block.error(
+            block.forbid(
                 "oom_score_adj",
                 format!("{score} is below {lowest}, the lowest value that this node allows"),
                 format!(
                     "use {lowest} or more, or have the operator set `min_oom_score_adj = {score}` in the plugin block"
                 ),
+                Permission { option: "min_oom_score_adj", needs: Needs::AtMost(score.into()) },
             );
             lowest
         }
