@@ -23,9 +23,9 @@ pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
         ("leases", release_orphaned_leases),
         ("writable layers", remove_layers),
         ("images", sweep_images),
-        ("volumes", release_orphaned_volumes),
-        // This step comes last, because it waits for CNI plugins that a dead caller left running.
+        // The last steps wait: for CNI plugins that a dead caller left running, and for starts that mount a volume.
         ("networks", remove_orphaned_networks),
+        ("volumes", release_orphaned_volumes),
     ];
     for (kind, step) in steps {
         if let Err(error) = step(node, tasks) {

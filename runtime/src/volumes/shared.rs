@@ -259,12 +259,12 @@ impl Volumes {
     }
 
     /// Ends the use by containers for which `keep` is false, and unmounts what no container uses; the names of the
-    /// unmounted volumes. Skips volumes on which another process or thread works.
+    /// unmounted volumes. Waits for processes and threads that work on a volume: a skipped one would stay mounted.
     pub fn sweep(&self, launcher: &Launcher, keep: impl Fn(&str) -> bool) -> Result<Vec<String>, RuntimeError> {
         let mut swept = Vec::new();
         for key in self.list()? {
             let sweep = || -> Result<bool, RuntimeError> {
-                let Some(volume) = self.lock(&key, Wait::No, false)? else { return Ok(false) };
+                let Some(volume) = self.lock(&key, Wait::Forever, false)? else { return Ok(false) };
                 for user in volume.users()?.iter().filter(|user| !keep(user)) {
                     volume.remove_user(user)?;
                 }

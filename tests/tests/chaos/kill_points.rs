@@ -294,7 +294,13 @@ async fn run(images: &Images, case: Case) {
     let own = plugin.process.pid();
     let clean = eventually(seconds(15), || {
         let traces = node.traces();
-        traces.files.is_empty() && traces.processes.iter().all(|(pid, _)| *pid == own)
+        // A plugin that unmounts a volume has already removed its last user's file. The order matters: the process that
+        // unmounts may live after the mount is gone.
+        let idle = || process::children(own).is_empty();
+        traces.files.is_empty()
+            && traces.mounts.is_empty()
+            && traces.processes.iter().all(|(pid, _)| *pid == own)
+            && idle()
     });
     assert!(clean.await, "left behind:\n{}", node.traces());
     node.finish(plugin).await;
