@@ -27,5 +27,5 @@ pub use plugin::{
 };
 pub use task::{
     DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS, RUNTIMES,
-    SeccompChoice, TaskSpec, VOLUMES_ALLOWED, decode_task,
+    SeccompChoice, TaskSpec, VOLUMES_ALLOWED, check_volume_type, decode_task,
 };

@@ -12,12 +12,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Dockerd {
     /// The directory of docker's volume of this name; `None` if there is none, or none with data of its own. Waits for
-    /// the end of the containers that use it. Without a daemon it is an error, because there may be a volume.
+    /// the end of the containers that use it. Without a daemon it is an error, because there may be a volume. A volume
+    /// on which docker mounts a file system is an error too: the task would start with an empty directory.
     pub async fn volume(&self, name: &str) -> Result<Option<PathBuf>, TaskError> {
         if !is_plain(name) {
             return Ok(None);
         }
         let answer = self.ask(name, &format!("/volumes/{name}"), &[200, 404]).await?;
+        if is_mounted(&answer) {
+            return Err(TaskError::Internal(format!(
+                "docker's volume {name} is a file system with options (see `docker volume inspect {name}`), which is \
+                 not copied: give the job these options in `mount {{ volume_options {{ driver_config {{ options }} }} \
+                 }}`, or unset `migrate_volumes` in the plugin block to start with an empty volume"
+            )));
+        }
         let Some(directory) = directory_of(&answer) else { return Ok(None) };
         for container in self.users(name).await? {
             let path = format!("/containers/{container}/wait?condition=not-running");
@@ -62,11 +70,17 @@ impl Dockerd {
     }
 }
 
-/// The directory of a described volume. With options, docker mounts a file system there, which has the data.
+/// Whether docker mounts a file system, which has the data, on the volume's directory. Other options, such as `size`,
+/// do not change where the data is.
+fn is_mounted(volume: &Value) -> bool {
+    let is_set = |option: &str| volume["Options"][option].as_str().is_some_and(|value| !value.is_empty());
+    volume["Driver"] == "local" && (is_set("type") || is_set("device"))
+}
+
+/// The directory of a described volume.
 fn directory_of(volume: &Value) -> Option<PathBuf> {
-    let has_options = volume["Options"].as_object().is_some_and(|options| !options.is_empty());
     let directory = PathBuf::from(volume["Mountpoint"].as_str()?);
-    (volume["Driver"] == "local" && !has_options && directory.is_absolute()).then_some(directory)
+    (volume["Driver"] == "local" && !is_mounted(volume) && directory.is_absolute()).then_some(directory)
 }
 
 #[cfg(test)]
@@ -75,10 +89,10 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::directory_of;
+    use super::{directory_of, is_mounted};
 
     #[test]
-    fn only_a_local_volume_without_options_has_a_directory_with_data() {
+    fn only_a_local_volume_without_a_file_system_has_a_directory_with_data() {
         let volume = json!({"Name": "db", "Driver": "local", "Mountpoint": "/d/volumes/db/_data", "Options": null});
         assert_eq!(directory_of(&volume).as_deref(), Some(Path::new("/d/volumes/db/_data")));
         let with = |name: &str, value: Value| {
@@ -87,9 +101,21 @@ mod tests {
             directory_of(&volume)
         };
         assert!(with("Options", json!({})).is_some());
+        assert!(with("Options", json!({"size": "1G"})).is_some());
         assert_eq!(with("Options", json!({"type": "nfs"})), None);
         assert_eq!(with("Driver", json!("rexray")), None);
         assert_eq!(with("Mountpoint", json!("data")), None);
         assert_eq!(directory_of(&json!({"message": "no such volume"})), None);
+
+        for (options, expected) in [
+            (json!(null), false),
+            (json!({}), false),
+            (json!({"size": "1G"}), false),
+            (json!({"type": "nfs", "device": ":/x", "o": "addr=nas"}), true),
+            (json!({"type": "none", "device": "/srv/data", "o": "bind"}), true),
+        ] {
+            assert_eq!(is_mounted(&json!({"Driver": "local", "Options": options})), expected, "{options}");
+        }
+        assert!(!is_mounted(&json!({"message": "no such volume"})));
     }
 }

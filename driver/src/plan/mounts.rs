@@ -18,7 +18,7 @@ use super::{
     path::{normalize_container_path, normalize_host_path},
 };
 use crate::{
-    config::{ErrorCollector, MountRequest, MountSource, Needs, Permission, VOLUMES_ALLOWED},
+    config::{ErrorCollector, MountRequest, MountSource, Needs, Permission, VOLUMES_ALLOWED, check_volume_type},
     log_directory,
 };
 
@@ -135,7 +135,12 @@ fn requested(
             (MountKind::Tmpfs { size: *size, mode: *mode, uid: *uid, gid: *gid }, Propagation::Private)
         }
         MountSource::Volume { name, copy, options } => {
-            let source = match options.as_ref().or_else(|| context.node.volume_options.get(name)) {
+            let stored = context.node.volume_options.get(name).filter(|_| options.is_none());
+            if let Some(stored) = stored {
+                // The operator may have withdrawn the permission since.
+                check_volume_type(&request.option, context.policy, stored, errors);
+            }
+            let source = match options.as_ref().or(stored) {
                 Some(options) => {
                     let volume = MountedVolume { key: VolumeKey::named(name), options: options.clone() };
                     mounted(context, request, volume, *copy, plan, errors)

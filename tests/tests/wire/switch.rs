@@ -113,7 +113,8 @@ impl Dockerd {
                 write!(stream, "HTTP/1.0 404 Not Found\r\n\r\n{{\"message\":\"no such volume\"}}").ok();
                 return true;
             };
-            json!({"Name": name, "Driver": "local", "Mountpoint": directory, "Options": null})
+            let options = (name == "share").then(|| json!({"type": "nfs", "device": ":/x", "o": "addr=nas"}));
+            json!({"Name": name, "Driver": "local", "Mountpoint": directory, "Options": options})
         } else if path.starts_with("/containers/json?filters=%7B%22volume%22") {
             users.iter().map(|id| json!({"Id": id})).collect()
         } else if path.ends_with("/wait?condition=not-running") {
@@ -299,6 +300,14 @@ async fn a_named_volume_is_taken_over_once_and_not_while_docker_uses_it() {
     }
     assert!(dockerd.calls().contains(&"/containers/ends1/wait?condition=not-running".to_owned()));
     assert_eq!(fs::read_to_string(data.join("value")).must("docker's data"), "of docker\n");
+
+    // A file system that docker mounts is not copied, and its user does not start with an empty directory.
+    dockerd.volumes.lock().must("the volumes").push(("share".to_owned(), data.clone()));
+    let task = node.task(&images.busybox()).sh("true").option("mount", mount("share")).without_logs();
+    let task = task.build(&mut plugin).await;
+    let status = plugin.start(&task).await.err().must("a refusal");
+    assert!(status.message().contains("docker's volume share is a file system with options"), "{status}");
+    assert!(!node.data_dir().join("volumes/share").exists());
 
     // Docker has no such volume.
     let task = node.task(&images.busybox()).sh("ls /named").option("mount", mount("new")).build(&mut plugin).await;

@@ -30,7 +30,7 @@ pub use self::{
     network::{Addresses, NetworkMode},
     process::RUNTIMES,
     security::{CapabilityRequest, SeccompChoice, SecurityOptions},
-    volume_options::VOLUMES_ALLOWED,
+    volume_options::{VOLUMES_ALLOWED, check_type as check_volume_type},
 };
 use super::{
     block::ConfigBlock,

@@ -4,7 +4,7 @@ use runtime::VolumeOptions;
 
 use crate::config::{
     block::ConfigBlock,
-    error::{Needs, Permission},
+    error::{ErrorCollector, Needs, Permission},
     pattern::any_matches,
     plugin::Policy,
 };
@@ -48,6 +48,23 @@ pub fn read(driver: &ConfigBlock, policy: &Policy) -> Option<VolumeOptions> {
     Some(options)
 }
 
+/// Refuses a type that the operator does not allow. `option` asks for the volume.
+pub fn check_type(option: &str, policy: &Policy, options: &VolumeOptions, errors: &ErrorCollector) {
+    let permission = options.permission();
+    if any_matches(&policy.volume_types, permission) {
+        return;
+    }
+    errors.forbid(
+        option,
+        format!("volumes of the type {permission:?} are not allowed on this node"),
+        format!(
+            "use a `volume` block in the group, or have the operator add {permission:?} to `volumes {{ allow_types }}` \
+             in the plugin block"
+        ),
+        Permission { option: "volumes.allow_types", needs: Needs::Entries(vec![permission.to_owned()]) },
+    );
+}
+
 fn check(driver: &ConfigBlock, policy: &Policy, options: &VolumeOptions) {
     let refuse = |problem: String, remedy: &str| driver.error("options", problem, remedy);
     if !policy.volumes_enabled {
@@ -59,18 +76,7 @@ fn check(driver: &ConfigBlock, policy: &Policy, options: &VolumeOptions) {
             VOLUMES_ALLOWED,
         );
     }
-    if !any_matches(&policy.volume_types, options.permission()) {
-        let permission = options.permission();
-        driver.forbid(
-            "options",
-            format!("volumes of the type {permission:?} are not allowed on this node"),
-            format!(
-                "use a `volume` block in the group, or have the operator add {permission:?} to `volumes {{ \
-                 allow_types }}` in the plugin block"
-            ),
-            Permission { option: "volumes.allow_types", needs: Needs::Entries(vec![permission.to_owned()]) },
-        );
-    }
+    check_type(&driver.path_of("options"), policy, options, driver.errors);
     if options.is_bind() && !options.device.starts_with('/') {
         refuse(format!("`device` {:?} is not an absolute path", options.device), "write the path of the directory");
     }

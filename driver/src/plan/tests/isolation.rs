@@ -155,6 +155,11 @@ fn volumes_with_options_are_bound_from_their_mounts() {
     assert_eq!(kinds, ["tmpfs", "nfs", "nfs", "cifs"], "each once");
     assert_eq!(plan.mounted_volumes[3].options, stored);
 
+    // The type of a stored volume needs the permission too.
+    case.node.volume_options.insert("old".into(), VolumeOptions { kind: "ext4".into(), ..stored });
+    let text = case.error();
+    assert!(text.starts_with("mount[4]: volumes of the type \"ext4\" are not allowed on this node"), "{text}");
+
     let other = driver(json!({ "type": "nfs", "device": ":/y", "o": "addr=nas" }));
     let block = json!({ "mount": [mount(json!("nas"), "/a", &nfs), mount(json!("nas"), "/b", &other)] });
     let text = Case::under(enabled(), block).error();
