@@ -189,7 +189,6 @@ pub const LIST: &[Difference] = &[
         remedy: "nothing.",
         seen: &[
             ("statistics", "CpuStats.Measured"),
-            ("statistics", "MemoryStats.Cache"),
             ("statistics", "MemoryStats.KernelMaxUsage"),
             ("statistics", "MemoryStats.KernelUsage"),
             ("statistics", "MemoryStats.Measured"),
