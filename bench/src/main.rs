@@ -41,12 +41,12 @@ struct Arguments {
 
 const CASES: [&str; 9] = ["start", "network", "exec", "memory", "tasks", "scale", "pull", "pull-link", "pull-layer"];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] \
-                     [--no-peers] \
+                     [--no-peers] [--without-userns] \
                      [start] [network] [exec] [memory] [tasks] [scale] [pull] [pull-link] [pull-layer]";
 
 impl Arguments {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let contenders = Contenders { against: None, peers: true };
+        let contenders = Contenders { against: None, without_userns: false, peers: true };
         let mut arguments = Self { cases: Vec::new(), rounds: 21, pull_rounds: 5, layers: None, contenders };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; {USAGE}"));
@@ -57,6 +57,7 @@ impl Arguments {
                 "--layers" => arguments.layers = Some(value()?.into()),
                 "--against" => arguments.contenders.against = Some(value()?.into()),
                 "--no-peers" => arguments.contenders.peers = false,
+                "--without-userns" => arguments.contenders.without_userns = true,
                 // The case's name in earlier versions.
                 "crowd" => arguments.cases.push("scale".to_owned()),
                 case if CASES.contains(&case) => arguments.cases.push(case.to_owned()),

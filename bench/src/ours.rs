@@ -23,6 +23,8 @@ use crate::{
 pub struct Contenders {
     /// Another build of oci-rs, for example the build before a change.
     pub against: Option<PathBuf>,
+    /// Whether the same build is measured without user namespaces too.
+    pub without_userns: bool,
     /// Whether other programs are compared.
     pub peers: bool,
 }
@@ -34,6 +36,10 @@ impl Contenders {
         let mut all = vec![Ours::launch(&binary(), "oci-rs", data, options()).await];
         if let Some(other) = &self.against {
             all.push(Ours::launch(other, "other oci-rs", data, options()).await);
+        }
+        if self.without_userns {
+            let block = json!({"network": options(), "userns": {"mode": "off"}});
+            all.push(Ours::launch_with(&binary(), "without userns", data, block).await);
         }
         all
     }
@@ -53,13 +59,21 @@ pub struct Ours {
 impl Ours {
     /// Launches the plugin; `network` is that block of its configuration.
     pub async fn launch(binary: &Path, name: &'static str, data: &Fresh, network: Json) -> Self {
+        Self::launch_with(binary, name, data, json!({"network": network})).await
+    }
+
+    /// The same with any options of the plugin block.
+    async fn launch_with(binary: &Path, name: &'static str, data: &Fresh, options: Json) -> Self {
         let node = Node::new();
         let mut plugin = PluginCommand::new(node.root()).binary(binary).connect().await;
         let directory = name.replace(' ', "-");
         let mut config = json!({"data_dir": data.path().join(&directory), "state_dir": data.memory().join(&directory)});
-        // A build without that option always uses the host's network.
-        if plugin.config_options().await.contains("network") {
-            config["network"] = network;
+        // A build without the option `network` always uses the host's network.
+        let known = plugin.config_options().await;
+        for (option, value) in
+            options.as_object().into_iter().flatten().filter(|(option, _)| known.contains(option.as_str()))
+        {
+            config[option] = value.clone();
         }
         let packed = plugin.encode_config(&config).await;
         plugin.set_config(packed, Some(nomad_config())).await.must("SetConfig");

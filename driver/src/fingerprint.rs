@@ -8,7 +8,7 @@ use std::{
 use runtime::cgroup::Version;
 
 use crate::{
-    config::{PluginConfig, Policy, RUNTIMES, RootChoice},
+    config::{PluginConfig, Policy, RUNTIMES, RootChoice, UserNamespaceMode},
     name::DriverName,
     node_info,
 };
@@ -38,6 +38,8 @@ pub struct Fingerprint {
 pub struct NodeFindings {
     /// Why images cannot be mounted in the directories.
     pub overlay_problem: Option<String>,
+    /// Why no task can have a user namespace of its own, if the operator wants them and none can.
+    pub userns_problem: Option<String>,
     /// Why the image store has no room for images.
     pub space_problem: Option<String>,
 }
@@ -83,7 +85,7 @@ fn judge(config: &PluginConfig, host: HostFindings) -> Fingerprint {
     if config.driver == DriverName::Docker {
         attributes.insert("driver.docker".to_owned(), Value::Flag(true));
     }
-    Fingerprint { attributes, problem: problem(config.policy.rootfs, host) }
+    Fingerprint { attributes, problem: problem(&config.policy, host) }
 }
 
 /// The attributes that only the driver's own name has.
@@ -120,7 +122,7 @@ fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'stat
 }
 
 /// The attributes that describe the node.
-fn node_attributes(config: &PluginConfig, host: &HostFindings) -> [(&'static str, Value); 8] {
+fn node_attributes(config: &PluginConfig, host: &HostFindings) -> [(&'static str, Value); 9] {
     let policy = &config.policy;
     [
         ("cgroup", text(host.cgroup.unwrap_or("none"))),
@@ -130,6 +132,7 @@ fn node_attributes(config: &PluginConfig, host: &HostFindings) -> [(&'static str
         ("runtime", text("libcontainer")),
         ("network.bridge", Value::Flag(host.bridge)),
         ("network.bridge.ipv6", Value::Flag(host.bridge && policy.network.subnet_ipv6.is_some())),
+        ("userns", Value::Flag(gives_user_namespaces(policy.userns.mode, host))),
         ("rootfs", text(if copies_images(policy.rootfs, host) { "copy" } else { "overlay" })),
     ]
 }
@@ -144,7 +147,12 @@ fn copies_images(rootfs: RootChoice, host: &HostFindings) -> bool {
     rootfs == RootChoice::Copy || rootfs == RootChoice::Auto && cannot_mount
 }
 
-fn problem(rootfs: RootChoice, host: HostFindings) -> Option<String> {
+/// Whether each task that can have a user namespace of its own gets one.
+fn gives_user_namespaces(mode: UserNamespaceMode, host: &HostFindings) -> bool {
+    mode != UserNamespaceMode::Off && host.opened.as_ref().is_ok_and(|node| node.userns_problem.is_none())
+}
+
+fn problem(policy: &Policy, host: HostFindings) -> Option<String> {
     if !host.root {
         return Some("oci-rs needs root: run the Nomad agent as root".to_owned());
     }
@@ -152,8 +160,14 @@ fn problem(rootfs: RootChoice, host: HostFindings) -> Option<String> {
         return Some("no cgroup file system at /sys/fs/cgroup: mount cgroup v2 or the v1 controllers there".to_owned());
     }
     let node = host.opened.as_ref().ok();
-    if let (RootChoice::Overlay, Some(problem)) = (rootfs, node.and_then(|node| node.overlay_problem.as_ref())) {
+    if let (RootChoice::Overlay, Some(problem)) = (policy.rootfs, node.and_then(|node| node.overlay_problem.as_ref())) {
         return Some(format!("{problem}: move data_dir, or set rootfs = \"auto\" in the plugin block"));
+    }
+    if let (UserNamespaceMode::Require, Some(problem)) =
+        (policy.userns.mode, node.and_then(|node| node.userns_problem.as_ref()))
+    {
+        let remedy = "change the node, or set `userns { mode = \"auto\" }` in the plugin block";
+        return Some(format!("tasks cannot have user namespaces of their own: {problem}. To mend it, {remedy}"));
     }
     if !host.seccomp {
         return Some("the kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned());
@@ -176,11 +190,15 @@ fn cgroup_version() -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostFindings, NodeFindings, Value, copies_images, judge, problem};
+    use super::{HostFindings, NodeFindings, Value, copies_images, judge};
     use crate::{
-        config::{PluginConfig, RootChoice},
+        config::{PluginConfig, Policy, RootChoice, UserNamespaceMode},
         name::DriverName,
     };
+
+    fn problem(rootfs: RootChoice, host: HostFindings) -> Option<String> {
+        super::problem(&Policy { rootfs, ..Policy::default() }, host)
+    }
 
     fn healthy() -> HostFindings {
         HostFindings {
@@ -202,6 +220,29 @@ mod tests {
             assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge"], Value::Flag(expected));
             assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge.ipv6"], Value::Flag(false));
             assert_eq!(fingerprint.problem, None);
+        }
+    }
+
+    #[test]
+    fn a_node_without_user_namespaces_is_unhealthy_only_if_they_are_required() {
+        let found = |problem: Option<&str>| {
+            let userns_problem = problem.map(str::to_owned);
+            HostFindings { opened: Ok(NodeFindings { userns_problem, ..NodeFindings::default() }), ..healthy() }
+        };
+        use UserNamespaceMode::{Auto, Off, Require};
+        for (mode, problem, gives, healthy) in [
+            (Off, None, false, true),
+            (Auto, None, true, true),
+            (Auto, Some("no tmpfs"), false, true),
+            (Require, None, true, true),
+            (Require, Some("no tmpfs"), false, false),
+        ] {
+            let mut config = PluginConfig::default();
+            config.policy.userns.mode = mode;
+            let told = judge(&config, found(problem));
+            assert_eq!(told.attributes["driver.oci-rs.userns"], Value::Flag(gives), "{mode:?}");
+            assert_eq!(told.problem.is_none(), healthy, "{mode:?}");
+            assert!(healthy || told.problem.is_some_and(|text| text.contains("no tmpfs") && text.contains("\"auto\"")));
         }
     }
 

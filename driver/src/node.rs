@@ -64,6 +64,8 @@ pub struct Node {
     pub id: NodeId,
     /// The agent's RecoverTask calls.
     pub recoveries: Recoveries,
+    /// Why no task can have a user namespace of its own, once it is known.
+    userns_problem: OnceLock<Option<String>>,
     /// Set when the periodic cleanup has been started.
     cleanup_started: AtomicBool,
     /// The open directories, by which `oci-rs rollback` recognises a plugin that uses them.
@@ -147,6 +149,7 @@ impl Node {
             compute,
             id: NodeId::default(),
             recoveries: Recoveries::default(),
+            userns_problem: OnceLock::new(),
             cleanup_started: AtomicBool::new(false),
             _directories: directories,
         })
@@ -177,6 +180,7 @@ impl Node {
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),
             id_pool: self.id_pool(),
+            userns_problem: self.userns_problem(),
             volume_options: self.volume_options(spec)?,
             ..node_info::read(self.compute)
         })
@@ -212,6 +216,26 @@ impl Node {
         }
     }
 
+    /// The reason why no task can have a user namespace of its own, if the operator wants them and none can. The first
+    /// call tries it out and logs the reason. Blocks.
+    pub fn userns_problem(&self) -> Option<String> {
+        if self.config.policy.userns.mode == UserNamespaceMode::Off {
+            return None;
+        }
+        let find = || {
+            let problem = self.runtime.user_namespace_problem().unwrap_or_else(|error| {
+                // Each task's start finds out itself.
+                tracing::warn!(%error, "cannot tell whether tasks can have user namespaces of their own");
+                None
+            });
+            if let Some(problem) = &problem {
+                tracing::warn!(problem, "tasks cannot have user namespaces of their own on this node");
+            }
+            problem
+        };
+        self.userns_problem.get_or_init(find).clone()
+    }
+
     /// The reason why images cannot be mounted here, if there is one. The first call tries a mount, unless the
     /// configuration asks for copies. Blocks.
     pub fn overlay_problem(&self) -> Option<String> {
@@ -228,7 +252,7 @@ impl Node {
     /// What a fingerprint tells about the opened node. Blocks.
     pub fn findings(&self) -> NodeFindings {
         let space_problem = self.store.space_problem().unwrap_or_else(|error| Some(error.to_string()));
-        NodeFindings { overlay_problem: self.overlay_problem(), space_problem }
+        NodeFindings { overlay_problem: self.overlay_problem(), userns_problem: self.userns_problem(), space_problem }
     }
 
     /// A container's status according to the state directory. Blocks.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `volume_options`, `hosts`,
-/// `id_pool` and the overlay problem are left empty. Blocks.
+/// `id_pool` and the problems of overlays and user namespaces are left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         driver: DriverName::default(),
@@ -33,6 +33,7 @@ pub fn read(compute: Compute) -> NodeInfo {
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),
         volumes_dir: PathBuf::new(),
         id_pool: None,
+        userns_problem: None,
         volume_options: BTreeMap::new(),
     }
 }

@@ -6,20 +6,20 @@
 
 use std::{
     fs,
-    io::{self, Read, Write},
+    io::{self, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use rustix::{
     fs::{Mode, OFlags, open},
-    pipe::{PipeFlags, pipe_with},
-    process::{Gid, Uid, WaitOptions, getppid, parent_process_death_signal, set_parent_process_death_signal, waitpid},
+    process::{Gid, Uid, getppid, parent_process_death_signal, set_parent_process_death_signal},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
 use crate::{
+    error::RuntimeError,
     plan::{IDS_PER_CONTAINER, IdRange},
-    sys::{self, Fork},
+    sys,
 };
 
 /// A mapping of ids for mounts.
@@ -31,23 +31,16 @@ pub(crate) struct IdMap {
 }
 
 impl IdMap {
-    /// Makes a user namespace with the mapping. The caller must have one thread, and `/proc` must be the node's.
-    pub fn new(range: IdRange) -> io::Result<Self> {
-        let (ended, end) = pipe_with(PipeFlags::CLOEXEC)?;
-        let holder = match sys::fork_in_user_namespace()? {
-            Fork::Child => {
-                drop(end);
-                // The namespace is needed until the other process has opened it, or is gone.
-                drop(fs::File::from(ended).read(&mut [0]));
-                sys::exit_now(0)
-            }
-            Fork::Parent(pid) => pid,
-        };
-        let pid = holder.as_raw_nonzero().get();
-        let namespace = map_process(pid, range).and_then(|()| Self::namespace_of(pid));
-        drop(end);
-        waitpid(Some(holder), WaitOptions::empty())?;
-        Ok(Self { range, namespace: namespace? })
+    /// Makes a user namespace with the mapping. `/proc` must be the node's.
+    pub fn new(range: IdRange) -> Result<Self, RuntimeError> {
+        let made = sys::with_user_namespace(|pid| {
+            map_process(pid, range)?;
+            Self::namespace_of(pid)
+        });
+        made.map(|namespace| Self { range, namespace }).map_err(|error| {
+            let text = format!("this node makes no user namespace: {error} (see sysctl user.max_user_namespaces)");
+            RuntimeError::UserNamespace(text)
+        })
     }
 
     /// The mapping of a running container, by its first process.

@@ -53,6 +53,8 @@ pub struct NodeInfo {
     pub selinux: bool,
     /// The ids for tasks' own user namespaces, if the node has some.
     pub id_pool: Option<IdPool>,
+    /// Why no task of the node can have a user namespace of its own, if the operator wants them and none can.
+    pub userns_problem: Option<String>,
     /// Directory of the named volumes.
     pub volumes_dir: PathBuf,
     /// The file systems of those named volumes of the task that have options, also if this task says none.

@@ -44,6 +44,13 @@ pub fn decide(context: &TaskContext, network: &Network, errors: &ErrorCollector)
     if mode == UserNamespaceMode::Off || context.spec.namespaces.host_user {
         return UserNamespaceDecision::default();
     }
+    if let Some(problem) = &context.node.userns_problem {
+        // The node's attribute and the log tell it, not each task.
+        if mode == UserNamespaceMode::Require {
+            errors.add("userns_mode", problem, NODE_REMEDY);
+        }
+        return UserNamespaceDecision::default();
+    }
     let obstacle = match (ineffective(context, network), context.node.id_pool) {
         (None, Some(pool)) => {
             let namespace = Some(UserNamespace { pool, ids: None });
@@ -66,6 +73,10 @@ pub fn decide(context: &TaskContext, network: &Network, errors: &ErrorCollector)
 /// What to do about a task that cannot have a user namespace of its own where that is required.
 pub const REMEDY: &str = "this node requires one (`userns { mode = \"require\" }` in the plugin block): change the \
                           task, or set `userns_mode = \"host\"` if the operator allows it";
+
+/// What to do about a node on which no task can have one where that is required.
+pub const NODE_REMEDY: &str = "this node requires one and cannot give any: mend the node, or set `userns { mode = \
+                               \"auto\" }` in the plugin block";
 
 /// The added capabilities without an effect.
 fn ineffective(context: &TaskContext, network: &Network) -> Option<String> {

@@ -10,13 +10,14 @@ use std::{
 use super::id_ranges::IdRanges;
 use crate::{
     address::NamespaceAddress,
+    command::kernel_version,
     directory_watch::{self, DirectoryWatch},
     error::{Context, ExecError, RuntimeError},
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
     plan::{CgroupPlacement, ContainerId, ContainerPlan},
     process::{ProcessRecord, ProcessRef},
-    rootfs::{EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem},
+    rootfs::{EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem, user_namespace_problem},
     state::{self, PLAN, TaskDir},
     volumes::Volumes,
 };
@@ -131,6 +132,11 @@ impl Runtime {
             return Ok(problem.clone());
         }
         Ok(known.insert(overlay_problem(&self.inner.data_dir)?).clone())
+    }
+
+    /// Why no container can have a user namespace of its own on this node; `None` if they can. Tried out each time.
+    pub fn user_namespace_problem(&self) -> Result<Option<String>, RuntimeError> {
+        user_namespace_problem(&self.inner.state_dir, &self.inner.data_dir, kernel_version())
     }
 
     /// The directory of a container.

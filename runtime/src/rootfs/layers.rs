@@ -128,6 +128,8 @@ fn image_file(layer: &Path) -> io::Result<Option<(u64, u64)>> {
 pub(crate) struct Layers {
     paths: Vec<PathBuf>,
     roots: Vec<OwnedFd>,
+    /// Mounts of other directories of the root.
+    others: Vec<OwnedFd>,
 }
 
 impl Layers {
@@ -146,13 +148,18 @@ impl Layers {
             paths.push(PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())));
             roots.push(root);
         }
-        Ok(Self { paths, roots })
+        Ok(Self { paths, roots, others: Vec::new() })
     }
 
     /// Attaches the layers that are mounts at one place, over each other. overlayfs finds them by their descriptors.
     pub fn attach(&self, place: &Path) -> Result<(), RuntimeError> {
         let attach = || self.roots.iter().try_for_each(|root| attach_private(root, place));
         attach().context(|| format!("mounting layers at {}", place.display()))
+    }
+
+    /// Keeps another mount of the root open as long as the layers.
+    pub fn keep(&mut self, mount: OwnedFd) {
+        self.others.push(mount);
     }
 
     /// The paths of the layers: directories of the host, or names of descriptors.

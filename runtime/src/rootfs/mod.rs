@@ -9,7 +9,7 @@
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
 //! - `writable`: the writable layer of a container; `volume`, `volume_import`: named volumes; `anonymous_volume`:
 //!   volumes without a name.
-//! - `probe`: whether overlayfs works in a data directory.
+//! - `probe`: whether overlayfs works in a data directory; `id_map_probe`: whether user namespaces work on the node.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
 //! - `second_mounts`, `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
 //! - `device_nodes`: devices of a container with a user namespace of its own.
@@ -25,6 +25,7 @@ mod copy;
 mod debug_root;
 mod device_nodes;
 mod empty_namespace;
+mod id_map_probe;
 mod layers;
 mod mount_tree;
 mod network_namespace;
@@ -44,6 +45,7 @@ pub(crate) use cgroup_mounts::cgroup_tree;
 pub(crate) use debug_root::DebugRoot;
 pub(crate) use device_nodes::device_nodes;
 pub(crate) use empty_namespace::EmptyNamespace;
+pub(crate) use id_map_probe::user_namespace_problem;
 pub(crate) use layers::{Layers, MountedImages};
 pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};

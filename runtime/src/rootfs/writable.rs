@@ -10,9 +10,12 @@
 
 use std::{
     fs, io,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::OsStrExt,
+            fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -100,8 +103,9 @@ impl WritableLayer {
     }
 
     /// Creates an empty writable layer and mounts it over `layers` on `target`. Its root gets the mode and the owner of
-    /// the image's root. With a mapping of ids, the layers must have it. Its mount is attached at `place`, if that is
-    /// given.
+    /// the image's root. With a mapping of ids, the layers must have it. The result is then the mount of the writable
+    /// layer, which is attached at `place`, if that is given. It is best closed when the process ends: closing a
+    /// detached mount waits for all processors.
     pub fn mount_over(
         &self,
         layers: &[PathBuf],
@@ -109,7 +113,7 @@ impl WritableLayer {
         target: &Path,
         map: Option<&IdMap>,
         place: Option<&Path>,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<Option<OwnedFd>, RuntimeError> {
         self.create(state_dir)?;
         let top = layers.first().map_or(Path::new(""), PathBuf::as_path);
         let image_root = fs::metadata(top).context(|| format!("image layer {}", top.display()))?;
@@ -122,7 +126,7 @@ impl WritableLayer {
             fs::set_permissions(&upper, fs::Permissions::from_mode(image_root.mode() & 0o7777))
         };
         create().context(|| format!("making the writable layer {}", self.directory.display()))?;
-        let Some(map) = map else { return Overlay::open(layers, &upper, &work)?.mount(target) };
+        let Some(map) = map else { return Overlay::open(layers, &upper, &work)?.mount(target).map(|()| None) };
         let name = || format!("the writable layer {}", self.directory.display());
         let mount = clone_one(&self.directory).context(name)?;
         map_tree(&mount, Some(map), name)?;
@@ -132,7 +136,8 @@ impl WritableLayer {
         let overlay = Overlay::over(layers, upper.context(name)?, work.context(name)?)?;
         // The kernel makes files of the overlay with the ids of the process that mounts it.
         let mounted = as_root_of(Some(map.range()), || overlay.mount(target)).context(name)?;
-        mounted.map_err(|error| RuntimeError::UserNamespace(error.to_string()))
+        mounted.map_err(|error| RuntimeError::UserNamespace(error.to_string()))?;
+        Ok(Some(mount))
     }
 
     /// Copies `layers` to one directory and mounts the directory on `target`. Not the layers have the mapping of ids,
@@ -145,6 +150,11 @@ impl WritableLayer {
         map: Option<&IdMap>,
     ) -> Result<(), RuntimeError> {
         self.create(state_dir)?;
+        if map.is_some() {
+            // Before the copy, which may take long.
+            let mount = clone_one(&self.directory).context(|| format!("opening {}", self.directory.display()))?;
+            map_tree(&mount, map, || format!("the writable layer {}", self.directory.display()))?;
+        }
         let (temporary, root) = (self.directory.join("root.tmp"), self.directory.join("root"));
         fs::create_dir(&temporary).context(|| format!("making {}", temporary.display()))?;
         failpoint::at("root-before-copy");

@@ -26,4 +26,6 @@ pub(crate) use process::{
 };
 pub(crate) use seccomp::install_filter;
 pub(crate) use signal::{block_signals, default_signals, realtime_signal, wait_for_any_signal};
-pub(crate) use user_namespace::{fork_in_user_namespace, fork_sibling_in_user_namespace, set_file_ids};
+pub(crate) use user_namespace::{
+    fork_sibling_in_user_namespace, set_file_ids, try_proc_in_user_namespace, with_user_namespace,
+};

@@ -34,12 +34,13 @@ pub(crate) fn fork_sibling() -> io::Result<Fork> {
     clone(libc::CLONE_PARENT)
 }
 
-/// Forks with flags of clone(2) that do not share memory. The caller must have one thread.
+/// Forks with flags of clone(2) that do not share memory. The caller must have one thread, or the child must only make
+/// system calls.
 pub(super) fn clone(flags: libc::c_int) -> io::Result<Fork> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // SAFETY: without a new stack and without shared memory this is fork(2). The process has a single thread, so the
-    // child's memory is a consistent copy. The C library's cached thread id is wrong in the child, and the child never
-    // uses it.
+    // child's memory is a consistent copy; otherwise the child uses no lock. The C library's cached thread id is wrong
+    // in the child, and the child never uses it.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),

@@ -32,12 +32,12 @@ pub const CASES: &[(&str, fn())] = &[
 ];
 
 /// A mounted file system in a temporary directory; unmounted when it goes.
-struct Disk {
+pub struct Disk {
     directory: tempfile::TempDir,
 }
 
 impl Disk {
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.directory.path().join("root")
     }
 
@@ -48,7 +48,7 @@ impl Disk {
     }
 
     /// One in memory.
-    fn nodev(kind: &str, flags: MountFlags, data: Option<&str>) -> Self {
+    pub fn nodev(kind: &str, flags: MountFlags, data: Option<&str>) -> Self {
         let disk = Self::new();
         let data = data.map(|data| std::ffi::CString::new(data).expect("no NUL"));
         mount(kind, disk.root(), kind, flags, data.as_deref()).expect("a mount");

@@ -15,7 +15,12 @@ use runtime::{
     },
 };
 
-use super::exec::{Piped, null};
+use rustix::mount::MountFlags;
+
+use super::{
+    exec::{Piped, null},
+    roots::Disk,
+};
 use crate::common::{Container, Node, user_namespace};
 
 pub const CASES: &[(&str, fn())] = &[
@@ -32,6 +37,8 @@ pub const CASES: &[(&str, fn())] = &[
     ("userns_mount_that_cannot_be_mapped", mount_that_cannot_be_mapped),
     ("userns_refusals_of_the_kernel_are_told", refusals_of_the_kernel_are_told),
     ("userns_volumes_with_ids_beyond_it", volumes_with_ids_beyond_it),
+    ("userns_the_node_is_tried_out", the_node_is_tried_out),
+    ("userns_a_root_that_cannot_be_mapped_is_not_copied", a_root_that_cannot_be_mapped_is_not_copied),
     ("measure_userns", measure),
 ];
 
@@ -454,6 +461,32 @@ fn volumes_with_ids_beyond_it() {
         assert_eq!(owner(named.join("file")), (70000, 70000));
         fs::remove_dir_all(&named).expect("removed");
     }
+}
+
+fn the_node_is_tried_out() {
+    let problem = |node: &Node| node.runtime.user_namespace_problem().expect("a probe");
+    assert_eq!(problem(&Node::new()), None);
+    let disk = Disk::nodev("ramfs", MountFlags::empty(), None);
+    let text = problem(&Node::on(&disk.root())).expect("ramfs cannot be mapped");
+    assert!(text.starts_with("`state_dir` /") && text.contains("does not support id-mapped mounts"), "{text}");
+}
+
+fn a_root_that_cannot_be_mapped_is_not_copied() {
+    let disk = Disk::nodev("ramfs", MountFlags::empty(), None);
+    let node = Node::on(&disk.root());
+    let mut plan = plan(&node, SLEEP);
+    plan.root.storage = RootStorage::Copy;
+    let at = |name: &str| node.directory.path().join(name);
+    fs::write(at("plan"), serde_json::to_vec(&plan).expect("text")).expect("written");
+    let mut start = Command::new(std::env::current_exe().expect("this program"));
+    start.arg("start").args(["state", "data", "plan"].map(at)).env("OCI_RS_FAILPOINT_TRACE", at("trace"));
+    let told = start.output().expect("a start");
+    let (status, text) = (told.status, String::from_utf8_lossy(&told.stdout));
+    assert!(!status.success() && text.contains("the writable layer") && text.contains("id-mapped"), "{text}");
+    let trace = fs::read_to_string(at("trace")).expect("a trace");
+    assert!(trace.contains("creator-before-root") && !trace.contains("root-before-copy"), "{trace}");
+    node.assert_clean(&plan);
+    starts_without(&node, &plan, "the writable layer");
 }
 
 /// Prints the duration of starts with and without user namespaces, in turns.

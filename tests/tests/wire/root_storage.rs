@@ -17,12 +17,12 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
 /// A directory on an overlay, as in a container. It is unmounted when the value is dropped.
-struct Nested {
+pub struct Nested {
     directory: tempfile::TempDir,
 }
 
 impl Nested {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::TempDir::with_prefix("oci-rs-nested-").must("a directory");
         let at = |name: &str| directory.path().join(name);
         for name in ["lower", "upper", "work", "root"] {
@@ -35,7 +35,7 @@ impl Nested {
         Self { directory }
     }
 
-    fn data_dir(&self) -> PathBuf {
+    pub fn data_dir(&self) -> PathBuf {
         self.directory.path().join("root/data")
     }
 }

@@ -8,7 +8,10 @@ use fixtures::{
     wait::{eventually, seconds},
 };
 use kit::{node::Node, plugin::Plugin, task::Task};
+use proto::{driver::fingerprint_response::HealthState, structs::attribute::Value};
 use serde_json::json;
+
+use crate::root_storage::Nested;
 
 const IDLE: &str = "while :; do sleep 1000; done";
 const FIRST: u32 = 1 << 30;
@@ -57,6 +60,43 @@ async fn a_task_has_one_or_says_why_not() {
         plugin.end(&task).await;
     }
     plugin.end(&own).await;
+    node.finish(plugin).await;
+}
+
+/// overlayfs cannot be id-mapped.
+#[tokio::test]
+async fn a_node_that_cannot_give_any_says_so_once() {
+    let (nested, images) = (Nested::new(), Images::start().await);
+    for (mode, gives, health) in [
+        ("off", false, HealthState::Healthy),
+        ("auto", false, HealthState::Healthy),
+        ("require", false, HealthState::Unhealthy),
+    ] {
+        let node = Node::new();
+        let mut plugin = node.launch_with(json!({"userns": block(mode), "data_dir": nested.data_dir()})).await;
+        let told = plugin.streams.fingerprint().await;
+        let attribute = &told.attributes["driver.oci-rs.userns"];
+        assert_eq!(attribute.value, Some(Value::BoolVal(gives)), "{mode}");
+        assert_eq!(told.health(), health, "{mode}: {}", told.health_description);
+        let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+        if health == HealthState::Healthy {
+            plugin.started(&task).await;
+            assert_eq!(uid(&plugin, &task), 0);
+            plugin.end(&task).await;
+            let events = plugin.streams.events();
+            assert!(!events.iter().any(|event| event.message.contains("user namespace")), "{events:?}");
+        } else {
+            assert!(told.health_description.contains("`data_dir`"), "{}", told.health_description);
+            let error = plugin.start(&task).await.expect_err("refused");
+            assert!(error.message().contains("this node requires one and cannot give any"), "{error}");
+            plugin.destroy(task.id(), true).await.ok();
+        }
+        node.finish(plugin).await;
+    }
+    let node = Node::new();
+    let plugin = node.launch_with(json!({"userns": block("auto")})).await;
+    let told = plugin.streams.fingerprint().await;
+    assert_eq!(told.attributes["driver.oci-rs.userns"].value, Some(Value::BoolVal(true)));
     node.finish(plugin).await;
 }
 

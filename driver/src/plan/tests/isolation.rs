@@ -232,6 +232,12 @@ fn a_task_gets_a_user_namespace_unless_it_cannot_use_one() {
     assert!(error.starts_with(&format!("userns_mode: {reason} (this node requires one")), "{error}");
     let all = outcome(&under("auto", json!({ "cap_add": ["all"] }))).1.unwrap();
     assert!(all.contains("CAP_SYS_ADMIN") && !all.contains("CAP_CHOWN"), "{all}");
+    let mut incapable = under("auto", json!({}));
+    incapable.node.userns_problem = Some("no tmpfs".to_owned());
+    assert_eq!(outcome(&incapable), (None, None), "the node tells it, not each task");
+    let mut incapable = under("require", json!({}));
+    incapable.node.userns_problem = Some("no tmpfs".to_owned());
+    assert!(incapable.error().starts_with("userns_mode: no tmpfs (this node requires one and cannot give any"));
     let mut without = under("auto", json!({}));
     without.node.id_pool = None;
     assert!(outcome(&without).1.unwrap().contains("/etc/subuid"));

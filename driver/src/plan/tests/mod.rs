@@ -127,6 +127,7 @@ fn node() -> NodeInfo {
         selinux: false,
         volumes_dir: "/data/volumes".into(),
         id_pool: None,
+        userns_problem: None,
         volume_options: BTreeMap::new(),
     }
 }

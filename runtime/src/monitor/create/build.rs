@@ -1,6 +1,7 @@
 //! Phase 8: building the container with the engine, and starting its command.
 
 use std::{
+    mem,
     os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
 };
@@ -32,7 +33,7 @@ pub(super) struct Built {
     /// The first process lets binds join the groups of these trees when it starts.
     _peers: Vec<(OwnedFd, String)>,
     /// The handles on host and root stay open as long as the engine works.
-    _open: (Root, HeldNetwork, Layers),
+    open: (Root, HeldNetwork, Layers),
 }
 
 impl CgroupsJoined {
@@ -68,7 +69,7 @@ impl CgroupsJoined {
             user: paths.user,
             _trees: written.nodes.into_iter().map(|(_, node)| node).chain(view).chain(paths.dev).collect(),
             _peers: paths.peers,
-            _open: (paths.root, paths.network, paths.layers),
+            open: (paths.root, paths.network, paths.layers),
         })
     }
 }
@@ -77,7 +78,9 @@ impl Built {
     /// Leaves the cgroups, waits until the container is built, restricts the devices, and lets the first process go on
     /// to the command. If that fails, the first process is killed.
     pub fn start(self, plan: &ContainerPlan) -> Result<CreatedContainer, StartError> {
-        let Self { mut container, groups, device_rules, membership, events_before, user, .. } = self;
+        let Self { mut container, groups, device_rules, membership, events_before, user, open, .. } = self;
+        // Left to the end of this process, after the answer: closing a detached mount waits for all processors.
+        mem::forget(open);
         let init = WaitingInit { pid: container.init, started: false };
         // The first process works meanwhile.
         let deferred = membership.leave()?;

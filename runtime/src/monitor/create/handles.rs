@@ -2,7 +2,7 @@
 
 use super::{job::Job, mounted_volumes::VolumeLocks};
 use crate::{
-    error::{Context, StartError, StartErrorKind},
+    error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage},
     rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, Layers},
@@ -32,7 +32,7 @@ impl HostHandles {
     pub fn open(job: &Job<'_>, plan: &ContainerPlan) -> Result<Self, StartError> {
         let bind_sources = BindSources::open(plan)?;
         let network = HeldNetwork::open(&plan.namespaces.network)?;
-        let map = id_map(plan)?;
+        let map = plan.id_range().map(IdMap::new).transpose()?;
         // A copied root is mapped itself.
         let of_layers = map.as_ref().filter(|_| plan.root.storage == RootStorage::Overlay);
         let layers = Layers::open(&plan.root.layers, job.args.layer_mounts.as_ref(), of_layers)?;
@@ -51,14 +51,4 @@ impl HostHandles {
         }
         Ok(Detached { bind_sources, network, layers, map, volume_locks })
     }
-}
-
-/// The mapping of ids of a container with a user namespace of its own.
-fn id_map(plan: &ContainerPlan) -> Result<Option<IdMap>, StartError> {
-    let Some(range) = plan.id_range() else { return Ok(None) };
-    let made = IdMap::new(range).map_err(|error| {
-        let text = format!("this node makes no user namespace: {error} (see sysctl user.max_user_namespaces)");
-        StartError::new(StartErrorKind::UserNamespace, text)
-    })?;
-    Ok(Some(made))
 }

@@ -26,22 +26,26 @@ impl Detached {
     /// Mounts the root file system, and makes and fills the named volumes.
     pub fn mount_root(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<RootMounted, StartError> {
         failpoint::at("creator-before-root");
-        let map = self.map.as_ref();
-        let root = make_root(job, plan, &self.layers, map)?;
+        let Self { bind_sources, network, mut layers, map, volume_locks } = self;
+        let root = make_root(job, plan, &mut layers, map.as_ref())?;
         for volume in plan.volumes.iter().filter(|volume| !volume.mounted) {
-            create_volume(volume, &root, map)?;
+            create_volume(volume, &root, map.as_ref())?;
         }
-        let Self { bind_sources, network, layers, map, volume_locks } = self;
         Ok(RootMounted { root, bind_sources, network, layers, map, volume_locks })
     }
 }
 
-fn make_root(job: &Job<'_>, plan: &ContainerPlan, layers: &Layers, map: Option<&IdMap>) -> Result<Root, StartError> {
+fn make_root(
+    job: &Job<'_>,
+    plan: &ContainerPlan,
+    layers: &mut Layers,
+    map: Option<&IdMap>,
+) -> Result<Root, StartError> {
     if plan.root.layers.is_empty() {
         return Err(StartError::invalid("the image has no layers"));
     }
     let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
-    let (layers, state_dir, rootfs) = (layers.paths(), job.task.state_dir(), job.rootfs(plan));
+    let (paths, state_dir, rootfs) = (layers.paths(), job.task.state_dir(), job.rootfs(plan));
     let make = || {
         // A command with a debug image needs this directory, also if the root is elsewhere.
         private_dir(&job.task.rootfs())?;
@@ -50,8 +54,12 @@ fn make_root(job: &Job<'_>, plan: &ContainerPlan, layers: &Layers, map: Option<&
     make().context(|| format!("making {}", rootfs.display()))?;
     let place = job.layers(plan);
     match plan.root.storage {
-        RootStorage::Overlay => writable.mount_over(layers, state_dir, &rootfs, map, place.as_deref())?,
-        RootStorage::Copy => writable.mount_copy(layers, state_dir, &rootfs, map)?,
+        RootStorage::Overlay => {
+            if let Some(mount) = writable.mount_over(paths, state_dir, &rootfs, map, place.as_deref())? {
+                layers.keep(mount);
+            }
+        }
+        RootStorage::Copy => writable.mount_copy(paths, state_dir, &rootfs, map)?,
     }
     Ok(Root::open(&rootfs, map.map(IdMap::range)).context(|| format!("opening {}", rootfs.display()))?)
 }
