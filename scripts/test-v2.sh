@@ -53,7 +53,7 @@ suites() {
         quick)
             suite containers cgroups_ exec_same exec_rights exec_process_limit exec_kill exec_shows lifecycle_runs \
                 files_devices files_hidden files_propagation files_dev process_rights process_apparmor roots_many
-            suite wire limits:: stats:: security:: end_reasons::
+            suite wire apparmor:: limits:: stats:: security:: end_reasons::
             suite nomad batch_out_of_memory
             ;;
         *) suite "$@" ;;

@@ -8,9 +8,9 @@ use std::{
 use runtime::cgroup::Version;
 
 use crate::{
-    config::{PluginConfig, Policy, RUNTIMES, RootChoice, UserNamespaceMode},
+    apparmor,
+    config::{DefaultProfile, PluginConfig, Policy, RUNTIMES, RootChoice, UserNamespaceMode},
     name::DriverName,
-    node_info,
 };
 
 /// The value of an attribute.
@@ -31,6 +31,8 @@ pub struct Fingerprint {
     pub attributes: BTreeMap<String, Value>,
     /// Why no container can run here. `None` is healthy.
     pub problem: Option<String>,
+    /// A restriction that tasks do not get although the node could have it.
+    pub warning: Option<String>,
 }
 
 /// Findings about the opened node.
@@ -42,6 +44,8 @@ pub struct NodeFindings {
     pub userns_problem: Option<String>,
     /// Why the image store has no room for images.
     pub space_problem: Option<String>,
+    /// The AppArmor profile of tasks that name none.
+    pub apparmor: apparmor::Finding,
 }
 
 /// Findings about the host. They are separate from their judgement, so that the judgement is testable on any host.
@@ -69,7 +73,7 @@ fn inspect(config: &PluginConfig, opened: Result<NodeFindings, String>) -> HostF
         cgroup: cgroup_version(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
-        apparmor: node_info::uses_apparmor(),
+        apparmor: apparmor::is_used(),
         opened,
     }
 }
@@ -85,7 +89,8 @@ fn judge(config: &PluginConfig, host: HostFindings) -> Fingerprint {
     if config.driver == DriverName::Docker {
         attributes.insert("driver.docker".to_owned(), Value::Flag(true));
     }
-    Fingerprint { attributes, problem: problem(&config.policy, host) }
+    let warning = warning(&config.policy, &host);
+    Fingerprint { attributes, problem: problem(&config.policy, host), warning }
 }
 
 /// The attributes that only the driver's own name has.
@@ -122,9 +127,10 @@ fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'stat
 }
 
 /// The attributes that describe the node.
-fn node_attributes(config: &PluginConfig, host: &HostFindings) -> [(&'static str, Value); 9] {
+fn node_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static str, Value)> {
     let policy = &config.policy;
-    [
+    let profile = host.opened.as_ref().ok().and_then(|node| node.apparmor.profile.clone());
+    let fixed = [
         ("cgroup", text(host.cgroup.unwrap_or("none"))),
         ("kernel", Value::Text(host.kernel.clone())),
         ("seccomp", Value::Flag(host.seccomp)),
@@ -134,7 +140,8 @@ fn node_attributes(config: &PluginConfig, host: &HostFindings) -> [(&'static str
         ("network.bridge.ipv6", Value::Flag(host.bridge && policy.network.subnet_ipv6.is_some())),
         ("userns", Value::Flag(gives_user_namespaces(policy.userns.mode, host))),
         ("rootfs", text(if copies_images(policy.rootfs, host) { "copy" } else { "overlay" })),
-    ]
+    ];
+    fixed.into_iter().chain(profile.map(|name| ("apparmor.profile", Value::Text(name)))).collect()
 }
 
 fn text(value: &str) -> Value {
@@ -150,6 +157,12 @@ fn copies_images(rootfs: RootChoice, host: &HostFindings) -> bool {
 /// Whether each task that can have a user namespace of its own gets one.
 fn gives_user_namespaces(mode: UserNamespaceMode, host: &HostFindings) -> bool {
     mode != UserNamespaceMode::Off && host.opened.as_ref().is_ok_and(|node| node.userns_problem.is_none())
+}
+
+/// A restriction that the operator may expect and that tasks do not get.
+fn warning(policy: &Policy, host: &HostFindings) -> Option<String> {
+    let problem = host.opened.as_ref().ok()?.apparmor.problem.as_ref()?;
+    (policy.apparmor == DefaultProfile::Automatic).then(|| format!("tasks run without an AppArmor profile: {problem}"))
 }
 
 fn problem(policy: &Policy, host: HostFindings) -> Option<String> {
@@ -172,6 +185,11 @@ fn problem(policy: &Policy, host: HostFindings) -> Option<String> {
     if !host.seccomp {
         return Some("the kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned());
     }
+    if let (DefaultProfile::Required(_), Some(problem)) =
+        (&policy.apparmor, node.and_then(|node| node.apparmor.problem.as_ref()))
+    {
+        return Some(format!("{problem}: load it, or change apparmor_profile in the plugin block"));
+    }
     match host.opened {
         Ok(node) => node.space_problem.map(|problem| {
             format!("no room for images: {problem}. Free space there, or set image_limits.free_mib in the plugin block")
@@ -192,7 +210,8 @@ fn cgroup_version() -> Option<&'static str> {
 mod tests {
     use super::{HostFindings, NodeFindings, Value, copies_images, judge};
     use crate::{
-        config::{PluginConfig, Policy, RootChoice, UserNamespaceMode},
+        apparmor::Finding,
+        config::{DefaultProfile, PluginConfig, Policy, RootChoice, UserNamespaceMode},
         name::DriverName,
     };
 
@@ -210,6 +229,23 @@ mod tests {
             opened: Ok(NodeFindings::default()),
             bridge: true,
         }
+    }
+
+    #[test]
+    fn a_profile_that_cannot_be_loaded_is_a_warning_unless_the_operator_chose_it() {
+        let missing = |profile: Option<&str>| {
+            let apparmor = Finding { profile: profile.map(str::to_owned), problem: Some("no parser".into()) };
+            HostFindings { opened: Ok(NodeFindings { apparmor, ..NodeFindings::default() }), ..healthy() }
+        };
+        let mut config = PluginConfig::default();
+        let automatic = judge(&config, missing(None));
+        assert_eq!((automatic.problem, automatic.attributes.get("driver.oci-rs.apparmor.profile")), (None, None));
+        assert_eq!(automatic.warning.as_deref(), Some("tasks run without an AppArmor profile: no parser"));
+        config.policy.apparmor = DefaultProfile::Required("web".into());
+        let required = judge(&config, missing(Some("web")));
+        assert!(required.problem.is_some_and(|problem| problem.starts_with("no parser: load it")));
+        assert_eq!(required.warning, None);
+        assert_eq!(required.attributes["driver.oci-rs.apparmor.profile"], Value::Text("web".into()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The role is chosen here, before any thread, async runtime or logger exists. Monitor and exec fork, so they must stay
 //! single-threaded. A monitor lives as long as its task, so it must need little memory.
 
+mod apparmor;
 mod blocking;
 mod cleanup;
 mod cli;

@@ -23,6 +23,7 @@ use runtime::{
 use tokio::sync::{Notify, watch};
 
 use crate::{
+    apparmor::AppArmor,
     blocking::blocking,
     config::{IdSource, MountSource, PluginConfig, Policy, RootChoice, TaskSpec, UserNamespaceMode},
     dockerd::Dockerd,
@@ -52,6 +53,8 @@ pub struct Node {
     pub dockerd: Option<Dockerd>,
     /// Networks of groups, if Nomad lets the driver make them.
     pub groups: Groups,
+    /// The AppArmor profile of tasks that name none.
+    pub apparmor: AppArmor,
     /// The task events of this process.
     pub events: Events,
     /// The watch over the tasks' log FIFOs.
@@ -119,7 +122,7 @@ impl Recoveries {
 }
 
 impl Node {
-    /// Opens the directories and creates the missing ones. Starts nothing.
+    /// Opens the directories and creates the missing ones, and loads the AppArmor profile. Starts nothing.
     pub fn open(config: PluginConfig, compute: Compute, events: Events) -> Result<Self, TaskError> {
         let runtime = Runtime::open(&config.state_dir, &config.data_dir)
             .map_err(|error| TaskError::Internal(format!("runtime: {error}")))?;
@@ -137,6 +140,7 @@ impl Node {
         let dockerd = config.dockerd.clone().map(|socket| Dockerd::new(socket, config.docker_stop_timeout));
         let groups = Groups::new(GroupNamespaces::new(&config.state_dir));
         Ok(Self {
+            apparmor: AppArmor::open(&config.policy.apparmor),
             config,
             runtime,
             store,
@@ -179,6 +183,7 @@ impl Node {
             overlay_problem: self.overlay_problem(),
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),
+            default_apparmor: self.apparmor.default_profile(),
             id_pool: self.id_pool(),
             userns_problem: self.userns_problem(),
             volume_options: self.volume_options(spec)?,
@@ -252,7 +257,12 @@ impl Node {
     /// What a fingerprint tells about the opened node. Blocks.
     pub fn findings(&self) -> NodeFindings {
         let space_problem = self.store.space_problem().unwrap_or_else(|error| Some(error.to_string()));
-        NodeFindings { overlay_problem: self.overlay_problem(), userns_problem: self.userns_problem(), space_problem }
+        NodeFindings {
+            overlay_problem: self.overlay_problem(),
+            userns_problem: self.userns_problem(),
+            space_problem,
+            apparmor: self.apparmor.check(),
+        }
     }
 
     /// A container's status according to the state directory. Blocks.

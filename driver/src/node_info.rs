@@ -9,12 +9,13 @@ use std::{
 use runtime::{cgroup::Version, plan::CAPABILITIES};
 
 use crate::{
+    apparmor,
     name::DriverName,
     plan::{Compute, NodeInfo},
 };
 
 /// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `volume_options`, `hosts`,
-/// `id_pool` and the problems of overlays and user namespaces are left empty. Blocks.
+/// `default_apparmor`, `id_pool` and the problems of overlays and user namespaces are left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         driver: DriverName::default(),
@@ -26,7 +27,8 @@ pub fn read(compute: Compute) -> NodeInfo {
         state_dir: PathBuf::new(),
         host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         hosts: String::new(),
-        apparmor: uses_apparmor(),
+        apparmor: apparmor::is_used(),
+        default_apparmor: None,
         numa_nodes: numa_nodes().unwrap_or_default(),
         swap_uncounted: swap_uncounted(),
         limits_pids: limits_pids(),
@@ -70,11 +72,6 @@ fn swap_uncounted() -> bool {
 fn limits_pids() -> bool {
     let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
     controllers.split_whitespace().any(|name| name == "pids") || Path::new("/sys/fs/cgroup/pids").exists()
-}
-
-/// Whether the kernel uses AppArmor.
-pub fn uses_apparmor() -> bool {
-    fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y")
 }
 
 /// The capabilities in the bounding set of `/proc/PID/status` (proc_pid_status(5)).

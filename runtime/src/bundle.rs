@@ -168,6 +168,7 @@ fn command(spec: &Spec, report: RawFd) -> Result<ConfinedCommand, StartError> {
         peers: Vec::new(),
         loopback: namespaces(spec, LinuxNamespaceType::Network).any(|path| path.is_none()),
         init: false,
+        init_profile: None,
         rlimits: rlimits(spec)?,
         no_new_privileges: process.no_new_privileges().unwrap_or(false),
         filter: filter(spec, bounding)?,

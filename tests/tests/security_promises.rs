@@ -9,9 +9,10 @@ use std::{
 use fixtures::must::Must;
 
 /// The directories that a file of the document can be in, by the first part of its name there.
-const DIRECTORIES: [(&str, &str); 8] = [
+const DIRECTORIES: [(&str, &str); 9] = [
     ("wire", "tests/tests/wire"),
     ("cases", "runtime/tests/cases"),
+    ("driver", "driver/src"),
     ("plan", "driver/src/plan"),
     ("task", "driver/src/config/task"),
     ("plugin", "driver/src/config/plugin"),

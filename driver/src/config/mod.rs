@@ -22,10 +22,10 @@ pub use msgpack::from_json;
 pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
 pub use plugin::{
-    Dangling, DefaultNetwork, ExecPolicy, IdSource, OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice,
-    UserNamespaceMode, decode_plugin,
+    Dangling, DefaultNetwork, DefaultProfile, ExecPolicy, IdSource, OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy,
+    RootChoice, UserNamespaceMode, decode_plugin,
 };
 pub use task::{
-    DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS, RUNTIMES,
-    SeccompChoice, TaskSpec, VOLUMES_ALLOWED, check_volume_type, decode_task,
+    AppArmorChoice, DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS,
+    RUNTIMES, SeccompChoice, TaskSpec, VOLUMES_ALLOWED, check_permitted, check_volume_type, decode_task,
 };

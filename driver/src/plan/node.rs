@@ -43,6 +43,8 @@ pub struct NodeInfo {
     pub hosts: String,
     /// The kernel uses AppArmor.
     pub apparmor: bool,
+    /// The AppArmor profile of tasks that name none, if the node has one.
+    pub default_apparmor: Option<String>,
     /// NUMA nodes: number, and cores in the kernel's list format.
     pub numa_nodes: Vec<(u32, String)>,
     /// The node has swap, and the kernel does not count it per cgroup.

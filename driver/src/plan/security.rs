@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use runtime::plan::{Namespaces, Network, Seccomp, Security};
 
 use super::context::TaskContext;
-use crate::config::{ErrorCollector, IpcMode, SeccompChoice, TaskSpec};
+use crate::config::{AppArmorChoice, ErrorCollector, IpcMode, SeccompChoice, TaskSpec, check_permitted};
 
 /// Every namespace is the container's own, except those that the task takes from the host.
 pub fn namespaces(spec: &TaskSpec, network: Network) -> Namespaces {
@@ -26,14 +26,7 @@ pub fn namespaces(spec: &TaskSpec, network: Network) -> Namespaces {
 /// The command's privileges.
 pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Security {
     let TaskContext { spec, node, policy, .. } = *context;
-    let apparmor = spec.security.apparmor.clone();
-    if apparmor.is_some() && !node.apparmor {
-        errors.add(
-            "security_opt",
-            "apparmor: this node's kernel does not use AppArmor",
-            format!("remove it, or constrain the job to nodes with `${{attr.driver.{}.apparmor}}`", node.driver),
-        );
-    }
+    let apparmor = apparmor(context, errors);
     if spec.privileged {
         return Security {
             privileged: true,
@@ -58,6 +51,35 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Security {
         no_new_privileges: spec.security.no_new_privileges.unwrap_or(policy.no_new_privileges),
         seccomp: seccomp(context, Seccomp::Default),
         apparmor,
+    }
+}
+
+/// The AppArmor profile of the command: docker's rules.
+fn apparmor(context: &TaskContext, errors: &ErrorCollector) -> Option<String> {
+    let TaskContext { spec, node, policy, .. } = *context;
+    match &spec.security.apparmor {
+        Some(AppArmorChoice::Profile(name)) => {
+            if !node.apparmor {
+                errors.add(
+                    "security_opt",
+                    "apparmor: this node's kernel does not use AppArmor",
+                    format!(
+                        "remove it, or constrain the job to nodes with `${{attr.driver.{}.apparmor}}`",
+                        node.driver
+                    ),
+                );
+            }
+            Some(name.clone())
+        }
+        Some(AppArmorChoice::Unconfined) => {
+            // Without a default profile, the option changes nothing.
+            if node.default_apparmor.is_some() {
+                check_permitted(errors, policy, "apparmor=unconfined".to_owned());
+            }
+            None
+        }
+        None if spec.privileged => None,
+        Some(AppArmorChoice::Default) | None => node.default_apparmor.clone(),
     }
 }
 

@@ -70,7 +70,15 @@ fn message(fingerprint: &Fingerprint) -> FingerprintResponse {
     FingerprintResponse {
         attributes: attributes.into_iter().map(|(name, value)| (name, convert::attribute(value))).collect(),
         health: health.into(),
-        health_description: fingerprint.problem.clone().unwrap_or_else(|| "Healthy".to_owned()),
+        health_description: description(fingerprint),
         err: String::new(),
+    }
+}
+
+fn description(fingerprint: &Fingerprint) -> String {
+    match (&fingerprint.problem, &fingerprint.warning) {
+        (Some(problem), _) => problem.clone(),
+        (None, Some(warning)) => format!("Healthy, but {warning}"),
+        (None, None) => "Healthy".to_owned(),
     }
 }

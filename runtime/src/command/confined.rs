@@ -24,6 +24,7 @@ use rustix::{
 };
 
 use super::{
+    inherited::OwnProfile,
     init,
     lookup::{DEFAULT_PATH, candidates, is_missing, not_executable, not_found},
     propagation::join_groups,
@@ -55,6 +56,8 @@ pub(crate) struct ConfinedCommand {
     pub loopback: bool,
     /// Stay as process 1 and let a child be the command.
     pub init: bool,
+    /// The AppArmor profile of process 1, if it stays.
+    pub init_profile: Option<String>,
     /// Resource limits, with their names for errors.
     pub rlimits: Vec<(String, Resource, Rlimit)>,
     pub no_new_privileges: bool,
@@ -71,12 +74,22 @@ pub(crate) struct ConfinedCommand {
 impl ConfinedCommand {
     /// Applies the restrictions and executes the command, or reports the failure and ends the process.
     pub fn run(&self) -> ! {
-        let error = match self.restrict() {
+        let error = match self.restrict_all() {
             Ok(()) if self.init => init::run(&self.args, || self.execute()),
             Ok(()) => self.execute(),
             Err(error) => error,
         };
         self.fail(&error)
+    }
+
+    /// Applies the restrictions. An init is confined here, because it executes no program.
+    fn restrict_all(&self) -> Result<(), StartError> {
+        let Some(profile) = self.init_profile.as_deref().filter(|_| self.init) else { return self.restrict() };
+        // A custom filter may forbid to open it.
+        let own = OwnProfile::open();
+        let own = own.map_err(|error| StartError::internal(format!("AppArmor profile of the init: {error}")))?;
+        self.restrict()?;
+        own.become_profile(profile)
     }
 
     /// Reports a failure and ends the process.

@@ -1,6 +1,11 @@
 //! Attributes that a process sets for itself and that its forks and their commands inherit.
 
-use std::{fs, io};
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+};
+
+use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::error::StartError;
 
@@ -19,19 +24,42 @@ pub(crate) fn apply_oom_score(score: i32) -> Result<(), StartError> {
 
 /// Confines the next execve(2) of this process or of a fork of it by an AppArmor profile. `/proc` must be the host's.
 pub(crate) fn apply_apparmor(profile: &str) -> Result<(), StartError> {
-    // The first file exists since Linux 5.8. The second one belongs to the first security module that is loaded.
-    const FILES: [&str; 2] = ["/proc/thread-self/attr/apparmor/exec", "/proc/thread-self/attr/exec"];
-    let mut written = fs::write(FILES[0], format!("exec {profile}"));
-    if written
-        .as_ref()
-        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound && !fs::exists(FILES[0]).unwrap_or(false))
-    {
-        written = fs::write(FILES[1], format!("exec {profile}"));
+    let written = attribute("exec").and_then(|mut file| file.write_all(format!("exec {profile}").as_bytes()));
+    written.map_err(|error| refused(profile, &error))
+}
+
+/// The attribute by which a thread of a container confines itself.
+pub(super) struct OwnProfile(File);
+
+impl OwnProfile {
+    /// Opens the attribute of the calling thread. `/proc` is the container's.
+    pub fn open() -> io::Result<Self> {
+        let file = attribute("current")?;
+        // A task can mount other files in /proc.
+        let is_procfs = fstatfs(&file)?.f_type == PROC_SUPER_MAGIC;
+        if is_procfs { Ok(Self(file)) } else { Err(io::Error::other("it is not in procfs")) }
     }
-    written.map_err(|error| {
-        StartError::invalid(match error.kind() {
-            io::ErrorKind::NotFound => format!("AppArmor profile {profile:?} is not loaded on this node"),
-            _ => format!("AppArmor profile {profile:?}: {error}; the kernel may have been started without AppArmor"),
-        })
+
+    /// Confines the calling thread, its forks and their commands by an AppArmor profile.
+    pub fn become_profile(mut self, profile: &str) -> Result<(), StartError> {
+        self.0.write_all(format!("changeprofile {profile}").as_bytes()).map_err(|error| refused(profile, &error))
+    }
+}
+
+/// Opens an attribute of the calling thread. The first file exists since Linux 5.8. The second one belongs to the first
+/// security module that is loaded.
+fn attribute(name: &str) -> io::Result<File> {
+    const DIRECTORIES: [&str; 2] = ["/proc/thread-self/attr/apparmor", "/proc/thread-self/attr"];
+    let open = |directory: &str| File::options().write(true).open(format!("{directory}/{name}"));
+    match open(DIRECTORIES[0]) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open(DIRECTORIES[1]),
+        opened => opened,
+    }
+}
+
+fn refused(profile: &str, error: &io::Error) -> StartError {
+    StartError::invalid(match error.kind() {
+        io::ErrorKind::NotFound => format!("AppArmor profile {profile:?} is not loaded on this node"),
+        _ => format!("AppArmor profile {profile:?}: {error}; the kernel may have been started without AppArmor"),
     })
 }

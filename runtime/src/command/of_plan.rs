@@ -42,6 +42,7 @@ pub(crate) fn confined_command(
         peers: Vec::new(),
         loopback: plan.namespaces.network == Network::Private,
         init: plan.init,
+        init_profile: plan.security.apparmor.clone(),
         rlimits: rlimits(plan, held)?,
         no_new_privileges: plan.security.no_new_privileges,
         filter: filter(plan, bounding)?,

@@ -299,7 +299,9 @@ fn apparmor_profile() {
         let command =
             if init { container.proc(&format!("task/{pid}/children")).trim().to_owned() } else { pid.to_string() };
         let confined = format!("{name} (enforce)\n");
-        assert_eq!(fs::read_to_string(format!("/proc/{command}/attr/current")).expect("a profile"), confined);
+        for process in [&command, &pid.to_string()] {
+            assert_eq!(fs::read_to_string(format!("/proc/{process}/attr/current")).expect("a profile"), confined);
+        }
         let later = "cat /proc/self/attr/current; cat /etc/secret || echo refused";
         let (_, out, err) = super::exec::Piped::shell(&node, &container, later).finish();
         assert_eq!(out, format!("{confined}refused\n"), "{err}");

@@ -1,6 +1,7 @@
 //! The gRPC protocol of Nomad, against the built binary: the calls of an agent, and the behavior that an agent needs.
 
 mod aliases;
+mod apparmor;
 mod bad_input;
 mod base;
 mod credentials;

@@ -6,8 +6,9 @@ use runtime::plan::{CAPABILITIES, IdPool};
 use serde_json::json;
 
 use crate::{
+    apparmor,
     cli::{failure::Failure, settings},
-    config::{self, Needs, Permission, PluginConfig, Policy, RUNTIMES},
+    config::{self, DefaultProfile, Needs, Permission, PluginConfig, Policy, RUNTIMES},
     name::DriverName,
     plan::{Compute, NodeInfo},
 };
@@ -41,6 +42,7 @@ impl Nodes {
             host_resolv_conf: "nameserver 192.0.2.1\n".to_owned(),
             host_name: "node".to_owned(),
             apparmor: true,
+            default_apparmor: (config.policy.apparmor != DefaultProfile::Unconfined).then(|| apparmor::NAME.to_owned()),
             id_pool: Some(IdPool { first: 1 << 20, count: 1 << 20 }),
             volumes_dir: config.data_dir.join("volumes"),
             ..NodeInfo::default()

@@ -1,5 +1,6 @@
 //! The plugin block: its options and their decoding.
 
+mod confinement;
 mod docker;
 mod exec;
 mod gc;
@@ -16,6 +17,7 @@ use std::{path::PathBuf, time::Duration};
 use image_store::{CredentialSources, InternalRedirects, LayerFormat, Limits, RegistryConfig, Retention, StoreConfig};
 
 pub use self::{
+    confinement::{DefaultProfile, is_profile_name},
     exec::ExecPolicy,
     gc::Dangling,
     network::DefaultNetwork,
@@ -38,7 +40,7 @@ use crate::name::DriverName;
 const BLOCK: &str = "plugin config";
 
 const LISTS: &[&[OptionSpec]] =
-    &[DIRECTORIES, images::OPTIONS, registry::OPTIONS, policy::OPTIONS, BLOCKS, docker::OPTIONS];
+    &[DIRECTORIES, images::OPTIONS, registry::OPTIONS, policy::OPTIONS, confinement::OPTIONS, BLOCKS, docker::OPTIONS];
 
 /// The options of `config` in `plugin "oci-rs"` and in `plugin "docker"`.
 pub const OPTIONS: &[OptionSpec] = &option::concat::<{ option::total(LISTS) }>(LISTS);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use network::Settings;
 
 use super::{
+    confinement::{self, DefaultProfile},
     docker,
     network::{self as network_options, DefaultNetwork},
     userns::{self, UserNamespaceMode, UserNamespaces},
@@ -241,6 +242,8 @@ pub struct Policy {
     pub allow_caps: CapabilitySet,
     /// Patterns of `security_opt` values that need permission.
     pub allow_security_opts: Vec<String>,
+    /// The AppArmor profile of tasks that name none.
+    pub apparmor: DefaultProfile,
     /// Namespaces of the host.
     pub allowed_modes: AllowedModes,
     /// Tasks' own user namespaces.
@@ -358,6 +361,7 @@ impl Default for Policy {
             extra_labels: Vec::new(),
             allow_caps: CapabilitySet::parse(&caps).0,
             allow_security_opts: DEFAULT_ALLOW_SECURITY_OPTS.map(str::to_owned).to_vec(),
+            apparmor: DefaultProfile::default(),
             allowed_modes: AllowedModes::default(),
             userns: UserNamespaces::default(),
             no_new_privileges: true,
@@ -392,6 +396,7 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         extra_labels: block.strings("extra_labels"),
         allow_caps: allow_caps(block).unwrap_or(default.allow_caps),
         allow_security_opts: block.strings_if_set("allow_security_opts").unwrap_or(default.allow_security_opts),
+        apparmor: confinement::default_profile(block),
         allowed_modes: allowed_modes(&block.block("allowed_modes"), default.allowed_modes, userns.mode),
         userns,
         no_new_privileges: block.bool_or("no_new_privileges", default.no_new_privileges),

@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, path::PathBuf};
 use crate::config::{
     block::ConfigBlock,
     capabilities::{self, CapabilitySet},
-    error::{Needs, Permission},
+    error::{ErrorCollector, Needs, Permission},
     option::{DefaultValue::Words, OptionSpec, OptionType},
     pattern::any_matches,
-    plugin::Policy,
+    plugin::{Policy, is_profile_name},
 };
 
 /// The options of the task block that this module reads.
@@ -36,11 +36,14 @@ pub const OPTIONS: &[OptionSpec] = &[
         OptionType::Strings,
         Words("`no-new-privileges=true`"),
         "`no-new-privileges`, also with `=true` or `=false`. `seccomp=` with `builtin`, `unconfined` or the path of a \
-         profile on the node. `apparmor=` with the name of a profile. `apparmor=unconfined` and `label=disable` change \
+         profile on the node. `apparmor=` with `unconfined` or the name of a profile. `label=disable` changes \
          nothing. A value that weakens or replaces a restriction must match an entry of the plugin's \
          `allow_security_opts`",
     ),
 ];
+
+/// Docker's default profile: the node's default takes its place.
+const DOCKERS_PROFILE: &str = "docker-default";
 
 /// The capabilities of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,6 +68,17 @@ pub enum SeccompChoice {
     File(PathBuf),
 }
 
+/// The AppArmor profile of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AppArmorChoice {
+    /// The node's default profile.
+    Default,
+    /// None. Whether it needs permission depends on the node.
+    Unconfined,
+    /// A profile that is loaded on the node.
+    Profile(String),
+}
+
 /// The values of `security_opt`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecurityOptions {
@@ -72,8 +86,8 @@ pub struct SecurityOptions {
     pub no_new_privileges: Option<bool>,
     /// The system call filter. `None` is the built-in filter, or no filter in a privileged task.
     pub seccomp: Option<SeccompChoice>,
-    /// An AppArmor profile that is loaded on the host.
-    pub apparmor: Option<String>,
+    /// The AppArmor profile. `None` is the default profile, or none in a privileged task.
+    pub apparmor: Option<AppArmorChoice>,
 }
 
 /// Reads `privileged`.
@@ -151,12 +165,14 @@ pub fn options(block: &ConfigBlock, policy: &Policy) -> SecurityOptions {
                 format!("{path:?} is no path of a seccomp profile"),
                 "write the absolute path of a file on the node, without `..`, or `unconfined`",
             ),
-            // These restrictions do not exist here anyway.
-            ("apparmor", "unconfined") | ("label", "disable") => {}
+            ("apparmor", "unconfined") => options.apparmor = Some(AppArmorChoice::Unconfined),
+            ("apparmor", DOCKERS_PROFILE) => options.apparmor = Some(AppArmorChoice::Default),
             ("apparmor", profile) if is_profile_name(profile) => {
                 allowed();
-                options.apparmor = Some(profile.to_owned());
+                options.apparmor = Some(AppArmorChoice::Profile(profile.to_owned()));
             }
+            // This restriction does not exist here anyway.
+            ("label", "disable") => {}
             ("label", _) => block.error(
                 "security_opt",
                 format!("{option:?} is not supported: containers get no SELinux label"),
@@ -173,20 +189,18 @@ pub fn options(block: &ConfigBlock, policy: &Policy) -> SecurityOptions {
 }
 
 fn check_allowed(block: &ConfigBlock, policy: &Policy, name: &str, value: &str) {
+    check_permitted(block.errors, policy, format!("{name}={value}"));
+}
+
+/// Adds an error unless the operator permits this value of `security_opt`.
+pub fn check_permitted(errors: &ErrorCollector, policy: &Policy, option: String) {
     // `allow_privileged` allows more than any of these options.
-    let option = format!("{name}={value}");
     if !policy.allow_privileged && !any_matches(&policy.allow_security_opts, &option) {
-        block.forbid(
+        errors.forbid(
             "security_opt",
             format!("{option:?} is not allowed on this node"),
             format!("remove it, or have the operator set `allow_security_opts = [{option:?}]` in the plugin block"),
             Permission { option: "allow_security_opts", needs: Needs::Entries(vec![option.clone()]) },
         );
     }
-}
-
-/// The kernel reads the profile's name up to the end of the written text, so white space and control characters are not
-/// allowed.
-fn is_profile_name(name: &str) -> bool {
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_graphic())
 }

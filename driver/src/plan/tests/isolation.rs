@@ -70,6 +70,35 @@ fn an_apparmor_profile_needs_a_kernel_that_uses_it() {
 }
 
 #[test]
+fn the_default_apparmor_profile_confines_tasks_as_dockers_does() {
+    let default = Some("oci-rs-default");
+    let unconfined = json!(["apparmor=unconfined"]);
+    let permitted = json!({ "allow_security_opts": ["apparmor=*"] });
+    let privileged = json!({ "allow_privileged": true });
+    for (plugin, block, on_node, expected) in [
+        (json!({}), json!({}), default, default),
+        (json!({}), json!({}), None, None),
+        (json!({}), json!({ "security_opt": ["apparmor=docker-default"] }), default, default),
+        (json!({}), json!({ "security_opt": ["apparmor=docker-default"] }), None, None),
+        (json!({}), json!({ "security_opt": unconfined }), None, None),
+        (permitted.clone(), json!({ "security_opt": unconfined }), default, None),
+        (permitted, json!({ "security_opt": ["apparmor=web"] }), default, Some("web")),
+        (privileged.clone(), json!({ "privileged": true }), default, None),
+        (privileged.clone(), json!({ "privileged": true, "security_opt": unconfined }), default, None),
+        (privileged, json!({ "privileged": true, "security_opt": ["apparmor=web"] }), default, Some("web")),
+    ] {
+        let mut case = Case::under(plugin.clone(), block.clone());
+        case.node.apparmor = true;
+        case.node.default_apparmor = on_node.map(str::to_owned);
+        assert_eq!(case.container().security.apparmor.as_deref(), expected, "{plugin} {block} {on_node:?}");
+    }
+    let mut case = Case::new(json!({ "security_opt": unconfined }));
+    case.node.default_apparmor = default.map(str::to_owned);
+    let text = case.error();
+    assert!(text.starts_with("security_opt: \"apparmor=unconfined\" is not allowed on this node (remove it"), "{text}");
+}
+
+#[test]
 fn host_namespaces_are_shared_when_the_task_asks() {
     let plugin = json!({ "allowed_modes": { "pid": ["host"], "ipc": ["host"], "uts": ["host"] } });
     let own = Case::new(json!({})).container();

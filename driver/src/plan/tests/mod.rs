@@ -121,6 +121,7 @@ fn node() -> NodeInfo {
         host_name: "node-1".into(),
         hosts: "127.0.0.1\tlocalhost\n10.7.7.7\tnode-1 registry\n".into(),
         apparmor: false,
+        default_apparmor: None,
         numa_nodes: vec![(0, "0-1".into()), (1, "2-3".into())],
         swap_uncounted: false,
         limits_pids: true,

@@ -1,7 +1,7 @@
 //! Options that need the operator's permission.
 
 use super::{
-    super::{IpcMode, NamespaceRequest, SeccompChoice},
+    super::{AppArmorChoice, IpcMode, NamespaceRequest, SeccompChoice},
     *,
 };
 
@@ -58,6 +58,11 @@ fn security_options_that_weaken_nothing_need_no_permission() {
     ] {
         assert_eq!(decode(json!({ "security_opt": options })).security.no_new_privileges, expected, "{options}");
     }
+    for (option, expected) in
+        [("apparmor=unconfined", AppArmorChoice::Unconfined), ("apparmor:docker-default", AppArmorChoice::Default)]
+    {
+        assert_eq!(decode(json!({ "security_opt": [option] })).security.apparmor, Some(expected));
+    }
     let builtin = decode(json!({ "security_opt": ["seccomp=builtin"] })).security;
     assert_eq!((builtin.seccomp, builtin.apparmor), (Some(SeccompChoice::Builtin), None));
     for (option, expected) in [
@@ -80,7 +85,7 @@ fn security_options_that_weaken_something_need_permission() {
     let cases = [
         ("seccomp=unconfined", Some(SeccompChoice::Unconfined), None),
         ("seccomp:/etc/seccomp/web.json", Some(file), None),
-        ("apparmor=web-1", None, Some("web-1".to_owned())),
+        ("apparmor=web-1", None, Some(AppArmorChoice::Profile("web-1".to_owned()))),
     ];
     let lists = [json!(["seccomp=unconfined"]), json!(["seccomp=/etc/seccomp/*"]), json!(["apparmor=web-*"])];
     for (position, (option, seccomp, apparmor)) in cases.iter().enumerate() {
