@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     mem::MaybeUninit,
     net::{TcpStream, ToSocketAddrs, UdpSocket},
     os::{
@@ -81,6 +81,17 @@ impl Connection {
 }
 
 impl Connection {
+    /// Limits each later wait of a stream. Datagrams do not wait.
+    pub fn set_timeouts(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()> {
+        let set = |stream: &TcpStream| stream.set_read_timeout(read).and_then(|()| stream.set_write_timeout(write));
+        match self {
+            Self::Udp(_) | Self::Unixgram(_) => Ok(()),
+            Self::Tcp(stream) => set(stream),
+            Self::Tls(stream) => set(&stream.sock),
+            Self::Unix(stream) => stream.set_read_timeout(read).and_then(|()| stream.set_write_timeout(write)),
+        }
+    }
+
     /// Sends an entry to journald: one that is too large for a datagram as a sealed file in memory.
     pub fn send_to_journal(&mut self, entry: &[u8]) -> io::Result<()> {
         let Self::Unixgram(socket) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
@@ -89,6 +100,18 @@ impl Connection {
                 send_file(socket, entry)
             }
             sent => sent.map(drop),
+        }
+    }
+}
+
+impl Read for Connection {
+    /// Reads what the server answers. Datagrams have no answer.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Udp(_) | Self::Unixgram(_) => Err(io::ErrorKind::InvalidInput.into()),
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
         }
     }
 }

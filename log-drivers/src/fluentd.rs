@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
+    io::{self, Read},
     time::{Duration, SystemTime},
 };
 
-use rmp::encode;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use rmp::{decode, encode};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -17,26 +19,33 @@ use crate::{
 };
 
 /// The options of the driver, besides those that all drivers have.
-pub(crate) const OPTIONS: [&str; 8] = [
+pub(crate) const OPTIONS: [&str; 11] = [
     "fluentd-address",
     "fluentd-async",
     "fluentd-async-connect",
     "fluentd-async-reconnect-interval",
     "fluentd-buffer-limit",
     "fluentd-max-retries",
+    "fluentd-read-timeout",
+    "fluentd-request-ack",
     "fluentd-retry-wait",
     "fluentd-sub-second-precision",
+    "fluentd-write-timeout",
 ];
 
 const DEFAULT_PORT: u16 = 24224;
 const BUFFER_LIMIT: u64 = 1 << 20;
 /// A wait grows by half with each try, up to this.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The values of `fluentd-async-reconnect-interval`. Zero is no interval.
+const RECONNECT_INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
+/// The longest text in an answer of the server.
+const LONGEST_ANSWER: u32 = 1024;
 
 /// A destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fluentd {
-    /// TCP or a unix socket.
+    /// TCP, TLS or a unix socket.
     pub address: Address,
     /// The container starts without a connection, and never waits for the server.
     pub asynchronous: bool,
@@ -48,6 +57,15 @@ pub struct Fluentd {
     pub retry_wait: Duration,
     /// Times have nanoseconds.
     pub sub_second: bool,
+    /// The server acknowledges each message. One without an acknowledgement is tried again.
+    #[serde(default)]
+    pub request_ack: bool,
+    /// The longest wait for an acknowledgement.
+    #[serde(default)]
+    pub read_timeout: Option<Duration>,
+    /// The longest wait for the server to take a part of a message.
+    #[serde(default)]
+    pub write_timeout: Option<Duration>,
     /// The tag.
     pub tag: String,
     /// The fields of every record that tell of the container.
@@ -64,7 +82,7 @@ impl Fluentd {
         };
         let local = || Address::Tcp(HostPort { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT });
         let address = text("fluentd-address").map_or_else(|| Some(local()), parse_address).unwrap_or_else(|| {
-            let remedy = "write it as in \"log.example:24224\", \"tcp://log.example:24224\" or \"unix:///path\"";
+            let remedy = "write it as in \"log.example:24224\", with tls:// or tcp:// before it, or \"unix:///path\"";
             wrong("fluentd-address", "is no address of a fluentd server", remedy);
             local()
         });
@@ -76,8 +94,9 @@ impl Fluentd {
         let limit = "fluentd-buffer-limit";
         let buffer_limit = text(limit).map_or(BUFFER_LIMIT, |text| buffer(limit, text, BUFFER_LIMIT, errors));
         let retry_wait = duration(options, "fluentd-retry-wait", errors).unwrap_or(Duration::from_secs(1));
-        // Between two connections of an asynchronous delivery. The wait between two tries does the same here.
-        duration(options, "fluentd-async-reconnect-interval", errors);
+        check_reconnect_interval(options, errors);
+        let mut timeout = |option: &str| duration(options, option, errors).filter(|limit| !limit.is_zero());
+        let (read_timeout, write_timeout) = (timeout("fluentd-read-timeout"), timeout("fluentd-write-timeout"));
         let asynchronous =
             boolean(options, "fluentd-async", errors) | boolean(options, "fluentd-async-connect", errors);
         Self {
@@ -87,6 +106,9 @@ impl Fluentd {
             max_retries,
             retry_wait,
             sub_second: boolean(options, "fluentd-sub-second-precision", errors),
+            request_ack: boolean(options, "fluentd-request-ack", errors),
+            read_timeout,
+            write_timeout,
             tag: String::new(),
             record: BTreeMap::new(),
         }
@@ -98,8 +120,8 @@ impl Fluentd {
         Duration::try_from_secs_f64(self.retry_wait.as_secs_f64() * factor).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)
     }
 
-    /// A message: an array of tag, time, record, and an empty map of options.
-    pub(crate) fn encode(&self, message: &Message) -> io::Result<Vec<u8>> {
+    /// A message: an array of tag, time, record, and a map of options. `chunk` asks for an acknowledgement.
+    pub(crate) fn encode(&self, message: &Message, chunk: Option<&str>) -> io::Result<Vec<u8>> {
         let mut record: BTreeMap<&str, Value> = BTreeMap::new();
         let source = match message.source {
             Source::Stdout => "stdout",
@@ -136,8 +158,59 @@ impl Fluentd {
                 .map_err(io::Error::other)?;
             bytes.extend_from_slice(value);
         }
-        encode::write_map_len(&mut bytes, 0).map_err(io::Error::other)?;
+        encode::write_map_len(&mut bytes, u32::from(chunk.is_some())).map_err(io::Error::other)?;
+        if let Some(chunk) = chunk {
+            encode::write_str(&mut bytes, "chunk").map_err(io::Error::other)?;
+            encode::write_str(&mut bytes, chunk).map_err(io::Error::other)?;
+        }
         Ok(bytes)
+    }
+}
+
+/// The name of a message for its acknowledgement.
+pub(crate) fn chunk(random: [u8; 16]) -> String {
+    BASE64_STANDARD.encode(random)
+}
+
+/// Reads the server's acknowledgement of a message: a map with the message's name as `ack`.
+pub(crate) fn await_ack(mut answer: impl Read, chunk: &str) -> io::Result<()> {
+    let entries = decode::read_map_len(&mut answer).map_err(unreadable)?;
+    let mut acknowledged = None;
+    for _ in 0..entries.min(16) {
+        let (name, value) = (read_text(&mut answer)?, read_text(&mut answer)?);
+        if name == "ack" {
+            acknowledged = Some(value);
+        }
+    }
+    match acknowledged {
+        Some(ack) if ack == chunk => Ok(()),
+        _ => Err(io::Error::other("the server acknowledged another message")),
+    }
+}
+
+fn read_text(answer: &mut impl Read) -> io::Result<String> {
+    let length = decode::read_str_len(answer).map_err(unreadable)?;
+    if length > LONGEST_ANSWER {
+        return Err(io::Error::other("the server's acknowledgement is too long"));
+    }
+    let mut text = Vec::new();
+    answer.take(u64::from(length)).read_to_end(&mut text)?;
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+fn unreadable(error: decode::ValueReadError) -> io::Error {
+    match error {
+        decode::ValueReadError::InvalidMarkerRead(error) | decode::ValueReadError::InvalidDataRead(error) => error,
+        other => io::Error::other(format!("the server's acknowledgement cannot be read: {other}")),
+    }
+}
+
+/// Between two connections of an asynchronous delivery. The wait between two tries does the same here.
+fn check_reconnect_interval(options: &BTreeMap<String, String>, errors: &mut Vec<OptionError>) {
+    let option = "fluentd-async-reconnect-interval";
+    let interval = duration(options, option, errors).filter(|interval| !interval.is_zero());
+    if interval.is_some_and(|interval| !RECONNECT_INTERVALS.contains(&interval)) {
+        errors.push(OptionError::new(option, "is out of range", "write 100ms to 10s, or remove it"));
     }
 }
 
@@ -162,6 +235,7 @@ fn parse_address(text: &str) -> Option<Address> {
     match scheme {
         // Docker refuses a path.
         "tcp" if text.ends_with(rest) => HostPort::parse(rest, Some(DEFAULT_PORT)).map(Address::Tcp),
+        "tls" if text.ends_with(rest) => HostPort::parse(rest, Some(DEFAULT_PORT)).map(Address::Tls),
         "unix" => Address::socket_file(scheme, rest),
         _ => None,
     }
@@ -191,6 +265,8 @@ mod tests {
             ("log.example:1", Some("tcp://log.example:1")),
             ("tcp://log.example:1", Some("tcp://log.example:1")),
             ("unix:///run/fluentd", Some("unix:///run/fluentd")),
+            ("tls://log.example", Some("tcp+tls://log.example:24224")),
+            ("tls://log.example:1/x", None),
             ("log.example:1/x", None),
             ("http://log.example", None),
             ("unix://", None),
@@ -203,13 +279,22 @@ mod tests {
             ("fluentd-retry-wait", "1.5s"),
             ("fluentd-max-retries", "3"),
             ("fluentd-sub-second-precision", "1"),
+            ("fluentd-request-ack", "true"),
+            ("fluentd-read-timeout", "2s"),
+            ("fluentd-write-timeout", "0"),
+            ("fluentd-async-reconnect-interval", "100ms"),
         ]);
         let fluentd = fluentd.expect("options");
-        assert!(fluentd.asynchronous && fluentd.sub_second);
+        assert!(fluentd.asynchronous && fluentd.sub_second && fluentd.request_ack);
+        assert_eq!((fluentd.read_timeout, fluentd.write_timeout), (Some(Duration::from_secs(2)), None));
         assert_eq!((fluentd.buffer_limit, fluentd.max_retries), (4 << 20, 3));
         assert_eq!(fluentd.retry_wait, Duration::from_millis(1500));
         for option in OPTIONS {
             assert!(read(&[(option, "x://")]).is_err(), "{option}");
+        }
+        for interval in ["99ms", "11s"] {
+            let error = read(&[("fluentd-async-reconnect-interval", interval)]).expect_err("refused");
+            assert_eq!(error, "fluentd-async-reconnect-interval: is out of range");
         }
     }
 
@@ -228,14 +313,14 @@ mod tests {
         let fluentd = Fluentd { tag: "t".into(), record, ..base };
         let time = SystemTime::UNIX_EPOCH + Duration::new(1_795_427_568, 7);
         let mut message = Message { source: Source::Stdout, line: b"a\xff".to_vec(), time, partial: None };
-        let whole = fluentd.encode(&message).expect("encoded");
+        let whole = fluentd.encode(&message, None).expect("encoded");
         let expected =
             b"\x94\xa1t\xce\x6b\x04\x0c\xf0\x83\xaccontainer_id\xa1c\xa3log\xa2a\xff\xa6source\xa6stdout\x80";
         assert_eq!(whole, expected, "{}", String::from_utf8_lossy(&whole));
-        let precise = Fluentd { sub_second: true, ..fluentd.clone() }.encode(&message).expect("encoded");
+        let precise = Fluentd { sub_second: true, ..fluentd.clone() }.encode(&message, None).expect("encoded");
         assert!(precise.starts_with(b"\x94\xa1t\xd7\x00\x6b\x04\x0c\xf0\x00\x00\x00\x07\x83"));
         message.partial = Some(Partial { id: "i".into(), ordinal: 2, last: true });
-        let part = fluentd.encode(&message).expect("encoded");
+        let part = fluentd.encode(&message, None).expect("encoded");
         let has = |field: &[u8]| part.windows(field.len()).any(|window| window == field);
         for field in [
             &b"\xafpartial_message\xa4true"[..],
@@ -244,6 +329,28 @@ mod tests {
             b"\xacpartial_last\xa4true",
         ] {
             assert!(has(field), "{}", String::from_utf8_lossy(field));
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_names_its_message() {
+        let chunk = chunk([7; 16]);
+        let message =
+            Message { source: Source::Stdout, line: b"a".to_vec(), time: SystemTime::UNIX_EPOCH, partial: None };
+        let encoded = read(&[]).expect("options").encode(&message, Some(&chunk)).expect("encoded");
+        assert!(encoded.ends_with(&[b"\x81\xa5chunk\xb8", chunk.as_bytes()].concat()));
+        let answer = |ack: &str| [&b"\x81\xa3ack"[..], &[0xa0 | ack.len() as u8], ack.as_bytes()].concat();
+        assert!(await_ack(&answer(&chunk)[..], &chunk).is_ok());
+        let long = [&b"\x81\xa3ack\xda\xff\xff"[..], &[b'x'; 0xffff]].concat();
+        for (given, expected) in [
+            (answer("another"), "acknowledged another message"),
+            (b"\x80".to_vec(), "acknowledged another message"),
+            (b"\xc0".to_vec(), "cannot be read"),
+            (long, "is too long"),
+            (Vec::new(), ""),
+        ] {
+            let error = await_ack(&given[..], &chunk).expect_err(expected);
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

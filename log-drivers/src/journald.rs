@@ -37,6 +37,11 @@ impl Journald {
         Self { socket, fields: BTreeMap::new() }
     }
 
+    /// Whether the socket is the one that journald has by default.
+    pub(crate) fn is_default_socket(&self) -> bool {
+        self.socket.as_os_str() == SOCKET
+    }
+
     /// A message as an entry.
     pub(crate) fn encode(&self, message: &Message) -> Vec<u8> {
         let priority = match message.source {

@@ -29,5 +29,5 @@ pub use delivery::{ContainerFacts, Delivery, Destination, Mode, container_id};
 pub use error::OptionError;
 pub use lines::Lines;
 pub use message::{Message, Partial, Source};
-pub use options::{DRIVERS, LogOptions};
+pub use options::{DRIVERS, LogOptions, NodeFile};
 pub use sink::Sink;

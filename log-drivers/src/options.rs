@@ -1,8 +1,12 @@
 //! The options of a log driver as checked values, before the container is known.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    path::{Component, Path, PathBuf},
+};
 
 use crate::{
+    address::Address,
     attributes::Attributes,
     delivery::{ContainerFacts, Delivery, Destination, Mode},
     error::OptionError,
@@ -19,9 +23,33 @@ pub const DRIVERS: [&str; 4] = ["syslog", "journald", "gelf", "fluentd"];
 
 /// The options that every driver has.
 const COMMON: [&str; 3] = ["mode", "max-buffer-size", "tag"];
+/// Docker's options for the copy that `docker logs` reads. They have no meaning where Nomad collects the output.
+const CACHE: [&str; 4] = ["cache-disabled", "cache-max-size", "cache-max-file", "cache-compress"];
 /// Docker's default of `max-buffer-size`.
 const MAX_BUFFER_SIZE: u64 = 1_000_000;
 const DEFAULT_TAG: &str = "{{.ID}}";
+
+/// A socket or another file of the node that the delivery opens with the rights of root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFile {
+    /// The option that names it.
+    pub option: &'static str,
+    /// Its path.
+    pub path: PathBuf,
+    /// Docker has the option too.
+    pub is_dockers: bool,
+}
+
+impl NodeFile {
+    fn new(option: &'static str, path: &Path) -> Self {
+        Self { option, path: path.to_owned(), is_dockers: true }
+    }
+
+    /// Whether the path is only a detour to another one.
+    pub fn has_parent_component(&self) -> bool {
+        self.path.components().any(|component| component == Component::ParentDir)
+    }
+}
 
 /// The checked options of one log driver.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +73,8 @@ impl LogOptions {
             _ => return None,
         };
         let known: Vec<&str> = own.iter().copied().chain(COMMON).chain(Attributes::OPTIONS).collect();
-        for unknown in options.keys().filter(|option| !known.contains(&option.as_str())) {
+        let is_known = |option: &str| known.contains(&option) || CACHE.contains(&option);
+        for unknown in options.keys().filter(|option| !is_known(option)) {
             let remedy = format!("remove it; the driver's options are {}", known.join(", "));
             errors.push(OptionError::new(unknown, format!("is no option of the log driver {name}"), remedy));
         }
@@ -56,6 +85,41 @@ impl LogOptions {
             attributes: Attributes::read(options, &mut errors),
         };
         Some(if errors.is_empty() { Ok(read) } else { Err(errors) })
+    }
+
+    /// The name of the driver.
+    pub fn driver(&self) -> &'static str {
+        match self.destination {
+            Destination::Syslog(_) => "syslog",
+            Destination::Gelf(_) => "gelf",
+            Destination::Fluentd(_) => "fluentd",
+            Destination::Journald(_) => "journald",
+        }
+    }
+
+    /// The files of the node that the options name, without those that the drivers use by default.
+    pub fn node_files(&self) -> Vec<NodeFile> {
+        let socket = |option, address: &Address| match address {
+            Address::Unix(path) | Address::Unixgram(path) => Some(NodeFile::new(option, path)),
+            Address::Udp(_) | Address::Tcp(_) | Address::Tls(_) => None,
+        };
+        match &self.destination {
+            Destination::Syslog(syslog) => {
+                let address = syslog.address.as_ref().and_then(|address| socket("syslog-address", address));
+                let tls = [
+                    ("syslog-tls-ca-cert", &syslog.tls.authorities),
+                    ("syslog-tls-cert", &syslog.tls.certificate),
+                    ("syslog-tls-key", &syslog.tls.key),
+                ];
+                let tls = tls.into_iter().filter_map(|(option, path)| Some(NodeFile::new(option, path.as_deref()?)));
+                address.into_iter().chain(tls).collect()
+            }
+            Destination::Fluentd(fluentd) => socket("fluentd-address", &fluentd.address).into_iter().collect(),
+            Destination::Journald(journald) if !journald.is_default_socket() => {
+                vec![NodeFile { is_dockers: false, ..NodeFile::new("journald-socket", &journald.socket) }]
+            }
+            Destination::Journald(_) | Destination::Gelf(_) => Vec::new(),
+        }
     }
 
     /// The delivery of the output of one container.
@@ -211,7 +275,39 @@ mod tests {
             assert!(error.contains(part), "{part} in {error}");
         }
         assert!(LogOptions::read("splunk", &BTreeMap::new()).is_none());
+        assert!(read(&[("cache-disabled", "true"), ("cache-max-size", "20m")]).is_ok(), "docker's copy");
         assert!(read(&[("tag", "{{index .ContainerArgs 0}}")]).is_ok(), "it depends on the container");
+    }
+
+    #[test]
+    fn files_of_the_node_are_named_by_their_options() {
+        for (driver, options, expected) in [
+            ("syslog", &[][..], &[][..]),
+            ("syslog", &[("syslog-address", "udp://h:1")], &[]),
+            ("syslog", &[("syslog-address", "unixgram:///dev/log")], &["syslog-address=/dev/log"]),
+            (
+                "syslog",
+                &[("syslog-tls-ca-cert", "/ca"), ("syslog-tls-cert", "/c"), ("syslog-tls-key", "/k")],
+                &["syslog-tls-ca-cert=/ca", "syslog-tls-cert=/c", "syslog-tls-key=/k"],
+            ),
+            ("gelf", &[("gelf-address", "udp://h:1")], &[]),
+            ("fluentd", &[], &[]),
+            ("fluentd", &[("fluentd-address", "unix:///run/f")], &["fluentd-address=/run/f"]),
+            ("journald", &[], &[]),
+            ("journald", &[("journald-socket", "/run/systemd/journal/socket")], &[]),
+            ("journald", &[("journald-socket", "/run/j")], &["journald-socket=/run/j, not docker's"]),
+        ] {
+            let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let options = LogOptions::read(driver, &options).expect("a driver").expect("options");
+            let shown = |file: NodeFile| {
+                let whose = if file.is_dockers { "" } else { ", not docker's" };
+                format!("{}={}{whose}", file.option, file.path.display())
+            };
+            assert_eq!(options.driver(), driver);
+            assert_eq!(options.node_files().into_iter().map(shown).collect::<Vec<_>>(), expected, "{driver}");
+        }
+        let file = |path: &str| NodeFile::new("syslog-address", Path::new(path)).has_parent_component();
+        assert!(file("/dev/../run/docker.sock") && !file("/dev/log..") && !file("/dev/./log"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     address::Address,
     connection::{Connection, TlsFiles},
     delivery::Destination,
-    fluentd::Fluentd,
+    fluentd::{self, Fluentd},
     gelf::Gelf,
     local_time,
     message::Message,
@@ -59,10 +59,7 @@ impl Sink {
                 Some(bytes) => self.send_gelf(&gelf.clone(), bytes),
                 None => Ok(()),
             },
-            Destination::Fluentd(fluentd) => {
-                let (fluentd, bytes) = (fluentd.clone(), fluentd.encode(message)?);
-                self.send_fluentd(&fluentd, &bytes)
-            }
+            Destination::Fluentd(fluentd) => self.send_fluentd(&fluentd.clone(), message),
         }
     }
 
@@ -70,40 +67,41 @@ impl Sink {
         if matches!(gelf.address, Address::Tcp(_)) {
             bytes.push(0);
             let delay = Duration::from_secs(gelf.reconnect_delay);
-            return self.send_with_retries(&bytes, gelf.max_reconnect, |_| delay);
+            return with_retries(gelf.max_reconnect, |_| delay, || self.send_or_reconnect(&bytes));
         }
-        let mut id = [0; 8];
-        // Without random bytes the id only fails to be unique.
-        drop(File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut id)));
-        let datagrams = gelf.datagrams(&bytes, id);
+        let datagrams = gelf.datagrams(&bytes, random());
         let datagrams = datagrams.ok_or_else(|| io::Error::other("the message has too many chunks"))?;
         datagrams.iter().try_for_each(|datagram| self.send_or_reconnect(datagram))
     }
 
-    fn send_fluentd(&mut self, fluentd: &Fluentd, bytes: &[u8]) -> io::Result<()> {
-        self.send_with_retries(bytes, fluentd.max_retries, |retry| fluentd.wait_before(retry))
-    }
-
-    fn send_with_retries(&mut self, bytes: &[u8], most: u32, wait: impl Fn(u32) -> Duration) -> io::Result<()> {
-        let mut retry = 0;
-        loop {
-            match self.send_or_reconnect(bytes) {
-                Ok(()) => return Ok(()),
-                Err(error) if retry >= most => return Err(error),
-                Err(_) => {
-                    retry += 1;
-                    thread::sleep(wait(retry));
-                }
-            }
-        }
+    fn send_fluentd(&mut self, fluentd: &Fluentd, message: &Message) -> io::Result<()> {
+        let chunk = fluentd.request_ack.then(|| fluentd::chunk(random()));
+        let bytes = fluentd.encode(message, chunk.as_deref())?;
+        let wait = |retry| fluentd.wait_before(retry);
+        with_retries(fluentd.max_retries, wait, || {
+            self.on_a_connection(|sink| {
+                let connection = sink.connected()?;
+                connection.send(&bytes)?;
+                chunk.as_deref().map_or(Ok(()), |chunk| fluentd::await_ack(connection, chunk))
+            })
+        })
     }
 
     fn send_or_reconnect(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.connection.is_some() && self.send_once(bytes).is_ok() {
+        self.on_a_connection(|sink| sink.send_once(bytes))
+    }
+
+    /// Sends something on the connection, and again on a new one if that fails.
+    fn on_a_connection(&mut self, send: impl Fn(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        if self.connection.is_some() && send(self).is_ok() {
             return Ok(());
         }
         self.connection = None;
-        self.send_once(bytes)
+        let sent = send(self);
+        if sent.is_err() {
+            self.connection = None;
+        }
+        sent
     }
 
     fn send_once(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -121,7 +119,11 @@ impl Sink {
                     None => local_syslog()?,
                 },
                 Destination::Gelf(gelf) => plain(&gelf.address)?,
-                Destination::Fluentd(fluentd) => plain(&fluentd.address)?,
+                Destination::Fluentd(fluentd) => {
+                    let connection = plain(&fluentd.address)?;
+                    connection.set_timeouts(fluentd.read_timeout, fluentd.write_timeout)?;
+                    connection
+                }
                 Destination::Journald(journald) => plain(&Address::Unixgram(journald.socket.clone()))?,
             },
         };
@@ -129,7 +131,28 @@ impl Sink {
     }
 }
 
-/// A connection without TLS.
+/// Tries again after a wait, up to `most` times.
+fn with_retries(most: u32, wait: impl Fn(u32) -> Duration, mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let mut retry = 0;
+    loop {
+        match send() {
+            Err(_) if retry < most => {
+                retry += 1;
+                thread::sleep(wait(retry));
+            }
+            sent => return sent,
+        }
+    }
+}
+
+/// Random bytes. Without them an id only fails to be unique.
+fn random<const COUNT: usize>() -> [u8; COUNT] {
+    let mut bytes = [0; COUNT];
+    drop(File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)));
+    bytes
+}
+
+/// A connection without files for TLS: certificates of the system's authorities are accepted.
 fn plain(address: &Address) -> io::Result<Connection> {
     Connection::open(address, &TlsFiles::default())
 }
@@ -149,7 +172,7 @@ fn local_syslog() -> io::Result<Connection> {
 mod tests {
     use std::{
         collections::BTreeMap,
-        io::Read,
+        io::{Read, Write},
         mem::MaybeUninit,
         net::{TcpListener, UdpSocket},
         os::{
@@ -244,24 +267,43 @@ mod tests {
         openssl x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out leaf.pem -days 2 \
         -extfile leaf.ext";
 
+    /// A server with a certificate of an authority of its own, in the file `ca.pem`. `None` without openssl.
+    fn tls_server(directory: &std::path::Path) -> Option<Arc<ServerConfig>> {
+        let mut made = std::process::Command::new("sh");
+        made.args(["-ec", CERTIFICATES]).current_dir(directory);
+        made.output().ok().filter(|output| output.status.success())?;
+        let read = |name: &str| std::fs::read(directory.join(name)).expect("a file");
+        let chain = ::tls::certificates(&read("leaf.pem")).expect("certificates");
+        let key = PrivateKeyDer::from_pem_slice(&read("leaf.key")).expect("a key");
+        let provider = Arc::new(::tls::rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let server = server.expect("versions").with_no_client_auth().with_single_cert(chain, key);
+        Some(Arc::new(server.expect("a server")))
+    }
+
+    /// Docker has no option for certificates here: only those of the system's authorities are accepted.
+    #[test]
+    fn fluentd_with_tls_refuses_an_unknown_certificate() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let Some(server) = tls_server(directory.path()) else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let address = format!("tls://{}", listener.local_addr().expect("its address"));
+        let mut sink = sink("fluentd", &[("fluentd-address", &address)]);
+        let connected = thread::spawn(move || sink.connect());
+        let connection = ServerConnection::new(server).expect("a connection");
+        let mut stream = StreamOwned::new(connection, listener.accept().expect("a client").0);
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).expect_err("the client refuses");
+        let error = connected.join().expect("the client").expect_err("refused").to_string();
+        assert!(error.contains("certificate") && text.is_empty(), "{error}");
+    }
+
     #[test]
     fn tls_needs_a_certificate_that_is_accepted() {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut made = std::process::Command::new("sh");
-        made.args(["-ec", CERTIFICATES]).current_dir(directory.path());
-        match made.output() {
-            Ok(output) if output.status.success() => {}
-            // openssl is missing here.
-            _ => return,
-        }
+        // openssl may be missing here.
+        let Some(server) = tls_server(directory.path()) else { return };
         let at = |name: &str| directory.path().join(name);
-        let pem = [std::fs::read(at("leaf.pem")), std::fs::read(at("leaf.key"))].map(|file| file.expect("a file"));
-        let chain = ::tls::certificates(&pem[0]).expect("certificates");
-        let key = PrivateKeyDer::from_pem_slice(&pem[1]).expect("a key");
-        let provider = Arc::new(::tls::rustls::crypto::ring::default_provider());
-        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let server = server.expect("versions").with_no_client_auth().with_single_cert(chain, key).expect("a server");
-        let server = Arc::new(server);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         let address = format!("tcp+tls://{}", listener.local_addr().expect("its address"));
         let ca = at("ca.pem").to_string_lossy().into_owned();
@@ -341,6 +383,23 @@ mod tests {
     }
 
     #[test]
+    fn gelf_over_tcp_is_tried_again_as_often_as_the_options_say() {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+        let address = format!("tcp://{port}");
+        let options = [("gelf-address", address.as_str()), ("gelf-tcp-reconnect-delay", "0")];
+        let mut limited = sink("gelf", &[&options[..], &[("gelf-tcp-max-reconnect", "2")]].concat());
+        limited.send(&message("lost")).expect_err("nothing listens");
+        let mut patient = sink("gelf", &[&options[..], &[("gelf-tcp-max-reconnect", "1000000")]].concat());
+        let sender = thread::spawn(move || patient.send(&message("found")));
+        let listener = TcpListener::bind(port).expect("a socket");
+        let mut bytes = Vec::new();
+        let mut stream = listener.accept().expect("a connection").0;
+        sender.join().expect("the sender").expect("sent");
+        stream.read_to_end(&mut bytes).expect("the message");
+        assert!(contains(&bytes, "found"));
+    }
+
+    #[test]
     fn fluentd_is_tried_again_as_often_as_the_options_say() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("fluentd");
@@ -361,6 +420,62 @@ mod tests {
         sender.join().expect("the sender").expect("sent");
         stream.read_to_end(&mut bytes).expect("the message");
         assert!(contains(&bytes, "found"));
+    }
+
+    /// The server takes the message and ends without a word, then it acknowledges another one, then this one.
+    #[test]
+    fn fluentd_sends_a_message_again_until_it_is_acknowledged() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let address = listener.local_addr().expect("its address").to_string();
+        let mut sink = sink(
+            "fluentd",
+            &[("fluentd-address", &address), ("fluentd-request-ack", "true"), ("fluentd-retry-wait", "1ms")],
+        );
+        let sender = thread::spawn(move || sink.send(&message("important")));
+        let mut chunks = Vec::new();
+        for try_number in 0..3 {
+            let mut stream = listener.accept().expect("a connection").0;
+            let mut bytes = Vec::new();
+            let name = loop {
+                let mut buffer = [0; 500];
+                let length = stream.read(&mut buffer).expect("the message");
+                bytes.extend_from_slice(&buffer[..length]);
+                let at = bytes.windows(6).position(|window| window == b"chunk\xb8");
+                if let Some(name) = at.and_then(|at| bytes.get(at + 6..at + 30)) {
+                    break name.to_vec();
+                }
+            };
+            assert!(contains(&bytes, "important"));
+            let answer = match try_number {
+                0 => Vec::new(),
+                1 => b"\x81\xa3ack\xa1x".to_vec(),
+                _ => [b"\x81\xa3ack\xb8", name.as_slice()].concat(),
+            };
+            stream.write_all(&answer).expect("answered");
+            chunks.push(name);
+            if try_number == 2 {
+                sender.join().expect("the sender").expect("acknowledged");
+                break;
+            }
+        }
+        assert!(chunks.iter().all(|name| *name == chunks[0]), "a server can tell that it is the same message");
+    }
+
+    #[test]
+    fn fluentd_waits_for_an_acknowledgement_as_long_as_the_options_say() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let address = listener.local_addr().expect("its address").to_string();
+        let mut sink = sink(
+            "fluentd",
+            &[
+                ("fluentd-address", &address),
+                ("fluentd-request-ack", "true"),
+                ("fluentd-read-timeout", "10ms"),
+                ("fluentd-max-retries", "0"),
+            ],
+        );
+        let error = sink.send(&message("lost")).expect_err("no acknowledgement");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
     }
 
     #[test]

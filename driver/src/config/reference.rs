@@ -108,6 +108,10 @@ fn rules() -> Vec<Rule> {
     vec![
         row("alloc_nosuid", &|config| format!("`{}`", config.policy.alloc_nosuid)),
         row("allow_devices", &|config| list(&config.policy.allow_devices)),
+        row("allow_log_paths", &|config| match &config.policy.allow_log_paths {
+            None => "all in docker's options".to_owned(),
+            Some(allowed) => list(allowed),
+        }),
         row("allow_security_opts", &|config| list(&config.policy.allow_security_opts)),
         row("allowed_modes.ipc", &|config| list(&config.policy.allowed_modes.ipc)),
         row("allowed_modes.pid", &|config| list(&config.policy.allowed_modes.pid)),
@@ -129,6 +133,7 @@ fn rules() -> Vec<Rule> {
         row("volumes.allow_shared", &|config| format!("`{}`", config.policy.allow_shared)),
         row("volumes.allow_types", &|config| list(&config.policy.volume_types)),
         row("allow_caps", &caps),
+        row("allow_log_drivers", &|config| list(&config.policy.allow_log_drivers)),
         row("allow_privileged", &|config| format!("`{}`", config.policy.allow_privileged)),
         row("allow_runtimes", &|config| list(&config.policy.allow_runtimes)),
         row("allowed_modes.cgroupns", &|config| list(&config.policy.allowed_modes.cgroupns)),
@@ -152,6 +157,7 @@ fn no_other_rule_depends_on_the_name() {
         no_new_privileges: false,
         alloc_nosuid: false,
         allow_devices: docker.allow_devices.clone(),
+        allow_log_paths: None,
         allow_shared: true,
         min_oom_score_adj: docker.min_oom_score_adj,
         default_pids_limit: None,
@@ -160,7 +166,7 @@ fn no_other_rule_depends_on_the_name() {
     };
     assert_eq!(same, docker);
     let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
-    assert!(differing == 15 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+    assert!(differing == 16 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
 }
 
 #[test]

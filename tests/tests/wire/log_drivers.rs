@@ -5,7 +5,8 @@ use std::{
     io::Read,
     net::{TcpListener, UdpSocket},
     os::unix::net::{UnixDatagram, UnixListener, UnixStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
 };
 
 use fixtures::{
@@ -13,7 +14,7 @@ use fixtures::{
     must::Must,
     wait::{eventually, seconds},
 };
-use kit::{node::Node, task::Task};
+use kit::{node::Node, plugin::Plugin, task::Task};
 use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket},
     process::{Pid, Signal, kill_process},
@@ -61,6 +62,11 @@ fn syslog(address: &str) -> Json {
 }
 
 /// Makes a file that the script waits for.
+/// A plugin whose tasks may name the test's own sockets.
+async fn launch(node: &Node) -> Plugin {
+    node.launch_with(json!({ "allow_log_paths": [format!("{}/*", node.root().display())] })).await
+}
+
 fn tell(task: &Task, name: &str) {
     fs::write(task.dir().join("local").join(name), "").must("tell the task");
 }
@@ -91,7 +97,7 @@ fn kill(pid: i32) {
 #[tokio::test]
 async fn output_reaches_the_server_and_nomads_log() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let server = UdpSocket::bind("127.0.0.1:0").must("a socket");
     server.set_read_timeout(Some(seconds(20))).must("set");
@@ -127,7 +133,7 @@ async fn output_reaches_the_server_and_nomads_log() {
 #[tokio::test]
 async fn every_driver_delivers() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let gelf = UdpSocket::bind("127.0.0.1:0").must("a socket");
     let fluentd = TcpListener::bind("127.0.0.1:0").must("a socket");
@@ -165,10 +171,93 @@ async fn every_driver_delivers() {
     node.finish(plugin).await;
 }
 
+/// A real journald, in a mount namespace in which a directory of the test is /run and /var/log.
+struct Journald {
+    process: Child,
+    root: PathBuf,
+}
+
+impl Journald {
+    const PROGRAM: &str = "/lib/systemd/systemd-journald";
+
+    /// `None` on a machine without it.
+    #[allow(clippy::print_stdout, reason = "a skipped test says why")]
+    fn start(node: &Node) -> Option<Self> {
+        if !Path::new(Self::PROGRAM).exists() || !Path::new("/etc/machine-id").exists() {
+            println!("skipped: this machine has no journald, or no id");
+            return None;
+        }
+        let root = node.root().join("journald");
+        for directory in ["run/systemd", "log/journal"] {
+            fs::create_dir_all(root.join(directory)).must("a directory");
+        }
+        let script = "mount --make-rprivate / && mount --bind run /run && mount --bind log /var/log && exec $0 kit";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, Self::PROGRAM]).current_dir(&root).stdin(Stdio::null());
+        Some(Self { process: command.spawn().must("unshare"), root })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.root.join("run/systemd/journal.kit/socket")
+    }
+
+    /// The entries of a container.
+    fn entries(&self, container: &str) -> Vec<Json> {
+        let directories = fs::read_dir(self.root.join("log/journal")).must("the journal").flatten();
+        let Some(directory) = directories.map(|entry| entry.path()).next() else { return Vec::new() };
+        let mut journalctl = Command::new("journalctl");
+        journalctl.arg("--directory").arg(directory).args(["--output=json", "--all"]);
+        let output = journalctl.arg(format!("CONTAINER_NAME={container}")).output().must("journalctl");
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).must("JSON")).collect()
+    }
+}
+
+impl Drop for Journald {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn journald_takes_what_the_driver_sends() {
+    let node = Node::new();
+    let Some(journald) = Journald::start(&node) else { return };
+    assert!(eventually(seconds(10), || journald.socket().exists()).await, "journald does not listen");
+    let mut plugin = launch(&node).await;
+    let images = Images::start().await;
+    let config = json!({ "journald-socket": journald.socket(), "tag": "kit", "env": "COLOR" });
+    let script = "printf 'tab\\tand \\303\\274\\n'; head -c 20000 /dev/zero | tr '\\0' x; echo; \
+                  printf 'raw\\377\\n' >&2";
+    let task = node.task(&images.busybox()).sh(script).env("COLOR", "red");
+    let task = task.option("logging", json!({ "type": "journald", "config": [config] })).build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let name = format!("main-{}", task.alloc.id);
+    assert!(eventually(seconds(10), || journald.entries(&name).len() == 4).await, "{:?}", journald.entries(&name));
+    let entries = journald.entries(&name);
+    let with = |field: &str, value: Json| entries.iter().filter(|entry| entry[field] == value).collect::<Vec<_>>();
+    let [line] = with("MESSAGE", json!("tab\tand \u{fc}"))[..] else { panic!("{entries:?}") };
+    for (field, value) in [("PRIORITY", "6"), ("SYSLOG_IDENTIFIER", "kit"), ("COLOR", "red")] {
+        assert_eq!(line[field], value, "{line}");
+    }
+    // journalctl shows what is no text as bytes.
+    assert_eq!(with("MESSAGE", json!([114, 97, 119, 255])).first().map(|entry| &entry["PRIORITY"]), Some(&json!("3")));
+    let lengths = ["1", "2"].map(|ordinal| {
+        let [part] = with("CONTAINER_PARTIAL_ORDINAL", json!(ordinal))[..] else { panic!("{entries:?}") };
+        part["MESSAGE"].as_str().map(str::len)
+    });
+    assert_eq!(lengths, [Some(16 << 10), Some(20_000 - (16 << 10))]);
+    assert_eq!(with("CONTAINER_PARTIAL_LAST", json!("true")).len(), 1);
+    drop(journald);
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_fails_the_start() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let free = TcpListener::bind("127.0.0.1:0").must("a socket").local_addr().must("its address");
     let missing = format!("unix://{}", node.root().join("missing").display());
@@ -205,7 +294,7 @@ async fn a_server_that_is_not_there_fails_the_start() {
 #[tokio::test]
 async fn a_slow_server_makes_the_task_wait() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let server = TcpListener::bind("127.0.0.1:0").must("a socket");
     let address = format!("tcp://{}", server.local_addr().must("its address"));
@@ -232,7 +321,7 @@ async fn a_slow_server_makes_the_task_wait() {
 #[tokio::test]
 async fn a_stuck_server_blocks_neither_a_stop_nor_a_task_that_does_not_wait() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let server = TcpListener::bind("127.0.0.1:0").must("a socket");
     let address = format!("tcp://{}", server.local_addr().must("its address"));
@@ -277,7 +366,7 @@ async fn a_stuck_server_blocks_neither_a_stop_nor_a_task_that_does_not_wait() {
 #[tokio::test]
 async fn output_is_delivered_while_plugin_and_monitor_are_killed() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let mut server = Server::start(&node);
     for terminal in [false, true] {
@@ -290,7 +379,7 @@ async fn output_is_delivered_while_plugin_and_monitor_are_killed() {
         plugin.process.kill().await;
         tell(&task, "two");
         server.gets("two").await;
-        plugin = node.launch().await;
+        plugin = launch(&node).await;
         plugin.recover(&handle).await.must("RecoverTask");
         let held = || !terminal || plugin.descriptors().iter().any(|file| file.ends_with("ptmx"));
         assert!(eventually(seconds(5), held).await, "the plugin does not hold the terminal");
@@ -310,7 +399,7 @@ async fn output_is_delivered_while_plugin_and_monitor_are_killed() {
 #[tokio::test]
 async fn a_killed_relay_is_started_again() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let mut server = Server::start(&node);
     for terminal in [false, true] {
@@ -346,7 +435,7 @@ async fn a_killed_relay_is_started_again() {
 #[tokio::test]
 async fn a_relay_may_be_killed_again_and_again() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let mut server = Server::start(&node);
     let script = format!("{WAIT}; for n in 0 1 2 end; do wait_for $n; echo $n; done");
@@ -373,7 +462,7 @@ async fn a_relay_may_be_killed_again_and_again() {
 #[tokio::test]
 async fn a_task_survives_its_monitor_and_its_relay() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let mut server = Server::start(&node);
     let script = format!("{WAIT}; echo one; wait_for go; seq 1 100000; touch /local/written; sleep 1000");
@@ -392,7 +481,7 @@ async fn a_task_survives_its_monitor_and_its_relay() {
 #[tokio::test]
 async fn lines_that_no_server_took_are_reported() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let mut plugin = launch(&node).await;
     let images = Images::start().await;
     let mut server = Server::start(&node);
     let script = format!("{WAIT}; echo one; wait_for two; echo two; wait_for three; echo three");

@@ -87,6 +87,9 @@ impl Nodes {
             }
             "allow_devices" => policy.allow_devices.clone(),
             "allow_security_opts" => policy.allow_security_opts.clone(),
+            "allow_log_drivers" => policy.allow_log_drivers.clone(),
+            // Docker's rules allow every path in docker's options.
+            "allow_log_paths" => policy.allow_log_paths.clone().unwrap_or_else(|| vec!["*".to_owned()]),
             "allow_runtimes" => policy.allow_runtimes.clone(),
             "volumes.allow_types" => policy.volume_types.clone(),
             "allowed_modes.pid" => policy.allowed_modes.pid.clone(),
@@ -149,6 +152,8 @@ fn permissive(policy: &Policy) -> Policy {
         "allow_devices": any,
         "min_oom_score_adj": -1000,
         "allowed_modes": { "pid": any, "ipc": any, "uts": any, "cgroupns": any, "userns": any },
+        "allow_log_drivers": any,
+        "allow_log_paths": any,
         "allow_runtimes": RUNTIMES,
         "volumes": { "enabled": true, "allow_shared": true, "allow_types": any },
     });
@@ -164,6 +169,8 @@ fn permissive(policy: &Policy) -> Policy {
         allow_caps: all.allow_caps,
         allow_security_opts: all.allow_security_opts,
         allowed_modes: all.allowed_modes,
+        allow_log_drivers: all.allow_log_drivers,
+        allow_log_paths: all.allow_log_paths,
         allow_runtimes: all.allow_runtimes,
         pids_limit: None,
         ..policy.clone()

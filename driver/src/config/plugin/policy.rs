@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use log_drivers::NodeFile;
 use network::Settings;
 
 use super::{
@@ -32,6 +33,9 @@ const DEFAULT_ALLOW_SECURITY_OPTS: [&str; 1] = ["no-new-privileges=false"];
 
 /// File systems of servers, in memory, and directories of the host: none of them gives a task a device.
 const DEFAULT_VOLUME_TYPES: [&str; 6] = ["bind", "cifs", "nfs", "nfs4", "smb3", "tmpfs"];
+
+/// The sockets of the node's own syslog and journal.
+const DEFAULT_LOG_PATHS: [&str; 2] = ["/dev/log", "/run/systemd/journal/socket"];
 
 /// The OCI runtimes that tasks may name. The built-in one takes their place.
 const DEFAULT_ALLOW_RUNTIMES: [&str; 1] = ["runc"];
@@ -102,6 +106,23 @@ pub const OPTIONS: &[OptionSpec] = &[
         Words("`[\"runc\"]`"),
         "values of `runtime` that tasks may use. Their containers run with the built-in runtime: `runc`, `crun`, \
          `youki` and `io.containerd.runc.v2` are the same here. Other names in the list are ignored",
+    ),
+    OptionSpec::honoured(
+        "allow_log_drivers",
+        OptionType::Strings,
+        Literal(r#"["*"]"#),
+        "log drivers that tasks may name in `logging`, of those that deliver the output to a server: `syslog`, \
+         `journald`, `gelf`, `fluentd`, or patterns with `*`. They connect from the node's network",
+    ),
+    OptionSpec::honoured(
+        "allow_log_paths",
+        OptionType::Strings,
+        Words(
+            "`[\"/dev/log\", \"/run/systemd/journal/socket\"]`, or all paths in docker's options with docker's rules",
+        ),
+        "sockets and certificates of the node that tasks may name in the options of log drivers (`unix://` addresses, \
+         `syslog-tls-ca-cert` …, `journald-socket`), as paths or patterns with `*`. Only root should be able to write \
+         to their directories",
     ),
     OptionSpec::honoured(
         "disable_log_collection",
@@ -252,6 +273,10 @@ pub struct Policy {
     pub no_new_privileges: bool,
     /// The values of `runtime` that tasks may use.
     pub allow_runtimes: Vec<String>,
+    /// Patterns of the log drivers that tasks may name, of those that deliver the output.
+    pub allow_log_drivers: Vec<String>,
+    /// Patterns of the node's files that tasks may name in the options of log drivers. `None`: all in docker's options.
+    pub allow_log_paths: Option<Vec<String>>,
     /// The log driver of tasks that name none.
     pub log_driver: LogDriver,
     /// Nomad collects the output of tasks.
@@ -329,8 +354,17 @@ impl Policy {
                 allow_devices: vec![ANY.to_owned()],
                 min_oom_score_adj: LOWEST_OOM_SCORE,
                 default_pids_limit: None,
+                allow_log_paths: None,
                 ..default
             },
+        }
+    }
+
+    /// Whether a task may name a file of the node in an option of a log driver.
+    pub fn allows_log_path(&self, file: &NodeFile) -> bool {
+        match &self.allow_log_paths {
+            None => file.is_dockers,
+            Some(allowed) => !file.has_parent_component() && any_matches(allowed, &file.path.to_string_lossy()),
         }
     }
 
@@ -366,6 +400,8 @@ impl Default for Policy {
             userns: UserNamespaces::default(),
             no_new_privileges: true,
             allow_runtimes: DEFAULT_ALLOW_RUNTIMES.map(str::to_owned).to_vec(),
+            allow_log_drivers: vec![ANY.to_owned()],
+            allow_log_paths: Some(DEFAULT_LOG_PATHS.map(str::to_owned).to_vec()),
             log_driver: LogDriver::default(),
             collect_output: true,
         }
@@ -401,6 +437,8 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         userns,
         no_new_privileges: block.bool_or("no_new_privileges", default.no_new_privileges),
         allow_runtimes: block.strings_if_set("allow_runtimes").unwrap_or(default.allow_runtimes),
+        allow_log_drivers: block.strings_if_set("allow_log_drivers").unwrap_or(default.allow_log_drivers),
+        allow_log_paths: block.strings_if_set("allow_log_paths").or(default.allow_log_paths),
         log_driver: docker::log_driver(block),
         collect_output: !block.bool("disable_log_collection"),
     }

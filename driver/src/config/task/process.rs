@@ -1,10 +1,13 @@
 //! The task block's options for the command, its output and its labels.
 
+use log_drivers::LogOptions;
+
 use crate::config::{
     block::ConfigBlock,
     error::{Needs, Permission},
     log_driver::LogDriver,
     option::{DefaultValue::Words, OptionSpec, OptionType},
+    pattern::any_matches,
     plugin::Policy,
 };
 
@@ -167,9 +170,36 @@ pub fn log_driver(block: &ConfigBlock, policy: &Policy) -> LogDriver {
         (None, None) if logging.has("config") => return LogDriver::default(),
         (None, None) => return policy.log_driver.clone(),
     };
-    LogDriver::read(&name, &logging, "config").unwrap_or_else(|| {
+    let driver = LogDriver::read(&name, &logging, "config").unwrap_or_else(|| {
         let remedy = format!("write one of {}, or let a log shipper read the log files", LogDriver::names());
         logging.error(option, format!("{name:?} is not supported"), remedy);
         LogDriver::default()
-    })
+    });
+    if let LogDriver::Deliver(options) = &driver {
+        check_delivery(&logging, option, policy, options);
+    }
+    driver
+}
+
+/// Refuses a log driver, and files of the node in its options, that the operator does not allow.
+fn check_delivery(logging: &ConfigBlock, option: &str, policy: &Policy, options: &LogOptions) {
+    let forbid = |option: &str, problem: String, permission: &'static str, entry: String| {
+        let remedy = format!("remove it, or have the operator add {entry:?} to `{permission}` in the plugin block");
+        let permission = Permission { option: permission, needs: Needs::Entries(vec![entry]) };
+        logging.forbid(option, problem, remedy, permission);
+    };
+    let name = options.driver();
+    if !any_matches(&policy.allow_log_drivers, name) {
+        let problem = format!("the log driver {name:?} is not allowed on this node");
+        forbid(option, problem, "allow_log_drivers", name.to_owned());
+    }
+    for file in options.node_files().into_iter().filter(|file| !policy.allows_log_path(file)) {
+        let path = file.path.to_string_lossy().into_owned();
+        let option = format!("config.{}", file.option);
+        if file.has_parent_component() {
+            logging.error(&option, format!("{path:?} has `..`"), "write the path without it");
+        } else {
+            forbid(&option, format!("{path:?} is not allowed on this node"), "allow_log_paths", path);
+        }
+    }
 }

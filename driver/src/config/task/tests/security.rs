@@ -26,6 +26,47 @@ fn privileges_need_permission() {
 }
 
 #[test]
+fn log_drivers_and_their_files_need_permission() {
+    let refusal = |driver: &str, config: Json, plugin: Json, rules: DriverName| {
+        let plugin = decode_plugin(&from_json(&plugin), rules).unwrap();
+        let block = json!({ "logging": { "type": driver, "config": [config] } });
+        decode_with(block, &plugin.policy).err().unwrap_or_default()
+    };
+    let unix = |path: &str| json!({ "syslog-address": format!("unix://{path}") });
+    let journal = json!({ "journald-socket": "/run/systemd/notify" });
+    let tls = json!({ "syslog-address": "tcp+tls://h:1", "syslog-tls-cert": "/etc/c", "syslog-tls-key": "/etc/k" });
+    let (own, docker) = (DriverName::OciRs, DriverName::Docker);
+    for (driver, config, plugin, rules, expected) in [
+        ("syslog", json!({}), json!({}), own, ""),
+        ("syslog", unix("/dev/log"), json!({}), own, ""),
+        ("journald", json!({}), json!({}), own, ""),
+        ("syslog", unix("/run/docker.sock"), json!({}), own, "logging.config.syslog-address: \"/run/docker"),
+        ("syslog", unix("/run/docker.sock"), json!({}), docker, ""),
+        ("syslog", unix("/run/a/s"), json!({ "allow_log_paths": ["/run/a/*"] }), own, ""),
+        ("syslog", unix("/run/a/../s"), json!({ "allow_log_paths": ["/run/a/*"] }), own, "has `..`"),
+        ("syslog", unix("/dev/log"), json!({ "allow_log_paths": [] }), docker, "to `allow_log_paths` in the plugin"),
+        ("syslog", tls.clone(), json!({}), own, "logging.config.syslog-tls-key: \"/etc/k\" is not allowed"),
+        ("syslog", tls, json!({}), docker, ""),
+        ("fluentd", json!({ "fluentd-address": "unix:///run/f" }), json!({}), own, "logging.config.fluentd-address: "),
+        // With docker, no job can choose this socket.
+        ("journald", journal.clone(), json!({}), own, "logging.config.journald-socket: \"/run/sy"),
+        ("journald", journal.clone(), json!({}), docker, "is not allowed on this node"),
+        ("journald", journal, json!({ "allow_log_paths": ["*"] }), docker, ""),
+        ("syslog", json!({}), json!({ "allow_log_drivers": ["journald"] }), docker, "driver \"syslog\" is not"),
+        ("journald", json!({}), json!({ "allow_log_drivers": ["journald"] }), own, ""),
+        ("local", json!({}), json!({ "allow_log_drivers": [] }), own, ""),
+    ] {
+        let text = refusal(driver, config, plugin.clone(), rules);
+        let fits = if expected.is_empty() { text.is_empty() } else { text.contains(expected) };
+        assert!(fits, "{driver} under {plugin}: {text}");
+    }
+    // The operator's own choice needs no permission.
+    let logging = json!({ "type": "syslog", "config": unix("/run/s") });
+    let operators = policy(json!({ "logging": logging, "allow_log_drivers": [], "allow_log_paths": [] }));
+    assert!(decode_with(json!({}), &operators).unwrap().delivery.is_some());
+}
+
+#[test]
 fn a_negative_oom_score_needs_permission() {
     let score = |score: i32, plugin: Json| {
         let policy = policy(plugin);
