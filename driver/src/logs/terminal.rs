@@ -60,8 +60,10 @@ pub async fn keep(
         };
         let running = (*running).as_ref();
         ended(running.monitor.pidfd.as_fd()).await?;
-        // A monitor that was not killed ends after its container.
-        if running.init.ended() {
+        // A monitor that was not killed has copied everything, and recorded the end of its container.
+        let (containers, id) = (runtime.clone(), container.clone());
+        let recorded = tokio::task::spawn_blocking(move || containers.end_is_recorded(&id));
+        if recorded.await.map_err(io::Error::other)?.map_err(io::Error::other)? {
             return Ok(());
         }
         tracing::warn!(%container, "copying the terminal's output: the monitor was killed");

@@ -36,6 +36,12 @@ impl ContainerWatch {
         let container = Arc::new(container);
         let id = container.id();
         let terminal = logs::terminal::keep(node.runtime.clone(), id.clone(), container.clone(), events.clone());
+        let (copied, terminal_copied) = oneshot::channel();
+        let terminal = async move {
+            terminal.await;
+            // The receiver is gone if the container's end has been reported.
+            copied.send(()).ok();
+        };
         let cgroup_events = cgroup_events::watch(node.clone(), id.clone(), events.clone());
         Self {
             logs: node.logs.watch(id, events.clone()),
@@ -43,7 +49,7 @@ impl ContainerWatch {
             logs_released: None,
             cgroup_events: Some(AbortOnDrop::spawn(cgroup_events)),
             terminal: Some(AbortOnDrop::spawn(terminal)),
-            end: Some(Box::pin(container.clone().end(node.clone()))),
+            end: Some(Box::pin(container.clone().end(node.clone(), terminal_copied))),
             container,
         }
     }

@@ -1,15 +1,21 @@
 //! A running container: found again by its state directory, and watched until it ends.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use runtime::{ExitRecord, Running, Status, logs::LogWriters, plan::ContainerId};
-use tokio::io::Interest;
+use tokio::{io::Interest, sync::oneshot};
 
 use super::{DriverState, Exit, cgroup_events};
 use crate::{blocking::blocking, error::TaskError, node::Node, sys};
 
 /// The remark for a task that ended without monitor before its logs were held.
 const UNREAD: &str = "The task's monitor process had been killed: output that Nomad had not read is lost";
+
+/// The last output of a terminal without a monitor waits this long for a reader of the log, as the monitor's would.
+const TERMINAL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A container with a running command.
 pub struct RunningContainer {
@@ -68,8 +74,9 @@ impl RunningContainer {
         &self.id
     }
 
-    /// Waits for the container's end.
-    pub async fn end(self: Arc<Self>, node: Arc<Node>) -> Exit {
+    /// Waits for the container's end. `terminal_copied` comes when this process has nothing more to copy from the
+    /// container's terminal to its log.
+    pub async fn end(self: Arc<Self>, node: Arc<Node>, terminal_copied: oneshot::Receiver<()>) -> Exit {
         // The monitor ends last, after it wrote the exit record. If the monitor was killed, the command itself is
         // watched, and its logs are held.
         let had_monitor = self.processes.monitor.pid != self.processes.init.pid;
@@ -95,6 +102,8 @@ impl RunningContainer {
                 Err(error) => tracing::error!(container = %self.id, %error, "cannot read a task's state"),
             }
         }
+        // Before the record of the end, which tells the copying task that the monitor has copied everything.
+        drop(tokio::time::timeout(TERMINAL_PATIENCE, terminal_copied).await);
         self.end_without_monitor(node, logs).await
     }
 

@@ -87,6 +87,11 @@ impl Runtime {
         }
     }
 
+    /// Whether the end of a container is recorded. Its monitor does that after it has copied all output.
+    pub fn end_is_recorded(&self, id: &ContainerId) -> Result<bool, RuntimeError> {
+        Ok(self.task(id).read::<ExitRecord>(EXIT)?.is_some())
+    }
+
     /// The signal that asks a container's command to stop: that of its plan, or SIGTERM.
     pub fn stop_signal(&self, id: &ContainerId) -> Result<i32, RuntimeError> {
         let plan = self.task(id).read::<StoppablePlan>(PLAN)?;

@@ -296,6 +296,32 @@ async fn a_terminal_survives_a_monitor_kill() {
     node.finish(plugin).await;
 }
 
+/// The plugin learns of the monitor's end and of the task's at once.
+#[tokio::test]
+async fn the_last_output_of_a_terminal_without_a_monitor_arrives() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let script = "echo up; while [ ! -e /local/go ]; do sleep 0.02; done; echo last words; exit 42";
+    let task = node.task(&images.busybox()).sh(script).option("tty", serde_json::json!(true)).build(&mut plugin).await;
+    plugin.started(&task).await;
+    task.stdout().contains("up", seconds(10)).await;
+    let held = || plugin.descriptors().iter().any(|file| file.ends_with("ptmx"));
+    assert!(eventually(seconds(10), held).await, "the plugin does not hold the terminal: {:#?}", plugin.descriptors());
+    let init = plugin.init_pid(&task);
+    plugin.process.signal(Signal::STOP);
+    plugin.kill_monitor(&task);
+    tell(&task);
+    let ended = || process::status_field(init, "State").is_none_or(|state| state.starts_with('Z'));
+    assert!(eventually(seconds(10), ended).await, "the task runs");
+    plugin.process.signal(Signal::CONT);
+    let exit = plugin.wait(task.id()).await;
+    assert!(exit.code == 42 || exit.err.contains("lost"), "{exit:?}");
+    assert_eq!(task.stdout().all(seconds(10)).await, "up\r\nlast words\r\n");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
 /// Without a monitor, a task can still be stopped by its signal and by SIGKILL.
 #[tokio::test]
 async fn a_task_without_a_monitor_can_be_stopped() {
