@@ -65,6 +65,12 @@ impl Groups {
         Ok(self.namespaces.recorded()?)
     }
 
+    /// A process in the network of a group, if there is one. Blocks.
+    pub fn user(&self, alloc: &str) -> Result<Option<i32>, TaskError> {
+        check(alloc)?;
+        Ok(self.namespaces.user(alloc)?)
+    }
+
     /// Removes the network of a group together with the connection that Nomad made. `plugins` are the directories with
     /// CNI plugins. Idempotent. Blocks.
     pub fn disconnect(&self, alloc: &str, plugins: &[PathBuf]) -> Result<(), TaskError> {

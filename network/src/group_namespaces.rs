@@ -112,6 +112,15 @@ impl GroupNamespaces {
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
+    /// A process in the namespace of an allocation, if there is one.
+    pub fn user(&self, alloc: &str) -> Result<Option<i32>, NetworkError> {
+        let path = self.path(alloc);
+        if !namespace::is_pinned(&path) {
+            return Ok(None);
+        }
+        Ok(user_of(&path).context(|| format!("looking for processes in {}", path.display()))?)
+    }
+
     /// Undoes in Nomad's place what Nomad's CNI plugins connected, then removes the namespace. Only for a namespace of
     /// which Nomad will make no use again. `plugins` are the directories with CNI plugins. Idempotent.
     pub fn disconnect(&self, alloc: &str, plugins: &[PathBuf]) -> Result<(), NetworkError> {
@@ -146,7 +155,7 @@ impl GroupNamespaces {
         // A time in the future counts as young.
         let is_old = metadata.modified().context(looking)?.elapsed().is_ok_and(|passed| passed >= age);
         let path = self.path(alloc);
-        let unused = || Ok::<_, io::Error>(is_unconnected(&path)? && !is_used(&path)?);
+        let unused = || Ok::<_, io::Error>(is_unconnected(&path)? && user_of(&path)?.is_none());
         if !is_old || wanted(alloc) || namespace::is_pinned(&path) && !unused().context(looking)? {
             return Ok(false);
         }
@@ -190,14 +199,16 @@ fn is_unconnected(file: &Path) -> io::Result<bool> {
     Ok(names.into_iter().all(|name| FALLBACK_DEVICES.contains(&name)))
 }
 
-/// Whether a process is in the namespace.
-fn is_used(file: &Path) -> io::Result<bool> {
-    let namespace = fs::metadata(file)?;
-    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    let processes = fs::read_dir("/proc")?.flatten().map(|entry| entry.path().join("ns/net"));
-    // An entry that is no process, or whose process has ended, has no such file.
-    let mut namespaces = processes.filter_map(|path| fs::metadata(path).ok());
-    Ok(namespaces.any(|other| identity(&other) == identity(&namespace)))
+/// A process in the namespace.
+fn user_of(file: &Path) -> io::Result<Option<i32>> {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let namespace = identity(fs::metadata(file)?);
+    let entries = fs::read_dir("/proc")?.flatten();
+    let mut processes = entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
+    // A process that has ended has no such file.
+    let is_inside =
+        |process: &Path| fs::metadata(process.join("ns/net")).is_ok_and(|other| identity(other) == namespace);
+    Ok(processes.find_map(|(pid, process): (i32, PathBuf)| is_inside(&process).then_some(pid)))
 }
 
 /// Runs a function inside a pinned namespace, on a thread that ends with it.
@@ -290,6 +301,8 @@ mod tests {
         assert!(!groups.create("connected").expect("found").unconnected);
         let sleep = || Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn();
         let mut process = inside(&paths[3], sleep).expect("a process in the namespace");
+        let user = |alloc| groups.user(alloc).expect("a look at the processes");
+        assert_eq!((user("used"), user("left"), user("no-such")), (Some(process.id().cast_signed()), None, None));
         let swept = sweep(&groups, Duration::ZERO, "wanted");
         process.kill().and_then(|()| process.wait()).expect("ended");
         assert_eq!(swept, ["left"]);

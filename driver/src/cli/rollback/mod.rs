@@ -6,8 +6,9 @@
 //! Nomad connected for groups are disconnected in Nomad's place: it connects the groups again under the same ids, for
 //! which CNI plugins assign an address only once.
 //!
-//! Always holds: nothing is stopped while a plugin with docker's name runs. Only what belongs to that name is removed.
-//! Repeating the command after a failure continues the work.
+//! Always holds: nothing is stopped while a plugin with docker's name runs. Only what belongs to that name is removed:
+//! a group whose network a task of another driver uses keeps it. Repeating the command after a failure or a kill
+//! continues the work.
 
 mod plugins;
 
@@ -47,7 +48,9 @@ pub fn run(arguments: &RollbackArguments) -> Result<(), Failure> {
         containers.into_iter().partition(|container| DriverName::Docker.owns(container.as_str()));
     let mut report = Report::default();
     stop(&node, &own, arguments.timeout, &mut report);
+    failpoint::at("rollback-before-removal");
     remove(&node, &own, &mut report);
+    failpoint::at("rollback-before-groups");
     remove_groups(&node, &others, &mut report);
     // Starts and removals that a killed plugin did not finish.
     if let Err(error) = cleanup::remove_leftovers(&node, &Tasks::new(DriverName::Docker)) {
@@ -132,7 +135,7 @@ fn remove(node: &Node, containers: &[ContainerId], report: &mut Report) {
     }
 }
 
-/// Removes the networks of groups that the driver made, except those with tasks of the other name.
+/// Removes the networks of groups that the driver made, except those with tasks of the other name or of other drivers.
 fn remove_groups(node: &Node, others: &[ContainerId], report: &mut Report) {
     let used: BTreeSet<&str> = others.iter().filter_map(|id| id.as_str().split('.').next()).collect();
     let groups = match node.groups.recorded() {
@@ -141,7 +144,18 @@ fn remove_groups(node: &Node, others: &[ContainerId], report: &mut Report) {
     };
     let plugins = &node.config.policy.network.cni_path;
     for alloc in groups.into_iter().filter(|alloc| !used.contains(alloc.as_str())) {
-        match node.groups.disconnect(&alloc, plugins) {
+        let removed = match node.groups.user(&alloc) {
+            Ok(Some(pid)) => {
+                report.failures.push(format!(
+                    "the network of allocation {alloc}: process {pid}, of another driver's task, is in it; end the \
+                     process, or stop the allocation before the rollback"
+                ));
+                continue;
+            }
+            Ok(None) => node.groups.disconnect(&alloc, plugins),
+            Err(error) => Err(error),
+        };
+        match removed {
             Ok(()) => report.groups.push(alloc),
             Err(error) => report.failures.push(format!("the network of allocation {alloc}: {error}")),
         }
