@@ -4,7 +4,7 @@
 
 use image_store::PullError;
 use network::NetworkError;
-use runtime::{ExecError, StartError, VolumeError};
+use runtime::{ExecError, StartError, StartErrorKind, VolumeError};
 
 use crate::{config::ConfigErrors, exec_prefix::PrefixError, plan::PlanErrors, signal::UnknownSignal};
 
@@ -101,6 +101,7 @@ impl TaskError {
             Self::Pull { error, .. } => error.recoverable(),
             Self::Network(error) => error.recoverable(),
             Self::Volume(error) => error.passing,
+            Self::Start(error) => error.kind == StartErrorKind::TimedOut,
             Self::Internal(_) => true,
             _ => false,
         }

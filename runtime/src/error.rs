@@ -65,6 +65,8 @@ pub enum StartErrorKind {
     UserNamespace,
     /// There is a container of this name already.
     Exists,
+    /// It took too long, probably because the server of a volume does not answer.
+    TimedOut,
     /// Any other error.
     Internal,
 }

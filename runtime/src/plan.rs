@@ -327,6 +327,11 @@ impl ContainerPlan {
     pub fn id_range(&self) -> Option<IdRange> {
         self.user_namespace.and_then(|namespace| namespace.ids)
     }
+
+    /// Whether the container has volumes that are file systems of their own, for example of a server.
+    pub fn has_mounted_volumes(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.mounted)
+    }
 }
 
 impl IdPool {

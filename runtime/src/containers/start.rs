@@ -7,6 +7,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::fs::OpenOptionsExt,
     },
+    time::Duration,
 };
 
 use rustix::{
@@ -19,7 +20,7 @@ use crate::{
     cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
     monitor::StartOutcome,
-    plan::{ContainerPlan, UserNamespace},
+    plan::{ContainerId, ContainerPlan, UserNamespace},
     process::ProcessRef,
     report_pipe::read_report,
     role::{MonitorArgs, Role},
@@ -30,6 +31,11 @@ impl Runtime {
     /// Creates and starts a container; blocks until the command has been executed or could not be. After an error
     /// nothing of the container is left.
     pub fn start(&self, plan: &ContainerPlan) -> Result<Running, StartError> {
+        self.start_within(plan, None)
+    }
+
+    /// Like [`Self::start`]. A start that takes longer than `limit` is ended: a volume's server may not answer.
+    pub fn start_within(&self, plan: &ContainerPlan, limit: Option<Duration>) -> Result<Running, StartError> {
         check_user_namespace(plan)?;
         let task = self.task(&plan.id);
         let lock = TaskLock::create(&task).map_err(|error| match error.kind() {
@@ -38,7 +44,7 @@ impl Runtime {
             }
             _ => StartError::internal(format!("making {}: {error}", task.path().display())),
         })?;
-        let started = self.launch(&task, plan, &lock).and_then(|running| {
+        let started = self.launch(&task, plan, &lock, limit).and_then(|running| {
             failpoint::at("start-before-unmark");
             // The caller is about to give out a handle: from now on a later plugin must keep the container.
             lock.unmark(&task).context(|| format!("taking over {}", task.path().display()))?;
@@ -55,15 +61,19 @@ impl Runtime {
         started
     }
 
-    /// Like [`Self::start`]. A container that cannot have a user namespace of its own is started in the node's; the
-    /// second part of the result is the reason.
-    pub fn start_in_any_user_namespace(&self, plan: &ContainerPlan) -> Result<(Running, Option<String>), StartError> {
+    /// Like [`Self::start_within`]. A container that cannot have a user namespace of its own is started in the node's;
+    /// the second part of the result is the reason.
+    pub fn start_in_any_user_namespace(
+        &self,
+        plan: &ContainerPlan,
+        limit: Option<Duration>,
+    ) -> Result<(Running, Option<String>), StartError> {
         // The logs' reader ends when their last writer is gone. It must not end after the first attempt.
         let _logs = plan.user_namespace.map(|_| hold_logs(plan));
-        match self.start(plan) {
+        match self.start_within(plan, limit) {
             Err(error) if error.kind == StartErrorKind::UserNamespace => {
                 let plan = ContainerPlan { user_namespace: None, ..plan.clone() };
-                let started = self.start(&plan).map_err(|second| {
+                let started = self.start_within(&plan, limit).map_err(|second| {
                     let message = format!("{}; before that, with a user namespace: {}", second.message, error.message);
                     StartError { message, ..second }
                 });
@@ -74,7 +84,13 @@ impl Runtime {
     }
 
     /// Starts the monitor and waits for its outcome.
-    fn launch(&self, task: &TaskDir, plan: &ContainerPlan, lock: &TaskLock) -> Result<Running, StartError> {
+    fn launch(
+        &self,
+        task: &TaskDir,
+        plan: &ContainerPlan,
+        lock: &TaskLock,
+        limit: Option<Duration>,
+    ) -> Result<Running, StartError> {
         // Concurrent with all steps before the engine, which would wait for the migration otherwise. Not earlier: the
         // effect lasts about one RCU grace period (tens of milliseconds), so a pull or the setup of a network ends it.
         cgroup::warm_up();
@@ -92,14 +108,13 @@ impl Runtime {
         drop(writer);
         failpoint::at("start-before-outcome");
         let mut outcome = File::from(outcome);
-        if let Err(error) = await_outcome(task, &mut outcome, &monitor) {
-            self.end_forks(&plan.id, outcome)?;
-            // The monitor is our child and about to end. It may have ended before it recorded itself.
-            monitor
-                .wait_for(Some(PATIENCE))
-                .and_then(|_| monitor.reap())
-                .context(|| "ending the monitor".to_owned())?;
-            return Err(error);
+        if let Err(error) = await_outcome(task, &mut outcome, &monitor, limit) {
+            return Err(match self.end_launch(&plan.id, outcome, &monitor) {
+                Ok(()) => error,
+                Err(left) => {
+                    StartError { message: format!("{}; ending it failed too: {left}", error.message), ..error }
+                }
+            });
         }
         failpoint::at("start-before-container");
         let record: ContainerRecord =
@@ -108,6 +123,14 @@ impl Runtime {
         // It may have ended already. Then the record of its end exists, or the monitor is about to write it.
         let init = init.map_or_else(|| ProcessRef::gone(&record.init), Ok).context(|| "making an event".to_owned())?;
         Ok(Running { monitor, init, started_at: record.started_at })
+    }
+
+    /// Ends the monitor of a container that did not start, and its forks.
+    fn end_launch(&self, id: &ContainerId, outcome: File, monitor: &ProcessRef) -> Result<(), RuntimeError> {
+        self.end_forks(id, outcome)?;
+        // The monitor is our child and about to end. It may have ended before it recorded itself.
+        let ended = monitor.wait_for(Some(PATIENCE)).and_then(|_| monitor.reap());
+        ended.context(|| "ending the monitor".to_owned())
     }
 
     /// Writes the plan, with ids for a user namespace if it has one.
@@ -138,9 +161,28 @@ fn hold_logs(plan: &ContainerPlan) -> Vec<OwnedFd> {
     logs.iter().filter_map(|log| open(log.as_path(), flags, Mode::empty()).ok()).collect()
 }
 
-/// Waits for the monitor's one message.
-fn await_outcome(task: &TaskDir, pipe: &mut File, monitor: &ProcessRef) -> Result<(), StartError> {
-    let text = read_report(pipe, monitor, None).context(|| "listening to the monitor".to_owned())?;
+/// Waits for the monitor's one message. A monitor that says nothing in time is killed, and its creator with it.
+fn await_outcome(
+    task: &TaskDir,
+    pipe: &mut File,
+    monitor: &ProcessRef,
+    limit: Option<Duration>,
+) -> Result<(), StartError> {
+    let text = match read_report(pipe, monitor, limit) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            monitor.signal(libc::SIGKILL).context(|| "killing the monitor".to_owned())?;
+            return Err(StartError::new(
+                StartErrorKind::TimedOut,
+                format!(
+                    "the container did not start within {} seconds: the server or device of a volume answers too \
+                     slowly or not at all; see `volume_options` in `mount`, or raise `mount_timeout` in the plugin \
+                     block `volumes`",
+                    limit.unwrap_or_default().as_secs()
+                ),
+            ));
+        }
+        text => text.context(|| "listening to the monitor".to_owned())?,
+    };
     match serde_json::from_slice(&text) {
         Ok(StartOutcome::Started) => Ok(()),
         Ok(StartOutcome::Failed(error)) => Err(error),

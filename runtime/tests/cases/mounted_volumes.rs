@@ -13,7 +13,7 @@ use std::{
 };
 
 use runtime::{
-    VolumeError, VolumeKey, VolumeOptions,
+    StartErrorKind, Status, VolumeError, VolumeKey, VolumeOptions,
     plan::{ContainerId, ContainerPlan, Mount, MountKind, NamedVolume, Propagation},
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -370,6 +370,13 @@ fn without_an_answer() {
     error.expect("the mount itself asks the server nothing");
     let error = node.runtime.mount_volume(&VolumeKey::named("v"), &root, &users[1], limit).expect_err("no answer");
     assert!(error.text.starts_with("volume \"v\": asking bind "), "{error}");
+    // The same between the mount and the command: the start looks into the volume, to fill it if it is empty.
+    let plan = node.with_volume("v", true, "true");
+    let error = node.runtime.start_within(&plan, Some(limit)).map(drop).expect_err("no answer");
+    let expected = "the container did not start within 2 seconds: the server or device of a volume answers too slowly";
+    assert!(error.kind == StartErrorKind::TimedOut && error.message.starts_with(expected), "{error}");
+    assert!(!error.message.contains("failed too"), "{error}");
+    assert!(matches!(node.runtime.status(&plan.id), Ok(Status::Unknown)), "nothing is left");
     node.runtime.release_volumes(&users[0]).expect("unmounted");
     node.assert_no_volumes();
 }

@@ -17,6 +17,10 @@ use crate::{
     task::{DriverNetwork, DriverState, registry::Tasks, running::RunningContainer},
 };
 
+/// A start with mounted volumes may take this many times as long as a mount: it may fill a volume with the image's
+/// files.
+const STARTS_PER_MOUNT: u32 = 10;
+
 /// A task with a plan for its container.
 pub struct Planned<'a> {
     leased: Leased<'a>,
@@ -325,9 +329,12 @@ fn start_in_group(
 /// namespace of its own, it is started in the node's, unless the operator requires one. The second part of the result
 /// is the reason. Blocks.
 fn start_container(node: &Node, plan: &runtime::plan::ContainerPlan) -> Result<(Running, Option<String>), TaskError> {
+    let limit = plan.has_mounted_volumes().then(|| node.policy().volume_timeout * STARTS_PER_MOUNT);
     let start = || match node.policy().userns.mode {
-        UserNamespaceMode::Auto => node.runtime.start_in_any_user_namespace(plan),
-        UserNamespaceMode::Off | UserNamespaceMode::Require => node.runtime.start(plan).map(|running| (running, None)),
+        UserNamespaceMode::Auto => node.runtime.start_in_any_user_namespace(plan, limit),
+        UserNamespaceMode::Off | UserNamespaceMode::Require => {
+            node.runtime.start_within(plan, limit).map(|running| (running, None))
+        }
     };
     match start() {
         Err(error) if error.kind == StartErrorKind::Exists => {
