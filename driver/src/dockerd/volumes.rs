@@ -11,9 +11,9 @@ use crate::error::TaskError;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Dockerd {
-    /// The directory of docker's volume of this name; `None` if there is none, or none with data of its own. Waits for
-    /// the end of the containers that use it. Without a daemon it is an error, because there may be a volume. A volume
-    /// on which docker mounts a file system is an error too: the task would start with an empty directory.
+    /// The directory of docker's volume of this name; `None` if there is none. Waits for the end of the containers that
+    /// use it. Without a daemon it is an error, because there may be a volume. A volume on which docker mounts a file
+    /// system, or which a volume plugin of docker has, is an error too: the task would start with an empty directory.
     pub async fn volume(&self, name: &str) -> Result<Option<PathBuf>, TaskError> {
         if !is_plain(name) {
             return Ok(None);
@@ -24,6 +24,13 @@ impl Dockerd {
                 "docker's volume {name} is a file system with options (see `docker volume inspect {name}`), which is \
                  not copied: give the job these options in `mount {{ volume_options {{ driver_config {{ options }} }} \
                  }}`, or unset `migrate_volumes` in the plugin block to start with an empty volume"
+            )));
+        }
+        if let Some(driver) = foreign_driver(&answer) {
+            return Err(TaskError::Internal(format!(
+                "docker's volume {name} belongs to docker's volume plugin {driver:?}, whose data is not copied: use a \
+                 `volume` block in the group (host volume or CSI) and `volume_mount` in the task, or unset \
+                 `migrate_volumes` in the plugin block to start with an empty volume"
             )));
         }
         let Some(directory) = directory_of(&answer) else { return Ok(None) };
@@ -77,6 +84,11 @@ fn is_mounted(volume: &Value) -> bool {
     volume["Driver"] == "local" && (is_set("type") || is_set("device"))
 }
 
+/// The volume plugin of docker that has a described volume.
+fn foreign_driver(volume: &Value) -> Option<&str> {
+    volume["Driver"].as_str().filter(|driver| *driver != "local")
+}
+
 /// The directory of a described volume.
 fn directory_of(volume: &Value) -> Option<PathBuf> {
     let directory = PathBuf::from(volume["Mountpoint"].as_str()?);
@@ -89,7 +101,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::{directory_of, is_mounted};
+    use super::{directory_of, foreign_driver, is_mounted};
 
     #[test]
     fn only_a_local_volume_without_a_file_system_has_a_directory_with_data() {
@@ -117,5 +129,12 @@ mod tests {
             assert_eq!(is_mounted(&json!({"Driver": "local", "Options": options})), expected, "{options}");
         }
         assert!(!is_mounted(&json!({"message": "no such volume"})));
+        for (described, expected) in [
+            (json!({"Driver": "rexray"}), Some("rexray")),
+            (json!({"Driver": "local"}), None),
+            (json!({"message": "no such volume"}), None),
+        ] {
+            assert_eq!(foreign_driver(&described), expected, "{described}");
+        }
     }
 }

@@ -61,7 +61,9 @@ impl VolumeImport {
         let data = import.data();
         remove_tree(&data)?;
         fs::create_dir(&data).context(action)?;
+        failpoint::at("import-before-copy");
         copy_tree(source, &data, cancelled)?;
+        failpoint::at("import-before-sync");
         File::open(&data).and_then(|data| Ok(syncfs(data)?)).context(action)?;
         Ok(Some(import))
     }
@@ -98,7 +100,9 @@ impl VolumeImport {
         if self.volume.exists() {
             return Ok(false);
         }
+        failpoint::at("import-before-rename");
         fs::rename(self.data(), &self.volume).and_then(|()| parent.sync_all()).context(action)?;
+        failpoint::at("import-before-cleanup");
         Ok(true)
     }
 

@@ -43,7 +43,7 @@ struct Dockerd {
     ill: Arc<AtomicBool>,
     /// It answers no call while this is true.
     hangs: Arc<(Mutex<bool>, Condvar)>,
-    /// Names and directories of volumes.
+    /// Names and directories of volumes. `share` is a file system, and `plugin` belongs to a volume plugin.
     volumes: Arc<Mutex<Vec<(String, PathBuf)>>>,
     /// The containers that use a volume.
     users: Arc<Mutex<Vec<String>>>,
@@ -114,7 +114,8 @@ impl Dockerd {
                 return true;
             };
             let options = (name == "share").then(|| json!({"type": "nfs", "device": ":/x", "o": "addr=nas"}));
-            json!({"Name": name, "Driver": "local", "Mountpoint": directory, "Options": options})
+            let driver = if name == "plugin" { "rexray" } else { "local" };
+            json!({"Name": name, "Driver": driver, "Mountpoint": directory, "Options": options})
         } else if path.starts_with("/containers/json?filters=%7B%22volume%22") {
             users.iter().map(|id| json!({"Id": id})).collect()
         } else if path.ends_with("/wait?condition=not-running") {
@@ -301,13 +302,18 @@ async fn a_named_volume_is_taken_over_once_and_not_while_docker_uses_it() {
     assert!(dockerd.calls().contains(&"/containers/ends1/wait?condition=not-running".to_owned()));
     assert_eq!(fs::read_to_string(data.join("value")).must("docker's data"), "of docker\n");
 
-    // A file system that docker mounts is not copied, and its user does not start with an empty directory.
-    dockerd.volumes.lock().must("the volumes").push(("share".to_owned(), data.clone()));
-    let task = node.task(&images.busybox()).sh("true").option("mount", mount("share")).without_logs();
-    let task = task.build(&mut plugin).await;
-    let status = plugin.start(&task).await.err().must("a refusal");
-    assert!(status.message().contains("docker's volume share is a file system with options"), "{status}");
-    assert!(!node.data_dir().join("volumes/share").exists());
+    // What is not copied does not become an empty directory.
+    for (name, expected) in [
+        ("share", "docker's volume share is a file system with options"),
+        ("plugin", "docker's volume plugin belongs to docker's volume plugin \"rexray\""),
+    ] {
+        dockerd.volumes.lock().must("the volumes").push((name.to_owned(), data.clone()));
+        let task = node.task(&images.busybox()).sh("true").option("mount", mount(name)).without_logs();
+        let task = task.build(&mut plugin).await;
+        let status = plugin.start(&task).await.err().must("a refusal");
+        assert!(status.message().contains(expected), "{status}");
+        assert!(!node.data_dir().join("volumes").join(name).exists());
+    }
 
     // Docker has no such volume.
     let task = node.task(&images.busybox()).sh("ls /named").option("mount", mount("new")).build(&mut plugin).await;
@@ -319,6 +325,52 @@ async fn a_named_volume_is_taken_over_once_and_not_while_docker_uses_it() {
     let status = plugin.start(&task).await.err().must("a refusal");
     assert!(status.message().contains("unset `migrate_volumes`") && recoverable(&status), "{status}");
     node.finish(plugin).await;
+}
+
+/// A volume is copied whole or not at all, and the next start copies it.
+#[tokio::test]
+async fn a_plugin_that_is_killed_while_it_copies_a_volume_leaves_no_part_of_it() {
+    let node = Node::new();
+    let socket = node.root().join("docker.sock");
+    let dockerd = Dockerd::start(&socket);
+    let images = Images::start().await;
+    let mut options = options(&socket);
+    options["volumes"] = json!({"enabled": true});
+    options["migrate_volumes"] = json!(true);
+    let data = node.root().join("_data");
+    fs::create_dir_all(data.join("deep")).must("docker's directory");
+    for name in ["one", "deep/two", "three"] {
+        fs::write(data.join(name), name).must("docker's data");
+    }
+    for (point, complete) in [
+        ("import-before-copy", false),
+        ("import-before-sync", false),
+        ("import-before-rename", false),
+        ("import-before-cleanup", true),
+    ] {
+        dockerd.volumes.lock().must("the volumes").push((point.to_owned(), data.clone()));
+        let mount = json!([{"type": "volume", "source": point, "target": "/named"}]);
+        let ours = node.data_dir().join("volumes").join(point);
+        let mut plugin = node.launch_as(docker(&node).env("OCI_RS_FAILPOINT", point), options.clone()).await;
+        let script = "cat /named/one /named/deep/two /named/three";
+        let task = || node.task(&images.busybox()).sh(script).option("mount", mount.clone());
+        let killed = task().without_logs().build(&mut plugin).await;
+        plugin.start(&killed).await.err().must("the plugin was killed");
+        plugin.process.ended(seconds(10)).await;
+        assert_eq!(ours.exists(), complete, "{point}");
+
+        let mut plugin = node.launch_as(docker(&node), options.clone()).await;
+        let task = task().build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.wait(task.id()).await.code, 0, "{point}");
+        plugin.destroy(task.id(), true).await.must("DestroyTask");
+        assert_eq!(task.stdout().all(seconds(5)).await, "onedeep/twothree", "{point}");
+        plugin.process.kill().await;
+    }
+    let volumes = fs::read_dir(node.data_dir().join("volumes")).must("the volumes").flatten();
+    let staged: Vec<_> = volumes.map(|entry| entry.file_name()).collect();
+    assert!(!staged.iter().any(|name| name.to_string_lossy().starts_with(".import.")), "{staged:?}");
+    node.finish_without_plugin().await;
 }
 
 /// A process in a cgroup with a container's id in its name, as dockerd's containers have them.
