@@ -75,6 +75,10 @@ bench: build ## Compare with other container programs (root). ARGS="start --roun
 	OCI_RS_BIN=$(CURDIR)/target/x86_64-unknown-linux-musl/release/oci-rs \
 		cargo run -q --profile measure -p oci-rs-bench -- $(ARGS)
 
+.PHONY: pictures
+pictures: ## Draw the pictures of the documentation from their texts (Debian: graphviz)
+	@scripts/pictures.sh
+
 fmt: ## Format the code
 	cargo fmt
 	cd e2e/conformance && gofmt -w .

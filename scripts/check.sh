@@ -18,6 +18,7 @@ step_format() {
     unformatted=$(gofmt -l e2e/conformance)
     [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted"; return 1; }
     bash -n scripts/*.sh scripts/vm/* .ci/run
+    scripts/pictures.sh check
     check_line_length
 }
 

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use e2e::{Alloc, Failure, Job, Outcome, api::fetch};
+use e2e::{Alloc, Context, Failure, Job, Outcome, api::fetch};
+use serde_json::json;
 
 use crate::{
     Case, Env,
@@ -11,6 +12,7 @@ use crate::{
 
 pub const CASES: &[Case] = &[
     ("examples_are_all_tested", SharedAgent, are_all_tested),
+    ("examples_of_the_documents_are_jobs", SharedAgent, of_the_documents_are_jobs),
     ("examples_hello_prints_its_greeting", SharedAgent, hello_prints_its_greeting),
     ("examples_web_serves_its_page", SharedAgent, web_serves_its_page),
     ("examples_ports_publishes_its_port", SharedAgent, ports_publishes_its_port),
@@ -43,6 +45,36 @@ fn are_all_tested(_: &Env) -> Outcome {
     let found: BTreeSet<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert_eq!(found, FILES.map(str::to_owned).into());
     Ok(())
+}
+
+/// Nomad reads every job, group, task and task block in the README and the documents.
+fn of_the_documents_are_jobs(env: &Env) -> Outcome {
+    let root = directory().join("..");
+    let mut documents = vec![root.join("README.md")];
+    documents.extend(fs::read_dir(root.join("docs"))?.flatten().map(|entry| entry.path()));
+    let mut jobs = 0;
+    for path in documents.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(path)?;
+        let blocks = text.split("```hcl\n").skip(1).filter_map(|rest| rest.split("```").next());
+        for job in blocks.filter_map(whole_job) {
+            let request = json!({ "JobHCL": job, "Canonicalize": true });
+            env.agent.api().put("/v1/jobs/parse", &request).context(format!("{}:\n{job}", path.display()))?;
+            jobs += 1;
+        }
+    }
+    assert!(jobs > 3, "only {jobs} jobs");
+    Ok(())
+}
+
+/// The part of a job in a document with the blocks around it. `None` for blocks of the agent's configuration.
+fn whole_job(block: &str) -> Option<String> {
+    let around = |outer: &str| whole_job(&format!("{outer} {{\n{block}\n}}\n"));
+    match block.split_whitespace().next()? {
+        "job" => Some(block.to_owned()),
+        "group" => around("job \"document\""),
+        "task" | "service" => around("group \"document\""),
+        _ => None,
+    }
 }
 
 fn hello_prints_its_greeting(env: &Env) -> Outcome {

@@ -1,6 +1,7 @@
 //! The arrows of `docs/architecture.md`, held by reading the sources: who may know whom.
 
 mod document;
+mod links;
 mod modules;
 mod sources;
 
