@@ -80,8 +80,8 @@ cargo_deny() {
     [ -x "$TOOLS/bin/cargo-deny" ] && "$TOOLS/bin/cargo-deny" --version | grep -qF " $CARGO_DENY_VERSION" && return 0
     say "Building cargo-deny $CARGO_DENY_VERSION (some minutes, once)"
     cd "$ROOT"
-    # Built for this machine, not for the target in .cargo/config.toml, and without the optimizations of its release: they
-    # take most of the time, and one check of this repository takes a second.
+    # Built for this machine, not for the target in .cargo/config.toml. The optimizations of its release take most of
+    # the build, and a check of this repository takes a second without them.
     CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p') \
         CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
         cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny

@@ -30,6 +30,8 @@ pub struct Case {
     pub quick: bool,
     /// The job's type is `service`, not `batch`.
     pub service: bool,
+    /// The default bridges of both drivers have IPv6 addresses too.
+    pub ipv6: bool,
     /// dockerd needs every capability of the machine for this case.
     pub all_capabilities: bool,
 }
@@ -49,6 +51,7 @@ impl Case {
             unmarked: false,
             quick: false,
             service: false,
+            ipv6: false,
             all_capabilities: false,
         }
     }
@@ -123,6 +126,13 @@ impl Case {
     #[must_use]
     pub const fn all_capabilities(mut self) -> Self {
         self.all_capabilities = true;
+        self
+    }
+
+    /// The case runs on a node with IPv6 on the default bridges.
+    #[must_use]
+    pub const fn ipv6(mut self) -> Self {
+        self.ipv6 = true;
         self
     }
 

@@ -54,11 +54,11 @@ pub fn find() -> Outcome<PathBuf> {
 }
 
 impl Dockerd {
-    /// Starts dockerd and waits until it answers.
+    /// Starts dockerd with this configuration and waits until it answers.
     ///
     /// # Errors
     /// With the end of its log.
-    pub fn start(tools: &Path) -> Outcome<Self> {
+    pub fn start(tools: &Path, configuration: &str) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("oci-rs-parity.").tempdir()?;
         let made = FIXED.into_iter().map(PathBuf::from).filter(|path| !path.exists()).collect();
         let started = Self { directory, child: Mutex::default(), cgroup: format!("oci-rs-parity-{}", id()), made };
@@ -75,7 +75,7 @@ impl Dockerd {
         command.arg("--userland-proxy-path").arg(tools.join("docker-proxy"));
         command.arg("--cgroup-parent").arg(format!("/{}", started.cgroup));
         command.args(["--storage-driver", "overlay2", "--oom-score-adjust", "0", "--shutdown-timeout", "5"]);
-        fs::write(at("daemon.json"), "{}")?;
+        fs::write(at("daemon.json"), configuration)?;
         command.env("PATH", path).env("TMPDIR", started.path()).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log).process_group(0);
         *started.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(command.spawn().context("dockerd")?);

@@ -15,6 +15,19 @@ use crate::{dockerd::Dockerd, images::Images, log_servers::LogServers};
 /// The client's configuration beside that of the end-to-end tests.
 const CLIENT: &str = include_str!("../client.hcl.in");
 
+/// The addresses of containers on the default bridges of both drivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Addresses {
+    /// IPv4, as both drivers are by default.
+    Four,
+    /// IPv4 and IPv6.
+    Both,
+}
+
+/// dockerd's configuration with IPv6 on its default bridge. Later versions translate IPv6 addresses by default.
+const DAEMON_IPV6: &str =
+    r#"{"ipv6": true, "fixed-cidr-v6": "fd29:0:0:1::/64", "experimental": true, "ip6tables": true}"#;
+
 /// All parts, in the order in which they end.
 pub struct Node {
     /// The agent.
@@ -34,8 +47,12 @@ impl Node {
     ///
     /// # Errors
     /// When a part does not start, with its log.
-    pub fn start(tools: &Tools, docker: &std::path::Path, outside: Namespace) -> Outcome<Self> {
-        let dockerd = Dockerd::start(docker)?;
+    pub fn start(tools: &Tools, docker: &std::path::Path, outside: Namespace, addresses: Addresses) -> Outcome<Self> {
+        let (daemon, subnet_ipv6) = match addresses {
+            Addresses::Four => ("{}", ""),
+            Addresses::Both => (DAEMON_IPV6, "subnet_ipv6 = \"@OWN_SUBNET6@\""),
+        };
+        let dockerd = Dockerd::start(docker, daemon)?;
         let images = Images::start()?;
         let log_servers = LogServers::start()?;
         let scratch = dockerd.path().join("scratch");
@@ -56,6 +73,7 @@ impl Node {
         fs::write(scratch.join("seccomp.json"), SECCOMP)?;
         fs::set_permissions(scratch.join("seccomp.json"), fs::Permissions::from_mode(0o644))?;
         let client = CLIENT
+            .replace("@SUBNET_IPV6@", subnet_ipv6)
             .replace("@DOCKER_SOCKET@", &dockerd.socket().display().to_string())
             .replace("@PAUSE@", &images.reference("pause"))
             .replace("@SCRATCH@", &scratch.display().to_string());

@@ -1,6 +1,6 @@
 //! Replaces what differs between any two runs of a job: ids, addresses, ports and directories.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Replaces the literal texts, the longest first, and then generated ids and addresses.
 #[must_use]
@@ -40,6 +40,10 @@ fn replace(word: &str) -> String {
     if parts.len() == 6 && parts.iter().all(|part| part.len() == 2 && u8::from_str_radix(part, 16).is_ok()) {
         return "<mac>".to_owned();
     }
+    // The networks of dockerd and of the driver's bridge.
+    if word.parse::<Ipv6Addr>().is_ok_and(|address| [0xfd28, 0xfd29].contains(&address.segments()[0])) {
+        return "<address6>".to_owned();
+    }
     let (address, port) = word.split_once(':').map_or((word, None), |(address, port)| (address, Some(port)));
     let address = match address.parse::<Ipv4Addr>() {
         // The networks of dockerd, of Nomad's bridge and of the driver's bridge.
@@ -71,6 +75,8 @@ mod tests {
             ("/tmp/agent.1/x/y", "<x>/y"),
             ("inet 172.17.0.2/16", "inet <address>/16"),
             ("192.0.2.1 name", "192.0.2.1 name"),
+            ("inet6 fd28:0:0:2::5/64", "inet6 <address6>/64"),
+            ("2001:db8:51::2 name", "2001:db8:51::2 name"),
             ("link 02:42:ac:11:00:02 up", "link <mac> up"),
             ("PORT=20017", "PORT=<port>"),
             ("127.0.0.1:20017", "127.0.0.1:<port>"),

@@ -1,6 +1,11 @@
 //! A running task of a case, as a user and as the host see it.
 
-use std::{fs, net::SocketAddr, path::PathBuf, process::Output};
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    process::Output,
+};
 
 use e2e::{Alloc, Context, Failure, Outcome};
 
@@ -90,8 +95,17 @@ impl Seen<'_> {
     /// # Errors
     /// When there is no such port, or no answer.
     pub fn fetch(&self, label: &str) -> Outcome<String> {
-        let address: SocketAddr = self.task.address(label)?.parse().context("the port's address")?;
-        self.node.outside.fetch(&format!("http://{}:{}/", e2e::network::NODE, address.port()))
+        self.fetch_from(label, e2e::network::NODE.into())
+    }
+
+    /// The same from an address of the node.
+    ///
+    /// # Errors
+    /// When there is no such port, or no answer.
+    pub fn fetch_from(&self, label: &str, node: IpAddr) -> Outcome<String> {
+        let port: SocketAddr = self.task.address(label)?.parse().context("the port's address")?;
+        let address = SocketAddr::new(node, port.port());
+        self.node.outside.fetch(&format!("http://{address}/"))
     }
 }
 

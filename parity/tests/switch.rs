@@ -17,7 +17,10 @@ use std::{
 };
 
 use e2e::{Agent, Alloc, Context, Failure, Job, Outcome, Tools, api::fetch, leaks, network, ports::free_port, process};
-use parity::{dockerd, node::Node};
+use parity::{
+    dockerd,
+    node::{Addresses, Node},
+};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
@@ -28,7 +31,7 @@ const SERVICES: usize = 7;
 #[test]
 fn running_docker_tasks_are_replaced_and_a_rollback_replaces_them_again() -> Outcome {
     let Some(selection) = env::var_os("OCI_RS_PARITY") else { return Ok(()) };
-    let node = Node::start(&Tools::find()?, &dockerd::find()?, network::enter()?)?;
+    let node = Node::start(&Tools::find()?, &dockerd::find()?, network::enter()?, Addresses::Four)?;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let switch = Switch::new(&node)?;
         switch.with_a_lost_and_a_hanging_daemon()?;

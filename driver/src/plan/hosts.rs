@@ -16,8 +16,8 @@ use crate::config::{ErrorCollector, ExtraHost};
 const HOSTNAME_LOOPBACK: &str = "127.0.1.1";
 
 /// The lines that every container has.
-const LOCAL_NAMES: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\n\
-                           ff00::\tip6-mcastprefix\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n";
+const LOCAL_NAMES: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n\
+                           ff00::0\tip6-mcastprefix\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n";
 
 /// The sources of /etc/hosts.
 #[derive(Debug, Clone, PartialEq)]

@@ -211,15 +211,17 @@ fn delete(connection: &mut Connection, name: &str) -> io::Result<()> {
 
 /// Prepares the new network namespace of this thread.
 fn prepare(ipv6: bool) -> io::Result<Inside> {
-    let parameters: &[(&str, &str)] = &[
-        // The container announces its address, in case that the former holder had another hardware address.
-        ("ipv4/conf/default/arp_notify", "1"),
+    const IPV6: &[(&str, &str)] = &[
         ("ipv6/conf/default/ndisc_notify", "1"),
         // Addresses are of use at once: the allocator never assigns one twice.
         ("ipv6/conf/default/accept_dad", "0"),
         ("ipv6/conf/default/disable_ipv6", "0"),
     ];
-    for (name, value) in &parameters[..if ipv6 { parameters.len() } else { 1 }] {
+    // Without a subnet the interface has no link-local address: it would lead to the node and to other tasks.
+    const NO_IPV6: &[(&str, &str)] = &[("ipv6/conf/default/disable_ipv6", "1")];
+    // The container announces its address, in case that the former holder had another hardware address.
+    set_parameter("ipv4/conf/default/arp_notify", "1").map_err(io::Error::other)?;
+    for (name, value) in if ipv6 { IPV6 } else { NO_IPV6 } {
         set_parameter(name, value).map_err(io::Error::other)?;
     }
     let namespace = File::open(Path::new("/proc/thread-self/ns/net"))?;

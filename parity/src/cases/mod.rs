@@ -5,6 +5,7 @@ pub mod environment;
 pub mod exec;
 pub mod files;
 pub mod images;
+pub mod ipv6;
 pub mod lifecycle;
 pub mod limits;
 pub mod logs;
@@ -24,6 +25,7 @@ pub const AREAS: &[(&str, &[Case])] = &[
     ("mounts, volumes and devices", mounts::CASES),
     ("generated files", files::CASES),
     ("networks and ports", network::CASES),
+    ("IPv6 on the default bridge", ipv6::CASES),
     ("start, stop and restart", lifecycle::CASES),
     ("exec", exec::CASES),
     ("output", logs::CASES),

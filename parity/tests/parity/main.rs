@@ -9,7 +9,12 @@ use std::{
 
 use e2e::{Failure, Outcome, Tools, network};
 use libtest_mimic::{Arguments, Failed, Trial};
-use parity::{cases, dockerd, document, node::Node, runner};
+use parity::{
+    case::Case,
+    cases, dockerd, document,
+    node::{Addresses, Node},
+    runner,
+};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -29,19 +34,44 @@ fn main() -> ExitCode {
         warn("skipped: OCI_RS_PARITY=all or quick selects the cases (make parity)");
         return ExitCode::SUCCESS;
     }
-    match start() {
-        Ok(node) => run(&arguments, &selection, node),
-        Err(Failure(text)) => fail(&text),
+    let mut code = ExitCode::SUCCESS;
+    for addresses in [Addresses::Four, Addresses::Both] {
+        let cases = chosen(&arguments, &selection, addresses);
+        if cases.is_empty() {
+            continue;
+        }
+        if addresses == Addresses::Both && !network::has_ipv6() {
+            warn(&format!("skipped: {} cases: this kernel cannot translate IPv6 addresses", cases.len()));
+            continue;
+        }
+        let ended = match start(addresses) {
+            Ok(node) => run(&arguments, &cases, node),
+            Err(Failure(text)) => fail(&text),
+        };
+        if ended != ExitCode::SUCCESS {
+            code = ended;
+        }
     }
+    code
 }
 
-fn start() -> Outcome<Node> {
+/// The cases of one kind of node. A kind without cases starts no node.
+fn chosen(arguments: &Arguments, selection: &str, addresses: Addresses) -> Vec<&'static Case> {
+    let named = |case: &&Case| {
+        let matches = |filter: &str| if arguments.exact { case.name == filter } else { case.name.contains(filter) };
+        arguments.filter.as_deref().is_none_or(matches) && !arguments.skip.iter().any(|skip| matches(skip))
+    };
+    let all = cases::all().filter(|case| case.ipv6 == (addresses == Addresses::Both));
+    all.filter(|case| selection == "all" || case.quick).filter(named).collect()
+}
+
+fn start(addresses: Addresses) -> Outcome<Node> {
     let tools = Tools::find()?;
     let docker = dockerd::find()?;
-    Node::start(&tools, &docker, network::enter()?)
+    Node::start(&tools, &docker, network::enter()?, addresses)
 }
 
-fn run(arguments: &Arguments, selection: &str, node: Node) -> ExitCode {
+fn run(arguments: &Arguments, cases: &[&'static Case], node: Node) -> ExitCode {
     let node = Arc::new(node);
     let mut signals = match Signals::new([SIGINT, SIGTERM]) {
         Ok(signals) => signals,
@@ -57,8 +87,8 @@ fn run(arguments: &Arguments, selection: &str, node: Node) -> ExitCode {
         }
     });
     let values = Arc::new(Mutex::new(0));
-    let chosen = cases::all().filter(|case| selection == "all" || case.quick);
-    let trials = chosen.map(|case| {
+    let trials = cases.iter().map(|case| {
+        let case = *case;
         let (node, values) = (Arc::clone(&node), Arc::clone(&values));
         let trial = Trial::test(case.name, move || {
             let observed = runner::run(case, &node).map_err(|Failure(text)| Failed::from(text))?;

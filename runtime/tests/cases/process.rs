@@ -363,11 +363,11 @@ fn limits() {
     assert_eq!(out, "20\n40\n0\n", "{err}");
     // So small that no container could be made under them: they come last.
     let mut plan = node.plan("ulimit -n; ulimit -f; ulimit -v");
-    for (name, value) in [("nofile", 3), ("fsize", 0), ("as", 16 << 20), ("nice", 0), ("locks", 0), ("memlock", 0)] {
+    for (name, value) in [("nofile", 3), ("fsize", 0), ("as", 48 << 20), ("nice", 0), ("locks", 0), ("memlock", 0)] {
         plan.rlimits.insert(name.to_owned(), Rlimit { soft: value, hard: value });
     }
     let (_, out, err) = node.run(plan);
-    assert_eq!(out, "3\n0\n16384\n", "{err}");
+    assert_eq!(out, "3\n0\n49152\n", "{err}");
 }
 
 /// Whether we may raise our own limits, as root of a whole machine may.

@@ -50,8 +50,8 @@ impl Document {
         document
     }
 
-    /// The fragments of the headings, as git forges make them: lower case, hyphens for spaces, no other punctuation, and
-    /// a number if a heading comes again.
+    /// The fragments of the headings, as git forges make them: lower case, hyphens for spaces, no other punctuation. A
+    /// heading that comes again has a number.
     fn fragments(&self) -> Vec<String> {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         let mut fragments = Vec::new();

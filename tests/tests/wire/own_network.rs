@@ -154,6 +154,12 @@ async fn a_task_has_its_host_name_and_addresses() {
     assert_eq!(plugin.sh(&task, "grep -e up$ -e db$ /etc/hosts").await, "172.26.80.1\tup\n10.0.0.5\tdb");
     assert!(plugin.sh(&task, "cat /etc/resolv.conf").await.contains("nameserver 10.0.0.2"));
     assert!(plugin.sh(&task, "ip -4 -o addr show eth0").await.contains(&answer.addr));
+    assert_eq!(
+        plugin.sh(&task, "ip -6 -o addr show eth0").await,
+        "",
+        "without `subnet_ipv6` not even a link-local one"
+    );
+    assert!(plugin.sh(&task, "ip -6 -o addr show lo").await.contains("::1/128"));
     let lowest = plugin.sh(&task, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start").await;
     assert_eq!(lowest, "0", "images that run as another user listen on port 80 with docker");
     plugin.end(&task).await;

@@ -79,7 +79,8 @@ const RULES: &[(&str, Concerns)] = &[
     ("mount propagation from a private mount", RefusedByDocker),
     ("`/etc/mtab`", Every),
     ("`/.dockerenv`", Every),
-    ("`/etc/hosts`: the names of IPv6 addresses", Every),
+    ("`/etc/hosts`: the addresses of the own name and of all hosts", Every),
+    ("`::1` without IPv6 on the network", Every),
     ("a value of `dns_servers` that is no address", Refused),
     (
         "`/etc/resolv.conf` of a group with `dns`",
