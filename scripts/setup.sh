@@ -159,6 +159,23 @@ docker() {
     rm -rf "$work"
 }
 
+# Checks metrics and alert rules. It is not installed, because its package would start a service.
+promtool() {
+    [ -e "$TOOLS/promtool" ] && return 0
+    local work
+    say "Unpacking promtool for the tests of metrics"
+    mkdir -p "$TOOLS"
+    work=$(mktemp -d "$TOOLS/.prometheus.XXXXXX")
+    (
+        cd "$work"
+        apt-get download -q -o APT::Sandbox::User=root prometheus >/dev/null 2>&1 ||
+            { apt-get update -q && apt-get download -q -o APT::Sandbox::User=root prometheus; } >/dev/null
+        dpkg-deb -x ./*.deb tree
+    )
+    mv "$work/tree/usr/bin/promtool" "$TOOLS/"
+    rm -rf "$work"
+}
+
 packages
 rust
 [ -n "${OCI_RS_NOMAD:-}" ] || nomad "$NOMAD_VERSION"
@@ -170,5 +187,6 @@ if [ "${1:-}" != demo ]; then
     cargo_deny
     kernel "$KERNEL"
     apparmor_parser
+    promtool
     docker
 fi

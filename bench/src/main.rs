@@ -9,6 +9,7 @@ mod exec;
 mod images;
 mod machine;
 mod memory;
+mod metrics;
 mod network;
 mod nomad;
 mod ours;
@@ -39,10 +40,11 @@ struct Arguments {
     contenders: Contenders,
 }
 
-const CASES: [&str; 9] = ["start", "network", "exec", "memory", "tasks", "scale", "pull", "pull-link", "pull-layer"];
+const CASES: [&str; 10] =
+    ["start", "network", "exec", "memory", "tasks", "scale", "metrics", "pull", "pull-link", "pull-layer"];
 const USAGE: &str = "usage: bench [--rounds N] [--pull-rounds N] [--layers DIRECTORY] [--against OTHER-OCI-RS] \
                      [--no-peers] [--without-userns] \
-                     [start] [network] [exec] [memory] [tasks] [scale] [pull] [pull-link] [pull-layer]";
+                     [start] [network] [exec] [memory] [tasks] [scale] [metrics] [pull] [pull-link] [pull-layer]";
 
 impl Arguments {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -84,6 +86,7 @@ async fn run(arguments: Arguments) {
             "memory" => memory::measure(&workdir, contenders).await,
             "tasks" => nomad::measure(&workdir, contenders, arguments.rounds),
             "scale" => scale::measure(&workdir, contenders).await,
+            "metrics" => metrics::measure(&workdir).await,
             "pull" => pull::ordinary(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
             "pull-link" => pull::through_link(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,
             _ => pull::one_layer(&workdir, contenders, &mut quiet, arguments.pull_rounds, layers).await,

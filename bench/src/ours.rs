@@ -63,7 +63,7 @@ impl Ours {
     }
 
     /// The same with any options of the plugin block.
-    async fn launch_with(binary: &Path, name: &'static str, data: &Fresh, options: Json) -> Self {
+    pub async fn launch_with(binary: &Path, name: &'static str, data: &Fresh, options: Json) -> Self {
         let node = Node::new();
         let mut plugin = PluginCommand::new(node.root()).binary(binary).connect().await;
         let directory = name.replace(' ', "-");

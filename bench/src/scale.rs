@@ -4,7 +4,6 @@
 //! An effect of the number of tasks is gone then, an effect of the machine is not.
 
 use std::{
-    fs,
     io::{BufRead, BufReader, Lines, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
@@ -16,6 +15,7 @@ use kit::task::Task;
 use crate::{
     images,
     ours::{Contenders, Ours},
+    process::ticks,
     report::{median, milliseconds, note, range, say},
     workdir::WorkDirectory,
 };
@@ -168,11 +168,4 @@ async fn computed(ours: &Ours) -> f64 {
     let before = ticks(pid);
     tokio::time::sleep(WATCH).await;
     100.0 * (ticks(pid) - before) / TICKS / WATCH.as_secs_f64()
-}
-
-/// The processor ticks of a process: fields 14 and 15.
-fn ticks(pid: i32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).must("the plugin's times");
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().skip(11).take(2));
-    fields.into_iter().flatten().filter_map(|field| field.parse::<f64>().ok()).sum()
 }

@@ -89,10 +89,26 @@ pub enum Refusal {
     TooManyCommands(usize),
 }
 
+/// The text of an error with its causes.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 impl TaskError {
     /// A failure of the host. Its text must be complete.
     pub fn internal(error: impl std::fmt::Display) -> Self {
         Self::Internal(error.to_string())
+    }
+
+    /// Whether the node has failed. Other errors are those of a job, of a registry or of a caller.
+    pub fn is_of_node(&self) -> bool {
+        match self {
+            Self::Start(error) => matches!(error.kind, StartErrorKind::Internal | StartErrorKind::Exists),
+            Self::Pull { error, .. } => matches!(error, PullError::Store(_) | PullError::DiskFull { .. }),
+            Self::Network(_) | Self::Internal(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether the same start may succeed later, so that the job's restart policy should try again.

@@ -10,94 +10,177 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::{Duration, Instant, SystemTime},
 };
 
 use serde_json::{Map, Value};
-use tracing::{Event, Level, Subscriber, field::Field, span};
+use tracing::{Event, Level, Subscriber, field::Field, level_filters::LevelFilter, span};
 use tracing_subscriber::{
-    EnvFilter, Layer,
+    EnvFilter, Layer, Registry,
     layer::{Context, SubscriberExt},
     registry::LookupSpan,
+    reload,
     util::SubscriberInitExt,
 };
 
 /// The agent cuts longer lines into raw pieces, so longer values are shortened.
 const LONGEST_VALUE: usize = 16 * 1024;
-/// A log file that is larger is renamed to `<name>.1`, and a new one is begun.
-const LARGEST_FILE: u64 = 16 * 1024 * 1024;
+/// After a failed write, the file is opened again after this time.
+const REOPEN_PAUSE: Duration = Duration::from_secs(60);
+/// The crates whose lines are written. Of other crates only warnings are.
+const OWN_CRATES: [&str; 11] = [
+    "oci_rs",
+    "image_store",
+    "layer",
+    "runtime",
+    "seccomp",
+    "log_drivers",
+    "tls",
+    "network",
+    "firewall",
+    "host",
+    "failpoint",
+];
 
-/// The log file, opened when the configuration is known.
+/// The log of this process. Its file is opened and its level set when the configuration is known.
 #[derive(Clone, Default)]
-pub struct LogFile(Arc<Mutex<Option<OpenLog>>>);
-
-struct OpenLog {
-    path: PathBuf,
-    file: File,
-    size: u64,
+pub struct Log {
+    file: Arc<Mutex<Option<LogFile>>>,
+    filter: Option<reload::Handle<EnvFilter, Registry>>,
 }
 
-impl LogFile {
+/// A file for the log, and its rotation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileOptions {
+    /// The file.
+    pub path: PathBuf,
+    /// A larger file is renamed to `<name>.1`, and a new one is begun.
+    pub rotate_bytes: u64,
+    /// The number of renamed files that are kept.
+    pub rotate_files: u64,
+}
+
+struct LogFile {
+    options: FileOptions,
+    state: State,
+}
+
+enum State {
+    Open {
+        file: File,
+        size: u64,
+    },
+    /// A write failed at this time.
+    Failed(Instant),
+}
+
+impl Log {
     /// Writes every line also to this file from now on. Only root can read the file.
-    pub fn open(&self, path: &Path) -> io::Result<()> {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.as_ref().is_some_and(|open| open.path == path) {
+    pub fn open(&self, options: FileOptions) -> io::Result<()> {
+        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_some_and(|file| file.options == options) {
             return Ok(());
         }
-        *slot = Some(OpenLog::open(path)?);
+        *slot = Some(LogFile { state: open(&options)?, options });
         Ok(())
+    }
+
+    /// Writes only lines of this level and above from now on.
+    pub fn set_level(&self, level: LevelFilter) {
+        if let Some(filter) = &self.filter
+            && let Err(error) = filter.reload(filter_of(level))
+        {
+            tracing::warn!(%error, "the level of the log was not changed");
+        }
     }
 
     fn write(&self, line: &[u8]) {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = slot.as_mut()
-            && open.write(line).is_err()
-        {
-            // A full or missing disk must not stop the driver. The error itself cannot be logged here.
-            *slot = None;
+        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = slot.as_mut() {
+            file.write(line);
         }
     }
 }
 
-impl OpenLog {
-    fn open(path: &Path) -> io::Result<Self> {
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)?;
+impl LogFile {
+    /// Writes a line. A full or missing disk must not stop the driver, and the error itself cannot be logged here.
+    fn write(&mut self, line: &[u8]) {
+        if let State::Failed(at) = self.state
+            && at.elapsed() < REOPEN_PAUSE
+        {
+            return;
         }
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-        let size = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, size })
+        if self.try_write(line).is_err() {
+            self.state = State::Failed(Instant::now());
+        }
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.size > LARGEST_FILE {
-            let mut old = self.path.clone().into_os_string();
-            old.push(".1");
-            fs::rename(&self.path, old)?;
-            *self = Self::open(&self.path)?;
+    fn try_write(&mut self, line: &[u8]) -> io::Result<()> {
+        if let State::Failed(_) = self.state {
+            self.state = open(&self.options)?;
         }
-        self.file.write_all(line)?;
-        self.size += line.len() as u64;
+        if matches!(self.state, State::Open { size, .. } if size >= self.options.rotate_bytes) {
+            self.rotate()?;
+            self.state = open(&self.options)?;
+        }
+        if let State::Open { file, size } = &mut self.state {
+            file.write_all(line)?;
+            *size += line.len() as u64;
+        }
         Ok(())
     }
+
+    /// Renames the file to `<name>.1`, and the older ones each to the next number. The oldest one is replaced.
+    fn rotate(&self) -> io::Result<()> {
+        for number in (1..self.options.rotate_files).rev() {
+            match fs::rename(self.numbered(number), self.numbered(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        fs::rename(&self.options.path, self.numbered(1))
+    }
+
+    fn numbered(&self, number: u64) -> PathBuf {
+        let mut name = self.options.path.clone().into_os_string();
+        name.push(format!(".{number}"));
+        name.into()
+    }
 }
 
-/// Installs the log for the whole process. The agent filters by its own level, so everything from debug on is sent.
-pub fn init() -> LogFile {
-    let file = LogFile::default();
-    let filter = EnvFilter::new("warn,oci_rs=debug,image_store=debug,runtime=debug");
-    let layer = HclogLayer { file: file.clone() };
+fn open(options: &FileOptions) -> io::Result<State> {
+    if let Some(directory) = options.path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&options.path)?;
+    let size = file.metadata()?.len();
+    Ok(State::Open { file, size })
+}
+
+/// Lines of our crates from this level on, and warnings of the others.
+fn filter_of(level: LevelFilter) -> EnvFilter {
+    let others = level.min(LevelFilter::WARN);
+    let own = OWN_CRATES.map(|name| format!("{name}={level}"));
+    EnvFilter::new(format!("{others},{}", own.join(",")))
+}
+
+/// Installs the log for the whole process. The agent filters by its own level, so everything from debug on is sent
+/// until the configuration sets another level.
+pub fn init() -> Log {
+    let (filter, handle) = reload::Layer::new(filter_of(LevelFilter::DEBUG));
+    let log = Log { filter: Some(handle), ..Log::default() };
+    let layer = HclogLayer { log: log.clone() };
     if tracing_subscriber::registry().with(filter).with(layer).try_init().is_err() {
         // Only a second call can fail, and then the first one's log is installed.
-        return LogFile::default();
+        return Log::default();
     }
-    file
+    log
 }
 
 struct HclogLayer {
-    file: LogFile,
+    log: Log,
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for HclogLayer {
@@ -121,7 +204,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for HclogLayer {
         let text = render(line, metadata.level(), metadata.target(), SystemTime::now());
         // The agent and its pipe may be gone. The file remains.
         drop(io::stderr().lock().write_all(text.as_bytes()));
-        self.file.write(text.as_bytes());
+        self.log.write(text.as_bytes());
     }
 }
 
@@ -180,12 +263,57 @@ fn timestamp(at: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::{
+        fs,
+        time::{Duration, Instant, SystemTime},
+    };
 
     use serde_json::Value;
-    use tracing::Level;
+    use tracing::{Level, level_filters::LevelFilter};
 
-    use super::{Fields, render, timestamp};
+    use super::{Fields, FileOptions, Log, OWN_CRATES, REOPEN_PAUSE, State, filter_of, render, timestamp};
+
+    #[test]
+    fn a_large_file_is_renamed_and_the_oldest_one_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.log");
+        let log = Log::default();
+        log.open(FileOptions { path: path.clone(), rotate_bytes: 4, rotate_files: 2 }).unwrap();
+        (1..=4).for_each(|number| log.write(format!("{number}....\n").as_bytes()));
+        let mut names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["x.log", "x.log.1", "x.log.2"]);
+        let text = |name| fs::read_to_string(directory.path().join(name)).unwrap();
+        assert_eq!([text("x.log"), text("x.log.1"), text("x.log.2")], ["4....\n", "3....\n", "2....\n"]);
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_written_is_opened_again_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("below").join("x.log");
+        let log = Log::default();
+        log.open(FileOptions { path: path.clone(), rotate_bytes: 1, rotate_files: 1 }).unwrap();
+        log.write(b"one\n");
+        // The rotation cannot rename the file.
+        fs::remove_dir_all(directory.path().join("below")).unwrap();
+        log.write(b"two\n");
+        log.write(b"three\n");
+        assert!(!path.exists());
+        let failed = Instant::now().checked_sub(REOPEN_PAUSE).unwrap();
+        log.file.lock().unwrap().as_mut().unwrap().state = State::Failed(failed);
+        log.write(b"four\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "four\n");
+    }
+
+    #[test]
+    fn the_level_applies_to_our_crates_and_limits_the_others() {
+        for (level, others) in [(LevelFilter::DEBUG, "warn"), (LevelFilter::ERROR, "error"), (LevelFilter::OFF, "off")]
+        {
+            let filter = filter_of(level).to_string();
+            assert!(filter.split(',').any(|part| part == others), "{filter}");
+            assert!(OWN_CRATES.iter().all(|name| filter.contains(&format!("{name}={level}"))), "{filter}");
+        }
+    }
 
     #[test]
     fn timestamps_have_exactly_six_fractional_digits() {

@@ -12,12 +12,14 @@ mod dockerd;
 mod error;
 mod events;
 mod exec_prefix;
+mod exporter;
 mod fingerprint;
 mod groups;
 mod hclog;
 mod layers;
 mod log_directory;
 mod logs;
+mod metrics;
 mod name;
 mod node;
 mod node_info;
@@ -28,6 +30,7 @@ mod signal;
 mod subordinate_ids;
 mod sys;
 mod task;
+mod traces;
 
 use std::process::ExitCode;
 

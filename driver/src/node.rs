@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -25,18 +25,21 @@ use tokio::sync::{Notify, watch};
 use crate::{
     apparmor::AppArmor,
     blocking::blocking,
-    config::{IdSource, MountSource, PluginConfig, Policy, RootChoice, TaskSpec, UserNamespaceMode},
+    config::{IdSource, LogOptions, MountSource, PluginConfig, Policy, RootChoice, TaskSpec, UserNamespaceMode},
     dockerd::Dockerd,
     error::TaskError,
     events::Events,
     fingerprint::NodeFindings,
     groups::Groups,
+    hclog::FileOptions,
     layers,
     log_directory::LogLinks,
     logs::Logs,
+    metrics::Recorder,
     node_info,
     plan::{Compute, MountedVolume, NodeInfo},
     subordinate_ids,
+    traces::{Span, Trace, Tracer},
 };
 
 /// The services of this node that tasks use.
@@ -69,6 +72,14 @@ pub struct Node {
     pub recoveries: Recoveries,
     /// Why no task can have a user namespace of its own, once it is known.
     userns_problem: OnceLock<Option<String>>,
+    /// Counts the events of this process, if metrics are configured.
+    recorder: Option<Recorder>,
+    /// Takes the traces of starts and pulls, if they are configured.
+    tracer: Option<Tracer>,
+    /// Whether the last fingerprint was healthy.
+    healthy: AtomicBool,
+    /// Set when metrics are served and traces sent.
+    export_started: AtomicBool,
     /// Set when the periodic cleanup has been started.
     cleanup_started: AtomicBool,
     /// The open directories, by which `oci-rs rollback` recognises a plugin that uses them.
@@ -141,6 +152,10 @@ impl Node {
         let groups = Groups::new(GroupNamespaces::new(&config.state_dir));
         Ok(Self {
             apparmor: AppArmor::open(&config.policy.apparmor),
+            recorder: config.metrics.as_ref().map(|_| Recorder::default()),
+            tracer: config.traces.clone().map(Tracer::new),
+            healthy: AtomicBool::new(false),
+            export_started: AtomicBool::new(false),
             config,
             runtime,
             store,
@@ -159,14 +174,51 @@ impl Node {
         })
     }
 
-    /// The driver's own log file. The agent receives the same lines.
-    pub fn log_path(&self) -> PathBuf {
-        self.config.log_file.clone().unwrap_or_else(|| self.config.data_dir.join(format!("{}.log", self.config.driver)))
+    /// The driver's own log file, unless the configuration switches it off. The agent receives the same lines.
+    pub fn log_file(&self) -> Option<FileOptions> {
+        let PluginConfig { log, data_dir, driver, .. } = &self.config;
+        let path = || log.file.clone().unwrap_or_else(|| data_dir.join(format!("{driver}.log")));
+        let LogOptions { rotate_bytes, rotate_files, .. } = *log;
+        log.to_file.then(|| FileOptions { path: path(), rotate_bytes, rotate_files })
     }
 
     /// The operator's restrictions.
     pub fn policy(&self) -> &Policy {
         &self.config.policy
+    }
+
+    /// Counts the events of this process; `None` without metrics.
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// Takes the traces of starts and pulls; `None` if they are not configured.
+    pub fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_ref()
+    }
+
+    /// Sends a trace, if traces are configured. Never waits.
+    pub fn trace(&self, spans: impl FnOnce() -> Vec<Span>) {
+        if let Some(tracer) = &self.tracer
+            && let Some(trace) = Trace::new(spans())
+        {
+            tracer.send(trace, self.recorder());
+        }
+    }
+
+    /// Notes whether a fingerprint was healthy.
+    pub fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// Whether the last fingerprint was healthy.
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Marks metrics as served and traces as sent; true for the first caller only.
+    pub fn start_export_once(&self) -> bool {
+        !self.export_started.swap(true, Ordering::AcqRel)
     }
 
     /// Marks the periodic cleanup as started; true for the first caller only.

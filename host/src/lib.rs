@@ -10,5 +10,6 @@ pub mod lock;
 pub mod record;
 pub mod sys;
 pub mod tree;
+pub mod tree_size;
 
 pub use error::{Context, IoError};

@@ -15,10 +15,10 @@ use crate::{
     progress::Progress,
     pull::{self, Image, LoadRequest, PullRequest, Puller, PullerConfig},
     reference::Reference,
-    registry::{InternalRedirects, RegistryConfig},
+    registry::{HostTraffic, InternalRedirects, RegistryConfig},
     store::{
-        ImageRecord, ImageUsage, LayerFormat, LocalStore, PruneReport, ReclaimTarget, Retention, RetentionReport,
-        SweepReport,
+        ImageRecord, ImageUsage, LayerFormat, LocalStore, PruneReport, ReclaimTarget, RemovalCause, Removals,
+        Retention, RetentionReport, StoreSize, SweepReport,
     },
 };
 
@@ -176,6 +176,21 @@ impl Store {
     /// The bytes of an image's config, verified; `None` if they are missing or damaged.
     pub fn config(&self, image: &ImageRecord) -> Result<Option<Vec<u8>>, StoreError> {
         self.local.config(image)
+    }
+
+    /// The size of all images together. Reads a small file for each image and layer.
+    pub fn size(&self) -> Result<StoreSize, StoreError> {
+        self.local.size()
+    }
+
+    /// What this process asked of each registry and mirror so far, and what it received.
+    pub fn traffic(&self) -> Vec<(String, HostTraffic)> {
+        self.puller.endpoints.traffic()
+    }
+
+    /// The images that this process removed by the retention policy so far, by the cause.
+    pub fn removals(&self) -> [(RemovalCause, Removals); 4] {
+        self.local.removals()
     }
 
     /// Makes new layers durable now. The plugin does so by itself after a short delay; a process that ends has to call

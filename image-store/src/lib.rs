@@ -35,8 +35,9 @@ pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent, Wait};
 pub use pull::{Image, LoadRequest, PullRequest};
 pub use reference::{InvalidReference, Reference};
-pub use registry::{InternalRedirects, RegistryConfig};
+pub use registry::{HostTraffic, InternalRedirects, RegistryConfig, check_registry};
 pub use store::{
     Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerFormat, LayerRecord, Outcome,
-    Pressure, PruneReport, Removed, Retention, RetentionReport, Severity, SweepReport, fsck,
+    Pressure, PruneReport, RemovalCause, Removals, Removed, Retention, RetentionReport, Severity, StoreSize,
+    SweepReport, fsck,
 };

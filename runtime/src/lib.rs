@@ -42,12 +42,15 @@ mod volumes;
 pub use cgroup::{
     CgroupEvents, OutOfMemory, Victim,
     stats::{CpuStats, MemoryStats, Stats},
+    usage::{BlockIo, Pressure, Stall, Usage},
 };
 pub use containers::{
-    ContainerLogs, Running, Runtime, StatsReader, Status, Undelivered, containers, layer_image_problem,
+    ContainerLogs, NetworkUsage, Running, Runtime, StatsReader, Status, Traffic, Undelivered, UsageSource, containers,
+    layer_image_problem,
 };
 pub use dispatch::run_role;
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
+pub use host::tree_size::TreeSize;
 pub use process::ProcessRef;
 pub use role::{ExecArgs, MonitorArgs, RelayArgs, Role};
 pub use rootfs::VolumeImport;

@@ -18,4 +18,5 @@ pub mod leak;
 pub mod log;
 pub mod node;
 pub mod plugin;
+pub mod scrape;
 pub mod task;

@@ -74,6 +74,9 @@ fn remove(node: &Node, tasks: &Tasks, policy: Dangling, found: &[ContainerId]) -
         match node.runtime.destroy_if(container, || !tasks.knows(container)) {
             Ok(true) => {
                 tracing::warn!(%container, "removed a container that no task knows");
+                if let Some(recorder) = node.recorder() {
+                    recorder.dangling_removed();
+                }
                 tasks.unless_known(container.as_str(), || node.release_resources(container))?;
             }
             Ok(false) => {}

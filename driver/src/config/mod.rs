@@ -22,8 +22,8 @@ pub use msgpack::from_json;
 pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
 pub use plugin::{
-    Dangling, DefaultNetwork, DefaultProfile, ExecPolicy, IdSource, OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy,
-    RootChoice, UserNamespaceMode, decode_plugin,
+    Dangling, DefaultNetwork, DefaultProfile, ExecPolicy, IdSource, LogOptions, MetricsAddress,
+    OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, TraceOptions, UserNamespaceMode, decode_plugin,
 };
 pub use task::{
     AppArmorChoice, DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS,

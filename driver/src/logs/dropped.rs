@@ -1,10 +1,28 @@
 //! Reporting dropped output: a task event and a log line.
 
-use std::io;
+use std::{
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use runtime::{Runtime, Undelivered, logs::OutputStream, plan::ContainerId};
 
 use crate::events::{Content, TaskEvents};
+
+/// The lost bytes that this process has reported: standard output, standard error.
+static LOST_BYTES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// The undelivered lines that this process has reported.
+static UNDELIVERED_LINES: AtomicU64 = AtomicU64::new(0);
+
+/// The lost bytes that this process has reported: standard output, standard error.
+pub fn lost_bytes() -> [u64; 2] {
+    [0, 1].map(|stream: usize| LOST_BYTES[stream].load(Ordering::Relaxed))
+}
+
+/// The lines without a log server that this process has reported.
+pub fn undelivered_lines() -> u64 {
+    UNDELIVERED_LINES.load(Ordering::Relaxed)
+}
 
 /// The stream's name for users.
 fn description(stream: OutputStream) -> &'static str {
@@ -46,6 +64,8 @@ pub fn report(stream: OutputStream, runtime: &Runtime, container: &ContainerId, 
 }
 
 fn content(stream: OutputStream, dropped: u64, container: &ContainerId) -> Content {
+    let counter = if stream == OutputStream::Stdout { &LOST_BYTES[0] } else { &LOST_BYTES[1] };
+    counter.fetch_add(dropped, Ordering::Relaxed);
     let (name, stream) = (stream.name(), description(stream));
     tracing::warn!(%container, stream, lost = dropped, "output was lost because the log had no reader");
     let text = format!("{dropped} bytes of {stream} were lost because the task's log had no reader");
@@ -80,6 +100,7 @@ pub fn report_undelivered(runtime: &Runtime, container: &ContainerId, events: &T
 
 fn undelivered_content(undelivered: &Undelivered, container: &ContainerId) -> Content {
     let Undelivered { messages, relays, reason } = undelivered;
+    UNDELIVERED_LINES.fetch_add(*messages, Ordering::Relaxed);
     tracing::warn!(%container, messages, relays, reason, "output was not delivered to the log server");
     let counted = format!("{messages} lines of output were not delivered to the log server ({reason})");
     let killed = "The process that delivers output to the log server was killed; lines that it held are lost";

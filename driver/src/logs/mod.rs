@@ -22,6 +22,6 @@ mod watched_stream;
 mod watcher;
 
 pub use self::{
-    dropped::report_dropped,
+    dropped::{lost_bytes, report_dropped, undelivered_lines},
     handle::{LogWatch, Logs},
 };

@@ -70,7 +70,7 @@ async fn end_of(agent: Option<Result<OwnedFd, Errno>>) {
 
 /// Serves on one Unix socket. Returns soon after the agent called Shutdown, or after it ended without a valid
 /// configuration.
-async fn serve(log: hclog::LogFile, agent: Option<Result<OwnedFd, Errno>>) -> Result<(), String> {
+async fn serve(log: hclog::Log, agent: Option<Result<OwnedFd, Errno>>) -> Result<(), String> {
     let (listener, socket) = handshake::listen().map_err(|error| format!("plugin socket: {error}"))?;
     let announce = || {
         handshake::announce(socket.path()).map_err(|error| format!("handshake: {error}"))?;

@@ -1,5 +1,6 @@
 //! The base plugin service: the plugin's name, version and configuration.
 
+use image_store::RegistryConfig;
 use proto::base::{
     ConfigSchemaRequest, ConfigSchemaResponse, NomadConfig, PluginInfoRequest, PluginInfoResponse, PluginType,
     SetConfigRequest, SetConfigResponse, base_plugin_server::BasePlugin,
@@ -10,7 +11,7 @@ use super::{
     schema,
     state::{Configured, Plugin},
 };
-use crate::{config, error::TaskError, plan::Compute};
+use crate::{blocking::blocking, config, error::TaskError, plan::Compute};
 
 /// The version of the driver API. Agents support no other.
 const API_VERSION: &str = "v0.1.0";
@@ -31,14 +32,26 @@ impl BasePlugin for Plugin {
     }
 
     /// Checks and stores the configuration, nothing else. An error prevents the start of the whole agent, so only an
-    /// invalid configuration is refused.
+    /// invalid configuration is refused, and one that names certificate files that cannot be used.
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         let request = request.into_inner();
         let config = config::decode_plugin(&request.msgpack_config, self.driver()).map_err(TaskError::from)?;
+        let registries = config.registries.clone();
+        blocking(move || check_certificates(&registries)).await?;
         let agent = request.nomad_config.as_ref();
         self.configure(Configured { config, compute: compute(agent), is_applied: agent.is_some() });
         Ok(Response::new(SetConfigResponse {}))
     }
+}
+
+/// Checks that the certificate files of the registries can be used: the agent's start is the time at which the operator
+/// looks. Blocks.
+fn check_certificates(registries: &[RegistryConfig]) -> Result<(), TaskError> {
+    registries.iter().try_for_each(image_store::check_registry).map_err(|error| {
+        TaskError::Invalid(format!(
+            "plugin config: {error}; repair the file or remove the option (docs/configuration.md, \"registry\")"
+        ))
+    })
 }
 
 /// The node's CPU capacity as the agent counts it: the operator's override, or the sum of each core's best known

@@ -14,6 +14,7 @@ use crate::{
     blocking::blocking,
     cleanup,
     error::TaskError,
+    exporter,
     fingerprint::{Fingerprint, fingerprint},
 };
 
@@ -56,10 +57,19 @@ async fn take(plugin: &Plugin, cleanup_started: &mut bool) -> Result<Fingerprint
         *cleanup_started = true;
         tokio::spawn(cleanup::run(node.clone(), plugin.tasks().clone()));
     }
+    if let Ok(node) = &node
+        && node.start_export_once()
+    {
+        exporter::start(node, plugin.tasks());
+    }
     let configured = plugin.configured()?;
     blocking(move || {
-        let opened = node.map(|node| node.findings()).map_err(|error| error.to_string());
-        Ok(fingerprint(&configured.config, opened))
+        let found = node.as_ref().map(|node| node.findings()).map_err(ToString::to_string);
+        let taken = fingerprint(&configured.config, found);
+        if let Ok(node) = &node {
+            node.set_healthy(taken.problem.is_none());
+        }
+        Ok(taken)
     })
     .await
 }

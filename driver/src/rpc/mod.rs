@@ -26,6 +26,7 @@ mod exec;
 mod fingerprints;
 mod go_plugin;
 mod group_networks;
+mod measure;
 mod schema;
 mod server;
 mod state;

@@ -7,8 +7,8 @@ use tokio::{net::UnixListener, sync::watch};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::{go_plugin, state::Plugin};
-use crate::{hclog::LogFile, name::DriverName};
+use super::{go_plugin, measure::MeasureLayer, state::Plugin};
+use crate::{hclog::Log, name::DriverName};
 
 /// Larger than any task configuration or handle. tonic's default of 4 MiB is not.
 const LARGEST_MESSAGE: usize = 64 << 20;
@@ -26,7 +26,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(300);
 pub async fn serve(
     listener: UnixListener,
     driver: DriverName,
-    log: LogFile,
+    log: Log,
     announce: impl FnOnce() -> Result<(), String>,
     agent_end: impl Future<Output = ()>,
 ) -> Result<(), String> {
@@ -47,6 +47,7 @@ pub async fn serve(
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .layer(MeasureLayer::new(plugin.clone()))
         .add_service(health_service)
         .add_service(go_plugin::controller(stop))
         .add_service(go_plugin::stdio())

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 use tonic::Status;
 
 use crate::{
-    blocking::blocking, config::PluginConfig, error::TaskError, events::Events, hclog::LogFile, name::DriverName,
+    blocking::blocking, config::PluginConfig, error::TaskError, events::Events, hclog::Log, name::DriverName,
     node::Node, plan::Compute, task::Tasks,
 };
 
@@ -19,7 +19,7 @@ pub struct Plugin(Arc<Shared>);
 
 struct Shared {
     driver: DriverName,
-    log: LogFile,
+    log: Log,
     events: Events,
     tasks: Tasks,
     configured: Mutex<Option<Configured>>,
@@ -39,7 +39,7 @@ pub struct Configured {
 
 impl Plugin {
     /// A plugin without a configuration.
-    pub fn new(driver: DriverName, log: LogFile) -> Self {
+    pub fn new(driver: DriverName, log: Log) -> Self {
         Self(Arc::new(Shared {
             driver,
             log,
@@ -83,6 +83,11 @@ impl Plugin {
         self.configured().is_ok_and(|configured| configured.is_applied) || self.0.node.initialized()
     }
 
+    /// The node, if it is open.
+    pub fn opened(&self) -> Option<Arc<Node>> {
+        self.0.node.get().cloned()
+    }
+
     /// The node. The first call opens it; after a failure the next call tries again.
     pub async fn node(&self) -> Result<Arc<Node>, TaskError> {
         let open = || async {
@@ -91,9 +96,11 @@ impl Plugin {
             let ignored = config.ignored.clone();
             blocking(move || {
                 let node = Arc::new(Node::open(config, compute, events)?);
-                let path = node.log_path();
-                if let Err(error) = log.open(&path) {
-                    tracing::warn!(path = %path.display(), %error, "no log file: the log goes to the agent alone");
+                log.set_level(node.config.log.level);
+                if let Some(file) = node.log_file()
+                    && let Err(error) = log.open(file.clone())
+                {
+                    tracing::warn!(path = %file.path.display(), %error, "no log file: the log goes to the agent alone");
                 }
                 for option in ignored {
                     tracing::warn!("{option} in the plugin block has no effect here");

@@ -33,12 +33,21 @@ pub async fn start(plugin: &Plugin, request: StartTaskRequest) -> Result<StartTa
     let task = task_config::nomad_task(wire).map_err(|error| TaskError::Invalid(error.to_string()))?;
     let id = task.id.clone();
     plugin.events().attend(&id);
-    let started = plugin.tasks().start(node, task).await.inspect_err(|error| {
-        tracing::error!(task = id, %error, recoverable = error.recoverable(), "task not started");
-    })?;
+    let started = plugin.tasks().start(node, task).await.inspect_err(|error| not_started(&id, error))?;
     handle.driver_state = started.encode()?;
     let network_override = started.network.map(convert::network);
     Ok(StartTaskResponse { handle: Some(handle), network_override, ..StartTaskResponse::default() })
+}
+
+/// Writes the failure of a start to the log: as an error if the node has failed, as a warning if the job must change or
+/// an image is not there, and as information if the task was stopped.
+fn not_started(task: &str, error: &TaskError) {
+    let recoverable = error.recoverable();
+    match error {
+        TaskError::Cancelled => tracing::info!(task, "task not started: it was stopped before its command ran"),
+        error if error.is_of_node() => tracing::error!(task, %error, recoverable, "task not started"),
+        error => tracing::warn!(task, %error, recoverable, "task not started"),
+    }
 }
 
 /// RecoverTask: takes over a task that another plugin process started.

@@ -4,7 +4,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -13,6 +13,7 @@ use runtime::plan::ContainerId;
 use super::driver_state::DriverState;
 use crate::{
     events::{Events, TaskEvents},
+    metrics::TaskLabels,
     plan::NomadTask,
 };
 
@@ -23,6 +24,12 @@ pub struct TaskInfo {
     pub task_id: String,
     /// The task's name in the job.
     pub name: String,
+    /// The job's namespace.
+    pub namespace: String,
+    /// The job's name.
+    pub job: String,
+    /// The group's name.
+    pub group: String,
     /// The allocation.
     pub alloc_id: String,
     /// The allocation directory.
@@ -33,6 +40,10 @@ pub struct TaskInfo {
     attended: AtomicBool,
     /// The commands that run in the task now.
     commands: AtomicUsize,
+    /// The commands that were executed in the task.
+    executed: AtomicU64,
+    /// The earlier starts of the same task of the allocation.
+    restarts: AtomicU64,
 }
 
 /// A command that counts among those of its task. Dropping it ends that.
@@ -51,19 +62,46 @@ impl TaskInfo {
         Self {
             task_id: task.id.clone(),
             name: task.name.clone(),
+            namespace: task.namespace.clone(),
+            job: task.job_name.clone(),
+            group: task.task_group_name.clone(),
             alloc_id: task.alloc_id.clone(),
             alloc_dir: task.alloc_dir.clone(),
             state: OnceLock::new(),
             attended: AtomicBool::new(false),
             commands: AtomicUsize::new(0),
+            executed: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
         }
+    }
+
+    /// The labels of the task's metrics, with this name for the task.
+    pub fn labels(&self, task: &str) -> TaskLabels {
+        TaskLabels::new(&self.namespace, &self.job, &self.group, task, &self.alloc_id)
+    }
+
+    /// The commands that were executed in the task, and those that run now.
+    pub fn commands(&self) -> (u64, u64) {
+        (self.executed.load(Ordering::Relaxed), self.commands.load(Ordering::Relaxed) as u64)
+    }
+
+    /// The earlier starts of the same task of the allocation.
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of earlier starts.
+    pub fn set_restarts(&self, restarts: u64) {
+        self.restarts.store(restarts, Ordering::Relaxed);
     }
 
     /// Counts a command of the task, unless `limit` commands run in it.
     pub fn command_slot(self: &Arc<Self>, limit: usize) -> Option<CommandSlot> {
         let one_more = |count: usize| (count < limit).then_some(count + 1);
         let counted = self.commands.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        counted.ok().map(|_| CommandSlot(self.clone()))
+        counted.ok()?;
+        self.executed.fetch_add(1, Ordering::Relaxed);
+        Some(CommandSlot(self.clone()))
     }
 
     /// Notes a call that needs the handle; whether it is the first one.
@@ -106,5 +144,6 @@ mod tests {
         drop(first);
         assert!(info.command_slot(2).is_some());
         assert!(info.command_slot(0).is_none());
+        assert_eq!(info.commands(), (3, 1));
     }
 }

@@ -13,6 +13,7 @@
 //! | `lifecycle` | decides: state and event to next state and actions |
 //! | `container_watch` | the background work about a running container |
 //! | `start` | from a task block to a running command |
+//! | `starts` | how often each task of an allocation was started |
 //! | `exec` | commands in a running task |
 //! | `running` | a running container, and its end |
 //! | `cgroup_events` | task events about reached limits |
@@ -31,6 +32,7 @@ mod owner;
 mod registry;
 mod running;
 mod start;
+mod starts;
 pub mod stats;
 mod task_ref;
 mod view;

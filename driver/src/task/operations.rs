@@ -21,6 +21,9 @@ impl Tasks {
     pub async fn start(&self, node: Arc<Node>, task: NomadTask) -> Result<DriverState, TaskError> {
         let (reference, channels) = self.register(&task)?;
         node.id.learn(&task.node_id);
+        if node.recorder().is_some() {
+            reference.info().set_restarts(self.count_start(&task));
+        }
         let (cancel, cancelled) = watch::channel(false);
         let (caller, started) = oneshot::channel();
         let work = Box::pin(start::run(node.clone(), self.clone(), task, cancelled));

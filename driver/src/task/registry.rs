@@ -12,6 +12,7 @@ use runtime::plan::ContainerId;
 
 use super::{
     info::TaskInfo,
+    starts::StartCounts,
     task_ref::{self, OwnerChannels, TaskRef},
 };
 use crate::{
@@ -25,17 +26,28 @@ use crate::{
 pub struct Tasks {
     driver: DriverName,
     by_id: Arc<Mutex<HashMap<String, TaskRef>>>,
+    starts: Arc<StartCounts>,
 }
 
 impl Tasks {
     /// No tasks.
     pub fn new(driver: DriverName) -> Self {
-        Self { driver, by_id: Arc::default() }
+        Self { driver, by_id: Arc::default(), starts: Arc::default() }
     }
 
     /// A known task.
     pub fn get(&self, task_id: &str) -> Result<TaskRef, TaskError> {
         self.lock().get(task_id).cloned().ok_or_else(|| TaskError::Unknown(task_id.to_owned()))
+    }
+
+    /// All known tasks.
+    pub fn list(&self) -> Vec<TaskRef> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Counts a start of a task. Returns the number of earlier ones in its allocation.
+    pub fn count_start(&self, task: &NomadTask) -> u64 {
+        self.starts.another(&task.alloc_id, &task.name)
     }
 
     /// Whether this is the container of a known task. A task that is starting counts.

@@ -22,11 +22,12 @@ pub const CASES: &[Case] = &[
 ];
 
 /// The files that the cases of this module run.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "README.md",
     "checks.nomad.hcl",
     "hello.nomad.hcl",
     "plugin.hcl",
+    "observability",
     "ports.nomad.hcl",
     "volumes.nomad.hcl",
     "web.nomad.hcl",

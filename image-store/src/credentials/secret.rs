@@ -41,7 +41,7 @@ impl Secret {
     }
 
     /// The secret itself. Only for sending and hashing it.
-    pub(crate) fn expose(&self) -> &str {
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Puller {
     pub(super) local: Arc<LocalStore>,
     pub(super) limits: Limits,
     pub(super) platform: Platform,
-    pub(super) endpoints: Endpoints,
+    pub(crate) endpoints: Endpoints,
     pub(super) sources: CredentialSources,
     /// Give an image that was pulled with credentials only to callers that may pull it themselves.
     pub(super) verify_access: bool,

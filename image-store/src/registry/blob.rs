@@ -79,6 +79,7 @@ impl Session {
                 // The HTTP client reports a body that ends early as a decoding error.
                 .map_err(|failure| Failure { retry: Some(Duration::ZERO), ..failure })?;
             let Some(mut chunk) = chunk else { break };
+            self.host.traffic().add_bytes(chunk.len() as u64);
             let skipped = skip.min(chunk.len() as u64);
             skip -= skipped;
             chunk.advance(usize::try_from(skipped).unwrap_or(chunk.len()));

@@ -66,8 +66,12 @@ impl Session {
             let response = self.send(ask).await?;
             let limit = self.limits.document_bytes;
             match body::read_bounded(response, limit, self.host.name(), ask.what, self.idle_timeout).await {
-                Ok(bytes) => return Ok(bytes),
-                Err(Failure { retry: Some(pause), .. }) if attempt < self.limits.attempts => {
+                Ok(bytes) => {
+                    self.host.traffic().add_bytes(bytes.len() as u64);
+                    return Ok(bytes);
+                }
+                Err(Failure { retry: Some(pause), error }) if attempt < self.limits.attempts => {
+                    self.waits_for_retry(attempt, &error);
                     self.pause(attempt, pause).await;
                     attempt += 1;
                 }

@@ -14,6 +14,7 @@ use super::{
     config::{InternalRedirects, RegistryConfig},
     host::Host,
     session::Session,
+    traffic::HostTraffic,
 };
 use crate::{credentials::Credentials, error::StoreError, limits::Limits, progress::Progress, reference::Reference};
 
@@ -76,6 +77,12 @@ impl Endpoints {
         let host = Host::new(config)?;
         hosts.insert(name.to_owned(), Arc::clone(&host));
         Ok(host)
+    }
+
+    /// The traffic with each host that was used so far.
+    pub(crate) fn traffic(&self) -> Vec<(String, HostTraffic)> {
+        let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        hosts.iter().map(|(name, host)| (name.clone(), host.traffic().so_far())).collect()
     }
 
     fn configured_credentials(&self, host: &str) -> Option<Credentials> {

@@ -48,13 +48,21 @@ pub(crate) fn network_failure(host: &str, what: &str, error: reqwest::Error) -> 
     let remedy = remedy(&problem);
     let hopeless = error.is_builder() || error.is_decode() || remedy.is_some();
     let closed = || unanswered.then(|| remedy_of_a_closed_connection(&problem, by_tls)).flatten();
-    let remedy = remedy.or_else(closed);
-    problem.push_str(remedy.unwrap_or_default());
+    if let Some(remedy) = remedy.or_else(closed).filter(|remedy| !remedy.is_empty()) {
+        problem.push_str(remedy);
+        problem.push_str(DOCUMENTED);
+    }
     Failure {
         error: PullError::Network { host: host.to_owned(), what: what.to_owned(), problem },
         retry: (!hopeless).then_some(Duration::ZERO),
     }
 }
+
+/// The place of the options that the remedies name.
+const DOCUMENTED: &str = " (docs/configuration.md, \"registry\")";
+
+/// The alerts by which a server refuses a client without a certificate that it trusts (RFC 8446, 6.2).
+const CLIENT_REFUSED: [&str; 3] = ["CertificateRequired", "BadCertificate", "UnknownCA"];
 
 /// The options against a TLS error, by its text: the types of the causes belong to several crates. Another attempt
 /// without these options is useless.
@@ -63,6 +71,12 @@ fn remedy(text: &str) -> Option<&'static str> {
         return Some(
             "; set ca_file in this registry's block to the certificate of its authority, or insecure_skip_verify to \
              accept any certificate",
+        );
+    }
+    if text.contains("fatal alert") && CLIENT_REFUSED.iter().any(|alert| text.contains(alert)) {
+        return Some(
+            "; the registry wants a client certificate that it trusts: set cert_file and key_file in this registry's \
+             block",
         );
     }
     if text.contains(REFUSED) {
@@ -168,6 +182,22 @@ fn registry_message(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remedy_of_a_tls_error_is_an_option() {
+        for (text, options) in [
+            ("invalid peer certificate: UnknownIssuer", &["ca_file", "insecure_skip_verify"][..]),
+            ("received corrupt message of type InvalidContentType", &["plain_http"]),
+            ("received fatal alert: CertificateRequired", &["cert_file", "key_file"]),
+            ("received fatal alert: UnknownCA", &["cert_file", "key_file"]),
+            ("received fatal alert: ProtocolVersion", &[]),
+            ("Connection refused", &[]),
+        ] {
+            let remedy = remedy(text);
+            assert_eq!(remedy.is_some(), !options.is_empty(), "{text}");
+            assert!(options.iter().all(|option| remedy.unwrap_or_default().contains(option)), "{text}: {remedy:?}");
+        }
+    }
 
     #[test]
     fn registry_messages_are_cleaned() {

@@ -22,6 +22,7 @@ use super::{
     config::RegistryConfig,
     failure::chain,
     guard::{Guard, GuardedResolver},
+    traffic::Traffic,
 };
 use crate::{
     credentials::Secret,
@@ -45,6 +46,7 @@ pub(crate) struct Host {
     foreign_plain: OnceLock<Client>,
     /// Checks the addresses of other hosts. `None` admits all.
     guard: Option<Arc<Guard>>,
+    traffic: Traffic,
 }
 
 /// A client, and the stamps of its files when they were read.
@@ -85,12 +87,18 @@ impl Host {
             foreign: Slot::default(),
             plain: OnceLock::new(),
             foreign_plain: OnceLock::new(),
+            traffic: Traffic::default(),
         }))
     }
 
     /// The name for errors and token caches.
     pub(crate) fn name(&self) -> &str {
         &self.config.host
+    }
+
+    /// The traffic with this host.
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Scheme, host and port, with the path `/`.
@@ -219,6 +227,14 @@ impl Host {
             problem: format!("no HTTP client: {}; are the system's CA certificates installed?", chain(error)),
         }
     }
+}
+
+/// Checks the configuration of a registry, and that its certificate files can be used now. Contacts no host.
+pub fn check_registry(config: &RegistryConfig) -> Result<(), StoreError> {
+    let host = Host::new(config.clone())?;
+    host.listed()?;
+    host.client_certificate()?;
+    Ok(())
 }
 
 /// The configured headers. Headers that this module sets itself are refused.

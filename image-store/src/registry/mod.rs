@@ -16,8 +16,11 @@ mod failure;
 mod guard;
 mod host;
 mod session;
+mod traffic;
 
 pub(crate) use blob::Sink;
 pub use config::{InternalRedirects, RegistryConfig};
 pub(crate) use endpoints::{Caller, Endpoints};
+pub use host::check_registry;
 pub(crate) use session::Session;
+pub use traffic::HostTraffic;

@@ -99,6 +99,7 @@ impl Session {
 
     /// Reports that an attempt failed and that another one follows.
     pub(super) fn waits_for_retry(&self, attempt: u32, error: &PullError) {
+        self.host.traffic().add_retry();
         self.waits_for(Wait::Retry { problem: error.to_string(), attempt, attempts: self.limits.attempts });
     }
 
@@ -184,6 +185,7 @@ impl Session {
             if let (true, Some(value)) = (at_home, authorization) {
                 request = request.header(header::AUTHORIZATION, value);
             }
+            self.host.traffic().add_request();
             let response = tokio::time::timeout(self.idle_timeout, request.send())
                 .await
                 .map_err(|_| self.idle(ask.what))?

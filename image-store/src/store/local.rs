@@ -22,10 +22,11 @@ use super::{
     layers,
     layout::{LayerFormat, Layout},
     lease_record::{self, Lease},
+    removals::{RemovalCause, RemovalCounters, Removals},
     retention::{ReclaimTarget, Retention, RetentionReport},
     staging::{LazyStaging, Staging},
     sweep::{self, SweepReport},
-    usage::{self, ImageUsage},
+    usage::{self, ImageUsage, StoreSize},
 };
 use crate::{error::StoreError, files, lease::LeaseOwner, reference::Reference};
 
@@ -44,6 +45,7 @@ pub(crate) struct LocalStore {
     changed: Notify,
     /// Called after layers were removed.
     on_removal: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    removals: RemovalCounters,
 }
 
 impl fmt::Debug for LocalStore {
@@ -63,6 +65,7 @@ impl LocalStore {
             sync_due: AtomicBool::new(false),
             changed: Notify::new(),
             on_removal: OnceLock::new(),
+            removals: RemovalCounters::default(),
         })
     }
 
@@ -124,7 +127,17 @@ impl LocalStore {
         if let Some(callback) = self.on_removal.get() {
             callback();
         }
-        report
+        report.inspect(|report| self.removals.add(report))
+    }
+
+    /// The images that [`Self::retain`] has removed so far, by the cause.
+    pub(crate) fn removals(&self) -> [(RemovalCause, Removals); 4] {
+        self.removals.so_far()
+    }
+
+    /// The size of all images together.
+    pub(crate) fn size(&self) -> Result<StoreSize, StoreError> {
+        usage::size(&self.layout)
     }
 
     /// Removes what ended processes and other boots left behind, and syncs the layers of this boot.

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use layer::Digest;
 
 use super::{
+    disk_space::DiskUse,
     image_record::{self, ImageRecord},
     layers,
     layout::Layout,
@@ -35,6 +36,34 @@ pub(crate) fn usage(layout: &Layout) -> Result<Vec<ImageUsage>, StoreError> {
     let mut all = records.into_iter().map(|record| one(layout, record, &leases)).collect::<Result<Vec<_>, _>>()?;
     all.sort_by(|a, b| (&a.record.reference, a.record.loaded).cmp(&(&b.record.reference, b.record.loaded)));
     Ok(all)
+}
+
+/// The size of a store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreSize {
+    /// Images with a record.
+    pub images: u64,
+    /// Layers on disk, also those without an image.
+    pub layers: u64,
+    /// Their unpacked bytes. A layer that several images share counts once.
+    pub bytes: u64,
+    /// Bytes in use on the file system of the store, by all its users.
+    pub disk_used: u64,
+    /// Bytes that are available there.
+    pub disk_available: u64,
+}
+
+/// The size of all images together.
+pub(crate) fn size(layout: &Layout) -> Result<StoreSize, StoreError> {
+    let layers = layers::all(layout)?;
+    let disk = DiskUse::of(layout)?.bytes;
+    Ok(StoreSize {
+        images: image_record::images(layout)?.len() as u64,
+        layers: layers.len() as u64,
+        bytes: layers.iter().filter_map(|(_, meta)| Some(meta.as_ref()?.bytes)).fold(0, u64::saturating_add),
+        disk_used: disk.used,
+        disk_available: disk.available,
+    })
 }
 
 fn one(layout: &Layout, record: ImageRecord, leases: &[Lease]) -> Result<ImageUsage, StoreError> {

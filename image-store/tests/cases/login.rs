@@ -300,6 +300,7 @@ async fn a_closed_connection_is_named_with_the_option() {
         let config = RegistryConfig { host: host.clone(), insecure_skip_verify, ..Default::default() };
         let error = Bench::with(vec![config]).pull(&format!("{host}/app:1")).await.unwrap_err();
         assert!(error.to_string().contains(option) && error.recoverable(), "{error}");
+        assert!(error.to_string().contains("(docs/configuration.md, \"registry\")"), "{error}");
     }
 }
 

@@ -12,7 +12,7 @@
 //! - `device_rules`, `device_program`: the devices that a container may use, as lines for v1 and as a BPF program for
 //!   v2.
 //! - `container`: the cgroups of one container.
-//! - `limits`, `oom_log`, `events`, `stats`: resetting limits, counting events, measuring usage.
+//! - `limits`, `oom_log`, `events`, `stats`, `usage`: resetting limits, counting events, measuring usage.
 //! - `join`, `membership`: moving this process into cgroups.
 
 mod container;
@@ -27,6 +27,7 @@ mod limits;
 mod membership;
 mod oom_log;
 pub mod stats;
+pub mod usage;
 mod version;
 
 pub(crate) use container::Cgroups;

@@ -39,6 +39,8 @@ pub struct MemoryStats {
     pub kernel: Option<u64>,
     /// The highest usage of kernel memory so far.
     pub kernel_max: Option<u64>,
+    /// The hard limit; `None` if there is none.
+    pub limit: Option<u64>,
 }
 
 /// The resource usage of a container.
@@ -110,17 +112,22 @@ impl Counters {
             let (_, file) = self.files.iter().find(|(known, _)| *known == name)?;
             read_whole(file).ok()
         };
-        let (cpu, memory, oom) = match self.version {
-            Version::V1 => (cpu_v1(file), memory_v1(file), file("memory", "memory.oom_control")),
-            Version::V2 => (cpu_v2(file), memory_v2(file), file("memory", "memory.events")),
-        };
-        Stats {
-            cpu,
-            memory,
-            cgroup_v2: self.version == Version::V2,
-            oom_kills: oom.and_then(|text| field(&text, "oom_kill")).unwrap_or(0),
-            pids: number(file("pids", "pids.current")).unwrap_or(0),
-        }
+        stats_of(self.version, &file)
+    }
+}
+
+/// The usage that these files tell.
+pub(super) fn stats_of(version: Version, file: &impl Files) -> Stats {
+    let (cpu, memory, oom) = match version {
+        Version::V1 => (cpu_v1(file), memory_v1(file), file("memory", "memory.oom_control")),
+        Version::V2 => (cpu_v2(file), memory_v2(file), file("memory", "memory.events")),
+    };
+    Stats {
+        cpu,
+        memory,
+        cgroup_v2: version == Version::V2,
+        oom_kills: oom.and_then(|text| field(&text, "oom_kill")).unwrap_or(0),
+        pids: number(file("pids", "pids.current")).unwrap_or(0),
     }
 }
 
@@ -145,10 +152,10 @@ const TICK_NS: u64 = 10_000_000;
 const MICROSECOND_NS: u64 = 1000;
 
 /// A function from a controller and a file name to the text of the file.
-trait Files: Fn(&str, &str) -> Option<String> {}
+pub(super) trait Files: Fn(&str, &str) -> Option<String> {}
 impl<F: Fn(&str, &str) -> Option<String>> Files for F {}
 
-fn cpu_v1(file: impl Files) -> CpuStats {
+fn cpu_v1(file: &impl Files) -> CpuStats {
     let mut user_ns = number(file("cpuacct", "cpuacct.usage_user")).unwrap_or(0);
     let mut system_ns = number(file("cpuacct", "cpuacct.usage_sys")).unwrap_or(0);
     if user_ns + system_ns == 0 {
@@ -167,7 +174,7 @@ fn cpu_v1(file: impl Files) -> CpuStats {
     }
 }
 
-fn cpu_v2(file: impl Files) -> CpuStats {
+fn cpu_v2(file: &impl Files) -> CpuStats {
     let stat = file("cpu", "cpu.stat").unwrap_or_default();
     let nanoseconds = |name: &str| field(&stat, name).unwrap_or(0) * MICROSECOND_NS;
     CpuStats {
@@ -179,7 +186,7 @@ fn cpu_v2(file: impl Files) -> CpuStats {
     }
 }
 
-fn memory_v1(file: impl Files) -> MemoryStats {
+fn memory_v1(file: &impl Files) -> MemoryStats {
     let stat = file("memory", "memory.stat").unwrap_or_default();
     // The values with the prefix `total_` include the cgroups below.
     let with_children = |name: &str| field(&stat, &format!("total_{name}")).or_else(|| field(&stat, name)).unwrap_or(0);
@@ -191,10 +198,12 @@ fn memory_v1(file: impl Files) -> MemoryStats {
         max_usage: number(file("memory", "memory.max_usage_in_bytes")),
         kernel: number(file("memory", "memory.kmem.usage_in_bytes")),
         kernel_max: number(file("memory", "memory.kmem.max_usage_in_bytes")),
+        // Without a limit, the kernel shows the largest number of whole pages.
+        limit: field(&stat, "hierarchical_memory_limit").filter(|limit| *limit < u64::MAX >> 2),
     }
 }
 
-fn memory_v2(file: impl Files) -> MemoryStats {
+fn memory_v2(file: &impl Files) -> MemoryStats {
     let stat = file("memory", "memory.stat").unwrap_or_default();
     MemoryStats {
         usage: number(file("memory", "memory.current")).unwrap_or(0),
@@ -204,6 +213,7 @@ fn memory_v2(file: impl Files) -> MemoryStats {
         max_usage: number(file("memory", "memory.peak")),
         kernel: field(&stat, "kernel"),
         kernel_max: None,
+        limit: number(file("memory", "memory.max")),
     }
 }
 
@@ -229,7 +239,8 @@ mod tests {
             ("memory.kmem.usage_in_bytes", "30\n"),
             (
                 "memory.stat",
-                "cache 1\nrss 2\nrss_huge 9\nswap 3\ntotal_cache 11\ntotal_rss 12\ntotal_rss_huge 9\ntotal_swap 13\n",
+                "cache 1\nrss 2\nrss_huge 9\nswap 3\nhierarchical_memory_limit 4096\n\
+                 total_cache 11\ntotal_rss 12\ntotal_rss_huge 9\ntotal_swap 13\n",
             ),
         ]);
         let expected = CpuStats {
@@ -239,7 +250,7 @@ mod tests {
             throttled_periods: 3,
             throttled_ns: 777,
         };
-        assert_eq!(cpu_v1(all), expected);
+        assert_eq!(cpu_v1(&all), expected);
         let expected = MemoryStats {
             usage: 1000,
             rss: 12,
@@ -248,8 +259,9 @@ mod tests {
             max_usage: Some(2000),
             kernel: Some(30),
             kernel_max: None,
+            limit: Some(4096),
         };
-        assert_eq!(memory_v1(all), expected);
+        assert_eq!(memory_v1(&all), expected);
     }
 
     #[test]
@@ -261,9 +273,9 @@ mod tests {
             ("cpuacct.stat", "user 70\nsystem 30\n"),
             ("memory.stat", "cache 1\nrss 2\nswap 3\n"),
         ]);
-        let cpu = cpu_v1(all);
+        let cpu = cpu_v1(&all);
         assert_eq!((cpu.total_ns, cpu.user_ns, cpu.system_ns), (1_000_000_001, 700_000_000, 300_000_000));
-        let memory = memory_v1(all);
+        let memory = memory_v1(&all);
         assert_eq!((memory.rss, memory.cache, memory.swap), (2, 1, 3));
     }
 
@@ -277,11 +289,12 @@ mod tests {
             ("memory.current", "4096\n"),
             ("memory.swap.current", "12\n"),
             ("memory.peak", "8192\n"),
+            ("memory.max", "1048576\n"),
             ("memory.stat", "anon 7\nfile 8\nkernel 9\nkernel_stack 1\n"),
         ]);
         let cpu =
             CpuStats { total_ns: 50_000, user_ns: 30_000, system_ns: 20_000, throttled_periods: 2, throttled_ns: 9000 };
-        assert_eq!(cpu_v2(all), cpu);
+        assert_eq!(cpu_v2(&all), cpu);
         let memory = MemoryStats {
             usage: 4096,
             rss: 7,
@@ -290,8 +303,9 @@ mod tests {
             max_usage: Some(8192),
             kernel: Some(9),
             kernel_max: None,
+            limit: Some(1 << 20),
         };
-        assert_eq!(memory_v2(all), memory);
+        assert_eq!(memory_v2(&all), memory);
     }
 
     #[test]
@@ -300,8 +314,8 @@ mod tests {
             files(&[]),
             files(&[("memory.peak", "max\n"), ("memory.current", "-1"), ("cpu.stat", "usage_usec x\nuser_usec\n")]),
         ] {
-            assert_eq!((cpu_v1(all), cpu_v2(all)), Default::default());
-            assert_eq!((memory_v1(all), memory_v2(all)), Default::default());
+            assert_eq!((cpu_v1(&all), cpu_v2(&all)), Default::default());
+            assert_eq!((memory_v1(&all), memory_v2(&all)), Default::default());
         }
         let cgroups = Cgroups { version: Version::V2, members: Vec::new() };
         assert_eq!(Counters::open(&cgroups).read(), Stats { cgroup_v2: true, ..Stats::default() });

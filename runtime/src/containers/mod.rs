@@ -13,6 +13,7 @@ mod start;
 mod stats;
 mod status;
 mod sweep;
+mod usage;
 mod user_namespace;
 mod volumes;
 
@@ -20,3 +21,4 @@ pub use logs::{ContainerLogs, Undelivered};
 pub use runtime::{Runtime, containers, layer_image_problem};
 pub use stats::StatsReader;
 pub use status::{Running, Status};
+pub use usage::{NetworkUsage, Traffic, UsageSource};

@@ -52,6 +52,11 @@ impl WritableLayer {
         Self { directory: layers_in(data_dir).join(id) }
     }
 
+    /// Its directory. Another process may remove it at any time.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The containers of this state directory that have a writable layer.
     pub fn list(data_dir: &Path, state_dir: &Path) -> Result<Vec<String>, RuntimeError> {
         let directory = layers_in(data_dir);

@@ -216,6 +216,56 @@ async fn the_log_is_also_written_to_a_file() {
     node.finish(plugin).await;
 }
 
+#[tokio::test]
+async fn the_log_has_a_level_and_one_line_for_each_failure() {
+    let node = Node::new();
+    let file = node.root().join("plugin.log");
+    let mut plugin = node.launch_with(json!({"log_file": file, "log_level": "WARN"})).await;
+    let images = Images::start().await;
+    let good = node.task(&images.busybox()).sh("true").build(&mut plugin).await;
+    plugin.started(&good).await;
+    let bad = node.task(&format!("{}/nothing:1", images.host())).sh("true").build(&mut plugin).await;
+    plugin.start(&bad).await.err().must("an image that does not exist");
+    plugin.destroy(good.id(), true).await.must("DestroyTask");
+    let text = std::fs::read_to_string(&file).must("the log file");
+    let lines: Vec<_> = text.lines().collect();
+    // A job's mistake is no error of the driver.
+    let [line] = &lines[..] else { panic!("one line for one failure: {lines:#?}") };
+    assert!(line.contains(bad.id()) && line.contains(r#""@level":"warn""#), "{line}");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn the_log_file_can_be_switched_off() {
+    let node = Node::new();
+    let plugin = node.launch_with(json!({"log_file": "none"})).await;
+    assert!(node.data_dir().exists() && !node.data_dir().join("oci-rs.log").exists());
+    node.finish(plugin).await;
+}
+
+/// The agent's start is the time at which the operator looks.
+#[tokio::test]
+async fn a_certificate_file_that_cannot_be_used_is_an_error_of_the_agents_start() {
+    let node = Node::new();
+    let plugin = PluginCommand::new(node.root()).connect().await;
+    let (missing, empty) = (node.root().join("missing.pem"), node.root().join("empty.pem"));
+    std::fs::write(&empty, "").must("an empty file");
+    for (options, parts) in [
+        (json!({"ca_file": missing}), ["ca_file", "missing.pem: No such file"]),
+        (json!({"ca_file": empty}), ["ca_file", "empty.pem: it holds no PEM certificate"]),
+        (json!({"cert_file": empty, "key_file": missing}), ["key_file", "missing.pem: No such file"]),
+    ] {
+        let mut config = node.config();
+        config["registry"] = json!({"registry.example:5000": options});
+        let packed = plugin.encode_config(&config).await;
+        let refused = plugin.set_config(packed, None).await.err().must("a refusal");
+        let text = refused.message();
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        assert!(text.contains("registry registry.example:5000") && text.contains("docs/configuration.md"), "{text}");
+    }
+    node.finish(plugin).await;
+}
+
 /// An operator can copy the docker driver's plugin block.
 #[tokio::test]
 async fn options_of_dockers_plugin_block_without_an_effect_are_in_the_log() {

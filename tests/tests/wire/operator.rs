@@ -329,6 +329,23 @@ async fn a_wait_for_a_registry_has_an_event() {
     node.finish(plugin).await;
 }
 
+/// Without the event, the job's author would see nothing until the last attempt has failed.
+#[tokio::test]
+async fn a_retry_has_an_event_with_the_failure() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let unavailable = Action::Status(503, Vec::new());
+    images.with(|registry| registry.fault(Fault::on("/manifests/", unavailable).times(3)));
+    let task = sleeper(&node, &mut plugin, &images.busybox()).await;
+    let ours = |event: &DriverTaskEvent| {
+        event.message.starts_with("Image: waiting for the next attempt") && event.message.contains("HTTP status 503")
+    };
+    plugin.streams.event("the failed attempt", ours).await;
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn exit_codes_of_commands_tell_the_kind_of_error() {
     let node = Node::new();

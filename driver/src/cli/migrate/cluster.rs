@@ -14,7 +14,10 @@ use reqwest::{Certificate, Client, ClientBuilder, Identity, StatusCode, Url, hea
 use serde_json::Value as Json;
 
 use super::job::{self, DockerTask};
-use crate::cli::{arguments::ClusterArguments, failure::Failure};
+use crate::{
+    cli::{arguments::ClusterArguments, failure::Failure},
+    error::with_causes,
+};
 
 /// The address of an agent on the same machine.
 const DEFAULT_ADDRESS: &str = "http://127.0.0.1:4646";
@@ -147,7 +150,7 @@ impl Cluster {
         });
         Ok(Self {
             name,
-            client: builder.build().map_err(|error| chain(&error))?,
+            client: builder.build().map_err(|error| with_causes(&error))?,
             base,
             namespace: settings.namespace.clone(),
             region: settings.region.clone(),
@@ -189,9 +192,9 @@ impl Cluster {
             request = request.basic_auth(name, password.as_ref());
         }
         let failed = |problem: String| format!("/{}: {problem}", path.join("/"));
-        let response = request.send().await.map_err(|error| failed(chain(&error.without_url())))?;
+        let response = request.send().await.map_err(|error| failed(with_causes(&error.without_url())))?;
         let status = response.status();
-        let body = response.text().await.map_err(|error| failed(chain(&error.without_url())))?;
+        let body = response.text().await.map_err(|error| failed(with_causes(&error.without_url())))?;
         match status {
             StatusCode::NOT_FOUND => Ok(None),
             StatusCode::FORBIDDEN => {
@@ -254,12 +257,6 @@ fn secret(token: &str) -> Result<HeaderValue, String> {
 
 fn text(json: &Json, field: &str) -> String {
     json[field].as_str().unwrap_or_default().to_owned()
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ fn configuration(arguments: &RollbackArguments) -> Result<PluginConfig, Failure>
 
 fn refuse_running_plugins(config: &PluginConfig) -> Result<(), Failure> {
     let mut places: Vec<&Path> = vec![&config.state_dir, &config.data_dir];
-    places.extend(config.log_file.as_deref());
+    places.extend(config.log.file.as_deref());
     let canonical: Vec<PathBuf> = places.iter().filter_map(|place| std::fs::canonicalize(place).ok()).collect();
     let canonical: Vec<&Path> = canonical.iter().map(PathBuf::as_path).collect();
     match plugins::running(Path::new("/proc"), &canonical).map_err(Failure::of)?.as_slice() {

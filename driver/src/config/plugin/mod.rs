@@ -5,11 +5,14 @@ mod docker;
 mod exec;
 mod gc;
 mod images;
+mod log;
+mod metrics;
 mod network;
 mod policy;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod userns;
 
 use std::{path::PathBuf, time::Duration};
@@ -20,8 +23,11 @@ pub use self::{
     confinement::{DefaultProfile, is_profile_name},
     exec::ExecPolicy,
     gc::Dangling,
+    log::LogOptions,
+    metrics::MetricsAddress,
     network::DefaultNetwork,
     policy::{Policy, RootChoice, Rules},
+    traces::TraceOptions,
     userns::{IdSource, UserNamespaceMode},
 };
 use super::{
@@ -39,8 +45,16 @@ use crate::name::DriverName;
 /// The name of the block in error texts.
 const BLOCK: &str = "plugin config";
 
-const LISTS: &[&[OptionSpec]] =
-    &[DIRECTORIES, images::OPTIONS, registry::OPTIONS, policy::OPTIONS, confinement::OPTIONS, BLOCKS, docker::OPTIONS];
+const LISTS: &[&[OptionSpec]] = &[
+    DIRECTORIES,
+    log::OPTIONS,
+    images::OPTIONS,
+    registry::OPTIONS,
+    policy::OPTIONS,
+    confinement::OPTIONS,
+    BLOCKS,
+    docker::OPTIONS,
+];
 
 /// The options of `config` in `plugin "oci-rs"` and in `plugin "docker"`.
 pub const OPTIONS: &[OptionSpec] = &option::concat::<{ option::total(LISTS) }>(LISTS);
@@ -58,12 +72,6 @@ const DIRECTORIES: &[OptionSpec] = &[
         Literal(r#""/var/lib/oci-rs""#),
         "directory for images and writable layers. Its content must survive a reboot",
     ),
-    OptionSpec::honoured(
-        "log_file",
-        OptionType::String,
-        Words("`oci-rs.log` in `data_dir`, or `docker.log` with the name `docker`"),
-        "file for the log, which also goes to the agent's log",
-    ),
 ];
 
 const BLOCKS: &[OptionSpec] = &[
@@ -72,6 +80,18 @@ const BLOCKS: &[OptionSpec] = &[
         OptionType::Block(gc::OPTIONS),
         Words("images are removed three minutes after their last use"),
         "garbage collection",
+    ),
+    OptionSpec::honoured(
+        "metrics",
+        OptionType::Block(metrics::OPTIONS),
+        Words("none"),
+        "metrics for Prometheus, see [metrics](metrics.md)",
+    ),
+    OptionSpec::honoured(
+        "traces",
+        OptionType::Block(traces::OPTIONS),
+        Words("none"),
+        "OpenTelemetry traces of starts and pulls, see [traces](metrics.md#traces)",
     ),
     OptionSpec::honoured(
         "exec",
@@ -90,8 +110,8 @@ pub struct PluginConfig {
     pub state_dir: PathBuf,
     /// Images and writable layers.
     pub data_dir: PathBuf,
-    /// The log file besides the agent's log. `None` is a file in `data_dir`.
-    pub log_file: Option<PathBuf>,
+    /// The driver's own log.
+    pub log: LogOptions,
     /// How to reach registries.
     pub registries: Vec<RegistryConfig>,
     /// The internal addresses that registries may name whose blocks do not say it.
@@ -114,6 +134,10 @@ pub struct PluginConfig {
     pub dangling: Option<Dangling>,
     /// Limits of images.
     pub limits: Limits,
+    /// Where metrics are served. `None`: nowhere.
+    pub metrics: Option<MetricsAddress>,
+    /// Where traces are sent. `None`: nowhere.
+    pub traces: Option<TraceOptions>,
     /// Extra options of `nomad alloc exec`.
     pub exec: ExecPolicy,
     /// The driver makes the networks of groups in Nomad's place.
@@ -168,7 +192,7 @@ impl Default for PluginConfig {
             driver: DriverName::OciRs,
             state_dir: PathBuf::from("/run/oci-rs"),
             data_dir: PathBuf::from("/var/lib/oci-rs"),
-            log_file: None,
+            log: LogOptions::default(),
             registries: Vec::new(),
             internal_redirects: InternalRedirects::OfRegistry,
             credentials: CredentialSources::default(),
@@ -185,6 +209,8 @@ impl Default for PluginConfig {
                 dry_run: false,
             }),
             limits: Limits::default(),
+            metrics: None,
+            traces: None,
             exec: ExecPolicy::default(),
             group_networks: false,
             dockerd: None,
@@ -221,7 +247,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         driver,
         state_dir: block.absolute_path("state_dir").unwrap_or(default.state_dir),
         data_dir: block.absolute_path("data_dir").unwrap_or(default.data_dir),
-        log_file: block.absolute_path("log_file"),
+        log: log::read(block),
         registries: {
             let blocks = block.labelled("registry");
             blocks.iter().map(|(host, block)| registry::registry(host, block, internal)).collect()
@@ -236,6 +262,8 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         retention: gc::retention(&gc, default.retention),
         dangling: gc::dangling(&gc, default.dangling),
         limits: images::limits(&block.block("image_limits"), default.limits),
+        metrics: metrics::address(&block.block("metrics")),
+        traces: traces::read(&block.block("traces")),
         exec: exec::read(&block.block("exec"), default.exec.max_commands),
         group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),
         dockerd: docker::socket(block, driver),

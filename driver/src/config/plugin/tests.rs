@@ -4,8 +4,9 @@ use std::{path::Path, time::Duration};
 
 use image_store::{InternalRedirects, Limits};
 use serde_json::{Value as Json, json};
+use tracing::level_filters::LevelFilter;
 
-use super::{DefaultNetwork, PluginConfig, Policy, RootChoice, Rules, decode_plugin};
+use super::{DefaultNetwork, LogOptions, PluginConfig, Policy, RootChoice, Rules, decode_plugin};
 use crate::{
     config::msgpack::from_json,
     name::DriverName::{Docker, OciRs},
@@ -36,7 +37,7 @@ fn no_block_and_an_empty_block_give_the_defaults() {
         assert_eq!(config.image_pull_timeout, Duration::from_secs(300));
         assert_eq!(config.pull_activity_timeout, Duration::from_secs(120));
         assert_eq!(config.retention, default.retention);
-        assert!(config.log_file.is_none() && config.verify_access && config.registries.is_empty());
+        assert!(config.log == LogOptions::default() && config.verify_access && config.registries.is_empty());
     }
     assert_eq!(default.policy.allow_caps.names.len(), 13);
 }
@@ -62,7 +63,7 @@ fn set_options_replace_the_defaults() {
         "allowed_modes": { "pid": ["host"], "cgroupns": ["private"] },
     }));
     assert_eq!(config.state_dir, Path::new("/run/x"));
-    assert_eq!(config.log_file.as_deref(), Some(Path::new("/var/log/x.log")));
+    assert_eq!(config.log.file.as_deref(), Some(Path::new("/var/log/x.log")));
     assert_eq!(config.image_pull_timeout, Duration::from_secs(3600));
     let [docker, own] = &config.registries[..] else { panic!() };
     assert_eq!((docker.host.as_str(), &docker.mirrors[..]), ("docker.io", &["mirror.example:5000".to_owned()][..]));
@@ -295,4 +296,20 @@ fn docker_rules_apply_with_dockers_name_unless_the_operator_sets_others() {
     assert!(group_networks(docker(json!({ "strict": true }))) && !group_networks(decode(json!({}))));
     assert!(!group_networks(docker(json!({ "network": { "group_networks": false } }))));
     assert!(group_networks(decode(json!({ "network": { "group_networks": true } }))));
+}
+
+#[test]
+fn the_log_has_nomads_levels_and_may_be_without_a_file() {
+    let log = |block| decode(block).log;
+    let set = log(json!({ "log_level": "WARN", "log_rotate_bytes": 4096, "log_rotate_max_files": 3 }));
+    assert_eq!((set.level, set.rotate_bytes, set.rotate_files), (LevelFilter::WARN, 4096, 3));
+    assert!(set.to_file && set.file.is_none());
+    assert_eq!(log(json!({ "log_level": "off" })).level, LevelFilter::OFF);
+    let none = log(json!({ "log_file": "none" }));
+    assert!(!none.to_file && none.file.is_none());
+    for wrong in ["loud", "3"] {
+        let error = decode_plugin(&from_json(&json!({ "log_level": wrong })), OciRs).unwrap_err().to_string();
+        assert!(error.contains("log_level") && error.contains("write trace, debug"), "{error}");
+    }
+    assert!(decode_plugin(&from_json(&json!({ "log_file": "x.log" })), OciRs).is_err(), "a path is absolute");
 }

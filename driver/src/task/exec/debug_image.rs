@@ -1,14 +1,17 @@
 //! The debug image of an exec command, leased for as long as the command runs.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use image_store::{Image, LeaseOwner, PullRequest, Silent};
 use runtime::{DebugImage, plan::ContainerId};
 
-use crate::{error::TaskError, node::Node};
+use crate::{error::TaskError, metrics::ObservedPull, node::Node, traces::Span};
 
 /// A lease of an image for one command. Dropped, it releases the image.
 pub struct DebugImageLease {
@@ -32,7 +35,11 @@ impl DebugImageLease {
             idle_timeout: node.config.pull_activity_timeout,
             ..PullRequest::new(reference)
         };
-        let ready = node.store.acquire(request, &owner, Arc::new(Silent)).await;
+        let registry = request.reference.domain().to_owned();
+        let progress = ObservedPull::new(Silent);
+        let ready = node.store.acquire(request, &owner, Arc::clone(&progress) as _).await;
+        progress.record(node.recorder(), &registry, &ready);
+        node.trace(|| vec![span(&progress, container, image, ready.as_ref().err().map(ToString::to_string))]);
         let ready = ready.map_err(|error| TaskError::Pull { image: image.to_owned(), error })?;
         let lease = Self { node, owner, image: ready };
         if lease.image.copy_only {
@@ -48,6 +55,18 @@ impl DebugImageLease {
         let path = self.image.config.env.iter().find(|(name, _)| name == "PATH");
         DebugImage { layers: self.image.layers.clone(), path: path.map(|(_, path)| path.clone()) }
     }
+}
+
+/// The span of a pull that has ended now.
+fn span(pull: &ObservedPull<Silent>, container: &ContainerId, image: &str, error: Option<String>) -> Span {
+    let elapsed = pull.elapsed();
+    let attributes = vec![
+        ("container.id", container.to_string()),
+        ("container.image.name", image.to_owned()),
+        ("cached", pull.is_cached().to_string()),
+    ];
+    let began = SystemTime::now().checked_sub(elapsed).unwrap_or(UNIX_EPOCH);
+    Span { name: "pull debug image", parent: None, began, elapsed, attributes, error }
 }
 
 impl Drop for DebugImageLease {

@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
 use runtime::plan::{ContainerId, SeccompProfile};
 
-use super::{load_archive, pull_progress::PullEvents, request::StartRequest, seccomp_profile};
+use super::{load_archive, pull_progress::PullEvents, request::StartRequest, seccomp_profile, spans};
 use crate::{
     blocking::blocking,
     config::{self, SeccompChoice, TaskSpec},
     error::TaskError,
+    metrics::ObservedPull,
     node::{self, Node},
 };
 
@@ -60,11 +61,15 @@ impl ImageLease {
                 node.store.load_unless(load, node::lease_owner(container), request.cancellation()).await
             }
             None => {
-                let progress = Arc::new(PullEvents::new(request.events.clone()));
+                let registry = reference.domain().to_owned();
+                let progress = ObservedPull::new(PullEvents::new(request.events.clone()));
                 let pull = pull_request(node, spec, reference, timeout);
                 let owner = node::lease_owner(container);
                 let image = node.store.acquire_unless(pull, owner, Arc::clone(&progress) as _, request.cancellation());
-                progress.during(image).await
+                let image = progress.inner().during(image).await;
+                progress.record(node.recorder(), &registry, &image);
+                request.set_pull_attributes(spans::of_pull(&registry, &progress));
+                image
             }
         };
         let image = image.map_err(|error| match error {

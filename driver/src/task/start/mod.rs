@@ -25,9 +25,11 @@ mod container;
 mod docker_volumes;
 mod image;
 mod load_archive;
+mod phases;
 mod pull_progress;
 mod request;
 mod seccomp_profile;
+mod spans;
 mod waiting;
 
 use std::sync::Arc;
@@ -37,7 +39,13 @@ use tokio::sync::watch;
 
 use self::{container::Planned, image::Leased, request::StartRequest, waiting::announced};
 use super::{DriverState, registry::Tasks, running::RunningContainer};
-use crate::{blocking::blocking, error::TaskError, node::Node, plan::NomadTask};
+use crate::{
+    blocking::blocking,
+    error::TaskError,
+    metrics::{StartOutcome, StartPhase},
+    node::Node,
+    plan::NomadTask,
+};
 
 /// Starts a task's container. Ends with [`TaskError::Cancelled`] if `cancelled` turns true before the container is
 /// created. After an error nothing of the task is left on the host.
@@ -49,10 +57,25 @@ pub async fn run(
 ) -> Result<(DriverState, RunningContainer), TaskError> {
     let request = StartRequest::new(node, tasks, task, cancelled);
     let started = attempt(&request).await;
+    count(&request, &started);
+    request.node.trace(|| spans::of_start(&request, started.as_ref().map(|(state, _)| state)));
     if started.is_err() {
         remove_interrupted(&request).await;
     }
     started
+}
+
+/// Counts the start, if metrics are configured.
+fn count<T>(request: &StartRequest, started: &Result<T, TaskError>) {
+    let Some(recorder) = request.node.recorder() else { return };
+    let outcome = match started {
+        Ok(_) => StartOutcome::Started,
+        Err(TaskError::Cancelled) => StartOutcome::Cancelled,
+        Err(error) if error.is_of_node() => StartOutcome::NodeFailed,
+        Err(_) => StartOutcome::Failed,
+    };
+    let phases: Vec<_> = request.phases.ended().iter().map(|time| (time.phase, time.elapsed)).collect();
+    recorder.start(outcome, request.elapsed(), &phases);
 }
 
 async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContainer), TaskError> {
@@ -66,12 +89,13 @@ async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContaine
             request.events.emit("Removed the task's container of Nomad's docker driver".to_owned(), []);
         }
     }
-    let leased = Leased::acquire(request).await?;
-    let planned = Planned::plan(leased).await?;
-    let prepared = planned.prepare().await?;
-    let mounted = prepared.mount().await?;
-    let attached = mounted.attach().await?;
-    let started = attached.start().await?;
+    let phases = &request.phases;
+    let leased = phases.time(StartPhase::Image, Leased::acquire(request)).await?;
+    let planned = phases.time(StartPhase::Plan, Planned::plan(leased)).await?;
+    let prepared = phases.time(StartPhase::Prepare, planned.prepare()).await?;
+    let mounted = phases.time(StartPhase::Volumes, prepared.mount()).await?;
+    let attached = phases.time(StartPhase::Network, mounted.attach()).await?;
+    let started = phases.time(StartPhase::Container, attached.start()).await?;
     Ok(started.report())
 }
 

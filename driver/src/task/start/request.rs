@@ -1,18 +1,20 @@
 //! The values that all phases of a start use.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use runtime::plan::ContainerId;
 use tokio::sync::watch;
 
+use super::phases::PhaseTimes;
 use crate::{
     events::TaskEvents,
     node::Node,
     plan::{self, NomadTask},
     task::registry::Tasks,
+    traces::Attribute,
 };
 
 /// A start in progress.
@@ -27,6 +29,9 @@ pub struct StartRequest {
     pub container: ContainerId,
     /// The sender of the task's events.
     pub events: TaskEvents,
+    /// The durations of the phases.
+    pub phases: PhaseTimes,
+    pulled: OnceLock<Vec<Attribute>>,
     cancelled: watch::Receiver<bool>,
     began: Instant,
 }
@@ -36,12 +41,34 @@ impl StartRequest {
     pub fn new(node: Arc<Node>, tasks: Tasks, task: NomadTask, cancelled: watch::Receiver<bool>) -> Self {
         let events = node.events.of_task(&task.id, &task.alloc_id, &task.name);
         let container = plan::container_id(&task.id, node.config.driver);
-        Self { node, tasks, task, container, events, cancelled, began: Instant::now() }
+        let began = Instant::now();
+        Self {
+            node,
+            tasks,
+            task,
+            container,
+            events,
+            phases: PhaseTimes::since(began),
+            pulled: OnceLock::new(),
+            cancelled,
+            began,
+        }
     }
 
     /// The time since the beginning.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// Sets what a trace says about the pull.
+    pub fn set_pull_attributes(&self, attributes: Vec<Attribute>) {
+        // A start has one pull.
+        drop(self.pulled.set(attributes));
+    }
+
+    /// What a trace says about the pull; empty without one.
+    pub fn pull_attributes(&self) -> &[Attribute] {
+        self.pulled.get().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Whether the start was cancelled.

@@ -1,0 +1,107 @@
+//! The sizes of writable layers and of the image store: measured in the background, and seldom.
+//!
+//! Measuring a layer means looking at each of its files. So a scrape shows the last known sizes and starts a
+//! measurement afterwards, which is short unless a layer is large, and is followed by a pause that is a thousand times
+//! as long.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use image_store::StoreSize;
+use runtime::plan::ContainerId;
+
+use crate::{
+    metrics::LayerSample,
+    node::Node,
+    task::{TaskRef, Tasks},
+};
+
+/// A measurement begins no further layer after this time.
+const BUDGET: Duration = Duration::from_millis(20);
+/// The pause after a measurement, as a multiple of its duration: at most 0.1 % of a core.
+const PAUSE: u32 = 1000;
+/// A layer is measured again after this time.
+const LAYER_LIFETIME: Duration = Duration::from_secs(60);
+/// A measurement of one layer looks at no more files.
+const FILES: u64 = 1_000_000;
+
+/// The last known sizes.
+#[derive(Debug, Default)]
+pub struct Sizes(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    layers: HashMap<ContainerId, (LayerSample, Instant)>,
+    store: Option<StoreSize>,
+    /// No measurement begins before.
+    next: Option<Instant>,
+    is_measuring: bool,
+}
+
+impl Sizes {
+    /// The size of the store, once it was measured.
+    pub fn store(&self) -> Option<StoreSize> {
+        self.lock().store
+    }
+
+    /// The size of a container's writable layer, once it was measured.
+    pub fn layer(&self, container: &ContainerId) -> Option<LayerSample> {
+        self.lock().layers.get(container).map(|(sample, _)| *sample)
+    }
+
+    /// Measures in the background, unless a measurement runs or the last one was too short ago.
+    pub fn measure_soon(self: &Arc<Self>, node: &Arc<Node>, tasks: &Tasks) {
+        {
+            let mut state = self.lock();
+            if state.is_measuring || state.next.is_some_and(|next| Instant::now() < next) {
+                return;
+            }
+            state.is_measuring = true;
+        }
+        let (sizes, node, tasks) = (self.clone(), node.clone(), tasks.list());
+        tokio::task::spawn_blocking(move || {
+            let began = Instant::now();
+            sizes.measure(&node, &tasks, began);
+            let mut state = sizes.lock();
+            state.is_measuring = false;
+            state.next = Instant::now().checked_add(began.elapsed() * PAUSE);
+        });
+    }
+
+    /// Measures the store, and the layers whose sizes are the oldest. Blocks.
+    fn measure(&self, node: &Node, tasks: &[TaskRef], began: Instant) {
+        match node.store.size() {
+            Ok(size) => self.lock().store = Some(size),
+            Err(error) => tracing::debug!(%error, "the image store was not measured"),
+        }
+        for container in self.due(tasks) {
+            if began.elapsed() >= BUDGET {
+                return;
+            }
+            // A container with a read-only root has no layer, and one that has ended may have none any more.
+            let Ok(size) = node.runtime.writable_layer_size(&container, FILES) else { continue };
+            let measured_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            let sample = LayerSample { bytes: size.bytes, measured_at };
+            self.lock().layers.insert(container, (sample, Instant::now()));
+        }
+    }
+
+    /// The containers to measure, those first that were never measured. Forgets those that are gone.
+    fn due(&self, tasks: &[TaskRef]) -> Vec<ContainerId> {
+        let containers: HashSet<ContainerId> = tasks.iter().filter_map(|task| task.info().container()).collect();
+        let mut state = self.lock();
+        state.layers.retain(|container, _| containers.contains(container));
+        let measured = |container: &ContainerId| state.layers.get(container).map(|(_, at)| *at);
+        let mut due: Vec<_> = containers.into_iter().map(|container| (measured(&container), container)).collect();
+        due.retain(|(at, _)| at.is_none_or(|at| at.elapsed() >= LAYER_LIFETIME));
+        due.sort();
+        due.into_iter().map(|(_, container)| container).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

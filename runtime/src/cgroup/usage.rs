@@ -1,0 +1,191 @@
+//! All counters of a container's cgroups, read once: for metrics.
+//!
+//! The files are opened for each reading, so that a container that nobody measures has no open files. A missing file or
+//! line means "not measured" or zero, never an error, as in [`stats`](super::stats).
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    container::Cgroups,
+    stats::{Files, Stats, stats_of},
+    version::Version,
+};
+
+/// Everything that the cgroups of a container count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU, memory and processes.
+    pub stats: Stats,
+    /// Block devices.
+    pub block: BlockIo,
+    /// Stalls for lack of a resource. `None` on cgroup v1, and on a kernel without PSI.
+    pub pressure: Option<Pressure>,
+}
+
+/// The requests to all block devices together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlockIo {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests for reading.
+    pub reads: u64,
+    /// Requests for writing.
+    pub writes: u64,
+}
+
+/// The stalls of a container since its cgroup was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// For lack of CPU time.
+    pub cpu: Stall,
+    /// For lack of memory.
+    pub memory: Stall,
+    /// For block devices.
+    pub io: Stall,
+}
+
+/// The stalls for lack of one resource, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stall {
+    /// At least one thread waited.
+    pub some_us: u64,
+    /// All threads waited.
+    pub full_us: u64,
+}
+
+/// Files whose values metrics do not have. On v1 they would be opened for each container.
+const UNUSED: [&str; 1] = ["memory.kmem.max_usage_in_bytes"];
+
+impl Cgroups {
+    /// Reads all counters.
+    pub fn usage(&self) -> Usage {
+        let mut paths = Vec::new();
+        for cgroup in &self.members {
+            paths.extend(cgroup.controllers.iter().map(|name| (name.as_str(), cgroup.path.as_path())));
+        }
+        let on_v2 = self.members.first().map(|cgroup| cgroup.path.as_path());
+        let file = |controller: &str, name: &str| {
+            if UNUSED.contains(&name) {
+                return None;
+            }
+            let directory = match self.version {
+                Version::V2 => on_v2?,
+                Version::V1 => paths.iter().find(|(known, _)| *known == controller)?.1,
+            };
+            read(directory, name)
+        };
+        usage_of(self.version, &file)
+    }
+}
+
+/// The usage that these files tell.
+fn usage_of(version: Version, file: &impl Files) -> Usage {
+    let (block, pressure) = match version {
+        Version::V1 => (block_v1(file), None),
+        Version::V2 => (block_v2(file), pressure(file)),
+    };
+    Usage { stats: stats_of(version, file), block, pressure }
+}
+
+/// The content of a kernel file. A read that does not fill the buffer has reached the end.
+fn read(directory: &Path, name: &str) -> Option<String> {
+    let mut path = PathBuf::with_capacity(directory.as_os_str().len() + name.len() + 1);
+    path.push(directory);
+    path.push(name);
+    let mut file = std::fs::File::open(path).ok()?;
+    let (mut text, mut buffer) = (Vec::new(), [0; 8192]);
+    loop {
+        let length = file.read(&mut buffer).ok()?;
+        text.extend_from_slice(buffer.get(..length)?);
+        if length < buffer.len() {
+            return String::from_utf8(text).ok();
+        }
+    }
+}
+
+/// Lines such as `8:0 Read 4096`.
+fn block_v1(file: &impl Files) -> BlockIo {
+    let sum = |name: &str, operation: &str| {
+        let text = file("blkio", name).unwrap_or_default();
+        let numbers = text.lines().filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            (words.next()? == operation).then(|| words.next()?.parse::<u64>().ok()).flatten()
+        });
+        numbers.fold(0, u64::saturating_add)
+    };
+    let (bytes, requests) = ("blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive");
+    BlockIo {
+        read_bytes: sum(bytes, "Read"),
+        written_bytes: sum(bytes, "Write"),
+        reads: sum(requests, "Read"),
+        writes: sum(requests, "Write"),
+    }
+}
+
+/// Lines such as `8:0 rbytes=4096 wbytes=0 rios=1 wios=0`.
+fn block_v2(file: &impl Files) -> BlockIo {
+    let text = file("io", "io.stat").unwrap_or_default();
+    let sum = |key: &str| {
+        let values = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
+        values.fold(0, u64::saturating_add)
+    };
+    BlockIo { read_bytes: sum("rbytes="), written_bytes: sum("wbytes="), reads: sum("rios="), writes: sum("wios=") }
+}
+
+fn pressure(file: &impl Files) -> Option<Pressure> {
+    let stall = |resource: &str| {
+        let text = file(resource, &format!("{resource}.pressure"))?;
+        Some(Stall { some_us: total(&text, "some"), full_us: total(&text, "full") })
+    };
+    Some(Pressure { cpu: stall("cpu")?, memory: stall("memory")?, io: stall("io")? })
+}
+
+/// The total of a line such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`.
+fn total(text: &str, kind: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(kind));
+    let total = line.and_then(|line| line.split_ascii_whitespace().find_map(|word| word.strip_prefix("total=")));
+    total.and_then(|total| total.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files<'a>(all: &'a [(&'a str, &'a str)]) -> impl Files + 'a {
+        move |_: &str, name: &str| all.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
+    }
+
+    #[test]
+    fn the_requests_of_all_devices_are_added() {
+        let expected = BlockIo { read_bytes: 4097, written_bytes: 8, reads: 3, writes: 1 };
+        let v1 = files(&[
+            (
+                "blkio.throttle.io_service_bytes_recursive",
+                "8:0 Read 4096\n8:0 Write 8\n8:0 Sync 7\n8:0 Total 4104\n8:16 Read 1\nTotal 4105\n",
+            ),
+            ("blkio.throttle.io_serviced_recursive", "8:0 Read 2\n8:0 Write 1\n8:16 Read 1\nTotal 4\n"),
+        ]);
+        assert_eq!(usage_of(Version::V1, &v1).block, expected);
+        let v2 = files(&[(
+            "io.stat",
+            "8:0 rbytes=4096 wbytes=8 rios=2 wios=1 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=0 rios=1 wios=0\n",
+        )]);
+        assert_eq!(usage_of(Version::V2, &v2).block, expected);
+        assert_eq!(usage_of(Version::V1, &files(&[])), Usage::default());
+    }
+
+    #[test]
+    fn pressure_is_measured_if_the_kernel_counts_it() {
+        const STALL: &str =
+            "some avg10=1.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
+        let v2 = files(&[("cpu.pressure", STALL), ("memory.pressure", STALL), ("io.pressure", "some total=x\n")]);
+        let pressure = usage_of(Version::V2, &v2).pressure.expect("pressure");
+        assert_eq!((pressure.cpu, pressure.io), (Stall { some_us: 12, full_us: 5 }, Stall::default()));
+        assert_eq!(usage_of(Version::V2, &files(&[("cpu.pressure", STALL)])).pressure, None);
+    }
+}
