@@ -59,7 +59,8 @@ step_test() {
     else
         echo "skipped: the store's tests with EROFS layers: they cannot be mounted from ${TMPDIR:-/tmp}"
     fi
-    OCI_RS_USERNS=auto cargo test --workspace --test containers
+    OCI_RS_USERNS=off cargo test --workspace --test containers
+    OCI_RS_USERNS=off cargo test --workspace --test wire -- lifecycle:: mounts:: users:: network:: isolation::
 }
 
 # This build takes over tasks of the build of the previous commit. A shallow clone may lack that commit.

@@ -36,8 +36,15 @@ pub fn read(compute: Compute) -> NodeInfo {
         volumes_dir: PathBuf::new(),
         id_pool: None,
         userns_problem: None,
+        first_unprivileged_port: first_unprivileged_port(),
         volume_options: BTreeMap::new(),
     }
+}
+
+/// The first port that needs no right. It is 1024 unless the operator has changed it.
+fn first_unprivileged_port() -> u16 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+    text.trim().parse().unwrap_or(1024)
 }
 
 /// The node's /etc/hosts, for a task on the host's network. Empty if it cannot be read. Blocks.

@@ -104,7 +104,7 @@ impl Node {
         {
             config.remove("network");
         }
-        // A run of all tests with user namespaces.
+        // A run of all tests in another mode than the default.
         if let (Some(config), Ok(mode)) = (config.as_object_mut(), std::env::var("OCI_RS_USERNS"))
             && !config.contains_key("userns")
             && plugin.config_options().await.contains("userns")

@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use image_store::InternalRedirects;
 
 use super::{
-    PLUGIN_OPTIONS, PluginConfig, Policy, TASK_OPTIONS, decode_plugin,
+    PLUGIN_OPTIONS, PluginConfig, Policy, TASK_OPTIONS, UserNamespaceMode, decode_plugin,
     option::{DefaultValue, OptionSpec, OptionType, Support},
     plugin::Rules,
 };
@@ -129,6 +129,11 @@ fn rules() -> Vec<Rule> {
             InternalRedirects::ExceptLinkLocal => "`true`, without link-local addresses".to_owned(),
             InternalRedirects::All => "`true`".to_owned(),
         }),
+        row("userns.mode", &|config| match config.policy.userns.mode {
+            UserNamespaceMode::Off => "`off`".to_owned(),
+            UserNamespaceMode::Auto => "`auto`".to_owned(),
+            UserNamespaceMode::Require => "`require`".to_owned(),
+        }),
         row("verify_access", &|config| format!("`{}`", config.verify_access)),
         row("volumes.allow_shared", &|config| format!("`{}`", config.policy.allow_shared)),
         row("volumes.allow_types", &|config| list(&config.policy.volume_types)),
@@ -161,12 +166,13 @@ fn no_other_rule_depends_on_the_name() {
         allow_shared: true,
         min_oom_score_adj: docker.min_oom_score_adj,
         default_pids_limit: None,
+        userns: docker.userns.clone(),
         volume_types: docker.volume_types.clone(),
         ..own
     };
     assert_eq!(same, docker);
     let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
-    assert!(differing == 16 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+    assert!(differing == 17 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
 }
 
 #[test]

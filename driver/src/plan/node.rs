@@ -55,6 +55,8 @@ pub struct NodeInfo {
     pub selinux: bool,
     /// The ids for tasks' own user namespaces, if the node has some.
     pub id_pool: Option<IdPool>,
+    /// The first port of the node's network on which a process may listen without a right on the node.
+    pub first_unprivileged_port: u16,
     /// Why no task of the node can have a user namespace of its own, if the operator wants them and none can.
     pub userns_problem: Option<String>,
     /// Directory of the named volumes.

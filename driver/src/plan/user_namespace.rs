@@ -51,12 +51,16 @@ pub fn decide(context: &TaskContext, network: &Network, errors: &ErrorCollector)
         }
         return UserNamespaceDecision::default();
     }
-    let obstacle = match (ineffective(context, network), context.node.id_pool) {
+    let ineffective = || {
+        let names = ineffective(context, network)?;
+        Some(format!("{names} of `cap_add` would have no effect in a user namespace of its own"))
+    };
+    let obstacle = match (ineffective().or_else(|| low_port(context, network)), context.node.id_pool) {
         (None, Some(pool)) => {
             let namespace = Some(UserNamespace { pool, ids: None });
             return UserNamespaceDecision { namespace, obstacle: None };
         }
-        (Some(names), _) => format!("{names} of `cap_add` would have no effect in a user namespace of its own"),
+        (Some(obstacle), _) => obstacle,
         (None, None) => {
             "the user `subid_user` of the plugin's `userns` block has no range of at least 65536 ids, from 65536 \
              on, that is in /etc/subuid and in /etc/subgid"
@@ -88,4 +92,16 @@ fn ineffective(context: &TaskContext, network: &Network) -> Option<String> {
     };
     let names: Vec<&str> = context.spec.capabilities.added.iter().filter(|name| !acceptable(name)).copied().collect();
     (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// A port of the node's network on which only a task in the node's user namespace may listen, if it has the right.
+fn low_port(context: &TaskContext, network: &Network) -> Option<String> {
+    let has_right = context.spec.capabilities.granted.contains("CAP_NET_BIND_SERVICE");
+    if *network != Network::Host || !has_right {
+        return None;
+    }
+    let resources = &context.task.resources;
+    let ports = resources.ports.iter().chain(&resources.task_ports).map(|port| port.host_port);
+    let low = ports.min().filter(|port| *port < context.node.first_unprivileged_port)?;
+    Some(format!("in a user namespace of its own it could not listen on port {low} of the node's network"))
 }

@@ -36,6 +36,7 @@ pub const CASES: &[(&str, fn())] = &[
     ("userns_obstacles_are_named", obstacles_are_named),
     ("userns_mount_that_cannot_be_mapped", mount_that_cannot_be_mapped),
     ("userns_refusals_of_the_kernel_are_told", refusals_of_the_kernel_are_told),
+    ("userns_set_user_id_programs", set_user_id_programs),
     ("userns_volumes_with_ids_beyond_it", volumes_with_ids_beyond_it),
     ("userns_the_node_is_tried_out", the_node_is_tried_out),
     ("userns_a_root_that_cannot_be_mapped_is_not_copied", a_root_that_cannot_be_mapped_is_not_copied),
@@ -435,6 +436,26 @@ fn starts_without(node: &Node, plan: &ContainerPlan, reason: &str) {
     assert_eq!(fs::read_link(format!("/proc/{}/ns/user", running.init.pid)).expect("a namespace"), own);
     node.runtime.destroy(&plan.id).expect("destroyed");
     node.assert_clean(plan);
+}
+
+/// su(1) of an image gives the rights of the container's root, and only if the plan lets programs gain rights.
+fn set_user_id_programs() {
+    let node = Node::new();
+    let layer = node.directory.path().join("layer");
+    fs::create_dir(layer.join("suid")).expect("a directory");
+    fs::copy(layer.join("bin/busybox"), layer.join("suid/su")).expect("a copy");
+    fs::set_permissions(layer.join("suid/su"), fs::Permissions::from_mode(0o4755)).expect("set");
+    fs::write(layer.join("etc/passwd"), "root::0:0:root:/:/bin/sh\nweb:x:1000:1000:web:/:/bin/sh\n").expect("written");
+    for (may_gain, uids) in [(true, "0\t0\t0\t0"), (false, "1000\t1000\t1000\t1000")] {
+        for storage in [RootStorage::Overlay, RootStorage::Copy] {
+            let mut plan = plan(&node, "/suid/su -c 'grep ^Uid /proc/self/status' || grep ^Uid /proc/self/status");
+            plan.root.storage = storage;
+            plan.user = "web".to_owned();
+            plan.security.no_new_privileges = !may_gain;
+            let (_, out, err) = node.run(plan);
+            assert_eq!(out, format!("Uid:\t{uids}\n"), "{storage:?}: {err}");
+        }
+    }
 }
 
 fn volumes_with_ids_beyond_it() {

@@ -48,9 +48,9 @@ pub struct Node {
     pub cgroup: String,
 }
 
-/// Whether all cases run with user namespaces (`OCI_RS_USERNS=auto`).
+/// Whether all cases run with user namespaces, as tasks do by default (otherwise `OCI_RS_USERNS=off`).
 pub fn wants_user_namespaces() -> bool {
-    std::env::var_os("OCI_RS_USERNS").is_some_and(|mode| mode == "auto")
+    std::env::var_os("OCI_RS_USERNS").is_none_or(|mode| mode != "off")
 }
 
 /// A user namespace with ids from a pool for tests.

@@ -35,7 +35,9 @@ fn nest(plugin: &Plugin, task: &Task, name: &str, depth: u32) {
 async fn a_deep_tree_is_removed_and_ends_no_plugin() {
     let (node, images) = (Node::new(), Images::start().await);
     let memory = tempfile::tempdir_in("/dev/shm").must("a directory in memory");
-    let mut plugin = node.launch_with(json!({"data_dir": memory.path()})).await;
+    // The test makes the directories, and its user does not exist in a user namespace of the task.
+    let options = json!({"data_dir": memory.path(), "userns": {"mode": "off"}});
+    let mut plugin = node.launch_with(options).await;
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.started(&task).await;
     nest(&plugin, &task, "d", 60_000);

@@ -18,7 +18,7 @@ use serde_json::json;
 /// Whether this node can mount an overlay over a layer image in its data directory. Prints the reason of a skipped
 /// test.
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
-fn mounts_images(node: &Node) -> bool {
+pub fn mounts_images(node: &Node) -> bool {
     /// `TMPFS_MAGIC` and `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
     const UNFIT: [u32; 2] = [0x0102_1994, 0x794c_7630];
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -35,7 +35,7 @@ fn mounts_images(node: &Node) -> bool {
 }
 
 /// The numbers of layers as directories and as images.
-fn forms(node: &Node) -> (usize, usize) {
+pub fn forms(node: &Node) -> (usize, usize) {
     let layers = fs::read_dir(node.data_dir().join("images/layers")).must("the layers");
     let layers: Vec<PathBuf> = layers.map(|layer| layer.must("a layer").path()).collect();
     let count = |name: &str| layers.iter().filter(|layer| layer.join(name).exists()).count();

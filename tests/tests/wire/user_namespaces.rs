@@ -1,17 +1,24 @@
 //! Tasks with user namespaces of their own.
 
-use std::{fs, os::unix::fs::MetadataExt};
+use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt};
 
 use fixtures::{
     busybox::Images,
+    image::{Entry, Layer},
     must::Must,
-    wait::{eventually, seconds},
+    netns::TestNetwork,
+    wait::{all, eventually, seconds},
 };
 use kit::{node::Node, plugin::Plugin, task::Task};
 use proto::{driver::fingerprint_response::HealthState, structs::attribute::Value};
 use serde_json::json;
 
-use crate::root_storage::Nested;
+use crate::{
+    layers::{forms, mounts_images},
+    names::docker,
+    own_network::{self, bridge},
+    root_storage::Nested,
+};
 
 const IDLE: &str = "while :; do sleep 1000; done";
 const FIRST: u32 = 1 << 30;
@@ -156,4 +163,97 @@ async fn tasks_share_the_allocation_and_keep_their_ids() {
         plugin.end(task).await;
     }
     node.finish(plugin).await;
+}
+
+/// In both forms of layers. Files of an image have the owners that they have on disk.
+#[tokio::test]
+async fn images_keep_their_owners() {
+    let (node, images) = (Node::new(), Images::start().await);
+    let files = [Entry::dir("srv").owner(1000, 50), Entry::file("srv/app", "app").owner(1000, 50).mode(0o600)];
+    let image = images.with_layers("owners", [Layer::of(files)]);
+    let as_images = mounts_images(&node);
+    for (format, expected) in [("directory", (2, 0)), ("auto", (0, 2))] {
+        if format == "auto" && !as_images {
+            continue;
+        }
+        let node = Node::new();
+        let mut plugin = node.launch_with(json!({"userns": block("require"), "layer_format": format})).await;
+        let task = node.task(&image).sh(IDLE).user("1000:50").build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(forms(&node), expected);
+        let change = "cat /srv/app; stat -c ' %u:%g' /srv/app /etc/passwd; echo more >> /srv/app; cat /srv/app";
+        assert_eq!(plugin.sh(&task, change).await, "app 1000:50\n 0:0\nappmore");
+        plugin.end(&task).await;
+        node.finish(plugin).await;
+    }
+}
+
+/// Commands of exec are in the network, and every user may listen on port 80.
+#[tokio::test]
+async fn networks_of_the_node_work() {
+    let netns = TestNetwork::enter();
+    let (node, images) = (Node::new(), Images::start().await);
+    let mut options = bridge(json!({"group_networks": true}));
+    options["userns"] = block("require");
+    let mut plugin = node.launch_with(options).await;
+    let alloc = node.alloc();
+    let group = plugin.create_network(&alloc.id, "shop").await.must("CreateNetwork").isolation_spec.must("a network");
+    let server = "nc -ll -p 80 -e echo hello";
+    let own = node.task(&images.busybox()).sh(server).user("1000").build(&mut plugin).await;
+    let grouped = node.task(&images.busybox()).in_alloc(&alloc).network(group).sh(server).user("1000");
+    let grouped = grouped.build(&mut plugin).await;
+    let look = "until nc 127.0.0.1 80 </dev/null 2>/dev/null; do usleep 10000; done; id -u; ls /sys/class/net";
+    for (task, interfaces) in [(&own, "eth0\nlo"), (&grouped, "lo")] {
+        plugin.started(task).await;
+        assert!((FIRST..FIRST + 16 * 65536).contains(&uid(&plugin, task)));
+        assert_eq!(plugin.sh(task, look).await, format!("hello\n1000\n{interfaces}"));
+    }
+    for task in [&own, &grouped] {
+        plugin.end(task).await;
+    }
+    plugin.destroy_network(&alloc.id).await.must("DestroyNetwork");
+    own_network::finish(netns, node, plugin).await;
+}
+
+/// The first attempt of a start that ends in the node's user namespace leaves the logs' reader.
+#[tokio::test]
+async fn logs_of_a_task_without_one_are_read() {
+    let (node, images) = (Node::new(), Images::start().await);
+    let mut plugin = node.launch_with(json!({"userns": block("auto"), "volumes": {"enabled": true}})).await;
+    let script = "echo first; until [ -e /local/go ]; do usleep 10000; done; echo second; echo last >&2";
+    let task = node.task(&images.busybox()).sh(script).user("1000").option("volumes", json!(["/proc/sys:/x"]));
+    let task = task.build(&mut plugin).await;
+    plugin.started(&task).await;
+    assert_eq!(uid(&plugin, &task), 1000);
+    fs::write(task.dir().join("local/go"), "").must("the file");
+    assert_eq!(plugin.wait(task.id()).await.code, 0);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    let output = [task.stdout().all(seconds(5)).await, task.stderr().all(seconds(5)).await];
+    assert_eq!(output, ["first\nsecond\n", "last\n"]);
+    node.finish(plugin).await;
+}
+
+/// Both names share the state directory, so they share the record of the ids.
+#[tokio::test]
+async fn two_names_never_give_the_same_ids() {
+    const EACH: usize = 5;
+    let (node, images) = (Node::new(), Images::start().await);
+    let mut plugins = [
+        node.launch_with(json!({"userns": block("require")})).await,
+        node.launch_as(docker(&node), json!({"userns": block("require")})).await,
+    ];
+    let mut tasks = Vec::new();
+    for (index, plugin) in plugins.iter_mut().enumerate() {
+        for _ in 0..EACH {
+            tasks.push((index, node.task(&images.busybox()).sh(IDLE).build(plugin).await));
+        }
+    }
+    let running = &plugins;
+    all(tasks.iter().map(|(index, task)| async move { drop(running[*index].started(task).await) })).await;
+    let ranges: BTreeSet<u32> = tasks.iter().map(|(index, task)| uid(&plugins[*index], task)).collect();
+    assert_eq!(ranges.len(), 2 * EACH, "{ranges:?}");
+    all(tasks.iter().map(|(index, task)| plugins[*index].end(task))).await;
+    let [ours, mut dockers] = plugins;
+    dockers.shutdown().await;
+    node.finish(ours).await;
 }

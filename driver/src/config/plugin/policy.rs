@@ -90,7 +90,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "userns",
         OptionType::Block(userns::OPTIONS),
-        Words("off"),
+        Words("the defaults of its options"),
         "tasks' own user namespaces, see [user namespaces](#user-namespaces)",
     ),
     OptionSpec::honoured(
@@ -355,6 +355,7 @@ impl Policy {
                 min_oom_score_adj: LOWEST_OOM_SCORE,
                 default_pids_limit: None,
                 allow_log_paths: None,
+                userns: UserNamespaces { mode: UserNamespaceMode::Off, ..default.userns },
                 ..default
             },
         }
@@ -413,7 +414,7 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
     let default = Policy::of(rules);
     let network = block.block("network");
     let volumes = block.block("volumes");
-    let userns = userns::read(&block.block("userns"));
+    let userns = userns::read(&block.block("userns"), default.userns.mode);
     Policy {
         allow_privileged: block.bool("allow_privileged"),
         volumes_enabled: volumes.bool("enabled"),

@@ -18,7 +18,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec::honoured(
         "mode",
         OptionType::String,
-        Literal(r#""off""#),
+        Words("`\"auto\"`, or `\"off\"` with docker's rules"),
         "`off`: tasks run in the node's user namespace. `auto`: each task gets a user namespace of its own. A task \
          that cannot have one runs in the node's, and an event names the reason. `require`: such a task fails",
     ),
@@ -45,10 +45,9 @@ pub const OPTIONS: &[OptionSpec] = &[
 ];
 
 /// Whether tasks get user namespaces of their own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UserNamespaceMode {
     /// No task gets one.
-    #[default]
     Off,
     /// Each task that can have one.
     Auto,
@@ -76,19 +75,20 @@ pub struct UserNamespaces {
 
 impl Default for UserNamespaces {
     fn default() -> Self {
-        Self { mode: UserNamespaceMode::Off, ids: IdSource::Pool(DEFAULT_POOL) }
+        Self { mode: UserNamespaceMode::Auto, ids: IdSource::Pool(DEFAULT_POOL) }
     }
 }
 
 /// Reads the block.
-pub fn read(block: &ConfigBlock) -> UserNamespaces {
+pub fn read(block: &ConfigBlock, default: UserNamespaceMode) -> UserNamespaces {
     let mode = match block.string("mode").as_deref() {
-        None | Some("off") => UserNamespaceMode::Off,
+        None => default,
+        Some("off") => UserNamespaceMode::Off,
         Some("auto") => UserNamespaceMode::Auto,
         Some("require") => UserNamespaceMode::Require,
         Some(other) => {
             block.error("mode", format!("{other:?} is no mode"), "write off, auto or require");
-            UserNamespaceMode::Off
+            default
         }
     };
     let pool = pool(block);
@@ -139,11 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn user_namespaces_are_off_unless_the_operator_wants_them() {
-        for driver in [DriverName::OciRs, DriverName::Docker] {
+    fn tasks_have_user_namespaces_except_with_dockers_rules() {
+        let strict = json!({ "strict": true });
+        let config = decode_plugin(&from_json(&strict), DriverName::Docker).expect("valid");
+        assert_eq!(config.policy.userns, UserNamespaces::default(), "the rules are those of oci-rs");
+        for (driver, mode) in
+            [(DriverName::OciRs, UserNamespaceMode::Auto), (DriverName::Docker, UserNamespaceMode::Off)]
+        {
             let default = decode(&json!({}), driver).expect("valid");
-            assert_eq!(default, UserNamespaces::default());
-            assert_eq!(default.mode, UserNamespaceMode::Off);
+            assert_eq!(default, UserNamespaces { mode, ..UserNamespaces::default() });
             let block = json!({ "mode": "require", "first_id": 1_000_000, "ids": 131_072 });
             let pool = IdPool { first: 1_000_000, count: 131_072 };
             let expected = UserNamespaces { mode: UserNamespaceMode::Require, ids: IdSource::Pool(pool) };

@@ -5,7 +5,7 @@ use runtime::{
     plan::{IdPool, NamedVolume, SeccompProfile, UserNamespace},
 };
 
-use super::*;
+use super::{super::AllocatedPort, *};
 
 #[test]
 fn privileges_are_restricted_by_default() {
@@ -261,6 +261,12 @@ fn a_task_gets_a_user_namespace_unless_it_cannot_use_one() {
     assert!(error.starts_with(&format!("userns_mode: {reason} (this node requires one")), "{error}");
     let all = outcome(&under("auto", json!({ "cap_add": ["all"] }))).1.unwrap();
     assert!(all.contains("CAP_SYS_ADMIN") && !all.contains("CAP_CHOWN"), "{all}");
+    let mut low = under("auto", json!({ "network_mode": "host" }));
+    low.task.resources.ports =
+        vec![AllocatedPort { label: "http".to_owned(), host_ip: None, host_port: 80, container_port: 80 }];
+    assert!(outcome(&low).1.unwrap().contains("could not listen on port 80 of the node's network"));
+    low.node.first_unprivileged_port = 80;
+    assert_eq!(outcome(&low), (own, None), "every user may listen on it");
     let mut incapable = under("auto", json!({}));
     incapable.node.userns_problem = Some("no tmpfs".to_owned());
     assert_eq!(outcome(&incapable), (None, None), "the node tells it, not each task");

@@ -129,6 +129,7 @@ fn node() -> NodeInfo {
         volumes_dir: "/data/volumes".into(),
         id_pool: None,
         userns_problem: None,
+        first_unprivileged_port: 1024,
         volume_options: BTreeMap::new(),
     }
 }

@@ -114,7 +114,6 @@ fn options_become_values() {
         "healthchecks": [{ "disable": true }],
         "runtime": "runc",
         "ipc_mode": "shareable",
-        "userns_mode": "host",
     }));
     assert_eq!(spec.image, "https://registry.example/app:2");
     assert_eq!(spec.auth.as_ref().map(|auth| auth.username.as_str()), Some("u"));
@@ -129,10 +128,7 @@ fn options_become_values() {
     assert_eq!(spec.labels, BTreeMap::from([("a".into(), "1".into()), ("b".into(), "3".into())]));
     assert_eq!(spec.ports, ["http"]);
     assert_eq!((spec.shm_size, spec.memory_hard_limit, spec.oom_score_adj), (Some(1 << 20), Some(512), 5));
-    assert_eq!(
-        spec.namespaces,
-        NamespaceRequest { private_cgroup: true, host_user: true, ..NamespaceRequest::default() }
-    );
+    assert_eq!(spec.namespaces, NamespaceRequest { private_cgroup: true, ..NamespaceRequest::default() });
 }
 
 #[test]

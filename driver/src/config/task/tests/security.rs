@@ -186,7 +186,10 @@ fn namespaces_of_the_host_need_permission() {
 #[test]
 fn the_nodes_user_namespace_needs_permission_where_tasks_have_their_own() {
     let host = || json!({ "userns_mode": "host" });
-    assert!(decode(host()).namespaces.host_user, "without user namespaces it is what every task gets");
+    let off = policy(json!({ "userns": { "mode": "off" } }));
+    let without = decode_with(host(), &off).unwrap();
+    assert!(without.namespaces.host_user, "without user namespaces it is what every task gets");
+    error_with(host(), &policy(json!({})));
     for mode in ["auto", "require"] {
         let text = error_with(host(), &policy(json!({ "userns": { "mode": mode } })));
         assert!(text.starts_with("userns_mode: \"host\" is not allowed on this node (remove it"), "{text}");
