@@ -18,6 +18,9 @@ PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
     qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci
     xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz"
 
+FILE_SERVER_PACKAGES="ksmbd-tools libgssapi-krb5-2 libkeyutils1 libnl-3-200 libnl-genl-3-200 libnsl2 libtirpc-common
+    libtirpc3 libwrap0 nfs-kernel-server"
+
 packages() {
     local entry missing=()
     for entry in $PACKAGES; do [ -e "${entry#*:}" ] || missing+=("${entry%%:*}"); done
@@ -137,6 +140,29 @@ apparmor_parser() {
     rm -rf "$work"
 }
 
+# The tools of the kernel's file servers (NFS, SMB) for the same machine, with the libraries that this one may lack.
+# They are not installed, because their packages would start services.
+file_servers() {
+    [ -e "$TOOLS/file-servers/rpc.nfsd" ] && return 0
+    local work file
+    say "Unpacking the tools of the kernel's file servers for the same machine"
+    mkdir -p "$TOOLS"
+    work=$(mktemp -d "$TOOLS/.servers.XXXXXX")
+    (
+        cd "$work"
+        # shellcheck disable=SC2086 # The packages are words.
+        apt-get download -q -o APT::Sandbox::User=root $FILE_SERVER_PACKAGES >/dev/null
+        for file in ./*.deb; do dpkg-deb -x "$file" tree; done
+        mkdir -p servers/lib
+        mv tree/usr/sbin/rpc.nfsd tree/usr/sbin/rpc.mountd tree/usr/sbin/exportfs tree/usr/libexec/ksmbd.tools \
+            tree/etc/netconfig servers/
+        find tree -name 'lib*.so.*' -exec mv -t servers/lib {} +
+    )
+    rm -rf "$TOOLS/file-servers"
+    mv "$work/servers" "$TOOLS/file-servers"
+    rm -rf "$work"
+}
+
 # dockerd for the differential suite. It is not installed, because its package would start a service.
 docker() {
     [ -e "$TOOLS/docker/dockerd" ] && return 0
@@ -188,5 +214,6 @@ if [ "${1:-}" != demo ]; then
     kernel "$KERNEL"
     apparmor_parser
     promtool
+    file_servers
     docker
 fi

@@ -32,7 +32,7 @@ suite() {
     case $name in
         runtime) echo "suite runtime /tests/runtime --test-threads=2 $words" ;;
         containers) echo "suite containers /tests/containers $words" ;;
-        wire) echo "suite wire /tests/wire --test-threads=2 $words" ;;
+        wire) echo "suite wire env OCI_RS_FILE_SERVERS=1 /tests/wire --test-threads=2 $words" ;;
         chaos) echo "suite chaos env CHAOS_LIVES=${CHAOS_LIVES:-40} /tests/chaos --test-threads=1 $words" ;;
         conformance)
             echo "suite conformance env OCI_RS_CONFORMANCE_TESTS=/tests/conformance" \
@@ -103,6 +103,7 @@ make_root() {
     mv "$root$TOOLS/apparmor_parser" "$root/usr/sbin/"
     strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
     if suites "$@" | grep -Eq '^suite (wire|chaos|nomad|conformance) '; then add_networks; fi
+    if suites "$@" | grep -q '^suite wire '; then add_file_servers; fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
     if suites "$@" | grep -q '^suite conformance '; then add_conformance; fi
     install -m755 "$ROOT/scripts/vm/init" "$root/init"
@@ -118,6 +119,22 @@ add_networks() {
     mkdir -p "$root/usr/lib/x86_64-linux-gnu" "$root$CNI_PATH"
     cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
     for name in bridge firewall host-local loopback portmap; do cp "$CNI_PATH/$name" "$root$CNI_PATH/"; done
+}
+
+# Adds the tools of the kernel's file servers, for volumes over the network.
+add_file_servers() {
+    local name file
+    mkdir -p "$root/usr/libexec" "$root/usr/lib/x86_64-linux-gnu"
+    for name in rpc.nfsd rpc.mountd exportfs ksmbd.tools; do
+        LD_LIBRARY_PATH=$TOOLS/file-servers/lib program "$TOOLS/file-servers/$name"
+        mv "$root$TOOLS/file-servers/$name" "$root/usr/sbin/"
+    done
+    for file in "$TOOLS"/file-servers/lib/*; do cp -a "$file" "$root/usr/lib/x86_64-linux-gnu/"; done
+    # One program with several names.
+    for name in mountd adduser control; do ln -s ksmbd.tools "$root/usr/sbin/ksmbd.$name"; done
+    cp "$TOOLS/file-servers/netconfig" "$root/etc/"
+    # The NFS server finds its port by its name.
+    printf '%s\n' 'nfs 2049/tcp' 'nfs 2049/udp' >"$root/etc/services"
 }
 
 # Adds Nomad, and the files of the checkout that e2e reads.
@@ -188,8 +205,10 @@ cleanup() {
     exit "$status"
 }
 
-command -v qemu-system-x86_64 >/dev/null && [ -e "$TOOLS/linux-$KERNEL/vmlinuz" ] && [ -e "$TOOLS/apparmor_parser" ] ||
-    die "qemu, its kernel or AppArmor's parser is missing: run KERNEL=$KERNEL scripts/setup.sh"
+for file in "linux-$KERNEL/vmlinuz" apparmor_parser file-servers/rpc.nfsd; do
+    [ -e "$TOOLS/$file" ] || die "$TOOLS/$file is missing: run KERNEL=$KERNEL scripts/setup.sh"
+done
+command -v qemu-system-x86_64 >/dev/null || die "qemu is missing: run scripts/setup.sh"
 suites "$@" >/dev/null
 directory=$(mktemp -d -t oci-rs-v2.XXXXXX)
 root=$directory/root

@@ -51,3 +51,4 @@ mod upgrade;
 mod user_namespaces;
 mod users;
 mod volume_options;
+mod volume_servers;

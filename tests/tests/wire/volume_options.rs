@@ -6,10 +6,10 @@ use fixtures::{busybox::Images, must::Must, wait::seconds};
 use kit::{calls::recoverable, node::Node, task::TaskBuilder};
 use serde_json::{Value as Json, json};
 
-const IDLE: &str = "while :; do sleep 1000; done";
+pub const IDLE: &str = "while :; do sleep 1000; done";
 
 /// A mount of a volume at /data. Without a name it is the task's own.
-fn volume(name: &str, options: Json) -> Json {
+pub fn volume(name: &str, options: Json) -> Json {
     let mut mount = json!({
         "type": "volume", "target": "/data",
         "volume_options": { "driver_config": { "name": "local", "options": options } },
@@ -29,7 +29,7 @@ fn enabled() -> Json {
 }
 
 /// The mounted volumes in the machine's table.
-fn mounted(node: &Node) -> usize {
+pub fn mounted(node: &Node) -> usize {
     let table = fs::read_to_string("/proc/self/mountinfo").must("the table of mounts");
     let volumes = node.state_dir().join("volumes");
     table
