@@ -27,12 +27,12 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 /// A command that runs in a container. Dropping it ends the command.
 #[derive(Debug)]
 pub struct ExecProcess {
-    /// The helper, which waits for the command.
-    pub helper: ProcessRef,
+    /// The helper, which waits for the command; `None` only while this is dropped.
+    helper: Option<ProcessRef>,
     /// The master side of the command's terminal, if it has one.
     pub terminal: Option<OwnedFd>,
-    /// The connection to the helper; `None` after it was closed.
-    control: Option<OwnedFd>,
+    /// The connection to the helper. When it is closed, the helper ends its command.
+    control: OwnedFd,
     container: ContainerId,
     wants_terminal: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) fn start(
     let helper = launcher.spawn(&role, stdio).context(|| "executing the exec helper".to_owned())?;
     drop(theirs);
     let wants_terminal = terminal.is_some();
-    Ok(ExecProcess { helper, terminal: None, control: Some(control), container: id.clone(), wants_terminal })
+    Ok(ExecProcess { helper: Some(helper), terminal: None, control, container: id.clone(), wants_terminal })
 }
 
 impl ExecProcess {
@@ -88,7 +88,7 @@ impl ExecProcess {
     /// Readable when the helper has something to tell: first that the command has begun, then that it has ended. Also
     /// readable when the helper has died. Then neither [`Self::begun`] nor [`Self::wait`] blocks.
     pub fn exit_fd(&self) -> BorrowedFd<'_> {
-        self.control.as_ref().map_or_else(|| self.helper.pidfd.as_fd(), AsFd::as_fd)
+        self.control.as_fd()
     }
 
     /// Waits for the command's end. If the helper was killed, the kernel killed the command too.
@@ -99,8 +99,13 @@ impl ExecProcess {
             _ => KILLED,
         };
         // The helper ends after this message, or is dead already. Dropping `self` reaps it.
-        drop(self.helper.wait_for(Some(LAST_STEPS)));
+        drop(self.helper.as_ref().map(|helper| helper.wait_for(Some(LAST_STEPS))));
         exit
+    }
+
+    /// The helper.
+    pub fn helper(&self) -> Option<&ProcessRef> {
+        self.helper.as_ref()
     }
 
     /// Kills the command and all its processes at once.
@@ -119,30 +124,27 @@ impl ExecProcess {
     }
 
     fn order(&self, order: &HelperOrder) {
-        if let Some(Err(error)) = self.control.as_ref().map(|control| send(control, order, &[])) {
+        if let Err(error) = send(&self.control, order, &[]) {
             // If the helper is gone, its command has ended.
             tracing::debug!(%error, "exec helper not told");
         }
     }
 
     fn reply(&self) -> std::io::Result<Option<(HelperReply, Vec<OwnedFd>)>> {
-        self.control.as_ref().map_or(Ok(None), receive)
+        receive(&self.control)
     }
 }
 
 impl Drop for ExecProcess {
-    /// Closing the connection makes the helper end its command. The helper is our child and must be reaped, which can
-    /// take as long as the command needs to die.
+    /// The connection is closed after this, which makes the helper end its command. The helper is our child and must be
+    /// reaped, which can take as long as the command needs to die.
     fn drop(&mut self) {
-        self.control = None;
-        if self.helper.ended() {
+        let Some(helper) = self.helper.take() else { return };
+        if helper.ended() {
             // An error means that it was reaped already.
-            drop(self.helper.reap());
-            return;
-        }
-        match self.helper.pidfd.try_clone() {
-            Ok(pidfd) => reap_later(ProcessRef { pidfd, ..self.helper }),
-            Err(error) => tracing::warn!(%error, "exec helper not reaped"),
+            drop(helper.reap());
+        } else {
+            reap_later(helper);
         }
     }
 }

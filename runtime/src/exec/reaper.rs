@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     io,
     os::fd::OwnedFd,
-    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
@@ -22,7 +22,10 @@ use crate::process::ProcessRef;
 /// The ends of processes that the thread looks at in one step.
 const BATCH: usize = 64;
 
-static REAPER: LazyLock<io::Result<Reaper>> = LazyLock::new(Reaper::start);
+/// `None` until the first helper has one. A plugin that lacks descriptors gets it later.
+static REAPER: Mutex<Option<Arc<Reaper>>> = Mutex::new(None);
+/// Helpers that have no reaper yet.
+static LATER: Mutex<Vec<ProcessRef>> = Mutex::new(Vec::new());
 
 struct Reaper {
     epoll: OwnedFd,
@@ -32,36 +35,43 @@ struct Reaper {
 
 /// Reaps a child of this process as soon as it has ended. Does not wait.
 pub(super) fn reap_later(child: ProcessRef) {
-    let added = match &*REAPER {
-        Ok(reaper) => reaper.add(child),
-        Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-    };
-    if let Err(error) = added {
-        // It stays a zombie until this process ends.
-        tracing::warn!(%error, "exec helper not reaped");
+    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    later.push(child);
+    if let Err(error) = Reaper::get().and_then(|reaper| reaper.add(&mut later)) {
+        tracing::warn!(%error, "exec helper not reaped before the next one");
     }
 }
 
 impl Reaper {
-    fn start() -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        thread::Builder::new().name("exec reaper".to_owned()).spawn(|| {
-            if let Ok(reaper) = &*REAPER
-                && let Err(error) = reaper.run()
-            {
+    fn get() -> io::Result<Arc<Self>> {
+        let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reaper) = &*reaper {
+            return Ok(Arc::clone(reaper));
+        }
+        let new = Arc::new(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, waiting: Mutex::default() });
+        let running = Arc::clone(&new);
+        thread::Builder::new().name("exec reaper".to_owned()).spawn(move || {
+            if let Err(error) = running.run() {
                 tracing::error!(%error, "exec helpers are no longer reaped");
             }
         })?;
-        Ok(Self { epoll, waiting: Mutex::default() })
+        *reaper = Some(Arc::clone(&new));
+        Ok(new)
     }
 
-    fn add(&self, child: ProcessRef) -> io::Result<()> {
-        let key = u64::from(child.pid.unsigned_abs());
-        // The lock keeps the thread from looking before the child is in the map.
+    /// Takes the children that it can wait for.
+    fn add(&self, children: &mut Vec<ProcessRef>) -> io::Result<()> {
+        // The lock keeps the thread from looking before a child is in the map.
         let mut waiting = self.lock();
-        let flags = EventFlags::IN | EventFlags::ONESHOT;
-        epoll::add(&self.epoll, &child.pidfd, EventData::new_u64(key), flags)?;
-        waiting.insert(key, child);
+        while let Some(child) = children.pop() {
+            let key = u64::from(child.pid.unsigned_abs());
+            let flags = EventFlags::IN | EventFlags::ONESHOT;
+            if let Err(error) = epoll::add(&self.epoll, &child.pidfd, EventData::new_u64(key), flags) {
+                children.push(child);
+                return Err(error.into());
+            }
+            waiting.insert(key, child);
+        }
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use std::{
     thread,
 };
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
 
 use self::copy::sealed_copy;
@@ -69,7 +70,7 @@ impl Launcher {
         let connection = prepared(&mut starter)?;
         let answer = send(connection, &StartRequest { args }, &stdio).and_then(|()| receive(connection));
         match answer {
-            Ok(Some((StartReply::Started { pid }, _))) => ProcessRef::open(pid),
+            Ok(Some((StartReply::Started { pid }, _))) => ProcessRef::open(pid).inspect_err(|_| discard(pid)),
             Ok(Some((StartReply::Failed { errno: Some(errno), .. }, _))) => Err(io::Error::from_raw_os_error(errno)),
             Ok(Some((StartReply::Failed { text, .. }, _))) => Err(io::Error::other(text)),
             // The next call makes another starter.
@@ -82,6 +83,16 @@ impl Launcher {
                 Err(error)
             }
         }
+    }
+}
+
+/// Ends and reaps a new process that this process cannot refer to, for example for lack of descriptors.
+fn discard(pid: i32) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    // The pid cannot be used again before it is reaped. A killed process that holds nothing ends at once.
+    let ended = kill_process(pid, Signal::KILL).and_then(|()| waitpid(Some(pid), WaitOptions::empty()));
+    if let Err(error) = ended {
+        tracing::warn!(%error, pid = pid.as_raw_nonzero(), "new process not reaped");
     }
 }
 

@@ -355,7 +355,7 @@ fn is_ended_when_it_is_dropped() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
     let command = stubborn(&node, &container);
-    let helper = command.process.helper.pid;
+    let helper = command.process.helper().expect("a helper").pid;
     drop(command);
     eventually("the tree is gone", || !processes(&node, &container).contains("sleep 7"));
     eventually("the helper is reaped", || !std::path::Path::new(&format!("/proc/{helper}")).exists());
@@ -365,7 +365,7 @@ fn ends_with_its_helper() {
     let node = Node::new();
     let container = node.start(node.plan(SLEEP));
     let command = Piped::start(&node, &container, &["sleep", "75"], null()).expect("a command");
-    command.process.helper.signal(9).expect("killed");
+    command.process.helper().expect("a helper").signal(9).expect("killed");
     assert!(readable(&command.process, Duration::from_secs(10)));
     assert_eq!(command.process.wait(), ExecExit { exit_code: 137, signal: 9 });
     eventually("the command is gone", || !processes(&node, &container).contains("sleep 75"));

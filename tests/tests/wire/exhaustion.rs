@@ -18,6 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::exhaustion_loads::answers;
+
 const IDLE: &str = "while :; do sleep 1000; done";
 
 /// Nests directories in the root of a running task.
@@ -39,10 +41,14 @@ async fn a_deep_tree_is_removed_and_ends_no_plugin() {
     let options = json!({"data_dir": memory.path(), "userns": {"mode": "off"}});
     let mut plugin = node.launch_with(options).await;
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
-    plugin.started(&task).await;
+    let other = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
+    for task in [&task, &other] {
+        plugin.started(task).await;
+    }
     nest(&plugin, &task, "d", 60_000);
     nest(&plugin, &task, &"long".repeat(63), 2_000);
-    plugin.end(&task).await;
+    tokio::join!(plugin.end(&task), answers(&plugin, &other, "while a deep tree is removed"));
+    plugin.end(&other).await;
     let left = fs::read_dir(memory.path().join("containers")).must("the writable layers").count();
     assert_eq!(left, 0, "the writable layer is left");
     node.finish(plugin).await;
@@ -192,10 +198,11 @@ async fn hanging_commands_hold_no_thread_and_no_other_task() {
     let started = begun.elapsed();
     assert_eq!(plugin.sh(&other, "echo other").await, "other");
     let executed = begun.elapsed() - started;
-    plugin.inspect(other.id()).await.must("InspectTask");
-    plugin.end(&other).await;
-    println!("beside {count} hanging commands: start {started:?}, exec {executed:?}, all {:?}", begun.elapsed());
+    println!("beside {count} hanging commands: start {started:?}, exec {executed:?}");
+    answers(&plugin, &other, &format!("beside {count} hanging commands")).await;
     plugin.end(&hostile).await;
+    answers(&plugin, &other, &format!("after {count} hanging commands")).await;
+    plugin.end(&other).await;
     calls.join_all().await;
     let helpers = || children(plugin.process.pid());
     assert!(eventually(seconds(60), || helpers().is_empty()).await, "{} helpers are left", helpers().len());

@@ -16,6 +16,7 @@ mod exec_order;
 mod exec_streaming;
 mod exec_throughput;
 mod exhaustion;
+mod exhaustion_loads;
 mod group_networks;
 mod handshake;
 mod isolation;
