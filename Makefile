@@ -61,6 +61,13 @@ parity: ## Run each job with Nomad's docker driver and with oci-rs, and compare 
 parity-docs: ## Write docs/docker-parity.md from the list of differences
 	OCI_RS_WRITE_DOCS=1 cargo test --quiet --workspace --test parity
 
+.PHONY: escapes escapes-record
+escapes: ## Try to leave containers of docker and of oci-rs, and compare with the recorded results (root)
+	@ESCAPES=all scripts/check.sh escapes
+
+escapes-record: ## The same, and write the results and docs/escapes.md
+	@ESCAPES=record scripts/check.sh escapes
+
 conformance: ## Run Nomad's own driver conformance tests (root)
 	@scripts/check.sh conformance
 

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL="format lint licences docs build test upgrade v2 fuzz e2e oldest parity conformance"
+ALL="format lint licences docs build test upgrade v2 fuzz e2e oldest parity escapes conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # e2e and conformance run the dev build. The step `build` makes it together with the tests, so nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
@@ -102,6 +102,12 @@ step_parity() {
     OCI_RS_PARITY=${PARITY:-quick} cargo test --workspace --test switch -- ${ONLY:+"$ONLY"}
 }
 
+# Attempts to leave containers of both drivers: most of them, ESCAPES=all, or ESCAPES=record, which writes the results.
+step_escapes() {
+    need_root "escapes"
+    OCI_RS_ESCAPES=${ESCAPES:-quick} cargo test --workspace --test escapes -- --nocapture
+}
+
 step_conformance() {
     need_root "conformance"
     scripts/conformance.sh
@@ -127,7 +133,7 @@ for step in "$@"; do
     [[ " $ALL " = *" $step "* ]] || die "unknown step $step; the steps are: $ALL"
 done
 # These steps run the built driver, so it must be built first.
-if [[ " $* " =~ \ (upgrade|v2|e2e|oldest|parity|conformance)\  ]] && [[ " $* " != *" build "* ]]; then
+if [[ " $* " =~ \ (upgrade|v2|e2e|oldest|parity|escapes|conformance)\  ]] && [[ " $* " != *" build "* ]]; then
     set -- build "$@"
 fi
 for step in "$@"; do run_step "$step"; done
