@@ -1,6 +1,6 @@
 //! One scrape: reads the tasks and the node, and renders the text.
 //!
-//! Scrapes at the same time, and within a second, share one reading: the costs are bounded whoever asks.
+//! Scrapes at the same time, and within a second, share one reading: the costs have a bound.
 
 use std::{
     sync::Arc,

@@ -1,7 +1,7 @@
 //! All counters of a container's cgroups, read once: for metrics.
 //!
-//! The files are opened for each reading, so that a container that nobody measures has no open files. A missing file or
-//! line means "not measured" or zero, never an error, as in [`stats`](super::stats).
+//! The files are opened for each reading: between two readings a container has no open files. A missing file or line
+//! means "not measured" or zero, never an error, as in [`stats`](super::stats).
 
 use std::{
     io::Read,

@@ -53,7 +53,7 @@ async fn the_values_of_a_task_are_those_of_its_cgroups() {
     let address = address(&plugin).await;
     let images = Images::start().await;
     let script =
-        "x=$(head -c 4000000 /dev/zero | tr '\\0' x); head -c 300000 /dev/zero > /file; touch /local/ready; sleep 1000";
+        "x=$(head -c 8000000 /dev/zero | tr '\\0' x); head -c 300000 /dev/zero > /file; touch /local/ready; sleep 1000";
     let image = images.busybox();
     let task = node.task(&image).sh(script).resources(100, 64, 0).build(&mut plugin).await;
     plugin.started(&task).await;
@@ -166,7 +166,9 @@ async fn the_traffic_of_a_groups_network_is_counted_once() {
 #[tokio::test]
 async fn pulls_are_counted_as_the_registry_served_them() {
     let node = Node::new();
-    let mut plugin = node.launch_with(tcp()).await;
+    // The image stays, however full the disk of the test is.
+    let options = json!({"metrics": {"address": "127.0.0.1:0"}, "gc": {"disk_high_percent": 100}});
+    let mut plugin = node.launch_with(options).await;
     let address = address(&plugin).await;
     let images = Images::start().await;
     let image = images.busybox();
