@@ -126,9 +126,10 @@ start_agent() {
             -e "/@NETWORKS@/d" >"$directory/agent.hcl"
     # In its own session: Ctrl-C in the terminal must not reach it before its jobs are stopped. With its own directory
     # for the sockets between agent and plugins, which a killed agent leaves behind.
-    TMPDIR=$directory/tmp setsid "$NOMAD" agent -config "$directory/agent.hcl" >"$directory/agent.log" 2>&1 </dev/null &
+    TMPDIR=$directory/tmp OCI_RS_RUN_DIR=$directory/run \
+        setsid "$NOMAD" agent -config "$directory/agent.hcl" >"$directory/agent.log" 2>&1 </dev/null &
     printf '%s\n' "AGENT_PID=$!" "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \
-        "export NOMAD_ADDR=http://127.0.0.1:$http" >"$directory/env"
+        "export NOMAD_ADDR=http://127.0.0.1:$http" "export OCI_RS_RUN_DIR=$directory/run" >"$directory/env"
     wait_for 60 "the Nomad agent" node_ready "http://127.0.0.1:$http" ||
         { tail -n 40 "$directory/agent.log" >&2; return 1; }
 }

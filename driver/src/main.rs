@@ -25,6 +25,7 @@ mod node;
 mod node_info;
 mod plan;
 mod plugin;
+mod pointer;
 mod rpc;
 mod signal;
 mod subordinate_ids;

@@ -31,6 +31,17 @@ impl DriverName {
         if is_docker { Self::Docker } else { Self::OciRs }
     }
 
+    /// The name that a command line gives.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let names = [Self::OciRs, Self::Docker];
+        names.into_iter().find(|known| known.as_str() == name).ok_or_else(|| "is neither oci-rs nor docker".to_owned())
+    }
+
+    /// The name to which a container with this id belongs.
+    pub fn of_container(container: &str) -> Self {
+        if Self::Docker.owns(container) { Self::Docker } else { Self::OciRs }
+    }
+
     /// The name as jobs write it.
     pub const fn as_str(self) -> &'static str {
         match self {

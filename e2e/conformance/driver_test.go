@@ -44,6 +44,7 @@ func TestMain(m *testing.M) {
 	}
 	// Allocation directories and sockets belong to this run, so that what is left of them is seen.
 	os.Setenv("TMPDIR", directory)
+	os.Setenv("OCI_RS_RUN_DIR", filepath.Join(directory, "run"))
 	// What the client does once at its start.
 	if err := cgroupslib.Init(hclog.NewNullLogger(), topology.UsableCores().String()); err != nil {
 		fmt.Println("cgroups:", err)

@@ -26,7 +26,7 @@ use crate::{
     api::Api,
     config::{self, Endpoint, Subnets},
     leaks,
-    nomad::Nomad,
+    nomad::{Nomad, RUN_DIR},
     ports::free_port,
     process,
     versions::NAMESPACE_REMOVAL,
@@ -295,6 +295,14 @@ impl Agent {
             .env("NOMAD_CLI_NO_COLOR", "1")
             .env("NOMAD_CLI_SHOW_HINTS", "0")
             .env("NOMAD", &self.tools.nomad);
+        command
+    }
+
+    /// A command of the driver's executable, as an operator types it on this agent's node.
+    #[must_use]
+    pub fn operator(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.driver());
+        command.args(args).env(RUN_DIR, self.path.join("run"));
         command
     }
 

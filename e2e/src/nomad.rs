@@ -27,6 +27,9 @@ pub(crate) struct Nomad {
     child: Mutex<Option<Child>>,
 }
 
+/// The variable that names the directory in which plugins leave their pointers for commands.
+pub(crate) const RUN_DIR: &str = "OCI_RS_RUN_DIR";
+
 impl Nomad {
     pub(crate) fn new(program: &Path, config: PathBuf) -> Self {
         let (log, overrides) = (config.with_extension("log"), config.with_extension("overrides.hcl"));
@@ -43,6 +46,8 @@ impl Nomad {
         }
         // A killed agent leaves its plugins' sockets behind. The path of a socket has at most 107 bytes.
         command.env("TMPDIR", self.config.with_file_name("tmp"));
+        // Where the plugins of this agent and an operator's commands meet.
+        command.env(RUN_DIR, self.config.with_file_name("run"));
         // The agent runs `consul` for each proxy of the service mesh.
         let mut path = self.config.with_file_name("bin").into_os_string();
         path.push(":");

@@ -17,8 +17,8 @@ use crate::{
     reference::Reference,
     registry::{HostTraffic, InternalRedirects, RegistryConfig},
     store::{
-        ImageRecord, ImageUsage, LayerFormat, LocalStore, PruneReport, ReclaimTarget, RemovalCause, Removals,
-        Retention, RetentionReport, StoreSize, SweepReport,
+        ImageRecord, ImageUsage, LayerFormat, LayerUsage, LocalStore, PruneReport, ReclaimTarget, RemovalCause,
+        Removals, Retention, RetentionReport, StoreSize, SweepReport,
     },
 };
 
@@ -202,6 +202,16 @@ impl Store {
     /// Removes an image and everything that only it refers to. `Ok(false)`: there was none.
     pub fn remove(&self, reference: &Reference) -> Result<bool, StoreError> {
         self.local.remove(reference)
+    }
+
+    /// All layers on disk with their use.
+    pub fn layer_usage(&self) -> Result<Vec<LayerUsage>, StoreError> {
+        self.local.layer_usage()
+    }
+
+    /// What [`Store::prune`] would remove now.
+    pub fn prunable(&self) -> Result<PruneReport, StoreError> {
+        self.local.prunable()
     }
 
     /// Removes all images that no lease holds, and everything unreferenced.

@@ -50,7 +50,7 @@ enum Found {
 }
 
 /// The directory of all networks in a state directory.
-fn root_in(state_dir: &Path) -> PathBuf {
+pub(crate) fn root_in(state_dir: &Path) -> PathBuf {
     state_dir.join("networks")
 }
 

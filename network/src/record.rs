@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{bridge::record::BridgeRecord, cni::record::CniRecord, error::NetworkError, namespace};
 
 /// The newest version of records. It increases when an older build would misread a record.
-const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 
 /// The name of the file with the record.
 pub(crate) const RECORD: &str = "network.json";

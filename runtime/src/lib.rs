@@ -1,8 +1,8 @@
 //! Containers: OCI spec, monitor, exec, engine, cgroups, logs and terminals.
 //!
 //! This crate does not know Nomad or images. Decisions are pure (`plan` → `spec`); actions are thin. Most of it runs in
-//! processes with one thread, the roles `monitor` and `exec` of our binary ([`run_role`]). A process with threads uses
-//! [`Runtime`], which executes our own binary in these roles.
+//! processes with one thread, the roles `monitor` and `exec-helper` of our binary ([`run_role`]). A process with
+//! threads uses [`Runtime`], which executes our own binary in these roles.
 //!
 //! The layers, from the top: `containers` (the facade) → `monitor`, `exec`, `volumes` → `engine` → `command` → `spec`,
 //! `rootfs`, `cgroup` → `state`, `logs`, `plan`, and the low modules `process`, `packets`, `launcher`, `role`, `sys`.
@@ -45,10 +45,11 @@ pub use cgroup::{
     usage::{BlockIo, Pressure, Stall, Usage},
 };
 pub use containers::{
-    ContainerLogs, NetworkUsage, Running, Runtime, StatsReader, Status, Traffic, Undelivered, UsageSource, containers,
-    layer_image_problem,
+    ContainerLogs, ContainerState, ContainerView, NetworkUsage, Observer, Running, Runtime, StatsReader, Status,
+    TaskWatch, Traffic, Undelivered, UsageSource, containers, layer_image_problem,
 };
 pub use dispatch::run_role;
+pub use engine::LIBCONTAINER_VERSION;
 pub use error::{ExecError, RuntimeError, StartError, StartErrorKind};
 pub use host::tree_size::TreeSize;
 pub use process::ProcessRef;
@@ -56,6 +57,6 @@ pub use role::{ExecArgs, MonitorArgs, RelayArgs, Role};
 pub use rootfs::VolumeImport;
 pub use state::ExitRecord;
 pub use terminal_hold::TerminalHold;
-pub use volumes::{VolumeError, VolumeKey, VolumeOptions};
+pub use volumes::{NamedVolumeRecord, VolumeError, VolumeKey, VolumeOptions};
 
 pub use exec::{DebugImage, ExecExit, ExecOptions, ExecProcess, ExecRequest, OtherUser, TerminalSize};

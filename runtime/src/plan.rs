@@ -10,6 +10,7 @@
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 pub use ::log_drivers::Delivery;
 pub use ::seccomp::{InvalidProfile, SeccompProfile};
@@ -132,6 +133,9 @@ pub struct ContainerPlan {
     /// The caller's name for itself. A caller only manages its own containers. Plans of older builds have none.
     #[serde(default)]
     pub owner: Option<String>,
+    /// The caller's notes for its own commands. The runtime does not read them. Plans of older builds have none.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub notes: Map<String, Value>,
     /// Lines for /etc/hosts of the other containers of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_names: Vec<String>,

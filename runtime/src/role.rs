@@ -12,7 +12,8 @@ use std::{
 use crate::address::{LayerMounts, NamespaceAddress};
 
 const MONITOR: &str = "monitor";
-const EXEC: &str = "exec";
+/// Not `exec`, which is a command of operators.
+const EXEC: &str = "exec-helper";
 const RELAY: &str = "relay";
 /// The second argument of a relay that is not the container's first one.
 const AGAIN: &str = "again";
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_command_line_without_a_role_is_none() {
-        for args in [&[][..], &["image", "ls"], &["Monitor"], &["exec2", "/task"]] {
+        for args in [&[][..], &["image", "ls"], &["Monitor"], &["exec", "/task"]] {
             assert_eq!(parse(args), None, "{args:?}");
         }
     }
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn a_role_with_wrong_arguments_is_an_error() {
         for args in [
-            &["exec"][..],
+            &["exec-helper"][..],
             &["relay"],
             &["relay", "/task", "agai"],
             &["monitor"],

@@ -13,8 +13,8 @@ pub enum Failure {
     Failed(String),
     /// The check found damage and reported it. Exit code 3.
     Damage,
-    /// No such image. Exit code 4.
-    NoSuchImage(String),
+    /// Nothing has the name that was given. Exit code 4.
+    NotFound(String),
     /// The image is in use. Exit code 5.
     InUse(String),
     /// The reader of stdout closed it. There is nothing to report. Exit code 1.
@@ -32,7 +32,7 @@ impl Failure {
         let (code, text) = match self {
             Self::Failed(text) => (1, text.as_str()),
             Self::Damage => (3, ""),
-            Self::NoSuchImage(text) => (4, text.as_str()),
+            Self::NotFound(text) => (4, text.as_str()),
             Self::InUse(text) => (5, text.as_str()),
             Self::Closed => (1, ""),
         };

@@ -16,15 +16,20 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// A duration in its largest unit, as in `5m`.
+pub fn age(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
 /// A time in the past in its largest unit, as in `5m ago`.
 pub fn ago(then: SystemTime, now: SystemTime) -> String {
-    let seconds = now.duration_since(then).unwrap_or_default().as_secs();
-    match seconds {
-        0..60 => format!("{seconds}s ago"),
-        60..3600 => format!("{}m ago", seconds / 60),
-        3600..86_400 => format!("{}h ago", seconds / 3600),
-        _ => format!("{}d ago", seconds / 86_400),
-    }
+    format!("{} ago", age(now.duration_since(then).unwrap_or_default()))
 }
 
 /// A time in RFC 3339, in seconds.

@@ -1,11 +1,18 @@
-//! Standard output: JSON for programs, or lines and tables for people.
+//! Standard output: JSON for programs, or lines and tables for people. A table on a terminal fits its width.
 
 use std::{
     fmt::Display,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
 };
 
+use rustix::termios::tcgetwinsize;
 use serde_json::Value;
+use unicode_width::UnicodeWidthChar;
+
+/// The space between two columns.
+const GAP: usize = 2;
+/// A column is not made narrower than this.
+const NARROWEST: usize = 8;
 
 /// Standard output in the form that the command line asks for.
 pub struct Output {
@@ -28,27 +35,141 @@ impl Output {
     pub fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
         aligned(rows).iter().try_for_each(|row| self.line(row))
     }
+
+    /// Writes rows with aligned columns. On a terminal, the columns with these numbers are shortened to make the table
+    /// fit.
+    pub fn fitted(&self, rows: &[Vec<String>], shrinkable: &[usize]) -> io::Result<()> {
+        let rows = match terminal_width() {
+            Some(width) => fit(rows, shrinkable, width),
+            None => rows.to_vec(),
+        };
+        self.table(&rows)
+    }
+}
+
+/// Writes a remark to standard error. It does not change the result of a command.
+pub fn note(text: impl Display) {
+    // A closed stderr does not end the command.
+    drop(writeln!(io::stderr(), "oci-rs: {}", printable(&text.to_string())));
+}
+
+/// The columns of the terminal; `None` if standard output is none.
+pub fn terminal_width() -> Option<usize> {
+    let stdout = io::stdout();
+    if !stdout.is_terminal() {
+        return None;
+    }
+    tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// Text without characters that a terminal acts upon. Names come from jobs and images.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// The columns that a text takes on a terminal.
+fn width_of(text: &str) -> usize {
+    text.chars().map(|character| character.width().unwrap_or(0)).sum()
 }
 
 /// The rows as lines with aligned columns.
 pub fn aligned(rows: &[Vec<String>]) -> Vec<String> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
+    let widths = widths(&rows);
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        let cells = row.iter().zip(&widths).map(|(cell, width)| {
+            let padding = width.saturating_sub(width_of(cell));
+            format!("{cell}{:padding$}", "")
+        });
+        cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
     };
     rows.iter().map(line).collect()
 }
 
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell)).max();
+    (0..columns).map(|column| width(column).unwrap_or(0)).collect()
+}
+
+/// The rows with shorter cells in these columns, so that a line has at most this width, if that is possible. The widest
+/// column is shortened first. The first row is the title and stays.
+fn fit(rows: &[Vec<String>], shrinkable: &[usize], width: usize) -> Vec<Vec<String>> {
+    let mut widths = widths(rows);
+    let whole = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+    while whole(&widths) > width {
+        let widest =
+            shrinkable.iter().copied().filter(|column| *column < widths.len()).max_by_key(|column| widths[*column]);
+        match widest {
+            Some(column) if widths[column] > NARROWEST => widths[column] -= 1,
+            _ => break,
+        }
+    }
+    let shortened = |row: &Vec<String>| row.iter().zip(&widths).map(|(cell, width)| shorten(cell, *width)).collect();
+    let titles = rows.iter().take(1).cloned();
+    titles.chain(rows.iter().skip(1).map(shortened)).collect()
+}
+
+/// Text of at most this width. A mark replaces the end of longer text.
+pub fn shorten(text: &str, width: usize) -> String {
+    if width_of(text) <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut used = 1;
+    for character in text.chars() {
+        used += character.width().unwrap_or(0);
+        if used > width {
+            break;
+        }
+        kept.push(character);
+    }
+    kept.push('…');
+    kept
+}
+
 #[cfg(test)]
 mod tests {
-    use super::aligned;
+    use proptest::prelude::*;
+
+    use super::{NARROWEST, aligned, fit, shorten, width_of};
+
+    fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
+        rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
+    }
 
     #[test]
     fn columns_are_aligned() {
-        let rows = [["A", "LONG", "C"], ["aaa", "é", ""]].map(|row| row.map(str::to_owned).to_vec());
-        assert_eq!(aligned(&rows), ["A    LONG  C", "aaa  é"]);
+        assert_eq!(aligned(&rows(&[&["A", "LONG", "C"], &["aaa", "é", ""]])), ["A    LONG  C", "aaa  é"]);
+        assert_eq!(aligned(&rows(&[&["日本", "b"], &["x", "y"]])), ["日本  b", "x     y"], "wide characters");
+        assert_eq!(aligned(&rows(&[&["a\u{1b}[2J\n"]])), ["a\u{fffd}[2J\u{fffd}"], "a name cannot clear the screen");
+    }
+
+    #[test]
+    fn the_widest_column_is_shortened_first() {
+        let table = rows(&[&["TASK", "IMAGE", "JOB"], &["web", "registry.example/team/app:1", "shop-front"]]);
+        assert_eq!(aligned(&fit(&table, &[1, 2], 80)), aligned(&table));
+        let fitted = aligned(&fit(&table, &[1, 2], 30));
+        assert_eq!(fitted, ["TASK  IMAGE         JOB", "web   registry.ex…  shop-front"]);
+        assert_eq!(aligned(&fit(&table, &[1, 2], 1))[1], "web   registr…  shop-fr…", "no column disappears");
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_fits_if_its_columns_can_be_shortened(
+            cells in prop::collection::vec("\\PC{0,40}", 3),
+            width in 40..100_usize,
+        ) {
+            let mut table = rows(&[&["A", "B", "C"]]);
+            table.push(cells);
+            for line in aligned(&fit(&table, &[0, 1, 2], width)) {
+                prop_assert!(width_of(&line) <= width.max(3 * NARROWEST + 4), "{line:?}");
+            }
+        }
+
+        #[test]
+        fn shortened_text_has_at_most_its_width(text in "\\PC{0,20}", width in 1..12_usize) {
+            prop_assert!(width_of(&shorten(&text, width)) <= width);
+        }
     }
 }

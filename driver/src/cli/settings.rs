@@ -1,43 +1,110 @@
-//! The commands' configuration: the plugin block as JSON, because only Nomad reads the agent's HCL.
+//! The commands' configuration: what the node's plugins have left, or the plugin block as JSON, because only Nomad
+//! reads the agent's HCL.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value;
 
-use super::{arguments::ImageArguments, failure::Failure};
+use super::{arguments::NodeArguments, failure::Failure, output};
 use crate::{
     config::{self, PluginConfig},
     name::DriverName,
+    pointer::{self, Pointer, Pointers},
 };
 
 /// The configuration that a command uses.
+#[derive(Clone)]
 pub struct Settings {
     /// The plugin block.
     pub config: PluginConfig,
-    /// The block was read from `--config`, so that `state_dir` and `gc` are the plugin's and not defaults.
+    /// The block is the plugin's, so that `state_dir` and `gc` are the plugin's and not defaults.
     pub is_plugins: bool,
+    /// The name whose containers the command is about; `None` is every name.
+    pub only: Option<DriverName>,
 }
 
 impl Settings {
-    /// Reads `--config`. `--data-dir` overrides its `data_dir`.
-    pub fn read(arguments: &ImageArguments) -> Result<Self, Failure> {
-        let mut settings = match &arguments.config {
-            Some(path) => Self { config: read(path, &[DriverName::OciRs, DriverName::Docker])?, is_plugins: true },
-            None => Self { config: PluginConfig::default(), is_plugins: false },
-        };
-        if let Some(data_dir) = &arguments.data_dir {
-            let absolute = std::path::absolute(data_dir);
-            settings.config.data_dir = absolute.map_err(|error| Failure::Failed(format!("{data_dir:?}: {error}")))?;
+    /// Those of each plugin of this node. Options that name a file or a directory win over what plugins have left.
+    /// Without a plugin and options, there are the defaults.
+    pub fn all(arguments: &NodeArguments) -> Result<Vec<Self>, Failure> {
+        let NodeArguments { config, data_dir, state_dir, plugin, .. } = arguments;
+        if config.is_none() && data_dir.is_none() && state_dir.is_none() {
+            let left = left(*plugin);
+            if !left.is_empty() {
+                return Ok(left);
+            }
         }
-        Ok(settings)
+        let names = plugin.map_or(vec![DriverName::OciRs, DriverName::Docker], |name| vec![name]);
+        let mut settings = match config {
+            Some(path) => Self { config: read(path, &names)?, is_plugins: true, only: *plugin },
+            None => Self { config: PluginConfig::default(), is_plugins: false, only: *plugin },
+        };
+        if let Some(directory) = data_dir {
+            settings.config.data_dir = absolute(directory)?;
+        }
+        if let Some(directory) = state_dir {
+            settings.config.state_dir = absolute(directory)?;
+        }
+        Ok(vec![settings])
+    }
+
+    /// Those of the node's only plugin, or of both if they share their images.
+    pub fn one(arguments: &NodeArguments) -> Result<Self, Failure> {
+        let mut all = Self::all(arguments)?;
+        let directories: Vec<String> =
+            all.iter().map(|settings| settings.config.data_dir.display().to_string()).collect();
+        if directories.iter().any(|directory| *directory != directories[0]) {
+            return Err(Failure::Failed(format!(
+                "this node has plugins with different directories ({}): choose one with --plugin",
+                directories.join(", ")
+            )));
+        }
+        Ok(all.swap_remove(0))
     }
 }
 
-/// The plugin block of the name `docker`; defaults without a file.
+/// What the plugins of these names have left. Problems are written to standard error.
+fn left(only: Option<DriverName>) -> Vec<Settings> {
+    let Pointers { found, problems } = pointer::found();
+    let mut settings = Vec::new();
+    for pointer in found {
+        match DriverName::parse(&pointer.driver) {
+            Ok(driver) if only.is_none_or(|only| only == driver) => settings.push(of_pointer(pointer, driver)),
+            _ => {}
+        }
+    }
+    problems.iter().for_each(output::note);
+    settings
+}
+
+/// The settings of a pointer. If a newer plugin knows an option that this build does not know, there are defaults for
+/// everything but the directories.
+fn of_pointer(pointer: Pointer, driver: DriverName) -> Settings {
+    let decoded = config::decode_plugin(&config::from_json(&pointer.config), driver);
+    let is_plugins = decoded.is_ok();
+    let mut config = decoded.unwrap_or_else(|error| {
+        output::note(format_args!("the configuration of plugin {driver} is not used: {error}"));
+        PluginConfig { driver, ..PluginConfig::default() }
+    });
+    (config.state_dir, config.data_dir) = (pointer.state_dir, pointer.data_dir);
+    Settings { config, is_plugins, only: Some(driver) }
+}
+
+fn absolute(directory: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(directory).map_err(|error| Failure::Failed(format!("{directory:?}: {error}")))
+}
+
+/// The plugin block of the name `docker`: of a file, or what the plugin has left, or the defaults.
 pub fn of_docker(path: Option<&Path>) -> Result<PluginConfig, Failure> {
     match path {
         Some(path) => read(path, &[DriverName::Docker]),
-        None => Ok(PluginConfig { driver: DriverName::Docker, ..PluginConfig::default() }),
+        None => Ok(left(Some(DriverName::Docker)).pop().map_or_else(
+            || PluginConfig { driver: DriverName::Docker, ..PluginConfig::default() },
+            |settings| settings.config,
+        )),
     }
 }
 

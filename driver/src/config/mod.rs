@@ -18,7 +18,7 @@ mod task;
 mod tests;
 
 pub use error::{ConfigError, ConfigErrors, ErrorCollector, Needs, Permission};
-pub use msgpack::from_json;
+pub use msgpack::{from_json, to_json};
 pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
 pub use plugin::{

@@ -34,6 +34,34 @@ pub fn from_json(block: &Json) -> Vec<u8> {
     encode(&value_from_json(block))
 }
 
+/// A block that Nomad sent, as JSON. [`from_json`] makes an equal block of it. `None` if it is not msgpack.
+pub fn to_json(msgpack: &[u8]) -> Option<Json> {
+    let mut rest = msgpack;
+    if rest.is_empty() {
+        return Some(Json::Null);
+    }
+    rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH).ok().map(|value| json_from_value(&value))
+}
+
+fn json_from_value(value: &Value) -> Json {
+    match value {
+        Value::Boolean(value) => Json::from(*value),
+        Value::Integer(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Json::from(number),
+            (None, number) => Json::from(number),
+        },
+        Value::F32(number) => Json::from(*number),
+        Value::F64(number) => Json::from(*number),
+        Value::String(_) | Value::Binary(_) => text(value).map_or(Json::Null, Json::from),
+        Value::Array(items) => items.iter().map(json_from_value).collect(),
+        Value::Map(pairs) => {
+            let key = |key: &Value| text(key).unwrap_or_default();
+            Json::Object(pairs.iter().map(|(name, item)| (key(name), json_from_value(item))).collect())
+        }
+        Value::Nil | Value::Ext(..) => Json::Null,
+    }
+}
+
 /// A value as msgpack.
 pub fn encode(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -128,7 +156,16 @@ pub fn type_name(value: &Value) -> &'static str {
 mod tests {
     use rmpv::Value;
 
-    use super::integer;
+    use serde_json::json;
+
+    use super::{from_json, integer, to_json};
+
+    #[test]
+    fn a_block_survives_its_way_through_json() {
+        let block = json!({"a": [{"b": 1, "c": -2.5, "d": null}], "e": true, "f": "text", "g": {"h.i": []}});
+        assert_eq!(to_json(&from_json(&block)), Some(block));
+        assert_eq!((to_json(&[]), to_json(&[0x92])), (Some(json!(null)), None));
+    }
 
     #[test]
     fn whole_numbers_are_read_in_every_form() {

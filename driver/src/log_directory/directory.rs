@@ -137,7 +137,8 @@ fn target(name: &CStr) -> CString {
     CString::new(path).unwrap_or_default()
 }
 
-fn open_nomad(alloc_dir: &Path) -> io::Result<OwnedFd> {
+/// Opens Nomad's log directory of an allocation. No link below the allocation's directory is followed.
+pub fn open_nomad(alloc_dir: &Path) -> io::Result<OwnedFd> {
     let root = open(alloc_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;

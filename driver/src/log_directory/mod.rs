@@ -18,7 +18,7 @@ mod watch;
 use std::path::{Path, PathBuf};
 
 pub use self::{
-    directory::LogDirectory,
+    directory::{LogDirectory, open_nomad},
     watch::{LinkWatch, LogLinks},
 };
 

@@ -6,7 +6,7 @@ use super::context::TaskContext;
 use crate::config::any_matches;
 
 /// The prefix of Nomad's labels.
-const NOMAD: &str = "com.hashicorp.nomad.";
+pub const NOMAD: &str = "com.hashicorp.nomad.";
 
 /// The prefix of labels that only describe an image. Other labels of an image are dropped: some steer programs
 /// (`run.oci.*`, `org.systemd.property.*`), and the image's author must not decide for the node.

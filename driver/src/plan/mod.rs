@@ -17,6 +17,7 @@ mod mounts;
 mod network;
 mod node;
 mod nomad_task;
+mod notes;
 mod path;
 mod ports;
 mod process;
@@ -37,6 +38,7 @@ pub use self::{
     network::{OwnNetwork, uses_host_network},
     node::{Compute, NodeInfo},
     nomad_task::{AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources},
+    notes::{NotedPort, TaskNotes},
     path::normalize_host_path,
     task_plan::{PlanErrors, TaskPlan, plan_task},
     user_namespace::REMEDY as USER_NAMESPACE_REMEDY,

@@ -16,7 +16,7 @@ use super::{
     labels,
     mounts::{self, MountPlan, MountedVolume},
     network::{self, OwnNetwork},
-    ports, process, resources,
+    notes, ports, process, resources,
     root::{self, RootDecision},
     security,
     user_namespace::{self, UserNamespaceDecision},
@@ -198,6 +198,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         output: process::output(spec, task),
         delivery: None,
         annotations: labels::labels(context),
+        notes: notes::notes(context, own_network.is_some()),
         owner: Some(task.node_id.clone()).filter(|node| !node.is_empty()),
         confined: Some(BindConfinement {
             directory: task.alloc_dir.clone(),

@@ -79,5 +79,5 @@ async fn serve(log: hclog::Log, agent: Option<Result<OwnedFd, Errno>>) -> Result
         tokio::task::spawn_blocking(move || directory.map(|directory| sweep::dead_sockets(&directory)));
         Ok(())
     };
-    rpc::serve(listener, DriverName::of_process(), log, announce, end_of(agent)).await
+    rpc::serve(listener, (DriverName::of_process(), socket.path()), log, announce, end_of(agent)).await
 }

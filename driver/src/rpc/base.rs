@@ -39,7 +39,8 @@ impl BasePlugin for Plugin {
         let registries = config.registries.clone();
         blocking(move || check_certificates(&registries)).await?;
         let agent = request.nomad_config.as_ref();
-        self.configure(Configured { config, compute: compute(agent), is_applied: agent.is_some() });
+        let (compute, is_applied) = (compute(agent), agent.is_some());
+        self.configure(Configured { config, block: request.msgpack_config, compute, is_applied });
         Ok(Response::new(SetConfigResponse {}))
     }
 }

@@ -1,6 +1,6 @@
 //! The gRPC server on the plugin's socket.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use proto::{base::base_plugin_server::BasePluginServer, driver::driver_server::DriverServer};
 use tokio::{net::UnixListener, sync::watch};
@@ -25,7 +25,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(300);
 /// `agent_end` unless an agent may connect again.
 pub async fn serve(
     listener: UnixListener,
-    driver: DriverName,
+    (driver, socket): (DriverName, &Path),
     log: Log,
     announce: impl FnOnce() -> Result<(), String>,
     agent_end: impl Future<Output = ()>,
@@ -34,7 +34,7 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("plugin", tonic_health::ServingStatus::Serving).await;
 
-    let plugin = Plugin::new(driver, log);
+    let plugin = Plugin::new(driver, socket.to_owned(), log);
     let abandoned = {
         let plugin = plugin.clone();
         async move {

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -9,8 +10,16 @@ use tokio::sync::OnceCell;
 use tonic::Status;
 
 use crate::{
-    blocking::blocking, config::PluginConfig, error::TaskError, events::Events, hclog::Log, name::DriverName,
-    node::Node, plan::Compute, task::Tasks,
+    blocking::blocking,
+    config::{self, PluginConfig},
+    error::TaskError,
+    events::Events,
+    hclog::Log,
+    name::DriverName,
+    node::Node,
+    plan::Compute,
+    pointer::Pointer,
+    task::Tasks,
 };
 
 /// The plugin as its services see it.
@@ -19,6 +28,7 @@ pub struct Plugin(Arc<Shared>);
 
 struct Shared {
     driver: DriverName,
+    socket: PathBuf,
     log: Log,
     events: Events,
     tasks: Tasks,
@@ -31,6 +41,8 @@ struct Shared {
 pub struct Configured {
     /// The plugin block.
     pub config: PluginConfig,
+    /// The same as the agent sent it.
+    pub block: Vec<u8>,
     /// The node's CPU capacity.
     pub compute: Compute,
     /// The configuration came with the agent's part: it is applied, not only validated.
@@ -38,10 +50,11 @@ pub struct Configured {
 }
 
 impl Plugin {
-    /// A plugin without a configuration.
-    pub fn new(driver: DriverName, log: Log) -> Self {
+    /// A plugin without a configuration, on this socket.
+    pub fn new(driver: DriverName, socket: PathBuf, log: Log) -> Self {
         Self(Arc::new(Shared {
             driver,
+            socket,
             log,
             events: Events::default(),
             tasks: Tasks::new(driver),
@@ -91,17 +104,19 @@ impl Plugin {
     /// The node. The first call opens it; after a failure the next call tries again.
     pub async fn node(&self) -> Result<Arc<Node>, TaskError> {
         let open = || async {
-            let Configured { config, compute, .. } = self.configured()?;
-            let (log, events) = (self.0.log.clone(), self.0.events.clone());
+            let Configured { config, block, compute, .. } = self.configured()?;
+            let (log, events, socket) = (self.0.log.clone(), self.0.events.clone(), self.0.socket.clone());
             let ignored = config.ignored.clone();
             blocking(move || {
                 let node = Arc::new(Node::open(config, compute, events)?);
                 log.set_level(node.config.log.level);
-                if let Some(file) = node.log_file()
+                let file = node.log_file();
+                if let Some(file) = &file
                     && let Err(error) = log.open(file.clone())
                 {
                     tracing::warn!(path = %file.path.display(), %error, "no log file: the log goes to the agent alone");
                 }
+                leave_pointer(&node.config, file.map(|file| file.path), &socket, &block);
                 for option in ignored {
                     tracing::warn!("{option} in the plugin block has no effect here");
                 }
@@ -110,6 +125,14 @@ impl Plugin {
             .await
         };
         self.0.node.get_or_try_init(open).await.cloned()
+    }
+}
+
+/// Leaves the pointer for the operator's commands. Without it they need options, and tasks need none.
+fn leave_pointer(config: &PluginConfig, log_file: Option<PathBuf>, socket: &Path, block: &[u8]) {
+    let block = config::to_json(block).unwrap_or_default();
+    if let Err(error) = Pointer::of(config, log_file, socket, block).leave() {
+        tracing::warn!(%error, "no pointer for commands: they need --config");
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod batch;
 mod checks;
+mod commands;
 mod cores;
 mod corpus;
 mod csi;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         network::CASES,
         own_network::CASES,
         exec::CASES,
+        commands::CASES,
         terminal::CASES,
         invalid_jobs::CASES,
         devices::CASES,

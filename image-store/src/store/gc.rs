@@ -57,6 +57,22 @@ pub(crate) fn prune(layout: &Layout, selected: impl Fn(&ImageRecord) -> bool) ->
     Ok(report)
 }
 
+/// What [`prune`] would remove of all images. Removes nothing.
+pub(crate) fn prunable(layout: &Layout) -> Result<PruneReport, StoreError> {
+    let _adding = layout.lock_shared()?;
+    let leases = leases(layout)?;
+    let (kept, removed): (Vec<ImageRecord>, Vec<ImageRecord>) =
+        images(layout)?.into_iter().partition(|image| leases.iter().any(|lease| lease.keeps(image)));
+    let references = References::collect(layout, &kept, &leases);
+    let mut report =
+        PruneReport { images: removed.into_iter().map(|image| image.reference).collect(), ..Default::default() };
+    for (_, meta) in layers::all(layout)?.into_iter().filter(|(path, _)| !references.contain(path)) {
+        report.layers += 1;
+        report.bytes += meta.map_or(0, |meta| meta.bytes);
+    }
+    Ok(report)
+}
+
 /// Removes the images that the policy no longer keeps, and more if a pull needs disk space. Decides and removes under
 /// one lock, so an image that is used again meanwhile stays.
 pub(crate) fn retain(

@@ -26,7 +26,7 @@ use super::{
     retention::{ReclaimTarget, Retention, RetentionReport},
     staging::{LazyStaging, Staging},
     sweep::{self, SweepReport},
-    usage::{self, ImageUsage, StoreSize},
+    usage::{self, ImageUsage, LayerUsage, StoreSize},
 };
 use crate::{error::StoreError, files, lease::LeaseOwner, reference::Reference};
 
@@ -165,6 +165,16 @@ impl LocalStore {
         }
         let report = gc::prune(&self.layout, |image| image.reference == *reference)?;
         Ok(report.images.contains(reference))
+    }
+
+    /// All layers on disk with their use.
+    pub(crate) fn layer_usage(&self) -> Result<Vec<LayerUsage>, StoreError> {
+        usage::layer_usage(&self.layout)
+    }
+
+    /// What [`Self::prune`] would remove.
+    pub(crate) fn prunable(&self) -> Result<PruneReport, StoreError> {
+        gc::prunable(&self.layout)
     }
 
     /// Removes all images that no lease holds, and everything unreferenced.

@@ -24,6 +24,8 @@ pub struct ImageUsage {
     pub held_by: Vec<LeaseOwner>,
     /// Unpacked bytes of its layers on disk, also of those that other images share.
     pub bytes: u64,
+    /// Unpacked bytes of each layer of the record; `None` if it is missing.
+    pub layer_bytes: Vec<Option<u64>>,
     /// Layers that are not on disk, or that may not be used.
     pub missing: Vec<Digest>,
 }
@@ -71,12 +73,41 @@ fn one(layout: &Layout, record: ImageRecord, leases: &[Lease]) -> Result<ImageUs
     let last_used =
         std::fs::metadata(&path).and_then(|meta| meta.modified()).map_err(StoreError::io("examining", path))?;
     let held_by = leases.iter().filter(|lease| lease.keeps(&record)).map(|lease| lease.owner.clone()).collect();
-    let (mut bytes, mut missing) = (0u64, Vec::new());
+    let (mut layer_bytes, mut missing) = (Vec::new(), Vec::new());
     for layer in &record.layers {
-        match layers::usable(layout, &layer.diff_id)? {
-            Some(meta) => bytes = bytes.saturating_add(meta.bytes),
-            None => missing.push(layer.diff_id.clone()),
+        let usable = layers::usable(layout, &layer.diff_id)?;
+        if usable.is_none() {
+            missing.push(layer.diff_id.clone());
         }
+        layer_bytes.push(usable.map(|meta| meta.bytes));
     }
-    Ok(ImageUsage { record, last_used, held_by, bytes, missing })
+    let bytes = layer_bytes.iter().flatten().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    Ok(ImageUsage { record, last_used, held_by, bytes, layer_bytes, missing })
+}
+
+/// One layer on disk with its use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerUsage {
+    /// The digest of the unpacked blob.
+    pub diff_id: Digest,
+    /// Unpacked bytes.
+    pub bytes: u64,
+    /// The number of images that have it.
+    pub images: usize,
+    /// A lease holds it.
+    pub held: bool,
+}
+
+/// All layers on disk.
+pub(crate) fn layer_usage(layout: &Layout) -> Result<Vec<LayerUsage>, StoreError> {
+    let _adding = layout.lock_shared()?;
+    let leases = lease_record::leases(layout)?;
+    let records = image_record::images(layout)?;
+    let one = |meta: layers::LayerMeta| LayerUsage {
+        images: records.iter().filter(|image| image.layers.iter().any(|layer| layer.diff_id == meta.diff_id)).count(),
+        held: leases.iter().any(|lease| lease.layers.contains(&meta.diff_id)),
+        bytes: meta.bytes,
+        diff_id: meta.diff_id,
+    };
+    Ok(layers::all(layout)?.into_iter().filter_map(|(_, meta)| meta.map(one)).collect())
 }

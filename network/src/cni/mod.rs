@@ -8,5 +8,5 @@ pub(crate) mod lookup;
 mod plugin;
 mod program;
 pub(crate) mod record;
-mod result;
+pub(crate) mod result;
 mod semaphore;

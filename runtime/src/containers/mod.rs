@@ -6,6 +6,7 @@
 
 mod id_ranges;
 mod logs;
+mod observe;
 mod removal;
 mod runtime;
 mod shared_names;
@@ -16,9 +17,12 @@ mod sweep;
 mod usage;
 mod user_namespace;
 mod volumes;
+mod watch;
 
 pub use logs::{ContainerLogs, Undelivered};
+pub use observe::{ContainerState, ContainerView, Observer};
 pub use runtime::{Runtime, containers, layer_image_problem};
 pub use stats::StatsReader;
 pub use status::{Running, Status};
 pub use usage::{NetworkUsage, Traffic, UsageSource};
+pub use watch::TaskWatch;

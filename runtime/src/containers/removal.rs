@@ -12,7 +12,7 @@ use rustix::{
     time::Timespec,
 };
 
-use super::runtime::Runtime;
+use super::{runtime::Runtime, status::process};
 use crate::{
     cgroup::{Cgroups, kill_cgroup},
     error::{Context, RuntimeError},
@@ -102,7 +102,7 @@ impl Runtime {
 
     /// Waits a while for the log relay, which ends by itself when it has delivered the output. Then kills it.
     fn end_relay(&self, id: &ContainerId, task: &TaskDir) -> Result<(), RuntimeError> {
-        let Some(relay) = self.process(task, RELAY)? else { return Ok(()) };
+        let Some(relay) = process(task, RELAY)? else { return Ok(()) };
         let action = || format!("ending the log relay of {id}");
         if !relay.wait_for(Some(DELIVERY)).context(action)? {
             relay.signal(libc::SIGKILL).context(action)?;

@@ -16,7 +16,6 @@ use crate::{
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
     plan::{CgroupPlacement, ContainerId, ContainerPlan},
-    process::{ProcessRecord, ProcessRef},
     rootfs::{EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem, user_namespace_problem},
     state::{self, PLAN, TaskDir},
     volumes::Volumes,
@@ -182,12 +181,6 @@ impl Runtime {
             }
         }
         Ok(sharing)
-    }
-
-    /// The process of a record, if it still runs.
-    pub(super) fn process(&self, task: &TaskDir, name: &str) -> Result<Option<ProcessRef>, RuntimeError> {
-        let Some(record) = task.read::<ProcessRecord>(name)? else { return Ok(None) };
-        ProcessRef::find(&record).context(|| format!("looking for process {}", record.pid))
     }
 
     /// Runs a command in the running container. Waits until it is about to be executed.

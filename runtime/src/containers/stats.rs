@@ -11,7 +11,7 @@ use crate::{
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::ProcessRef,
-    state::{CGROUP, CONTAINER, ContainerRecord},
+    state::{CGROUP, CONTAINER, ContainerRecord, TaskDir},
 };
 
 /// The open counters of a container.
@@ -32,6 +32,15 @@ impl StatsReader {
     }
 }
 
+/// Opens the counters of the running container with this directory. Takes no lock.
+pub(super) fn open(task: &TaskDir, id: &ContainerId) -> Result<StatsReader, RuntimeError> {
+    let not_running = || RuntimeError::NotRunning(id.clone());
+    let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
+    let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?.ok_or_else(not_running)?;
+    let groups = task.read::<Cgroups>(CGROUP)?.ok_or_else(not_running)?;
+    Ok(StatsReader { id: id.clone(), init, counters: Counters::open(&groups) })
+}
+
 impl Runtime {
     /// The events that the container's cgroups have counted, files that become readable when an event is counted, and
     /// the limit on processes.
@@ -44,11 +53,6 @@ impl Runtime {
 
     /// Opens the counters of a running container.
     pub fn stats_reader(&self, id: &ContainerId) -> Result<StatsReader, RuntimeError> {
-        let task = self.task(id);
-        let not_running = || RuntimeError::NotRunning(id.clone());
-        let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
-        let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?.ok_or_else(not_running)?;
-        let groups = task.read::<Cgroups>(CGROUP)?.ok_or_else(not_running)?;
-        Ok(StatsReader { id: id.clone(), init, counters: Counters::open(&groups) })
+        open(&self.task(id), id)
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
-    state::{CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN},
+    state::{CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
     terminal_hold::TerminalHold,
 };
 
@@ -57,34 +57,43 @@ struct StoppablePlan {
     stop_signal: Option<i32>,
 }
 
+/// The process of a record, if it still runs.
+pub(super) fn process(task: &TaskDir, name: &str) -> Result<Option<ProcessRef>, RuntimeError> {
+    let Some(record) = task.read::<ProcessRecord>(name)? else { return Ok(None) };
+    ProcessRef::find(&record).context(|| format!("looking for process {}", record.pid))
+}
+
+/// The status of the container with this directory. Takes no lock.
+pub(super) fn status(task: &TaskDir, id: &ContainerId) -> Result<Status, RuntimeError> {
+    // The monitor is looked up first: it writes the exit record before it ends.
+    let monitor = process(task, MONITOR)?;
+    if let Some(exit) = task.read::<ExitRecord>(EXIT)? {
+        return Ok(Status::Exited(exit));
+    }
+    if !task.path().exists() {
+        return Ok(Status::Unknown);
+    }
+    let Some(container) = task.read::<ContainerRecord>(CONTAINER)? else { return Ok(Status::Lost) };
+    let find = |record: &ProcessRecord| ProcessRef::find(record).context(|| format!("looking for {id}"));
+    match (monitor, find(&container.init)?) {
+        (Some(monitor), init) => {
+            // If the first process has ended, the monitor is about to record that.
+            let init =
+                init.map_or_else(|| ProcessRef::gone(&container.init), Ok).context(|| "making an event".to_owned())?;
+            Ok(Status::Running(Running { monitor, init, started_at: container.started_at }))
+        }
+        (None, Some(init)) => match find(&container.init)? {
+            Some(again) => Ok(Status::Running(Running { monitor: again, init, started_at: container.started_at })),
+            None => Ok(Status::Lost),
+        },
+        (None, None) => Ok(Status::Lost),
+    }
+}
+
 impl Runtime {
     /// The status of a container.
     pub fn status(&self, id: &ContainerId) -> Result<Status, RuntimeError> {
-        let task = self.task(id);
-        // The monitor is looked up first: it writes the exit record before it ends.
-        let monitor = self.process(&task, MONITOR)?;
-        if let Some(exit) = task.read::<ExitRecord>(EXIT)? {
-            return Ok(Status::Exited(exit));
-        }
-        if !task.path().exists() {
-            return Ok(Status::Unknown);
-        }
-        let Some(container) = task.read::<ContainerRecord>(CONTAINER)? else { return Ok(Status::Lost) };
-        let find = |record: &ProcessRecord| ProcessRef::find(record).context(|| format!("looking for {id}"));
-        match (monitor, find(&container.init)?) {
-            (Some(monitor), init) => {
-                // If the first process has ended, the monitor is about to record that.
-                let init = init
-                    .map_or_else(|| ProcessRef::gone(&container.init), Ok)
-                    .context(|| "making an event".to_owned())?;
-                Ok(Status::Running(Running { monitor, init, started_at: container.started_at }))
-            }
-            (None, Some(init)) => match find(&container.init)? {
-                Some(again) => Ok(Status::Running(Running { monitor: again, init, started_at: container.started_at })),
-                None => Ok(Status::Lost),
-            },
-            (None, None) => Ok(Status::Lost),
-        }
+        status(&self.task(id), id)
     }
 
     /// Whether the end of a container is recorded. Its monitor does that after it has copied all output.

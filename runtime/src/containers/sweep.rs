@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::runtime::Runtime;
+use super::{runtime::Runtime, status::process};
 use crate::{
     error::{Context, RuntimeError},
     plan::ContainerId,
@@ -72,7 +72,7 @@ impl Runtime {
     /// Whether no caller has a handle to the container: it is marked as incomplete, or its command never ran and its
     /// monitor does not live.
     fn is_abandoned(&self, task: &TaskDir, lock: &TaskLock) -> Result<bool, RuntimeError> {
-        let never_ran = || Ok(!task.file(CONTAINER).exists() && self.process(task, MONITOR)?.is_none());
+        let never_ran = || Ok(!task.file(CONTAINER).exists() && process(task, MONITOR)?.is_none());
         if lock.is_marked(task) { Ok(true) } else { never_ran() }
     }
 

@@ -40,6 +40,9 @@ use libcontainer::{
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
+/// The version of libcontainer, which is pinned.
+pub const LIBCONTAINER_VERSION: &str = "0.7.0";
+
 #[cfg(feature = "bundle")]
 pub use stored::StoredContainer;
 #[cfg(feature = "bundle")]
@@ -209,5 +212,15 @@ impl BuiltContainer {
     pub fn start(&mut self) -> Result<(), StartError> {
         let started = self.socket.notify_container_start();
         started.map_err(|error| self.errors.explain("starting the container", &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_version_of_libcontainer_is_the_pinned_one() {
+        let manifest = include_str!("../../../Cargo.toml");
+        let pinned = format!("libcontainer = {{ version = \"={}\"", super::LIBCONTAINER_VERSION);
+        assert!(manifest.contains(&pinned), "{pinned}");
     }
 }

@@ -1,4 +1,4 @@
-//! The role `exec`: the helper runs one command to its end.
+//! The role `exec-helper`: the helper runs one command to its end.
 //!
 //! It has one thread and is in the host's namespaces, in a session of its own. Standard input is the connection to the
 //! plugin.
@@ -26,7 +26,7 @@ use crate::{
     sys,
 };
 
-/// The role `exec`. Called before the process has any other thread.
+/// The role `exec-helper`. Called before the process has any other thread.
 pub(crate) fn main(args: ExecArgs) -> ExitCode {
     let served = settle().and_then(|plugin| serve(&TaskDir::at(args.task), &plugin));
     // An error is not sent: the connection has failed, and the plugin sees the end of this process.

@@ -3,9 +3,9 @@
 //! Three processes are involved. None of them is exposed to the container while it has a right that the container
 //! lacks.
 //!
-//! * The plugin starts the *helper*, the role `exec` of our binary, one per command ([`client`]). It stays in the
-//!   host's namespaces, holds nothing of the container, waits for the command and reports its end ([`helper`]). If the
-//!   plugin goes away, or orders it, the helper ends the command's processes ([`running`]).
+//! * The plugin starts the *helper*, the role `exec-helper` of our binary, one per command ([`client`]). It stays in
+//!   the host's namespaces, holds nothing of the container, waits for the command and reports its end ([`helper`]). If
+//!   the plugin goes away, or orders it, the helper ends the command's processes ([`running`]).
 //! * The helper forks the *entering process*. It joins the container's cgroups and namespaces, becomes the container's
 //!   user and gives up every right that the container does not have ([`enter`]). Only then does it make the command.
 //! * The *command* is the helper's child. It is the first process that the container can see, and has the container's

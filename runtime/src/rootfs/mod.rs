@@ -52,4 +52,4 @@ pub(crate) use probe::{image_problem, overlay_problem};
 pub(crate) use root::Root;
 pub(crate) use volume::{create_volume, fill_if_empty};
 pub use volume_import::VolumeImport;
-pub(crate) use writable::WritableLayer;
+pub(crate) use writable::{WritableLayer, writable_layer};

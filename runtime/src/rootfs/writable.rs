@@ -46,10 +46,15 @@ pub(super) fn layers_in(data_dir: &Path) -> PathBuf {
     data_dir.join("containers")
 }
 
+/// The directory of the writable layer of a container. It need not exist.
+pub(crate) fn writable_layer(data_dir: &Path, id: &str) -> PathBuf {
+    layers_in(data_dir).join(id)
+}
+
 impl WritableLayer {
     /// The writable layer of a container in the data directory. It need not exist.
     pub fn of(data_dir: &Path, id: &str) -> Self {
-        Self { directory: layers_in(data_dir).join(id) }
+        Self { directory: writable_layer(data_dir, id) }
     }
 
     /// Its directory. Another process may remove it at any time.

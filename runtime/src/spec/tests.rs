@@ -70,6 +70,7 @@ fn plan() -> ContainerPlan {
         annotations: BTreeMap::new(),
         owner: None,
         shared_names: Vec::new(),
+        notes: Default::default(),
         stop_signal: None,
         user_namespace: None,
         delivery: None,

@@ -78,7 +78,7 @@ impl TaskLock {
 
     /// Whether the directory has the mark.
     pub fn is_marked(&self, task: &TaskDir) -> bool {
-        task.file(MARK).exists()
+        is_marked(task)
     }
 
     /// Removes the directory. The mark is removed last, so that a directory which a killed process left half removed
@@ -96,6 +96,11 @@ impl TaskLock {
         failpoint::at("destroy-before-unmark");
         host::tree::remove(task.path())
     }
+}
+
+/// Whether a directory has the mark of an incomplete directory.
+pub(crate) fn is_marked(task: &TaskDir) -> bool {
+    task.file(MARK).exists()
 }
 
 /// Whether the caller has not shown yet that it received the answer to the container's start.

@@ -13,6 +13,7 @@
 
 mod call;
 mod client;
+mod listing;
 mod mounter;
 mod options;
 mod problem;
@@ -20,9 +21,11 @@ mod protocol;
 mod shared;
 mod table;
 
+pub use listing::NamedVolumeRecord;
 pub use options::VolumeOptions;
 pub use problem::VolumeError;
 pub use shared::VolumeKey;
 
+pub(crate) use listing::named_volumes;
 pub(crate) use mounter::main;
 pub(crate) use shared::{Volumes, fill_lock};

@@ -127,6 +127,7 @@ impl Node {
             annotations: BTreeMap::new(),
             owner: None,
             shared_names: Vec::new(),
+            notes: Default::default(),
             stop_signal: None,
             user_namespace: wants_user_namespaces().then(user_namespace),
             delivery: None,

@@ -55,6 +55,8 @@ impl PluginCommand {
             ("HOME", "/root".to_owned()),
             ("TMPDIR", text(root.join("tmp"))),
             (COOKIE.0, COOKIE.1.to_owned()),
+            // Where plugins and commands of this node meet.
+            ("OCI_RS_RUN_DIR", text(root.join("run"))),
             ("PLUGIN_MIN_PORT", "10000".to_owned()),
             ("PLUGIN_MAX_PORT", "25000".to_owned()),
             ("PLUGIN_PROTOCOL_VERSIONS", "2".to_owned()),
@@ -107,6 +109,13 @@ impl PluginCommand {
         let stdout = Lines::collect(child.stdout.take().must("stdout of the child"));
         let stderr = child.stderr.take().map_or_else(Lines::none, Lines::collect);
         Process::new(child, stdout, stderr)
+    }
+
+    /// The same as a command of the standard library, for a terminal.
+    pub fn as_std(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(&self.binary);
+        command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.directory);
+        command
     }
 
     /// Starts the process and connects to it, without configuring it.

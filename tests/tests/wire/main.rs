@@ -4,6 +4,8 @@ mod aliases;
 mod apparmor;
 mod bad_input;
 mod base;
+mod commands;
+mod commands_in_tasks;
 mod credentials;
 mod disk_space;
 mod end_reasons;

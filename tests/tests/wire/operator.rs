@@ -23,26 +23,31 @@ use proto::driver::DriverTaskEvent;
 use serde_json::{Value as Json, json};
 
 /// The result of a command.
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+pub struct Said {
+    /// The exit code.
+    pub code: i32,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error.
+    pub err: String,
 }
 
 impl Said {
-    fn json(&self) -> Json {
+    /// The output as JSON.
+    pub fn json(&self) -> Json {
         serde_json::from_str(&self.out).must(&format!("JSON in {:?} {:?}", self.out, self.err))
     }
 
     /// Runs a command that must succeed.
     #[track_caller]
-    fn well(self) -> Self {
+    pub fn well(self) -> Self {
         assert_eq!(self.code, 0, "{} {}", self.out, self.err);
         self
     }
 }
 
-async fn run(node: &Node, args: &[&str]) -> Said {
+/// Runs a command of an operator on this node.
+pub async fn run(node: &Node, args: &[&str]) -> Said {
     let mut process = PluginCommand::new(node.root()).without(COOKIE.0).args(args).spawn();
     let (out, err) = (process.stdout.all(seconds(30)).await, process.stderr.all(seconds(30)).await);
     let code = process.ended(seconds(30)).await.code().must("an exit code");
@@ -66,7 +71,8 @@ fn config(node: &Node, more: &Json) -> String {
     path.display().to_string()
 }
 
-async fn sleeper(node: &Node, plugin: &mut Plugin, image: &str) -> Task {
+/// Starts a task that does nothing.
+pub async fn sleeper(node: &Node, plugin: &mut Plugin, image: &str) -> Task {
     let task = node.task(image).sh("sleep 1000").build(plugin).await;
     plugin.started(&task).await;
     task

@@ -360,7 +360,7 @@ async fn a_killed_exec_helper_ends_its_command() {
         session.until("ready", seconds(5)).await;
         let helpers = process::children(plugin.process.pid());
         // The other child is the monitor, as its second argument says.
-        let mut helpers = helpers.iter().filter(|(_, line)| line.split_whitespace().nth(1) == Some("exec"));
+        let mut helpers = helpers.iter().filter(|(_, line)| line.split_whitespace().nth(1) == Some("exec-helper"));
         let (helper, _) = helpers.next().must("the helper of the only session");
         kill_process(Pid::from_raw(*helper).must("a pid"), Signal::KILL).must("kill the helper");
         if let Ok(outcome) = session.finish(seconds(10)).await {

@@ -1,55 +1,129 @@
-//! The commands of `oci-rs image`.
+//! The commands of `oci-rs image`, and docker's short forms of them.
 
+mod history;
 mod pull;
 mod remove;
 mod report;
 mod store;
+mod tree;
 
 use std::{collections::BTreeSet, path::Path};
 
-use image_store::{FsckOptions, LeaseOwner, Reference, Store, fsck};
+use image_store::{FsckOptions, ImageUsage, LeaseOwner, Reference, Store, fsck};
 use serde_json::Value;
 
 use super::{
-    arguments::{ImageArguments, ImageCommand},
+    arguments::{
+        ImageArguments, ImageCommand, ListArguments, ListOptions, NodeArguments, PullArguments, PullOptions,
+        RemoveArguments,
+    },
     failure::Failure,
     output::Output,
     settings::Settings,
 };
 
+pub use self::report::image_json;
+
 /// Runs a command.
 pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
-    let settings = Settings::read(arguments)?;
-    let output = Output { json: arguments.json };
+    let node = &arguments.node;
+    let output = Output { json: node.json };
+    let one = || Settings::one(node);
     match &arguments.command {
-        ImageCommand::Ls => report::list(&store::open(&settings)?.usage().map_err(Failure::of)?, &output),
-        ImageCommand::Inspect { reference } => inspect(&store::open(&settings)?, &parse(reference)?, &output),
-        ImageCommand::Pull { reference, unpinned } => pull::pull(&settings, (parse(reference)?, !unpinned), &output),
+        ImageCommand::Ls(options) => list(node, options),
+        ImageCommand::Inspect { reference } => report::details(&details(&store::open(&one()?)?, reference)?, &output),
+        ImageCommand::Pull(options) => pull(node, options),
         ImageCommand::Load { file, reference, unpinned } => {
-            pull::load(&settings, file, (parse(reference)?, !unpinned), &output)
+            pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
         }
-        ImageCommand::Rm { references } => {
-            let references = references.iter().map(|text| parse(text)).collect::<Result<Vec<_>, _>>()?;
-            remove::remove(&store::open(&settings)?, &references, &output)
-        }
-        ImageCommand::Prune => remove::prune(&store::open(&settings)?, &output),
-        ImageCommand::Fsck { repair } => check(&settings, *repair, &output),
+        ImageCommand::History(arguments) => history::run(&store::open(&one()?)?, arguments, &output),
+        ImageCommand::Tree => tree::run(&usage(node)?, &output),
+        ImageCommand::Rm(options) => remove::remove(&store::open(&one()?)?, &options.references, &output),
+        ImageCommand::Prune { dry_run: true } => remove::foresee(&store::open(&one()?)?, &output),
+        ImageCommand::Prune { dry_run: false } => remove::prune(&store::open(&one()?)?, &output),
+        ImageCommand::Fsck { repair } => check(&one()?, *repair, &output),
     }
+}
+
+/// Runs `images`.
+pub fn run_list(arguments: &ListArguments) -> Result<(), Failure> {
+    list(&arguments.node, &arguments.options)
+}
+
+/// Runs `pull`.
+pub fn run_pull(arguments: &PullArguments) -> Result<(), Failure> {
+    pull(&arguments.node, &arguments.options)
+}
+
+/// Runs `rmi`.
+pub fn run_remove(arguments: &RemoveArguments) -> Result<(), Failure> {
+    let store = store::open(&Settings::one(&arguments.node)?)?;
+    remove::remove(&store, &arguments.options.references, &Output { json: arguments.node.json })
+}
+
+fn list(node: &NodeArguments, options: &ListOptions) -> Result<(), Failure> {
+    let output = Output { json: node.json };
+    let images = usage(node)?;
+    if options.quiet {
+        return Ok(images.iter().try_for_each(|image| output.line(image.record.config.as_str()))?);
+    }
+    report::list(&images, &output)
+}
+
+fn pull(node: &NodeArguments, options: &PullOptions) -> Result<(), Failure> {
+    let wanted = (parse(&options.reference)?, !options.unpinned);
+    pull::pull(&Settings::one(node)?, wanted, &Output { json: node.json })
+}
+
+/// The stores of this node's plugins that exist, each once.
+pub fn stores(node: &NodeArguments) -> Result<Vec<Store>, Failure> {
+    let mut opened = BTreeSet::new();
+    let mut stores = Vec::new();
+    for settings in Settings::all(node)? {
+        if settings.config.store().root.exists() && opened.insert(settings.config.data_dir.clone()) {
+            stores.push(store::open(&settings)?);
+        }
+    }
+    Ok(stores)
+}
+
+/// The images of all stores of this node. A node without a store is an error: an option may be mistyped.
+fn usage(node: &NodeArguments) -> Result<Vec<ImageUsage>, Failure> {
+    let stores = stores(node)?;
+    if stores.is_empty() {
+        Settings::all(node)?.iter().try_for_each(store::expect)?;
+    }
+    let all = stores.iter().map(|store| store.usage().map_err(Failure::of)).collect::<Result<Vec<_>, _>>()?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// The images with a name as JSON, from all stores of this node.
+pub fn described(node: &NodeArguments, name: &str) -> Result<Vec<Value>, Failure> {
+    let mut found = Vec::new();
+    for store in stores(node)? {
+        match details(&store, name) {
+            Ok(images) => found.extend(images.iter().map(report::detail_json)),
+            Err(Failure::NotFound(_)) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(found)
 }
 
 fn parse(text: &str) -> Result<Reference, Failure> {
     text.parse().map_err(Failure::of)
 }
 
-fn inspect(store: &Store, reference: &Reference, output: &Output) -> Result<(), Failure> {
+/// The images with a name, with their configuration documents.
+fn details(store: &Store, name: &str) -> Result<Vec<(ImageUsage, Value)>, Failure> {
     let mut details = Vec::new();
-    for image in store::find(store, reference)? {
+    for image in store::find(store, name)? {
         // The store verifies the document's digest. The pull checked that it is JSON.
         let config = store.config(&image.record).map_err(Failure::of)?;
         let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Value::Null);
         details.push((image, config));
     }
-    report::details(&details, output)
+    Ok(details)
 }
 
 fn check(settings: &Settings, repair: bool, output: &Output) -> Result<(), Failure> {

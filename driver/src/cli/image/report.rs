@@ -48,18 +48,20 @@ pub fn list(images: &[ImageUsage], output: &Output) -> Result<(), Failure> {
         let digest = format::short_digest(record.manifest.as_str()).to_owned();
         vec![name, digest, format::size(image.bytes), format::ago(image.last_used, now), used_by]
     }));
-    Ok(output.table(&rows)?)
+    Ok(output.fitted(&rows, &[0])?)
+}
+
+/// An image and its configuration document as JSON.
+pub fn detail_json((usage, config): &(ImageUsage, Value)) -> Value {
+    let mut value = image_json(usage);
+    value["config"] = config.clone();
+    value
 }
 
 /// The output of `image inspect`.
 pub fn details(images: &[(ImageUsage, Value)], output: &Output) -> Result<(), Failure> {
     if output.json {
-        let with_config = |(usage, config): &(ImageUsage, Value)| {
-            let mut value = image_json(usage);
-            value["config"] = config.clone();
-            value
-        };
-        return Ok(output.value(&images.iter().map(with_config).collect())?);
+        return Ok(output.value(&images.iter().map(detail_json).collect())?);
     }
     for (usage, config) in images {
         let rows = detail_rows(usage, config);

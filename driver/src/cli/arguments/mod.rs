@@ -4,8 +4,29 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
+mod image;
+mod node;
+mod task;
+
+pub use self::{
+    image::{
+        HistoryArguments, ImageArguments, ImageCommand, ListArguments, ListOptions, PullArguments, PullOptions,
+        RemoveArguments,
+    },
+    node::NodeArguments,
+    task::{
+        DfArguments, EventsArguments, ExecArguments, InspectArguments, LogsArguments, NetworkArguments, NetworkCommand,
+        PsArguments, StatsArguments, VolumeArguments, VolumeCommand,
+    },
+};
+
 const IMAGE_EXIT_CODES: &str =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage is left (fsck), 4 no such image, 5 the image is in use";
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 4 nothing has this name";
+
+const EXEC_EXIT_CODES: &str = "Exit codes: that of the command; 125 oci-rs failed before, 126 the command cannot be \
+                               executed, 127 there is no such command, 128 + n signal n ended it";
 
 const MIGRATE_EXIT_CODES: &str = "Exit codes: 0 every task runs unchanged, 1 failed, 2 wrong usage, 3 some tasks run \
                                   with differences, 4 the plugin block must allow more, 5 some jobs must be changed; \
@@ -14,8 +35,9 @@ const MIGRATE_EXIT_CODES: &str = "Exit codes: 0 every task runs unchanged, 1 fai
 /// Nomad task driver plugin that runs OCI and Docker images without a daemon.
 ///
 /// This binary is a plugin: Nomad starts it. Copy it into the agent's plugin_dir, name it in a `plugin "oci-rs"` block
-/// of the agent's configuration, and write `driver = "oci-rs"` in a job's task. Started by hand, it manages the images
-/// of this node, and checks jobs of the docker driver.
+/// of the agent's configuration, and write `driver = "oci-rs"` in a job's task. Started by hand, it shows the tasks of
+/// this node, manages its images, and checks jobs of the docker driver. Commands find the plugin's directories by
+/// themselves.
 #[derive(Parser)]
 #[command(name = "oci-rs", version)]
 pub struct Arguments {
@@ -27,9 +49,51 @@ pub struct Arguments {
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
+    /// List the tasks of this node
+    #[command(after_help = EXIT_CODES)]
+    Ps(PsArguments),
+    /// Show everything that is known of tasks and images, as JSON
+    #[command(after_help = EXIT_CODES)]
+    Inspect(InspectArguments),
+    /// Show the resource usage of tasks, again and again
+    #[command(visible_alias = "top", after_help = EXIT_CODES)]
+    Stats(StatsArguments),
+    /// Show starts and ends of tasks
+    #[command(after_help = EXIT_CODES)]
+    Events(EventsArguments),
+    /// Show the output of a task, from Nomad's files on this node
+    #[command(after_help = EXIT_CODES)]
+    Logs(LogsArguments),
+    /// Run a command in a running task
+    #[command(after_help = EXEC_EXIT_CODES)]
+    Exec(ExecArguments),
+    /// Show the disk usage of images, tasks and volumes
+    #[command(after_help = EXIT_CODES)]
+    Df(DfArguments),
     /// Images of this node
     #[command(after_help = IMAGE_EXIT_CODES)]
     Image(ImageArguments),
+    /// List the images: the same as `image ls`
+    #[command(after_help = IMAGE_EXIT_CODES)]
+    Images(ListArguments),
+    /// Download an image: the same as `image pull`
+    #[command(after_help = IMAGE_EXIT_CODES)]
+    Pull(PullArguments),
+    /// Remove images: the same as `image rm`
+    #[command(after_help = IMAGE_EXIT_CODES)]
+    Rmi(RemoveArguments),
+    /// Networks of tasks
+    #[command(after_help = EXIT_CODES)]
+    Network(NetworkArguments),
+    /// Volumes of this node
+    #[command(after_help = EXIT_CODES)]
+    Volume(VolumeArguments),
+    /// Show the version of this build and the features of this kernel
+    Version {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Stop and remove all tasks of the name docker, before Nomad's docker driver takes the name back
     ///
     /// Run it after the agent has stopped and before it starts without the plugin's file: Nomad's docker driver would
@@ -139,68 +203,6 @@ pub fn with_two_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsS
         }
     }
     arguments
-}
-
-/// The arguments of `oci-rs image`.
-#[derive(Args)]
-pub struct ImageArguments {
-    /// The driver's data_dir; overrides the one in --config [default: /var/lib/oci-rs]
-    #[arg(long, global = true, value_name = "DIRECTORY")]
-    pub data_dir: Option<PathBuf>,
-    /// The plugin block as JSON, or an agent's configuration file in JSON that holds it: directories, registries,
-    /// credentials, limits
-    #[arg(long, global = true, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// The command.
-    #[command(subcommand)]
-    pub command: ImageCommand,
-}
-
-/// The commands of `oci-rs image`.
-#[derive(Subcommand)]
-pub enum ImageCommand {
-    /// List the images
-    Ls,
-    /// Show the details of an image
-    Inspect {
-        /// As in a job's option `image`
-        reference: String,
-    },
-    /// Download an image and pin it: every job on this node can use it without its registry
-    Pull {
-        /// As in a job's option `image`
-        reference: String,
-        /// Do not pin: the plugin's gc may remove the image, and a private image stays private
-        #[arg(long)]
-        unpinned: bool,
-    },
-    /// Unpack an image of an archive and pin it: every job on this node can use it without its registry
-    Load {
-        /// An archive of `docker save` or an OCI layout, compressed or not
-        file: PathBuf,
-        /// The image in the archive, and its name in a job's option `image`
-        reference: String,
-        /// Do not pin: only tasks that name the same archive with `load` find its layers
-        #[arg(long)]
-        unpinned: bool,
-    },
-    /// Remove images that no task uses
-    Rm {
-        /// As in a job's option `image`
-        #[arg(required = true)]
-        references: Vec<String>,
-    },
-    /// Remove all images that no task uses
-    Prune,
-    /// Check the images on disk
-    Fsck {
-        /// Repair damage that can be repaired; images in use are never changed
-        #[arg(long)]
-        repair: bool,
-    },
 }
 
 #[cfg(test)]

@@ -1,0 +1,108 @@
+//! The reference in `docs/commands.md`. It is generated from the definitions of the command line, so that both always
+//! agree.
+//!
+//! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites it.
+
+use std::{fs, path::Path};
+
+use clap::{Arg, ArgAction, Command, CommandFactory};
+
+use super::arguments::Arguments;
+
+/// The widest line of the document.
+const COLUMNS: usize = 120;
+
+/// The options that are listed once for all commands.
+const NODE: &str = "Node";
+
+fn reference() -> String {
+    let mut text = String::new();
+    let mut root = Arguments::command().disable_help_subcommand(true);
+    root.build();
+    for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
+        section("oci-rs", command, &mut text);
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+/// A command and the commands below it.
+fn section(parent: &str, command: &Command, text: &mut String) {
+    let name = format!("{parent} {}", command.get_name());
+    text.push_str(&format!("### {name}\n\n"));
+    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    about.split("\n\n").for_each(|part| text.push_str(&(wrapped("", &sentence(part)) + "\n")));
+    let aliases: Vec<String> = command.get_visible_aliases().map(|alias| format!("`{parent} {alias}`")).collect();
+    if !aliases.is_empty() {
+        text.push_str(&format!("Also {}.\n\n", aliases.join(", ")));
+    }
+    let commands: Vec<&Command> = command.get_subcommands().filter(|below| below.get_name() != "help").collect();
+    let mut own: Vec<&Arg> = command.get_arguments().filter(|argument| is_listed(argument)).collect();
+    own.sort_by_key(|argument| !argument.is_positional());
+    own.iter().for_each(|argument| text.push_str(&item(argument)));
+    if !own.is_empty() {
+        text.push('\n');
+    }
+    commands.into_iter().for_each(|below| section(&name, below, text));
+}
+
+fn is_listed(argument: &Arg) -> bool {
+    let is_help = matches!(argument.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong);
+    !argument.is_hide_set() && !is_help && argument.get_help_heading() != Some(NODE)
+}
+
+fn item(argument: &Arg) -> String {
+    let values = argument.get_value_names().unwrap_or_default().join(" ");
+    let takes_value = matches!(argument.get_action(), ArgAction::Set | ArgAction::Append);
+    let name = match (argument.get_short(), argument.get_long()) {
+        (Some(short), Some(long)) => format!("-{short}, --{long}"),
+        (None, Some(long)) => format!("--{long}"),
+        _ => String::new(),
+    };
+    let name = match (name.is_empty(), takes_value) {
+        (true, _) => values,
+        (false, true) => format!("{name} {values}"),
+        (false, false) => name,
+    };
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let default: Vec<String> = argument.get_default_values().iter().map(|one| one.to_string_lossy().into()).collect();
+    let default =
+        if !takes_value || default.is_empty() { String::new() } else { format!(" Default: {}.", default.join(" ")) };
+    wrapped("  ", &format!("- **`{name}`**: {}{default}", sentence(&help)))
+}
+
+fn sentence(text: &str) -> String {
+    let text = text.replace('\n', " ");
+    if text.ends_with(['.', '?', '!', ']']) { text } else { text + "." }
+}
+
+/// The text in lines of at most [`COLUMNS`] characters. All but the first begin with `indent`.
+fn wrapped(indent: &str, text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split_whitespace() {
+        if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            lines.push_str(&(line + "\n"));
+            line = format!("{indent}{word}");
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines + &line + "\n"
+}
+
+#[test]
+fn the_document_lists_the_commands_and_their_options() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/commands.md");
+    let written = fs::read_to_string(&path).unwrap();
+    let (begin, end) = ("<!-- commands: begin -->\n", "<!-- commands: end -->");
+    let (from, to) = (written.find(begin).unwrap() + begin.len(), written.find(end).unwrap());
+    let expected = format!("{}\n{}\n{}", &written[..from], reference(), &written[to..]);
+    if std::env::var_os("OCI_RS_WRITE_DOCS").is_some() {
+        fs::write(&path, &expected).unwrap();
+        return;
+    }
+    assert!(written == expected, "docs/commands.md is out of date: run this test with OCI_RS_WRITE_DOCS=1");
+}

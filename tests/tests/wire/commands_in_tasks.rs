@@ -1,0 +1,178 @@
+//! The operator's commands `exec`, `logs` and `events`, with and without a terminal.
+
+use std::{fs, io::Write, process::Stdio};
+
+use fixtures::{busybox::Images, must::Must, terminal::Terminal, wait::seconds};
+use kit::{
+    node::Node,
+    plugin::{COOKIE, PluginCommand},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value as Json, json};
+
+use crate::operator::{run, sleeper};
+
+/// A command of an operator at a terminal.
+fn at_terminal(node: &Node, args: &[&str], cols: u16) -> Terminal {
+    Terminal::start(&PluginCommand::new(node.root()).without(COOKIE.0).args(args).as_std(), 24, cols)
+}
+
+#[tokio::test]
+async fn exec_passes_input_output_and_the_exit_code() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images.busybox()).await;
+    for (command, code, out, err) in [
+        (&["echo", "hello"][..], 0, "hello", ""),
+        (&["sh", "-c", "echo out; echo err >&2; exit 7"], 7, "out", "err"),
+        (&["sh", "-c", "kill -TERM $$"], 143, "", ""),
+        (&["cat"], 0, "", ""),
+        (&["sh", "-c", "test -t 0 || test -t 1 || echo none"], 0, "none", ""),
+    ] {
+        let said = run(&node, &[&["exec", "main"], command].concat()).await;
+        assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (code, out, err), "{command:?}");
+    }
+    let said = run(&node, &["exec", "main", "/no/such"]).await;
+    assert!(said.code == 127 && said.err.contains("/no/such"), "{} {}", said.code, said.err);
+    assert_eq!(run(&node, &["exec", "main", "/etc/passwd"]).await.code, 126);
+    let said = run(&node, &["exec", "-u", "user", "-w", "/etc", "main", "sh", "-c", "id -un; pwd"]).await.well();
+    assert_eq!(said.out, "user\n/etc");
+    let said = run(&node, &["exec", "no-such-task", "true"]).await;
+    assert!(said.code == 125 && said.err.contains("no task of this node"), "{} {}", said.code, said.err);
+    // Input of a pipe, with its end.
+    let command = PluginCommand::new(node.root()).without(COOKIE.0).args(&["exec", "-i", "main", "wc", "-c"]);
+    let mut command = command.as_std();
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().must("start oci-rs");
+    let mut input = process.stdin.take().must("a pipe");
+    let writer = std::thread::spawn(move || input.write_all(&vec![b'x'; 3_000_000]));
+    let output = tokio::task::spawn_blocking(move || process.wait_with_output()).await.must("a thread");
+    writer.join().ok().must("a thread").must("all input is read");
+    assert_eq!(String::from_utf8_lossy(&output.must("the output").stdout).trim(), "3000000");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exec_gives_the_command_the_terminal() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images.busybox()).await;
+    let mut terminal = at_terminal(&node, &["exec", "-it", "main", "sh"], 100);
+    terminal.type_text("stty size; echo $((6 * 7))\n");
+    terminal.wait_for("24 100");
+    terminal.wait_for("42");
+    assert!(!terminal.echoes(), "the command's terminal echoes, not this one");
+    terminal.resize(30, 90);
+    // Ctrl-C reaches the command's terminal and ends no one else.
+    terminal.type_text("until stty size | grep -q '30 90'; do sleep 0.1; done; echo re''sized\n");
+    terminal.wait_for("resized");
+    // A shell without job control, so that Ctrl-C reaches it and not only its child.
+    let script = "trap 'echo inter''rupted' INT; echo r''eady; while :; do sleep 4711; done";
+    terminal.type_text(&format!("sh -c \"{script}\"\n"));
+    terminal.wait_for("ready");
+    for _ in 0..2 {
+        terminal.type_text("\x03");
+        terminal.wait_for("interrupted");
+    }
+    // A lost client ends its command, and the terminal is as before.
+    let client = Pid::from_raw(terminal.pid()).must("a pid");
+    kill_process(client, Signal::TERM).must("end the client");
+    let (_, status) = terminal.ended();
+    assert_eq!(status.code(), Some(125));
+    assert!(terminal.echoes(), "the terminal has its modes again");
+    let gone = "for i in $(seq 100); do ps | grep -q '[4]711' || { echo gone; break; }; sleep 0.1; done";
+    assert_eq!(plugin.sh(&task, gone).await, "gone");
+    let mut terminal = at_terminal(&node, &["exec", "-it", "main", "sh", "-c", "exit 9"], 100);
+    assert_eq!(terminal.ended().1.code(), Some(9));
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn logs_reads_nomads_files() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images.busybox()).await;
+    let logs = task.alloc.dir.join("alloc/logs");
+    fs::write(logs.join("main.stdout.0"), "one\ntwo\n").must("a log file");
+    fs::write(logs.join("main.stdout.1"), "three\n").must("a log file");
+    fs::write(logs.join("main.stderr.0"), "problem\n").must("a log file");
+    for (args, out, err) in [
+        (&[][..], "one\ntwo\nthree", "problem"),
+        (&["--tail", "2"], "two\nthree", "problem"),
+        (&["--stdout", "-n", "1"], "three", ""),
+        (&["--stderr"], "", "problem"),
+    ] {
+        let said = run(&node, &[&["logs", "main"], args].concat()).await.well();
+        assert_eq!((said.out.as_str(), said.err.as_str()), (out, err), "{args:?}");
+    }
+    // Output is followed into the next file, and to the end of the task.
+    let args = ["logs", "-f", "--tail", "1", "--stdout", "main"];
+    let mut following = PluginCommand::new(node.root()).without(COOKIE.0).args(&args).spawn();
+    following.stdout.find(seconds(20), "the last line", |line| line == "three").await;
+    let mut file = fs::OpenOptions::new().append(true).open(logs.join("main.stdout.1")).must("the log file");
+    writeln!(file, "four").must("write");
+    following.stdout.find(seconds(20), "new output", |line| line == "four").await;
+    fs::write(logs.join("main.stdout.2"), "five\n").must("a log file");
+    following.stdout.find(seconds(20), "the next file", |line| line == "five").await;
+    plugin.stop(task.id(), seconds(0), "").await.must("StopTask");
+    assert_eq!(following.ended(seconds(20)).await.code(), Some(0));
+    // A link that a task made is not followed.
+    fs::remove_file(logs.join("main.stderr.0")).must("remove");
+    std::os::unix::fs::symlink("/etc/shadow", logs.join("main.stderr.0")).must("a link");
+    assert_eq!(run(&node, &["logs", "--stderr", "main"]).await.well().err, "");
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn events_tells_starts_ends_and_removals() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let first = sleeper(&node, &mut plugin, &images.busybox()).await;
+    let following = PluginCommand::new(node.root()).without(COOKIE.0).args(&["events", "-f", "--json"]).spawn();
+    let event = async |name: &str, task: &kit::task::Task| -> Json {
+        let alloc = task.config.alloc_id.clone();
+        let parse = |line: &str| serde_json::from_str::<Json>(line).unwrap_or_default();
+        let is_it = |line: &str| parse(line)["event"] == *name && parse(line)["allocation"] == *alloc;
+        parse(&following.stdout.find(seconds(20), name, is_it).await)
+    };
+    event("start", &first).await;
+    let second = node.task(&images.busybox()).sh("exit 4").build(&mut plugin).await;
+    plugin.started(&second).await;
+    event("start", &second).await;
+    let exit = event("exit", &second).await;
+    assert_eq!((&exit["exit_code"], &exit["image"]), (&json!(4), &json!(images.busybox())), "{exit}");
+    plugin.destroy(second.id(), true).await.must("DestroyTask");
+    event("remove", &second).await;
+    let known = run(&node, &["events"]).await.well().out;
+    assert!(known.contains("started") && known.lines().count() == 1, "{known}");
+    drop(following);
+    plugin.destroy(first.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_fit_the_terminal() {
+    let node = Node::new();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images.busybox()).await;
+    let (screen, status) = at_terminal(&node, &["ps"], 90).ended();
+    assert!(status.success(), "{screen}");
+    let widest = screen.lines().map(|line| line.trim_end().chars().count()).max();
+    assert!(widest <= Some(90) && screen.contains('…'), "{screen}");
+    let mut live = at_terminal(&node, &["stats", "--interval", "200ms"], 100);
+    for _ in 0..2 {
+        live.wait_for("ALLOC");
+        live.wait_for("MiB");
+    }
+    live.type_text("\x03");
+    live.ended();
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
