@@ -41,7 +41,8 @@ chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is l
 
 exhaustion: ## Tasks that use up what the node has, beside another task (root). COMMANDS=3000 hang at the same time
 	cargo build -p oci-rs
-	OCI_RS_HANGING_COMMANDS=$(or $(COMMANDS),3000) cargo test -p oci-rs-tests --test wire -- --nocapture exhaustion
+	OCI_RS_HANGING_COMMANDS=$(or $(COMMANDS),3000) cargo test -p oci-rs-tests --test wire -- --nocapture \
+		--test-threads 1 exhaustion
 
 random-images: ## Compare 200 random images with what umoci makes of them (root). COUNT=…, SEED=… repeats some
 	cargo build -p oci-rs
