@@ -182,14 +182,14 @@ async fn a_volume_of_an_nfs_server_is_shared_and_unmounted() {
     let server = Nfs::start(&export);
     is_shared(&node, &image, &nfs(&export, ""), "nfs4", &export).await;
 
-    let mut plugin = launch(&node, "5s").await;
+    let mut plugin = launch(&node, "15s").await;
     let (error, _) = refusal(&node, &mut plugin, &image, "wrong", nfs(&node.root().join("other"), "")).await;
     assert!(error.contains("the server has no directory") && error.contains("or does not export it"), "{error}");
     // It takes the connection and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").must("a socket");
     let port = format!(",port={}", silent.local_addr().must("its address").port());
     let (error, later) = refusal(&node, &mut plugin, &image, "silent", nfs(&export, &port)).await;
-    assert!(later && error.contains("mounting nfs") && error.contains("took longer than 5 seconds"), "{error}");
+    assert!(later && error.contains("mounting nfs") && error.contains("took longer than 15 seconds"), "{error}");
     assert_eq!(mounted(&node), 0);
 
     // The server goes while a task uses the volume.
@@ -223,7 +223,7 @@ async fn a_volume_of_an_smb_server_is_shared_and_unmounted() {
     assert!(eventually(seconds(10), listens).await, "the server does not listen");
     is_shared(&node, &image, &cifs("share", "secret", ""), "cifs", &export).await;
 
-    let mut plugin = launch(&node, "5s").await;
+    let mut plugin = launch(&node, "15s").await;
     for (options, expected) in [
         (cifs("share", "wrong", ""), "the server refuses the user: see `username`, `password`"),
         (cifs("other", "secret", ""), "the server has no directory \"//localhost/other\""),
@@ -234,7 +234,7 @@ async fn a_volume_of_an_smb_server_is_shared_and_unmounted() {
     let silent = TcpListener::bind("127.0.0.1:0").must("a socket");
     let port = format!(",port={}", silent.local_addr().must("its address").port());
     let (error, later) = refusal(&node, &mut plugin, &image, "silent", cifs("share", "secret", &port)).await;
-    assert!(later && error.contains("took longer than 5 seconds"), "{error}");
+    assert!(later && error.contains("took longer than 15 seconds"), "{error}");
     drop(server);
     let (error, later) = refusal(&node, &mut plugin, &image, "gone", cifs("share", "secret", "")).await;
     assert!(later && error.contains("the server does not answer"), "{error}");
