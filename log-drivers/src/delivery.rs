@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{fluentd::Fluentd, gelf::Gelf, journald::Journald, syslog::Syslog};
+use crate::{address::Address, fluentd::Fluentd, gelf::Gelf, journald::Journald, syslog::Syslog};
 
 /// What a log driver may know of a container, in docker's terms.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,6 +67,22 @@ pub enum Destination {
     Fluentd(Fluentd),
     /// The node's journal.
     Journald(Journald),
+}
+
+impl Destination {
+    /// Whether a connection needs files of the node: a socket, or keys and certificates.
+    pub fn uses_files(&self) -> bool {
+        let is_socket = |address: &Address| matches!(address, Address::Unix(_) | Address::Unixgram(_));
+        match self {
+            Self::Syslog(syslog) => {
+                let is_tls = matches!(syslog.address, Some(Address::Tls(_)));
+                is_tls || syslog.address.as_ref().is_none_or(is_socket)
+            }
+            Self::Gelf(gelf) => is_socket(&gelf.address),
+            Self::Fluentd(fluentd) => is_socket(&fluentd.address),
+            Self::Journald(_) => true,
+        }
+    }
 }
 
 impl fmt::Display for Destination {

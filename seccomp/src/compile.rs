@@ -45,6 +45,8 @@ pub(crate) struct Policy<'a> {
     pub newer: u32,
     /// Whether the newest known number is that of the table of system calls. If not, it is the newest one in `by_name`.
     pub table_is_known: bool,
+    /// The action for processes of other architectures, where the numbers have other meanings.
+    pub foreign: u32,
 }
 
 impl<'a> Policy<'a> {
@@ -52,7 +54,9 @@ impl<'a> Policy<'a> {
     /// Newer system calls fail with ENOSYS, so that programs fall back to older ones.
     pub fn from_permissions(permissions: &BTreeMap<&'a str, Permission>) -> Result<Self, BackendError> {
         let by_name = permissions.iter().map(|(name, permission)| Ok((*name, action(permission)?)));
-        Ok(Self { by_name: by_name.collect::<Result<_, _>>()?, default: EPERM, newer: ENOSYS, table_is_known: false })
+        let by_name = by_name.collect::<Result<_, _>>()?;
+        let foreign = libc::SECCOMP_RET_KILL_PROCESS;
+        Ok(Self { by_name, default: EPERM, newer: ENOSYS, table_is_known: false, foreign })
     }
 }
 
@@ -67,8 +71,7 @@ fn action(permission: &Permission) -> Result<Action, BackendError> {
     })
 }
 
-/// Compiles the program for processes of these architectures. It kills processes of other architectures, where the
-/// numbers have other meanings.
+/// Compiles the program for processes of these architectures.
 pub(crate) fn compile(architectures: &[Arch], policy: &Policy<'_>) -> BpfProgram {
     let mut program = vec![statement(LOAD, ARCHITECTURE)];
     for arch in architectures {
@@ -78,11 +81,11 @@ pub(crate) fn compile(architectures: &[Arch], policy: &Policy<'_>) -> BpfProgram
         program.push(statement(JUMP, part.len() as u32));
         program.extend(part);
     }
-    program.push(statement(RETURN, libc::SECCOMP_RET_KILL_PROCESS));
+    program.push(statement(RETURN, policy.foreign));
     program
 }
 
-const EPERM: u32 = errno(libc::EPERM.unsigned_abs());
+pub(crate) const EPERM: u32 = errno(libc::EPERM.unsigned_abs());
 const ENOSYS: u32 = errno(libc::ENOSYS.unsigned_abs());
 
 /// The numbers from `start` to the start of the next range. All have the same action.

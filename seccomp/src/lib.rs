@@ -1,4 +1,4 @@
-//! Seccomp profiles of containers, compiled to BPF programs for the kernel.
+//! Seccomp profiles of containers and filters of the driver's own processes, compiled to BPF programs for the kernel.
 //!
 //! Pure: the same profile, capabilities and kernel version always give the same program. Programs are not kept on disk,
 //! because compiling one takes less time than reading a file.
@@ -8,6 +8,7 @@ mod compile;
 mod custom;
 mod default_profile;
 mod error;
+mod own;
 mod syscalls;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub use arch::Arch;
 pub use custom::{ResolvedProfile, SeccompProfile};
 pub use default_profile::{ArgumentRule, Permission, default_profile};
 pub use error::{InvalidProfile, SeccompError};
+pub use own::{CheckedCall, OwnCalls, Values, Violation};
 
 /// The most instructions that the kernel accepts in one program (BPF_MAXINSNS).
 const MAX_INSTRUCTIONS: usize = 4096;
@@ -36,6 +38,11 @@ pub fn custom_program(
     kernel: (u32, u32),
 ) -> Result<Vec<u8>, SeccompError> {
     Ok(bytes(&custom_instructions(&resolve(profile, capabilities, kernel)?)?))
+}
+
+/// Compiles the filter of a process of the driver for this machine. The result is an array of `struct sock_filter`.
+pub fn own_program(calls: &OwnCalls<'_>, violation: Violation) -> Result<Vec<u8>, SeccompError> {
+    Ok(bytes(&checked_length(own::instructions(Arch::native()?, calls, violation)?)?))
 }
 
 /// The rules of a custom profile that apply to a container with these capabilities on this machine and a kernel of this

@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use confinement::{FilterLog, install_filter, limit_bounding_set};
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, fchown, fcntl_getfl, fstat, makedev, open},
     mount::{MoveMountFlags, move_mount},
@@ -19,7 +20,7 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
     thread::{
         CapabilitySet, CapabilitySets, clear_ambient_capability_set, configure_capability_in_ambient_set,
-        remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+        set_capabilities, set_no_new_privs,
     },
 };
 
@@ -129,7 +130,7 @@ impl ConfinedCommand {
             set_no_new_privs(true).map_err(|error| step("setting no_new_privileges")(error.into()))?;
         }
         if let Some(filter) = &self.filter {
-            sys::install_filter(filter).map_err(step("loading the seccomp filter"))?;
+            install_filter(filter, FilterLog::Nothing).map_err(step("loading the seccomp filter"))?;
         }
         drop_capabilities(self.bounding, &self.held_capabilities()).map_err(step("dropping capabilities"))
     }
@@ -226,15 +227,8 @@ fn prepare_terminal(uid: u32) -> io::Result<()> {
 fn drop_capabilities(bounding: CapabilityMask, held: &HeldCapabilities) -> io::Result<()> {
     const LAST: u32 = 63;
     clear_ambient_capability_set()?;
-    for bit in (0..=LAST).filter(|bit| bounding.0 & (1 << bit) == 0) {
-        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
-            Ok(()) => {}
-            // The kernel knows no capability with this or a higher number.
-            Err(rustix::io::Errno::INVAL) => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
     let set = |mask: CapabilityMask| CapabilitySet::from_bits_retain(mask.0);
+    limit_bounding_set(set(bounding))?;
     let (effective, permitted, inheritable) = (set(held.effective), set(held.permitted), set(held.inheritable));
     set_capabilities(None, CapabilitySets { effective, permitted, inheritable })?;
     for bit in (0..=LAST).filter(|bit| held.ambient.0 & (1 << bit) != 0) {

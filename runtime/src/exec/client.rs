@@ -95,7 +95,12 @@ impl ExecProcess {
     pub fn wait(self) -> ExecExit {
         const KILLED: ExecExit = ExecExit { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL };
         let exit = match self.reply() {
-            Ok(Some((HelperReply::Exited { exit_code, signal }, _))) => ExecExit { exit_code, signal },
+            Ok(Some((HelperReply::Exited { exit_code, signal, rights_kept }, _))) => {
+                if let Some(reason) = rights_kept {
+                    tracing::warn!(container = %self.container, reason, "an exec helper could not give up its rights");
+                }
+                ExecExit { exit_code, signal }
+            }
             _ => KILLED,
         };
         // The helper ends after this message, or is dead already. Dropping `self` reaps it.

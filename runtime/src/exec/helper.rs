@@ -16,7 +16,9 @@ use rustix::{
 
 use super::{
     begin::{Refusal, begin},
+    confine::confine,
     protocol::{HelperOrder, HelperReply, read_request},
+    request::ExecExit,
     stdio::null,
 };
 use crate::{
@@ -71,13 +73,16 @@ fn serve(task: &TaskDir, plugin: &OwnedFd) -> io::Result<()> {
             // If the plugin is gone, `watch` notices it and ends the command.
             let told = send(plugin, &HelperReply::Running, &descriptors);
             drop(terminal);
-            let end = if command.watch(plugin)? {
+            // After the answer, so that the client does not wait. A command that runs must be ended in any case, so a
+            // helper that cannot be restricted works on.
+            let rights_kept = confine(command.cgroup()).err().map(|error| clip(error.to_string()));
+            let ExecExit { exit_code, signal } = if command.watch(plugin)? {
                 command.reap()?
             } else {
                 // When this process ends, the kernel kills the command once more.
-                HelperReply::Exited { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL }
+                ExecExit { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL }
             };
-            told.and(send(plugin, &end, &[]))
+            told.and(send(plugin, &HelperReply::Exited { exit_code, signal, rights_kept }, &[]))
         }
         Err(Refusal::ContainerGone) => send(plugin, &HelperReply::ContainerGone, &[]),
         Err(Refusal::Failed(reason)) => send(plugin, &HelperReply::Failed(clip(reason)), &[]),

@@ -4,8 +4,9 @@
 //! lacks.
 //!
 //! * The plugin starts the *helper*, the role `exec-helper` of our binary, one per command ([`client`]). It stays in
-//!   the host's namespaces, holds nothing of the container, waits for the command and reports its end ([`helper`]). If
-//!   the plugin goes away, or orders it, the helper ends the command's processes ([`running`]).
+//!   the host's namespaces, holds nothing of the container, waits for the command and reports its end ([`helper`]).
+//!   When the command has begun, it gives up most of its rights ([`confine`]). If the plugin goes away, or orders it,
+//!   the helper ends the command's processes ([`running`]).
 //! * The helper forks the *entering process*. It joins the container's cgroups and namespaces, becomes the container's
 //!   user and gives up every right that the container does not have ([`enter`]). Only then does it make the command.
 //! * The *command* is the helper's child. It is the first process that the container can see, and has the container's
@@ -15,6 +16,7 @@
 
 mod begin;
 mod client;
+mod confine;
 mod enter;
 mod helper;
 mod identity;

@@ -7,6 +7,7 @@
 
 use std::{
     fs, io,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -37,6 +38,11 @@ impl ProcessTree {
     /// the session.
     pub fn new(leader: i32, groups: Option<Cgroups>) -> Self {
         Self { leader, groups }
+    }
+
+    /// The cgroup with all processes of the container.
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.groups.as_ref()?.path_of("freezer")
     }
 
     /// Sends SIGHUP and SIGCONT, as the kernel does when a terminal is hung up.
@@ -78,7 +84,7 @@ impl ProcessTree {
     }
 
     fn members(&self) -> io::Result<Vec<ProcessRef>> {
-        let Some(group) = self.groups.as_ref().and_then(|groups| groups.path_of("freezer")) else {
+        let Some(group) = self.cgroup() else {
             return Ok(ProcessRef::open(self.leader).into_iter().filter(|leader| !leader.ended()).collect());
         };
         let mut processes = processes_in(group)?;

@@ -44,8 +44,8 @@ pub(super) enum HelperReply {
     ContainerGone,
     /// The command could not be run.
     Failed(String),
-    /// The command has ended.
-    Exited { exit_code: i32, signal: i32 },
+    /// The command has ended. If the helper could not give up its rights, the reason is told.
+    Exited { exit_code: i32, signal: i32, rights_kept: Option<String> },
 }
 
 /// The entering process's message to the helper.

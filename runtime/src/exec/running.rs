@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -13,10 +14,7 @@ use rustix::{
     time::Timespec,
 };
 
-use super::{
-    process_tree::ProcessTree,
-    protocol::{HelperOrder, HelperReply},
-};
+use super::{process_tree::ProcessTree, protocol::HelperOrder, request::ExecExit};
 use crate::{cgroup::Cgroups, packets::receive, process::ProcessRef};
 
 /// A command that got SIGHUP may take this long to end by itself.
@@ -51,6 +49,11 @@ impl RunningCommand {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::PidFd(process.pidfd.as_fd()), flags)?;
         Ok(Self { tree: ProcessTree::new(pid, cgroups), process })
+    }
+
+    /// The cgroup in which the command's processes are looked for.
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.tree.cgroup()
     }
 
     /// Waits for the command's end, and ends it if the plugin orders that or is gone. False if the command was killed
@@ -104,11 +107,11 @@ impl RunningCommand {
     }
 
     /// Reaps the command, which has ended; its status.
-    pub fn reap(&self) -> io::Result<HelperReply> {
+    pub fn reap(&self) -> io::Result<ExecExit> {
         let status = waitid(WaitId::PidFd(self.process.pidfd.as_fd()), WaitIdOptions::EXITED)?;
         let status = status.ok_or(io::ErrorKind::NotFound)?;
         let signal = status.terminating_signal().unwrap_or(0);
-        Ok(HelperReply::Exited { exit_code: status.exit_status().unwrap_or(128 + signal), signal })
+        Ok(ExecExit { exit_code: status.exit_status().unwrap_or(128 + signal), signal })
     }
 }
 

@@ -60,7 +60,7 @@ impl Launcher {
     }
 
     /// Starts the copy in a role with these as standard input, output and error, with no other descriptor, and with an
-    /// empty environment (except for the failpoint variables of a dev build).
+    /// empty environment (except for the variables of tests in a dev build).
     pub fn spawn(&self, role: &Role, stdio: [BorrowedFd<'_>; 3]) -> io::Result<ProcessRef> {
         self.spawn_with(role.to_args()?, stdio)
     }
@@ -140,7 +140,8 @@ fn start(program: RawFd, request: StartRequest, stdio: Vec<OwnedFd>) -> io::Resu
     command.arg0("oci-rs").args(request.args).env_clear();
     if cfg!(debug_assertions) {
         let told = |name| std::env::var_os(name).map(|value: OsString| (name, value));
-        command.envs([failpoint::VARIABLE, failpoint::TRACE].into_iter().filter_map(told));
+        let variables = [failpoint::VARIABLE, failpoint::TRACE, confinement::KILL_VARIABLE];
+        command.envs(variables.into_iter().filter_map(told));
     }
     let child = command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr)).spawn()?;
     Ok(child.id() as i32)

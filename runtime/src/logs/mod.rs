@@ -9,8 +9,9 @@
 //! the FIFOs of all its containers with one [`LogWatcher`]. While no plugin lives that does so, each monitor drains its
 //! own FIFOs (`monitor::drain`).
 //!
-//! What always holds: a FIFO is drained only after a look at the open files of all processes found no reader, and no
-//! process opened or closed the FIFO since that look began, as far as the watching process knows.
+//! What always holds: the plugin drains a FIFO only after a look at the open files of all processes found no reader,
+//! and no process opened or closed the FIFO since that look began, as far as the plugin knows. A monitor may not look
+//! at other processes. It drains a FIFO from which nothing was read for a while although it was full ([`UnreadWatch`]).
 
 mod drainer;
 mod dropped;
@@ -18,6 +19,7 @@ mod fifo;
 mod output;
 mod reader;
 mod stream;
+mod unread;
 mod watcher;
 mod writers;
 
@@ -25,8 +27,9 @@ pub use drainer::{Drained, FifoDrainer};
 pub use dropped::DroppedBytes;
 pub use fifo::{Fifo, FileId, readers_of, waiting_bytes};
 pub(crate) use fifo::{discard, is_full};
-pub(crate) use output::{LogStream, Outputs};
+pub(crate) use output::{HeldFifo, LogStream, Outputs};
 pub use reader::Action;
 pub use stream::OutputStream;
+pub(crate) use unread::{UnreadWatch, Verdict};
 pub use watcher::{Checked, LogWatcher, ReaderCheck, RemovedStream, StreamKey};
 pub use writers::LogWriters;

@@ -9,7 +9,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
 };
 
@@ -40,8 +40,18 @@ pub(crate) struct Outputs {
 pub(crate) struct LogStream {
     /// An O_PATH handle on the checked file. That of a FIFO leads through a mount of its own.
     handle: OwnedFd,
-    /// If the log is a FIFO: both ends of it, in non-blocking mode.
-    pub held: Option<(Fifo, OwnedFd)>,
+    /// If the log is a FIFO: both ends of it.
+    pub held: Option<HeldFifo>,
+}
+
+/// A FIFO that is held open.
+#[derive(Debug)]
+pub(crate) struct HeldFifo {
+    pub fifo: Fifo,
+    /// Open for reading and writing, in non-blocking mode.
+    pub both: OwnedFd,
+    /// Open for writing alone, in non-blocking mode, after [`Outputs::hold_writers`].
+    pub writer: Option<OwnedFd>,
 }
 
 impl Outputs {
@@ -58,13 +68,30 @@ impl Outputs {
         }
     }
 
+    /// Opens the FIFOs for writing alone, too. A process that gives up its rights must do so before: afterwards it
+    /// cannot open FIFOs of other users.
+    pub fn hold_writers(&mut self) -> io::Result<()> {
+        for log in [&mut self.stdout, &mut self.stderr] {
+            if let Some(held) = &mut log.held {
+                held.writer = Some(open_handle(&log.handle, OFlags::WRONLY | OFlags::NONBLOCK)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles on both files.
+    pub fn handles(&self) -> [BorrowedFd<'_>; 2] {
+        [self.stdout.handle.as_fd(), self.stderr.handle.as_fd()]
+    }
+
     /// Closes the FIFOs. Returns the number of bytes in each FIFO that has no reader, as [`LogWriters::close`] does.
     pub fn close(self) -> io::Result<Vec<(OutputStream, u64)>> {
         let mut writers = LogWriters::default();
         for (stream, log) in [(OutputStream::Stdout, self.stdout), (OutputStream::Stderr, self.stderr)] {
-            let Some((fifo, held)) = log.held else { continue };
-            if waiting_bytes(&held)? > 0 {
-                writers.add(stream, fifo.id, || open_handle(&log.handle, OFlags::WRONLY | OFlags::NONBLOCK))?;
+            let Some(HeldFifo { fifo, both, writer }) = log.held else { continue };
+            if waiting_bytes(&both)? > 0 {
+                let opened = || open_handle(&log.handle, OFlags::WRONLY | OFlags::NONBLOCK);
+                writers.add(stream, fifo.id, || writer.map_or_else(opened, Ok))?;
             }
         }
         // From here on this process reads none of them, so the kernel tells whether another one does.
@@ -75,10 +102,10 @@ impl Outputs {
     /// An earlier start of the container may have given them to another id.
     pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         for stream in [&self.stdout, &self.stderr] {
-            let Some((_, held)) = &stream.held else { continue };
-            let stat = fstat(held)?;
+            let Some(HeldFifo { both, .. }) = &stream.held else { continue };
+            let stat = fstat(both)?;
             if (stat.st_uid, stat.st_gid) != (uid, gid) && (stat.st_uid, uid) != (0, 0) {
-                fchown(held, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+                fchown(both, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
             }
         }
         Ok(())
@@ -112,7 +139,8 @@ impl LogStream {
             let held = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Fifo => {
                     handle = in_own_mount(handle);
-                    Some((Fifo::of(&handle, path)?, open_handle(&handle, OFlags::RDWR | OFlags::NONBLOCK)?))
+                    let both = open_handle(&handle, OFlags::RDWR | OFlags::NONBLOCK)?;
+                    Some(HeldFifo { fifo: Fifo::of(&handle, path)?, both, writer: None })
                 }
                 FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => None,
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a FIFO nor /dev/null")),
@@ -151,13 +179,17 @@ mod tests {
     use super::*;
 
     /// Opens two FIFOs, writes this into the first one, and closes them while `other` is held.
-    fn lost(same: bool, other: Option<(bool, bool)>) -> Vec<(OutputStream, u64)> {
+    fn lost(same: bool, writers_first: bool, other: Option<(bool, bool)>) -> Vec<(OutputStream, u64)> {
         let directory = tempfile::tempdir().expect("a directory");
         let paths = ["stdout", if same { "stdout" } else { "stderr" }].map(|name| directory.path().join(name));
         for path in paths.iter().skip(usize::from(same)) {
             rustix::fs::mkfifoat(CWD, path, Mode::from_raw_mode(0o600)).expect("a FIFO");
         }
-        let outputs = Outputs::open(&Output { stdout: paths[0].clone(), stderr: paths[1].clone() }).expect("opened");
+        let paths_of_both = Output { stdout: paths[0].clone(), stderr: paths[1].clone() };
+        let mut outputs = Outputs::open(&paths_of_both).expect("opened");
+        if writers_first {
+            outputs.hold_writers().expect("opened");
+        }
         let mut task = fs::File::from(outputs.stdout.reopen(OFlags::empty()).expect("as the container opens it"));
         task.write_all(b"unread").expect("written");
         drop(task);
@@ -190,11 +222,12 @@ mod tests {
 
     #[test]
     fn content_is_lost_without_a_reader() {
-        for same in [false, true] {
-            assert_eq!(lost(same, None), [(OutputStream::Stdout, 6)]);
-            assert_eq!(lost(same, Some((false, true))), [(OutputStream::Stdout, 6)], "a writer does not read");
-            assert!(lost(same, Some((true, false))).is_empty(), "its reader has not read it yet");
-            assert!(lost(same, Some((true, true))).is_empty(), "its holder counts it");
+        for (same, writers_first) in [(false, false), (true, false), (false, true), (true, true)] {
+            let lost = |other| lost(same, writers_first, other);
+            assert_eq!(lost(None), [(OutputStream::Stdout, 6)]);
+            assert_eq!(lost(Some((false, true))), [(OutputStream::Stdout, 6)], "a writer does not read");
+            assert!(lost(Some((true, false))).is_empty(), "its reader has not read it yet");
+            assert!(lost(Some((true, true))).is_empty(), "its holder counts it");
         }
     }
 }

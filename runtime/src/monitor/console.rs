@@ -4,7 +4,7 @@ use std::{
     io::{self, IoSliceMut},
     mem::MaybeUninit,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
     path::PathBuf,
@@ -98,7 +98,14 @@ impl Terminal {
 
     /// Copies output to the log until the process has ended, and then the rest.
     pub fn copy_until_end(&self, log: &LogStream, process: &ProcessRef, drain: &mut LogDrain) -> io::Result<()> {
-        let log = log.reopen(OFlags::NONBLOCK)?;
+        let null;
+        let log = match &log.held {
+            Some(held) => held.both.as_fd(),
+            None => {
+                null = log.reopen(OFlags::NONBLOCK)?;
+                null.as_fd()
+            }
+        };
         let mut buffer = [0; 4096];
         let mut pending = 0..0;
         loop {
@@ -112,7 +119,7 @@ impl Terminal {
                     Err(error) => return Err(error.into()),
                 };
             }
-            match write(&log, &buffer[pending.clone()]) {
+            match write(log, &buffer[pending.clone()]) {
                 Ok(count) => pending.start += count,
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -120,8 +127,8 @@ impl Terminal {
             match (pending.is_empty(), ended) {
                 (true, true) => {}
                 (true, false) => drain.until_content(&self.master)?,
-                (false, false) => drain.until_room(&log)?,
-                (false, true) if wait(&mut [PollFd::new(&log, PollFlags::OUT)], Some(PATIENCE))? => {}
+                (false, false) => drain.until_room(log)?,
+                (false, true) if wait(&mut [PollFd::from_borrowed_fd(log, PollFlags::OUT)], Some(PATIENCE))? => {}
                 (false, true) => return Ok(()),
             }
         }

@@ -1,15 +1,15 @@
 //! Draining the log FIFOs while no plugin does it.
 //!
 //! While a plugin watches the container's FIFOs (`keeper.json` names it), the monitor only waits for the end of that
-//! plugin. Without one, the monitor waits until a FIFO has content. When a FIFO is full, it looks for readers among all
-//! processes; a full FIFO without a reader is drained. Dropped bytes are counted in a file, from which the next plugin
-//! reports them. Nothing is dropped unless a look at all processes just before found no reader.
+//! plugin. Without one, the monitor waits until a FIFO has content. A FIFO that stays full although nothing is read
+//! from it is drained ([`UnreadWatch`]): the monitor may not look at other processes. The FIFOs of a log relay are
+//! drained only while there is no relay. Dropped bytes are counted in a file, from which the next plugin reports them.
 
 use std::{
     fs::File,
     io,
-    os::fd::OwnedFd,
-    time::{Duration, Instant},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use rustix::{
@@ -20,21 +20,21 @@ use rustix::{
 
 use super::relay::Helper;
 use crate::{
-    logs::{self, DroppedBytes, Fifo, OutputStream, Outputs},
+    logs::{self, DroppedBytes, HeldFifo, OutputStream, Outputs, UnreadWatch, Verdict},
     process::{ProcessRecord, ProcessRef},
     state::{LOG_WATCHER, TaskDir},
 };
 
 /// The kernel does not tell when a FIFO becomes full. So a FIFO is examined this long after it got content.
 const REST: Duration = Duration::from_secs(1);
-/// Looks at all processes may take this share of one processor at most: one part in so many.
-const SHARE: u32 = 20;
+/// A FIFO that was drained fills again. It is examined this long after it got content.
+const SHORT_REST: Duration = Duration::from_millis(5);
 
 /// Waits for the end of a container and drains its log FIFOs meanwhile.
 pub(super) struct LogDrain<'a> {
     task: &'a TaskDir,
     init: &'a ProcessRef,
-    fifos: Vec<HeldFifo<'a>>,
+    fifos: Vec<WatchedFifo<'a>>,
     /// The log relay, if there is one. It is started again when it ends.
     relay: Option<&'a mut Helper>,
     /// The plugin that watches the FIFOs, if it lives.
@@ -43,10 +43,18 @@ pub(super) struct LogDrain<'a> {
     rest: Duration,
 }
 
-struct HeldFifo<'a> {
+struct WatchedFifo<'a> {
     stream: OutputStream,
-    fifo: &'a Fifo,
-    held: &'a OwnedFd,
+    held: &'a HeldFifo,
+    reader: Reader,
+}
+
+/// Who reads a FIFO.
+enum Reader {
+    /// The log relay.
+    Relay,
+    /// A process that the monitor does not know.
+    Unknown(UnreadWatch),
 }
 
 impl<'a> LogDrain<'a> {
@@ -58,14 +66,21 @@ impl<'a> LogDrain<'a> {
         relay: Option<(&'a Outputs, &'a mut Helper)>,
     ) -> Self {
         let (logs, relay) = relay.unzip();
-        let held = |outputs: &'a Outputs, stream: OutputStream| {
-            let log = outputs.log(stream);
-            log.held.as_ref().map(|(fifo, held)| HeldFifo { stream, fifo, held })
-        };
-        let all = [Some(outputs), logs].into_iter().flatten();
-        let fifos =
-            all.flat_map(|outputs| OutputStream::ALL.into_iter().filter_map(move |stream| held(outputs, stream)));
-        Self { task, init, fifos: fifos.collect(), relay, watcher: None, rest: REST }
+        let mut fifos = Vec::new();
+        for stream in OutputStream::ALL {
+            let mut add = |outputs: &'a Outputs, reader| {
+                fifos.extend(outputs.log(stream).held.as_ref().map(|held| WatchedFifo { stream, held, reader }));
+            };
+            let unknown = Reader::Unknown(UnreadWatch::new(stream));
+            match logs {
+                None => add(outputs, unknown),
+                Some(logs) => {
+                    add(outputs, Reader::Relay);
+                    add(logs, unknown);
+                }
+            }
+        }
+        Self { task, init, fifos, relay, watcher: None, rest: REST }
     }
 
     /// Drains until the container has ended.
@@ -79,7 +94,7 @@ impl<'a> LogDrain<'a> {
                 let watcher = PollFd::new(&watcher.pidfd, PollFlags::IN);
                 wait(&mut [end, watcher].into_iter().chain(relay).collect::<Vec<_>>(), revive)?;
             } else {
-                let filled = self.fifos.iter().map(|fifo| PollFd::new(fifo.held, PollFlags::IN));
+                let filled = self.fifos.iter().map(|fifo| PollFd::new(&fifo.held.both, PollFlags::IN));
                 wait(&mut [end].into_iter().chain(relay).chain(filled).collect::<Vec<_>>(), revive)?;
                 init.wait_for(Some(revive.map_or(rest, |revive| revive.min(rest))))?;
             }
@@ -97,9 +112,9 @@ impl<'a> LogDrain<'a> {
     }
 
     /// Drains until there may be room in `log`, which is full, or the container has ended.
-    pub fn until_room(&mut self, log: &OwnedFd) -> io::Result<()> {
+    pub fn until_room(&mut self, log: BorrowedFd<'_>) -> io::Result<()> {
         let end = PollFd::new(&self.init.pidfd, PollFlags::IN);
-        let room = PollFd::new(log, PollFlags::OUT);
+        let room = PollFd::from_borrowed_fd(log, PollFlags::OUT);
         let revive = revive(self.relay.as_deref_mut());
         let relay = awaited_relay(self.relay.as_deref(), revive);
         let rest = revive.map_or(self.rest, |revive| revive.min(self.rest));
@@ -121,24 +136,21 @@ impl<'a> LogDrain<'a> {
             return Ok(());
         }
         self.watcher = self.find_watcher()?;
-        if self.watcher.is_some() {
-            return Ok(());
-        }
-        let (mut looked, mut drained) = (Duration::ZERO, false);
-        for fifo in &self.fifos {
-            if !logs::is_full(fifo.held)? {
-                continue;
-            }
-            let begun = Instant::now();
-            let unread = fifo.has_no_reader()?;
-            looked += begun.elapsed();
-            if unread {
-                drained = true;
-                let dropped = logs::discard(fifo.held, &File::options().write(true).open("/dev/null")?)?;
-                DroppedBytes::open(&self.task.dropped(fifo.stream))?.add(dropped)?;
+        let (watched, relayed) = (self.watcher.is_some(), self.relay.as_ref().is_some_and(|relay| relay.is_alive()));
+        for fifo in &mut self.fifos {
+            if watched {
+                fifo.leave()?;
+            } else if logs::is_full(&fifo.held.both)? {
+                let rest = match fifo.verdict(relayed)? {
+                    Verdict::Wait(rest) => rest,
+                    Verdict::Discard => {
+                        fifo.discard(self.task)?;
+                        SHORT_REST
+                    }
+                };
+                self.rest = self.rest.min(rest);
             }
         }
-        self.rest = rest_after(looked, drained);
         Ok(())
     }
 
@@ -149,9 +161,31 @@ impl<'a> LogDrain<'a> {
     }
 }
 
-impl HeldFifo<'_> {
-    fn has_no_reader(&self) -> io::Result<bool> {
-        Ok(logs::readers_of(std::slice::from_ref(self.fifo))?.is_empty())
+impl WatchedFifo<'_> {
+    /// What to do with the FIFO, which is full.
+    fn verdict(&mut self, relayed: bool) -> io::Result<Verdict> {
+        match (&mut self.reader, &self.held.writer) {
+            (Reader::Relay, _) => Ok(if relayed { Verdict::Wait(REST) } else { Verdict::Discard }),
+            (Reader::Unknown(watch), Some(writer)) => watch.full(writer.as_fd()),
+            (Reader::Unknown(_), None) => Ok(Verdict::Wait(REST)),
+        }
+    }
+
+    /// Discards and counts the content.
+    fn discard(&mut self, task: &TaskDir) -> io::Result<()> {
+        let dropped = logs::discard(&self.held.both, &File::options().write(true).open("/dev/null")?)?;
+        if let Reader::Unknown(watch) = &mut self.reader {
+            watch.discarded()?;
+        }
+        DroppedBytes::open(&task.dropped(self.stream))?.add(dropped)
+    }
+
+    /// Another process watches the FIFO.
+    fn leave(&mut self) -> io::Result<()> {
+        match (&mut self.reader, &self.held.writer) {
+            (Reader::Unknown(watch), Some(writer)) => watch.stop(writer.as_fd()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -165,13 +199,6 @@ fn awaited_relay(relay: Option<&Helper>, revive: Option<Duration>) -> Option<Pol
     relay.filter(|_| revive.is_none()).map(|relay| PollFd::new(&relay.process().pidfd, PollFlags::IN))
 }
 
-/// The rest after looks that took `looked` in all. Where a FIFO was drained the task writes on, so the next look comes
-/// sooner.
-fn rest_after(looked: Duration, drained: bool) -> Duration {
-    let within_share = looked * SHARE;
-    if drained { within_share } else { within_share.max(REST) }
-}
-
 /// Waits for one of the descriptors; whether one became ready before the limit.
 pub(super) fn wait(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
     let limit = limit.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -179,24 +206,5 @@ pub(super) fn wait(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::R
         Ok(count) => Ok(count > 0),
         Err(Errno::INTR) => Ok(true),
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_take_at_most_their_share_of_a_processor() {
-        let millis = Duration::from_millis;
-        for (looked, drained, expected) in [
-            (millis(1), true, millis(20)),
-            (millis(200), true, millis(4000)),
-            (millis(1), false, REST),
-            (millis(200), false, millis(4000)),
-            (Duration::ZERO, false, REST),
-        ] {
-            assert_eq!(rest_after(looked, drained), expected, "{looked:?} {drained}");
-        }
     }
 }

@@ -16,6 +16,7 @@ use rustix::{
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
+    confine::confine,
     console::{Console, Terminal},
     create::{self, Job},
     relay::Relay,
@@ -195,12 +196,16 @@ fn await_command(mut report: File) -> Result<(), StartError> {
     Err(serde_json::from_slice(&text).unwrap_or_else(|_| StartError::internal("the command could not be executed")))
 }
 
-/// Tells the plugin, waits for the end of the container, and records it.
-fn finish(plugin: File, running: RunningContainer) -> ExitCode {
+/// Tells the plugin, gives up rights, waits for the end of the container, and records it.
+fn finish(plugin: File, mut running: RunningContainer) -> ExitCode {
     failpoint::at("monitor-before-answer");
     // If the plugin is gone, no caller has a handle to this container: it must not stay.
     if send_outcome(plugin, &StartOutcome::Started).is_err() {
         drop(running.init.signal(libc::SIGKILL));
+    }
+    // After the answer, so that the start does not wait. The record of the end is worth more than a restriction.
+    if let Err(error) = confine(&mut running) {
+        drop(writeln!(io::stderr(), "the monitor of {} keeps rights: {error}", running.id));
     }
     match watch::until_end(running) {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,7 @@
 //!
 //! On its standard output the monitor sends the plugin one message: whether the container runs.
 
+mod confine;
 mod console;
 mod create;
 mod drain;

@@ -119,6 +119,11 @@ impl Helper {
         &self.process
     }
 
+    /// Whether the process has not ended.
+    pub fn is_alive(&self) -> bool {
+        !self.process.ended()
+    }
+
     /// Starts the process again if it has ended. Returns the time until it may be started, if that is not now.
     pub fn revive(&mut self) -> Option<Duration> {
         if !self.process.ended() {

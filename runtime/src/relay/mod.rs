@@ -10,9 +10,12 @@
 //! start. The relay ends when all writers have closed the FIFOs and everything is delivered, at the latest ten seconds
 //! after that.
 //!
+//! When it relays, it gives up all rights but those to write to the task's directory and to connect again (`confine`).
+//!
 //! One thread, the `pump`, moves bytes and never waits for the server. The other one, the `sender`, does. Between them
 //! is the `queue`.
 
+mod confine;
 mod pump;
 mod queue;
 mod sender;
@@ -31,7 +34,9 @@ use log_drivers::Sink;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 
+pub(crate) use self::confine::{CALLS, CHECKED};
 use self::{
+    confine::confine,
     pump::{DRAIN, Pump},
     queue::Queue,
     sender::Undelivered,
@@ -106,7 +111,7 @@ impl Relay {
             Ok((stream, open_source(&path).context(|| format!("opening {}", path.display()))?))
         };
         let sources = [source(OutputStream::Stdout)?, source(OutputStream::Stderr)?];
-        let logs = Outputs::open(&plan.output)?;
+        let mut logs = Outputs::open(&plan.output)?;
         let made = fs::metadata(task.file(PLAN)).and_then(|plan| plan.modified());
         let made = made.context(|| "looking at the plan".to_owned())?;
         let mut sink = Sink::new(plan.delivery.destination.clone(), made);
@@ -118,6 +123,8 @@ impl Relay {
                 ))
             })?;
         }
+        logs.hold_writers().context(|| "holding the logs".to_owned())?;
+        confine(&task, &plan.delivery.destination).context(|| "giving up rights of the log relay".to_owned())?;
         Ok(Self { task, sources, logs, delivery: plan.delivery, sink })
     }
 

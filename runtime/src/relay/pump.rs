@@ -61,7 +61,7 @@ impl<'a> Pump<'a> {
             name,
             source: Some(source),
             hung_up: false,
-            log: logs.log(name).held.as_ref().map(|(_, held)| held),
+            log: logs.log(name).held.as_ref().map(|held| &held.both),
             pending: Vec::new(),
             lines: Lines::new(source_of(name), new_id),
         });

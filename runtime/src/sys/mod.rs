@@ -8,7 +8,7 @@ mod descriptor;
 mod mount;
 mod pidfd;
 mod process;
-mod seccomp;
+mod read_signal;
 mod signal;
 mod user_namespace;
 
@@ -24,7 +24,7 @@ pub(crate) use process::{
     EndedChild, Fork, execve, exit_now, fork, fork_sibling, join_new_session_keyring, peek_ended_child,
     replace_command_line, unshare_children_pids, unshare_mounts,
 };
-pub(crate) use seccomp::install_filter;
+pub(crate) use read_signal::{announce_no_reads, announce_reads, take_signal};
 pub(crate) use signal::{block_signals, default_signals, realtime_signal, wait_for_any_signal};
 pub(crate) use user_namespace::{
     fork_sibling_in_user_namespace, set_file_ids, try_proc_in_user_namespace, with_user_namespace,

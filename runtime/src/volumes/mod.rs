@@ -13,6 +13,7 @@
 
 mod call;
 mod client;
+mod confine;
 mod listing;
 mod mounter;
 mod options;

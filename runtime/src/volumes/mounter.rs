@@ -22,6 +22,7 @@ use rustix::{
 
 use super::{
     call::{CallProblem, MountCall},
+    confine::confine,
     options::VolumeOptions,
     problem::{VolumeError, mount_failed},
     protocol::{Answer, Order},
@@ -51,6 +52,10 @@ fn settle() -> io::Result<OwnedFd> {
 
 fn serve(plugin: &OwnedFd) -> io::Result<()> {
     let Some((order, _)) = receive::<Order>(plugin)? else { return Ok(()) };
+    if let Err(error) = confine(&order) {
+        let refused: Answer = Err(VolumeError::passing(format!("giving up rights: {error}")));
+        return send(plugin, &refused, &[]);
+    }
     let done = match order {
         Order::Mount { options, place } => mounted(&options, &place).map(Some),
         Order::Ask { path } => ask(&path).map(|()| None),

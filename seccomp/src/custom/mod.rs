@@ -273,7 +273,7 @@ impl ResolvedProfile<'_> {
         by_name.extend(always.into_iter().map(|(name, action)| (name, Action::Always(action))));
         let fails = default & !libc::SECCOMP_RET_DATA == libc::SECCOMP_RET_ERRNO;
         let newer = if fails { errno(libc::ENOSYS.unsigned_abs()) } else { default };
-        Ok(Policy { by_name, default, newer, table_is_known: true })
+        Ok(Policy { by_name, default, newer, table_is_known: true, foreign: libc::SECCOMP_RET_KILL_PROCESS })
     }
 
     fn has_syscall(&self, name: &str) -> bool {

@@ -18,6 +18,9 @@ use super::{
 pub const COOKIE: (&str, &str) =
     ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 
+/// With this variable, a development build is killed by a system call that its role is not known to make.
+pub const KILL_ON_VIOLATION: &str = "OCI_RS_KILL_ON_VIOLATION";
+
 /// The path of the binary under test: `OCI_RS_BIN`, or where cargo puts it beside the test that runs.
 pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("OCI_RS_BIN") {
@@ -60,6 +63,7 @@ impl PluginCommand {
             ("PLUGIN_MIN_PORT", "10000".to_owned()),
             ("PLUGIN_MAX_PORT", "25000".to_owned()),
             ("PLUGIN_PROTOCOL_VERSIONS", "2".to_owned()),
+            (KILL_ON_VIOLATION, "1".to_owned()),
         ];
         let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Self { binary: binary(), args: Vec::new(), env, directory: root.to_owned(), broken_stderr: false }

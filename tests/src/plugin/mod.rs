@@ -6,7 +6,7 @@ mod handshake;
 mod process;
 mod streams;
 
-pub use command::{COOKIE, PluginCommand, binary};
+pub use command::{COOKIE, KILL_ON_VIOLATION, PluginCommand, binary};
 pub use connection::{Plugin, nomad_config};
 pub use handshake::Handshake;
 pub use process::{Lines, Process};

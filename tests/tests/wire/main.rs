@@ -37,6 +37,7 @@ mod operator;
 mod output;
 mod own_network;
 mod own_network_failures;
+mod process_rights;
 mod pull;
 mod races;
 mod random_images;

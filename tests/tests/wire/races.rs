@@ -14,7 +14,11 @@ use fixtures::{
     registry::{Action, Fault},
     wait::{eventually, patient, seconds},
 };
-use kit::{calls::recoverable, node::Node, plugin::PluginCommand};
+use kit::{
+    calls::recoverable,
+    node::Node,
+    plugin::{KILL_ON_VIOLATION, PluginCommand},
+};
 use serde_json::json;
 
 const IDLE: &str = "while :; do sleep 1000; done";
@@ -268,7 +272,8 @@ async fn the_monitors_only_child_is_the_task() {
 #[tokio::test]
 async fn the_monitor_uses_little_memory() {
     let node = Node::new();
-    let mut plugin = node.launch().await;
+    let command = PluginCommand::new(node.root()).without(KILL_ON_VIOLATION);
+    let mut plugin = node.launch_as(command, json!({})).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).build(&mut plugin).await;
     plugin.started(&task).await;
