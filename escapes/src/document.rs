@@ -19,7 +19,7 @@ root in each container. A result that differs from this page fails the suite. Th
 - **oci-rs**: this driver with `userns_mode = \"host\"`, otherwise without options.
 - **oci-rs, user namespace**: the task has a user namespace of its own, otherwise without options.
 - **no protection**: `privileged = true` with oci-rs. The column shows what each attempt does where nothing holds it: an
-  error is then that of the kernel or of the attempt's harmless arguments.
+  error is then that of the kernel or of the attempt's harmless arguments. It is recorded, not compared.
 
 *works* means that the attempt succeeded. An errno is the kernel's answer to the last step. Other words say what the
 attempt found. *held* is a task that did not start, or found nothing of the node. *never* is the result of an attempt on

@@ -28,7 +28,7 @@ use escapes::{
     attempt::WORKS,
     attempts::{self, OF_THE_NODE},
     document,
-    results::{self, CONTAINERS, KERNEL, MISSING, Results},
+    results::{self, CONTAINERS, KERNEL, MISSING, Results, UNPROTECTED},
     sys,
 };
 use fixtures::registry::DockerRegistry;
@@ -45,8 +45,6 @@ const JOBS: [(&str, &str); CONTAINERS.len()] = [
     ("oci-rs", ""),
     ("oci-rs", "userns_mode = \"host\"\nprivileged = true"),
 ];
-/// The container whose attempts succeed: each gets a mount namespace of its own.
-const UNPROTECTED: usize = 3;
 /// What the program says of an attempt that only the node can make.
 const NOT_MADE: &str = "not made";
 /// Commands that enter a container while it watches.
@@ -195,6 +193,7 @@ impl Node {
         let Bait { directory, port, name, shared_memory, .. } = &self.bait;
         let directory = directory.path().display();
         let agent = self.agent.path().display();
+        // Its attempts succeed, so that each gets a mount namespace of its own.
         let apart = if column == UNPROTECTED { "ESCAPE_APART = \"1\"" } else { "" };
         format!(
             "job \"escapes\" {{\ntype = \"{kind}\"\ngroup \"group\" {{\n\
