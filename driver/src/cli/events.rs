@@ -66,7 +66,10 @@ pub fn run(arguments: &EventsArguments) -> Result<(), Failure> {
     }
     known.sort_by_key(|event| event.at);
     report(&known, &output)?;
-    while arguments.follow {
+    if !arguments.follow {
+        return Ok(());
+    }
+    loop {
         wait(&watches)?;
         for (place, watch) in &mut watches {
             for id in watch.changed().map_err(Failure::of)?.into_iter().filter(|id| place.includes(id.as_str())) {
@@ -75,7 +78,6 @@ pub fn run(arguments: &EventsArguments) -> Result<(), Failure> {
             }
         }
     }
-    Ok(())
 }
 
 /// Compares a task with its last state; the events since then.

@@ -92,7 +92,7 @@ mod tests {
             (0, 500_000_000, second, 50.0),
             (10, 2_000_000_010, second, 200.0),
             (5, 3, second, 0.0),
-            (0, 9, second * 0, 0.0),
+            (0, 9, Duration::ZERO, 0.0),
         ] {
             assert!((percent(at(from), at(to), passed) - expected).abs() < 1e-9);
         }
