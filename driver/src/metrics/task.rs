@@ -118,7 +118,7 @@ const TASK: &[TaskMetric] = &[
     gauge("oci_rs_task_memory_anon_bytes", "anonymous memory", |task| usage(task, |usage| usage.stats.memory.rss)),
     gauge("oci_rs_task_memory_cache_bytes", "page cache", |task| usage(task, |usage| usage.stats.memory.cache)),
     gauge("oci_rs_task_memory_swap_bytes", "memory in swap", |task| usage(task, |usage| usage.stats.memory.swap)),
-    gauge("oci_rs_task_memory_kernel_bytes", "kernel memory that is charged to the task", |task| {
+    gauge("oci_rs_task_memory_kernel_bytes", "kernel memory of the task (cgroup v2)", |task| {
         measured(task, |usage| usage.stats.memory.kernel)
     }),
     gauge("oci_rs_task_memory_peak_bytes", "highest memory usage so far (cgroup v1, and Linux 5.19)", |task| {
