@@ -163,6 +163,21 @@ file_servers() {
     rm -rf "$work"
 }
 
+# Compiles the SELinux policy of that kernel. It is not installed, because nothing else here needs it.
+secilc() {
+    [ -e "$TOOLS/secilc" ] && return 0
+    local work
+    say "Unpacking SELinux's policy compiler for the same machine"
+    work=$(mktemp -d "$TOOLS/.selinux.XXXXXX")
+    (
+        cd "$work"
+        apt-get download -q -o APT::Sandbox::User=root secilc >/dev/null
+        dpkg-deb -x ./*.deb tree
+    )
+    mv "$work/tree/usr/bin/secilc" "$TOOLS/"
+    rm -rf "$work"
+}
+
 # dockerd for the differential suite. It is not installed, because its package would start a service.
 docker() {
     [ -e "$TOOLS/docker/dockerd" ] && return 0
@@ -215,5 +230,6 @@ if [ "${1:-}" != demo ]; then
     apparmor_parser
     promtool
     file_servers
+    secilc
     docker
 fi

@@ -6,6 +6,7 @@
 #   test-v2.sh quick               the part that CI runs
 #   test-v2.sh containers groups   one suite; further words select the cases with a matching name
 # KERNEL=6.12 test-v2.sh … runs them with Debian's Linux 6.12 instead of 6.1.
+# LSM=selinux test-v2.sh … runs them with SELinux, enforcing, instead of AppArmor.
 . "$(dirname "$0")/lib.sh"
 
 SUITES="runtime containers wire chaos nomad conformance"
@@ -17,6 +18,9 @@ NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save nft"
 CONFORMANCE_PROGRAMS="curl docker-registry rm skopeo sort"
 # Further programs that a Nomad agent and its cases call.
 NOMAD_PROGRAMS="docker-registry script skopeo sort"
+
+# The security module: apparmor or selinux.
+LSM=${LSM:-apparmor}
 
 # Kernel options that save time in an emulated machine.
 FASTER="no_timer_check tsc=reliable rcupdate.rcu_expedited=1 init_on_alloc=0 audit=0 nokaslr mitigations=off"
@@ -101,6 +105,7 @@ make_root() {
     cp -r runtime/src/spec/tests/golden "$root$ROOT/runtime/src/spec/tests/"
     program "$TOOLS/apparmor_parser"
     mv "$root$TOOLS/apparmor_parser" "$root/usr/sbin/"
+    [ "$LSM" != selinux ] || add_policy
     strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
     if suites "$@" | grep -Eq '^suite (wire|chaos|nomad|conformance) '; then add_networks; fi
     if suites "$@" | grep -q '^suite wire '; then add_file_servers; fi
@@ -109,6 +114,21 @@ make_root() {
     install -m755 "$ROOT/scripts/vm/init" "$root/init"
     # Everything takes ten times as long in an emulated machine.
     { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=${OCI_RS_PATIENCE:-10}"; suites "$@"; } >"$root/suites"
+}
+
+# Adds the SELinux policy. Its first process loads it.
+add_policy() {
+    local directory=$root/etc/selinux/oci-rs
+    mkdir -p "$directory/contexts"
+    echo SELINUXTYPE=oci-rs >"$root/etc/selinux/config"
+    printf '%s\n' 'process = "system_u:system_r:container_t:s0"' 'file = "system_u:object_r:container_file_t:s0"' \
+        >"$directory/contexts/lxc_contexts"
+    {
+        cat "$ROOT/scripts/vm/selinux.cil"
+        seq -f '(category c%g)' 0 1023
+        echo "(categoryorder ($(seq -f 'c%g' -s ' ' 0 1023)))"
+    } >"$directory/policy.cil"
+    "$TOOLS/secilc" -M true -c 33 -o "$directory/policy" -f /dev/null "$directory/policy.cil"
 }
 
 # Adds the programs that make networks.
@@ -157,11 +177,20 @@ add_conformance() {
     cp scripts/{conformance,image,lib}.sh "$root$ROOT/scripts/"
 }
 
+# Prints the kernel options for the security module.
+security() {
+    case $LSM in
+        apparmor) echo apparmor=1 security=apparmor ;;
+        selinux) echo selinux=1 security=selinux enforcing=1 ;;
+        *) die "no security module $LSM; there are apparmor and selinux" ;;
+    esac
+}
+
 machine() {
     exec qemu-system-x86_64 -machine q35,hpet=off -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
         -nodefaults -no-user-config -no-reboot -display none -nic none \
         -kernel "$TOOLS/linux-$KERNEL/vmlinuz" \
-        -append "root=/dev/nvme0n1 rootwait rw init=/init console=ttyS0 panic=-1 reboot=t $FASTER" \
+        -append "root=/dev/nvme0n1 rootwait rw init=/init console=ttyS0 panic=-1 reboot=t $(security) $FASTER" \
         -drive "file=$directory/disk,if=none,id=disk,format=raw,cache=unsafe" -device nvme,drive=disk,serial=disk \
         -serial "file:$directory/kernel.log" -chardev stdio,id=results,signal=off -serial chardev:results </dev/null
 }
@@ -208,7 +237,9 @@ cleanup() {
 for file in "linux-$KERNEL/vmlinuz" apparmor_parser file-servers/rpc.nfsd; do
     [ -e "$TOOLS/$file" ] || die "$TOOLS/$file is missing: run KERNEL=$KERNEL scripts/setup.sh"
 done
+[ "$LSM" != selinux ] || [ -e "$TOOLS/secilc" ] || die "$TOOLS/secilc is missing: run scripts/setup.sh"
 command -v qemu-system-x86_64 >/dev/null || die "qemu is missing: run scripts/setup.sh"
+security >/dev/null
 suites "$@" >/dev/null
 directory=$(mktemp -d -t oci-rs-v2.XXXXXX)
 root=$directory/root

@@ -11,6 +11,7 @@ use crate::{
     apparmor,
     config::{DefaultProfile, PluginConfig, Policy, RUNTIMES, RootChoice, UserNamespaceMode},
     name::DriverName,
+    selinux,
 };
 
 /// The value of an attribute.
@@ -46,6 +47,8 @@ pub struct NodeFindings {
     pub space_problem: Option<String>,
     /// The AppArmor profile of tasks that name none.
     pub apparmor: apparmor::Finding,
+    /// The SELinux labels of tasks.
+    pub selinux: selinux::Finding,
 }
 
 /// Findings about the host. They are separate from their judgement, so that the judgement is testable on any host.
@@ -130,11 +133,13 @@ fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'stat
 fn node_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static str, Value)> {
     let policy = &config.policy;
     let profile = host.opened.as_ref().ok().and_then(|node| node.apparmor.profile.clone());
+    let labelled = host.opened.as_ref().is_ok_and(|node| node.selinux.labels.is_some());
     let fixed = [
         ("cgroup", text(host.cgroup.unwrap_or("none"))),
         ("kernel", Value::Text(host.kernel.clone())),
         ("seccomp", Value::Flag(host.seccomp)),
         ("apparmor", Value::Flag(host.apparmor)),
+        ("selinux", Value::Flag(labelled)),
         ("runtime", text("libcontainer")),
         ("network.bridge", Value::Flag(host.bridge)),
         ("network.bridge.ipv6", Value::Flag(host.bridge && policy.network.subnet_ipv6.is_some())),
@@ -161,8 +166,10 @@ fn gives_user_namespaces(mode: UserNamespaceMode, host: &HostFindings) -> bool {
 
 /// A restriction that the operator may expect and that tasks do not get.
 fn warning(policy: &Policy, host: &HostFindings) -> Option<String> {
-    let problem = host.opened.as_ref().ok()?.apparmor.problem.as_ref()?;
-    (policy.apparmor == DefaultProfile::Automatic).then(|| format!("tasks run without an AppArmor profile: {problem}"))
+    let node = host.opened.as_ref().ok()?;
+    let profile = node.apparmor.problem.as_ref().filter(|_| policy.apparmor == DefaultProfile::Automatic);
+    let profile = profile.map(|problem| format!("tasks run without an AppArmor profile: {problem}"));
+    profile.or_else(|| Some(format!("tasks run without SELinux labels: {}", node.selinux.problem.as_ref()?)))
 }
 
 fn problem(policy: &Policy, host: HostFindings) -> Option<String> {

@@ -27,6 +27,7 @@ mod plan;
 mod plugin;
 mod pointer;
 mod rpc;
+mod selinux;
 mod signal;
 mod subordinate_ids;
 mod sys;

@@ -38,7 +38,7 @@ use crate::{
     metrics::Recorder,
     node_info,
     plan::{Compute, MountedVolume, NodeInfo},
-    subordinate_ids,
+    selinux, subordinate_ids,
     traces::{Span, Trace, Tracer},
 };
 
@@ -58,6 +58,8 @@ pub struct Node {
     pub groups: Groups,
     /// The AppArmor profile of tasks that name none.
     pub apparmor: AppArmor,
+    /// The SELinux labels of containers.
+    pub selinux: selinux::Finding,
     /// The task events of this process.
     pub events: Events,
     /// The watch over the tasks' log FIFOs.
@@ -144,6 +146,13 @@ impl Node {
             File::open(directory).map_err(failed)
         };
         let directories = [open(&config.state_dir)?, open(&config.data_dir)?];
+        let mut selinux = selinux::find(config.policy.selinux_enabled);
+        if let Some(labels) = &selinux.labels {
+            let directories = ["images", "containers", "volumes"].map(|name| config.data_dir.join(name));
+            if let Err(error) = runtime.label_directories(&directories, &labels.file) {
+                selinux = selinux.without_labels(error.to_string());
+            }
+        }
         let mounting = runtime.clone();
         store.on_removal(move || mounting.forget_removed_images());
         let logs = Logs::new(runtime.clone());
@@ -156,6 +165,7 @@ impl Node {
             tracer: config.traces.clone().map(Tracer::new),
             healthy: AtomicBool::new(false),
             export_started: AtomicBool::new(false),
+            selinux,
             config,
             runtime,
             store,
@@ -236,6 +246,8 @@ impl Node {
             state_dir: self.config.state_dir.clone(),
             volumes_dir: self.config.data_dir.join("volumes"),
             default_apparmor: self.apparmor.default_profile(),
+            selinux: self.selinux.used,
+            container_labels: self.selinux.labels.clone(),
             id_pool: self.id_pool(),
             userns_problem: self.userns_problem(),
             volume_options: self.volume_options(spec)?,
@@ -314,6 +326,7 @@ impl Node {
             userns_problem: self.userns_problem(),
             space_problem,
             apparmor: self.apparmor.check(),
+            selinux: self.selinux.clone(),
         }
     }
 

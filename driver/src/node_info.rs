@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `volume_options`, `hosts`,
-/// `default_apparmor`, `id_pool` and the problems of overlays and user namespaces are left empty. Blocks.
+/// `default_apparmor`, `selinux`, `container_labels`, `id_pool` and the problems of overlays and user namespaces are
+/// left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         driver: DriverName::default(),
@@ -32,7 +33,8 @@ pub fn read(compute: Compute) -> NodeInfo {
         numa_nodes: numa_nodes().unwrap_or_default(),
         swap_uncounted: swap_uncounted(),
         limits_pids: limits_pids(),
-        selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+        selinux: false,
+        container_labels: None,
         volumes_dir: PathBuf::new(),
         id_pool: None,
         userns_problem: None,

@@ -1,4 +1,4 @@
-//! Removing a directory tree of any depth.
+//! Walking through a directory tree of any depth, and removing it.
 //!
 //! A container decides how deep its directories are nested and how long their names are. `std::fs::remove_dir_all`
 //! needs a stack frame and a descriptor for each level, so a deep tree would end the process or exceed its limit of
@@ -11,7 +11,7 @@
 //! directories above at each such step.
 //!
 //! Another process may change the tree meanwhile. No link and no mount is entered, so nothing outside the tree is
-//! removed. What cannot be removed is reported, and everything else is removed.
+//! visited or removed. What cannot be removed is reported, and everything else is removed.
 
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -38,12 +38,24 @@ type Id = (u64, u64);
 /// This many directories above the current one stay open.
 const WINDOW: usize = 8;
 
+/// What is done with the entries of a tree.
+pub trait Visitor {
+    /// Sees an entry of a directory. If it is a directory, the result tells whether it is entered.
+    fn see(&mut self, directory: &OwnedFd, name: &CStr, kind: FileType) -> bool;
+
+    /// Sees a directory that was entered, after everything in it.
+    fn leave(&mut self, above: &OwnedFd, name: &CStr);
+
+    /// A directory could not be entered.
+    fn refused(&mut self, name: &CStr, error: Errno);
+}
+
 /// A directory on the way from the root of the tree to the current one.
 struct Level {
     /// Its name in the directory above.
     name: CString,
     id: Id,
-    /// Directories in it that still have content.
+    /// Directories in it that are still to be entered.
     full: Vec<CString>,
     /// Its descriptor, while it is open. The root and the current directory always are.
     open: Option<OwnedFd>,
@@ -85,16 +97,27 @@ pub fn remove(path: &Path) -> io::Result<()> {
 
 /// Removes everything in a directory that can be removed. The result is the reason why the first other entry stays.
 fn empty(root: OwnedFd) -> Result<Option<io::Error>, Errno> {
-    let mut kept = None;
-    let full = remove_entries(&root, &mut kept)?;
+    let mut remover = Remover { kept: None };
+    walk(root, &mut remover)?;
+    Ok(remover.kept)
+}
+
+/// Walks through everything in a directory. False if another process moved a directory meanwhile: then a part may be
+/// left out.
+///
+/// # Errors
+///
+/// The directory itself, or one on the way, cannot be read.
+pub fn walk(root: OwnedFd, visitor: &mut impl Visitor) -> Result<bool, Errno> {
+    let full = see_entries(&root, visitor)?;
     let mut levels = vec![Level { name: CString::default(), id: id(&root)?, full, open: Some(root) }];
     while let Some(Level { full, open: Some(current), .. }) = levels.last_mut() {
         if let Some(name) = full.pop() {
-            match enter(current, name, &mut kept) {
+            match enter(current, name, visitor) {
                 Ok(child) => levels.push(child),
                 // It was removed, or a file or a link has taken its place.
                 Err((_, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => {}
-                Err((name, error)) => keep(&mut kept, &name, error),
+                Err((name, error)) => visitor.refused(&name, error),
             }
             if let Some(above) = levels.len().checked_sub(WINDOW + 1).filter(|above| *above > 0) {
                 levels[above].open = None;
@@ -102,21 +125,42 @@ fn empty(root: OwnedFd) -> Result<Option<io::Error>, Errno> {
         } else if let Some(done) = levels.pop() {
             if !reopen_last(&mut levels)? {
                 // A directory was moved. The next pass begins at the root again.
-                break;
+                return Ok(false);
             }
             if let Some(Level { open: Some(above), .. }) = levels.last() {
-                remove_entry(above, &done.name, AtFlags::REMOVEDIR, &mut kept);
+                visitor.leave(above, &done.name);
             }
         }
     }
-    Ok(kept)
+    Ok(true)
 }
 
-/// Opens a directory and removes the entries that [`remove_entries`] can remove. An error has the directory's name.
-fn enter(parent: &OwnedFd, name: CString, kept: &mut Option<io::Error>) -> Result<Level, (CString, Errno)> {
+/// Removes what it sees.
+struct Remover {
+    /// The reason why the first entry stays.
+    kept: Option<io::Error>,
+}
+
+impl Visitor for Remover {
+    fn see(&mut self, directory: &OwnedFd, name: &CStr, kind: FileType) -> bool {
+        let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        remove_entry(directory, name, flags, &mut self.kept)
+    }
+
+    fn leave(&mut self, above: &OwnedFd, name: &CStr) {
+        remove_entry(above, name, AtFlags::REMOVEDIR, &mut self.kept);
+    }
+
+    fn refused(&mut self, name: &CStr, error: Errno) {
+        keep(&mut self.kept, name, error);
+    }
+}
+
+/// Opens a directory and shows its entries to the visitor. An error has the directory's name.
+fn enter(parent: &OwnedFd, name: CString, visitor: &mut impl Visitor) -> Result<Level, (CString, Errno)> {
     let mut read = || -> Result<_, Errno> {
         let child = open_child(parent, name.as_c_str())?;
-        let full = remove_entries(&child, kept)?;
+        let full = see_entries(&child, visitor)?;
         Ok((id(&child)?, full, child))
     };
     match read() {
@@ -151,8 +195,8 @@ fn reopen_last(levels: &mut [Level]) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Removes the files and the empty directories in a directory; the names of the other directories.
-fn remove_entries(directory: &OwnedFd, kept: &mut Option<io::Error>) -> Result<Vec<CString>, Errno> {
+/// Shows the entries of a directory to the visitor; the names of the directories that are to be entered.
+fn see_entries(directory: &OwnedFd, visitor: &mut impl Visitor) -> Result<Vec<CString>, Errno> {
     let mut full = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -168,9 +212,7 @@ fn remove_entries(directory: &OwnedFd, kept: &mut Option<io::Error>) -> Result<V
             },
             known => known,
         };
-        if kind != FileType::Directory {
-            remove_entry(directory, name, AtFlags::empty(), kept);
-        } else if remove_entry(directory, name, AtFlags::REMOVEDIR, kept) {
+        if visitor.see(directory, name, kind) && kind == FileType::Directory {
             full.push(name.to_owned());
         }
     }

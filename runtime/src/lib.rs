@@ -32,6 +32,7 @@ mod relay;
 mod report_pipe;
 mod role;
 mod rootfs;
+mod selinux;
 mod spec;
 mod state;
 mod sys;

@@ -15,7 +15,10 @@ use serde_json::{Map, Value};
 pub use ::log_drivers::Delivery;
 pub use ::seccomp::{InvalidProfile, SeccompProfile};
 
-pub use crate::capability::CAPABILITIES;
+pub use crate::{
+    capability::CAPABILITIES,
+    selinux::{CategoryPair, Relabel, SelinuxLabels},
+};
 
 /// The name of a container, of its directories, and of the container in libcontainer.
 ///
@@ -114,6 +117,9 @@ pub struct ContainerPlan {
     pub user_namespace: Option<UserNamespace>,
     /// Rights and restrictions.
     pub security: Security,
+    /// SELinux labels. Without them, the processes have the label of the monitor, and no file is labelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux: Option<SelinuxLabels>,
     /// Kernel parameters of the container's namespaces, e.g. `net.core.somaxconn`.
     pub sysctl: BTreeMap<String, String>,
     /// Resource limits (setrlimit) by their name without `RLIMIT_`, lower case: `nofile`.

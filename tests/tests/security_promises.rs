@@ -9,13 +9,14 @@ use std::{
 use fixtures::must::Must;
 
 /// The directories that a file of the document can be in, by the first part of its name there.
-const DIRECTORIES: [(&str, &str); 9] = [
+const DIRECTORIES: [(&str, &str); 10] = [
     ("wire", "tests/tests/wire"),
     ("cases", "runtime/tests/cases"),
     ("driver", "driver/src"),
     ("plan", "driver/src/plan"),
     ("task", "driver/src/config/task"),
     ("plugin", "driver/src/config/plugin"),
+    ("runtime", "runtime/src"),
     ("host", "host/src"),
     ("registry", "image-store/src/registry"),
     ("images", "image-store/tests/cases"),

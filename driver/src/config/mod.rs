@@ -26,6 +26,7 @@ pub use plugin::{
     OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, TraceOptions, UserNamespaceMode, decode_plugin,
 };
 pub use task::{
-    AppArmorChoice, DnsOptions, ExtraHost, IpcMode, MountRequest, MountSource, NetworkMode, OPTIONS as TASK_OPTIONS,
-    RUNTIMES, SeccompChoice, TaskSpec, VOLUMES_ALLOWED, check_permitted, check_volume_type, decode_task,
+    AppArmorChoice, DnsOptions, ExtraHost, IpcMode, LabelOption, LabelPart, MountRequest, MountSource, NetworkMode,
+    OPTIONS as TASK_OPTIONS, RUNTIMES, SeccompChoice, TaskSpec, VOLUMES_ALLOWED, check_permitted, check_volume_type,
+    decode_task,
 };

@@ -134,6 +134,7 @@ fn rules() -> Vec<Rule> {
             UserNamespaceMode::Auto => "`auto`".to_owned(),
             UserNamespaceMode::Require => "`require`".to_owned(),
         }),
+        row("selinux_enabled", &|config| format!("`{}`", config.policy.selinux_enabled)),
         row("verify_access", &|config| format!("`{}`", config.verify_access)),
         row("volumes.allow_shared", &|config| format!("`{}`", config.policy.allow_shared)),
         row("volumes.allow_types", &|config| list(&config.policy.volume_types)),
@@ -168,11 +169,12 @@ fn no_other_rule_depends_on_the_name() {
         default_pids_limit: None,
         userns: docker.userns.clone(),
         volume_types: docker.volume_types.clone(),
+        selinux_enabled: false,
         ..own
     };
     assert_eq!(same, docker);
     let differing = rules().into_iter().take_while(|(_, own, docker)| own != docker).count();
-    assert!(differing == 17 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
+    assert!(differing == 18 && rules().iter().skip(differing).all(|(_, own, docker)| own == docker));
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod resolv_conf;
 mod resources;
 mod root;
 mod security;
+mod selinux;
 mod task_plan;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ pub use self::{
     identity::{alloc_prefix, container_id},
     mounts::MountedVolume,
     network::{OwnNetwork, uses_host_network},
-    node::{Compute, NodeInfo},
+    node::{Compute, ContainerLabels, NodeInfo},
     nomad_task::{AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources},
     notes::{NotedPort, TaskNotes},
     path::normalize_host_path,

@@ -3,12 +3,15 @@
 //! Always holds: a destination occurs once, and it is absolute and normalized. A mount comes after every mount above
 //! it. Every source in which a task could have put a link is in the list of confined sources.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use image_store::ImageConfig;
 use runtime::{
     VolumeKey, VolumeOptions,
-    plan::{Mount, MountKind, NamedVolume, Propagation},
+    plan::{Mount, MountKind, NamedVolume, Propagation, Relabel},
 };
 
 use super::{
@@ -37,6 +40,8 @@ pub struct MountPlan {
     pub mounted: Vec<MountedVolume>,
     /// The task's volumes without a name, which are removed with the container.
     pub anonymous: Vec<AnonymousVolume>,
+    /// The SELinux labels that the sources of mounts get, by their destinations.
+    pub relabelled: BTreeMap<String, Relabel>,
 }
 
 /// A volume of the task without a name.
@@ -60,6 +65,8 @@ pub struct MountedVolume {
 struct Labelled {
     option: String,
     mount: Mount,
+    /// The SELinux label of the source.
+    relabel: Option<Relabel>,
 }
 
 /// Decides all mounts.
@@ -79,6 +86,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
             readonly: mount.readonly,
             propagation: mount.propagation,
         },
+        relabel: relabel(&mount.selinux_label),
     }));
     for request in &context.spec.mounts {
         all.extend(requested(context, request, &mut plan, errors));
@@ -88,6 +96,15 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
     // The sort is stable. It puts outer mounts first, so that no mount hides an earlier one.
     all.sort_by_key(|labelled| depth(&labelled.mount.destination));
     check_destinations(&all, errors);
+    // A volume with options can be any directory of the node.
+    let own = |labelled: &&Labelled| {
+        !plan.volumes.iter().any(|volume| volume.mounted && volume.destination == labelled.mount.destination)
+    };
+    plan.relabelled = all
+        .iter()
+        .filter(own)
+        .filter_map(|labelled| Some((labelled.mount.destination.clone(), labelled.relabel?)))
+        .collect();
     plan.mounts = all.into_iter().map(|labelled| labelled.mount).collect();
     plan
 }
@@ -104,6 +121,8 @@ fn nomad_directories(task: &NomadTask) -> Vec<Labelled> {
     let directory = |name: &str, source: PathBuf, destination: String| Labelled {
         option: format!("the task's {name} directory"),
         mount: private(destination, source, false),
+        // All tasks of the allocation use the same directories for data and logs.
+        relabel: Some(if ["local", "secrets"].contains(&name) { Relabel::Private } else { Relabel::Shared }),
     };
     let logs = log_directory::of_nomad(&task.alloc_dir);
     vec![
@@ -112,6 +131,15 @@ fn nomad_directories(task: &NomadTask) -> Vec<Labelled> {
         directory("local", task_dir.join("local"), destination("NOMAD_TASK_DIR", "/local")),
         directory("secrets", task_dir.join("secrets"), destination("NOMAD_SECRETS_DIR", "/secrets")),
     ]
+}
+
+/// The label of a docker option: `z` for all containers, `Z` for one.
+fn relabel(option: &str) -> Option<Relabel> {
+    match option {
+        "z" => Some(Relabel::Shared),
+        "Z" => Some(Relabel::Private),
+        _ => None,
+    }
 }
 
 fn task_dir(task: &NomadTask) -> PathBuf {
@@ -179,7 +207,17 @@ fn requested(
         }
     };
     let mount = Mount { destination, kind, readonly: request.readonly, propagation };
-    Some(Labelled { option: request.option.clone(), mount })
+    // Docker gives named volumes the label for all containers.
+    let of_volume = matches!(request.source, MountSource::Volume { .. } | MountSource::Anonymous { .. });
+    let by_default = match request.source {
+        _ if of_volume => Some(Relabel::Shared),
+        // An item of `volumes`.
+        MountSource::Bind { create: true, .. } => context.policy.volume_label,
+        _ => None,
+    };
+    let labelled = matches!(mount.kind, MountKind::Bind { .. });
+    let relabel = request.relabel.or(by_default).filter(|_| labelled);
+    Some(Labelled { option: request.option.clone(), mount, relabel })
 }
 
 /// Notes a volume with options in the plan; the directory on which it will be mounted.
@@ -296,11 +334,11 @@ fn exchange_logs(task: &NomadTask, all: &mut Vec<Labelled>, errors: &ErrorCollec
                     // A mount point cannot be renamed. Otherwise a task could put its own directory at this path.
                     let alloc = task.alloc_dir.join("alloc");
                     let mount = Mount { propagation, ..private(format!("{place}/alloc"), alloc, readonly) };
-                    added.push(Labelled { option: labelled.option.clone(), mount });
+                    added.push(Labelled { option: labelled.option.clone(), mount, relabel: labelled.relabel });
                 }
                 let logs = format!("{place}/{below}");
                 let mount = private(logs.clone(), of_tasks.clone(), readonly);
-                added.push(Labelled { option: labelled.option.clone(), mount });
+                added.push(Labelled { option: labelled.option.clone(), mount, relabel: labelled.relabel });
                 logs
             }
             Err(_) => {
@@ -309,7 +347,8 @@ fn exchange_logs(task: &NomadTask, all: &mut Vec<Labelled>, errors: &ErrorCollec
             }
         };
         let nomad = format!("{logs}/{}", log_directory::NOMAD);
-        added.push(Labelled { option: labelled.option.clone(), mount: private(nomad, of_nomad.clone(), true) });
+        let mount = private(nomad, of_nomad.clone(), true);
+        added.push(Labelled { option: labelled.option.clone(), mount, relabel: None });
     }
     for labelled in added {
         if all.iter().all(|other| other.mount.destination != labelled.mount.destination) {

@@ -20,6 +20,17 @@ pub struct Compute {
     pub cores: u64,
 }
 
+/// The labels that the node's policy has for containers: `user:role:type`, or `user:role:type:level`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerLabels {
+    /// The label of processes.
+    pub process: String,
+    /// The label of files.
+    pub file: String,
+    /// The policy has categories, and the labels have none yet.
+    pub categories: bool,
+}
+
 /// The properties of the node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeInfo {
@@ -53,6 +64,8 @@ pub struct NodeInfo {
     pub limits_pids: bool,
     /// The kernel uses SELinux.
     pub selinux: bool,
+    /// The SELinux labels of containers, if they get some.
+    pub container_labels: Option<ContainerLabels>,
     /// The ids for tasks' own user namespaces, if the node has some.
     pub id_pool: Option<IdPool>,
     /// The first port of the node's network on which a process may listen without a right on the node.

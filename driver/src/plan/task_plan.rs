@@ -18,7 +18,7 @@ use super::{
     network::{self, OwnNetwork},
     notes, ports, process, resources,
     root::{self, RootDecision},
-    security,
+    security, selinux,
     user_namespace::{self, UserNamespaceDecision},
     warnings,
 };
@@ -190,6 +190,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         namespaces: security::namespaces(spec, namespace),
         user_namespace: userns.namespace,
         security: security::decide(context, errors),
+        selinux: selinux::decide(context, mounts.relabelled, errors),
         rlimits: spec.rlimits.clone(),
         shm_size: if spec.namespaces.ipc == IpcMode::None { 0 } else { spec.shm_size.unwrap_or(DEFAULT_SHM_SIZE) },
         oom_score_adj: spec.oom_score_adj,

@@ -16,9 +16,9 @@ pub fn warnings(context: &TaskContext, container: &ContainerPlan) -> Vec<String>
     }
     let labelled = context.task.mounts.iter().filter(|mount| !mount.selinux_label.is_empty());
     let labelled: Vec<&str> = labelled.map(|mount| mount.task_path.as_str()).collect();
-    if context.node.selinux && !labelled.is_empty() {
+    if context.node.selinux && container.selinux.is_none() && !labelled.is_empty() {
         texts.push(format!(
-            "SELinux labels of volumes are not changed, because containers have no label of their own: {}",
+            "SELinux labels of volumes are not changed, because the task has no label of its own: {}",
             labelled.join(", ")
         ));
     }

@@ -22,6 +22,18 @@ pub(crate) fn apply_oom_score(score: i32) -> Result<(), StartError> {
     }
 }
 
+/// Gives the next command that this process or a fork of it executes, and keys that are made until then, an SELinux
+/// label. `/proc` must be the host's.
+pub(crate) fn apply_selinux(label: &str) -> Result<(), StartError> {
+    let write = |attribute: &str| fs::write(format!("/proc/thread-self/attr/{attribute}"), label);
+    write("keycreate").and_then(|()| write("exec")).map_err(|error| {
+        StartError::invalid(match error.raw_os_error() {
+            Some(libc::EINVAL) => format!("SELinux label {label:?} does not exist in this node's policy"),
+            _ => format!("SELinux label {label:?}: {error}; the policy must allow it to the Nomad agent"),
+        })
+    })
+}
+
 /// Confines the next execve(2) of this process or of a fork of it by an AppArmor profile. `/proc` must be the host's.
 pub(crate) fn apply_apparmor(profile: &str) -> Result<(), StartError> {
     let written = attribute("exec").and_then(|mut file| file.write_all(format!("exec {profile}").as_bytes()));

@@ -2,8 +2,8 @@
 //!
 //! [`ConfinedCommand`] is a command with every restriction under which it is executed. [`confined_command`] derives it
 //! from a plan. The container's first process and the processes of exec both end with it, so both get the same
-//! restrictions. [`apply_oom_score`] and [`apply_apparmor`] change the calling process; its forks and their commands
-//! inherit the change.
+//! restrictions. [`apply_oom_score`], [`apply_apparmor`] and [`apply_selinux`] change the calling process; its forks
+//! and their commands inherit the change.
 
 mod confined;
 mod inherited;
@@ -13,7 +13,7 @@ mod of_plan;
 mod propagation;
 
 pub(crate) use confined::{ConfinedCommand, raise_hard_limits};
-pub(crate) use inherited::{apply_apparmor, apply_oom_score};
+pub(crate) use inherited::{apply_apparmor, apply_oom_score, apply_selinux};
 #[cfg(feature = "bundle")]
 pub(crate) use of_plan::rlimit_resource;
 pub(crate) use of_plan::{confined_command, held_capabilities, kernel_version, stacks_attached_mounts_only};

@@ -1,152 +1,41 @@
-//! Assigns the ids of user namespaces.
-//!
-//! Always true:
-//!
-//! - A range of ids is in use if and only if the plan in a task's directory names it. There is no second record of it
-//!   that a kill could leave behind.
-//! - Ranges are assigned under a lock of the state directory, which is held until the plan is written. So processes
-//!   that overlap never assign the same range, and ranges that are in use never overlap.
-//!
-//! The plans are read once. From then on this process remembers the ranges in use, until another process has assigned
-//! one: the locked file names the process that was the last to do so. The same file has the range that was assigned
-//! last, so that a freed range is used again as late as possible. Without the file, the search begins at the first
-//! range.
+//! The ranges of ids of user namespaces. Ranges that are in use never overlap. A freed range is used again as late as
+//! possible.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    hash::{BuildHasher, Hasher, RandomState},
-    io::{self, Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
-
-use host::lock::{Locked, Wait, lock};
-use serde::Deserialize;
-
+use super::assignments::{Assignments, InUse, Kind, PlannedValues};
 use crate::{
-    directory_watch,
-    error::{Context, RuntimeError, StartError, StartErrorKind},
-    plan::{ContainerId, IDS_PER_CONTAINER, IdPool, IdRange, UserNamespace},
-    state::{self, CONTAINER, PLAN, TaskDir},
+    error::StartErrorKind,
+    plan::{IDS_PER_CONTAINER, IdPool, IdRange},
 };
-
-/// The name of the locked file in the state directory.
-const FILE: &str = "user-namespaces";
-
-/// The first ids of the ranges in use, each with its container.
-type InUse = BTreeMap<u32, ContainerId>;
 
 /// The ranges of the containers of one state directory.
-#[derive(Debug)]
-pub(super) struct IdRanges {
-    state_dir: PathBuf,
-    /// A number that names this process.
-    process: u64,
-    in_use: Mutex<Option<InUse>>,
-}
+pub(super) type IdRanges = Assignments<Ranges>;
 
-/// The content of the locked file.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Last {
-    /// The process that assigned a range last.
-    process: Option<u64>,
-    /// The first id of that range.
-    first: Option<u32>,
-}
+/// Ranges of ids.
+pub(super) struct Ranges;
 
-/// The part of a plan that tells the container's ids.
-#[derive(Deserialize)]
-struct PlanIds {
-    #[serde(default)]
-    user_namespace: Option<UserNamespace>,
-}
+impl Kind for Ranges {
+    type Pool = IdPool;
+    type Value = IdRange;
+    const FILE: &'static str = "user-namespaces";
+    const FAILURE: StartErrorKind = StartErrorKind::UserNamespace;
 
-impl IdRanges {
-    /// Reads and makes nothing.
-    pub fn new(state_dir: &Path) -> Self {
-        let process = RandomState::new().build_hasher().finish();
-        Self { state_dir: state_dir.to_owned(), process, in_use: Mutex::default() }
+    fn of_plan(plan: PlannedValues) -> Option<IdRange> {
+        plan.user_namespace.and_then(|namespace| namespace.ids)
     }
 
-    /// Assigns a range of the pool to a container. `record` writes the plan that names it.
-    pub fn assign(
-        &self,
-        container: &ContainerId,
-        pool: IdPool,
-        record: impl FnOnce(IdRange) -> Result<(), StartError>,
-    ) -> Result<(), StartError> {
-        let mut remembered = self.remembered();
-        let path = self.state_dir.join(FILE);
-        let mut file = locked_file(&path).context(|| format!("locking {}", path.display()))?;
-        let last = Last::read(&mut file);
-        let known = remembered.take().filter(|_| last.process == Some(self.process));
-        let unknown = |error: RuntimeError| StartError::new(StartErrorKind::UserNamespace, error.to_string());
-        let mut in_use = known.map_or_else(|| self.read().map_err(unknown), Ok)?;
-        let mut chosen = choose(pool, last.first, &in_use);
-        if chosen.is_none() {
-            // Another process may have removed a container.
-            in_use = self.read().map_err(unknown)?;
-            chosen = choose(pool, last.first, &in_use);
-        }
-        let Some(range) = chosen else {
-            *remembered = Some(in_use);
-            let text = format!(
-                "containers have all {} ranges of ids for user namespaces; extend the range in the plugin's `userns` \
-                 block",
-                pool.ranges().count()
-            );
-            return Err(StartError::new(StartErrorKind::UserNamespace, text));
-        };
-        // Before the plan, so that another process reads the plan.
-        Last { process: Some(self.process), first: Some(range.first) }
-            .write(&mut file)
-            .context(|| format!("writing {}", path.display()))?;
-        failpoint::at("start-before-ids");
-        // If writing fails, the plan may be on disk all the same, so the next call reads the plans again.
-        record(range)?;
-        in_use.insert(range.first, container.clone());
-        *remembered = Some(in_use);
-        Ok(())
+    fn number(range: IdRange) -> u32 {
+        range.first
     }
 
-    /// Forgets the range of a container. Its directory must have been removed before.
-    pub fn release(&self, container: &ContainerId) {
-        let mut remembered = self.remembered();
-        let Some(in_use) = remembered.as_mut().filter(|in_use| in_use.values().any(|holder| holder == container))
-        else {
-            return;
-        };
-        match TaskDir::new(&self.state_dir, container).read::<PlanIds>(PLAN) {
-            Ok(None) => in_use.retain(|_, holder| holder != container),
-            // A new start of the same id has a range already. The next assignment reads all plans again.
-            _ => *remembered = None,
-        }
+    fn choose(pool: IdPool, last: Option<u32>, in_use: &InUse) -> Option<IdRange> {
+        choose(pool, last, in_use)
     }
 
-    fn remembered(&self) -> MutexGuard<'_, Option<InUse>> {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads the ranges in use.
-    fn read(&self) -> Result<InUse, RuntimeError> {
-        let directory = state::tasks(&self.state_dir);
-        let names = directory_watch::list(&directory).context(|| format!("listing {}", directory.display()))?;
-        let mut in_use = InUse::new();
-        for id in names.iter().filter_map(|name| name.parse::<ContainerId>().ok()) {
-            let task = TaskDir::new(&self.state_dir, &id);
-            match task.read::<PlanIds>(PLAN) {
-                Ok(plan) => {
-                    let ids = plan.and_then(|plan| plan.user_namespace).and_then(|namespace| namespace.ids);
-                    in_use.extend(ids.map(|ids| (ids.first, id)));
-                }
-                // Its container may run with any of the ids.
-                Err(error) if task.file(CONTAINER).exists() => return Err(error),
-                Err(error) => tracing::warn!(container = %id, %error, "the plan is damaged, and has no container"),
-            }
-        }
-        Ok(in_use)
+    fn exhausted(pool: IdPool) -> String {
+        format!(
+            "containers have all {} ranges of ids for user namespaces; extend the range in the plugin's `userns` block",
+            pool.ranges().count()
+        )
     }
 }
 
@@ -160,35 +49,6 @@ fn choose(pool: IdPool, last: Option<u32>, in_use: &InUse) -> Option<IdRange> {
     pool.ranges().filter(after).find(is_free).or_else(|| pool.ranges().find(is_free))
 }
 
-/// Opens the file, and waits for its lock.
-fn locked_file(path: &Path) -> io::Result<File> {
-    let open = || File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-    match lock(path, Wait::Forever, true, open)? {
-        Locked::Held(file) => Ok(file),
-        Locked::Missing | Locked::Busy => Err(io::Error::other("the file was removed while it was locked")),
-    }
-}
-
-impl Last {
-    /// The content of the file. If it is damaged, no process and no range.
-    fn read(file: &mut File) -> Self {
-        let mut text = String::new();
-        if file.read_to_string(&mut text).is_err() {
-            return Self::default();
-        }
-        let mut words = text.split_whitespace();
-        let process = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-        Self { process, first: words.next().and_then(|word| word.parse().ok()) }
-    }
-
-    fn write(self, file: &mut File) -> io::Result<()> {
-        let line = format!("{:016x} {}\n", self.process.unwrap_or_default(), self.first.unwrap_or_default());
-        file.rewind()?;
-        file.write_all(line.as_bytes())?;
-        file.set_len(line.len() as u64)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, fs, thread};
@@ -196,6 +56,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::{
+        error::StartError,
+        plan::{ContainerId, UserNamespace},
+        state::{self, CONTAINER, PLAN, TaskDir},
+    };
 
     const POOL: IdPool = IdPool { first: 100_000, count: 4 * IDS_PER_CONTAINER };
 
@@ -307,7 +172,7 @@ mod tests {
         let failed = ranges.assign(&"x".parse().expect("an id"), POOL, |_| Err(StartError::internal("full")));
         assert!(failed.is_err());
         state.assign(&ranges, "a").expect("a range");
-        fs::write(state.0.path().join(FILE), b"\xff what").expect("damage");
+        fs::write(state.0.path().join(Ranges::FILE), b"\xff what").expect("damage");
         fs::create_dir(state::tasks(state.0.path()).join("damaged")).expect("a directory");
         fs::write(state::tasks(state.0.path()).join("damaged/plan.json"), "{").expect("damage");
         let assigned: BTreeSet<u32> = ["b", "c", "d"].map(|id| state.assign(&ranges, id).expect("a range")).into();

@@ -4,6 +4,8 @@
 //! the kernel. So any number of processes can use the same directories, and a driver that starts later knows what its
 //! predecessor knew.
 
+mod assignments;
+mod category_pairs;
 mod id_ranges;
 mod logs;
 mod observe;

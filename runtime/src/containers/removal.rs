@@ -75,6 +75,7 @@ impl Runtime {
         failpoint::at("destroy-before-directory");
         lock.remove(task).context(|| format!("removing {}", task.path().display()))?;
         self.inner.ids.release(id);
+        self.inner.categories.release(id);
         Ok(())
     }
 

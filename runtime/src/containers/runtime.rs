@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::id_ranges::IdRanges;
+use super::{category_pairs::CategoryPairs, id_ranges::IdRanges};
 use crate::{
     address::NamespaceAddress,
     command::kernel_version,
@@ -16,7 +16,10 @@ use crate::{
     exec::{self, ExecProcess, ExecRequest},
     launcher::Launcher,
     plan::{CgroupPlacement, ContainerId, ContainerPlan},
-    rootfs::{EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem, user_namespace_problem},
+    rootfs::{
+        EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem, relabel_once,
+        user_namespace_problem,
+    },
     state::{self, PLAN, TaskDir},
     volumes::Volumes,
 };
@@ -40,6 +43,8 @@ pub(super) struct Inner {
     pub containers: DirectoryWatch,
     /// The ids of the containers with user namespaces of their own.
     pub ids: IdRanges,
+    /// The SELinux categories of the containers.
+    pub categories: CategoryPairs,
     /// Held while names are shared.
     pub names: Mutex<()>,
     /// Volumes with options.
@@ -85,11 +90,12 @@ impl Runtime {
         let launcher = Launcher::default();
         let (state_dir, data_dir) = (absolute(state_dir)?, absolute(data_dir)?);
         let containers = DirectoryWatch::new(state::tasks(&state_dir));
-        let ids = IdRanges::new(&state_dir);
+        let (ids, categories) = (IdRanges::new(&state_dir), CategoryPairs::new(&state_dir));
         Ok(Self {
             inner: Arc::new(Inner {
                 containers,
                 ids,
+                categories,
                 volumes: Volumes::new(&state_dir, &data_dir),
                 state_dir,
                 data_dir,
@@ -99,6 +105,21 @@ impl Runtime {
                 names: Mutex::default(),
                 overlay_problem: Mutex::default(),
             }),
+        })
+    }
+
+    /// Gives these directories, with the files that they have, and all images the SELinux label of files that
+    /// containers can use. New files in a directory get its label from the kernel. A directory that has the label is
+    /// left as it is.
+    pub fn label_directories(&self, directories: &[PathBuf], label: &str) -> Result<(), RuntimeError> {
+        self.inner.images.label(label);
+        directories.iter().try_for_each(|directory| {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .context(|| format!("making the directory {}", directory.display()))?;
+            relabel_once(directory, label)
         })
     }
 

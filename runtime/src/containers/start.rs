@@ -20,7 +20,7 @@ use crate::{
     cgroup,
     error::{Context, RuntimeError, StartError, StartErrorKind},
     monitor::StartOutcome,
-    plan::{ContainerId, ContainerPlan, UserNamespace},
+    plan::{ContainerId, ContainerPlan, SelinuxLabels, UserNamespace},
     process::ProcessRef,
     report_pipe::read_report,
     role::{MonitorArgs, Role},
@@ -133,12 +133,22 @@ impl Runtime {
         ended.context(|| "ending the monitor".to_owned())
     }
 
-    /// Writes the plan, with ids for a user namespace if it has one.
+    /// Writes the plan, with ids for a user namespace and with SELinux categories if it has them.
     fn commit_plan(&self, task: &TaskDir, plan: &ContainerPlan) -> Result<(), StartError> {
-        let Some(namespace) = plan.user_namespace else { return Ok(task.commit(PLAN, plan)?) };
+        let Some(namespace) = plan.user_namespace else { return self.commit_labelled(task, plan) };
         self.inner.ids.assign(&plan.id, namespace.pool, |ids| {
             let user_namespace = Some(UserNamespace { ids: Some(ids), ..namespace });
-            Ok(task.commit(PLAN, &ContainerPlan { user_namespace, ..plan.clone() })?)
+            self.commit_labelled(task, &ContainerPlan { user_namespace, ..plan.clone() })
+        })
+    }
+
+    fn commit_labelled(&self, task: &TaskDir, plan: &ContainerPlan) -> Result<(), StartError> {
+        let Some(labels) = plan.selinux.as_ref().filter(|labels| labels.own_categories) else {
+            return Ok(task.commit(PLAN, plan)?);
+        };
+        self.inner.categories.assign(&plan.id, (), |pair| {
+            let selinux = Some(SelinuxLabels { categories: Some(pair), ..labels.clone() });
+            Ok(task.commit(PLAN, &ContainerPlan { selinux, ..plan.clone() })?)
         })
     }
 

@@ -148,6 +148,7 @@ fn entering_process(
         cgroups,
         oom_score_adj: plan.oom_score_adj,
         apparmor: plan.security.apparmor.clone(),
+        selinux: plan.selinux.clone(),
         user,
         cwd: plan.cwd,
         other_cwd: options.cwd,

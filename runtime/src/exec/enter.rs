@@ -29,11 +29,13 @@ use super::{
 };
 use crate::{
     capability::CapabilityMask,
-    command::{ConfinedCommand, apply_apparmor, apply_oom_score, raise_hard_limits, stacks_attached_mounts_only},
+    command::{
+        ConfinedCommand, apply_apparmor, apply_oom_score, apply_selinux, raise_hard_limits, stacks_attached_mounts_only,
+    },
     error::StartErrorKind,
     id_map::{IdMap, become_root},
     packets::{clip, send},
-    plan::IdRange,
+    plan::{IdRange, SelinuxLabels},
     process::ProcessRef,
     rootfs::DebugRoot,
     sys::{self, Fork},
@@ -52,6 +54,8 @@ pub(super) struct EnteringProcess {
     pub cgroups: Vec<PathBuf>,
     pub oom_score_adj: i32,
     pub apparmor: Option<String>,
+    /// The SELinux labels of the container.
+    pub selinux: Option<SelinuxLabels>,
     pub user: ResolvedUser,
     pub cwd: String,
     /// Another working directory. It is entered with the user's own rights.
@@ -112,12 +116,17 @@ impl EnteringProcess {
         apply_oom_score(self.oom_score_adj).map_err(|error| error.to_string())?;
         let apparmor = self.apparmor.as_deref().map_or(Ok(()), apply_apparmor);
         apparmor.map_err(|error| error.to_string())?;
+        let labels = self.selinux.as_ref();
+        labels.map_or(Ok(()), |labels| apply_selinux(&labels.of_processes())).map_err(|error| error.to_string())?;
         crate::cgroup::join(&self.cgroups).map_err(step("joining the container's control groups"))?;
         let map = self.ids.map(|ids| IdMap::of_process(self.init.pid, ids)).transpose();
         let map = map.map_err(step("opening the container's user namespace"))?;
         let attach = map.is_some() && stacks_attached_mounts_only();
-        let mount =
-            |plan: &DebugRootPlan| DebugRoot::mount(&plan.layers, &plan.directory, &plan.target, map.as_ref(), attach);
+        let label = labels.map(SelinuxLabels::of_files);
+        let mount = |plan: &DebugRootPlan| {
+            let label = label.as_deref();
+            DebugRoot::mount(&plan.layers, &plan.directory, &plan.target, map.as_ref(), attach, label)
+        };
         let debug_root = self.debug_root.as_ref().map(mount).transpose();
         let debug_root = debug_root.map_err(|error| format!("the debug image: {error}"))?;
         if self.ids.is_some() {

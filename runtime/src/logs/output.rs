@@ -110,6 +110,11 @@ impl Outputs {
         }
         Ok(())
     }
+
+    /// The FIFOs.
+    pub fn fifos(&self) -> impl Iterator<Item = &OwnedFd> {
+        [&self.stdout, &self.stderr].into_iter().filter_map(|stream| stream.held.as_ref().map(|(_, held)| held))
+    }
 }
 
 impl LogWriters {

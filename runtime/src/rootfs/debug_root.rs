@@ -50,13 +50,14 @@ impl DebugRoot {
     /// Mounts the layers of a debug image, top-most first. The mount points for parts of the container are created in
     /// `directory`; `target` is an empty directory. It must be called in the host's mount namespace, by a process that
     /// ends soon, because the process moves to a new mount namespace. The ids of the image become the container's. With
-    /// `attach`, its layers are attached below the root.
+    /// `attach`, its layers are attached below the root. Its files get the SELinux label.
     pub fn mount(
         layers: &[PathBuf],
         directory: &Path,
         target: &Path,
         map: Option<&IdMap>,
         attach: bool,
+        label: Option<&str>,
     ) -> Result<Self, RuntimeError> {
         create_mount_points(directory).context(|| format!("making {}", directory.display()))?;
         let leave_host = || -> io::Result<()> {
@@ -66,11 +67,11 @@ impl DebugRoot {
         leave_host().context(|| "taking a mount namespace".to_owned())?;
         // This directory is the top-most layer, so that the mount points are independent of the content of the image.
         let layers: Vec<PathBuf> = [directory.to_owned()].into_iter().chain(layers.iter().cloned()).collect();
-        let layers = Layers::open(&layers, None, map)?;
+        let layers = Layers::open(&layers, None, map, label)?;
         if attach {
             layers.attach(target)?;
         }
-        Overlay::read_only(layers.paths())?.mount(target)?;
+        Overlay::read_only(layers.paths())?.labelled(label).mount(target)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let root = open_tree(CWD, target, flags).context(|| "cloning the mount of the debug image".to_owned())?;
         sys::restrict_mount(root.as_fd()).context(|| "restricting the mount of the debug image".to_owned())?;

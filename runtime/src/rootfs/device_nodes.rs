@@ -3,7 +3,7 @@
 //! Each node is a mount of one file, because the nodes of the node's `/dev` belong to users that the container does not
 //! have. These belong to the container's users with the same ids.
 
-use std::{fs, io, os::fd::OwnedFd, path::Path};
+use std::{ffi::CString, fs, io, os::fd::OwnedFd, path::Path};
 
 use rustix::{
     fs::{CWD, FileType, Gid, Mode, Uid, chmod, chown, makedev, mknodat},
@@ -18,18 +18,21 @@ use crate::{
 };
 
 /// Makes the nodes in a file system of their own at `directory`, which stays until the mount namespace ends. The result
-/// has a detached mount for each node.
+/// has a detached mount for each node. The nodes get the SELinux label.
 pub(crate) fn device_nodes(
     directory: &Path,
     devices: &[&HostDevice],
     range: IdRange,
+    label: Option<&str>,
 ) -> Result<Vec<OwnedFd>, RuntimeError> {
     if devices.is_empty() {
         return Ok(Vec::new());
     }
     let prepare = || -> io::Result<()> {
         fs::create_dir_all(directory)?;
-        Ok(mount("tmpfs", directory, "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, Some(c"mode=755"))?)
+        let label = label.map_or(String::new(), |label| format!(",context=\"{label}\""));
+        let options = CString::new(format!("mode=755{label}"))?;
+        Ok(mount("tmpfs", directory, "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, Some(options.as_c_str()))?)
     };
     prepare().context(|| format!("making {}", directory.display()))?;
     let numbered = devices.iter().enumerate();

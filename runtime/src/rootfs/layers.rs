@@ -14,7 +14,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
     time::Instant,
 };
 
@@ -38,17 +38,20 @@ use crate::{
 pub(super) fn open_layer(path: &Path) -> io::Result<OwnedFd> {
     let layer = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     match FileType::from_raw_mode(fstat(&layer)?.st_mode) {
-        FileType::RegularFile => mount_image(path),
+        FileType::RegularFile => mount_image(path, None),
         FileType::Directory => Ok(layer),
         _ => Err(io::ErrorKind::NotADirectory.into()),
     }
 }
 
-/// Mounts an image. The mount is not attached, and it disappears with its last user.
-fn mount_image(path: &Path) -> io::Result<OwnedFd> {
+/// Mounts an image. The mount is not attached, and it disappears with its last user. Its files get the SELinux label.
+fn mount_image(path: &Path, label: Option<&str>) -> io::Result<OwnedFd> {
     let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", path)?;
     fsconfig_set_flag(&context, "ro")?;
+    if let Some(label) = label {
+        fsconfig_set_string(&context, "context", label)?;
+    }
     fsconfig_create(&context)?;
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?)
 }
@@ -56,7 +59,11 @@ fn mount_image(path: &Path) -> io::Result<OwnedFd> {
 /// The images that this process has mounted, by path. Each needs a descriptor, so there is a limit. Beyond it the least
 /// recently used ones are unmounted.
 #[derive(Debug, Default)]
-pub(crate) struct MountedImages(Mutex<HashMap<PathBuf, MountedImage>>);
+pub(crate) struct MountedImages {
+    mounted: Mutex<HashMap<PathBuf, MountedImage>>,
+    /// The SELinux label of all files.
+    label: OnceLock<String>,
+}
 
 #[derive(Debug)]
 struct MountedImage {
@@ -67,12 +74,17 @@ struct MountedImage {
 }
 
 impl MountedImages {
+    /// The files of images that are mounted from now on get this SELinux label.
+    pub fn label(&self, label: &str) {
+        self.label.get_or_init(|| label.to_owned());
+    }
+
     /// The addresses by which a child process finds the mounts of the layers. `None` if no layer is an image. Images
     /// that are not mounted yet are mounted. An error is left to the child process, which reports it.
     pub fn address(&self, layers: &[PathBuf]) -> Option<LayerMounts> {
-        let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         let mounts: Vec<Option<HeldFile>> =
-            layers.iter().map(|layer| mount_of(&mut mounted, layer).ok().flatten()).collect();
+            layers.iter().map(|layer| mount_of(&mut mounted, layer, self.label.get()).ok().flatten()).collect();
         let address =
             mounts.iter().any(Option::is_some).then(|| LayerMounts { pid: process::id(), mounts: mounts.clone() });
         forget_oldest(&mut mounted, max_mounts());
@@ -81,17 +93,24 @@ impl MountedImages {
 
     /// Unmounts the images of removed files. Until then the files take disk space.
     pub fn forget_removed(&self) {
-        forget_removed(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        forget_removed(&mut self.mounted.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 /// The descriptor and the device of a layer's mount; `None` if the layer is a directory.
-fn mount_of(mounted: &mut HashMap<PathBuf, MountedImage>, layer: &Path) -> io::Result<Option<HeldFile>> {
+fn mount_of(
+    mounted: &mut HashMap<PathBuf, MountedImage>,
+    layer: &Path,
+    label: Option<&String>,
+) -> io::Result<Option<HeldFile>> {
     let Some(file) = image_file(layer)? else { return Ok(None) };
     let now = Instant::now();
     if mounted.get(layer).is_none_or(|known| known.file != file) {
         forget_removed(mounted);
-        mounted.insert(layer.to_owned(), MountedImage { file, root: mount_image(layer)?, last_used: now });
+        mounted.insert(
+            layer.to_owned(),
+            MountedImage { file, root: mount_image(layer, label.map(String::as_str))?, last_used: now },
+        );
     }
     let Some(image) = mounted.get_mut(layer) else { return Ok(None) };
     image.last_used = now;
@@ -134,13 +153,18 @@ pub(crate) struct Layers {
 
 impl Layers {
     /// Opens the layers. Uses the plugin's mounts at `address`, and mounts the images that it does not find there. With
-    /// a mapping of ids, each layer is a mount of its own.
-    pub fn open(layers: &[PathBuf], address: Option<&LayerMounts>, map: Option<&IdMap>) -> Result<Self, RuntimeError> {
+    /// a mapping of ids, each layer is a mount of its own. Files of images that are mounted get the SELinux label.
+    pub fn open(
+        layers: &[PathBuf],
+        address: Option<&LayerMounts>,
+        map: Option<&IdMap>,
+        label: Option<&str>,
+    ) -> Result<Self, RuntimeError> {
         let (mut paths, mut roots) = (Vec::with_capacity(layers.len()), Vec::new());
         for (index, layer) in layers.iter().enumerate() {
             let held = address.and_then(|address| Some((address.pid, (*address.mounts.get(index)?)?)));
             let name = || format!("image layer {}", layer.display());
-            let Some(root) = mounted_layer(layer, held, map.is_some()).context(name)? else {
+            let Some(root) = mounted_layer(layer, held, map.is_some(), label).context(name)? else {
                 paths.push(layer.clone());
                 continue;
             };
@@ -170,14 +194,19 @@ impl Layers {
 
 /// The root of a layer that is a mount: an image, which the process of `held` may have mounted, and with `own` any
 /// layer. With `own` no other process uses the mount. `None` for a directory that needs no mount.
-fn mounted_layer(layer: &Path, held: Option<(u32, HeldFile)>, own: bool) -> io::Result<Option<OwnedFd>> {
+fn mounted_layer(
+    layer: &Path,
+    held: Option<(u32, HeldFile)>,
+    own: bool,
+    label: Option<&str>,
+) -> io::Result<Option<OwnedFd>> {
     if image_file(layer)?.is_none() {
         return Ok(if own { Some(clone_one(layer)?) } else { None });
     }
     let held = held.and_then(|(pid, file)| mount_at(pid, file));
     // A kernel that does not copy detached mounts needs a new mount, with a page cache of its own.
     let usable = if own { held.and_then(|held| clone_detached(&held).ok()) } else { held };
-    usable.map_or_else(|| mount_image(layer), Ok).map(Some)
+    usable.map_or_else(|| mount_image(layer, label), Ok).map(Some)
 }
 
 /// Opens a mount of an address. `None` if the process that mounted it has ended.
@@ -204,10 +233,10 @@ mod tests {
         let layers = [at("layer"), at("layer")];
         let mounted = MountedImages::default();
         assert_eq!(mounted.address(&layers), None);
-        assert_eq!(Layers::open(&layers, None, None).unwrap().paths(), layers);
+        assert_eq!(Layers::open(&layers, None, None, None).unwrap().paths(), layers);
         for (name, problem) in [("no-image", "no-image"), ("missing", "No such file")] {
             assert_eq!(mounted.address(&[at(name)]), None);
-            let error = Layers::open(&[at(name)], None, None).err().unwrap().to_string();
+            let error = Layers::open(&[at(name)], None, None, None).err().unwrap().to_string();
             assert!(error.contains(problem), "{error}");
         }
         assert!(open_layer(&at("layer/file")).is_err());

@@ -5,6 +5,7 @@
 //!
 //! The modules use only modules that stand above them in this list:
 //!
+//! - `relabel`: SELinux labels of files.
 //! - `mount_tree`: detached mounts; `root`: paths inside a root; `layers`: layers as directories or mounted images.
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
 //! - `writable`: the writable layer of a container; `volume`, `volume_import`: named volumes; `anonymous_volume`:
@@ -31,6 +32,7 @@ mod mount_tree;
 mod network_namespace;
 mod overlay;
 mod probe;
+mod relabel;
 mod root;
 mod second_mounts;
 mod volume;
@@ -49,6 +51,7 @@ pub(crate) use id_map_probe::user_namespace_problem;
 pub(crate) use layers::{Layers, MountedImages};
 pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
+pub(crate) use relabel::{check_relabel, relabel, relabel_file, relabel_once};
 pub(crate) use root::Root;
 pub(crate) use volume::{create_volume, fill_if_empty};
 pub use volume_import::VolumeImport;

@@ -34,6 +34,8 @@ pub(super) struct Overlay {
     lower: Vec<OwnedFd>,
     /// The upper directory and the work directory. Without them the overlay is read-only.
     upper_and_work: Option<(OwnedFd, OwnedFd)>,
+    /// The SELinux label of all files.
+    label: Option<String>,
 }
 
 fn open_directory(path: &Path) -> Result<OwnedFd, RuntimeError> {
@@ -54,7 +56,14 @@ impl Overlay {
     /// Opens at least two directories or images, top-most first, for a read-only overlay.
     pub fn read_only(layers: &[impl AsRef<Path>]) -> Result<Self, RuntimeError> {
         let lower = layers.iter().map(|layer| open_directory(layer.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { lower, upper_and_work: None })
+        Ok(Self { lower, upper_and_work: None, label: None })
+    }
+
+    /// All files get this SELinux label, and not those of the directories.
+    #[must_use]
+    pub fn labelled(mut self, label: Option<&str>) -> Self {
+        self.label = label.map(str::to_owned);
+        self
     }
 
     /// Mounts the overlay on `target`. It is volatile: the container's changes need not survive a power cut, so the
@@ -93,6 +102,9 @@ impl Overlay {
         if volatile && self.upper_and_work.is_some() {
             fsconfig_set_flag(&context, "volatile")?;
         }
+        if let Some(label) = &self.label {
+            fsconfig_set_string(&context, "context", label.as_str())?;
+        }
         fsconfig_create(&context)?;
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
     }
@@ -111,6 +123,9 @@ impl Overlay {
         }
         if volatile && self.upper_and_work.is_some() {
             data.push_str(",volatile");
+        }
+        if let Some(label) = &self.label {
+            write!(data, ",context=\"{label}\"").map_err(|_| Errno::INVAL)?;
         }
         let data = std::ffi::CString::new(data).map_err(|_| Errno::INVAL)?;
         let previous = open(".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

@@ -113,9 +113,9 @@ impl WritableLayer {
     }
 
     /// Creates an empty writable layer and mounts it over `layers` on `target`. Its root gets the mode and the owner of
-    /// the image's root. With a mapping of ids, the layers must have it. The result is then the mount of the writable
-    /// layer, which is attached at `place`, if that is given. It is best closed when the process ends: closing a
-    /// detached mount waits for all processors.
+    /// the image's root. All files have the SELinux label. With a mapping of ids, the layers must have it. The result
+    /// is then the mount of the writable layer, which is attached at `place`, if that is given. It is best closed when
+    /// the process ends: closing a detached mount waits for all processors.
     pub fn mount_over(
         &self,
         layers: &[PathBuf],
@@ -123,6 +123,7 @@ impl WritableLayer {
         target: &Path,
         map: Option<&IdMap>,
         place: Option<&Path>,
+        label: Option<&str>,
     ) -> Result<Option<OwnedFd>, RuntimeError> {
         self.create(state_dir)?;
         let top = layers.first().map_or(Path::new(""), PathBuf::as_path);
@@ -136,14 +137,16 @@ impl WritableLayer {
             fs::set_permissions(&upper, fs::Permissions::from_mode(image_root.mode() & 0o7777))
         };
         create().context(|| format!("making the writable layer {}", self.directory.display()))?;
-        let Some(map) = map else { return Overlay::open(layers, &upper, &work)?.mount(target).map(|()| None) };
+        let Some(map) = map else {
+            return Overlay::open(layers, &upper, &work)?.labelled(label).mount(target).map(|()| None);
+        };
         let name = || format!("the writable layer {}", self.directory.display());
         let mount = clone_one(&self.directory).context(name)?;
         map_tree(&mount, Some(map), name)?;
         place.map_or(Ok(()), |place| attach_private(&mount, place)).context(name)?;
         let [upper, work] = ["upper", "work"]
             .map(|name| openat(&mount, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()));
-        let overlay = Overlay::over(layers, upper.context(name)?, work.context(name)?)?;
+        let overlay = Overlay::over(layers, upper.context(name)?, work.context(name)?)?.labelled(label);
         // The kernel makes files of the overlay with the ids of the process that mounts it.
         let mounted = as_root_of(Some(map.range()), || overlay.mount(target)).context(name)?;
         mounted.map_err(|error| RuntimeError::UserNamespace(error.to_string()))?;

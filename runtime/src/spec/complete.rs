@@ -11,7 +11,7 @@ use super::{
     cgroup_view::CGROUP_DIR, destinations, device::HostDevice, error::SpecError, inputs::SpecInputs, mounts, process,
     resources, seccomp,
 };
-use crate::plan::{ContainerPlan, IDS_PER_CONTAINER, Network, Seccomp};
+use crate::plan::{ContainerPlan, IDS_PER_CONTAINER, Network, Seccomp, SelinuxLabels};
 
 /// Paths that show or leak the host. Docker hides the same.
 const MASKED_PATHS: [&str; 12] = [
@@ -89,7 +89,8 @@ fn linux(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Linux, SpecErr
         .set_devices(Some(device_nodes(plan, inputs.devices).map(HostDevice::node).collect::<Result<_, _>>()?))
         .set_masked_paths(masked)
         .set_readonly_paths(readonly)
-        .set_rootfs_propagation(Some(mounts::root_propagation(plan).to_owned()));
+        .set_rootfs_propagation(Some(mounts::root_propagation(plan).to_owned()))
+        .set_mount_label(plan.selinux.as_ref().map(SelinuxLabels::of_files));
     if let Some(range) = plan.id_range() {
         let mapping =
             LinuxIdMappingBuilder::default().container_id(0u32).host_id(range.first).size(IDS_PER_CONTAINER).build()?;

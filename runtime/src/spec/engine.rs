@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Mount, Spec};
 
 use super::{
     cgroup_view::{CGROUP_DIR, CgroupView},
@@ -23,6 +23,8 @@ pub(crate) struct LeftParts {
 ///
 /// * The last steps before the command are ours: see [`leave_last_steps`].
 /// * Prepared mount sources replace those of the plan.
+/// * File systems that are made for the container get its SELinux label one by one. libcontainer would also give it to
+///   those that exist already (message queues, control groups), and the kernel refuses that.
 /// * All mounts are private. Another propagation is ours to set, after all mounts were made (`rootfs::BindSources`).
 /// * On version 1 the limits are ours to set ([`MembershipGuard`](crate::cgroup::MembershipGuard)). The view of the
 ///   cgroups is ours to make if there is one.
@@ -34,7 +36,9 @@ pub(crate) fn for_engine(
     view: Option<&CgroupView<'_>>,
 ) -> Spec {
     leave_last_steps(&mut spec, home);
+    let label = spec.linux().as_ref().and_then(|linux| linux.mount_label().clone());
     if let Some(linux) = spec.linux_mut() {
+        linux.set_mount_label(None);
         if version == Version::V1 {
             linux.set_resources(None);
         }
@@ -45,6 +49,12 @@ pub(crate) fn for_engine(
     }
     if let Some(list) = spec.mounts_mut() {
         sources.replace(list);
+        if let Some(label) = label {
+            let made = |mount: &&mut Mount| matches!(mount.typ().as_deref(), Some("tmpfs" | "devpts"));
+            for options in list.iter_mut().filter(made).filter_map(|mount| mount.options_mut().as_mut()) {
+                options.push(format!("context={label}"));
+            }
+        }
         for option in list.iter_mut().filter_map(|mount| mount.options_mut().as_mut()).flatten() {
             if ["rslave", "rshared"].contains(&option.as_str()) {
                 "rprivate".clone_into(option);
@@ -102,6 +112,7 @@ pub(crate) fn leave_last_steps(spec: &mut Spec, home: &str) {
             .set_rlimits(None)
             .set_oom_score_adj(None)
             .set_apparmor_profile(None)
+            .set_selinux_label(None)
             .set_no_new_privileges(no_new_privileges);
     }
     if let Some(linux) = spec.linux_mut() {

@@ -7,7 +7,7 @@ use oci_spec::runtime::{PosixRlimit, PosixRlimitBuilder, Process, UserBuilder};
 use super::{capability::capability_sets, error::SpecError, inputs::SpecInputs, rlimit::RLIMITS};
 use crate::{
     capability::{CapabilityError, CapabilityMask},
-    plan::ContainerPlan,
+    plan::{ContainerPlan, SelinuxLabels},
     user::ResolvedUser,
 };
 
@@ -53,6 +53,7 @@ pub(super) fn process(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<P
         .set_rlimits(Some(rlimits(plan)?))
         .set_no_new_privileges(Some(plan.security.no_new_privileges))
         .set_apparmor_profile(plan.security.apparmor.clone())
+        .set_selinux_label(plan.selinux.as_ref().map(SelinuxLabels::of_processes))
         .set_oom_score_adj(Some(plan.oom_score_adj));
     Ok(process)
 }

@@ -72,6 +72,7 @@ fn plan() -> ContainerPlan {
         shared_names: Vec::new(),
         notes: Default::default(),
         stop_signal: None,
+        selinux: None,
         user_namespace: None,
         delivery: None,
     }

@@ -129,6 +129,7 @@ impl Node {
             shared_names: Vec::new(),
             notes: Default::default(),
             stop_signal: None,
+            selinux: None,
             user_namespace: wants_user_namespaces().then(user_namespace),
             delivery: None,
             id,

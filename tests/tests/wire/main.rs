@@ -46,6 +46,7 @@ mod retention;
 mod rollback;
 mod root_storage;
 mod security;
+mod selinux;
 mod stats;
 mod stop;
 mod switch;

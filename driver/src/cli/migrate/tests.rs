@@ -185,11 +185,11 @@ shop/web/t  differs  size of a new terminal, plugin block: al…
 shop/web/t  change   security_opt, network_mode, plugin block…
 
 shop/web/t needs these changes:
-  security_opt: "label=type:x" is not supported: containers
-      get no SELinux label
-    - security_opt = ["label=type:x", "no-new-privileges"]
+  security_opt: "x" is no option of SELinux labels
+    - security_opt = ["label=x", "no-new-privileges"]
     + security_opt = ["no-new-privileges"]
-    What to do: remove it
+    What to do: write `disable`, or `user:…`, `role:…`,
+        `type:…`, `level:…` or `filetype:…`
   network_mode: "weave" is not supported: there are no docker
       networks
     - network_mode = "weave"
@@ -243,7 +243,7 @@ fn the_text_fits_the_width() {
             "image": "a",
             "network_mode": "weave",
             "cap_add": ["sys_time"],
-            "security_opt": ["label=type:x", "no-new-privileges"],
+            "security_opt": ["label=x", "no-new-privileges"],
         }),
     ];
     let lines = report(&configs, &nodes).text(62);

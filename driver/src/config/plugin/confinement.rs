@@ -1,19 +1,30 @@
 //! The plugin block's options for the node's security modules.
 
+use runtime::plan::Relabel;
+
 use crate::config::{
     block::ConfigBlock,
     option::{DefaultValue::Words, OptionSpec, OptionType},
 };
 
 /// The options of the plugin block that this module reads.
-pub const OPTIONS: &[OptionSpec] = &[OptionSpec::honoured(
-    "apparmor_profile",
-    OptionType::String,
-    Words("`oci-rs-default` where it can be loaded"),
-    "AppArmor profile of tasks that name none: `oci-rs-default`, which the driver loads, the name of another profile \
-     that is loaded on the node, or `unconfined`. If a profile is set here that cannot be used, the driver is \
+pub const OPTIONS: &[OptionSpec] = &[
+    OptionSpec::honoured(
+        "selinux_enabled",
+        OptionType::Bool,
+        Words("true, or false with docker's rules, as in docker's daemon"),
+        "on a node with SELinux, each task has a label with categories of its own, and the files of the task get it. \
+         The node needs the policy of the package `container-selinux`",
+    ),
+    OptionSpec::honoured(
+        "apparmor_profile",
+        OptionType::String,
+        Words("`oci-rs-default` where it can be loaded"),
+        "AppArmor profile of tasks that name none: `oci-rs-default`, which the driver loads, the name of another \
+     profile that is loaded on the node, or `unconfined`. If a profile is set here that cannot be used, the driver is \
      unhealthy. It has no effect on kernels without AppArmor",
-)];
+    ),
+];
 
 /// The AppArmor profile of tasks that name none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,6 +42,19 @@ pub enum DefaultProfile {
 /// so white space and control characters are not allowed.
 pub fn is_profile_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_graphic())
+}
+
+/// The label that docker's options `z` and `Z` name.
+pub fn volume_label(volumes: &ConfigBlock) -> Option<Relabel> {
+    match volumes.string("selinuxlabel").as_deref() {
+        None => None,
+        Some("z") => Some(Relabel::Shared),
+        Some("Z") => Some(Relabel::Private),
+        Some(other) => {
+            volumes.error("selinuxlabel", format!("{other:?} is no label of volumes"), "write z or Z");
+            None
+        }
+    }
 }
 
 /// Reads `apparmor_profile`.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use log_drivers::NodeFile;
 use network::Settings;
+use runtime::plan::Relabel;
 
 use super::{
     confinement::{self, DefaultProfile},
@@ -218,11 +219,12 @@ const VOLUMES: &[OptionSpec] = &[
         Literal(r#""1m""#),
         "time in which the server or device of such a volume must answer",
     ),
-    OptionSpec::ignored(
+    OptionSpec::honoured(
         "selinuxlabel",
         OptionType::String,
-        "none",
-        "SELinux label for volumes. Containers get no SELinux label of their own, so volumes need none",
+        Words("none"),
+        "SELinux label that the sources of the tasks' `volumes` get unless the job says otherwise: `z` for all tasks, \
+         `Z` for one",
     ),
 ];
 
@@ -265,6 +267,10 @@ pub struct Policy {
     pub allow_security_opts: Vec<String>,
     /// The AppArmor profile of tasks that name none.
     pub apparmor: DefaultProfile,
+    /// Tasks have SELinux labels, if the node's policy has some for them.
+    pub selinux_enabled: bool,
+    /// The SELinux label of the sources of binds, unless the job says otherwise.
+    pub volume_label: Option<Relabel>,
     /// Namespaces of the host.
     pub allowed_modes: AllowedModes,
     /// Tasks' own user namespaces.
@@ -356,6 +362,7 @@ impl Policy {
                 default_pids_limit: None,
                 allow_log_paths: None,
                 userns: UserNamespaces { mode: UserNamespaceMode::Off, ..default.userns },
+                selinux_enabled: false,
                 ..default
             },
         }
@@ -397,6 +404,8 @@ impl Default for Policy {
             allow_caps: CapabilitySet::parse(&caps).0,
             allow_security_opts: DEFAULT_ALLOW_SECURITY_OPTS.map(str::to_owned).to_vec(),
             apparmor: DefaultProfile::default(),
+            selinux_enabled: true,
+            volume_label: None,
             allowed_modes: AllowedModes::default(),
             userns: UserNamespaces::default(),
             no_new_privileges: true,
@@ -434,6 +443,8 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         allow_caps: allow_caps(block).unwrap_or(default.allow_caps),
         allow_security_opts: block.strings_if_set("allow_security_opts").unwrap_or(default.allow_security_opts),
         apparmor: confinement::default_profile(block),
+        selinux_enabled: block.bool_or("selinux_enabled", default.selinux_enabled),
+        volume_label: confinement::volume_label(&volumes),
         allowed_modes: allowed_modes(&block.block("allowed_modes"), default.allowed_modes, userns.mode),
         userns,
         no_new_privileges: block.bool_or("no_new_privileges", default.no_new_privileges),

@@ -29,7 +29,9 @@ pub use self::{
     namespaces::{IpcMode, NamespaceRequest},
     network::{Addresses, NetworkMode},
     process::RUNTIMES,
-    security::{AppArmorChoice, CapabilityRequest, SeccompChoice, SecurityOptions, check_permitted},
+    security::{
+        AppArmorChoice, CapabilityRequest, LabelOption, LabelPart, SeccompChoice, SecurityOptions, check_permitted,
+    },
     volume_options::{VOLUMES_ALLOWED, check_type as check_volume_type},
 };
 use super::{

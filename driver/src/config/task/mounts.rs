@@ -3,7 +3,10 @@
 //! This module checks the form of paths and does not look at the file system. `plan` knows the allocation directory and
 //! decides whether a bind lies inside it. Links are checked when the container is made.
 
-use runtime::{VolumeOptions, plan::Propagation};
+use runtime::{
+    VolumeOptions,
+    plan::{Propagation, Relabel},
+};
 
 use super::volume_options::{self, VOLUMES_ALLOWED};
 use crate::config::{
@@ -132,6 +135,8 @@ pub struct MountRequest {
     pub target: String,
     /// The mount is read-only.
     pub readonly: bool,
+    /// The SELinux label that the source gets.
+    pub relabel: Option<Relabel>,
 }
 
 /// The source of a mount.
@@ -263,7 +268,7 @@ fn volume(block: &ConfigBlock, policy: &Policy, index: usize, text: &str, named:
     } else {
         MountSource::Bind { path: path.to_owned(), propagation: flags.propagation, create: true }
     };
-    Some(MountRequest { option, source, target: target.to_owned(), readonly: flags.readonly })
+    Some(MountRequest { option, source, target: target.to_owned(), readonly: flags.readonly, relabel: flags.relabel })
 }
 
 /// The options of an item of `volumes`.
@@ -271,16 +276,19 @@ struct VolumeFlags {
     readonly: bool,
     propagation: Propagation,
     copy: bool,
+    relabel: Option<Relabel>,
 }
 
 fn volume_flags(block: &ConfigBlock, option: &str, words: &str) -> VolumeFlags {
-    let mut flags = VolumeFlags { readonly: false, propagation: Propagation::Private, copy: true };
+    let mut flags = VolumeFlags { readonly: false, propagation: Propagation::Private, copy: true, relabel: None };
     for word in words.split(',').filter(|word| !word.is_empty()) {
         match word {
             "ro" => flags.readonly = true,
             "nocopy" => flags.copy = false,
-            // `z` and `Z` change SELinux labels, which containers do not have here. The others have no effect on Linux.
-            "rw" | "z" | "Z" | "consistent" | "cached" | "delegated" => {}
+            "z" => flags.relabel = Some(Relabel::Shared),
+            "Z" => flags.relabel = Some(Relabel::Private),
+            // The last three have no effect on Linux.
+            "rw" | "consistent" | "cached" | "delegated" => {}
             _ => match parse_propagation(word) {
                 Some(propagation) => flags.propagation = propagation,
                 None => block.error(
@@ -321,7 +329,8 @@ fn mount(block: &ConfigBlock, policy: &Policy) -> Option<MountRequest> {
             return None;
         }
     };
-    Some(MountRequest { option: block.path().to_owned(), source, target, readonly: block.bool("readonly") })
+    let readonly = block.bool("readonly");
+    Some(MountRequest { option: block.path().to_owned(), source, target, readonly, relabel: None })
 }
 
 /// A mount of type `volume`.

@@ -1,6 +1,6 @@
 //! The task block's options for privileges and restrictions.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 use crate::config::{
     block::ConfigBlock,
@@ -36,8 +36,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         OptionType::Strings,
         Words("`no-new-privileges=true`"),
         "`no-new-privileges`, also with `=true` or `=false`. `seccomp=` with `builtin`, `unconfined` or the path of a \
-         profile on the node. `apparmor=` with `unconfined` or the name of a profile. `label=disable` changes \
-         nothing. A value that weakens or replaces a restriction must match an entry of the plugin's \
+         profile on the node. `apparmor=` with `unconfined` or the name of a profile. `label=` with \
+         `disable`, `user:…`, `role:…`, `type:…`, `level:…` or `filetype:…`. A value that weakens \
+         or replaces a restriction must match an entry of the plugin's \
          `allow_security_opts`",
     ),
 ];
@@ -79,6 +80,66 @@ pub enum AppArmorChoice {
     Profile(String),
 }
 
+/// A change of the SELinux labels of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabelOption {
+    /// No labels.
+    Disable,
+    /// Another part of the labels.
+    Part(LabelPart, String),
+}
+
+/// A part of SELinux labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LabelPart {
+    /// The user, of processes and files.
+    User,
+    /// The role of processes.
+    Role,
+    /// The type of processes.
+    Type,
+    /// The level, of processes and files.
+    Level,
+    /// The type of files.
+    FileType,
+}
+
+impl LabelPart {
+    const NAMES: [(&str, Self); 5] = [
+        ("user", Self::User),
+        ("role", Self::Role),
+        ("type", Self::Type),
+        ("level", Self::Level),
+        ("filetype", Self::FileType),
+    ];
+}
+
+impl LabelOption {
+    /// Reads a value such as `type:web_t`.
+    fn parse(value: &str) -> Option<Self> {
+        if value == "disable" {
+            return Some(Self::Disable);
+        }
+        let (name, part) = value.split_once(':')?;
+        let (_, of) = LabelPart::NAMES.into_iter().find(|(other, _)| *other == name)?;
+        // Only a level has the character that separates the parts of a label.
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c) || name == "level" && ":,".contains(c);
+        (!part.is_empty() && part.chars().all(allowed)).then(|| Self::Part(of, part.to_owned()))
+    }
+}
+
+impl fmt::Display for LabelOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disable => f.write_str("disable"),
+            Self::Part(part, value) => {
+                let name = LabelPart::NAMES.iter().find(|(_, other)| other == part).map_or("", |(name, _)| name);
+                write!(f, "{name}:{value}")
+            }
+        }
+    }
+}
+
 /// The values of `security_opt`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecurityOptions {
@@ -88,6 +149,8 @@ pub struct SecurityOptions {
     pub seccomp: Option<SeccompChoice>,
     /// The AppArmor profile. `None` is the default profile, or none in a privileged task.
     pub apparmor: Option<AppArmorChoice>,
+    /// Changes of the SELinux labels. Whether they need permission depends on the node.
+    pub labels: Vec<LabelOption>,
 }
 
 /// Reads `privileged`.
@@ -171,17 +234,18 @@ pub fn options(block: &ConfigBlock, policy: &Policy) -> SecurityOptions {
                 allowed();
                 options.apparmor = Some(AppArmorChoice::Profile(profile.to_owned()));
             }
-            // This restriction does not exist here anyway.
-            ("label", "disable") => {}
-            ("label", _) => block.error(
-                "security_opt",
-                format!("{option:?} is not supported: containers get no SELinux label"),
-                "remove it",
-            ),
+            ("label", value) => match LabelOption::parse(value) {
+                Some(label) => options.labels.push(label),
+                None => block.error(
+                    "security_opt",
+                    format!("{value:?} is no option of SELinux labels"),
+                    "write `disable`, or `user:…`, `role:…`, `type:…`, `level:…` or `filetype:…`",
+                ),
+            },
             _ => block.error(
                 "security_opt",
                 format!("{option:?} is not supported"),
-                "use `no-new-privileges=…`, `seccomp=…` or `apparmor=…`",
+                "use `no-new-privileges=…`, `seccomp=…`, `apparmor=…` or `label=…`",
             ),
         }
     }

@@ -2,10 +2,11 @@
 
 use runtime::{
     VolumeOptions,
-    plan::{IdPool, NamedVolume, SeccompProfile, UserNamespace},
+    plan::{IdPool, NamedVolume, Relabel, SeccompProfile, UserNamespace},
 };
 
 use super::{super::AllocatedPort, *};
+use crate::plan::ContainerLabels;
 
 #[test]
 fn privileges_are_restricted_by_default() {
@@ -96,6 +97,77 @@ fn the_default_apparmor_profile_confines_tasks_as_dockers_does() {
     case.node.default_apparmor = default.map(str::to_owned);
     let text = case.error();
     assert!(text.starts_with("security_opt: \"apparmor=unconfined\" is not allowed on this node (remove it"), "{text}");
+}
+
+/// A task on a node with SELinux.
+fn labelled(plugin: Json, block: Json) -> Case {
+    let mut case = Case::under(plugin, block);
+    case.node.selinux = true;
+    case.node.container_labels = Some(ContainerLabels {
+        process: "system_u:system_r:container_t:s0".into(),
+        file: "system_u:object_r:container_file_t:s0".into(),
+        categories: true,
+    });
+    case
+}
+
+#[test]
+fn tasks_have_selinux_labels_as_with_docker() {
+    let (process, file) = ("system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0");
+    let all = json!({
+        "allow_privileged": true, "allowed_modes": { "pid": ["host"], "ipc": ["host"] },
+    });
+    for (block, expected) in [
+        (json!({}), Some((process, file, true))),
+        (json!({ "security_opt": ["label=disable"] }), None),
+        (json!({ "privileged": true }), None),
+        (json!({ "pid_mode": "host" }), None),
+        (json!({ "ipc_mode": "host" }), None),
+        (
+            json!({ "security_opt": ["label=type:web_t", "label=user:u", "label=role:r", "label=filetype:web_f"] }),
+            Some(("u:r:web_t:s0", "u:object_r:web_f:s0", true)),
+        ),
+        (
+            json!({ "security_opt": ["label:level:s0:c5,c6"], "privileged": true }),
+            Some(("system_u:system_r:container_t:s0:c5,c6", "system_u:object_r:container_file_t:s0:c5,c6", false)),
+        ),
+    ] {
+        let labels = labelled(all.clone(), block.clone()).container().selinux;
+        let found =
+            labels.as_ref().map(|labels| (labels.process.as_str(), labels.file.as_str(), labels.own_categories));
+        assert_eq!(found, expected, "{block}");
+    }
+    assert_eq!(Case::new(json!({ "security_opt": ["label=type:web_t"] })).container().selinux, None, "no SELinux");
+    for option in ["label=disable", "label=type:web_t"] {
+        let text = labelled(json!({}), json!({ "security_opt": [option] })).error();
+        assert!(
+            text.starts_with(&format!("security_opt: {option:?} is not allowed on this node (remove it")),
+            "{text}"
+        );
+        labelled(json!({ "allow_security_opts": ["label=*"] }), json!({ "security_opt": [option] })).container();
+    }
+}
+
+#[test]
+fn files_of_the_task_and_of_volumes_get_labels() {
+    let block = json!({
+        "volumes": ["/a:/a", "/b:/b:z", "/c:/c:Z", "named:/d"],
+        "volume_driver": "local",
+        "mount": [
+            { "type": "bind", "source": "/e", "target": "/e" },
+            { "type": "tmpfs", "target": "/f" },
+        ],
+    });
+    for (label, expected) in [(Json::Null, None), (json!("Z"), Some(Relabel::Private))] {
+        let plugin = json!({ "volumes": { "enabled": true, "selinuxlabel": label } });
+        let labels = labelled(plugin, block.clone()).container().selinux.expect("labels");
+        let of = |destination: &str| labels.relabelled.get(destination).copied();
+        assert_eq!(of("/a"), expected);
+        assert_eq!((of("/b"), of("/c")), (Some(Relabel::Shared), Some(Relabel::Private)));
+        assert_eq!((of("/d"), of("/e"), of("/f")), (Some(Relabel::Shared), None, None));
+        assert_eq!((of("/alloc"), of("/alloc/logs")), (Some(Relabel::Shared), Some(Relabel::Shared)));
+        assert_eq!((of("/local"), of("/secrets")), (Some(Relabel::Private), Some(Relabel::Private)));
+    }
 }
 
 #[test]

@@ -126,6 +126,7 @@ fn node() -> NodeInfo {
         swap_uncounted: false,
         limits_pids: true,
         selinux: false,
+        container_labels: None,
         volumes_dir: "/data/volumes".into(),
         id_pool: None,
         userns_problem: None,

@@ -4,8 +4,8 @@ use super::{job::Job, mounted_volumes::VolumeLocks};
 use crate::{
     error::{Context, StartError},
     id_map::IdMap,
-    plan::{ContainerPlan, RootStorage},
-    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, Layers},
+    plan::{ContainerPlan, RootStorage, SelinuxLabels},
+    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, Layers, check_relabel},
 };
 
 /// Phase 1: open handles on everything of the host that the container needs.
@@ -30,12 +30,15 @@ pub(super) struct Detached {
 impl HostHandles {
     /// Opens the handles. The caller is in the host's mount namespace.
     pub fn open(job: &Job<'_>, plan: &ContainerPlan) -> Result<Self, StartError> {
+        check_relabel(plan)?;
         let bind_sources = BindSources::open(plan)?;
         let network = HeldNetwork::open(&plan.namespaces.network)?;
         let map = plan.id_range().map(IdMap::new).transpose()?;
         // A copied root is mapped itself.
         let of_layers = map.as_ref().filter(|_| plan.root.storage == RootStorage::Overlay);
-        let layers = Layers::open(&plan.root.layers, job.args.layer_mounts.as_ref(), of_layers)?;
+        let label = plan.selinux.as_ref().map(SelinuxLabels::of_shared_files);
+        let mounts = job.args.layer_mounts.as_ref();
+        let layers = Layers::open(&plan.root.layers, mounts, of_layers, label.as_deref())?;
         let volume_locks = VolumeLocks::open(plan)?;
         let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
         Ok(Self { bind_sources, network, layers, map, volume_locks, build_mounts })

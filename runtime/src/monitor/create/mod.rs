@@ -43,7 +43,7 @@ use self::handles::HostHandles;
 pub(super) use self::job::Job;
 use super::report::CreatedContainer;
 use crate::{
-    command::{apply_apparmor, apply_oom_score},
+    command::{apply_apparmor, apply_oom_score, apply_selinux},
     error::{Context, StartError},
     plan::ContainerPlan,
     state::PLAN,
@@ -89,6 +89,10 @@ fn set_inherited_attributes(plan: &ContainerPlan) -> Result<(), StartError> {
     // The container's users must be able to enter places in the root, and cgroups. Private files are made with explicit
     // modes.
     umask(Mode::from_raw_mode(0o022));
+    if let Some(labels) = &plan.selinux {
+        // The keyring gets the label too.
+        apply_selinux(&labels.of_processes())?;
+    }
     sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
     plan.security.apparmor.as_deref().map_or(Ok(()), apply_apparmor)
 }

@@ -13,8 +13,8 @@ use super::{job::Job, place::check_place, root::RootMounted, volumes::make_volum
 use crate::{
     error::{Context, StartError, StartErrorKind},
     id_map::IdMap,
-    plan::{ContainerPlan, Mount, MountKind},
-    rootfs::{HeldNetwork, Layers, Root},
+    plan::{ContainerPlan, Mount, MountKind, Relabel},
+    rootfs::{HeldNetwork, Layers, Root, relabel, relabel_file},
     spec::{PreparedSource, PreparedSources, file_source, is_on_standard_mount},
     state::{TaskDir, private_dir},
     user::{self, MAX_USER_FILE, ResolvedUser},
@@ -54,6 +54,7 @@ impl RootMounted {
         for mount in plan.mounts.iter().filter(|mount| !is_on_standard_mount(Path::new(&mount.destination))) {
             make_mount_point(mount, &root, &sources)?;
         }
+        label_files(job, plan, &sources, &volumes)?;
         job.outputs.give_to(uid, gid).context(|| "giving the log FIFOs to the user".to_owned())?;
         Ok(PathsPrepared { root, network, layers, dev, peers, sources, volumes, user, ids_on_node, map })
     }
@@ -97,6 +98,32 @@ fn make_standard_directories(plan: &ContainerPlan, root: &Root) -> Result<(), St
         return Err(StartError::invalid(format!("working directory {:?}: an absolute path is needed", plan.cwd)));
     }
     root.create_directories(Path::new(&plan.cwd)).map(drop).map_err(in_image(&plan.cwd))
+}
+
+/// Gives SELinux labels to the sources of mounts: to the container's own ones, and to those that the plan names.
+fn label_files(
+    job: &Job<'_>,
+    plan: &ContainerPlan,
+    sources: &PreparedSources,
+    volumes: &[PreparedSource],
+) -> Result<(), StartError> {
+    let Some(labels) = &plan.selinux else { return Ok(()) };
+    let (private, shared) = (labels.of_files(), labels.of_shared_files());
+    relabel(&job.task.files(), &private)?;
+    for fifo in job.outputs.fifos() {
+        relabel_file(fifo, &private).context(|| "labelling the log FIFOs".to_owned())?;
+    }
+    for volume in volumes {
+        relabel(&volume.prepared, &private)?;
+    }
+    for mount in &plan.mounts {
+        let Some(wanted) = labels.relabelled.get(&mount.destination) else { continue };
+        let MountKind::Bind { source } = &mount.kind else { continue };
+        let source = sources.prepared_for(&mount.destination).unwrap_or(source);
+        let labelled = relabel(source, if *wanted == Relabel::Shared { &shared } else { &private });
+        labelled.map_err(|error| StartError::new(StartErrorKind::MountSource, error.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Writes the plan's small files to the task's directory, and makes their places in the root.

@@ -6,8 +6,8 @@ use super::{handles::Detached, job::Job, mounted_volumes::VolumeLocks};
 use crate::{
     error::{Context, StartError},
     id_map::IdMap,
-    plan::{ContainerPlan, RootStorage},
-    rootfs::{BindSources, HeldNetwork, Layers, Root, WritableLayer, create_volume},
+    plan::{ContainerPlan, RootStorage, SelinuxLabels},
+    rootfs::{BindSources, HeldNetwork, Layers, Root, WritableLayer, create_volume, relabel},
     state::private_dir,
 };
 
@@ -53,13 +53,18 @@ fn make_root(
     };
     make().context(|| format!("making {}", rootfs.display()))?;
     let place = job.layers(plan);
+    let label = plan.selinux.as_ref().map(SelinuxLabels::of_files);
     match plan.root.storage {
         RootStorage::Overlay => {
-            if let Some(mount) = writable.mount_over(paths, state_dir, &rootfs, map, place.as_deref())? {
+            let label = label.as_deref();
+            if let Some(mount) = writable.mount_over(paths, state_dir, &rootfs, map, place.as_deref(), label)? {
                 layers.keep(mount);
             }
         }
-        RootStorage::Copy => writable.mount_copy(paths, state_dir, &rootfs, map)?,
+        RootStorage::Copy => {
+            writable.mount_copy(paths, state_dir, &rootfs, map)?;
+            label.map_or(Ok(()), |label| relabel(&rootfs, &label))?;
+        }
     }
     Ok(Root::open(&rootfs, map.map(IdMap::range)).context(|| format!("opening {}", rootfs.display()))?)
 }

@@ -23,7 +23,7 @@ use crate::{
     command::{ConfinedCommand, confined_command, held_capabilities, kernel_version},
     error::{Context, StartError, StartErrorKind},
     logs::Outputs,
-    plan::{ContainerPlan, Device, IdRange, Network},
+    plan::{ContainerPlan, Device, IdRange, Network, SelinuxLabels},
     rootfs::{device_nodes, make_binds},
     spec::{self, HostDevice, SpecInputs, host_devices},
     state::{TaskDir, private_dir},
@@ -100,7 +100,8 @@ impl CgroupsRecorded {
             self.paths.network.mount_sysfs(&self.paths.root)?;
         }
         let devices: Vec<&HostDevice> = spec::device_nodes(plan, devices).collect();
-        let nodes = device_nodes(&job.mounts(plan).join("devices"), &devices, range)?;
+        let label = plan.selinux.as_ref().map(SelinuxLabels::of_files);
+        let nodes = device_nodes(&job.mounts(plan).join("devices"), &devices, range, label.as_deref())?;
         Ok(devices.iter().map(|device| device.container_path.clone()).zip(nodes).collect())
     }
 }

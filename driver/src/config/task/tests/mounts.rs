@@ -1,18 +1,18 @@
 //! Mounts, volumes and devices.
 
-use runtime::VolumeOptions;
+use runtime::{VolumeOptions, plan::Relabel};
 
 use super::*;
 
 fn bind(option: &str, path: &str, target: &str, propagation: Propagation, readonly: bool) -> MountRequest {
     let source = MountSource::Bind { path: path.into(), propagation, create: option.starts_with("volumes") };
-    MountRequest { option: option.into(), source, target: target.into(), readonly }
+    MountRequest { option: option.into(), source, target: target.into(), readonly, relabel: None }
 }
 
 #[test]
 fn volumes_and_mounts_are_read_in_order() {
     let spec = decode(json!({
-        "volumes": ["local/a:/a", "b:/b:ro,z", "/host:/c:rslave,rw"],
+        "volumes": ["local/a:/a", "b:/b:ro,z", "b:/b2:Z", "/host:/c:rslave,rw"],
         "mount": [
             { "type": "bind", "source": "d", "target": "/d", "readonly": true,
               "bind_options": { "propagation": "rshared" } },
@@ -24,14 +24,22 @@ fn volumes_and_mounts_are_read_in_order() {
         spec.mounts,
         [
             bind("volumes[0]", "local/a", "/a", Propagation::Private, false),
-            bind("volumes[1]", "b", "/b", Propagation::Private, true),
-            bind("volumes[2]", "/host", "/c", Propagation::HostToContainer, false),
+            MountRequest {
+                relabel: Some(Relabel::Shared),
+                ..bind("volumes[1]", "b", "/b", Propagation::Private, true)
+            },
+            MountRequest {
+                relabel: Some(Relabel::Private),
+                ..bind("volumes[2]", "b", "/b2", Propagation::Private, false)
+            },
+            bind("volumes[3]", "/host", "/c", Propagation::HostToContainer, false),
             bind("mount[0]", "d", "/d", Propagation::Bidirectional, true),
             MountRequest {
                 option: "mount[1]".into(),
                 source: MountSource::Tmpfs { size: Some(1024), mode: Some(511), uid: Some(1000), gid: None },
                 target: "/e".into(),
                 readonly: false,
+                relabel: None,
             },
             bind("mounts[0]", "f", "/f", Propagation::Private, false),
         ]

@@ -104,13 +104,18 @@ fn security_options_that_weaken_nothing_need_no_permission() {
     {
         assert_eq!(decode(json!({ "security_opt": [option] })).security.apparmor, Some(expected));
     }
+    let options = ["disable", "user:u", "role:r", "type:web_t", "level:s0:c1,c2", "filetype:web_file_t"];
+    let labels = decode(json!({ "security_opt": options.map(|option| format!("label={option}")) })).security.labels;
+    assert_eq!(labels.iter().map(ToString::to_string).collect::<Vec<_>>(), options);
     let builtin = decode(json!({ "security_opt": ["seccomp=builtin"] })).security;
     assert_eq!((builtin.seccomp, builtin.apparmor), (Some(SeccompChoice::Builtin), None));
     for (option, expected) in [
         ("seccomp=etc/x.json", "\"etc/x.json\" is no path of a seccomp profile (write the absolute path"),
         ("seccomp=/etc/../x.json", "\"/etc/../x.json\" is no path of a seccomp profile"),
         ("seccomp", "\"\" is no path of a seccomp profile"),
-        ("label=type:web_t", "\"label=type:web_t\" is not supported: containers get no SELinux label"),
+        ("label=web_t", "\"web_t\" is no option of SELinux labels (write `disable`"),
+        ("label=type:web t", "\"type:web t\" is no option of SELinux labels"),
+        ("label=type:a:b", "\"type:a:b\" is no option of SELinux labels"),
         ("apparmor=two words", "\"apparmor=two words\" is not supported"),
         ("no-new-privileges=maybe", "\"no-new-privileges=maybe\" is not supported (use `no-new-privileges=…`"),
         ("systempaths=unconfined", "\"systempaths=unconfined\" is not supported"),
