@@ -52,6 +52,13 @@ pub fn exists(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
+/// The processor ticks of a process: fields 14 and 15 of `/proc/<pid>/stat`.
+pub fn ticks(pid: i32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).must("the process's times");
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().skip(11).take(2));
+    fields.into_iter().flatten().filter_map(|field| field.parse::<f64>().ok()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,11 +77,4 @@ mod tests {
         let error = until_done(Command::new("/bin/sh").args(["-c", "echo because >&2; exit 1"]));
         assert!(error.err().must("an error").contains("because"));
     }
-}
-
-/// The processor ticks of a process: fields 14 and 15 of `/proc/<pid>/stat`.
-pub fn ticks(pid: i32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).must("the process's times");
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().skip(11).take(2));
-    fields.into_iter().flatten().filter_map(|field| field.parse::<f64>().ok()).sum()
 }

@@ -113,7 +113,7 @@ impl Outputs {
 
     /// The FIFOs.
     pub fn fifos(&self) -> impl Iterator<Item = &OwnedFd> {
-        [&self.stdout, &self.stderr].into_iter().filter_map(|stream| stream.held.as_ref().map(|(_, held)| held))
+        [&self.stdout, &self.stderr].into_iter().filter_map(|stream| stream.held.as_ref().map(|held| &held.both))
     }
 }
 

@@ -3,7 +3,7 @@
 use image_store::Store;
 use serde_json::{Value, json};
 
-use super::details;
+use super::store::details;
 use crate::cli::{
     arguments::HistoryArguments,
     failure::Failure,

@@ -31,7 +31,9 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
     let one = || Settings::one(node);
     match &arguments.command {
         ImageCommand::Ls(options) => list(node, options),
-        ImageCommand::Inspect { reference } => report::details(&details(&store::open(&one()?)?, reference)?, &output),
+        ImageCommand::Inspect { reference } => {
+            report::details(&store::details(&store::open(&one()?)?, reference)?, &output)
+        }
         ImageCommand::Pull(options) => pull(node, options),
         ImageCommand::Load { file, reference, unpinned } => {
             pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
@@ -101,7 +103,7 @@ fn usage(node: &NodeArguments) -> Result<Vec<ImageUsage>, Failure> {
 pub fn described(node: &NodeArguments, name: &str) -> Result<Vec<Value>, Failure> {
     let mut found = Vec::new();
     for store in stores(node)? {
-        match details(&store, name) {
+        match store::details(&store, name) {
             Ok(images) => found.extend(images.iter().map(report::detail_json)),
             Err(Failure::NotFound(_)) => {}
             Err(failure) => return Err(failure),
@@ -112,18 +114,6 @@ pub fn described(node: &NodeArguments, name: &str) -> Result<Vec<Value>, Failure
 
 fn parse(text: &str) -> Result<Reference, Failure> {
     text.parse().map_err(Failure::of)
-}
-
-/// The images with a name, with their configuration documents.
-fn details(store: &Store, name: &str) -> Result<Vec<(ImageUsage, Value)>, Failure> {
-    let mut details = Vec::new();
-    for image in store::find(store, name)? {
-        // The store verifies the document's digest. The pull checked that it is JSON.
-        let config = store.config(&image.record).map_err(Failure::of)?;
-        let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Value::Null);
-        details.push((image, config));
-    }
-    Ok(details)
 }
 
 fn check(settings: &Settings, repair: bool, output: &Output) -> Result<(), Failure> {

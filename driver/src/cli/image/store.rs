@@ -3,6 +3,7 @@
 use std::fs;
 
 use image_store::{ImageRecord, ImageUsage, Reference, Store};
+use serde_json::Value;
 
 use crate::{
     cli::{failure::Failure, settings::Settings},
@@ -94,6 +95,18 @@ fn digits(name: &str) -> Option<&str> {
 /// The failure of a command that names an image that the store does not have.
 pub fn no_such_image(reference: &Reference) -> Failure {
     Failure::NotFound(format!("there is no image {reference} here"))
+}
+
+/// The images with a name, with their configuration documents.
+pub fn details(store: &Store, name: &str) -> Result<Vec<(ImageUsage, Value)>, Failure> {
+    let mut details = Vec::new();
+    for image in find(store, name)? {
+        // The store verifies the document's digest. The pull checked that it is JSON.
+        let config = store.config(&image.record).map_err(Failure::of)?;
+        let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Value::Null);
+        details.push((image, config));
+    }
+    Ok(details)
 }
 
 #[cfg(test)]

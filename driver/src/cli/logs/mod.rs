@@ -6,7 +6,6 @@
 mod stream;
 
 use std::{
-    fs::File,
     io::{self, Write},
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
@@ -91,7 +90,7 @@ fn watch(directory: &OwnedFd) -> Result<OwnedFd, Failure> {
     use std::os::fd::AsRawFd;
     let watching = || -> Result<OwnedFd, Errno> {
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // The directory itself, whatever its path means now.
+        // The directory itself, also if its path leads to another one now.
         let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
         add_watch(&inotify, path, WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
         Ok(inotify)
@@ -128,15 +127,4 @@ fn forget(changes: &OwnedFd) {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = Reader::new(changes, &mut buffer);
     while reader.next().is_ok() {}
-}
-
-/// Opens a file of the log directory for reading; `None` if it is no regular file or has disappeared.
-fn open_file(directory: &OwnedFd, name: &str) -> io::Result<Option<File>> {
-    use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match openat(directory, name, flags, Mode::empty()) {
-        Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile => Ok(Some(file.into())),
-        Ok(_) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }

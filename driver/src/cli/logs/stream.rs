@@ -9,9 +9,10 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::Dir;
-
-use super::open_file;
+use rustix::{
+    fs::{Dir, FileType, Mode, OFlags, fstat, openat},
+    io::Errno,
+};
 
 /// The size of one read.
 const CHUNK: usize = 64 << 10;
@@ -130,6 +131,16 @@ fn begin_of_last(file: &File, lines: usize, is_end: bool) -> io::Result<(u64, us
         end = begin;
     }
     Ok((0, found))
+}
+
+/// Opens a file of the log directory for reading; `None` if it is no regular file or has disappeared.
+fn open_file(directory: &OwnedFd, name: &str) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match openat(directory, name, flags, Mode::empty()) {
+        Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile => Ok(Some(file.into())),
+        Ok(_) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
