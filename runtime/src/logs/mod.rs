@@ -11,7 +11,7 @@
 //!
 //! What always holds: the plugin drains a FIFO only after a look at the open files of all processes found no reader,
 //! and no process opened or closed the FIFO since that look began, as far as the plugin knows. A monitor may not look
-//! at other processes. It drains a FIFO from which nothing was read for a while although it was full ([`UnreadWatch`]).
+//! at other processes. It drains a FIFO from which nothing was read for a while although it was full (`UnreadWatch`).
 
 mod drainer;
 mod dropped;
