@@ -232,10 +232,12 @@ mod tests {
         fs::write(at("bottom/target/secret"), "").expect("written");
         let redirect = c"trusted.overlay.redirect";
         rustix::fs::setxattr(at("top/evil"), redirect, b"/target", rustix::fs::XattrFlags::empty()).expect("set");
+        // The directory outlives the mount, which ends with the thread: a mount point cannot be removed.
+        let path = directory.path().to_owned();
         std::thread::spawn(move || {
             crate::sys::unshare_mounts().expect("a mount namespace");
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
-            let at = |name: &str| directory.path().join(name);
+            let at = |name: &str| path.join(name);
             let overlay = Overlay::open(&[at("top"), at("bottom")], &at("upper"), &at("work")).expect("a stack");
             overlay.mount(&at("root")).expect("mounted");
             assert!(at("root/target/secret").exists());
