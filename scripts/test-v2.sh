@@ -11,7 +11,7 @@
 
 SUITES="runtime containers wire chaos nomad conformance"
 # Programs of this machine that the tests call. All other programs are busybox.
-PROGRAMS="bash cp install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch umoci"
+PROGRAMS="bash cp env install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch umoci"
 # Further programs for tasks with a network namespace.
 NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save nft"
 # Further programs for the preparation of Nomad's own driver tests.

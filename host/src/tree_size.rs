@@ -19,6 +19,9 @@ use rustix::{
 /// The unit of `st_blocks` (stat(2)).
 const BLOCK: u64 = 512;
 
+/// The most bytes of paths that are kept at once.
+const MOST_WAITING: usize = 16 << 20;
+
 /// The size of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TreeSize {
@@ -30,13 +33,38 @@ pub struct TreeSize {
     pub is_partial: bool,
 }
 
+/// Directories that were found and not yet read. A container could make the paths of millions of them long.
+struct Waiting {
+    paths: Vec<CString>,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn pop(&mut self) -> Option<CString> {
+        let path = self.paths.pop()?;
+        self.bytes = self.bytes.saturating_sub(path.as_bytes().len());
+        Some(path)
+    }
+
+    /// Returns whether there was room.
+    fn push(&mut self, path: Vec<u8>) -> bool {
+        let bytes = self.bytes + path.len();
+        if bytes > MOST_WAITING {
+            return false;
+        }
+        self.bytes = bytes;
+        self.paths.extend(CString::new(path));
+        true
+    }
+}
+
 /// Measures the directories and files below `root`, and `root` itself. Looks at no more than `limit` of them.
 pub fn measure(root: &Path, limit: u64) -> io::Result<TreeSize> {
     let root = openat(CWD, root, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let mut size = TreeSize::default();
     size.add(&rustix::fs::fstat(&root)?);
     // Paths relative to the root. One that is longer than PATH_MAX cannot be opened.
-    let mut waiting = vec![CString::from(c".")];
+    let mut waiting = Waiting { paths: vec![CString::from(c".")], bytes: 0 };
     while let Some(path) = waiting.pop() {
         match open_below(&root, &path) {
             Ok(directory) => size.add_entries(&directory, &path, limit, &mut waiting)?,
@@ -45,7 +73,7 @@ pub fn measure(root: &Path, limit: u64) -> io::Result<TreeSize> {
             Err(_) => size.is_partial = true,
         }
         if size.files >= limit {
-            size.is_partial |= !waiting.is_empty();
+            size.is_partial |= !waiting.paths.is_empty();
             break;
         }
     }
@@ -68,13 +96,7 @@ impl TreeSize {
     }
 
     /// Adds the entries of a directory, and puts the paths of its directories into `waiting`.
-    fn add_entries(
-        &mut self,
-        directory: &OwnedFd,
-        path: &CStr,
-        limit: u64,
-        waiting: &mut Vec<CString>,
-    ) -> io::Result<()> {
+    fn add_entries(&mut self, directory: &OwnedFd, path: &CStr, limit: u64, waiting: &mut Waiting) -> io::Result<()> {
         for entry in Dir::read_from(directory)? {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -94,7 +116,7 @@ impl TreeSize {
             self.add(&stat);
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 let child = [path.to_bytes(), b"/", name.to_bytes()].concat();
-                waiting.extend(CString::new(child));
+                self.is_partial |= !waiting.push(child);
             }
         }
         Ok(())
@@ -123,6 +145,15 @@ mod tests {
         assert_eq!(size.files, 8);
         assert!(measure(&root, 3).unwrap().is_partial);
         assert_eq!(measure(&root.join("a/usr"), 9).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+    }
+
+    #[test]
+    fn the_paths_that_wait_take_little_memory() {
+        let mut waiting = Waiting { paths: Vec::new(), bytes: 0 };
+        let path = || vec![b'd'; 1 << 20];
+        let kept = (0..100).filter(|_| waiting.push(path())).count();
+        assert_eq!(kept, MOST_WAITING >> 20);
+        assert!(waiting.pop().is_some() && waiting.push(path()) && !waiting.push(path()));
     }
 
     #[test]

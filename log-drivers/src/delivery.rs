@@ -79,7 +79,7 @@ impl Destination {
                 is_tls || syslog.address.as_ref().is_none_or(is_socket)
             }
             Self::Gelf(gelf) => is_socket(&gelf.address),
-            Self::Fluentd(fluentd) => is_socket(&fluentd.address),
+            Self::Fluentd(fluentd) => is_socket(&fluentd.address) || matches!(fluentd.address, Address::Tls(_)),
             Self::Journald(_) => true,
         }
     }

@@ -79,7 +79,11 @@ impl AppArmor {
             Ok(_) => Err(format!("AppArmor profile {wanted:?} is not loaded on this node")),
             // Without the list, the start of a task tells.
             Err(_) if !self.loads_own() => Ok(()),
-            Err(error) => Err(format!("reading {LOADED}: {error}; is securityfs mounted?")),
+            Err(error) => {
+                // It says nothing about the profile, so tasks do not lose it: a start fails where it is gone.
+                tracing::debug!(%error, "{LOADED} cannot be read");
+                return self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            }
         };
         self.store(loaded)
     }

@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{arguments::ExecArguments, failure::Failure, tasks::Task};
 use crate::{
+    config::DefaultProfile,
     events::Events,
     node::Node,
     plan::Compute,
@@ -47,7 +48,9 @@ fn started(arguments: ExecArguments) -> Result<ExecExit, Failure> {
     if arguments.tty && arguments.interactive && !io::stdin().is_terminal() {
         return Err(Failure::Failed("standard input is no terminal: leave out -t".to_owned()));
     }
-    let config = task.place.settings.config.clone();
+    let mut config = task.place.settings.config.clone();
+    // The plugin loads the default profile. The command gets that of the task.
+    config.policy.apparmor = DefaultProfile::Unconfined;
     let node = Arc::new(Node::open(config, Compute::default(), Events::default()).map_err(Failure::of)?);
     let container = task.view.id.clone();
     let command = InteractiveCommand {

@@ -187,6 +187,9 @@ pub fn short_name(notes: &TaskNotes) -> String {
     format!("{}/{}", short_alloc(&notes.alloc), notes.task)
 }
 
+/// The fewest characters of an allocation's id that name it.
+const LEAST_PREFIX: usize = 4;
+
 /// A task among which a name chooses.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
@@ -199,31 +202,37 @@ pub struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Whether a name means this task: the container's id, the allocation's id or its beginning, the task, the job, or
-    /// `allocation/task`.
-    fn is_named(&self, name: &str) -> bool {
+    /// How exactly a name means this task; the lowest number is the most exact one. `None` if it does not.
+    ///
+    /// A beginning of an allocation's id can also be a word, such as `db`. So it has some digits, and the whole names
+    /// are looked at before.
+    fn rank(&self, name: &str) -> Option<u8> {
         let Self { notes, container, .. } = *self;
-        let in_alloc = |alloc: &str| !alloc.is_empty() && notes.alloc.starts_with(alloc);
+        let in_alloc = |alloc: &str| alloc.len() >= LEAST_PREFIX && notes.alloc.starts_with(alloc);
         let in_task = name.split_once('/').is_some_and(|(alloc, task)| in_alloc(alloc) && task == notes.task);
-        container == name || in_task || in_alloc(name) || notes.task == name || notes.job == name
+        match () {
+            () if container == name => Some(0),
+            () if in_task || notes.alloc == name && !name.is_empty() => Some(1),
+            () if !name.is_empty() && (notes.task == name || notes.job == name) => Some(2),
+            () if in_alloc(name) => Some(3),
+            () => None,
+        }
     }
 }
 
-/// The index of the task that a name means. If it means several, the only running one is chosen.
+/// The index of the task that a name means. Of several that it means equally, the only running one is chosen.
 pub fn choose(candidates: &[Candidate], name: &str) -> Result<usize, Failure> {
-    let named: Vec<usize> = (0..candidates.len()).filter(|index| candidates[*index].is_named(name)).collect();
-    let exact = named.iter().copied().filter(|index| candidates[*index].container == name);
-    let running = named.iter().copied().filter(|index| candidates[*index].running);
-    for chosen in [exact.collect::<Vec<_>>(), running.collect(), named.clone()] {
-        if let [only] = chosen[..] {
-            return Ok(only);
-        }
-        if chosen.len() > 1 {
-            break;
-        }
-    }
-    if named.is_empty() {
+    let ranks: Vec<Option<u8>> = candidates.iter().map(|candidate| candidate.rank(name)).collect();
+    let Some(best) = ranks.iter().copied().flatten().min() else {
         return Err(Failure::NotFound(format!("no task of this node has the name {name:?}; `oci-rs ps -a` lists all")));
+    };
+    let named: Vec<usize> = (0..candidates.len()).filter(|index| ranks[*index] == Some(best)).collect();
+    let running: Vec<usize> = named.iter().copied().filter(|index| candidates[*index].running).collect();
+    if let [only] = named[..] {
+        return Ok(only);
+    }
+    if let [only] = running[..] {
+        return Ok(only);
     }
     let mut names: Vec<String> = named.iter().map(|index| short_name(candidates[*index].notes)).collect();
     names.dedup();
@@ -250,6 +259,8 @@ mod tests {
             (notes("0123ffff-2222", "cron", "main"), "0123ffff-2222.main.1", false),
             (notes("0123ffff-2222", "cron", "main"), "0123ffff-2222.main.2", true),
             (notes("99990000-3333", "old", "main"), "99990000-3333.main.1", false),
+            (notes("88880000-4444", "news", "feed"), "88880000-4444.feed.1", false),
+            (notes("feed0000-5555", "other", "side"), "feed0000-5555.side.1", true),
         ];
         let all: Vec<Candidate> =
             tasks.iter().map(|(notes, container, running)| Candidate { notes, container, running: *running }).collect();
@@ -260,7 +271,10 @@ mod tests {
             ("0123ffff", Ok(3)),
             ("cron", Ok(3)),
             ("0123ffff-2222.main.1", Ok(2)),
-            ("9", Ok(4)),
+            ("9999", Ok(4)),
+            ("999", Err("no task of this node")),
+            // Not the running task of the allocation that begins so.
+            ("feed", Ok(5)),
             ("main", Ok(3)),
             ("shop", Err("0123abcd/web, 0123abcd/proxy")),
             ("0123", Err("several tasks")),

@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::fs::MetadataExt,
+    sync::OnceLock,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -13,6 +14,8 @@ use crate::metrics::ProcessSample;
 /// Clock ticks in a second, in every interface to user space (USER_HZ).
 const TICKS: f64 = 100.0;
 
+static STARTED_AT: OnceLock<f64> = OnceLock::new();
+
 /// Reads `/proc/self`. A value that cannot be read is zero.
 pub fn read() -> ProcessSample {
     let [stat, status, uptime] = ["/proc/self/stat", "/proc/self/status", "/proc/uptime"]
@@ -20,7 +23,9 @@ pub fn read() -> ProcessSample {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let sample = parse(&stat, &status, &uptime, now);
     let max_files = getrlimit(Resource::Nofile).current.unwrap_or(0);
-    ProcessSample { open_files: open_files(), max_files, ..sample }
+    // Computed again, it would differ by the clock's corrections, as if the process had been restarted.
+    let started_at = *STARTED_AT.get_or_init(|| sample.started_at);
+    ProcessSample { open_files: open_files(), max_files, started_at, ..sample }
 }
 
 /// The number of descriptors, which the kernel tells as the size of the directory (Linux 6.2).

@@ -64,7 +64,7 @@ impl Sizes {
         let (sizes, node, tasks) = (self.clone(), node.clone(), tasks.list());
         tokio::task::spawn_blocking(move || {
             let began = Instant::now();
-            sizes.measure(&node, &tasks, began);
+            sizes.measure(&node, &tasks);
             let mut state = sizes.lock();
             state.is_measuring = false;
             state.next = Instant::now().checked_add(began.elapsed() * PAUSE);
@@ -72,13 +72,15 @@ impl Sizes {
     }
 
     /// Measures the store, and the layers whose sizes are the oldest. Blocks.
-    fn measure(&self, node: &Node, tasks: &[TaskRef], began: Instant) {
+    fn measure(&self, node: &Node, tasks: &[TaskRef]) {
         match node.store.size() {
             Ok(size) => self.lock().store = Some(size),
             Err(error) => tracing::debug!(%error, "the image store was not measured"),
         }
-        for container in self.due(tasks) {
-            if began.elapsed() >= BUDGET {
+        // A large store leaves no layer out: one layer at least is measured.
+        let began = Instant::now();
+        for (number, container) in self.due(tasks).into_iter().enumerate() {
+            if number > 0 && began.elapsed() >= BUDGET {
                 return;
             }
             // A container with a read-only root has no layer, and one that has ended may have none any more.

@@ -67,7 +67,8 @@ fn restrict(running: &RunningContainer, cgroups: Option<&Cgroups>) -> io::Result
     let mut any = vec![calls::BASE, calls::FILES, calls::COMMIT, calls::PROCESSES, CALLS];
     let mut checked = [calls::CHECKED, &[FIONREAD]].concat();
     // The kernel's log may be restricted (`kernel.dmesg_restrict`). It names the process that ran out of memory.
-    let mut capabilities = CapabilitySet::SYSLOG;
+    // The directory of states may lie below one of another user.
+    let mut capabilities = CapabilitySet::SYSLOG | CapabilitySet::DAC_READ_SEARCH;
     if running.relay.is_some() {
         // A relay that was killed is started again.
         places.push((Place::Path(Path::new("/")), Access::Read));

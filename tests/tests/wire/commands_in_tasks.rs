@@ -68,8 +68,8 @@ async fn exec_gives_the_command_the_terminal() {
     // Ctrl-C reaches the command's terminal and ends no one else.
     terminal.type_text("until stty size | grep -q '30 90'; do sleep 0.1; done; echo re''sized\n");
     terminal.wait_for("resized");
-    // A shell without job control, so that Ctrl-C reaches it and not only its child.
-    let script = "trap 'echo inter''rupted' INT; echo r''eady; while :; do sleep 4711; done";
+    // A shell without a child. A child that has not executed its program yet would lose the signal.
+    let script = "trap 'echo inter''rupted' INT; : 4711; echo r''eady; while :; do read -r line; done";
     terminal.type_text(&format!("sh -c \"{script}\"\n"));
     terminal.wait_for("ready");
     for _ in 0..2 {

@@ -125,7 +125,7 @@ async fn a_monitor_can_do_little_and_still_records_the_end() {
         let task = task.build(&mut plugin).await;
         plugin.started(&task).await;
         let monitor = plugin.monitor_pid(&task);
-        holds_only(monitor, &[SYSLOG]).await;
+        holds_only(monitor, &[DAC_READ_SEARCH, SYSLOG]).await;
         is_in_the_nodes_namespaces(monitor);
         let held = descriptors(monitor);
         let log = node.state_dir().join("tasks");
@@ -199,7 +199,7 @@ async fn a_log_relay_can_do_little_and_its_successor_no_more() {
         let task = task.build(&mut plugin).await;
         plugin.started(&task).await;
         let monitor = plugin.monitor_pid(&task);
-        holds_only(monitor, &[DAC_OVERRIDE, SYSLOG]).await;
+        holds_only(monitor, &[DAC_OVERRIDE, DAC_READ_SEARCH, SYSLOG]).await;
         let first = in_role("relay", monitor);
         holds_only(first, capabilities).await;
         is_in_the_nodes_namespaces(first);

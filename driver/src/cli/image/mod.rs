@@ -43,7 +43,7 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
         ImageCommand::Rm(options) => remove::remove(&store::open(&one()?)?, &options.references, &output),
         ImageCommand::Prune { dry_run: true } => remove::foresee(&store::open(&one()?)?, &output),
         ImageCommand::Prune { dry_run: false } => remove::prune(&store::open(&one()?)?, &output),
-        ImageCommand::Fsck { repair } => check(&one()?, *repair, &output),
+        ImageCommand::Fsck { repair } => check(node, *repair, &output),
     }
 }
 
@@ -116,9 +116,20 @@ fn parse(text: &str) -> Result<Reference, Failure> {
     text.parse().map_err(Failure::of)
 }
 
-fn check(settings: &Settings, repair: bool, output: &Output) -> Result<(), Failure> {
-    store::expect(settings)?;
-    let owners = if settings.is_plugins { Some(lease_owners(&settings.config.state_dir)?) } else { None };
+fn check(node: &NodeArguments, repair: bool, output: &Output) -> Result<(), Failure> {
+    let settings = Settings::one(node)?;
+    store::expect(&settings)?;
+    // Plugins with one image store may keep their containers in different places.
+    let all = Settings::all(node)?;
+    let owners = if all.iter().all(|settings| settings.is_plugins) {
+        let mut owners = BTreeSet::new();
+        for settings in &all {
+            owners.extend(lease_owners(&settings.config.state_dir)?);
+        }
+        Some(owners)
+    } else {
+        None
+    };
     let found = fsck(&settings.config.store().root, &FsckOptions { repair, owners }).map_err(Failure::of)?;
     report::check(&found, repair, output)?;
     if found.is_sound() { Ok(()) } else { Err(Failure::Damage) }

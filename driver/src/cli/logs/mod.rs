@@ -10,6 +10,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use runtime::{ProcessRef, plan::ContainerPlan};
@@ -26,7 +27,7 @@ use crate::log_directory;
 
 /// Nomad's log collector writes the last output of a task after the task's end. When it has written nothing for this
 /// time, there is no more.
-const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+const QUIET: Duration = Duration::from_millis(300);
 
 /// Where a stream of a task goes.
 struct Output {
@@ -75,14 +76,15 @@ fn open_directory(plan: &ContainerPlan, task: &Task) -> Result<OwnedFd, Failure>
     log_directory::open_nomad(alloc_dir).map_err(of_task)
 }
 
-/// Writes everything that there is now.
-fn copy(outputs: &mut [Output]) -> Result<(), Failure> {
+/// Writes everything that there is now. Returns the number of bytes.
+fn copy(outputs: &mut [Output]) -> Result<u64, Failure> {
+    let mut copied = 0;
     for Output { stream, to_stderr } in outputs {
         let written = if *to_stderr { stream.copy(&mut io::stderr()) } else { stream.copy(&mut io::stdout()) };
-        written?;
+        copied += written?;
     }
     io::stdout().flush()?;
-    Ok(())
+    Ok(copied)
 }
 
 /// Changes of files in the directory.
@@ -103,20 +105,27 @@ fn follow(changes: &OwnedFd, pid: Option<i32>, outputs: &mut [Output]) -> Result
     // A task that has ended since its records were read has no process.
     let process = pid.and_then(|pid| ProcessRef::open(pid).ok());
     let mut ended = process.is_none();
+    let mut last = Instant::now();
+    let quiet = Timespec::try_from(QUIET).map_err(Failure::of)?;
     loop {
         let mut events = vec![PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN)];
         if let (Some(process), false) = (&process, ended) {
             events.push(PollFd::from_borrowed_fd(process.pidfd.as_fd(), PollFlags::IN));
         }
-        let ready = match poll(&mut events, if ended { Some(&QUIET) } else { None }) {
+        match poll(&mut events, if ended { Some(&quiet) } else { None }) {
             Err(Errno::INTR) => continue,
-            ready => ready.map_err(Failure::of)?,
+            Err(error) => return Err(Failure::of(error)),
+            Ok(_) => {}
         };
-        let quiet = ready == 0;
+        let was_running = !ended;
         ended |= events.get(1).is_some_and(|event| !event.revents().is_empty());
         forget(changes);
-        copy(outputs)?;
-        if quiet {
+        let copied = copy(outputs)?;
+        if copied > 0 || was_running {
+            last = Instant::now();
+        }
+        // Other tasks of the allocation may still write into this directory.
+        if ended && last.elapsed() >= QUIET {
             return Ok(());
         }
     }

@@ -41,14 +41,15 @@ impl LogStream {
     }
 
     /// Writes everything from the current place to the end.
-    pub fn copy(&mut self, to: &mut impl Write) -> io::Result<()> {
+    pub fn copy(&mut self, to: &mut impl Write) -> io::Result<u64> {
+        let mut copied = 0;
         loop {
             // A file with a higher number exists only after the last byte of this one was written.
             let next = self.next_number()?;
             if let Some(file) = &mut self.file {
-                copy_rest(file, to)?;
+                copied += copy_rest(file, to)?;
             }
-            let Some(next) = next else { return to.flush() };
+            let Some(next) = next else { return to.flush().map(|()| copied) };
             // One that is no file, or was removed meanwhile, is passed over.
             self.file = open_file(&self.directory, &self.file_name(next))?;
             self.number = Some(next);
@@ -95,13 +96,16 @@ impl LogStream {
     }
 }
 
-fn copy_rest(file: &mut File, to: &mut impl Write) -> io::Result<()> {
+fn copy_rest(file: &mut File, to: &mut impl Write) -> io::Result<u64> {
     let mut buffer = vec![0; CHUNK];
+    let mut copied = 0;
     loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(()),
-            length => to.write_all(buffer.get(..length).unwrap_or_default())?,
+        let length = file.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(copied);
         }
+        to.write_all(buffer.get(..length).unwrap_or_default())?;
+        copied += length as u64;
     }
 }
 
