@@ -101,7 +101,7 @@ fn samples() -> Vec<Sample> {
         (host.clone(), json!({ "ulimit": [{ "files": "1" }], "oom_score_adj": 2000 }), "change ulimit oom_score_adj"),
         (host.clone(), json!({ "network_mode": "host", "sysctl": [{ "net.core.somaxconn": "16" }] }), "change sysctl"),
         (host.clone(), json!({ "memory_hard_limit": 8 }), "change memory_hard_limit"),
-        (host.clone(), json!({ "security_opt": ["label=type:shop"] }), "change security_opt"),
+        (host.clone(), json!({ "security_opt": ["systempaths=shop"] }), "change security_opt"),
         (host, json!({ "volumes": ["nonsense"] }), "change volumes[0]"),
         (bridge(), json!({ "port_map": [{ "http": 80 }] }), "change port_map"),
         (bridge(), json!({ "extra_hosts": ["node:host-gateway"] }), "change extra_hosts"),
