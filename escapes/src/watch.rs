@@ -57,7 +57,9 @@ fn enters(process: &Path) -> bool {
     let again = fs::read(process.join("cmdline")).is_ok_and(|line| line.starts_with(b"/proc/self/exe"));
     match inode(process.join("exe")) {
         Ok(program) => !again && inode("/proc/self/exe").is_ok_and(|own| own != program),
-        Err(_) => process.exists(),
+        // A process that has ended has no program, and hides nothing.
+        Err(Refusal::Errno(libc::EACCES | libc::EPERM)) => process.exists(),
+        Err(_) => false,
     }
 }
 
