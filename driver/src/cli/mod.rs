@@ -7,6 +7,7 @@
 //! the store apart. The text output may change between versions. `--json` and the exit codes are stable.
 
 mod arguments;
+mod definitions;
 mod df;
 mod events;
 mod exec;
@@ -69,6 +70,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Network(arguments) => network::run(&arguments),
         Command::Volume(arguments) => volume::run(&arguments),
         Command::Version { json } => version::run(json),
+        Command::Completion { shell } => definitions::completion(shell),
+        Command::Man { directory } => definitions::man(&directory),
         Command::Rollback(arguments) => rollback::run(&arguments),
         Command::Migrate(arguments) => return migrate::run(&arguments),
     }

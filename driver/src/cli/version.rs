@@ -1,17 +1,40 @@
 //! `oci-rs version`: the build, and the features of this kernel.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::LazyLock};
 
 use runtime::cgroup::Version;
 use serde_json::{Map, Value, json};
 
-use super::{failure::Failure, output::Output};
+use super::{failure::Failure, format, output::Output};
 use crate::apparmor;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit of the sources, if the build knows it.
-pub const COMMIT: Option<&str> = option_env!("OCI_RS_COMMIT");
-/// The time of that commit. So two builds of one commit are equal.
-pub const DATE: Option<&str> = option_env!("OCI_RS_COMMIT_DATE");
+const COMMIT: Option<&str> = option_env!("OCI_RS_COMMIT");
+/// The time of that commit, in seconds since 1970.
+const COMMIT_TIME: Option<&str> = option_env!("OCI_RS_COMMIT_TIME");
+/// The time of the build: `SOURCE_DATE_EPOCH`, or else the time of the commit. So two builds of one commit are equal.
+const BUILD_TIME: Option<&str> = option_env!("OCI_RS_BUILD_TIME");
+
+/// The text of `--version`.
+pub fn text() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| line(COMMIT, BUILD_TIME));
+    &TEXT
+}
+
+/// The version, and the commit and day of a build that knows them.
+fn line(commit: Option<&str>, built: Option<&str>) -> String {
+    let Some(commit) = commit else { return VERSION.to_owned() };
+    let built = built.and_then(date).map(|time| format!(", {}", &time[..10])).unwrap_or_default();
+    format!("{VERSION} (commit {commit}{built})")
+}
+
+/// Seconds since 1970 as text in RFC 3339.
+fn date(seconds: &str) -> Option<String> {
+    // The formatting library knows the years up to 9999.
+    let seconds = seconds.parse().ok().filter(|seconds| *seconds < 253_402_300_800)?;
+    Some(format::rfc3339(format::since_epoch(seconds)))
+}
 
 /// Runs the command.
 pub fn run(json: bool) -> Result<(), Failure> {
@@ -23,17 +46,19 @@ pub fn run(json: bool) -> Result<(), Failure> {
         let features: Map<String, Value> =
             features.iter().map(|(name, there)| ((*name).to_owned(), json!(there))).collect();
         return Ok(output.value(&json!({
-            "version": env!("CARGO_PKG_VERSION"), "commit": COMMIT, "commit_date": DATE,
+            "version": VERSION, "commit": COMMIT, "commit_date": COMMIT_TIME.and_then(date),
+            "build_date": BUILD_TIME.and_then(date),
             "libcontainer": runtime::LIBCONTAINER_VERSION, "kernel": release, "cgroups": cgroups(),
             "features": features,
         }))?);
     }
-    let unknown = "unknown (not built from a commit)";
+    let known = |time: Option<&str>| time.and_then(date).unwrap_or_else(|| "unknown".to_owned());
     let seen = |there: bool| (if there { "yes" } else { "not seen" }).to_owned();
     let mut rows = vec![
-        vec!["version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()],
-        vec!["commit".to_owned(), COMMIT.unwrap_or(unknown).to_owned()],
-        vec!["commit date".to_owned(), DATE.unwrap_or("unknown").to_owned()],
+        vec!["version".to_owned(), VERSION.to_owned()],
+        vec!["commit".to_owned(), COMMIT.unwrap_or("unknown (not a release build of a repository)").to_owned()],
+        vec!["commit date".to_owned(), known(COMMIT_TIME)],
+        vec!["build date".to_owned(), known(BUILD_TIME)],
         vec!["libcontainer".to_owned(), runtime::LIBCONTAINER_VERSION.to_owned()],
         vec!["kernel".to_owned(), release],
         vec!["cgroups".to_owned(), cgroups().unwrap_or("none").to_owned()],
@@ -64,4 +89,25 @@ fn features() -> Vec<(&'static str, bool)> {
         ("selinux", Path::new("/sys/fs/selinux/enforce").exists()),
         ("pressure_stall_information", Path::new("/proc/pressure/memory").exists()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{VERSION, date, line};
+
+    #[test]
+    fn the_version_names_the_commit_and_the_day_of_a_build_that_knows_them() {
+        let day = Some("1795219199");
+        for (commit, built, expected) in [
+            (None, None, VERSION.to_owned()),
+            (None, day, VERSION.to_owned()),
+            (Some("abc"), day, format!("{VERSION} (commit abc, 2026-11-20)")),
+            (Some("abc"), None, format!("{VERSION} (commit abc)")),
+            (Some("abc-changed"), Some("no number"), format!("{VERSION} (commit abc-changed)")),
+            (Some("abc"), Some("18446744073709551615"), format!("{VERSION} (commit abc)")),
+        ] {
+            assert_eq!(line(commit, built), expected);
+        }
+        assert_eq!(date("0").as_deref(), Some("1970-01-01T00:00:00Z"));
+    }
 }

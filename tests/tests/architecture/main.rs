@@ -1,5 +1,6 @@
 //! The arrows of `docs/architecture.md`, held by reading the sources: who may know whom.
 
+mod build_script;
 mod document;
 mod links;
 mod modules;

@@ -7,6 +7,7 @@ mod base;
 mod commands;
 mod commands_in_tasks;
 mod credentials;
+mod definitions;
 mod disk_space;
 mod end_reasons;
 mod exec;

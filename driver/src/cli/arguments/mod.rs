@@ -2,7 +2,9 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::version;
 
 mod image;
 mod node;
@@ -39,7 +41,7 @@ const MIGRATE_EXIT_CODES: &str = "Exit codes: 0 every task runs unchanged, 1 fai
 /// this node, manages its images, and checks jobs of the docker driver. Commands find the plugin's directories by
 /// themselves.
 #[derive(Parser)]
-#[command(name = "oci-rs", version)]
+#[command(name = "oci-rs", version = version::text())]
 pub struct Arguments {
     /// The command. Without one the help is printed.
     #[command(subcommand)]
@@ -94,6 +96,19 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print the script by which a shell completes commands and options
+    ///
+    /// For bash, write it to /usr/share/bash-completion/completions/oci-rs; for zsh, to _oci-rs in a directory of
+    /// `$fpath`; for fish, to /usr/share/fish/vendor_completions.d/oci-rs.fish.
+    Completion {
+        /// The shell
+        shell: ShellName,
+    },
+    /// Write the man pages of all commands into a directory, such as /usr/local/share/man/man1
+    Man {
+        /// The directory. It is made if it is missing
+        directory: PathBuf,
+    },
     /// Stop and remove all tasks of the name docker, before Nomad's docker driver takes the name back
     ///
     /// Run it after the agent has stopped and before it starts without the plugin's file: Nomad's docker driver would
@@ -102,6 +117,17 @@ pub enum Command {
     /// Say how jobs with `driver = "docker"` will run with oci-rs. Changes nothing
     #[command(after_help = MIGRATE_EXIT_CODES)]
     Migrate(Box<MigrateArguments>),
+}
+
+/// A shell.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum ShellName {
+    /// GNU Bash.
+    Bash,
+    /// The Z shell.
+    Zsh,
+    /// The friendly interactive shell.
+    Fish,
 }
 
 /// The arguments of `oci-rs rollback`.
