@@ -67,10 +67,8 @@ pub(crate) struct Counters {
 }
 
 /// Controllers and files of cgroup v1.
-const V1_FILES: [(&str, &str); 12] = [
+const V1_FILES: [(&str, &str); 10] = [
     ("cpuacct", "cpuacct.usage"),
-    ("cpuacct", "cpuacct.usage_user"),
-    ("cpuacct", "cpuacct.usage_sys"),
     ("cpuacct", "cpuacct.stat"),
     ("cpu", "cpu.stat"),
     ("memory", "memory.stat"),
@@ -155,15 +153,13 @@ const MICROSECOND_NS: u64 = 1000;
 pub(super) trait Files: Fn(&str, &str) -> Option<String> {}
 impl<F: Fn(&str, &str) -> Option<String>> Files for F {}
 
+/// The whole time is exact. The split is in ticks: since Linux 5.17 scaled to the whole time, before only sampled.
+/// `cpuacct.usage_user` and `cpuacct.usage_sys` are sampled on every kernel, and their sum can be half or twice the
+/// whole time of a task that runs for short moments.
 fn cpu_v1(file: &impl Files) -> CpuStats {
-    let mut user_ns = number(file("cpuacct", "cpuacct.usage_user")).unwrap_or(0);
-    let mut system_ns = number(file("cpuacct", "cpuacct.usage_sys")).unwrap_or(0);
-    if user_ns + system_ns == 0 {
-        // Kernels with tick-based accounting have the split only in this file.
-        let ticks = file("cpuacct", "cpuacct.stat").unwrap_or_default();
-        user_ns = field(&ticks, "user").unwrap_or(0) * TICK_NS;
-        system_ns = field(&ticks, "system").unwrap_or(0) * TICK_NS;
-    }
+    let ticks = file("cpuacct", "cpuacct.stat").unwrap_or_default();
+    let user_ns = field(&ticks, "user").unwrap_or(0) * TICK_NS;
+    let system_ns = field(&ticks, "system").unwrap_or(0) * TICK_NS;
     let throttling = file("cpu", "cpu.stat").unwrap_or_default();
     CpuStats {
         total_ns: number(file("cpuacct", "cpuacct.usage")).unwrap_or(user_ns + system_ns),
@@ -229,10 +225,8 @@ mod tests {
     #[test]
     fn v1_files_are_parsed() {
         let all = files(&[
-            ("cpuacct.usage", "5000000000\n"),
-            ("cpuacct.usage_user", "3000000000\n"),
-            ("cpuacct.usage_sys", "2000000000\n"),
-            ("cpuacct.stat", "user 1\nsystem 1\n"),
+            ("cpuacct.usage", "5000000001\n"),
+            ("cpuacct.stat", "user 300\nsystem 200\n"),
             ("cpu.stat", "nr_periods 10\nnr_throttled 3\nthrottled_time 777\n"),
             ("memory.usage_in_bytes", "1000\n"),
             ("memory.max_usage_in_bytes", "2000\n"),
@@ -244,7 +238,7 @@ mod tests {
             ),
         ]);
         let expected = CpuStats {
-            total_ns: 5_000_000_000,
+            total_ns: 5_000_000_001,
             user_ns: 3_000_000_000,
             system_ns: 2_000_000_000,
             throttled_periods: 3,
@@ -265,17 +259,8 @@ mod tests {
     }
 
     #[test]
-    fn v1_files_with_tick_based_accounting_are_parsed() {
-        let all = files(&[
-            ("cpuacct.usage", "1000000001\n"),
-            ("cpuacct.usage_user", "0\n"),
-            ("cpuacct.usage_sys", "0\n"),
-            ("cpuacct.stat", "user 70\nsystem 30\n"),
-            ("memory.stat", "cache 1\nrss 2\nswap 3\n"),
-        ]);
-        let cpu = cpu_v1(&all);
-        assert_eq!((cpu.total_ns, cpu.user_ns, cpu.system_ns), (1_000_000_001, 700_000_000, 300_000_000));
-        let memory = memory_v1(&all);
+    fn v1_files_without_totals_are_parsed() {
+        let memory = memory_v1(&files(&[("memory.stat", "cache 1\nrss 2\nswap 3\n")]));
         assert_eq!((memory.rss, memory.cache, memory.swap), (2, 1, 3));
     }
 
