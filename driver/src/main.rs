@@ -14,6 +14,8 @@ mod events;
 mod exec_prefix;
 mod exporter;
 mod fingerprint;
+#[cfg(test)]
+mod generated;
 mod groups;
 mod hclog;
 mod layers;

@@ -3,14 +3,10 @@
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites it.
 
-use std::{fs, path::Path};
-
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::arguments::Arguments;
-
-/// The widest line of the document.
-const COLUMNS: usize = 120;
+use crate::generated::{check, wrapped};
 
 /// The options that are listed once for all commands.
 const NODE: &str = "Node";
@@ -76,33 +72,7 @@ fn sentence(text: &str) -> String {
     if text.ends_with(['.', '?', '!', ']']) { text } else { text + "." }
 }
 
-/// The text in lines of at most [`COLUMNS`] characters. All but the first begin with `indent`.
-fn wrapped(indent: &str, text: &str) -> String {
-    let (mut lines, mut line) = (String::new(), String::new());
-    for word in text.split_whitespace() {
-        if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            lines.push_str(&(line + "\n"));
-            line = format!("{indent}{word}");
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines + &line + "\n"
-}
-
 #[test]
 fn the_document_lists_the_commands_and_their_options() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/commands.md");
-    let written = fs::read_to_string(&path).unwrap();
-    let (begin, end) = ("<!-- commands: begin -->\n", "<!-- commands: end -->");
-    let (from, to) = (written.find(begin).unwrap() + begin.len(), written.find(end).unwrap());
-    let expected = format!("{}\n{}\n{}", &written[..from], reference(), &written[to..]);
-    if std::env::var_os("OCI_RS_WRITE_DOCS").is_some() {
-        fs::write(&path, &expected).unwrap();
-        return;
-    }
-    assert!(written == expected, "docs/commands.md is out of date: run this test with OCI_RS_WRITE_DOCS=1");
+    check("commands.md", &[("commands", format!("\n{}\n", reference()))]);
 }

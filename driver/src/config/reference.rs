@@ -2,8 +2,6 @@
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites the lists.
 
-use std::{fs, path::Path};
-
 use image_store::InternalRedirects;
 
 use super::{
@@ -11,10 +9,10 @@ use super::{
     option::{DefaultValue, OptionSpec, OptionType, Support},
     plugin::Rules,
 };
-use crate::name::DriverName;
-
-/// The widest line of the document.
-const COLUMNS: usize = 120;
+use crate::{
+    generated::{self, wrapped},
+    name::DriverName,
+};
 
 /// One list item per option, in the order of their names. The options of a block follow it.
 fn list(path: &str, options: &[OptionSpec]) -> String {
@@ -43,7 +41,7 @@ fn item(path: &str, option: &OptionSpec) -> String {
     let text = format!("- **`{name}`** ({kind}, {support}). {help}{remedy}{default}");
     // The options of `mounts` are those of `mount`, which has been listed before.
     let nested = if name == "mounts" { String::new() } else { list(&format!("{name}."), nested) };
-    wrapped(&text) + &nested
+    wrapped("  ", &text) + &nested
 }
 
 /// The text with a capital letter at its start and a full stop at its end.
@@ -52,26 +50,6 @@ fn sentence(text: &str) -> String {
     let first = rest.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
     let stop = if text.ends_with('.') { "" } else { "." };
     format!("{first}{}{stop}", rest.as_str())
-}
-
-/// A list item in lines of at most [`COLUMNS`] characters.
-fn wrapped(text: &str) -> String {
-    let mut lines = String::new();
-    let mut width = 0;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if width == 0 {
-            width = length;
-        } else if width + 1 + length <= COLUMNS {
-            lines.push(' ');
-            width += 1 + length;
-        } else {
-            lines.push_str("\n  ");
-            width = 2 + length;
-        }
-        lines.push_str(word);
-    }
-    lines + "\n"
 }
 
 fn kind(kind: OptionType) -> (&'static str, &'static [OptionSpec]) {
@@ -179,22 +157,9 @@ fn no_other_rule_depends_on_the_name() {
 
 #[test]
 fn the_document_lists_the_options_of_the_schema() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
-    let written = fs::read_to_string(&path).unwrap();
-    let mut expected = written.clone();
     let parts =
         [("plugin options", list("", PLUGIN_OPTIONS)), ("task options", list("", TASK_OPTIONS)), ("rules", table())];
-    for (name, text) in parts {
-        let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
-        let from = expected.find(&begin).unwrap() + begin.len();
-        let to = expected.find(&end).unwrap();
-        expected.replace_range(from..to, &text);
-    }
-    if std::env::var_os("OCI_RS_WRITE_DOCS").is_some() {
-        fs::write(&path, &expected).unwrap();
-        return;
-    }
-    assert!(written == expected, "docs/configuration.md is out of date: run this test with OCI_RS_WRITE_DOCS=1");
+    generated::check("configuration.md", &parts);
 }
 
 #[test]

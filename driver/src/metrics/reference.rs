@@ -2,17 +2,16 @@
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites the lists.
 
-use std::{fs, path::Path};
-
 use super::{
     node, recorder,
     spec::{Kind, MetricSpec},
     task,
 };
+use crate::generated::{check, wrapped};
 
 /// One list item per metric, in the order of a scrape.
 fn list(specs: impl Iterator<Item = MetricSpec>) -> String {
-    specs.map(|spec| wrapped(&item(&spec))).collect()
+    specs.map(|spec| wrapped("  ", &item(&spec))).collect()
 }
 
 fn item(spec: &MetricSpec) -> String {
@@ -28,46 +27,14 @@ fn item(spec: &MetricSpec) -> String {
     format!("- **`{}{suffix}`** ({kind}{labels}). {first}{}.", spec.name, help.as_str())
 }
 
-/// A list item in lines of at most 120 characters.
-fn wrapped(text: &str) -> String {
-    let (mut lines, mut width) = (String::new(), 0);
-    for word in text.split(' ') {
-        if width > 0 && width + 1 + word.chars().count() > 120 {
-            lines.push_str("\n ");
-            width = 1;
-        }
-        if width > 0 {
-            lines.push(' ');
-            width += 1;
-        }
-        lines.push_str(word);
-        width += word.chars().count();
-    }
-    lines + "\n"
-}
-
 fn all() -> Vec<MetricSpec> {
     task::specs().chain(node::specs()).chain(recorder::SPECS).collect()
 }
 
 #[test]
 fn the_document_lists_the_metrics_of_a_scrape() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
-    let written = fs::read_to_string(&path).unwrap();
-    let mut expected = written.clone();
-    for (name, text) in
-        [("task metrics", list(task::specs())), ("node metrics", list(node::specs().chain(recorder::SPECS)))]
-    {
-        let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
-        let from = expected.find(&begin).unwrap() + begin.len();
-        let to = expected.find(&end).unwrap();
-        expected.replace_range(from..to, &text);
-    }
-    if std::env::var_os("OCI_RS_WRITE_DOCS").is_some() {
-        fs::write(&path, &expected).unwrap();
-        return;
-    }
-    assert!(written == expected, "docs/metrics.md is out of date: run this test with OCI_RS_WRITE_DOCS=1");
+    let nodes = node::specs().chain(recorder::SPECS);
+    check("metrics.md", &[("task metrics", list(task::specs())), ("node metrics", list(nodes))]);
 }
 
 /// What `promtool check metrics` would object to, and what the formats forbid.
