@@ -90,32 +90,45 @@ cargo_deny() {
         cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny
 }
 
-# kernel VERSION: a kernel of scripts/test-v2.sh, Debian's kernel for virtual machines, unpacked but not installed.
+# unpack PACKAGE…: sets `unpacked` to a new directory with the files of Debian packages. They are not installed, because
+# their packages would start services or load policies.
+unpack() {
+    local file
+    mkdir -p "$TOOLS"
+    unpacked=$(mktemp -d "$TOOLS/.unpacked.XXXXXX")
+    cd "$unpacked"
+    download "$@" 2>/dev/null || { apt-get update -q >/dev/null && download "$@"; }
+    for file in ./*.deb; do dpkg-deb -x "$file" .; done
+}
+
+# apt's sandbox user may not be able to write here.
+download() { apt-get download -q -o APT::Sandbox::User=root "$@" >/dev/null; }
+
+# keep PATH: moves a file or directory of the unpacked packages to the tools, and removes the rest.
+keep() {
+    rm -rf "${TOOLS:?}/${1##*/}"
+    mv "$unpacked/$1" "$TOOLS/"
+    cd "$ROOT"
+    rm -rf "$unpacked"
+}
+
+# kernel VERSION: a kernel of scripts/test-v2.sh, Debian's kernel for virtual machines.
 kernel() {
-    local version=$1 work package
+    local version=$1 package
     [ -e "$TOOLS/linux-$version/vmlinuz" ] && return 0
     say "Unpacking Linux $version for the virtual machine of the tests on control groups v2"
     package=$(kernel_package "$version")
     [ -n "$package" ] || { apt-get update -q >/dev/null && package=$(kernel_package "$version"); }
     [ -n "$package" ] || die "no package with Linux $version: is this Debian 12?"
-    mkdir -p "$TOOLS"
-    work=$(mktemp -d "$TOOLS/.linux.XXXXXX")
-    (
-        cd "$work"
-        # apt's sandbox user may not be able to write here.
-        apt-get download -q -o APT::Sandbox::User=root "$package" >/dev/null
-        dpkg-deb -x ./*.deb tree
-        mkdir linux
-        cp tree/boot/vmlinuz-* linux/vmlinuz
-        # The machine's modprobe reads no compressed modules.
-        find tree/lib/modules -name '*.ko.xz' -exec xz -d {} +
-        # depmod makes the list of module dependencies, as an installation would.
-        busybox depmod -b "$work/tree" "$(ls tree/lib/modules)"
-        mv tree/lib/modules linux/modules
-    )
-    rm -rf "$TOOLS/linux-$version"
-    mv "$work/linux" "$TOOLS/linux-$version"
-    rm -rf "$work"
+    unpack "$package"
+    mkdir "linux-$version"
+    mv boot/vmlinuz-* "linux-$version/vmlinuz"
+    # The machine's modprobe reads no compressed modules.
+    find lib/modules -name '*.ko.xz' -exec xz -d {} +
+    # depmod makes the list of module dependencies, as an installation would.
+    busybox depmod -b "$unpacked" "$(ls lib/modules)"
+    mv lib/modules "linux-$version/modules"
+    keep "linux-$version"
 }
 
 # The package with Linux 6.1 is the one of Debian 12. A newer one has its version in the name of a meta-package.
@@ -125,96 +138,35 @@ kernel_package() {
     apt-cache depends "$name" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
 }
 
-# Loads an AppArmor profile into that kernel. It is not installed, because its package would load its own policies.
-apparmor_parser() {
-    [ -e "$TOOLS/apparmor_parser" ] && return 0
-    local work
-    say "Unpacking AppArmor's parser for the same machine"
-    work=$(mktemp -d "$TOOLS/.apparmor.XXXXXX")
-    (
-        cd "$work"
-        apt-get download -q -o APT::Sandbox::User=root apparmor >/dev/null
-        dpkg-deb -x ./*.deb tree
-    )
-    mv "$(find "$work/tree" -name apparmor_parser -type f)" "$TOOLS/"
-    rm -rf "$work"
+# packaged_tool PACKAGE PATH: one program of a Debian package.
+packaged_tool() {
+    [ -e "$TOOLS/${2##*/}" ] && return 0
+    say "Unpacking ${2##*/} from Debian's package $1"
+    unpack "$1"
+    keep "$2"
 }
 
-# The tools of the kernel's file servers (NFS, SMB) for the same machine, with the libraries that this one may lack.
-# They are not installed, because their packages would start services.
+# The tools of the kernel's file servers (NFS, SMB) for the virtual machine, with the libraries that this one may lack.
 file_servers() {
     [ -e "$TOOLS/file-servers/rpc.nfsd" ] && return 0
-    local work file
-    say "Unpacking the tools of the kernel's file servers for the same machine"
-    mkdir -p "$TOOLS"
-    work=$(mktemp -d "$TOOLS/.servers.XXXXXX")
-    (
-        cd "$work"
-        # shellcheck disable=SC2086 # The packages are words.
-        apt-get download -q -o APT::Sandbox::User=root $FILE_SERVER_PACKAGES >/dev/null
-        for file in ./*.deb; do dpkg-deb -x "$file" tree; done
-        mkdir -p servers/lib
-        mv tree/usr/sbin/rpc.nfsd tree/usr/sbin/rpc.mountd tree/usr/sbin/exportfs tree/usr/libexec/ksmbd.tools \
-            tree/etc/netconfig servers/
-        find tree -name 'lib*.so.*' -exec mv -t servers/lib {} +
-    )
-    rm -rf "$TOOLS/file-servers"
-    mv "$work/servers" "$TOOLS/file-servers"
-    rm -rf "$work"
+    say "Unpacking the tools of the kernel's file servers for the virtual machine"
+    # shellcheck disable=SC2086 # The packages are words.
+    unpack $FILE_SERVER_PACKAGES
+    mkdir -p file-servers/lib
+    mv usr/sbin/{rpc.nfsd,rpc.mountd,exportfs} usr/libexec/ksmbd.tools etc/netconfig file-servers/
+    find lib usr -name 'lib*.so.*' -exec mv -t file-servers/lib {} +
+    keep file-servers
 }
 
-# Compiles the SELinux policy of that kernel. It is not installed, because nothing else here needs it.
-secilc() {
-    [ -e "$TOOLS/secilc" ] && return 0
-    local work
-    say "Unpacking SELinux's policy compiler for the same machine"
-    work=$(mktemp -d "$TOOLS/.selinux.XXXXXX")
-    (
-        cd "$work"
-        apt-get download -q -o APT::Sandbox::User=root secilc >/dev/null
-        dpkg-deb -x ./*.deb tree
-    )
-    mv "$work/tree/usr/bin/secilc" "$TOOLS/"
-    rm -rf "$work"
-}
-
-# dockerd for the differential suite. It is not installed, because its package would start a service.
+# dockerd for the differential suite.
 docker() {
     [ -e "$TOOLS/docker/dockerd" ] && return 0
-    local work file
     say "Unpacking dockerd and containerd for the differential suite"
-    mkdir -p "$TOOLS"
-    work=$(mktemp -d "$TOOLS/.docker.XXXXXX")
-    (
-        cd "$work"
-        apt-get download -q -o APT::Sandbox::User=root docker.io containerd tini >/dev/null 2>&1 ||
-            { apt-get update -q && apt-get download -q -o APT::Sandbox::User=root docker.io containerd tini; } \
-                >/dev/null
-        for file in ./*.deb; do dpkg-deb -x "$file" tree; done
-        mkdir docker
-        mv tree/usr/sbin/dockerd tree/usr/sbin/docker-proxy tree/usr/bin/containerd \
-            tree/usr/bin/containerd-shim-runc-v2 docker/
-        mv tree/usr/bin/tini-static docker/docker-init
-    )
-    mv "$work/docker" "$TOOLS/docker"
-    rm -rf "$work"
-}
-
-# Checks metrics and alert rules. It is not installed, because its package would start a service.
-promtool() {
-    [ -e "$TOOLS/promtool" ] && return 0
-    local work
-    say "Unpacking promtool for the tests of metrics"
-    mkdir -p "$TOOLS"
-    work=$(mktemp -d "$TOOLS/.prometheus.XXXXXX")
-    (
-        cd "$work"
-        apt-get download -q -o APT::Sandbox::User=root prometheus >/dev/null 2>&1 ||
-            { apt-get update -q && apt-get download -q -o APT::Sandbox::User=root prometheus; } >/dev/null
-        dpkg-deb -x ./*.deb tree
-    )
-    mv "$work/tree/usr/bin/promtool" "$TOOLS/"
-    rm -rf "$work"
+    unpack docker.io containerd tini
+    mkdir docker
+    mv usr/sbin/{dockerd,docker-proxy} usr/bin/{containerd,containerd-shim-runc-v2} docker/
+    mv usr/bin/tini-static docker/docker-init
+    keep docker
 }
 
 packages
@@ -227,9 +179,9 @@ if [ "${1:-}" != demo ]; then
     envoy
     cargo_deny
     kernel "$KERNEL"
-    apparmor_parser
-    promtool
+    packaged_tool apparmor sbin/apparmor_parser # loads a profile in the virtual machine
+    packaged_tool secilc usr/bin/secilc         # compiles the SELinux policy of the virtual machine
+    packaged_tool prometheus usr/bin/promtool   # checks metrics and alert rules
     file_servers
-    secilc
     docker
 fi
