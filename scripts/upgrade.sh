@@ -21,7 +21,9 @@ if ! { [ -f "$tree/.git" ] && git -C "$tree" checkout --quiet --force --detach "
     git worktree prune
     git worktree add --quiet --detach "$tree" "$commit"
 fi
-cargo build --quiet --workspace --bin oci-rs
+# With a test among the targets, cargo selects the features of the step `build`. No dependency is compiled twice.
+TARGETS=(--workspace --bin oci-rs --test architecture)
+cargo build --quiet "${TARGETS[@]}"
 if [ ! -d "$BUILD/previous-build" ]; then
     seed=$BUILD/previous-build.tmp
     rm -rf "$seed"
@@ -33,7 +35,7 @@ if [ ! -d "$BUILD/previous-build" ]; then
     mv "$seed" "$BUILD/previous-build"
 fi
 # Called from this directory, so that both builds use the same cargo configuration.
-CARGO_TARGET_DIR=$BUILD/previous-build cargo build --quiet --workspace --bin oci-rs --manifest-path "$tree/Cargo.toml"
+CARGO_TARGET_DIR=$BUILD/previous-build cargo build --quiet "${TARGETS[@]}" --manifest-path "$tree/Cargo.toml"
 
 say "taking over its tasks"
 OCI_RS_PREVIOUS_BIN=$BUILD/previous-build/$TARGET/debug/oci-rs OCI_RS_BIN=$TARGET_DIR/debug/oci-rs \
