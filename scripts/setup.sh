@@ -15,8 +15,8 @@ PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
     e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables
     jq:/usr/bin/jq libdevmapper1.02.1:/lib/x86_64-linux-gnu/libdevmapper.so.1.02.1
     libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc nftables:/usr/sbin/nft
-    qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc skopeo:/usr/bin/skopeo umoci:/usr/bin/umoci
-    xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz"
+    qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc runsc:/usr/bin/runsc skopeo:/usr/bin/skopeo
+    umoci:/usr/bin/umoci xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz"
 
 FILE_SERVER_PACKAGES="ksmbd-tools libgssapi-krb5-2 libkeyutils1 libnl-3-200 libnl-genl-3-200 libnsl2 libtirpc-common
     libtirpc3 libwrap0 nfs-kernel-server"

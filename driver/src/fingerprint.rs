@@ -9,9 +9,9 @@ use runtime::cgroup::Version;
 
 use crate::{
     apparmor,
-    config::{DefaultProfile, PluginConfig, Policy, RUNTIMES, RootChoice, UserNamespaceMode},
+    config::{DefaultProfile, PluginConfig, Policy, RootChoice, UserNamespaceMode},
     name::DriverName,
-    selinux,
+    runtimes, selinux,
 };
 
 /// The value of an attribute.
@@ -62,6 +62,8 @@ struct HostFindings {
     opened: Result<NodeFindings, String>,
     /// Whether the kernel can connect tasks to the driver's bridge.
     bridge: bool,
+    /// The values of `runtime` that tasks can use.
+    runtimes: Vec<String>,
 }
 
 /// Inspects the host. `opened` are the findings about the opened node, or the error of its opening.
@@ -71,6 +73,7 @@ pub fn fingerprint(config: &PluginConfig, opened: Result<NodeFindings, String>) 
 
 fn inspect(config: &PluginConfig, opened: Result<NodeFindings, String>) -> HostFindings {
     HostFindings {
+        runtimes: runtimes::usable(&config.policy),
         bridge: network::bridge_problem(&config.policy.network).is_none(),
         root: rustix::process::geteuid().is_root(),
         cgroup: cgroup_version(),
@@ -83,7 +86,7 @@ fn inspect(config: &PluginConfig, opened: Result<NodeFindings, String>) -> HostF
 
 fn judge(config: &PluginConfig, host: HostFindings) -> Fingerprint {
     let attributes = match config.driver {
-        DriverName::OciRs => own_attributes(&config.policy),
+        DriverName::OciRs => own_attributes(config, &host),
         DriverName::Docker => dockers_attributes(config, &host),
     };
     let attributes = attributes.into_iter().chain(node_attributes(config, &host));
@@ -97,20 +100,20 @@ fn judge(config: &PluginConfig, host: HostFindings) -> Fingerprint {
 }
 
 /// The attributes that only the driver's own name has.
-fn own_attributes(policy: &Policy) -> Vec<(&'static str, Value)> {
+fn own_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static str, Value)> {
+    let policy = &config.policy;
     vec![
         ("version", text(env!("CARGO_PKG_VERSION"))),
         ("privileged.enabled", Value::Flag(policy.allow_privileged)),
         ("volumes.enabled", Value::Flag(policy.volumes_enabled)),
+        ("runtimes", names(host.runtimes.iter().map(String::as_str))),
     ]
 }
 
 /// The attributes of Nomad's docker driver, with its names and values. It leaves a flag out that is not set.
 fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static str, Value)> {
     let policy = &config.policy;
-    let allowed = policy.allow_runtimes.iter().map(String::as_str).filter(|name| RUNTIMES.contains(name));
-    let runtimes: BTreeSet<&str> = ["io.containerd.runc.v2", "runc"].into_iter().chain(allowed).collect();
-    let runtimes = runtimes.into_iter().collect::<Vec<_>>().join(",");
+    let runtimes = ["io.containerd.runc.v2", "runc"].into_iter().chain(host.runtimes.iter().map(String::as_str));
     let bridge = policy.network.subnet.hosts().next().filter(|_| host.bridge);
     let optional = [
         ("privileged.enabled", policy.allow_privileged.then_some(Value::Flag(true))),
@@ -122,7 +125,7 @@ fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'stat
         ("version", text(&config.docker_version)),
         ("oci_rs_version", text(env!("CARGO_PKG_VERSION"))),
         ("os_type", text("linux")),
-        ("runtimes", Value::Text(runtimes)),
+        ("runtimes", names(runtimes)),
     ]
     .into_iter()
     .chain(optional.into_iter().filter_map(|(name, value)| Some((name, value?))))
@@ -147,6 +150,12 @@ fn node_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static 
         ("rootfs", text(if copies_images(policy.rootfs, host) { "copy" } else { "overlay" })),
     ];
     fixed.into_iter().chain(profile.map(|name| ("apparmor.profile", Value::Text(name)))).collect()
+}
+
+/// Names in their order, separated by commas, as the docker driver lists its runtimes.
+fn names<'a>(list: impl Iterator<Item = &'a str>) -> Value {
+    let list: BTreeSet<&str> = list.collect();
+    Value::Text(list.into_iter().collect::<Vec<_>>().join(","))
 }
 
 fn text(value: &str) -> Value {
@@ -235,6 +244,7 @@ mod tests {
             apparmor: false,
             opened: Ok(NodeFindings::default()),
             bridge: true,
+            runtimes: vec!["runc".into()],
         }
     }
 
@@ -306,8 +316,8 @@ mod tests {
         config.policy.allow_privileged = true;
         config.policy.volumes_enabled = true;
         config.policy.pids_limit = Some(100);
-        config.policy.allow_runtimes = vec!["crun".into(), "kata".into()];
-        let attributes = judge(&config, HostFindings { bridge: false, ..healthy() }).attributes;
+        let found = HostFindings { bridge: false, runtimes: vec!["runsc".into(), "crun".into()], ..healthy() };
+        let attributes = judge(&config, found).attributes;
         let of = |name: &str| attributes.get(&format!("driver.docker.{name}")).cloned();
         assert_eq!((of("version"), of("bridge_ip")), (text("20.10.24"), None));
         assert_eq!(
@@ -316,7 +326,7 @@ mod tests {
         );
         assert_eq!(
             (of("pids.limit"), of("runtimes")),
-            (Some(Value::Number(100)), text("crun,io.containerd.runc.v2,runc"))
+            (Some(Value::Number(100)), text("crun,io.containerd.runc.v2,runc,runsc"))
         );
     }
 

@@ -29,6 +29,7 @@ mod plan;
 mod plugin;
 mod pointer;
 mod rpc;
+mod runtimes;
 mod selinux;
 mod signal;
 mod subordinate_ids;

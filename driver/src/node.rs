@@ -38,7 +38,7 @@ use crate::{
     metrics::Recorder,
     node_info,
     plan::{Compute, MountedVolume, NodeInfo},
-    selinux, subordinate_ids,
+    runtimes, selinux, subordinate_ids,
     traces::{Span, Trace, Tracer},
 };
 
@@ -250,6 +250,7 @@ impl Node {
             container_labels: self.selinux.labels.clone(),
             id_pool: self.id_pool(),
             userns_problem: self.userns_problem(),
+            runtime: spec.runtime.as_ref().and_then(|request| runtimes::find(&request.program)),
             volume_options: self.volume_options(spec)?,
             ..node_info::read(self.compute)
         })

@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Reads the properties of this node. The driver's name, `state_dir`, `volumes_dir`, `volume_options`, `hosts`,
-/// `default_apparmor`, `selinux`, `container_labels`, `id_pool` and the problems of overlays and user namespaces are
-/// left empty. Blocks.
+/// `default_apparmor`, `selinux`, `container_labels`, `id_pool`, `runtime` and the problems of overlays and user
+/// namespaces are left empty. Blocks.
 pub fn read(compute: Compute) -> NodeInfo {
     NodeInfo {
         driver: DriverName::default(),
@@ -39,6 +39,7 @@ pub fn read(compute: Compute) -> NodeInfo {
         id_pool: None,
         userns_problem: None,
         first_unprivileged_port: first_unprivileged_port(),
+        runtime: None,
         volume_options: BTreeMap::new(),
     }
 }

@@ -6,6 +6,7 @@
 pub mod boot;
 pub mod durable;
 pub mod error;
+pub mod hash;
 pub mod lock;
 pub mod record;
 pub mod sys;

@@ -20,6 +20,9 @@ pub enum RuntimeError {
     /// The container cannot have a user namespace of its own.
     #[error("{0}")]
     UserNamespace(String),
+    /// An installed runtime failed.
+    #[error("{0}")]
+    Installed(String),
     /// Processes of the container did not end although they were killed.
     #[error("container {0}: processes did not end within {1} seconds of being killed")]
     StillAlive(ContainerId, u64),

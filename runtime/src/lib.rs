@@ -4,8 +4,9 @@
 //! processes with one thread, the roles `monitor` and `exec-helper` of our binary ([`run_role`]). A process with
 //! threads uses [`Runtime`], which executes our own binary in these roles.
 //!
-//! The layers, from the top: `containers` (the facade) → `monitor`, `exec`, `volumes` → `engine` → `command` → `spec`,
-//! `rootfs`, `cgroup` → `state`, `logs`, `plan`, and the low modules `process`, `packets`, `launcher`, `role`, `sys`.
+//! The layers, from the top: `containers` (the facade) → `monitor`, `exec`, `volumes` → `engine`, `installed` →
+//! `command` → `spec`, `rootfs`, `cgroup` → `state`, `logs`, `plan`, and the low modules `process`, `packets`,
+//! `launcher`, `role`, `sys`.
 
 mod address;
 #[cfg(feature = "bundle")]
@@ -13,6 +14,7 @@ pub mod bundle;
 mod capability;
 pub mod cgroup;
 mod command;
+mod console_socket;
 mod containers;
 mod directory_watch;
 mod dispatch;
@@ -21,6 +23,7 @@ mod error;
 mod exec;
 mod exit_status;
 mod id_map;
+mod installed;
 mod launcher;
 pub mod logs;
 mod monitor;

@@ -148,10 +148,25 @@ pub struct ContainerPlan {
     /// The signal that asks the command to stop. Plans of older builds have none.
     #[serde(default)]
     pub stop_signal: Option<i32>,
+    /// A runtime of the node that makes the container, in place of the built-in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<InstalledRuntime>,
     /// Where a log relay delivers the output besides `output`. Without it there is no relay, and the command writes to
     /// `output` directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<Delivery>,
+}
+
+/// A runtime that is installed on the node and has the command line of OCI runtimes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstalledRuntime {
+    /// Its name in jobs.
+    pub name: String,
+    /// Its executable.
+    pub path: PathBuf,
+    /// Arguments before every command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
 }
 
 /// The root file system: the image's layers and what is over them.

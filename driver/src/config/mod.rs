@@ -23,10 +23,10 @@ pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
 pub use plugin::{
     Dangling, DefaultNetwork, DefaultProfile, ExecPolicy, IdSource, LogOptions, MetricsAddress,
-    OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, TraceOptions, UserNamespaceMode, decode_plugin,
+    OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, RuntimeChoice, TraceOptions, UserNamespaceMode,
+    decode_plugin,
 };
 pub use task::{
     AppArmorChoice, DnsOptions, ExtraHost, IpcMode, LabelOption, LabelPart, MountRequest, MountSource, NetworkMode,
-    OPTIONS as TASK_OPTIONS, RUNTIMES, SeccompChoice, TaskSpec, VOLUMES_ALLOWED, check_permitted, check_volume_type,
-    decode_task,
+    OPTIONS as TASK_OPTIONS, SeccompChoice, TaskSpec, VOLUMES_ALLOWED, check_permitted, check_volume_type, decode_task,
 };

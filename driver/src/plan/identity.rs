@@ -1,5 +1,6 @@
 //! The container's id.
 
+use host::hash::fnv1a;
 use runtime::plan::ContainerId;
 
 use crate::name::DriverName;
@@ -41,11 +42,6 @@ pub fn container_id(task_id: &str, driver: DriverName) -> ContainerId {
 pub fn alloc_prefix(alloc_id: &str) -> Option<String> {
     let plain = !alloc_id.is_empty() && alloc_id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     plain.then(|| format!("{alloc_id}."))
-}
-
-/// The FNV-1a hash. Unlike the standard library's hash it is the same in every build.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

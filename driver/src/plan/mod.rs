@@ -12,6 +12,7 @@ mod devices;
 mod etc_files;
 mod hosts;
 mod identity;
+mod installed_runtime;
 mod labels;
 mod mounts;
 mod network;

@@ -66,6 +66,8 @@ pub struct NodeInfo {
     pub selinux: bool,
     /// The SELinux labels of containers, if they get some.
     pub container_labels: Option<ContainerLabels>,
+    /// The executable of the OCI runtime that the task names, if it is installed.
+    pub runtime: Option<PathBuf>,
     /// The ids for tasks' own user namespaces, if the node has some.
     pub id_pool: Option<IdPool>,
     /// The first port of the node's network on which a process may listen without a right on the node.

@@ -6,14 +6,14 @@
 use std::{fmt, net::IpAddr, path::PathBuf};
 
 use ::network::Attachment;
-use runtime::plan::{BindConfinement, ContainerPlan, RootFs};
+use runtime::plan::{BindConfinement, ContainerPlan, InstalledRuntime, RootFs};
 
 use super::{
     context::TaskContext,
     delivery, devices,
     etc_files::EtcFiles,
     identity::container_id,
-    labels,
+    installed_runtime, labels,
     mounts::{self, MountPlan, MountedVolume},
     network::{self, OwnNetwork},
     notes, ports, process, resources,
@@ -125,13 +125,15 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let etc_files = EtcFiles::new(context, &namespace, own_network.is_some(), &mounts.mounts);
     let dns_warning = network::dns_warning(own_network.as_ref(), &etc_files);
     let root = root::decide(context, errors);
+    let runtime = installed_runtime::decide(context, &mounts, errors);
     let copy_reason = root.copy_reason.clone();
     let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
     let mounted_volumes = mounts.mounted.clone();
     let group_namespace = network::group_namespace(&namespace, own_network.as_ref());
     let userns = user_namespace::decide(context, &namespace, errors);
     let userns_obstacle = userns.obstacle.clone();
-    let parts = Parts { own_network: own_network.as_ref(), namespace, userns, etc_files: &etc_files, root, mounts };
+    let parts =
+        Parts { own_network: own_network.as_ref(), namespace, userns, etc_files: &etc_files, root, mounts, runtime };
     let container = container(context, parts, errors);
     TaskPlan {
         warnings: warnings::warnings(context, &container),
@@ -158,11 +160,12 @@ struct Parts<'a> {
     etc_files: &'a EtcFiles,
     root: RootDecision,
     mounts: MountPlan,
+    runtime: Option<InstalledRuntime>,
 }
 
 fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> ContainerPlan {
     let TaskContext { spec, task, image, node, .. } = *context;
-    let Parts { own_network, namespace, userns, etc_files, root, mounts } = parts;
+    let Parts { own_network, namespace, userns, etc_files, root, mounts, runtime } = parts;
     let hostname = etc_files.hostname();
     let port_env = ports::env(spec);
     let mut plan = ContainerPlan {
@@ -197,6 +200,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         resources: resources::limits(context, errors),
         cgroup: resources::cgroup(task, node, errors),
         output: process::output(spec, task),
+        runtime,
         delivery: None,
         annotations: labels::labels(context),
         notes: notes::notes(context, own_network.is_some()),

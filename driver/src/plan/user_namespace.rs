@@ -55,7 +55,10 @@ pub fn decide(context: &TaskContext, network: &Network, errors: &ErrorCollector)
         let names = ineffective(context, network)?;
         Some(format!("{names} of `cap_add` would have no effect in a user namespace of its own"))
     };
-    let obstacle = match (ineffective().or_else(|| low_port(context, network)), context.node.id_pool) {
+    let of_runtime = context.spec.runtime.as_ref();
+    let of_runtime = of_runtime.map(|runtime| format!("its runtime {:?} is not the built-in one", runtime.name));
+    let of_task = of_runtime.or_else(ineffective).or_else(|| low_port(context, network));
+    let obstacle = match (of_task, context.node.id_pool) {
         (None, Some(pool)) => {
             let namespace = Some(UserNamespace { pool, ids: None });
             return UserNamespaceDecision { namespace, obstacle: None };

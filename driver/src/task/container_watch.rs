@@ -9,7 +9,6 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{Exit, cgroup_events, running::RunningContainer};
 use crate::{
-    error::TaskError,
     events::TaskEvents,
     log_directory::LinkWatch,
     logs::{self, LogWatch},
@@ -55,14 +54,8 @@ impl ContainerWatch {
     }
 
     /// The watched container.
-    pub fn container(&self) -> &RunningContainer {
+    pub fn container(&self) -> &Arc<RunningContainer> {
         &self.container
-    }
-
-    /// Sends a signal to the command.
-    pub fn signal(&self, signal: i32) -> Result<(), TaskError> {
-        let sent = self.container.processes.signal(signal);
-        sent.map_err(|error| TaskError::Internal(format!("signal {signal}: {error}")))
     }
 
     /// Waits for the container's end. Returns it once, and never again.

@@ -244,7 +244,12 @@ impl Owner {
     /// `failure` is the error that led to the action, if one did.
     async fn carry_out(&mut self, action: Action, failure: Option<&TaskError>) -> Result<(), TaskError> {
         match action {
-            Action::Signal(signal) => return self.watch.as_ref().map_or(Ok(()), |watch| watch.signal(signal)),
+            Action::Signal(signal) => {
+                let container = self.watch.as_ref().map(|watch| watch.container().clone());
+                if let Some(container) = container {
+                    container.signal(&self.node, signal).await?;
+                }
+            }
             Action::KillAll => return self.kill_all().await,
             Action::Remove => return self.remove().await,
             Action::CancelStart => {

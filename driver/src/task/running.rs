@@ -74,6 +74,17 @@ impl RunningContainer {
         &self.id
     }
 
+    /// Sends a signal to the command.
+    pub async fn signal(&self, node: &Arc<Node>, signal: i32) -> Result<(), TaskError> {
+        let sent = if self.processes.installed {
+            let (node, id) = (node.clone(), self.id.clone());
+            blocking(move || node.runtime.signal_installed(&id, signal).map_err(TaskError::internal)).await
+        } else {
+            self.processes.signal(signal).map_err(TaskError::internal)
+        };
+        sent.map_err(|error| TaskError::Internal(format!("signal {signal}: {error}")))
+    }
+
     /// Waits for the container's end. `terminal_copied` comes when this process has nothing more to copy from the
     /// container's terminal to its log.
     pub async fn end(self: Arc<Self>, node: Arc<Node>, terminal_copied: oneshot::Receiver<()>) -> Exit {

@@ -1,10 +1,11 @@
 //! The cgroups of one container: where they are, and their creation and removal.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
+use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::{
     error::{Context, RuntimeError},
+    mountinfo::mounts_below,
     plan::CgroupPlacement,
 };
 
@@ -91,6 +93,20 @@ impl Cgroups {
                 Path::new("/proc/swaps").exists() && controllers.split_whitespace().any(|name| name == "memory")
             }
         }
+    }
+
+    /// Unmounts the hierarchies in which the container has no cgroup, in this process's mount namespace. A runtime
+    /// would make cgroups in all that it finds.
+    pub fn hide_other_hierarchies(&self) -> Result<(), RuntimeError> {
+        let mounts = fs::read("/proc/self/mountinfo").context(|| "reading the table of mounts".to_owned())?;
+        let root = Path::new(ROOT);
+        for mount in mounts_below(&mounts, root).iter().rev() {
+            if self.members.iter().all(|member| !member.path.starts_with(mount)) {
+                let hidden = unmount(mount, UnmountFlags::DETACH).map_err(io::Error::from);
+                hidden.context(|| format!("hiding {}", mount.display()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Thaws frozen processes. On v1 a frozen process does not even die of SIGKILL; on v2 it does.

@@ -16,6 +16,7 @@ use super::{runtime::Runtime, status::process};
 use crate::{
     cgroup::{Cgroups, kill_cgroup},
     error::{Context, RuntimeError},
+    installed::InstalledContainer,
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
     rootfs::WritableLayer,
@@ -66,6 +67,7 @@ impl Runtime {
         self.end_relay(id, task)?;
         // The monitor may have started processes meanwhile.
         self.kill_all(id)?;
+        delete_installed(id, task)?;
         failpoint::at("destroy-before-groups");
         if let Some(groups) = task.read::<Cgroups>(CGROUP)? {
             groups.remove()?;
@@ -117,6 +119,13 @@ impl Runtime {
     /// Kills all processes of the container and waits for their end. Removes nothing.
     pub fn kill_all(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let task = self.task(id);
+        let installed = InstalledContainer::find(&task)?;
+        if let Some(installed) = installed.as_ref().filter(|installed| !installed.dialect().pid_is_container())
+            && let Err(error) = installed.kill(libc::SIGKILL)
+        {
+            // The processes of the runtime are killed below.
+            tracing::warn!(container = %id, %error, "the runtime did not kill its container");
+        }
         let container = task.read::<ContainerRecord>(CONTAINER)?;
         if let Some(record) = &container {
             let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?;
@@ -131,8 +140,9 @@ impl Runtime {
             }
         }
         // In a pid namespace of its own all processes have ended with the first one. The cgroup may already be used by
-        // a later container, so its processes are killed only where no pid namespace ends them.
-        if container.is_some_and(|record| record.private_pid) {
+        // a later container, so its processes are killed only where no pid namespace ends them. An installed runtime
+        // can have further processes.
+        if container.is_some_and(|record| record.private_pid) && installed.is_none() {
             return Ok(());
         }
         let Some(groups) = task.read::<Cgroups>(CGROUP)? else { return Ok(()) };
@@ -155,6 +165,17 @@ impl Runtime {
         }
         Err(RuntimeError::StillAlive(id.clone(), PATIENCE.as_secs()))
     }
+}
+
+/// Lets an installed runtime remove what it made. Its state is in the task's directory, and its processes and cgroups
+/// are removed by us, so an error is no obstacle: for example, a runtime that was killed has no such container.
+fn delete_installed(id: &ContainerId, task: &TaskDir) -> Result<(), RuntimeError> {
+    if let Some(installed) = InstalledContainer::find(task)?
+        && let Err(error) = installed.delete()
+    {
+        tracing::warn!(container = %id, %error, "the runtime did not delete its container");
+    }
+    Ok(())
 }
 
 /// Whether the pipe has no writer any more; waits a moment for that.

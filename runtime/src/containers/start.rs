@@ -122,7 +122,7 @@ impl Runtime {
         let init = ProcessRef::find(&record.init).context(|| "looking at the container's first process".to_owned())?;
         // It may have ended already. Then the record of its end exists, or the monitor is about to write it.
         let init = init.map_or_else(|| ProcessRef::gone(&record.init), Ok).context(|| "making an event".to_owned())?;
-        Ok(Running { monitor, init, started_at: record.started_at })
+        Ok(Running { monitor, init, started_at: record.started_at, installed: plan.runtime.is_some() })
     }
 
     /// Ends the monitor of a container that did not start, and its forks.

@@ -6,6 +6,7 @@ use super::runtime::Runtime;
 use crate::{
     cgroup::Cgroups,
     error::{Context, RuntimeError},
+    installed::InstalledContainer,
     plan::ContainerId,
     process::{ProcessRecord, ProcessRef},
     state::{CGROUP, CONTAINER, ContainerRecord, EXIT, ExitRecord, MONITOR, PLAN, TaskDir},
@@ -34,10 +35,13 @@ pub struct Running {
     pub init: ProcessRef,
     /// When the command was started.
     pub started_at: SystemTime,
+    /// A runtime of the node made the container. It also sends the signals.
+    pub installed: bool,
 }
 
 impl Running {
-    /// Sends a signal to the container's first process. It is no error if that has ended.
+    /// Sends a signal to the container's first process. It is no error if that has ended. Not for a container of an
+    /// installed runtime: see [`Runtime::signal_installed`].
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         self.init.signal(signal)
     }
@@ -74,16 +78,19 @@ pub(super) fn status(task: &TaskDir, id: &ContainerId) -> Result<Status, Runtime
         return Ok(Status::Unknown);
     }
     let Some(container) = task.read::<ContainerRecord>(CONTAINER)? else { return Ok(Status::Lost) };
+    let installed = task.installed().exists();
     let find = |record: &ProcessRecord| ProcessRef::find(record).context(|| format!("looking for {id}"));
     match (monitor, find(&container.init)?) {
         (Some(monitor), init) => {
             // If the first process has ended, the monitor is about to record that.
             let init =
                 init.map_or_else(|| ProcessRef::gone(&container.init), Ok).context(|| "making an event".to_owned())?;
-            Ok(Status::Running(Running { monitor, init, started_at: container.started_at }))
+            Ok(Status::Running(Running { monitor, init, started_at: container.started_at, installed }))
         }
         (None, Some(init)) => match find(&container.init)? {
-            Some(again) => Ok(Status::Running(Running { monitor: again, init, started_at: container.started_at })),
+            Some(again) => {
+                Ok(Status::Running(Running { monitor: again, init, started_at: container.started_at, installed }))
+            }
             None => Ok(Status::Lost),
         },
         (None, None) => Ok(Status::Lost),
@@ -94,6 +101,12 @@ impl Runtime {
     /// The status of a container.
     pub fn status(&self, id: &ContainerId) -> Result<Status, RuntimeError> {
         status(&self.task(id), id)
+    }
+
+    /// Lets an installed runtime send a signal to its container's first process. Blocks.
+    pub fn signal_installed(&self, id: &ContainerId, signal: i32) -> Result<(), RuntimeError> {
+        let installed = InstalledContainer::find(&self.task(id))?;
+        installed.map_or(Ok(()), |installed| installed.kill(signal))
     }
 
     /// Whether the end of a container is recorded. Its monitor does that after it has copied all output.

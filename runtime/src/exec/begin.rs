@@ -1,56 +1,27 @@
 //! Making a command: the helper's part.
 
-use std::{
-    fs, io,
-    os::fd::OwnedFd,
-    time::{Duration, Instant},
-};
-
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    io::Errno,
-    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
-    time::Timespec,
-};
+use std::{io, os::fd::OwnedFd, time::Instant};
 
 use super::{
     enter::{self, DebugRootPlan, EnteringProcess},
     identity,
+    installed::{self, Target},
     namespaces::foreign_namespaces,
     protocol::{CommandRequest, EnterReport},
-    running::{DYING, RunningCommand},
+    refusal::Refusal,
+    running::RunningCommand,
+    waiting::{END_OF_CONTAINER, ENTERING, children, end_children, is_readable, wait_for},
 };
 use crate::{
     cgroup::{Cgroups, cgroups_of_process, is_frozen},
     command::{confined_command, held_capabilities},
+    installed::InstalledContainer,
     packets::{connection, receive},
     plan::ContainerPlan,
     process::ProcessRef,
     state::{CGROUP, CONTAINER, ContainerRecord, PLAN, TaskDir},
     sys::{self, Fork},
 };
-
-/// A container may take this long to end while its first process is ending: the kernel ends all other processes before
-/// it.
-const END_OF_CONTAINER: Duration = Duration::from_millis(200);
-
-/// The entering process may take this long. The container can stop the command before it begins, and the entering
-/// process waits for the command.
-const ENTERING: Duration = Duration::from_secs(30);
-
-/// Why there is no command.
-pub(super) enum Refusal {
-    /// The container has ended.
-    ContainerGone,
-    /// Any other reason.
-    Failed(String),
-}
-
-impl<E: std::error::Error> From<E> for Refusal {
-    fn from(error: E) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
 
 /// Looks the container up, and makes the command through an entering process. The result is the command and the master
 /// side of its terminal. Gives up when the plugin closes the connection.
@@ -65,6 +36,15 @@ pub(super) fn begin(
         return Err(Refusal::ContainerGone);
     };
     let init = ProcessRef::find(&container.init)?.ok_or(Refusal::ContainerGone)?;
+    if plan.runtime.is_some() {
+        let made = InstalledContainer::find(task)?.ok_or(Refusal::ContainerGone)?;
+        return installed::begin(
+            Target { task, container: made, plan, record: container, init },
+            request,
+            stdio,
+            plugin,
+        );
+    }
     let cgroups = task.read::<Cgroups>(CGROUP)?;
     let entering = entering_process(task, plan, container, init, request, stdio)?;
     let (ours, theirs) = connection()?;
@@ -127,7 +107,7 @@ fn entering_process(
     let mut command = confined_command(&plan, &container.user, held, -1)?;
     let mut user = container.user;
     if let Some(other) = options.user {
-        user = identity::become_other(&init, &user, command.bounding, &other)?;
+        user = identity::become_other(Some(&init), &user, command.bounding, &other)?;
         command = confined_command(&plan, &user, held, -1)?;
     }
     command.loopback = false;
@@ -158,60 +138,4 @@ fn entering_process(
         stdio,
         command,
     })
-}
-
-/// Waits until a descriptor is readable. False if the time is over or the plugin is gone.
-fn is_readable(descriptor: &OwnedFd, plugin: &OwnedFd, deadline: Instant) -> io::Result<bool> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let limit = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // Without a wanted event, the plugin's connection only tells that it was closed.
-        let mut events = [PollFd::new(descriptor, PollFlags::IN), PollFd::new(plugin, PollFlags::empty())];
-        match poll(&mut events, Some(&limit)) {
-            Ok(_) if !events[0].revents().is_empty() => return Ok(true),
-            Ok(_) => return Ok(false),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// The children of this process in the order in which they were made. The container cannot make one before the command
-/// begins: the entering process and the command are the first.
-fn children() -> io::Result<Vec<Pid>> {
-    let own = std::process::id();
-    let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children"))?;
-    Ok(children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
-}
-
-/// Kills and reaps the entering process and, if it has made one, the command. A stopped process ends too. A process
-/// that was frozen meanwhile is left: it ends when it is thawed.
-fn end_children() -> io::Result<()> {
-    let deadline = Instant::now() + DYING;
-    loop {
-        let children = children()?;
-        for child in &children {
-            kill_process(*child, Signal::KILL)?;
-            let process = ProcessRef::open(child.as_raw_nonzero().get())?;
-            if !process.wait_for(Some(deadline.saturating_duration_since(Instant::now())))? {
-                return Ok(());
-            }
-            process.reap()?;
-        }
-        // The entering process may have made the command meanwhile.
-        if children.is_empty() {
-            return Ok(());
-        }
-    }
-}
-
-/// Reaps a child; its exit status, unless a signal ended it.
-fn wait_for(child: Pid) -> io::Result<Option<i32>> {
-    loop {
-        match waitpid(Some(child), WaitOptions::empty()) {
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-            Ok(ended) => return Ok(ended.and_then(|(_, status)| status.exit_status())),
-        }
-    }
 }

@@ -15,9 +15,10 @@ use rustix::{
 };
 
 use super::{
-    begin::{Refusal, begin},
+    begin::begin,
     confine::confine,
     protocol::{HelperOrder, HelperReply, read_request},
+    refusal::Refusal,
     request::ExecExit,
     stdio::null,
 };
@@ -74,8 +75,10 @@ fn serve(task: &TaskDir, plugin: &OwnedFd) -> io::Result<()> {
             let told = send(plugin, &HelperReply::Running, &descriptors);
             drop(terminal);
             // After the answer, so that the client does not wait. A command that runs must be ended in any case, so a
-            // helper that cannot be restricted works on.
-            let rights_kept = confine(command.cgroup()).err().map(|error| clip(error.to_string()));
+            // helper that cannot be restricted works on. A command in a sandbox is ended by the runtime, which needs
+            // the rights of its caller.
+            let confined = command.tree().map_or(Ok(()), |tree| confine(tree.cgroup()));
+            let rights_kept = confined.err().map(|error| clip(error.to_string()));
             let ExecExit { exit_code, signal } = if command.watch(plugin)? {
                 command.reap()?
             } else {
@@ -83,6 +86,10 @@ fn serve(task: &TaskDir, plugin: &OwnedFd) -> io::Result<()> {
                 ExecExit { exit_code: 128 + libc::SIGKILL, signal: libc::SIGKILL }
             };
             told.and(send(plugin, &HelperReply::Exited { exit_code, signal, rights_kept }, &[]))
+        }
+        Err(Refusal::NotExecuted(exit_code)) => {
+            send(plugin, &HelperReply::Running, &[])?;
+            send(plugin, &HelperReply::Exited { exit_code, signal: 0, rights_kept: None }, &[])
         }
         Err(Refusal::ContainerGone) => send(plugin, &HelperReply::ContainerGone, &[]),
         Err(Refusal::Failed(reason)) => send(plugin, &HelperReply::Failed(clip(reason)), &[]),

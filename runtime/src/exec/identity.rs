@@ -33,9 +33,10 @@ pub(super) enum IdentityError {
     Beyond(String, u32),
 }
 
-/// The user of that name in the running container, if the command may have it.
+/// The user of that name in the running container, if the command may have it. `init` is the container's first process.
+/// Without it the container's files cannot be read, and only ids name a user.
 pub(super) fn become_other(
-    init: &ProcessRef,
+    init: Option<&ProcessRef>,
     own: &ResolvedUser,
     bounding: CapabilityMask,
     other: &OtherUser,
@@ -43,9 +44,11 @@ pub(super) fn become_other(
     if other.name.is_empty() || other.name.starts_with(':') {
         return Err(IdentityError::NoUser(other.name.clone()));
     }
-    let root = Root::of_process(init).map_err(|error| IdentityError::File("root directory", error))?;
+    let root = init.map(Root::of_process).transpose();
+    let root = root.map_err(|error| IdentityError::File("root directory", error))?;
     let read = |path: &'static str| {
-        root.read(path, MAX_USER_FILE).map(Option::unwrap_or_default).map_err(|error| IdentityError::File(path, error))
+        let content = root.as_ref().map_or(Ok(None), |root| root.read(path, MAX_USER_FILE));
+        content.map(Option::unwrap_or_default).map_err(|error| IdentityError::File(path, error))
     };
     let wanted = user::resolve(&other.name, &[], &read("/etc/passwd")?, &read("/etc/group")?)?;
     if other.allow_any || could_become(own, bounding, &wanted) {

@@ -12,6 +12,8 @@
 //! * The *command* is the helper's child. It is the first process that the container can see, and has the container's
 //!   rights.
 //!
+//! In a container of an installed runtime, the runtime takes the place of the entering process ([`installed`]).
+//!
 //! libcontainer is not used here: its way into a container loads no system call filter and joins no user namespace.
 
 mod begin;
@@ -20,14 +22,18 @@ mod confine;
 mod enter;
 mod helper;
 mod identity;
+mod installed;
 mod namespaces;
 mod process_tree;
 mod protocol;
 mod pty;
 mod reaper;
+mod refusal;
 mod request;
 mod running;
+mod sandboxed;
 mod stdio;
+mod waiting;
 
 pub use client::ExecProcess;
 pub(crate) use client::start;

@@ -3,7 +3,6 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -14,7 +13,7 @@ use rustix::{
     time::Timespec,
 };
 
-use super::{process_tree::ProcessTree, protocol::HelperOrder, request::ExecExit};
+use super::{process_tree::ProcessTree, protocol::HelperOrder, request::ExecExit, sandboxed::SandboxedCommand};
 use crate::{cgroup::Cgroups, packets::receive, process::ProcessRef};
 
 /// A command that got SIGHUP may take this long to end by itself.
@@ -26,7 +25,15 @@ pub(super) const DYING: Duration = Duration::from_secs(2);
 /// A running command, a child of this process.
 pub(super) struct RunningCommand {
     process: ProcessRef,
-    tree: ProcessTree,
+    members: Members,
+}
+
+/// The processes of a command.
+enum Members {
+    /// Processes of the node.
+    OfNode(ProcessTree),
+    /// A process of a sandbox. The child of this process waits for it.
+    OfSandbox(SandboxedCommand),
 }
 
 /// How far the ending of a command has come.
@@ -45,15 +52,41 @@ impl Ending {
 impl RunningCommand {
     /// Takes over the command. A pid is accepted only if it is a child of this process.
     pub fn adopt(pid: i32, cgroups: Option<Cgroups>) -> io::Result<Self> {
+        Self::of(pid, Members::OfNode(ProcessTree::new(pid, cgroups)))
+    }
+
+    /// Takes over a process that waits for a command in a sandbox.
+    pub fn in_sandbox(pid: i32, command: SandboxedCommand) -> io::Result<Self> {
+        Self::of(pid, Members::OfSandbox(command))
+    }
+
+    fn of(pid: i32, members: Members) -> io::Result<Self> {
         let process = ProcessRef::open(pid)?;
         let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::PidFd(process.pidfd.as_fd()), flags)?;
-        Ok(Self { tree: ProcessTree::new(pid, cgroups), process })
+        Ok(Self { members, process })
     }
 
-    /// The cgroup in which the command's processes are looked for.
-    pub fn cgroup(&self) -> Option<&Path> {
-        self.tree.cgroup()
+    fn hang_up(&self) -> io::Result<()> {
+        match &self.members {
+            Members::OfNode(tree) => tree.hang_up(),
+            Members::OfSandbox(command) => command.hang_up(),
+        }
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        match &self.members {
+            Members::OfNode(tree) => tree.kill(),
+            Members::OfSandbox(command) => command.kill(&self.process),
+        }
+    }
+
+    /// The command's processes, unless they are in a sandbox.
+    pub fn tree(&self) -> Option<&ProcessTree> {
+        match &self.members {
+            Members::OfNode(tree) => Some(tree),
+            Members::OfSandbox(_) => None,
+        }
     }
 
     /// Waits for the command's end, and ends it if the plugin orders that or is gone. False if the command was killed
@@ -71,14 +104,14 @@ impl RunningCommand {
             let (ended, told) = wait(&self.process, listening.then_some(plugin), limit)?;
             if ended {
                 if !listening {
-                    self.tree.kill()?;
+                    self.kill()?;
                 }
                 return Ok(true);
             }
             ending = match ending {
                 Ending::NotYet if told => self.obey(receive(plugin))?,
                 Ending::HungUp { until } if Instant::now() >= until => {
-                    self.tree.kill()?;
+                    self.kill()?;
                     Ending::killed()
                 }
                 Ending::Killed { until } if Instant::now() >= until => return Ok(false),
@@ -91,16 +124,16 @@ impl RunningCommand {
     fn obey(&self, order: io::Result<Option<(HelperOrder, Vec<OwnedFd>)>>) -> io::Result<Ending> {
         match order {
             Ok(Some((HelperOrder::Hangup, _))) => {
-                self.tree.hang_up()?;
+                self.hang_up()?;
                 Ok(Ending::NotYet)
             }
             Ok(Some((HelperOrder::Run, _))) => Ok(Ending::NotYet),
             Ok(Some((HelperOrder::Kill, _))) => {
-                self.tree.kill()?;
+                self.kill()?;
                 Ok(Ending::killed())
             }
             Ok(Some((HelperOrder::End, _)) | None) | Err(_) => {
-                self.tree.hang_up()?;
+                self.hang_up()?;
                 Ok(Ending::HungUp { until: Instant::now() + PATIENCE })
             }
         }

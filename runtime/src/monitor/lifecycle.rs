@@ -11,19 +11,20 @@ use std::{
 use rustix::{
     io::fcntl_dupfd_cloexec,
     pipe::{PipeFlags, pipe_with},
-    process::{Pid, Signal, WaitOptions, setsid, umask, waitpid},
+    process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, setsid, umask, waitpid},
 };
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     confine::confine,
-    console::{Console, Terminal},
+    console::Terminal,
     create::{self, Job},
     relay::Relay,
     report::{CreatedContainer, StartOutcome},
     watch::{self, RunningContainer},
 };
 use crate::{
+    console_socket::ConsoleSocket,
     error::{Context, RuntimeError, StartError},
     logs::Outputs,
     plan::{ContainerId, Output},
@@ -43,6 +44,9 @@ struct MonitorPlan {
     /// Only whether there is one.
     #[serde(default)]
     delivery: Option<IgnoredAny>,
+    /// The same.
+    #[serde(default)]
+    runtime: Option<IgnoredAny>,
 }
 
 /// The role `monitor`. Called before the process has any other thread.
@@ -91,11 +95,16 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
         None => (logs, None),
         Some(_) => Relay::start(&task, logs).map(|(outputs, relay)| (outputs, Some(relay)))?,
     };
-    let console = plan.terminal.then(|| Console::listen(&task)).transpose()?;
+    let console = plan.terminal.then(|| ConsoleSocket::listen(task.path())).transpose();
+    let console = console.context(|| "making the terminal's socket".to_owned())?;
+    if plan.runtime.is_some() {
+        // The container's first process is a child of the runtime, which ends before it.
+        set_child_subreaper(Some(getpid())).context(|| "becoming the subreaper".to_owned())?;
+    }
     let (report, report_writer) = pipe()?;
     let (created, created_writer) = pipe()?;
     failpoint::at("monitor-before-creator");
-    let monitor = rustix::process::getpid();
+    let monitor = getpid();
     let creator = match sys::fork().context(|| "forking the creator".to_owned())? {
         Fork::Child => {
             drop((report, created));
@@ -106,6 +115,10 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
     };
     drop((report_writer, created_writer));
     let created = await_creator(&task, creator, created)?;
+    if let Some(console) = console.as_ref().filter(|_| plan.runtime.is_some()) {
+        // The runtime has ended.
+        console.expect_now().context(|| "receiving the container's terminal".to_owned())?;
+    }
     let init = ProcessRef::open(created.init).context(|| "opening the container's first process".to_owned())?;
     match await_start(&task, &init, &created, console, report) {
         Ok((terminal, started_at)) => Ok(RunningContainer {
@@ -168,10 +181,11 @@ fn await_start(
     task: &TaskDir,
     init: &ProcessRef,
     created: &CreatedContainer,
-    console: Option<Console>,
+    console: Option<ConsoleSocket>,
     report: File,
 ) -> Result<(Option<Terminal>, SystemTime), StartError> {
-    let terminal = console.map(Console::accept).transpose()?;
+    let terminal = console.map(|console| Terminal::new(console.accept()?)).transpose();
+    let terminal = terminal.context(|| "receiving the container's terminal".to_owned())?;
     await_command(report)?;
     failpoint::at("monitor-before-container");
     let started_at = SystemTime::now();

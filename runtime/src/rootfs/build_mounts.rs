@@ -18,8 +18,8 @@ use std::{
 use rustix::{
     fs::CWD,
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_string, fsmount,
-        fsopen, move_mount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, fsconfig_create,
+        fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
     },
     process::{chroot, fchdir},
 };
@@ -32,7 +32,7 @@ use crate::{
     error::{Context, RuntimeError, StartError, StartErrorKind},
     plan::ContainerPlan,
     state::TaskDir,
-    sys::{PropagationType, set_propagation},
+    sys::{self, PropagationType, set_propagation},
 };
 
 /// The mounts of the host that are cloned with all mounts below them.
@@ -83,6 +83,15 @@ impl BuildMounts {
 
     fn add_unless_covered(&mut self, path: &Path) -> Result<(), RuntimeError> {
         if self.0.iter().any(|(added, _)| path.starts_with(added)) { Ok(()) } else { self.add(path) }
+    }
+
+    /// Leaves the host's mount namespace for a copy of it, from which no mount propagates to the host. None of the
+    /// clones is needed there.
+    pub fn enter_copy_of_host(self) -> Result<(), StartError> {
+        drop(self);
+        let copied = sys::unshare_mounts()
+            .and_then(|()| Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?));
+        Ok(copied.context(|| "copying the host's mount namespace".to_owned())?)
     }
 
     /// Leaves the host's mount namespace for a copy of the empty one, and attaches these mounts there.

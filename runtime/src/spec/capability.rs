@@ -8,7 +8,7 @@ use super::error::SpecError;
 use crate::capability::CapabilityMask;
 
 /// The capability sets of a user. As in docker, a user other than root starts with none in effect.
-pub(super) fn capability_sets(mask: CapabilityMask, uid: u32) -> Result<LinuxCapabilities, SpecError> {
+pub(crate) fn capability_sets(mask: CapabilityMask, uid: u32) -> Result<LinuxCapabilities, SpecError> {
     let all: Capabilities =
         mask.names().filter_map(|name| Capability::from_str(name.trim_start_matches("CAP_")).ok()).collect();
     let effective = if uid == 0 { all.clone() } else { Capabilities::new() };

@@ -18,6 +18,7 @@ mod resources;
 mod rlimit;
 mod seccomp;
 
+pub(crate) use capability::capability_sets;
 pub(crate) use cgroup_view::{CGROUP_DIR, CgroupView, cgroup_view};
 pub(crate) use complete::{complete_spec, device_nodes};
 pub(crate) use destinations::{host_dev_mount, is_on_standard_mount, may_be_covered};

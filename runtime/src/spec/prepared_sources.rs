@@ -28,7 +28,7 @@ impl PreparedSources {
     }
 
     /// Puts the prepared sources into the mounts of a spec.
-    pub(super) fn replace(&self, mounts: &mut [Mount]) {
+    pub fn replace(&self, mounts: &mut [Mount]) {
         for mount in mounts {
             let prepared = self.0.iter().find(|source| {
                 mount.destination() == Path::new(&source.destination)

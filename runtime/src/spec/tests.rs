@@ -74,6 +74,7 @@ fn plan() -> ContainerPlan {
         stop_signal: None,
         selinux: None,
         user_namespace: None,
+        runtime: None,
         delivery: None,
     }
 }

@@ -66,6 +66,11 @@ impl TaskDir {
         self.file("libcontainer")
     }
 
+    /// Everything that belongs to an installed runtime. It exists if the container has one.
+    pub fn installed(&self) -> PathBuf {
+        self.file("runtime")
+    }
+
     /// The mount point of the root file system, in the creator's mount namespace alone.
     pub fn rootfs(&self) -> PathBuf {
         self.file("rootfs")

@@ -131,6 +131,7 @@ impl Node {
             stop_signal: None,
             selinux: None,
             user_namespace: wants_user_namespaces().then(user_namespace),
+            runtime: None,
             delivery: None,
             id,
         }

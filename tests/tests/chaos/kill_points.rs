@@ -10,7 +10,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -111,6 +111,8 @@ enum Setting {
     Copied,
     /// A volume that the driver mounts and unmounts.
     MountedVolume,
+    /// crun in place of the built-in runtime.
+    Installed,
 }
 
 impl Setting {
@@ -121,6 +123,7 @@ impl Setting {
             Self::Plain => json!({}),
             Self::Copied => json!({"rootfs": "copy", "volumes": {"enabled": true}}),
             Self::MountedVolume => json!({"volumes": {"enabled": true}}),
+            Self::Installed => json!({"allow_runtimes": ["crun"], "runtime": {"crun": {}}}),
             Self::OwnNetwork(number) => {
                 json!({ "network": { "bridge": format!("bridge{number}"), "subnet": subnet(number) } })
             }
@@ -145,6 +148,7 @@ impl Setting {
         let task = node.task(&images.busybox()).sh(SCRIPT);
         let task = match self {
             Self::Plain => task,
+            Self::Installed => task.option("runtime", json!("crun")),
             Self::Copied => task.option("mount", json!([{"type": "volume", "source": "filled", "target": "/etc"}])),
             Self::MountedVolume => {
                 let options = json!({"type": "tmpfs", "device": "tmpfs", "o": "size=1m"});
@@ -488,6 +492,33 @@ async fn a_kill_at_any_failpoint_of_a_mounted_volume_leaves_nothing() {
                 cases.push(case);
             }
         }
+    }
+    run_all(cases, &images).await;
+}
+
+/// The points between which a runtime of the node works, and some of the removal. Without crun the test is skipped.
+#[tokio::test]
+async fn a_kill_at_the_failpoints_of_an_installed_runtime_leaves_nothing() {
+    if !Path::new("/usr/bin/crun").exists() {
+        return;
+    }
+    let images = Images::start().await;
+    let wanted = [
+        "creator-before-build",
+        "creator-before-start",
+        "creator-before-answer",
+        "monitor-before-container",
+        "monitor-before-exit",
+        "destroy-before-kill",
+        "destroy-before-groups",
+    ];
+    let mut points = traced(&images, Ending::Terminated, false, Setting::Installed).await;
+    points.retain(|point| wanted.contains(&point.name.as_str()) && point.arrival == 1);
+    assert_eq!(points.len(), wanted.len(), "{points:?}");
+    let mut cases = Vec::new();
+    for point in points {
+        let (ending, after, setting) = (Ending::Terminated, After::Retry, Setting::Installed);
+        cases.push(Case { point, ending, after, recovered: false, setting });
     }
     run_all(cases, &images).await;
 }

@@ -46,6 +46,7 @@ mod recovery;
 mod retention;
 mod rollback;
 mod root_storage;
+mod runtimes;
 mod security;
 mod selinux;
 mod stats;

@@ -17,6 +17,8 @@ use kit::{
 };
 use serde_json::{Value as Json, json};
 
+use super::runtimes;
+
 const WAIT: &str = "while [ ! -e /local/end ]; do sleep 0.02; done; exit 3";
 
 const DAC_OVERRIDE: u32 = 1;
@@ -171,6 +173,38 @@ async fn an_exec_helper_can_do_little_and_still_ends_its_command() {
     assert!(eventually(seconds(20), || !all_pids().contains(&command)).await, "the command was not ended");
     plugin.end(&task).await;
     node.finish(plugin).await;
+}
+
+/// Where the node has other runtimes.
+#[tokio::test]
+async fn helpers_keep_rights_only_for_commands_in_sandboxes() {
+    for (runtime, is_sandbox) in [("crun", false), ("runsc", true)] {
+        if !runtimes::is_installed(runtime) {
+            continue;
+        }
+        let node = Node::new();
+        let mut plugin = launch(&node, runtimes::options(runtime)).await;
+        let images = Images::start().await;
+        let task = node.task(&images.busybox()).sh(WAIT).option("runtime", json!(runtime));
+        let task = task.build(&mut plugin).await;
+        plugin.started(&task).await;
+        holds_only(in_role("monitor", plugin.process.pid()), &[DAC_READ_SEARCH, SYSLOG]).await;
+        let script = "trap '' HUP; echo ready; while :; do sleep 1000; done";
+        let mut session = plugin.exec_streaming(task.id(), &["/bin/sh", "-c", script], None).await.must("a session");
+        session.until("ready", seconds(20)).await;
+        let helper = in_role("exec-helper", plugin.process.pid());
+        if is_sandbox {
+            let rights = |pid| ["CapEff", "Seccomp", "NoNewPrivs"].map(|field| status_field(pid, field));
+            assert_eq!(rights(helper), rights(plugin.process.pid()));
+        } else {
+            holds_only(helper, &[KILL]).await;
+        }
+        let command = in_role_command(helper);
+        drop(session);
+        assert!(eventually(seconds(20), || !all_pids().contains(&command)).await, "the command was not ended");
+        plugin.end(&task).await;
+        node.finish(plugin).await;
+    }
 }
 
 /// The only child of an exec helper.

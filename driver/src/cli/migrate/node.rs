@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     apparmor,
     cli::{failure::Failure, settings},
-    config::{self, DefaultProfile, Needs, Permission, PluginConfig, Policy, RUNTIMES},
+    config::{self, DefaultProfile, Needs, Permission, PluginConfig, Policy},
     name::DriverName,
     plan::{Compute, NodeInfo},
 };
@@ -43,6 +43,7 @@ impl Nodes {
             host_name: "node".to_owned(),
             apparmor: true,
             default_apparmor: (config.policy.apparmor != DefaultProfile::Unconfined).then(|| apparmor::NAME.to_owned()),
+            runtime: Some("/usr/bin/runtime".into()),
             id_pool: Some(IdPool { first: 1 << 20, count: 1 << 20 }),
             volumes_dir: config.data_dir.join("volumes"),
             ..NodeInfo::default()
@@ -154,7 +155,6 @@ fn permissive(policy: &Policy) -> Policy {
         "allowed_modes": { "pid": any, "ipc": any, "uts": any, "cgroupns": any, "userns": any },
         "allow_log_drivers": any,
         "allow_log_paths": any,
-        "allow_runtimes": RUNTIMES,
         "volumes": { "enabled": true, "allow_shared": true, "allow_types": any },
     });
     let all = config::decode_plugin(&config::from_json(&block), DriverName::Docker).map(|config| config.policy);
@@ -171,7 +171,7 @@ fn permissive(policy: &Policy) -> Policy {
         allowed_modes: all.allowed_modes,
         allow_log_drivers: all.allow_log_drivers,
         allow_log_paths: all.allow_log_paths,
-        allow_runtimes: all.allow_runtimes,
+        allow_runtimes: policy.runtimes.names().map(str::to_owned).collect(),
         pids_limit: None,
         ..policy.clone()
     }

@@ -111,7 +111,12 @@ fn stop(node: &Node, containers: &[ContainerId], timeout: Duration, report: &mut
         let stopped = node.status(container).and_then(|status| {
             let Status::Running(running) = status else { return Ok(()) };
             let signal = node.runtime.stop_signal(container).map_err(TaskError::internal)?;
-            running.signal(signal).map_err(TaskError::internal)?;
+            let sent = if running.installed {
+                node.runtime.signal_installed(container, signal).map_err(TaskError::internal)
+            } else {
+                running.signal(signal).map_err(TaskError::internal)
+            };
+            sent?;
             stopping.push(running);
             Ok(())
         });

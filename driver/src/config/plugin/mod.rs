@@ -10,6 +10,7 @@ mod metrics;
 mod network;
 mod policy;
 mod registry;
+mod runtimes;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -27,6 +28,7 @@ pub use self::{
     metrics::MetricsAddress,
     network::DefaultNetwork,
     policy::{Policy, RootChoice, Rules},
+    runtimes::{RuntimeChoice, RuntimeRequest},
     traces::TraceOptions,
     userns::{IdSource, UserNamespaceMode},
 };
@@ -51,6 +53,7 @@ const LISTS: &[&[OptionSpec]] = &[
     images::OPTIONS,
     registry::OPTIONS,
     policy::OPTIONS,
+    runtimes::OPTIONS,
     confinement::OPTIONS,
     BLOCKS,
     docker::OPTIONS,

@@ -10,6 +10,7 @@ use super::{
     confinement::{self, DefaultProfile},
     docker,
     network::{self as network_options, DefaultNetwork},
+    runtimes::{self, Runtimes},
     userns::{self, UserNamespaceMode, UserNamespaces},
 };
 use crate::config::{
@@ -38,7 +39,7 @@ const DEFAULT_VOLUME_TYPES: [&str; 6] = ["bind", "cifs", "nfs", "nfs4", "smb3", 
 /// The sockets of the node's own syslog and journal.
 const DEFAULT_LOG_PATHS: [&str; 2] = ["/dev/log", "/run/systemd/journal/socket"];
 
-/// The OCI runtimes that tasks may name. The built-in one takes their place.
+/// The OCI runtimes that tasks may name.
 const DEFAULT_ALLOW_RUNTIMES: [&str; 1] = ["runc"];
 
 /// The options of the plugin block that this module reads.
@@ -105,8 +106,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         "allow_runtimes",
         OptionType::Strings,
         Words("`[\"runc\"]`"),
-        "values of `runtime` that tasks may use. Their containers run with the built-in runtime: `runc`, `crun`, \
-         `youki` and `io.containerd.runc.v2` are the same here. Other names in the list are ignored",
+        "values of `runtime` that tasks may use. `runc`, `crun`, `youki` and `io.containerd.runc.v2` mean the \
+         built-in runtime unless a block `runtime` has that name; `runsc` and `kata` mean those of the node. Other \
+         names need a block `runtime`",
     ),
     OptionSpec::honoured(
         "allow_log_drivers",
@@ -283,6 +285,8 @@ pub struct Policy {
     pub allow_log_drivers: Vec<String>,
     /// Patterns of the node's files that tasks may name in the options of log drivers. `None`: all in docker's options.
     pub allow_log_paths: Option<Vec<String>>,
+    /// The operator's OCI runtimes.
+    pub runtimes: Runtimes,
     /// The log driver of tasks that name none.
     pub log_driver: LogDriver,
     /// Nomad collects the output of tasks.
@@ -412,6 +416,7 @@ impl Default for Policy {
             allow_runtimes: DEFAULT_ALLOW_RUNTIMES.map(str::to_owned).to_vec(),
             allow_log_drivers: vec![ANY.to_owned()],
             allow_log_paths: Some(DEFAULT_LOG_PATHS.map(str::to_owned).to_vec()),
+            runtimes: Runtimes::default(),
             log_driver: LogDriver::default(),
             collect_output: true,
         }
@@ -451,6 +456,7 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         allow_runtimes: block.strings_if_set("allow_runtimes").unwrap_or(default.allow_runtimes),
         allow_log_drivers: block.strings_if_set("allow_log_drivers").unwrap_or(default.allow_log_drivers),
         allow_log_paths: block.strings_if_set("allow_log_paths").or(default.allow_log_paths),
+        runtimes: runtimes::read(block),
         log_driver: docker::log_driver(block),
         collect_output: !block.bool("disable_log_collection"),
     }

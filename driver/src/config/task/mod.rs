@@ -28,7 +28,6 @@ pub use self::{
     mounts::{MountRequest, MountSource},
     namespaces::{IpcMode, NamespaceRequest},
     network::{Addresses, NetworkMode},
-    process::RUNTIMES,
     security::{
         AppArmorChoice, CapabilityRequest, LabelOption, LabelPart, SeccompChoice, SecurityOptions, check_permitted,
     },
@@ -40,7 +39,7 @@ use super::{
     log_driver::LogDriver,
     msgpack,
     option::{self, OptionSpec},
-    plugin::Policy,
+    plugin::{Policy, RuntimeRequest},
 };
 
 /// The name of the block in error texts.
@@ -104,6 +103,8 @@ pub struct TaskSpec {
     pub interactive: bool,
     /// An init runs as process 1.
     pub init: bool,
+    /// The runtime of the node that makes the container. `None` is the built-in one.
+    pub runtime: Option<RuntimeRequest>,
     /// Labels of the container.
     pub labels: BTreeMap<String, String>,
     /// The source of the container's network.
@@ -153,7 +154,7 @@ pub fn decode_task(bytes: &[u8], policy: &Policy) -> Result<TaskSpec, ConfigErro
 }
 
 fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
-    process::check_ignored(block, policy);
+    process::check_ignored(block);
     limits::check_ignored(block);
     let log_driver = process::log_driver(block, policy);
     let spec = TaskSpec {
@@ -177,6 +178,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         tty: block.bool("tty"),
         interactive: block.bool("interactive"),
         init: block.bool("init"),
+        runtime: process::runtime(block, policy),
         labels: block.string_map("labels"),
         network_mode: network::mode(block),
         network_aliases: network::aliases(block),

@@ -8,7 +8,7 @@ use crate::config::{
     log_driver::LogDriver,
     option::{DefaultValue::Words, OptionSpec, OptionType},
     pattern::any_matches,
-    plugin::Policy,
+    plugin::{Policy, RuntimeChoice, RuntimeRequest},
 };
 
 /// The options of the task block that this module reads.
@@ -61,8 +61,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         "runtime",
         OptionType::String,
         Words("built in"),
-        "OCI runtime: `runc`, `crun`, `youki` or `io.containerd.runc.v2`, which all mean the built-in one, if the \
-         plugin's `allow_runtimes` allows it",
+        "OCI runtime, if the plugin's `allow_runtimes` has the name: `runc`, `crun`, `youki` and \
+         `io.containerd.runc.v2`, which mean the built-in one, `runsc` (gVisor) and `kata` where they are installed, \
+         and the operator's. See [runtimes](runtimes.md)",
     ),
     OptionSpec::refused(
         "isolation",
@@ -116,26 +117,33 @@ const LOGGING: &[OptionSpec] = &[
     ),
 ];
 
-/// The OCI runtimes that do the same as the built-in one.
-pub const RUNTIMES: [&str; 4] = ["runc", "crun", "youki", "io.containerd.runc.v2"];
-
 /// Checks options that add nothing to the task's values.
-pub fn check_ignored(block: &ConfigBlock, policy: &Policy) {
-    check_runtime(block, policy);
+pub fn check_ignored(block: &ConfigBlock) {
     // These options are ignored, but a value of the wrong type is an error.
     block.block("healthchecks").bool("disable");
     block.integer("container_exists_attempts");
 }
 
-fn check_runtime(block: &ConfigBlock, policy: &Policy) {
-    let Some(runtime) = block.string("runtime") else { return };
-    if !RUNTIMES.contains(&runtime.as_str()) {
-        let problem = format!("{runtime:?} is not supported: containers run with the built-in runtime");
-        block.error("runtime", problem, "remove it");
-    } else if !policy.allow_runtimes.contains(&runtime) {
-        let remedy = "remove it, or have the operator add it to `allow_runtimes` in the plugin block";
-        let permission = Permission { option: "allow_runtimes", needs: Needs::Entries(vec![runtime.clone()]) };
-        block.forbid("runtime", format!("{runtime:?} is not allowed on this node"), remedy, permission);
+/// Reads `runtime`. `None` is the built-in one.
+pub fn runtime(block: &ConfigBlock, policy: &Policy) -> Option<RuntimeRequest> {
+    let name = block.string("runtime")?;
+    match policy.runtimes.choose(&name) {
+        None => {
+            let remedy = format!(
+                "remove it, or have the operator name its executable in the plugin block: `runtime {name:?} {{ path = \
+                 \"…\" }}`, and add it to `allow_runtimes`"
+            );
+            block.error("runtime", format!("{name:?} is not supported: this node knows no such runtime"), remedy);
+            None
+        }
+        Some(_) if !policy.allow_runtimes.contains(&name) => {
+            let remedy = "remove it, or have the operator add it to `allow_runtimes` in the plugin block";
+            let permission = Permission { option: "allow_runtimes", needs: Needs::Entries(vec![name.clone()]) };
+            block.forbid("runtime", format!("{name:?} is not allowed on this node"), remedy, permission);
+            None
+        }
+        Some(RuntimeChoice::BuiltIn) => None,
+        Some(RuntimeChoice::Installed(request)) => Some(request),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whole plans, from the task block, the image, Nomad's task and the node.
 
+mod installed_runtime;
 mod isolation;
 mod mounts;
 mod network;
@@ -131,6 +132,7 @@ fn node() -> NodeInfo {
         id_pool: None,
         userns_problem: None,
         first_unprivileged_port: 1024,
+        runtime: None,
         volume_options: BTreeMap::new(),
     }
 }

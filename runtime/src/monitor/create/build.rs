@@ -10,9 +10,10 @@ use super::{job::Job, join::CgroupsJoined};
 use crate::{
     cgroup::{CgroupEvents, Cgroups, DeviceRule, MembershipGuard, Version},
     command::{ConfinedCommand, raise_hard_limits},
+    console_socket::ConsoleSocket,
     engine::{self, BuildRequest, BuiltContainer},
     error::StartError,
-    monitor::{console::Console, report::CreatedContainer},
+    monitor::report::CreatedContainer,
     plan::ContainerPlan,
     process::ProcessRef,
     rootfs::{HeldNetwork, Layers, Root},
@@ -54,7 +55,7 @@ impl CgroupsJoined {
             state: &job.task.engine_state(),
             spec: written.spec,
             stdio: written.stdio,
-            console_socket: job.console.map(Console::path),
+            console_socket: job.console.map(ConsoleSocket::path),
             command: ConfinedCommand { trees, peers, ..written.command },
             ids: plan.id_range(),
             in_cgroups: written.recorded.groups.version == Version::V1,
@@ -81,7 +82,7 @@ impl Built {
         let Self { mut container, groups, device_rules, membership, events_before, user, open, .. } = self;
         // Left to the end of this process, after the answer: closing a detached mount waits for all processors.
         mem::forget(open);
-        let init = WaitingInit { pid: container.init, started: false };
+        let init = WaitingInit::new(container.init);
         // The first process works meanwhile.
         let deferred = membership.leave()?;
         container.wait()?;
@@ -99,14 +100,18 @@ impl Built {
 
 /// A first process that has no command yet. It is killed when this is dropped, because without a start it would wait
 /// for ever.
-struct WaitingInit {
+pub(super) struct WaitingInit {
     pid: i32,
     started: bool,
 }
 
 impl WaitingInit {
+    pub fn new(pid: i32) -> Self {
+        Self { pid, started: false }
+    }
+
     /// The process has started: it stays.
-    fn release(mut self) -> i32 {
+    pub fn release(mut self) -> i32 {
         self.started = true;
         self.pid
     }

@@ -47,6 +47,10 @@ impl HostHandles {
     /// Leaves the host's mount namespace for a copy of the plugin's empty one, and mounts there what building needs.
     pub fn leave_host(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<Detached, StartError> {
         let Self { bind_sources, network, layers, map, volume_locks, build_mounts } = self;
+        if plan.runtime.is_some() {
+            build_mounts.enter_copy_of_host()?;
+            return Ok(Detached { bind_sources, network, layers, map, volume_locks });
+        }
         let empty = EmptyNamespace::open(&job.args.empty_mounts);
         build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
         if let Some(place) = job.layers(plan) {

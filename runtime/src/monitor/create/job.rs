@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    command::stacks_attached_mounts_only, logs::Outputs, monitor::console::Console, plan::ContainerPlan,
+    command::stacks_attached_mounts_only, console_socket::ConsoleSocket, logs::Outputs, plan::ContainerPlan,
     role::MonitorArgs, state::TaskDir,
 };
 
@@ -20,7 +20,7 @@ pub(in crate::monitor) struct Job<'a> {
     pub task: &'a TaskDir,
     pub outputs: &'a Outputs,
     /// The socket for the terminal, if the container has one.
-    pub console: Option<&'a Console>,
+    pub console: Option<&'a ConsoleSocket>,
     /// The pipe to which the first process writes a failure.
     pub report: &'a OwnedFd,
 }

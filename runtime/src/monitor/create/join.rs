@@ -29,6 +29,10 @@ impl SpecWritten {
         failpoint::at("creator-before-cgroup-join");
         let membership = MembershipGuard::enter(groups, &plan.cgroup, &plan.resources, self.device_rules.as_deref())?;
         let events_before = groups.events();
+        if plan.runtime.is_some() {
+            // The bundle has the view and the network, by paths of the host.
+            return Ok(CgroupsJoined { written: self, membership, events_before, view: None });
+        }
         let view = spec::cgroup_view(plan, groups.version, &self.visible_cgroups);
         let view = view.map(|view| cgroup_tree(&view, &job.mounts(plan).join("groups"))).transpose()?;
         match plan.id_range() {

@@ -16,6 +16,9 @@
 //! 7. [`CgroupsJoined`](join::CgroupsJoined): the creator is a member of the cgroups, so its forks are too.
 //! 8. [`Built`](build::Built): libcontainer has created the container's first process, which waits.
 //!
+//! With a runtime of the node, the creator goes to a copy of the host's mount namespace, because the runtime needs its
+//! own files, and the last phase is the runtime's (`installed`).
+//!
 //! If a phase fails, the creator reports the error and ends. Its mounts end with it. Everything on disk and all cgroups
 //! are removed by the plugin (`Runtime::destroy`). Only one thing is undone here: a waiting first process would stay.
 //! See `build`.
@@ -23,6 +26,7 @@
 mod build;
 mod cgroups;
 mod handles;
+mod installed;
 mod job;
 mod join;
 mod mounted_volumes;
@@ -72,15 +76,17 @@ fn end_with_monitor(monitor: Pid) -> Result<(), StartError> {
 fn create(job: &Job<'_>) -> Result<CreatedContainer, StartError> {
     let plan: ContainerPlan = job.task.read(PLAN)?.ok_or_else(|| StartError::internal("the plan is gone"))?;
     set_inherited_attributes(&plan)?;
-    HostHandles::open(job, &plan)?
+    let joined = HostHandles::open(job, &plan)?
         .leave_host(job, &plan)?
         .mount_root(job, &plan)?
         .prepare_paths(job, &plan)?
         .record_cgroups(job, &plan)?
         .write_spec(job, &plan)?
-        .join_cgroups(job, &plan)?
-        .build(job, &plan)?
-        .start(&plan)
+        .join_cgroups(job, &plan)?;
+    match &plan.runtime {
+        Some(runtime) => joined.run_installed(job, &plan, runtime),
+        None => joined.build(job, &plan)?.start(&plan),
+    }
 }
 
 /// Sets the attributes of this process that the container's processes inherit.
@@ -89,10 +95,13 @@ fn set_inherited_attributes(plan: &ContainerPlan) -> Result<(), StartError> {
     // The container's users must be able to enter places in the root, and cgroups. Private files are made with explicit
     // modes.
     umask(Mode::from_raw_mode(0o022));
-    if let Some(labels) = &plan.selinux {
+    // An installed runtime applies the labels and profiles itself: here they would apply to the runtime.
+    let built_in = plan.runtime.is_none();
+    if let Some(labels) = plan.selinux.as_ref().filter(|_| built_in) {
         // The keyring gets the label too.
         apply_selinux(&labels.of_processes())?;
     }
     sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
-    plan.security.apparmor.as_deref().map_or(Ok(()), apply_apparmor)
+    let apparmor = plan.security.apparmor.as_deref().filter(|_| built_in);
+    apparmor.map_or(Ok(()), apply_apparmor)
 }

@@ -22,10 +22,11 @@ use crate::{
     cgroup::{Access, DeviceRule},
     command::{ConfinedCommand, confined_command, held_capabilities, kernel_version},
     error::{Context, StartError, StartErrorKind},
+    installed::{Dialect, for_installed},
     logs::Outputs,
-    plan::{ContainerPlan, Device, IdRange, Network, SelinuxLabels},
+    plan::{ContainerPlan, Device, IdRange, InstalledRuntime, Network, SelinuxLabels},
     rootfs::{device_nodes, make_binds},
-    spec::{self, HostDevice, SpecInputs, host_devices},
+    spec::{self, HostDevice, PreparedSources, SpecInputs, host_devices},
     state::{TaskDir, private_dir},
 };
 
@@ -64,20 +65,36 @@ impl CgroupsRecorded {
             visible_cgroups: &visible_cgroups,
             volumes: &self.paths.volumes,
         };
-        let complete = write_bundle(job.task, plan, &inputs)?;
         let sources = self.paths.sources.with(&self.paths.volumes);
-        let view = spec::cgroup_view(plan, self.groups.version, &visible_cgroups);
-        let mut spec = spec::for_engine(complete, &user.home, &sources, self.groups.version, view.as_ref());
-        let nodes = match plan.id_range() {
-            Some(range) => self.make_unmakeable(job, plan, &mut spec, &devices, range)?,
-            None => Vec::new(),
+        let (spec, nodes) = match &plan.runtime {
+            Some(runtime) => (write_installed_bundle(job.task, plan, &inputs, &sources, runtime)?, Vec::new()),
+            None => self.write_engine_spec(job, plan, &inputs, &sources)?,
         };
-        make_binds(&self.paths.root, &job.mounts(plan), &mut spec, self.paths.map.as_ref())?;
         let stdio = stdio(job.outputs, plan.open_stdin.then_some(self.paths.ids_on_node))
             .context(|| "opening the container's standard streams".to_owned())?;
         let command = confined_command(plan, user, held, job.report.as_raw_fd())?;
-        let device_rules = (!plan.security.privileged).then(|| devices.iter().map(device_rule).collect());
+        let device_rules = device_rules(plan, &devices);
         Ok(SpecWritten { recorded: self, spec, visible_cgroups, device_rules, stdio, command, nodes })
+    }
+
+    /// Writes the bundle; the engine's spec, and the device nodes that the engine cannot make.
+    fn write_engine_spec(
+        &self,
+        job: &Job<'_>,
+        plan: &ContainerPlan,
+        inputs: &SpecInputs<'_>,
+        sources: &PreparedSources,
+    ) -> Result<(Spec, Vec<(PathBuf, OwnedFd)>), StartError> {
+        let complete = write_bundle(job.task, plan, inputs)?;
+        let (version, user) = (self.groups.version, &self.paths.user);
+        let view = spec::cgroup_view(plan, version, inputs.visible_cgroups);
+        let mut spec = spec::for_engine(complete, &user.home, sources, version, view.as_ref());
+        let nodes = match plan.id_range() {
+            Some(range) => self.make_unmakeable(job, plan, &mut spec, inputs.devices, range)?,
+            None => Vec::new(),
+        };
+        make_binds(&self.paths.root, &job.mounts(plan), &mut spec, self.paths.map.as_ref())?;
+        Ok((spec, nodes))
     }
 
     /// Makes what the processes of a container with a user namespace of its own may not make, and changes the engine's
@@ -110,11 +127,7 @@ impl CgroupsRecorded {
 /// which the engine must not make.
 fn write_bundle(task: &TaskDir, plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Spec, StartError> {
     let spec = spec::complete_spec(plan, inputs)?;
-    let write = || -> io::Result<()> {
-        private_dir(&task.bundle())?;
-        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec(&spec)?)
-    };
-    write().context(|| format!("writing {}", task.bundle().display()))?;
+    write_config(task, &spec)?;
     match spec::host_dev_mount(plan) {
         None => Ok(spec),
         Some(dev) => {
@@ -123,6 +136,28 @@ fn write_bundle(task: &TaskDir, plan: &ContainerPlan, inputs: &SpecInputs<'_>) -
             Ok(spec::complete_spec(&without, inputs)?)
         }
     }
+}
+
+/// Writes the spec of an installed runtime to the container's bundle.
+fn write_installed_bundle(
+    task: &TaskDir,
+    plan: &ContainerPlan,
+    inputs: &SpecInputs<'_>,
+    sources: &PreparedSources,
+    runtime: &InstalledRuntime,
+) -> Result<Spec, StartError> {
+    let complete = spec::complete_spec(plan, inputs)?;
+    let spec = for_installed(complete, Dialect::of(runtime), inputs.cgroup_version, sources);
+    write_config(task, &spec)?;
+    Ok(spec)
+}
+
+fn write_config(task: &TaskDir, spec: &Spec) -> Result<(), StartError> {
+    let write = || -> io::Result<()> {
+        private_dir(&task.bundle())?;
+        private_file(&task.bundle().join("config.json"))?.write_all(&serde_json::to_vec(spec)?)
+    };
+    Ok(write().context(|| format!("writing {}", task.bundle().display()))?)
 }
 
 /// The plan's devices on this host. A privileged container gets all devices of the host too.
@@ -143,6 +178,14 @@ fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
         }
     }
     Ok(found)
+}
+
+/// The devices that the container's processes may use; `None` allows all. The processes of an installed runtime are
+/// among them.
+fn device_rules(plan: &ContainerPlan, devices: &[HostDevice]) -> Option<Vec<DeviceRule>> {
+    let of_runtime = plan.runtime.as_ref().map_or(Some(Vec::new()), |runtime| Dialect::of(runtime).devices());
+    let more = of_runtime.filter(|_| !plan.security.privileged)?;
+    Some(devices.iter().map(device_rule).chain(more).collect())
 }
 
 fn device_rule(device: &HostDevice) -> DeviceRule {

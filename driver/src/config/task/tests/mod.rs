@@ -364,13 +364,19 @@ fn the_operator_bounds_the_number_of_processes() {
 }
 
 #[test]
-fn a_runtime_that_does_the_same_as_ours_may_be_named() {
+fn a_runtime_is_named_if_it_is_known_and_allowed() {
     let allowed = policy(json!({ "allow_runtimes": ["crun", "kata"] }));
     assert!(decode_with(json!({ "runtime": "crun" }), &allowed).is_ok());
     let refused = |runtime: &str, policy: &Policy| error_with(json!({ "runtime": runtime }), policy);
     assert!(refused("runc", &allowed).starts_with("runtime: \"runc\" is not allowed on this node"));
     assert!(refused("crun", &Policy::default()).contains("have the operator add it to `allow_runtimes`"));
-    assert!(refused("kata", &allowed).starts_with("runtime: \"kata\" is not supported"), "it isolates more than ours");
+    assert!(refused("runsc", &allowed).starts_with("runtime: \"runsc\" is not allowed on this node"));
+    assert!(refused("nvidia", &allowed).contains("name its executable in the plugin block: `runtime \"nvidia\""));
+    let chosen = |policy: &Policy, name: &str| decode_with(json!({ "runtime": name }), policy).unwrap().runtime;
+    assert_eq!(chosen(&allowed, "crun"), None, "the built-in one");
+    assert_eq!(chosen(&allowed, "kata").map(|request| request.program), Some("kata-runtime".into()));
+    let own = policy(json!({ "allow_runtimes": ["crun"], "runtime": { "crun": { "path": "/opt/crun" } } }));
+    assert_eq!(chosen(&own, "crun").map(|request| request.program), Some("/opt/crun".into()));
 }
 
 #[test]
