@@ -157,7 +157,8 @@ async fn a_disconnect_ends_the_command() {
         session.until("ready", seconds(5)).await;
         drop(session);
         let gone =
-            eventually(seconds(15), || !node.traces().processes.iter().any(|(_, line)| line.contains("771"))).await;
+            eventually(seconds(15), || !node.traces().processes.iter().any(|(_, line)| line.contains("sleep 771")))
+                .await;
         assert!(gone, "tty {tty:?}:\n{}", node.traces());
     }
     let steady = eventually(seconds(3), || held() == before).await;

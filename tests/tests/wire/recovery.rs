@@ -366,7 +366,8 @@ async fn a_killed_exec_helper_ends_its_command() {
         if let Ok(outcome) = session.finish(seconds(10)).await {
             assert_ne!(outcome.code, 0, "{outcome:?}");
         }
-        let gone = eventually(seconds(10), || !node.traces().processes.iter().any(|(_, line)| line.contains("772")));
+        let gone =
+            eventually(seconds(10), || !node.traces().processes.iter().any(|(_, line)| line.contains("sleep 772")));
         assert!(gone.await, "{}", node.traces());
         assert_eq!(plugin.sh(&task, "echo the next").await, "the next");
     }
