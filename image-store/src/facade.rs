@@ -126,7 +126,8 @@ impl Store {
         pull::until_cancelled(cancelled, (&reference, limit), work).await
     }
 
-    /// Releases a lease. An unknown one is fine. The release counts as a use of the image.
+    /// Releases a lease. An unknown one is fine. The release counts as a use of the image. With the lease of a task,
+    /// those of the images that it mounts are released.
     pub fn release(&self, owner: impl Into<LeaseOwner>) -> Result<(), StoreError> {
         self.local.release(&owner.into())
     }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 const OPERATOR: &str = "operator.";
 /// Separates the container from the rest in the names of the leases of debug images.
 const DEBUG_IMAGE: &str = ".tools-";
+/// Separates the container from the number in the names of the leases of mounted images.
+const MOUNTED_IMAGE: &str = ".mount-";
 
 /// Who holds a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -21,6 +23,14 @@ pub enum LeaseOwner {
     Task {
         /// The container's id.
         container: String,
+    },
+    /// The container of a task, for one of the images that it mounts beside its own. Released with the lease of the
+    /// task. Formats to `<container>.mount-<number>`.
+    MountedImage {
+        /// The container's id.
+        container: String,
+        /// Counts the mounted images of the container, from 0.
+        number: u32,
     },
     /// A command in a container that uses a debug image, until the command ends. Formats to
     /// `<container>.tools-<process>-<number>`.
@@ -53,12 +63,18 @@ impl LeaseOwner {
         let (process, number) = (process.parse().ok()?, number.parse().ok()?);
         Some(Self::DebugImage { container: container.to_owned(), process, number })
     }
+
+    fn parse_mounted_image(name: &str) -> Option<Self> {
+        let (container, number) = name.rsplit_once(MOUNTED_IMAGE)?;
+        Some(Self::MountedImage { container: container.to_owned(), number: number.parse().ok()? })
+    }
 }
 
 impl fmt::Display for LeaseOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Task { container } => f.write_str(container),
+            Self::MountedImage { container, number } => write!(f, "{container}{MOUNTED_IMAGE}{number}"),
             Self::DebugImage { container, process, number } => write!(f, "{container}{DEBUG_IMAGE}{process}-{number}"),
             Self::Operator { process, started } => write!(f, "{OPERATOR}{process}.{started}"),
         }
@@ -70,14 +86,24 @@ impl LeaseOwner {
     fn name(&self) -> String {
         self.to_string()
     }
+
+    /// The owner that exists as long as this one: that of the task for the images that the task mounts.
+    #[must_use]
+    pub fn principal(&self) -> Self {
+        match self {
+            Self::MountedImage { container, .. } => Self::Task { container: container.clone() },
+            other => other.clone(),
+        }
+    }
 }
 
 impl From<&str> for LeaseOwner {
     fn from(name: &str) -> Self {
         let parsed = Self::parse_operator(name).or_else(|| Self::parse_debug_image(name));
         // A number with a sign or leading zeros would format to another name.
-        let exact = parsed.filter(|owner| owner.name() == name);
-        exact.unwrap_or_else(|| Self::Task { container: name.to_owned() })
+        let exact = |owner: &Self| owner.name() == name;
+        let parsed = parsed.filter(exact).or_else(|| Self::parse_mounted_image(name).filter(exact));
+        parsed.unwrap_or_else(|| Self::Task { container: name.to_owned() })
     }
 }
 
@@ -129,6 +155,12 @@ mod tests {
             (format!("{CONTAINER}.tools-4711-0"), debug_image(CONTAINER, 4711, 0)),
             (format!("{CONTAINER}.tools-1-12"), debug_image(CONTAINER, 1, 12)),
             ("a.tools-1-2.tools-3-4".to_owned(), debug_image("a.tools-1-2", 3, 4)),
+            (format!("{CONTAINER}.mount-0"), LeaseOwner::MountedImage { container: CONTAINER.to_owned(), number: 0 }),
+            (
+                "a.tools-1-2.mount-12".to_owned(),
+                LeaseOwner::MountedImage { container: "a.tools-1-2".to_owned(), number: 12 },
+            ),
+            ("a.mount-1.tools-3-4".to_owned(), debug_image("a.mount-1", 3, 4)),
             ("operator.12.99".to_owned(), LeaseOwner::Operator { process: 12, started: 99 }),
             (
                 "operator.4194304.1766000000123456789".to_owned(),
@@ -156,6 +188,10 @@ mod tests {
             "a.tools-01-2",
             "a.tools--1-2",
             "tools-1-2",
+            "a.mount-",
+            "a.mount-01",
+            "a.mount--1",
+            "mount-1",
         ] {
             assert_eq!(LeaseOwner::from(name), task(name), "{name}");
         }
@@ -170,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_formats_to_itself(name in "(operator)?[a-c.0-2+-]{0,6}(\\.tools-)?[0-2.+-]{0,6}") {
+        fn a_name_formats_to_itself(name in "(operator)?[a-c.0-2+-]{0,6}(\\.tools-|\\.mount-)?[0-2.+-]{0,6}") {
             prop_assert_eq!(LeaseOwner::from(name.as_str()).to_string(), name);
         }
     }

@@ -3,7 +3,7 @@
 //! A process opens such a file through `/proc/<pid>/fd/<descriptor>`. The holder may have ended, and another process
 //! may have its pid. So an address also has a number that identifies the file, and the opener compares it.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, ops::Range, path::PathBuf, str::FromStr};
 
 /// A descriptor of a process, and a number that identifies its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,13 @@ pub(crate) struct LayerMounts {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an address of a descriptor")]
 pub(crate) struct InvalidAddress(String);
+
+impl LayerMounts {
+    /// The mounts of these layers only.
+    pub fn of(&self, layers: Range<usize>) -> Self {
+        Self { pid: self.pid, mounts: self.mounts.get(layers).unwrap_or_default().to_vec() }
+    }
+}
 
 impl HeldFile {
     /// The path by which another process opens the file. `pid` is the holder.

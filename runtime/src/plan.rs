@@ -7,7 +7,12 @@
 //! JSON. A field that is added later needs a serde default: recovery reads plans of older builds. A monitor of an older
 //! build never reads a newer plan.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -216,6 +221,25 @@ pub struct Mount {
     pub propagation: Propagation,
 }
 
+impl Mount {
+    /// The layers of a mounted image.
+    pub(crate) fn layers(&self) -> Option<&[PathBuf]> {
+        match &self.kind {
+            MountKind::Image { layers, .. } => Some(layers),
+            MountKind::Bind { .. } | MountKind::Tmpfs { .. } => None,
+        }
+    }
+
+    /// The path on the host that stands for what is mounted: the source of a bind, or the top-most layer of an image.
+    pub(crate) fn host_path(&self) -> Option<&Path> {
+        match &self.kind {
+            MountKind::Bind { source } => Some(source),
+            MountKind::Image { layers, .. } => layers.first().map(PathBuf::as_path),
+            MountKind::Tmpfs { .. } => None,
+        }
+    }
+}
+
 /// The kind of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -237,6 +261,15 @@ pub enum MountKind {
         /// Group of its root. `None`: root's group.
         #[serde(default)]
         gid: Option<u32>,
+    },
+    /// The files of another image. Such a mount is read-only and private.
+    Image {
+        /// The image's layers, as in [`RootFs`].
+        layers: Vec<PathBuf>,
+        /// How the layers become one directory.
+        storage: RootStorage,
+        /// The directory or file of the image that is mounted, as a path in the image. `None`: all of the image.
+        sub_path: Option<PathBuf>,
     },
 }
 
@@ -351,6 +384,12 @@ impl ContainerPlan {
     /// The ids of the container's own user namespace. `None` if it has none, or has no ids yet.
     pub fn id_range(&self) -> Option<IdRange> {
         self.user_namespace.and_then(|namespace| namespace.ids)
+    }
+
+    /// All layers that the container uses: those of its root, then those of each image that it mounts.
+    pub(crate) fn all_layers(&self) -> Vec<PathBuf> {
+        let mounted = self.mounts.iter().filter_map(Mount::layers).flatten();
+        self.root.layers.iter().chain(mounted).cloned().collect()
     }
 
     /// Whether the container has volumes that are file systems of their own, for example of a server.

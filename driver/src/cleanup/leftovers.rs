@@ -63,19 +63,23 @@ fn release_orphaned_leases(node: &Node, tasks: &Tasks) -> Result<(), TaskError> 
     let leases = node.store.leases().map_err(TaskError::internal)?;
     let containers = node.runtime.list().map_err(TaskError::internal)?;
     let is_orphan = |owner: &&LeaseOwner| match owner {
-        LeaseOwner::Task { container } | LeaseOwner::DebugImage { container, .. }
+        LeaseOwner::Task { container }
+        | LeaseOwner::MountedImage { container, .. }
+        | LeaseOwner::DebugImage { container, .. }
             if !node.config.driver.owns(container) =>
         {
             false
         }
-        LeaseOwner::Task { container } => !containers.iter().any(|known| known.as_str() == container),
+        LeaseOwner::Task { container } | LeaseOwner::MountedImage { container, .. } => {
+            !containers.iter().any(|known| known.as_str() == container)
+        }
         // The commands of an earlier plugin process ended with that process.
         LeaseOwner::DebugImage { process, .. } => *process != std::process::id(),
         LeaseOwner::Operator { process, .. } => !is_running(*process),
     };
     for owner in leases.iter().filter(is_orphan) {
         // A start that is repeated under the same id takes the lease over. It cannot register that id meanwhile.
-        tasks.unless_known(&owner.to_string(), || {
+        tasks.unless_known(&owner.principal().to_string(), || {
             tracing::info!(lease = %owner, "releasing the image of a task that is gone");
             node.store.release(owner).map_err(TaskError::internal)
         })?;

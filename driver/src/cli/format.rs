@@ -53,12 +53,14 @@ pub fn owner(owner: &LeaseOwner) -> String {
     match owner {
         LeaseOwner::Operator { process, .. } => format!("a command of an operator (process {process})"),
         LeaseOwner::DebugImage { .. } => format!("container {owner}"),
-        LeaseOwner::Task { container } => match container.split('.').collect::<Vec<_>>()[..] {
-            [alloc, task, _] | [alloc, task, _, "docker"] if alloc.len() == 36 => {
-                format!("task {task:?} of allocation {alloc}")
+        LeaseOwner::Task { container } | LeaseOwner::MountedImage { container, .. } => {
+            match container.split('.').collect::<Vec<_>>()[..] {
+                [alloc, task, _] | [alloc, task, _, "docker"] if alloc.len() == 36 => {
+                    format!("task {task:?} of allocation {alloc}")
+                }
+                _ => format!("container {container}"),
             }
-            _ => format!("container {container}"),
-        },
+        }
     }
 }
 
@@ -94,6 +96,7 @@ mod tests {
         let owner = |name: &str| owner(&name.into());
         assert_eq!(owner(&format!("{alloc}.web.0a1b2c3d")), format!("task \"web\" of allocation {alloc}"));
         assert_eq!(owner(&format!("{alloc}.web.0a1b2c3d.docker")), format!("task \"web\" of allocation {alloc}"));
+        assert_eq!(owner(&format!("{alloc}.web.0a1b2c3d.mount-1")), format!("task \"web\" of allocation {alloc}"));
         assert_eq!(owner("operator.12.99"), "a command of an operator (process 12)");
         assert_eq!(owner("x.y"), "container x.y");
     }

@@ -1,5 +1,7 @@
 //! The inputs of a plan.
 
+use std::collections::BTreeMap;
+
 use image_store::Image;
 use runtime::plan::SeccompProfile;
 
@@ -15,6 +17,8 @@ pub struct TaskContext<'a> {
     pub task: &'a NomadTask,
     /// The image.
     pub image: &'a Image,
+    /// The images that the task mounts beside its own, by their names in the job.
+    pub mounted_images: &'a BTreeMap<String, Image>,
     /// The node.
     pub node: &'a NodeInfo,
     /// The operator's rules for tasks.

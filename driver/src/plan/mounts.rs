@@ -19,6 +19,7 @@ use super::{
     identity::container_id,
     nomad_task::NomadTask,
     path::{normalize_container_path, normalize_host_path},
+    root::{self, RootDecision},
 };
 use crate::{
     config::{ErrorCollector, MountRequest, MountSource, Needs, Permission, VOLUMES_ALLOWED, check_volume_type},
@@ -42,6 +43,8 @@ pub struct MountPlan {
     pub anonymous: Vec<AnonymousVolume>,
     /// The SELinux labels that the sources of mounts get, by their destinations.
     pub relabelled: BTreeMap<String, Relabel>,
+    /// What is slow about the mounts, for the job's author.
+    pub warnings: Vec<String>,
 }
 
 /// A volume of the task without a name.
@@ -198,6 +201,9 @@ fn requested(
             plan.anonymous.push(AnonymousVolume { destination, copy: *copy });
             return None;
         }
+        MountSource::Image { image, sub_path } => {
+            (mounted_image(context, request, image, sub_path.clone(), plan, errors)?, Propagation::Private)
+        }
         MountSource::Bind { path, propagation, create } => {
             let source = bind_source(context, &request.option, path, plan, errors)?;
             if *create {
@@ -218,6 +224,26 @@ fn requested(
     let labelled = matches!(mount.kind, MountKind::Bind { .. });
     let relabel = request.relabel.or(by_default).filter(|_| labelled);
     Some(Labelled { option: request.option.clone(), mount, relabel })
+}
+
+/// The mount of another image.
+fn mounted_image(
+    context: &TaskContext,
+    request: &MountRequest,
+    name: &str,
+    sub_path: Option<PathBuf>,
+    plan: &mut MountPlan,
+    errors: &ErrorCollector,
+) -> Option<MountKind> {
+    let Some(image) = context.mounted_images.get(name) else {
+        errors.add(&request.option, format!("the image {name:?} is not on this node"), "start the task again");
+        return None;
+    };
+    let RootDecision { storage, copy_reason } = root::of_image(context, &request.option, image, errors);
+    plan.warnings.extend(copy_reason.map(|reason| {
+        format!("Copying the image {name} for the mount at {}, which makes the start slow: {reason}", request.target)
+    }));
+    Some(MountKind::Image { layers: image.layers.clone(), storage, sub_path })
 }
 
 /// Notes a volume with options in the plan; the directory on which it will be mounted.
@@ -381,7 +407,7 @@ fn check_destinations(all: &[Labelled], errors: &ErrorCollector) {
 fn source(mount: &Mount) -> Option<&PathBuf> {
     match &mount.kind {
         MountKind::Bind { source } => Some(source),
-        MountKind::Tmpfs { .. } => None,
+        MountKind::Tmpfs { .. } | MountKind::Image { .. } => None,
     }
 }
 

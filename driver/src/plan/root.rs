@@ -1,5 +1,6 @@
 //! Whether a container's root is mounted or copied.
 
+use image_store::Image;
 use runtime::plan::{MAX_OVERLAY_LAYERS, RootStorage};
 
 use super::context::TaskContext;
@@ -16,7 +17,12 @@ pub struct RootDecision {
 
 /// Decides how the image's layers become a root.
 pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> RootDecision {
-    let TaskContext { image, node, policy, .. } = *context;
+    of_image(context, "image", context.image, errors)
+}
+
+/// Decides how the layers of an image become one directory. `option` names the image in errors.
+pub fn of_image(context: &TaskContext, option: &str, image: &Image, errors: &ErrorCollector) -> RootDecision {
+    let TaskContext { node, policy, .. } = *context;
     let copied = |reason: String| RootDecision { storage: RootStorage::Copy, copy_reason: Some(reason) };
     let copy_only = image.copy_only.then(|| {
         "its layers were unpacked on a file system that cannot store the attributes that overlayfs needs".to_owned()
@@ -26,7 +32,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> RootDecision {
         (RootChoice::Copy, _) => return copied("the plugin option rootfs asks for it".to_owned()),
         (RootChoice::Auto, Some(problem)) => return copied(problem),
         (RootChoice::Overlay, Some(problem)) => errors.add(
-            "image",
+            option,
             format!("cannot be mounted: {problem}"),
             "have the operator put data_dir on a local file system such as ext4 or XFS, or allow copying with \
              rootfs = \"auto\" in the plugin block",
@@ -36,7 +42,7 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> RootDecision {
     let count = image.layers.len();
     if count > MAX_OVERLAY_LAYERS {
         errors.add(
-            "image",
+            option,
             format!("has {count} layers, and the kernel mounts at most {MAX_OVERLAY_LAYERS} over one another"),
             "build it with fewer layers, or have the operator set rootfs = \"copy\" in the plugin block",
         );

@@ -129,6 +129,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let copy_reason = root.copy_reason.clone();
     let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
     let mounted_volumes = mounts.mounted.clone();
+    let of_mounts = mounts.warnings.clone();
     let group_namespace = network::group_namespace(&namespace, own_network.as_ref());
     let userns = user_namespace::decide(context, &namespace, errors);
     let userns_obstacle = userns.obstacle.clone();
@@ -136,7 +137,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
         Parts { own_network: own_network.as_ref(), namespace, userns, etc_files: &etc_files, root, mounts, runtime };
     let container = container(context, parts, errors);
     TaskPlan {
-        warnings: warnings::warnings(context, &container),
+        warnings: warnings::warnings(context, &container).into_iter().chain(of_mounts).collect(),
         container,
         copy_reason,
         userns_obstacle,

@@ -167,7 +167,8 @@ mod tests {
             ("mounts.bind_options.propagation", "string"),
             ("mounts.tmpfs_options.size", "number"),
             ("mount.tmpfs_options.mode", "number"),
-            // The docker driver does not have these two.
+            // The docker driver does not have these three.
+            ("mount.sub_path", "string"),
             ("mount.tmpfs_options.uid", "number"),
             ("mount.tmpfs_options.gid", "number"),
             ("mount.volume_options.no_copy", "bool"),
@@ -177,7 +178,7 @@ mod tests {
         ] {
             assert_eq!(ours.get(name).map(String::as_str), Some(kind), "{name}");
         }
-        assert_eq!(ours.len(), 58 + 4 + 3 + 1 + 3 + 2 * (7 + 1 + 4 + 3 + 2));
+        assert_eq!(ours.len(), 58 + 4 + 3 + 1 + 3 + 2 * (8 + 1 + 4 + 3 + 2));
     }
 
     #[test]

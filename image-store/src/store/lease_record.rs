@@ -71,7 +71,7 @@ impl Lease {
             }
             // Written by an earlier version.
             (_, LeaseOwner::Operator { process, .. }) => Ok(!Path::new(&format!("/proc/{process}")).exists()),
-            (_, LeaseOwner::Task { .. } | LeaseOwner::DebugImage { .. }) => Ok(false),
+            (_, LeaseOwner::Task { .. } | LeaseOwner::MountedImage { .. } | LeaseOwner::DebugImage { .. }) => Ok(false),
         }
     }
 

@@ -28,7 +28,7 @@ impl LocalStore {
         // Made before the store lock is taken, because it takes the lock as well.
         let staging = match lease.owner {
             LeaseOwner::Operator { .. } => Some(self.staging()?.name()),
-            LeaseOwner::Task { .. } | LeaseOwner::DebugImage { .. } => None,
+            LeaseOwner::Task { .. } | LeaseOwner::MountedImage { .. } | LeaseOwner::DebugImage { .. } => None,
         };
         let _adding = self.layout.lock_shared()?;
         let before = Lease::read(&self.layout, &lease.owner)?;

@@ -86,18 +86,31 @@ impl LocalStore {
         self.staging.get(&self.layout)
     }
 
-    /// Releases a lease and sets the last use of its image to now. An unknown lease is fine.
+    /// Releases a lease and sets the last use of its image to now. An unknown lease is fine. With the lease of a task,
+    /// those of the images that it mounts are released before.
     pub(crate) fn release(&self, owner: &LeaseOwner) -> Result<(), StoreError> {
         {
             let _adding = self.layout.lock_shared()?;
-            if let Some(lease) = Lease::read(&self.layout, owner)? {
-                lease.touch_image(&self.layout)?;
+            if let LeaseOwner::Task { container } = owner {
+                let of = |number| LeaseOwner::MountedImage { container: container.clone(), number };
+                let is_held = |number: &u32| self.layout.lease(&of(*number)).exists();
+                let count = (0..).take_while(is_held).count() as u32;
+                // The last one first: after a kill the next release finds the others, which have no gap.
+                (0..count).rev().try_for_each(|number| self.release_one(&of(number)))?;
             }
-            failpoint::at("release-before-removal");
-            files::remove_file(&self.layout.lease(owner))?;
+            self.release_one(owner)?;
         }
         self.notify_changed();
         Ok(())
+    }
+
+    /// Releases one lease. Needs the store lock.
+    fn release_one(&self, owner: &LeaseOwner) -> Result<(), StoreError> {
+        if let Some(lease) = Lease::read(&self.layout, owner)? {
+            lease.touch_image(&self.layout)?;
+        }
+        failpoint::at("release-before-removal");
+        files::remove_file(&self.layout.lease(owner))
     }
 
     /// The owners of all leases.

@@ -158,7 +158,7 @@ impl Runtime {
             task: self.task(&plan.id).path().to_owned(),
             data_dir: self.inner.data_dir.clone(),
             empty_mounts: self.empty_mounts()?,
-            layer_mounts: self.inner.images.address(&plan.root.layers),
+            layer_mounts: self.inner.images.address(&plan.all_layers()),
         }))
     }
 }

@@ -132,7 +132,7 @@ fn take_dev(plan: &ContainerPlan, index: usize, clones: &mut Vec<(usize, OwnedFd
 fn binds(plan: &ContainerPlan) -> impl Iterator<Item = (usize, &Path)> + Clone {
     plan.mounts.iter().enumerate().filter_map(|(index, mount)| match &mount.kind {
         MountKind::Bind { source } => Some((index, source.as_path())),
-        MountKind::Tmpfs { .. } => None,
+        MountKind::Tmpfs { .. } | MountKind::Image { .. } => None,
     })
 }
 

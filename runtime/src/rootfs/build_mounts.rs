@@ -52,8 +52,8 @@ impl BuildMounts {
         }
         mounts.add(data_dir)?;
         mounts.add(task.path())?;
-        for layer in &plan.root.layers {
-            mounts.add_unless_covered(layer)?;
+        for layer in plan.all_layers() {
+            mounts.add_unless_covered(&layer)?;
         }
         for volume in
             plan.volumes.iter().filter(|volume| !volume.mounted).filter_map(|volume| volume.directory.parent())

@@ -186,6 +186,11 @@ impl Layers {
         self.others.push(mount);
     }
 
+    /// Keeps the mounts of other layers open as long as these.
+    pub fn keep_layers(&mut self, other: Self) {
+        self.others.extend(other.roots.into_iter().chain(other.others));
+    }
+
     /// The paths of the layers: directories of the host, or names of descriptors.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths

@@ -10,6 +10,7 @@
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
 //! - `writable`: the writable layer of a container; `volume`, `volume_import`: named volumes; `anonymous_volume`:
 //!   volumes without a name.
+//! - `image_mounts`: images that a container mounts beside its own.
 //! - `probe`: whether overlayfs works in a data directory; `id_map_probe`: whether user namespaces work on the node.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
 //! - `second_mounts`, `bind_sources`, `binds`: bind mounts; `cgroup_mounts`: the container's view of its cgroups.
@@ -27,6 +28,7 @@ mod debug_root;
 mod device_nodes;
 mod empty_namespace;
 mod id_map_probe;
+mod image_mounts;
 mod layers;
 mod mount_tree;
 mod network_namespace;
@@ -48,6 +50,7 @@ pub(crate) use debug_root::DebugRoot;
 pub(crate) use device_nodes::device_nodes;
 pub(crate) use empty_namespace::EmptyNamespace;
 pub(crate) use id_map_probe::user_namespace_problem;
+pub(crate) use image_mounts::ImageMounts;
 pub(crate) use layers::{Layers, MountedImages};
 pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};

@@ -80,7 +80,7 @@ impl Overlay {
             },
             Err(error) => Err(error),
         };
-        mounted.context(|| format!("mounting the container's root file system of {} layers", self.lower.len()))
+        mounted.context(|| format!("mounting an overlay of {} layers", self.lower.len()))
     }
 
     /// Creates a detached mount, which disappears when its descriptor is closed. `lower_option` is `lowerdir+` for any

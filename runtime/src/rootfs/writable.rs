@@ -6,7 +6,7 @@
 //! - `upper` and `work`, the directories of an overlay;
 //! - `root`, a complete copy of the container's root. It is copied as `root.tmp` and then renamed.
 //!
-//! If the container has volumes without a name, they are in `volumes`.
+//! If the container has volumes without a name, they are in `volumes`. Copies of images that it mounts are in `images`.
 
 use std::{
     fs, io,
@@ -181,6 +181,11 @@ impl WritableLayer {
     /// The directory of a volume without a name, by its position among the container's volumes.
     pub fn volume(&self, index: usize) -> PathBuf {
         self.directory.join("volumes").join(index.to_string())
+    }
+
+    /// The directory of the copy of a mounted image, by the position of the mount among the container's mounts.
+    pub fn mounted_image(&self, index: usize) -> PathBuf {
+        self.directory.join("images").join(index.to_string())
     }
 
     /// Removes the layer. A missing layer is no error. The link `owner` is removed last: a layer of which a part stays

@@ -57,7 +57,7 @@ pub(super) fn check(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<(),
 /// Only a directory of the host can be mounted over /dev, and nothing below it.
 fn check_dev(plan: &ContainerPlan) -> Result<(), SpecError> {
     let Some(index) = host_dev_mount(plan) else { return Ok(()) };
-    if matches!(plan.mounts[index].kind, MountKind::Tmpfs { .. }) {
+    if !matches!(plan.mounts[index].kind, MountKind::Bind { .. }) {
         return Err(SpecError::MountOverDev);
     }
     let mut others = plan.mounts.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, mount)| mount);

@@ -34,6 +34,8 @@ pub(crate) enum SpecError {
     MountInReadonlyTmpfs(String, String),
     #[error("mount destination \"/dev\": only a directory of the host can be mounted there")]
     MountOverDev,
+    #[error("mount destination {0:?}: the image has no layers")]
+    MountedImageWithoutLayers(String),
     #[error("device {0:?}: devices appear below /dev; choose another path in the container")]
     DevicePlace(PathBuf),
     #[error("device permissions {0:?}: any of r, w and m are allowed")]

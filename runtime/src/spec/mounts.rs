@@ -117,6 +117,15 @@ fn requested(plan: &ContainerPlan, wanted: &Mount) -> Result<OciMount, SpecError
             }
             Ok(mount)
         }
+        MountKind::Image { layers, .. } => {
+            let source =
+                layers.first().ok_or_else(|| SpecError::MountedImageWithoutLayers(wanted.destination.clone()))?;
+            let mut mount = bind(source, &wanted.destination, true, Propagation::Private)?;
+            if let Some(options) = mount.options_mut() {
+                options.extend(["rnosuid", "rnodev"].map(str::to_owned));
+            }
+            Ok(mount)
+        }
         MountKind::Tmpfs { size, mode, uid, gid } => {
             let mut options = vec!["nosuid".to_owned(), "noexec".to_owned(), "nodev".to_owned()];
             options.extend(size.map(|size| format!("size={size}")));

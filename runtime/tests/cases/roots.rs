@@ -206,7 +206,7 @@ fn on_an_overlay() {
     plan.root.layers = layers;
     plan.root.storage = RootStorage::Overlay;
     let error = node.refuse(&plan);
-    assert!(error.message.contains("mounting the container's root file system of 3 layers"), "{error}");
+    assert!(error.message.contains("mounting an overlay of 3 layers"), "{error}");
 }
 
 /// It lets overlayfs mount it as upper directory, but holds no extended attributes.

@@ -109,6 +109,8 @@ enum Setting {
     CniNetwork(u16),
     /// A copied root, and a new named volume.
     Copied,
+    /// Another image as a mount.
+    MountedImage,
     /// A volume that the driver mounts and unmounts.
     MountedVolume,
     /// crun in place of the built-in runtime.
@@ -120,7 +122,7 @@ impl Setting {
     fn options(self, node: &Node) -> Json {
         let subnet = |number: u16| format!("10.{}.{}.0/24", 100 + number / 250, number % 250);
         match self {
-            Self::Plain => json!({}),
+            Self::Plain | Self::MountedImage => json!({}),
             Self::Copied => json!({"rootfs": "copy", "volumes": {"enabled": true}}),
             Self::MountedVolume => json!({"volumes": {"enabled": true}}),
             Self::Installed => json!({"allow_runtimes": ["crun"], "runtime": {"crun": {}}}),
@@ -149,6 +151,9 @@ impl Setting {
         let task = match self {
             Self::Plain => task,
             Self::Installed => task.option("runtime", json!("crun")),
+            Self::MountedImage => {
+                task.option("mount", json!([{"type": "image", "source": images.without_shell(), "target": "/image"}]))
+            }
             Self::Copied => task.option("mount", json!([{"type": "volume", "source": "filled", "target": "/etc"}])),
             Self::MountedVolume => {
                 let options = json!({"type": "tmpfs", "device": "tmpfs", "o": "size=1m"});
@@ -519,6 +524,26 @@ async fn a_kill_at_the_failpoints_of_an_installed_runtime_leaves_nothing() {
     for point in points {
         let (ending, after, setting) = (Ending::Terminated, After::Retry, Setting::Installed);
         cases.push(Case { point, ending, after, recovered: false, setting });
+    }
+    run_all(cases, &images).await;
+}
+
+#[tokio::test]
+async fn a_kill_at_any_failpoint_of_a_mounted_image_leaves_nothing() {
+    let images = Images::start().await;
+    let points = traced(&images, Ending::Terminated, false, Setting::MountedImage).await;
+    let own =
+        ["start-before-mounted-lease", "start-before-directory", "creator-before-image", "destroy-before-release"];
+    let mut cases = Vec::new();
+    for name in own {
+        let point = points.iter().find(|point| point.name == name).must("a point that is passed").clone();
+        for after in [After::Retry, After::NewId, After::Forget] {
+            let (ending, recovered, setting) = (Ending::Terminated, false, Setting::MountedImage);
+            let case = Case { point: point.clone(), ending, after, recovered, setting };
+            if !case.is_redundant() {
+                cases.push(case);
+            }
+        }
     }
     run_all(cases, &images).await;
 }

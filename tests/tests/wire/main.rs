@@ -22,6 +22,7 @@ mod exhaustion;
 mod exhaustion_loads;
 mod group_networks;
 mod handshake;
+mod image_mounts;
 mod isolation;
 mod layers;
 mod lifecycle;

@@ -1,8 +1,8 @@
 //! The results of commands, as text or as JSON.
 
-use std::time::SystemTime;
+use std::{collections::BTreeSet, time::SystemTime};
 
-use image_store::{Access, Finding, FsckReport, ImageUsage, Outcome, Severity};
+use image_store::{Access, Finding, FsckReport, ImageUsage, LeaseOwner, Outcome, Severity};
 use serde_json::{Value, json};
 
 use crate::cli::{failure::Failure, format, output::Output};
@@ -38,7 +38,8 @@ pub fn list(images: &[ImageUsage], output: &Output) -> Result<(), Failure> {
     rows.extend(images.iter().map(|image| {
         let record = &image.record;
         let name = if record.loaded { format!("{} (archive)", record.reference) } else { record.reference.to_string() };
-        let used_by = match image.held_by.len() {
+        let users: BTreeSet<LeaseOwner> = image.held_by.iter().map(LeaseOwner::principal).collect();
+        let used_by = match users.len() {
             0 if !image.missing.is_empty() => "incomplete: the next pull completes it".to_owned(),
             0 if record.pinned => "- (pinned)".to_owned(),
             0 => "-".to_owned(),

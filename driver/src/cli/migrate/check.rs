@@ -160,7 +160,16 @@ fn find(config: &Json, task: &NomadTask, nodes: &Nodes) -> Found {
     if let Some(spec) = &spec {
         for policy in [&nodes.config.policy, &nodes.permissive] {
             let image = image();
-            let context = TaskContext { spec, task, image: &image, node: &nodes.info, policy, profile: None };
+            let mounted = spec.mounted_images().into_iter().map(|name| (name.to_owned(), image.clone())).collect();
+            let context = TaskContext {
+                spec,
+                task,
+                image: &image,
+                mounted_images: &mounted,
+                node: &nodes.info,
+                policy,
+                profile: None,
+            };
             if let Err(refused) = plan::plan_task(&context) {
                 add(&mut errors, refused.0);
             }

@@ -145,6 +145,21 @@ pub struct TaskSpec {
     pub delivery: Option<Box<LogOptions>>,
 }
 
+impl TaskSpec {
+    /// The images that the task mounts beside its own, as written in the job. Each occurs once.
+    pub fn mounted_images(&self) -> Vec<&str> {
+        let mut images: Vec<&str> = Vec::new();
+        for mount in &self.mounts {
+            if let MountSource::Image { image, .. } = &mount.source
+                && !images.contains(&image.as_str())
+            {
+                images.push(image);
+            }
+        }
+        images
+    }
+}
+
 /// Decodes a task block. The error holds all errors of the block.
 pub fn decode_task(bytes: &[u8], policy: &Policy) -> Result<TaskSpec, ConfigErrors> {
     let errors = ErrorCollector::default();

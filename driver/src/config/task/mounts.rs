@@ -3,6 +3,9 @@
 //! This module checks the form of paths and does not look at the file system. `plan` knows the allocation directory and
 //! decides whether a bind lies inside it. Links are checked when the container is made.
 
+use std::path::{Component, PathBuf};
+
+use image_store::Reference;
 use runtime::{
     VolumeOptions,
     plan::{Propagation, Relabel},
@@ -24,7 +27,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "mount",
         OptionType::Blocks(MOUNT),
         Words("none"),
-        "a mount of type `bind`, `tmpfs` or `volume`",
+        "a mount of type `bind`, `tmpfs`, `volume` or `image`",
     ),
     OptionSpec::partial(
         "mounts",
@@ -59,16 +62,22 @@ pub const OPTIONS: &[OptionSpec] = &[
 ];
 
 const MOUNT: &[OptionSpec] = &[
-    OptionSpec::honoured("type", OptionType::String, Literal(r#""volume""#), "`bind`, `tmpfs` or `volume`"),
+    OptionSpec::honoured("type", OptionType::String, Literal(r#""volume""#), "`bind`, `tmpfs`, `volume` or `image`"),
     OptionSpec::honoured("target", OptionType::String, Words("none, must be set"), "absolute path in the container"),
     OptionSpec::honoured(
         "source",
         OptionType::String,
         Words("none"),
         "host path of a bind; a relative one is relative to the task's directory. Name of a volume; a volume without a \
-         name is removed with the task",
+         name is removed with the task. Name of an image, as in the option `image`",
     ),
-    OptionSpec::honoured("readonly", OptionType::Bool, Words("false"), "the mount is read-only"),
+    OptionSpec::honoured(
+        "sub_path",
+        OptionType::String,
+        Words("all of the image"),
+        "only for the type `image`: the directory or file of the image that is mounted. Docker has no such option",
+    ),
+    OptionSpec::honoured("readonly", OptionType::Bool, Words("false"), "the mount is read-only, as an image always is"),
     OptionSpec::honoured("bind_options", OptionType::Block(BIND), Words(""), "options of a bind"),
     OptionSpec::honoured("tmpfs_options", OptionType::Block(TMPFS), Words(""), "options of a tmpfs"),
     OptionSpec::partial("volume_options", OptionType::Block(VOLUME), Words(""), "options of a volume"),
@@ -177,6 +186,13 @@ pub enum MountSource {
         copy: bool,
         /// The file system that it consists of. `None` is a directory of the node.
         options: Option<VolumeOptions>,
+    },
+    /// The files of another image, read-only.
+    Image {
+        /// The image, as written in the job.
+        image: String,
+        /// The part of it that is mounted, relative to its root. `None` is all of it.
+        sub_path: Option<PathBuf>,
     },
 }
 
@@ -308,7 +324,11 @@ fn mount(block: &ConfigBlock, policy: &Policy) -> Option<MountRequest> {
     let source = block.string("source");
     let target = block.string("target").unwrap_or_default();
     check_target(block, "target", &target);
+    if kind != "image" && block.has("sub_path") {
+        block.error("sub_path", "is only for mounts of type \"image\"", "remove it, or name the path in `source`");
+    }
     let source = match (kind.as_str(), source) {
+        ("image", source) => image(block, source)?,
         ("bind", Some(path)) => MountSource::Bind { path, propagation: propagation(block), create: false },
         ("bind", None) => {
             block.error("source", "is missing", "name the host path to bind");
@@ -325,12 +345,35 @@ fn mount(block: &ConfigBlock, policy: &Policy) -> Option<MountRequest> {
         }
         ("volume", source) => volume_of_mount(block, policy, source)?,
         _ => {
-            block.error("type", format!("{kind:?} is not a type of mount"), "use \"bind\", \"tmpfs\" or \"volume\"");
+            block.error(
+                "type",
+                format!("{kind:?} is not a type of mount"),
+                "use \"bind\", \"tmpfs\", \"volume\" or \"image\"",
+            );
             return None;
         }
     };
-    let readonly = block.bool("readonly");
+    let readonly = block.bool("readonly") || kind == "image";
     Some(MountRequest { option: block.path().to_owned(), source, target, readonly, relabel: None })
+}
+
+/// A mount of type `image`.
+fn image(block: &ConfigBlock, source: Option<String>) -> Option<MountSource> {
+    let example = "write it as in \"registry.example/team/models:1\"";
+    let Some(image) = source.filter(|image| !image.is_empty()) else {
+        block.error("source", "is missing", format!("name the image; {example}"));
+        return None;
+    };
+    if let Err(error) = image.parse::<Reference>() {
+        block.error("source", error.to_string(), example);
+    }
+    let sub_path = block.string("sub_path").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let is_below = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
+    if let Some(path) = sub_path.as_ref().filter(|path| !is_below(path)) {
+        let remedy = "write it without a leading `/` and without `.` and `..`, as in \"share/models\"";
+        block.error("sub_path", format!("{path:?} is not a path below the image's root"), remedy);
+    }
+    Some(MountSource::Image { image, sub_path })
 }
 
 /// A mount of type `volume`.

@@ -32,6 +32,7 @@ struct Case {
     spec: TaskSpec,
     task: NomadTask,
     image: Image,
+    mounted_images: BTreeMap<String, Image>,
     node: NodeInfo,
     policy: Policy,
     attachment: Option<Attachment>,
@@ -48,12 +49,13 @@ impl Case {
         let policy = decode_plugin(&from_json(&plugin), DriverName::OciRs).unwrap().policy;
         block.as_object_mut().unwrap().insert("image".into(), json!("nginx"));
         let spec = decode_task(&from_json(&block), &policy).unwrap();
-        Self { spec, task: task(), image: image(), node: node(), policy, attachment: None }
+        let mounted_images = spec.mounted_images().into_iter().map(|name| (name.to_owned(), image())).collect();
+        Self { spec, task: task(), image: image(), mounted_images, node: node(), policy, attachment: None }
     }
 
     fn plan(&self) -> Result<TaskPlan, String> {
-        let Self { spec, task, image, node, policy, attachment } = self;
-        let plan = plan_task(&TaskContext { spec, task, image, node, policy, profile: None });
+        let Self { spec, task, image, mounted_images, node, policy, attachment } = self;
+        let plan = plan_task(&TaskContext { spec, task, image, mounted_images, node, policy, profile: None });
         let plan = plan.and_then(|plan| match attachment {
             Some(attachment) => plan.with_attachment(attachment),
             None => Ok(plan),

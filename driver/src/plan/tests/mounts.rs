@@ -216,3 +216,31 @@ fn a_file_is_not_made_where_the_task_mounts_its_own() {
     let paths: Vec<&str> = container.files.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!(paths, ["/etc/hostname"]);
 }
+
+#[test]
+fn a_mounted_image_is_stacked_or_copied_as_the_root_is() {
+    let block = json!({ "mount": [{ "type": "image", "source": "models", "target": "/models/", "sub_path": "x" }] });
+    let mut case = Case::new(block.clone());
+    let layers: Vec<PathBuf> = vec!["/layers/top".into(), "/layers/bottom".into()];
+    case.mounted_images.get_mut("models").unwrap().layers = layers.clone();
+    let mounted = |storage: RootStorage| Mount {
+        destination: "/models".to_owned(),
+        kind: MountKind::Image { layers: layers.clone(), storage, sub_path: Some("x".into()) },
+        readonly: true,
+        propagation: Propagation::Private,
+    };
+    let plan = case.plan().unwrap();
+    assert_eq!(*mount_at(&plan.container, "/models"), mounted(RootStorage::Overlay));
+    assert_eq!(plan.warnings, [""; 0]);
+    // Only this image can be no lower directory of an overlay.
+    case.mounted_images.get_mut("models").unwrap().copy_only = true;
+    let plan = case.plan().unwrap();
+    assert_eq!(*mount_at(&plan.container, "/models"), mounted(RootStorage::Copy));
+    assert_eq!((plan.container.root.storage, plan.copy_reason), (RootStorage::Overlay, None));
+    let told = "Copying the image models for the mount at /models/, which makes the start slow: ";
+    assert!(plan.warnings[0].starts_with(told), "{:?}", plan.warnings);
+    case.mounted_images.get_mut("models").unwrap().layers = vec!["/layer".into(); 501];
+    case.mounted_images.get_mut("models").unwrap().copy_only = false;
+    let error = case.error();
+    assert!(error.contains("mount[0]: has 501 layers"), "{error}");
+}

@@ -27,7 +27,8 @@ proptest! {
         // The decoder refuses targets that normalize to the root.
         let block = json!({ "image": "nginx", "volumes": volumes });
         let Ok(spec) = decode_task(&from_json(&block), &policy) else { return Ok(()) };
-        let case = Case { spec, task: task(), image: image(), node: node(), policy, attachment: None };
+        let mounted_images = BTreeMap::new();
+        let case = Case { spec, task: task(), image: image(), mounted_images, node: node(), policy, attachment: None };
         let Ok(plan) = case.plan() else { return Ok(()) };
         let mounts = &plan.container.mounts;
         for (index, mount) in mounts.iter().enumerate() {

@@ -74,6 +74,7 @@ impl<'a> Planned<'a> {
             spec: &leased.spec,
             task: &request.task,
             image: leased.image.image(),
+            mounted_images: leased.image.mounted(),
             node: &node,
             policy: request.node.policy(),
             profile: leased.profile.as_ref(),

@@ -1,8 +1,8 @@
-//! The first phase of a start: the task block is decoded and its image is leased.
+//! The first phase of a start: the task block is decoded and its images are leased.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use image_store::{Image, LoadRequest, PullError, PullRequest, Reference};
+use image_store::{Image, LeaseOwner, LoadRequest, PullError, PullRequest, Reference};
 use runtime::plan::{ContainerId, SeccompProfile};
 
 use super::{load_archive, pull_progress::PullEvents, request::StartRequest, seccomp_profile, spans};
@@ -34,7 +34,8 @@ impl<'a> Leased<'a> {
         let spec = config::decode_task(&request.task.driver_config, request.node.policy())?;
         let profile = read_profile(&spec).await?;
         failpoint::at("start-before-lease");
-        let image = ImageLease::acquire(request, &spec).await?;
+        let mut image = ImageLease::acquire(request, &spec).await?;
+        image.acquire_mounted(request, &spec).await?;
         Ok(Self { pull_time: request.elapsed(), request, spec, profile, image })
     }
 }
@@ -44,13 +45,14 @@ pub struct ImageLease {
     node: Arc<Node>,
     container: ContainerId,
     image: Image,
+    mounted: BTreeMap<String, Image>,
     kept: bool,
 }
 
 impl ImageLease {
     async fn acquire(request: &StartRequest, spec: &TaskSpec) -> Result<Self, TaskError> {
         let StartRequest { node, container, .. } = request;
-        let reference = spec.image.parse().map_err(|error| TaskError::Invalid(format!("option image: {error}")))?;
+        let reference = parse("image", &spec.image)?;
         let timeout = Some(spec.image_pull_timeout.unwrap_or(node.config.image_pull_timeout));
         let image = match &spec.load {
             Some(path) => {
@@ -64,19 +66,38 @@ impl ImageLease {
                 let registry = reference.domain().to_owned();
                 let progress = ObservedPull::new(PullEvents::new(request.events.clone()));
                 let pull = pull_request(node, spec, reference, timeout);
-                let owner = node::lease_owner(container);
-                let image = node.store.acquire_unless(pull, owner, Arc::clone(&progress) as _, request.cancellation());
-                let image = progress.inner().during(image).await;
-                progress.record(node.recorder(), &registry, &image);
+                let image = observed(request, pull, node::lease_owner(container), &progress).await;
                 request.set_pull_attributes(spans::of_pull(&registry, &progress));
                 image
             }
         };
-        let image = image.map_err(|error| match error {
-            PullError::Cancelled => TaskError::Cancelled,
-            error => TaskError::Pull { image: spec.image.clone(), error },
-        })?;
-        Ok(Self { node: node.clone(), container: container.clone(), image, kept: false })
+        let image = image.map_err(|error| failed(&spec.image, error))?;
+        Ok(Self { node: node.clone(), container: container.clone(), image, mounted: BTreeMap::new(), kept: false })
+    }
+
+    /// Pulls and leases the images that the task mounts beside its own, one after the other.
+    async fn acquire_mounted(&mut self, request: &StartRequest, spec: &TaskSpec) -> Result<(), TaskError> {
+        let StartRequest { node, container, .. } = request;
+        let timeout = Some(spec.image_pull_timeout.unwrap_or(node.config.image_pull_timeout));
+        for (number, name) in (0..).zip(spec.mounted_images()) {
+            failpoint::at("start-before-mounted-lease");
+            let reference = parse("mount", name)?;
+            let progress = ObservedPull::new(PullEvents::of_mounted(request.events.clone(), name));
+            let mut pull = pull_request(node, spec, reference, timeout);
+            // The task's credentials are those of its image's registry.
+            if parse("image", &spec.image)?.domain() != pull.reference.domain() {
+                pull.credentials = None;
+            }
+            let owner = LeaseOwner::MountedImage { container: container.to_string(), number };
+            let image = observed(request, pull, owner, &progress).await.map_err(|error| failed(name, error))?;
+            self.mounted.insert(name.to_owned(), image);
+        }
+        Ok(())
+    }
+
+    /// The images that the task mounts beside its own, by their names in the job.
+    pub fn mounted(&self) -> &BTreeMap<String, Image> {
+        &self.mounted
     }
 
     /// The leased image.
@@ -98,6 +119,32 @@ impl Drop for ImageLease {
             tracing::warn!(container = %self.container, %error, "image lease not released");
         }
     }
+}
+
+fn parse(option: &str, name: &str) -> Result<Reference, TaskError> {
+    name.parse().map_err(|error| TaskError::Invalid(format!("option {option}: {error}")))
+}
+
+fn failed(name: &str, error: PullError) -> TaskError {
+    match error {
+        PullError::Cancelled => TaskError::Cancelled,
+        error => TaskError::Pull { image: name.to_owned(), error },
+    }
+}
+
+/// Pulls and leases an image, with events and metrics.
+async fn observed(
+    request: &StartRequest,
+    pull: PullRequest,
+    owner: LeaseOwner,
+    progress: &Arc<ObservedPull<PullEvents>>,
+) -> Result<Image, PullError> {
+    let node = &request.node;
+    let registry = pull.reference.domain().to_owned();
+    let image = node.store.acquire_unless(pull, owner, Arc::clone(progress) as _, request.cancellation());
+    let image = progress.inner().during(image).await;
+    progress.record(node.recorder(), &registry, &image);
+    image
 }
 
 fn pull_request(node: &Node, spec: &TaskSpec, reference: Reference, timeout: Option<Duration>) -> PullRequest {

@@ -22,14 +22,25 @@ const MEBIBYTE: f64 = 1024.0 * 1024.0;
 /// Turns the reports of a pull into task events.
 pub struct PullEvents {
     events: TaskEvents,
+    /// The image, if it is not the task's own: a space and its name.
+    name: String,
     pace: Mutex<Pace>,
 }
 
 impl PullEvents {
     /// Progress of a pull that begins now.
     pub fn new(events: TaskEvents) -> Self {
+        Self::named(events, String::new())
+    }
+
+    /// Progress of a pull that begins now, of an image that the task mounts beside its own.
+    pub fn of_mounted(events: TaskEvents, image: &str) -> Self {
+        Self::named(events, format!(" {image}"))
+    }
+
+    fn named(events: TaskEvents, name: String) -> Self {
         let began = Instant::now();
-        Self { events, pace: Mutex::new(Pace { began, next: FIRST_WAIT, state: State::Silent }) }
+        Self { events, name, pace: Mutex::new(Pace { began, next: FIRST_WAIT, state: State::Silent }) }
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
@@ -49,7 +60,7 @@ impl PullEvents {
         loop {
             let due = self.pace().due();
             tokio::time::sleep_until(due.into()).await;
-            let report = self.pace().report(Instant::now());
+            let report = self.pace().report(&self.name, Instant::now());
             if let Some((text, annotations)) = report {
                 self.events.emit(text, annotations);
             }
@@ -88,7 +99,7 @@ impl Pace {
     }
 
     /// The event that is due at this time, if there is something to say. Sets the time of the next one.
-    fn report(&mut self, now: Instant) -> Option<Report> {
+    fn report(&mut self, name: &str, now: Instant) -> Option<Report> {
         let elapsed = now.duration_since(self.began).max(self.next);
         let first = if let State::Downloading { .. } = self.state { FIRST_REPORT } else { FIRST_WAIT };
         if elapsed < first {
@@ -99,13 +110,13 @@ impl Pace {
         match &self.state {
             State::Silent => None,
             State::Waiting(reason) => {
-                let text = format!("Image: waiting for {reason} ({:.0} s so far)", elapsed.as_secs_f64());
+                let text = format!("Image{name}: waiting for {reason} ({:.0} s so far)", elapsed.as_secs_f64());
                 Some((text, Vec::new()))
             }
             State::Downloading { bytes_done, bytes_total, layers_done, layers } => {
                 let annotations =
                     vec![("bytes_done", bytes_done.to_string()), ("bytes_total", bytes_total.to_string())];
-                Some((advance(*bytes_done, *bytes_total, *layers_done, *layers, elapsed), annotations))
+                Some((advance(name, *bytes_done, *bytes_total, *layers_done, *layers, elapsed), annotations))
             }
         }
     }
@@ -113,6 +124,7 @@ impl Pace {
 
 impl Progress for PullEvents {
     fn report(&self, event: PullEvent) {
+        let name = &self.name;
         match event {
             PullEvent::Waiting(wait) => self.pace().state = State::Waiting(wait.to_string()),
             PullEvent::Resolved { digest, bytes_total, layers } if layers > 0 => {
@@ -121,28 +133,28 @@ impl Progress for PullEvents {
                     ("layers", layers.to_string()),
                     ("bytes", bytes_total.to_string()),
                 ];
-                self.events.emit("Downloading image", annotations);
+                self.events.emit(format!("Downloading image{name}"), annotations);
             }
             PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } => {
                 self.pace().state = State::Downloading { bytes_done, bytes_total, layers_done, layers };
             }
             PullEvent::Done { digest, bytes, elapsed, cached: false } => {
-                let text =
-                    format!("Downloaded image: {:.1} MiB in {:.1} s", bytes as f64 / MEBIBYTE, elapsed.as_secs_f64());
+                let (size, seconds) = (bytes as f64 / MEBIBYTE, elapsed.as_secs_f64());
+                let text = format!("Downloaded image{name}: {size:.1} MiB in {seconds:.1} s");
                 self.events.emit(text, [("digest", digest.to_string())]);
             }
             PullEvent::Done { digest, cached: true, .. } => {
-                self.events.emit(format!("Image is on this node: {digest}"), [("digest", digest.to_string())]);
+                self.events.emit(format!("Image{name} is on this node: {digest}"), [("digest", digest.to_string())]);
             }
             _ => {}
         }
     }
 }
 
-fn advance(done: u64, total: u64, layers_done: usize, layers: usize, elapsed: Duration) -> String {
+fn advance(name: &str, done: u64, total: u64, layers_done: usize, layers: usize, elapsed: Duration) -> String {
     let (done, total) = (done as f64 / MEBIBYTE, total as f64 / MEBIBYTE);
     let rate = done / elapsed.as_secs_f64().max(0.001);
-    format!("Image download: {done:.0} of {total:.0} MiB, {layers_done} of {layers} layers, {rate:.1} MiB/s")
+    format!("Image{name} download: {done:.0} of {total:.0} MiB, {layers_done} of {layers} layers, {rate:.1} MiB/s")
 }
 
 #[cfg(test)]
@@ -156,7 +168,7 @@ mod tests {
         let mut seconds = Vec::new();
         while pace.next.as_secs() < 600 {
             let now = pace.due();
-            if pace.report(now).is_some() {
+            if pace.report("", now).is_some() {
                 seconds.push(now.duration_since(began).as_secs());
             }
         }
@@ -175,13 +187,14 @@ mod tests {
     #[test]
     fn a_wait_names_its_reason() {
         let mut pace = Pace { began: Instant::now(), next: FIRST_WAIT, state: State::Waiting("a thing".into()) };
-        let (text, annotations) = pace.report(pace.due()).unwrap();
-        assert_eq!((text.as_str(), annotations.len()), ("Image: waiting for a thing (2 s so far)", 0));
+        let (text, annotations) = pace.report(" r.example/models:1", pace.due()).unwrap();
+        let expected = "Image r.example/models:1: waiting for a thing (2 s so far)";
+        assert_eq!((text.as_str(), annotations.len()), (expected, 0));
     }
 
     #[test]
     fn a_report_contains_amount_and_rate() {
-        let text = advance(50 << 20, 200 << 20, 1, 4, Duration::from_secs(10));
+        let text = advance("", 50 << 20, 200 << 20, 1, 4, Duration::from_secs(10));
         assert_eq!(text, "Image download: 50 of 200 MiB, 1 of 4 layers, 5.0 MiB/s");
     }
 }

@@ -123,7 +123,9 @@ impl<'a> Judge<'a> {
             _ if facts.abandoned_leases.contains(&found.path) => true,
             // An unfinished pull may take any time.
             (Read::Is(lease), Some(owners)) => {
-                lease.ready && !owners.contains(&lease.owner) && found.age.as_secs() >= FsckOptions::GRACE_SECONDS
+                lease.ready
+                    && !owners.contains(&lease.owner.principal())
+                    && found.age.as_secs() >= FsckOptions::GRACE_SECONDS
             }
             _ => false,
         };

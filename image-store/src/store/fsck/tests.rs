@@ -194,7 +194,7 @@ fn repaired(mut facts: Facts, verdicts: &[Verdict]) -> Facts {
 fn live<'a>(facts: &'a Facts, owners: Option<&'a BTreeSet<LeaseOwner>>) -> impl Iterator<Item = &'a Lease> {
     facts.leases.iter().filter_map(move |found| match &found.record {
         Read::Is(lease) => {
-            let gone = owners.is_some_and(|owners| !owners.contains(&lease.owner))
+            let gone = owners.is_some_and(|owners| !owners.contains(&lease.owner.principal()))
                 && lease.ready
                 && found.age.as_secs() >= FsckOptions::GRACE_SECONDS;
             (!gone).then_some(lease)

@@ -5,7 +5,7 @@ use crate::{
     error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage, SelinuxLabels},
-    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, Layers, check_relabel},
+    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, ImageMounts, Layers, check_relabel},
 };
 
 /// Phase 1: open handles on everything of the host that the container needs.
@@ -13,6 +13,7 @@ pub(super) struct HostHandles {
     bind_sources: BindSources,
     network: HeldNetwork,
     layers: Layers,
+    images: ImageMounts,
     map: Option<IdMap>,
     volume_locks: VolumeLocks,
     build_mounts: BuildMounts,
@@ -23,6 +24,7 @@ pub(super) struct Detached {
     pub bind_sources: BindSources,
     pub network: HeldNetwork,
     pub layers: Layers,
+    pub images: ImageMounts,
     pub map: Option<IdMap>,
     pub volume_locks: VolumeLocks,
 }
@@ -39,23 +41,25 @@ impl HostHandles {
         let label = plan.selinux.as_ref().map(SelinuxLabels::of_shared_files);
         let mounts = job.args.layer_mounts.as_ref();
         let layers = Layers::open(&plan.root.layers, mounts, of_layers, label.as_deref())?;
+        let images = ImageMounts::open(plan, mounts, map.as_ref(), label.as_deref())?;
         let volume_locks = VolumeLocks::open(plan)?;
         let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
-        Ok(Self { bind_sources, network, layers, map, volume_locks, build_mounts })
+        Ok(Self { bind_sources, network, layers, images, map, volume_locks, build_mounts })
     }
 
     /// Leaves the host's mount namespace for a copy of the plugin's empty one, and mounts there what building needs.
     pub fn leave_host(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<Detached, StartError> {
-        let Self { bind_sources, network, layers, map, volume_locks, build_mounts } = self;
+        let Self { bind_sources, network, layers, images, map, volume_locks, build_mounts } = self;
         if plan.runtime.is_some() {
             build_mounts.enter_copy_of_host()?;
-            return Ok(Detached { bind_sources, network, layers, map, volume_locks });
+            return Ok(Detached { bind_sources, network, layers, images, map, volume_locks });
         }
         let empty = EmptyNamespace::open(&job.args.empty_mounts);
         build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
         if let Some(place) = job.layers(plan) {
             layers.attach(&place)?;
+            images.attach(&place)?;
         }
-        Ok(Detached { bind_sources, network, layers, map, volume_locks })
+        Ok(Detached { bind_sources, network, layers, images, map, volume_locks })
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, Write},
     os::{fd::OwnedFd, unix::fs::PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use host::durable::private_file;
@@ -14,7 +14,7 @@ use crate::{
     error::{Context, StartError, StartErrorKind},
     id_map::IdMap,
     plan::{ContainerPlan, Mount, MountKind, Relabel},
-    rootfs::{HeldNetwork, Layers, Root, relabel, relabel_file},
+    rootfs::{HeldNetwork, Layers, Root, WritableLayer, relabel, relabel_file},
     spec::{PreparedSource, PreparedSources, file_source, is_on_standard_mount},
     state::{TaskDir, private_dir},
     user::{self, MAX_USER_FILE, ResolvedUser},
@@ -41,10 +41,13 @@ pub(super) struct PathsPrepared {
 impl RootMounted {
     /// Makes everything that must exist in the root, with the user of the image.
     pub fn prepare_paths(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<PathsPrepared, StartError> {
-        let RootMounted { root, mut bind_sources, network, layers, map, volume_locks } = self;
+        let RootMounted { root, mut bind_sources, network, mut layers, images, map, volume_locks } = self;
         failpoint::at("creator-before-paths");
         let peers = bind_sources.take_peers(plan);
         let (sources, dev) = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
+        let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
+        let images = images.prepare(plan, &job.mounts(plan), &writable, map.as_ref(), &mut layers)?;
+        let sources = sources.with(&images);
         volume_locks.fill(plan, &root, &sources, map.as_ref())?;
         let user = resolve_user(plan, &root)?;
         let ids_on_node @ [uid, gid] = ids_on_node(&user, map.as_ref())?;
@@ -148,9 +151,10 @@ fn make_files(task: &TaskDir, plan: &ContainerPlan, root: &Root) -> Result<(), S
 fn make_mount_point(mount: &Mount, root: &Root, sources: &PreparedSources) -> Result<(), StartError> {
     let path = Path::new(&mount.destination);
     match &mount.kind {
-        MountKind::Bind { source } => {
+        MountKind::Bind { .. } | MountKind::Image { .. } => {
+            let source = mount.host_path().unwrap_or(path);
             // A prepared source is what will be mounted, wherever the path of the plan leads by now.
-            let found = fs::metadata(sources.prepared_for(&mount.destination).unwrap_or(source));
+            let found = fs::metadata(sources.prepared_for(&mount.destination).map_or(source, PathBuf::as_path));
             let metadata = found.map_err(|error| {
                 let text = format!("mount source {}: {error}", source.display());
                 StartError::new(StartErrorKind::MountSource, text)

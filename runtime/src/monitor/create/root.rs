@@ -7,7 +7,7 @@ use crate::{
     error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage, SelinuxLabels},
-    rootfs::{BindSources, HeldNetwork, Layers, Root, WritableLayer, create_volume, relabel},
+    rootfs::{BindSources, HeldNetwork, ImageMounts, Layers, Root, WritableLayer, create_volume, relabel},
     state::private_dir,
 };
 
@@ -18,6 +18,7 @@ pub(super) struct RootMounted {
     pub network: HeldNetwork,
     /// Paths of layers lead through its descriptors.
     pub layers: Layers,
+    pub images: ImageMounts,
     pub map: Option<IdMap>,
     pub volume_locks: VolumeLocks,
 }
@@ -26,12 +27,12 @@ impl Detached {
     /// Mounts the root file system, and makes and fills the named volumes.
     pub fn mount_root(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<RootMounted, StartError> {
         failpoint::at("creator-before-root");
-        let Self { bind_sources, network, mut layers, map, volume_locks } = self;
+        let Self { bind_sources, network, mut layers, images, map, volume_locks } = self;
         let root = make_root(job, plan, &mut layers, map.as_ref())?;
         for volume in plan.volumes.iter().filter(|volume| !volume.mounted) {
             create_volume(volume, &root, map.as_ref())?;
         }
-        Ok(RootMounted { root, bind_sources, network, layers, map, volume_locks })
+        Ok(RootMounted { root, bind_sources, network, layers, images, map, volume_locks })
     }
 }
 

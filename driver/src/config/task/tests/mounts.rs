@@ -74,6 +74,20 @@ fn invalid_volumes_and_mounts_are_refused() {
         ),
         (json!({ "type": "npipe", "target": "/a" }), "mount[0].type: \"npipe\" is not a type of mount"),
         (json!({ "type": "bind", "target": "/a" }), "mount[0].source: is missing"),
+        (json!({ "type": "image", "target": "/a" }), "mount[0].source: is missing"),
+        (json!({ "type": "image", "source": "A/", "target": "/a" }), "mount[0].source: "),
+        (
+            json!({ "type": "image", "source": "m", "target": "/a", "sub_path": "/b" }),
+            "mount[0].sub_path: \"/b\" is not a path below the image's root",
+        ),
+        (
+            json!({ "type": "image", "source": "m", "target": "/a", "sub_path": "b/../.." }),
+            "mount[0].sub_path: \"b/../..\" is not a path below",
+        ),
+        (
+            json!({ "type": "bind", "source": "a", "target": "/a", "sub_path": "b" }),
+            "mount[0].sub_path: is only for mounts of type \"image\"",
+        ),
         (json!({ "type": "bind", "source": "a" }), "mount[0].target: \"\" is not a path below /"),
         (json!({ "type": "tmpfs", "source": "a", "target": "/a" }), "mount[0].source: has no meaning for a tmpfs"),
         (
@@ -92,6 +106,21 @@ fn invalid_volumes_and_mounts_are_refused() {
         let error = error(json!({ "mount": [mount] }));
         assert!(error.starts_with(expected), "{error}");
     }
+}
+
+#[test]
+fn images_as_mounts_are_read_and_are_always_read_only() {
+    let mount = |image: &str, target: &str| json!({ "type": "image", "source": image, "target": target });
+    let mut part = mount("r.example/models:1", "/b");
+    part["sub_path"] = json!("share/models");
+    let spec = decode(json!({ "mount": [mount("r.example/models:1", "/a"), part, mount("tools", "/c")] }));
+    let read: Vec<_> = spec.mounts.iter().map(|mount| (mount.source.clone(), mount.readonly)).collect();
+    let image = |image: &str, sub_path: Option<&str>| {
+        (MountSource::Image { image: image.into(), sub_path: sub_path.map(Into::into) }, true)
+    };
+    let models = "r.example/models:1";
+    assert_eq!(read, [image(models, None), image(models, Some("share/models")), image("tools", None)]);
+    assert_eq!(spec.mounted_images(), [models, "tools"], "each image occurs once");
 }
 
 #[test]
