@@ -8,6 +8,7 @@ pub mod durable;
 pub mod error;
 pub mod hash;
 pub mod lock;
+pub mod program;
 pub mod record;
 pub mod sys;
 pub mod tree;

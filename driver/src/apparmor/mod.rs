@@ -10,14 +10,19 @@ mod profile;
 
 use std::{
     fs,
-    io::{self, Write},
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
+
+use host::program;
 
 pub use self::profile::NAME;
 use crate::config::DefaultProfile;
+
+/// The parser may take this long. While it works, the node is not open.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The places of the parser. The agent's PATH need not contain them.
 const PARSERS: [&str; 4] = [
@@ -130,7 +135,7 @@ fn names(list: &str, profile: &str) -> bool {
 /// Loads the driver's profile in place of an older version of it.
 fn load() -> Result<(), String> {
     let own = OWN.iter().find_map(|file| fs::read_to_string(file).ok()).unwrap_or_default();
-    let text = profile::text(profile::own_profile(&own));
+    let text = profile::text(&profile::own_profiles(&own));
     let Some(parser) = PARSERS.into_iter().find(|parser| Path::new(parser).exists()) else {
         // An operator can load it at boot.
         let list = fs::read_to_string(LOADED).unwrap_or_default();
@@ -138,21 +143,18 @@ fn load() -> Result<(), String> {
     };
     let failed =
         |problem: &dyn std::fmt::Display| format!("loading AppArmor profile {NAME:?} with {parser}: {problem}");
-    let (status, errors) = parse(parser, &text).map_err(|error| failed(&error))?;
-    if status { Ok(()) } else { Err(failed(&errors.trim())) }
+    parse(parser, &text, PATIENCE).map_err(|error| failed(&error))
 }
 
-/// Whether the parser loaded the text, and its error output.
-fn parse(parser: &str, text: &str) -> io::Result<(bool, String)> {
+/// Lets the parser load the text. An error is what the parser says.
+fn parse(parser: &str, text: &str, limit: Duration) -> Result<(), String> {
     let mut command = Command::new(parser);
     // The cache of compiled profiles belongs to the distribution.
-    command.args(["--replace", "--skip-cache"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
-    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
-    let output = child.wait_with_output()?;
-    // A parser that ends early tells why.
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { written.map(|()| (true, errors)) } else { Ok((false, errors)) }
+    command.args(["--replace", "--skip-cache"]);
+    match program::run(command, text.as_bytes(), None, limit)? {
+        (status, _) if status.success() => Ok(()),
+        (_, output) => Err(output.trim().to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -187,8 +189,20 @@ mod tests {
 
     #[test]
     fn a_parser_that_fails_is_quoted() {
-        let (loaded, errors) = parse("/bin/cat", "x").expect("it ran");
-        assert!(!loaded && errors.contains("replace"), "{errors}");
-        assert!(parse("/nonexistent", "x").is_err());
+        let errors = parse("/bin/cat", "x", PATIENCE).expect_err("no such option");
+        assert!(errors.contains("replace"), "{errors}");
+        assert!(parse("/nonexistent", "x", PATIENCE).is_err());
+    }
+
+    #[test]
+    fn a_parser_that_hangs_is_killed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parser = directory.path().join("parser");
+        // Written by another process: a test beside this one may fork while the script is open for writing here.
+        let write = "printf '#!/bin/sh\\nexec sleep 1000\\n' > \"$1\" && chmod +x \"$1\"";
+        let status = Command::new("sh").args(["-c", write, "sh"]).arg(&parser).status();
+        assert!(status.expect("a shell").success());
+        let errors = parse(&parser.display().to_string(), "x", Duration::from_millis(50)).expect_err("it is killed");
+        assert!(errors.contains("was killed"), "{errors}");
     }
 }

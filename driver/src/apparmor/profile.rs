@@ -38,25 +38,27 @@ const RULES: &str = r"
   ptrace (tracedby, readby) peer=unconfined,
 ";
 
-/// The profile. `own` is the profile of this process, from which tasks get their stop signal, if it has one.
-pub fn text(own: Option<&str>) -> String {
+/// The profile. `own` are the profiles of this process, from which tasks get their stop signal.
+pub fn text(own: &[&str]) -> String {
     // Descriptors that the task inherits, such as its log FIFOs, have no path in its root.
     let mut text = format!("profile {NAME} flags=(attach_disconnected, mediate_deleted) {{{RULES}");
-    if let Some(own) = own {
+    for own in own {
         text.push_str(&format!("  signal (receive) peer=\"{own}\",\n  ptrace (tracedby, readby) peer=\"{own}\",\n"));
     }
     text + "}\n"
 }
 
-/// The profile's name in the text of a process's attribute: `name (mode)`. `None` for `unconfined`, and for a name that
-/// a rule cannot contain as it is.
-pub fn own_profile(attribute: &str) -> Option<&str> {
+/// The names of the profiles in the text of a process's attribute: `name (mode)`, or `one//&two (mode)` for a stack.
+/// The kernel lets a process of a stack do what the rules allow with each of its profiles, so each one needs a rule.
+/// The name of a child profile is `parent//child`. Left out are `unconfined`, and names that a rule cannot contain as
+/// they are.
+pub fn own_profiles(attribute: &str) -> Vec<&str> {
     let attribute = attribute.trim_end_matches(['\n', '\0']);
-    let name = attribute.rsplit_once(" (").map_or(attribute, |(name, _)| name);
-    // Others have a meaning in patterns, or name several profiles.
+    let label = attribute.rsplit_once(" (").map_or(attribute, |(name, _)| name);
+    // Others have a meaning in patterns, or begin the name of another namespace.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    let usable = !name.is_empty() && name != "unconfined" && !name.contains("//") && name.chars().all(is_plain);
-    usable.then_some(name)
+    let usable = |name: &&str| !name.is_empty() && *name != "unconfined" && name.chars().all(is_plain);
+    label.split("//&").filter(usable).collect()
 }
 
 #[cfg(test)]
@@ -65,26 +67,34 @@ mod tests {
 
     #[test]
     fn the_profile_names_itself_and_the_profile_of_the_agent() {
-        let text = text(None);
+        let text = text(&[]);
         assert!(text.starts_with(&format!("profile {NAME} flags=")) && text.ends_with("peer=unconfined,\n}\n"));
         assert_eq!(text.matches(&format!("peer={NAME},")).count(), 2, "{text}");
-        let confined = super::text(Some("/usr/bin/nomad"));
-        assert!(confined.contains("signal (receive) peer=\"/usr/bin/nomad\",\n"), "{confined}");
+        let confined = super::text(&["/usr/bin/nomad", "agents//plugin"]);
+        for own in ["/usr/bin/nomad", "agents//plugin"] {
+            for rule in ["signal (receive)", "ptrace (tracedby, readby)"] {
+                assert_eq!(confined.matches(&format!("  {rule} peer=\"{own}\",\n")).count(), 1, "{confined}");
+            }
+        }
     }
 
     #[test]
     fn the_agents_profile_is_read_from_its_attribute() {
         for (attribute, expected) in [
-            ("unconfined\n", None),
-            ("unconfined", None),
-            ("", None),
-            ("/usr/bin/nomad (enforce)\n", Some("/usr/bin/nomad")),
-            ("nomad (complain)\0", Some("nomad")),
-            ("one//&two (enforce)\n", None),
-            ("odd\"name (enforce)\n", None),
-            ("nomad-* (enforce)\n", None),
+            ("unconfined\n", &[][..]),
+            ("unconfined", &[]),
+            ("", &[]),
+            ("/usr/bin/nomad (enforce)\n", &["/usr/bin/nomad"]),
+            ("nomad (complain)\0", &["nomad"]),
+            ("/usr/bin/nomad//plugin (enforce)\n", &["/usr/bin/nomad//plugin"]),
+            ("one//&two (enforce)\n", &["one", "two"]),
+            ("one//child//&two (mixed)\n", &["one//child", "two"]),
+            ("one//&unconfined (mixed)\n", &["one"]),
+            ("one//&:space:two (enforce)\n", &["one"]),
+            ("odd\"name (enforce)\n", &[]),
+            ("nomad-* (enforce)\n", &[]),
         ] {
-            assert_eq!(own_profile(attribute), expected, "{attribute:?}");
+            assert_eq!(own_profiles(attribute), expected, "{attribute:?}");
         }
     }
 }

@@ -10,14 +10,13 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use host::Context;
+use host::{Context, program::memory_file};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
     conflist::Conflist,
     plugin::{Operation, PluginCall},
-    program::memory_file,
 };
 use crate::error::NetworkError;
 

@@ -4,15 +4,20 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
+use host::program::run;
 use serde_json::Value;
 
-use super::program::{find, run, system_path};
+use super::program::{find, system_path};
 use crate::settings::Settings;
 
 /// The most characters of a plugin's own error text that an error quotes.
 const MAX_PROBLEM_LENGTH: usize = 1000;
+
+/// How long a plugin may run, including its wait for the lock of iptables.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A CNI operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +78,7 @@ impl PluginCall<'_> {
             .env("CNI_ARGS", self.arguments)
             .env("CNI_PATH", Settings::search_path(self.directories));
         let log_length = self.log.metadata().map_or(0, |metadata| metadata.len());
-        let (status, output) = run(command, self.request.to_string().as_bytes(), Some(self.log))?;
+        let (status, output) = run(command, self.request.to_string().as_bytes(), Some(self.log), TIMEOUT)?;
         if status.success() {
             return if output.trim().is_empty() {
                 Ok(Value::Null)
