@@ -17,7 +17,7 @@ use rustix::{
 };
 
 use crate::{
-    error::RuntimeError,
+    error::{Context, RuntimeError},
     plan::{IDS_PER_CONTAINER, IdRange},
     sys,
 };
@@ -31,16 +31,31 @@ pub(crate) struct IdMap {
 }
 
 impl IdMap {
-    /// Makes a user namespace with the mapping. `/proc` must be the node's.
+    /// Makes a user namespace with the mapping. `/proc` must be the node's. Where the node makes none, or no more now,
+    /// the error is a [`RuntimeError::UserNamespace`].
     pub fn new(range: IdRange) -> Result<Self, RuntimeError> {
-        let made = sys::with_user_namespace(|pid| {
+        let is_full = |error: &io::Error| error.raw_os_error() == Some(libc::ENOSPC);
+        Self::make(range, |error| is_full(error) || refuses_namespaces(error))
+    }
+
+    /// Like [`Self::new`], but the error is a [`RuntimeError::UserNamespace`] only if the next attempt will fail too.
+    pub fn probe(range: IdRange) -> Result<Self, RuntimeError> {
+        Self::make(range, refuses_namespaces)
+    }
+
+    fn make(range: IdRange, is_refusal: impl FnOnce(&io::Error) -> bool) -> Result<Self, RuntimeError> {
+        let namespace = sys::with_user_namespace(|pid| {
             map_process(pid, range)?;
             Self::namespace_of(pid)
         });
-        made.map(|namespace| Self { range, namespace }).map_err(|error| {
-            let text = format!("this node makes no user namespace: {error} (see sysctl user.max_user_namespaces)");
-            RuntimeError::UserNamespace(text)
-        })
+        match namespace {
+            Ok(namespace) => Ok(Self { range, namespace }),
+            Err(error) if is_refusal(&error) => {
+                let text = format!("this node makes no user namespace: {error} (see sysctl user.max_user_namespaces)");
+                Err(RuntimeError::UserNamespace(text))
+            }
+            Err(error) => Err(error).context(|| "making a user namespace".to_owned()),
+        }
     }
 
     /// The mapping of a running container, by its first process.
@@ -70,6 +85,28 @@ impl IdMap {
             _ => error,
         })
     }
+}
+
+/// The largest number of user namespaces.
+fn max_user_namespaces() -> Option<u64> {
+    fs::read_to_string("/proc/sys/user/max_user_namespaces").ok()?.trim().parse().ok()
+}
+
+/// Whether an error says that this kernel makes no user namespace, or none for this process. All other errors may be
+/// gone at the next attempt: the node has too little memory, or too many descriptors, processes or namespaces now.
+/// `limit` is the largest number of user namespaces.
+fn is_refusal(error: &io::Error, limit: impl FnOnce() -> Option<u64>) -> bool {
+    match error.raw_os_error() {
+        // EACCES comes from a security module.
+        Some(libc::EPERM | libc::EACCES | libc::EINVAL | libc::ENOSYS) => true,
+        Some(libc::ENOSPC) => limit() == Some(0),
+        _ => false,
+    }
+}
+
+/// Whether the kernel refuses user namespaces with this error, or with its limit of them.
+pub(crate) fn refuses_namespaces(error: &io::Error) -> bool {
+    is_refusal(error, max_user_namespaces)
 }
 
 /// Writes the mappings of a process in a new user namespace.
@@ -110,4 +147,30 @@ fn set_file_ids(id: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_that_stay_are_refusals() {
+        for (error, limit, expected) in [
+            (libc::EPERM, Some(9), true),
+            (libc::EACCES, Some(9), true),
+            (libc::EINVAL, None, true),
+            (libc::ENOSYS, Some(9), true),
+            (libc::ENOSPC, Some(0), true),
+            (libc::ENOSPC, Some(9), false),
+            (libc::ENOSPC, None, false),
+            (libc::EMFILE, Some(0), false),
+            (libc::ENFILE, Some(0), false),
+            (libc::ENOMEM, Some(0), false),
+            (libc::EAGAIN, Some(0), false),
+        ] {
+            let error = io::Error::from_raw_os_error(error);
+            assert_eq!(is_refusal(&error, || limit), expected, "{error}, {limit:?}");
+        }
+        assert!(!is_refusal(&io::Error::other("the process was killed"), || Some(0)));
+    }
 }

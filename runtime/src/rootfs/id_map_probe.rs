@@ -7,7 +7,7 @@ use std::path::Path;
 use super::mount_tree::{clone_one, map_tree};
 use crate::{
     error::{Context, RuntimeError},
-    id_map::IdMap,
+    id_map::{IdMap, refuses_namespaces},
     plan::{IDS_PER_CONTAINER, IdRange},
     sys,
 };
@@ -34,7 +34,7 @@ pub(crate) fn user_namespace_problem(
 
 fn try_out(state_dir: &Path, data_dir: &Path, kernel: (u32, u32)) -> Result<(), RuntimeError> {
     // Any ids: no process gets them.
-    let map = IdMap::new(IdRange { first: IDS_PER_CONTAINER })?;
+    let map = IdMap::probe(IdRange { first: IDS_PER_CONTAINER })?;
     for (option, directory) in [("state_dir", state_dir), ("data_dir", data_dir)] {
         let mount = clone_one(directory).context(|| format!("copying the mount of {}", directory.display()))?;
         map_tree(&mount, Some(&map), || format!("`{option}` {}", directory.display()))?;
@@ -44,11 +44,14 @@ fn try_out(state_dir: &Path, data_dir: &Path, kernel: (u32, u32)) -> Result<(), 
         let text = format!("overlayfs takes id-mapped directories since Linux {major}.{minor}");
         return Err(RuntimeError::UserNamespace(text));
     }
-    sys::try_proc_in_user_namespace().map_err(|error| {
-        let text = format!(
-            "the kernel mounts no /proc in a user namespace of this node: {error}. It refuses that where parts of the \
-             node's own /proc are covered, for example in a container"
-        );
-        RuntimeError::UserNamespace(text)
-    })
+    match sys::try_proc_in_user_namespace() {
+        Err(error) if refuses_namespaces(&error) => {
+            let text = format!(
+                "the kernel mounts no /proc in a user namespace of this node: {error}. It refuses that where parts of \
+                 the node's own /proc are covered, for example in a container"
+            );
+            Err(RuntimeError::UserNamespace(text))
+        }
+        tried => tried.context(|| "mounting /proc in a user namespace".to_owned()),
+    }
 }

@@ -34,14 +34,18 @@ pub(super) fn clone_detached(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     open_tree(mount, "", flags)
 }
 
-/// Maps the ids of a detached tree, if the container has a mapping. `source` names the tree.
+/// Maps the ids of a detached tree, if the container has a mapping. `source` names the tree. Only what cannot be mapped
+/// is a [`RuntimeError::UserNamespace`].
 pub(super) fn map_tree(
     tree: &OwnedFd,
     map: Option<&IdMap>,
     source: impl FnOnce() -> String,
 ) -> Result<(), RuntimeError> {
     let mapped = map.map_or(Ok(()), |map| map.apply(tree.as_fd()));
-    mapped.map_err(|error| RuntimeError::UserNamespace(format!("{}: {error}", source())))
+    mapped.or_else(|error| match error.kind() {
+        io::ErrorKind::Unsupported => Err(RuntimeError::UserNamespace(format!("{}: {error}", source()))),
+        _ => Err(error).context(|| format!("mapping the ids of {}", source())),
+    })
 }
 
 /// Attaches a clone of a mount of the host, so that overlayfs finds it. It is made private: a later mount on it must
