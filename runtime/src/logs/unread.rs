@@ -4,7 +4,7 @@
 //! full while nothing is read from it has no reader, or one that does not work.
 
 use std::{
-    io,
+    io, mem,
     os::fd::BorrowedFd,
     time::{Duration, Instant},
 };
@@ -64,18 +64,23 @@ impl UnreadWatch {
         Ok(verdict)
     }
 
+    /// The FIFO is full, and this process could not open it for writing alone. So it was looked up whether another
+    /// process has it open for reading.
+    pub fn full_without_writer(&mut self, has_reader: bool, now: Instant) -> Verdict {
+        let (state, verdict) = decide(self.state, has_reader, now);
+        self.state = state;
+        verdict
+    }
+
     /// This process has discarded the content: that was a read, too.
     pub fn discarded(&mut self) -> io::Result<()> {
         take_signal(self.signal).map(drop)
     }
 
-    /// Watches no longer, because another process does.
-    pub fn stop(&mut self, writer: BorrowedFd<'_>) -> io::Result<()> {
-        if self.state == State::Idle {
-            return Ok(());
-        }
-        self.state = State::Idle;
-        announce_no_reads(writer)
+    /// Watches no longer, because another process does. `writer` is that of [`Self::full`].
+    pub fn stop(&mut self, writer: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let state = mem::replace(&mut self.state, State::Idle);
+        writer.filter(|_| state != State::Idle).map_or(Ok(()), announce_no_reads)
     }
 }
 

@@ -9,7 +9,8 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    time::Duration,
+    slice,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -141,7 +142,7 @@ impl<'a> LogDrain<'a> {
             if watched {
                 fifo.leave()?;
             } else if logs::is_full(&fifo.held.both)? {
-                let rest = match fifo.verdict(relayed)? {
+                let rest = match fifo.verdict(relayed, Instant::now())? {
                     Verdict::Wait(rest) => rest,
                     Verdict::Discard => {
                         fifo.discard(self.task)?;
@@ -163,11 +164,16 @@ impl<'a> LogDrain<'a> {
 
 impl WatchedFifo<'_> {
     /// What to do with the FIFO, which is full.
-    fn verdict(&mut self, relayed: bool) -> io::Result<Verdict> {
+    fn verdict(&mut self, relayed: bool, now: Instant) -> io::Result<Verdict> {
         match (&mut self.reader, &self.held.writer) {
             (Reader::Relay, _) => Ok(if relayed { Verdict::Wait(REST) } else { Verdict::Discard }),
             (Reader::Unknown(watch), Some(writer)) => watch.full(writer.as_fd()),
-            (Reader::Unknown(_), None) => Ok(Verdict::Wait(REST)),
+            // The monitor could not open the FIFO for writing alone. So it has kept its rights, and it may look at
+            // other processes.
+            (Reader::Unknown(watch), None) => {
+                let readers = logs::readers_of(slice::from_ref(&self.held.fifo))?;
+                Ok(watch.full_without_writer(!readers.is_empty(), now))
+            }
         }
     }
 
@@ -182,9 +188,9 @@ impl WatchedFifo<'_> {
 
     /// Another process watches the FIFO.
     fn leave(&mut self) -> io::Result<()> {
-        match (&mut self.reader, &self.held.writer) {
-            (Reader::Unknown(watch), Some(writer)) => watch.stop(writer.as_fd()),
-            _ => Ok(()),
+        match &mut self.reader {
+            Reader::Unknown(watch) => watch.stop(self.held.writer.as_ref().map(AsFd::as_fd)),
+            Reader::Relay => Ok(()),
         }
     }
 }
@@ -206,5 +212,45 @@ pub(super) fn wait(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::R
         Ok(count) => Ok(count > 0),
         Err(Errno::INTR) => Ok(true),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        io::Write,
+        process::{Command, Stdio},
+    };
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+    use crate::plan::Output;
+
+    /// A monitor that could not open the FIFO for writing alone keeps its rights, and looks for readers itself.
+    #[test]
+    fn a_fifo_without_a_held_writer_is_drained_when_no_process_reads_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join(".main.stdout.fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+        let outputs = Outputs::open(&Output { stdout: path.clone(), stderr: "/dev/null".into() }).expect("opened");
+        let held = outputs.stdout.held.as_ref().expect("a FIFO");
+        assert!(held.writer.is_none());
+        let stream = OutputStream::Stdout;
+        let mut watched = WatchedFifo { stream, held, reader: Reader::Unknown(UnreadWatch::new(stream)) };
+        let mut filler = fs::File::from(held.both.try_clone().expect("a copy"));
+        while filler.write(&[7; 4096]).is_ok() {}
+
+        // A reader that does not read.
+        let open = fs::File::open(&path).expect("opened for reading");
+        let mut reader = Command::new("sleep").arg("1000").stdin(open).stdout(Stdio::null()).spawn().expect("a reader");
+        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
+        for look in 0..3 {
+            assert!(matches!(watched.verdict(false, now + hour * look), Ok(Verdict::Wait(_))), "it has a reader");
+        }
+        reader.kill().and_then(|()| reader.wait()).expect("ended");
+        assert!(matches!(watched.verdict(false, now + hour * 2), Ok(Verdict::Wait(_))), "a reader may come back");
+        assert!(matches!(watched.verdict(false, now + hour * 3), Ok(Verdict::Discard)));
     }
 }
