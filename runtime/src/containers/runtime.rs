@@ -17,7 +17,7 @@ use crate::{
     launcher::Launcher,
     plan::{CgroupPlacement, ContainerId, ContainerPlan},
     rootfs::{
-        EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem, relabel_once,
+        EmptyNamespace, MountedImages, VolumeImport, image_problem, overlay_problem, relabel_most,
         user_namespace_problem,
     },
     state::{self, PLAN, TaskDir},
@@ -110,7 +110,7 @@ impl Runtime {
 
     /// Gives these directories, with the files that they have, and all images the SELinux label of files that
     /// containers can use. New files in a directory get its label from the kernel. A directory that has the label is
-    /// left as it is.
+    /// left as it is. A file that keeps its label is logged: only its own tasks cannot use it.
     pub fn label_directories(&self, directories: &[PathBuf], label: &str) -> Result<(), RuntimeError> {
         self.inner.images.label(label);
         directories.iter().try_for_each(|directory| {
@@ -119,7 +119,13 @@ impl Runtime {
                 .mode(0o700)
                 .create(directory)
                 .context(|| format!("making the directory {}", directory.display()))?;
-            relabel_once(directory, label)
+            if let Some(reason) = relabel_most(directory, label)? {
+                tracing::warn!(
+                    directory = %directory.display(), %reason, label,
+                    "a file keeps its SELinux label: tasks cannot use it until it gets the label (chcon -R)"
+                );
+            }
+            Ok(())
         })
     }
 

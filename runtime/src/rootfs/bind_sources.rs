@@ -15,7 +15,8 @@
 //! tasks adds two. So the directory of confined sources is cloned once, and private sources are cloned from that clone,
 //! which has few child mounts.
 //!
-//! Each source is attached to a directory of the task, and the engine gets the path of that directory.
+//! Each source is attached to a directory of the task, and the engine gets the path of that directory. A source that
+//! gets an SELinux label stays open too: the directory that was checked is the one that is labelled.
 
 use std::{
     fs, io,
@@ -38,6 +39,7 @@ use crate::{
     id_map::IdMap,
     mountinfo::propagates,
     plan::{BindConfinement, ContainerPlan, MountKind, Propagation},
+    selinux::may_be_relabelled,
     spec::{PreparedSource, PreparedSources, host_dev_mount},
     sys::{PropagationType, kernel_joins_groups, make_readonly, set_propagation},
 };
@@ -50,13 +52,25 @@ pub(crate) struct BindSources {
     peers: Vec<(usize, OwnedFd)>,
     /// A clone of the directory of confined sources. The private ones are cloned from it later.
     confined: Option<OwnedFd>,
+    /// The same for the sources that get an SELinux label, open as they are on the host. On a clone with mapped ids,
+    /// the label of a file cannot be changed whose owner the mapping lacks.
+    labelled: Vec<(usize, OwnedFd)>,
+}
+
+/// The sources in the mount namespace in which the container is created.
+pub(crate) struct PreparedBinds {
+    pub sources: PreparedSources,
+    /// The mount over the whole of the container's /dev, if the plan has one.
+    pub dev: Option<OwnedFd>,
+    /// The sources that get an SELinux label: the index in the plan's mounts, and the file or directory.
+    pub labelled: Vec<(usize, OwnedFd)>,
 }
 
 impl BindSources {
     /// Clones the sources. It must be called in the host's mount namespace.
     pub fn open(plan: &ContainerPlan) -> Result<Self, StartError> {
         let directory = plan.confined.as_ref().map(|confined| open_directory(&confined.directory)).transpose()?;
-        let (mut clones, mut peers) = (Vec::new(), Vec::new());
+        let (mut clones, mut peers, mut labelled) = (Vec::new(), Vec::new(), Vec::new());
         let mut has_private_confined = false;
         for (index, source) in binds(plan) {
             let propagation = plan.mounts[index].propagation;
@@ -70,17 +84,22 @@ impl BindSources {
                     continue;
                 }
                 (Some(confined), Some(directory)) => Some(propagated(confined, directory, source)?),
+                _ if gets_label(plan, index) => Some(open_source(source)?),
                 _ => None,
             };
             if propagation != Propagation::Private && needs_peer(file.as_ref(), source)? {
                 peers.push((index, clone_source(file.as_ref(), source, propagation)?));
             }
             clones.push((index, clone_source(file.as_ref(), source, Propagation::Private)?));
+            if let Some(file) = file.filter(|_| gets_label(plan, index)) {
+                may_get_label(source, &path_of(&file).map_err(|error| failed(source, error))?)?;
+                labelled.push((index, file));
+            }
         }
         let directory = directory.as_ref().zip(plan.confined.as_ref()).filter(|_| has_private_confined);
         let confined = directory
             .map(|(directory, confined)| clone_source(Some(directory), &confined.directory, Propagation::Private));
-        Ok(Self { clones, peers, confined: confined.transpose()? })
+        Ok(Self { clones, peers, confined: confined.transpose()?, labelled })
     }
 
     /// Takes the clones of the binds that are not private, each with the bind's place in the container.
@@ -97,23 +116,31 @@ impl BindSources {
         plan: &ContainerPlan,
         directory: &Path,
         map: Option<&IdMap>,
-    ) -> Result<(PreparedSources, Option<OwnedFd>), StartError> {
-        let mut clones = self.clones;
-        if let Some((tree, confined)) = self.confined.as_ref().zip(plan.confined.as_ref()) {
-            clones.extend(clone_confined(plan, confined, tree, &directory.join("confined"))?);
+    ) -> Result<PreparedBinds, StartError> {
+        let Self { mut clones, mut labelled, confined, .. } = self;
+        if let Some((tree, confined)) = confined.as_ref().zip(plan.confined.as_ref()) {
+            for (index, tree, file) in clone_confined(plan, confined, tree, &directory.join("confined"))? {
+                clones.push((index, tree));
+                labelled.extend(gets_label(plan, index).then_some((index, file)));
+            }
         }
-        if map.is_some() {
-            for (index, source) in binds(plan) {
-                if host_dev_mount(plan) != Some(index) && clones.iter().all(|(cloned, _)| *cloned != index) {
-                    clones.push((index, clone_source(None, source, Propagation::Private)?));
-                }
+        // Named volumes, which exist by now.
+        for (index, source) in binds(plan).filter(|(index, _)| host_dev_mount(plan) != Some(*index)) {
+            if clones.iter().any(|(cloned, _)| *cloned == index) {
+                continue;
+            }
+            if map.is_some() {
+                clones.push((index, clone_source(None, source, Propagation::Private)?));
+            }
+            if gets_label(plan, index) {
+                labelled.push((index, open_source(source)?));
             }
         }
         // A tmpfs over /dev is refused with the other facts about the plan.
         let over_dev = host_dev_mount(plan).filter(|index| matches!(plan.mounts[*index].kind, MountKind::Bind { .. }));
         let dev = over_dev.map(|index| take_dev(plan, index, &mut clones)).transpose()?;
         let prepared = clones.into_iter().map(|(index, tree)| attach(plan, index, &tree, directory, map));
-        Ok((PreparedSources(prepared.collect::<Result<_, _>>()?), dev))
+        Ok(PreparedBinds { sources: PreparedSources(prepared.collect::<Result<_, _>>()?), dev, labelled })
     }
 }
 
@@ -141,14 +168,38 @@ fn confinement<'a>(plan: &'a ContainerPlan, source: &Path) -> Option<&'a BindCon
     plan.confined.as_ref().filter(|confined| confined.sources.iter().any(|confined| confined == source))
 }
 
+/// Whether the plan gives the source of a mount an SELinux label.
+fn gets_label(plan: &ContainerPlan, index: usize) -> bool {
+    plan.selinux.as_ref().is_some_and(|labels| labels.relabelled.contains_key(&plan.mounts[index].destination))
+}
+
+/// Refuses to change the label of a directory of the node. `real` is the path of the open source on the host.
+fn may_get_label(source: &Path, real: &Path) -> Result<(), StartError> {
+    if may_be_relabelled(real) {
+        return Ok(());
+    }
+    let text = format!(
+        "mount source {}: {} keeps its SELinux label, which the node needs; remove `z` and `Z` from the mount",
+        source.display(),
+        real.display()
+    );
+    Err(StartError::new(StartErrorKind::MountSource, text))
+}
+
+/// Opens a source that is not confined.
+fn open_source(source: &Path) -> Result<OwnedFd, StartError> {
+    open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| failed(source, error))
+}
+
 /// Clones the private confined sources from a clone of their directory. The kernel clones attached mounts only, so the
-/// clone is attached at `path`. It stays there until the mount namespace ends: an unmount waits for all processors.
+/// clone is attached at `path`. It stays there until the mount namespace ends: an unmount waits for all processors. The
+/// result has the index in the plan's mounts, the clone, and the open source.
 fn clone_confined(
     plan: &ContainerPlan,
     confined: &BindConfinement,
     tree: &OwnedFd,
     path: &Path,
-) -> Result<Vec<(usize, OwnedFd)>, StartError> {
+) -> Result<Vec<(usize, OwnedFd, OwnedFd)>, StartError> {
     let failed = |error: io::Error| failed(&confined.directory, error);
     attach_tree(tree, path).map_err(failed)?;
     let sources = binds(plan).filter(|(index, source)| {
@@ -167,7 +218,10 @@ fn clone_confined(
     sources
         .map(|(index, source)| {
             let file = resolve(confined, tree, source)?;
-            Ok((index, clone_source(Some(&file), source, Propagation::Private)?))
+            if gets_label(plan, index) {
+                may_get_label(source, &real_path(confined, tree, &file, source)?)?;
+            }
+            Ok((index, clone_source(Some(&file), source, Propagation::Private)?, file))
         })
         .collect()
 }
@@ -316,4 +370,99 @@ fn attach(
 fn failed(source: &Path, error: impl Into<io::Error>) -> StartError {
     let error: io::Error = error.into();
     StartError::new(StartErrorKind::MountSource, format!("mount source {}: {error}", source.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::chown, thread};
+
+    use rustix::{
+        fs::lgetxattr,
+        mount::{MountPropagationFlags, mount_change},
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        plan::IdRange,
+        rootfs::relabel::{relabel, relabel_open},
+    };
+
+    const LABEL: &str = "system_u:object_r:container_file_t:s0";
+
+    /// A plan with one bind, whose source gets a label.
+    fn plan(source: &Path) -> ContainerPlan {
+        let mut plan: ContainerPlan =
+            serde_json::from_str(include_str!("../../tests/records/plan.json")).expect("a plan");
+        (plan.confined, plan.volumes) = (None, Vec::new());
+        plan.mounts.retain(|mount| matches!(mount.kind, MountKind::Bind { .. }));
+        plan.mounts.truncate(1);
+        plan.mounts[0].kind = MountKind::Bind { source: source.to_owned() };
+        plan.mounts[0].propagation = Propagation::Private;
+        plan.mounts[0].destination = "/data".to_owned();
+        let labels = json!({ "process": "u:r:t:s0", "file": LABEL, "own_categories": false,
+            "relabelled": { "/data": "shared" } });
+        plan.selinux = Some(serde_json::from_value(labels).expect("labels"));
+        plan
+    }
+
+    fn is_labelled(path: &Path) -> bool {
+        let mut value = [0; 256];
+        let length = lgetxattr(path, c"security.selinux", value.as_mut_slice());
+        length.is_ok_and(|length| value[..length].starts_with(LABEL.as_bytes()))
+    }
+
+    /// Prepares the source with mapped ids, and labels it as the creator does. True if this machine can do that.
+    fn label_mapped(source: &Path, place: &Path) -> Result<bool, StartError> {
+        let Ok(map) = IdMap::new(IdRange { first: 1 << 30 }) else { return Ok(false) };
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        if crate::sys::unshare_mounts().is_err() || mount_change("/", private).is_err() {
+            return Ok(false);
+        }
+        let plan = plan(source);
+        let prepared = match BindSources::open(&plan)?.prepare(&plan, place, Some(&map)) {
+            Err(error) if error.kind == StartErrorKind::UserNamespace => return Ok(false),
+            prepared => prepared?,
+        };
+        let [(0, file)] = prepared.labelled.as_slice() else { panic!("one source gets a label") };
+        let mapped = prepared.sources.prepared_for("/data").expect("prepared");
+        assert!(relabel(mapped, LABEL).is_err(), "through the clone, a file would keep its label");
+        relabel_open(file, LABEL).expect("labelled");
+        Ok(true)
+    }
+
+    #[test]
+    #[allow(clippy::print_stdout, reason = "a skipped test says why")]
+    fn files_of_ids_that_the_mapping_lacks_are_labelled() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, place) = (directory.path().join("source"), directory.path().join("place"));
+        fs::create_dir(&source).expect("a directory");
+        let file = source.join("file");
+        fs::write(&file, "").expect("written");
+        let probe = directory.path().join("probe");
+        fs::write(&probe, "").expect("written");
+        if chown(&file, Some(70_000), Some(70_000)).is_err() || relabel(&probe, LABEL).is_err() || !is_labelled(&probe)
+        {
+            println!("skipped: this test may not change owners or labels");
+            return;
+        }
+        let of_thread = source.clone();
+        let labelled = thread::spawn(move || label_mapped(&of_thread, &place)).join().expect("a thread");
+        if !labelled.expect("prepared") {
+            println!("skipped: this machine maps no ids of mounts here");
+            return;
+        }
+        assert!(is_labelled(&source) && is_labelled(&file));
+    }
+
+    #[test]
+    fn the_label_of_a_directory_of_the_node_stays_whatever_path_leads_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/etc", &link).expect("a link");
+        for source in [Path::new("/etc"), Path::new("/usr/../etc"), &link] {
+            let error = BindSources::open(&plan(source)).err().expect("a refusal");
+            assert!(error.message.contains("/etc keeps its SELinux label"), "{error}");
+        }
+    }
 }

@@ -42,7 +42,7 @@ mod volume_import;
 mod writable;
 
 pub(crate) use anonymous_volume::create_anonymous_volume;
-pub(crate) use bind_sources::BindSources;
+pub(crate) use bind_sources::{BindSources, PreparedBinds};
 pub(crate) use binds::make_binds;
 pub(crate) use build_mounts::BuildMounts;
 pub(crate) use cgroup_mounts::cgroup_tree;
@@ -54,7 +54,7 @@ pub(crate) use image_mounts::ImageMounts;
 pub(crate) use layers::{Layers, MountedImages};
 pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
-pub(crate) use relabel::{check_relabel, relabel, relabel_file, relabel_once};
+pub(crate) use relabel::{relabel, relabel_file, relabel_most, relabel_open};
 pub(crate) use root::Root;
 pub(crate) use volume::{create_volume, fill_if_empty};
 pub use volume_import::VolumeImport;

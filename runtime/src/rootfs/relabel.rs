@@ -4,9 +4,12 @@
 //! is followed, and no other mount is entered. A task can make no hard link to a file of another mount.
 
 use std::{
-    ffi::CStr,
+    ffi::{CStr, OsStr},
     fs, io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::Path,
 };
 
@@ -16,11 +19,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{
-    error::{Context, RuntimeError, StartError, StartErrorKind},
-    plan::{ContainerPlan, MountKind},
-    selinux::may_be_relabelled,
-};
+use crate::error::{Context, RuntimeError};
 
 /// The attribute with the label, which ends in a NUL byte.
 const LABEL: &CStr = c"security.selinux";
@@ -28,71 +27,59 @@ const LABEL: &CStr = c"security.selinux";
 /// How often a tree is walked through while other processes move its directories.
 const PASSES: usize = 8;
 
-/// Refuses a plan that gives a label to directories of the node. It must be called in the host's mount namespace.
-pub(crate) fn check_relabel(plan: &ContainerPlan) -> Result<(), StartError> {
-    let Some(labels) = &plan.selinux else { return Ok(()) };
-    for mount in plan.mounts.iter().filter(|mount| labels.relabelled.contains_key(&mount.destination)) {
-        let MountKind::Bind { source } = &mount.kind else { continue };
-        // A source that does not exist yet is a volume of ours. Another missing one is reported when it is mounted.
-        let real = fs::canonicalize(source).unwrap_or_else(|_| source.clone());
-        if !may_be_relabelled(&real) {
-            let text = format!(
-                "mount source {}: {} keeps its SELinux label, which the node needs; remove `z` and `Z` from the mount",
-                source.display(),
-                real.display()
-            );
-            return Err(StartError::new(StartErrorKind::MountSource, text));
-        }
-    }
-    Ok(())
-}
-
 /// Gives this label to a file, or to a directory and everything in it. File systems without labels stay as they are.
 pub(crate) fn relabel(path: &Path, label: &str) -> Result<(), RuntimeError> {
-    let value = [label.as_bytes(), b"\0"].concat();
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let change = || -> io::Result<()> {
-        let root = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
-        match set_label(&root, &value) {
-            Err(Errno::NOTSUP) => return Ok(()),
-            result => result?,
-        }
-        if FileType::from_raw_mode(fstat(&root)?.st_mode) != FileType::Directory {
-            return Ok(());
-        }
-        for _ in 0..PASSES {
-            let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let directory = openat2(&root, ".", readable, Mode::empty(), ResolveFlags::NO_XDEV)?;
-            let mut labeller = Labeller { value: &value, failure: None };
-            let complete = walk(directory, &mut labeller)?;
-            labeller.failure.map_or(Ok(()), Err)?;
-            if complete {
-                return Ok(());
-            }
-        }
-        Err(io::Error::other("another process keeps changing it"))
-    };
-    change().context(|| format!("giving {} the SELinux label {label}", path.display()))
+    let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).map_err(io::Error::from);
+    opened
+        .and_then(|root| relabel_open(&root, label))
+        .context(|| format!("giving {} the SELinux label {label}", path.display()))
 }
 
-/// Like [`relabel`], unless the directory itself has the label. The directory gets it last, so that an interrupted call
-/// is repeated.
-pub(crate) fn relabel_once(directory: &Path, label: &str) -> Result<(), RuntimeError> {
+/// Like [`relabel`], for an open file or directory. A directory gets the label last, and what has it is not walked
+/// through again: the kernel gives new files the label of their directory. So an interrupted call is repeated.
+pub(crate) fn relabel_open(root: &OwnedFd, label: &str) -> io::Result<()> {
+    let value = with_end(label);
+    if has_label(root, &value) {
+        return Ok(());
+    }
+    relabel_content(root, &value)?.map_or(Ok(()), Err)?;
+    Ok(relabel_file(root, label)?)
+}
+
+/// Like [`relabel`], for a directory of which a part may keep its label. The result is the reason, with a file's path.
+pub(crate) fn relabel_most(directory: &Path, label: &str) -> Result<Option<io::Error>, RuntimeError> {
     let action = || format!("giving {} the SELinux label {label}", directory.display());
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat2(CWD, directory, flags, Mode::empty(), ResolveFlags::empty()).context(action)?;
-    if has_label(&root, &[label.as_bytes(), b"\0"].concat()) {
-        return Ok(());
+    let value = with_end(label);
+    if has_label(&root, &value) {
+        return Ok(None);
     }
-    for entry in fs::read_dir(directory).context(action)? {
-        relabel(&entry.context(action)?.path(), label)?;
+    let kept = relabel_content(&root, &value).context(action)?;
+    relabel_file(&root, label).context(action)?;
+    Ok(kept)
+}
+
+/// Labels everything in a directory; nothing if `root` is a file. The result is the reason why a part kept its label.
+fn relabel_content(root: &OwnedFd, value: &[u8]) -> io::Result<Option<io::Error>> {
+    if FileType::from_raw_mode(fstat(root)?.st_mode) != FileType::Directory {
+        return Ok(None);
     }
-    relabel_file(&root, label).context(action)
+    for _ in 0..PASSES {
+        let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat2(root, ".", readable, Mode::empty(), ResolveFlags::NO_XDEV)?;
+        let mut labeller = Labeller { value, failure: None };
+        if walk(directory, &mut labeller)? || labeller.failure.is_some() {
+            return Ok(labeller.failure);
+        }
+    }
+    Ok(Some(io::Error::other("another process keeps changing it")))
 }
 
 /// Gives this label to an open file. A file system without labels stays as it is.
 pub(crate) fn relabel_file(file: &OwnedFd, label: &str) -> Result<(), Errno> {
-    match set_label(file, &[label.as_bytes(), b"\0"].concat()) {
+    match set_label(file, &with_end(label)) {
         Err(Errno::NOTSUP) => Ok(()),
         result => result,
     }
@@ -109,10 +96,11 @@ impl Visitor for Labeller<'_> {
         let opened = openat2(directory, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
         match opened.and_then(|file| set_label(&file, self.value)) {
             Ok(()) => true,
-            // Another process removed it. The root of another mount keeps its label.
-            Err(Errno::NOENT | Errno::XDEV) => false,
+            // Another process removed it. The root of another mount keeps its label, and so does a file system without
+            // labels.
+            Err(Errno::NOENT | Errno::XDEV | Errno::NOTSUP) => false,
             Err(error) => {
-                self.refused(name, error);
+                self.keep(Some(directory), name, error);
                 false
             }
         }
@@ -121,10 +109,24 @@ impl Visitor for Labeller<'_> {
     fn leave(&mut self, _: &OwnedFd, _: &CStr) {}
 
     fn refused(&mut self, name: &CStr, error: Errno) {
+        self.keep(None, name, error);
+    }
+}
+
+impl Labeller<'_> {
+    /// Notes why a file keeps its label, if it is the first one.
+    fn keep(&mut self, directory: Option<&OwnedFd>, name: &CStr, error: Errno) {
         self.failure.get_or_insert_with(|| {
-            io::Error::new(io::Error::from(error).kind(), format!("{}: {error}", name.to_string_lossy()))
+            let directory = directory.and_then(|directory| fs::read_link(path_of(directory)).ok()).unwrap_or_default();
+            let path = directory.join(OsStr::from_bytes(name.to_bytes()));
+            io::Error::new(io::Error::from(error).kind(), format!("{}: {error}", path.display()))
         });
     }
+}
+
+/// A label as it is stored: with a NUL byte.
+fn with_end(label: &str) -> Vec<u8> {
+    [label.as_bytes(), b"\0"].concat()
 }
 
 /// The path of an open file. A descriptor of a path gives no access to attributes; its link in procfs does.
@@ -146,7 +148,10 @@ fn set_label(file: &OwnedFd, value: &[u8]) -> Result<(), Errno> {
 mod tests {
     use std::{os::unix::fs::symlink, path::PathBuf};
 
-    use rustix::fs::lgetxattr;
+    use rustix::{
+        fs::{IFlags, ioctl_setflags, lgetxattr},
+        mount::{MountPropagationFlags, mount_change},
+    };
 
     use super::*;
 
@@ -189,5 +194,97 @@ mod tests {
         relabel(&at("tree/file"), "system_u:object_r:container_file_t:s0").expect("another label");
         assert_eq!(label_of(&at("tree/file")).as_deref(), Some("system_u:object_r:container_file_t:s0"));
         assert!(relabel(&PathBuf::from("/nonexistent"), LABELLED).is_err());
+    }
+
+    /// A directory with a file whose label cannot be changed; none where the test may not change labels or attributes.
+    fn with_fixed_file() -> Option<(tempfile::TempDir, FixedFile)> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        for name in ["volumes/a", "volumes/b", "volumes/c"] {
+            fs::create_dir_all(at(name)).expect("a directory");
+            fs::write(at(name).join("file"), "").expect("written");
+        }
+        relabel(&at("volumes/c"), LABELLED).ok().filter(|()| label_of(&at("volumes/c")).is_some())?;
+        let fixed = FixedFile::new(at("volumes/b/file"))?;
+        Some((directory, fixed))
+    }
+
+    /// A file with the attribute `immutable`, as long as this lives.
+    struct FixedFile(PathBuf);
+
+    impl FixedFile {
+        fn new(path: PathBuf) -> Option<Self> {
+            let changed = ioctl_setflags(fs::File::open(&path).expect("opened"), IFlags::IMMUTABLE);
+            changed.ok().map(|()| Self(path))
+        }
+    }
+
+    impl Drop for FixedFile {
+        fn drop(&mut self) {
+            ioctl_setflags(fs::File::open(&self.0).expect("opened"), IFlags::empty()).expect("changed");
+        }
+    }
+
+    #[test]
+    #[allow(clippy::print_stdout, reason = "a skipped test says why")]
+    fn a_file_that_keeps_its_label_is_named_and_everything_else_is_labelled() {
+        let Some((directory, fixed)) = with_fixed_file() else {
+            println!("skipped: this test may not change labels or attributes");
+            return;
+        };
+        let volumes = directory.path().join("volumes");
+        let error = relabel(&volumes, LABELLED).expect_err("a file keeps its label");
+        assert!(error.to_string().contains(&*fixed.0.to_string_lossy()), "{error}");
+        assert_ne!(label_of(&volumes).as_deref(), Some(LABELLED), "the next call tries it again");
+        let kept = relabel_most(&volumes, LABELLED).expect("the rest is labelled").expect("a reason");
+        assert!(kept.to_string().starts_with(&*fixed.0.to_string_lossy()), "{kept}");
+        for name in ["", "a", "a/file", "b", "c", "c/file"] {
+            assert_eq!(label_of(&volumes.join(name)).as_deref(), Some(LABELLED), "{name}");
+        }
+        assert_ne!(label_of(&fixed.0).as_deref(), Some(LABELLED));
+    }
+
+    #[test]
+    #[allow(clippy::print_stdout, reason = "a skipped test says why")]
+    fn what_has_the_label_is_not_walked_through_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("file");
+        fs::write(&file, "").expect("written");
+        if relabel(directory.path(), LABELLED).is_err() || label_of(&file).is_none() {
+            println!("skipped: this test may not change labels");
+            return;
+        }
+        setxattr(&file, LABEL, b"other\0", XattrFlags::empty()).expect("labelled");
+        relabel(directory.path(), LABELLED).expect("nothing to do");
+        assert_eq!(label_of(&file).as_deref(), Some("other"));
+        assert!(relabel_most(directory.path(), LABELLED).expect("nothing to do").is_none());
+        relabel(directory.path(), "system_u:object_r:container_file_t:s0").expect("another label");
+        assert_ne!(label_of(&file).as_deref(), Some("other"));
+    }
+
+    #[test]
+    #[allow(clippy::print_stdout, reason = "a skipped test says why")]
+    fn no_other_mount_is_labelled() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        for name in ["volumes/mounted", "other"] {
+            fs::create_dir_all(at(name)).expect("a directory");
+        }
+        fs::write(at("other/file"), "").expect("written");
+        let (volumes, other, mounted) = (at("volumes"), at("other"), at("volumes/mounted"));
+        let labelled = std::thread::spawn(move || -> io::Result<Option<String>> {
+            crate::sys::unshare_mounts()?;
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+            rustix::mount::mount_bind(&other, &mounted)?;
+            relabel_most(&volumes, LABELLED).map_err(io::Error::other)?;
+            Ok(label_of(&volumes))
+        });
+        match labelled.join().expect("a thread") {
+            Ok(Some(label)) => assert_eq!(label, LABELLED),
+            other => println!("skipped: this test may not mount or change labels: {other:?}"),
+        }
+        for name in ["other", "other/file"] {
+            assert_ne!(label_of(&at(name)).as_deref(), Some(LABELLED), "{name}");
+        }
     }
 }

@@ -26,6 +26,7 @@ use super::{
     copy::copy_layers,
     mount_tree::{attach_private, clone_one, map_tree, mount_unrestricted},
     overlay::Overlay,
+    relabel::relabel,
 };
 use crate::{
     error::{Context, RuntimeError},
@@ -161,6 +162,7 @@ impl WritableLayer {
         state_dir: &Path,
         target: &Path,
         map: Option<&IdMap>,
+        label: Option<&str>,
     ) -> Result<(), RuntimeError> {
         self.create(state_dir)?;
         if map.is_some() {
@@ -172,6 +174,8 @@ impl WritableLayer {
         fs::create_dir(&temporary).context(|| format!("making {}", temporary.display()))?;
         failpoint::at("root-before-copy");
         copy_layers(layers, &temporary)?;
+        // Before the ids are mapped: afterwards a file keeps its label if the mapping lacks its owner.
+        label.map_or(Ok(()), |label| relabel(&temporary, label))?;
         failpoint::at("root-before-rename");
         fs::rename(&temporary, &root).context(|| format!("renaming {}", temporary.display()))?;
         failpoint::at("root-before-mount");

@@ -5,7 +5,7 @@ use crate::{
     error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage, SelinuxLabels},
-    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, ImageMounts, Layers, check_relabel},
+    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, ImageMounts, Layers},
 };
 
 /// Phase 1: open handles on everything of the host that the container needs.
@@ -32,7 +32,6 @@ pub(super) struct Detached {
 impl HostHandles {
     /// Opens the handles. The caller is in the host's mount namespace.
     pub fn open(job: &Job<'_>, plan: &ContainerPlan) -> Result<Self, StartError> {
-        check_relabel(plan)?;
         let bind_sources = BindSources::open(plan)?;
         let network = HeldNetwork::open(&plan.namespaces.network)?;
         let map = plan.id_range().map(IdMap::new).transpose()?;

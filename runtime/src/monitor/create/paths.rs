@@ -14,7 +14,7 @@ use crate::{
     error::{Context, StartError, StartErrorKind},
     id_map::IdMap,
     plan::{ContainerPlan, Mount, MountKind, Relabel},
-    rootfs::{HeldNetwork, Layers, Root, WritableLayer, relabel, relabel_file},
+    rootfs::{HeldNetwork, Layers, PreparedBinds, Root, WritableLayer, relabel, relabel_file, relabel_open},
     spec::{PreparedSource, PreparedSources, file_source, is_on_standard_mount},
     state::{TaskDir, private_dir},
     user::{self, MAX_USER_FILE, ResolvedUser},
@@ -44,7 +44,7 @@ impl RootMounted {
         let RootMounted { root, mut bind_sources, network, mut layers, images, map, volume_locks } = self;
         failpoint::at("creator-before-paths");
         let peers = bind_sources.take_peers(plan);
-        let (sources, dev) = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
+        let PreparedBinds { sources, dev, labelled } = bind_sources.prepare(plan, &job.mounts(plan), map.as_ref())?;
         let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
         let images = images.prepare(plan, &job.mounts(plan), &writable, map.as_ref(), &mut layers)?;
         let sources = sources.with(&images);
@@ -57,7 +57,7 @@ impl RootMounted {
         for mount in plan.mounts.iter().filter(|mount| !is_on_standard_mount(Path::new(&mount.destination))) {
             make_mount_point(mount, &root, &sources)?;
         }
-        label_files(job, plan, &sources, &volumes)?;
+        label_files(job, plan, &labelled, &volumes)?;
         job.outputs.give_to(uid, gid).context(|| "giving the log FIFOs to the user".to_owned())?;
         Ok(PathsPrepared { root, network, layers, dev, peers, sources, volumes, user, ids_on_node, map })
     }
@@ -103,11 +103,12 @@ fn make_standard_directories(plan: &ContainerPlan, root: &Root) -> Result<(), St
     root.create_directories(Path::new(&plan.cwd)).map(drop).map_err(in_image(&plan.cwd))
 }
 
-/// Gives SELinux labels to the sources of mounts: to the container's own ones, and to those that the plan names.
+/// Gives SELinux labels to the sources of mounts: to the container's own ones, and to those that the plan names, which
+/// are open.
 fn label_files(
     job: &Job<'_>,
     plan: &ContainerPlan,
-    sources: &PreparedSources,
+    sources: &[(usize, OwnedFd)],
     volumes: &[PreparedSource],
 ) -> Result<(), StartError> {
     let Some(labels) = &plan.selinux else { return Ok(()) };
@@ -119,12 +120,14 @@ fn label_files(
     for volume in volumes {
         relabel(&volume.prepared, &private)?;
     }
-    for mount in &plan.mounts {
-        let Some(wanted) = labels.relabelled.get(&mount.destination) else { continue };
-        let MountKind::Bind { source } = &mount.kind else { continue };
-        let source = sources.prepared_for(&mount.destination).unwrap_or(source);
-        let labelled = relabel(source, if *wanted == Relabel::Shared { &shared } else { &private });
-        labelled.map_err(|error| StartError::new(StartErrorKind::MountSource, error.to_string()))?;
+    for (index, source) in sources {
+        let destination = &plan.mounts[*index].destination;
+        let is_shared = labels.relabelled.get(destination) == Some(&Relabel::Shared);
+        let label = if is_shared { &shared } else { &private };
+        relabel_open(source, label).map_err(|error| {
+            let text = format!("giving the source of the mount {destination} the SELinux label {label}: {error}");
+            StartError::new(StartErrorKind::MountSource, text)
+        })?;
     }
     Ok(())
 }

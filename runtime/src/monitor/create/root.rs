@@ -7,7 +7,7 @@ use crate::{
     error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage, SelinuxLabels},
-    rootfs::{BindSources, HeldNetwork, ImageMounts, Layers, Root, WritableLayer, create_volume, relabel},
+    rootfs::{BindSources, HeldNetwork, ImageMounts, Layers, Root, WritableLayer, create_volume},
     state::private_dir,
 };
 
@@ -63,8 +63,7 @@ fn make_root(
             }
         }
         RootStorage::Copy => {
-            writable.mount_copy(paths, state_dir, &rootfs, map)?;
-            label.map_or(Ok(()), |label| relabel(&rootfs, &label))?;
+            writable.mount_copy(paths, state_dir, &rootfs, map, label.as_deref())?;
         }
     }
     Ok(Root::open(&rootfs, map.map(IdMap::range)).context(|| format!("opening {}", rootfs.display()))?)
