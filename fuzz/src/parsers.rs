@@ -2,6 +2,7 @@
 
 use std::{fs::File, io::Cursor, sync::Arc};
 
+use cdi::{Format, Registry, Source, Spec};
 use image_store::{
     ImageConfig, Platform, Reference, Secret,
     fuzzing::{
@@ -139,5 +140,23 @@ pub fn docker_config(bytes: &[u8]) {
             }
         }
         Err(problem) => assert_loggable(&problem),
+    }
+}
+
+/// A spec of devices. What is read as JSON is read as the same from YAML, and each of its devices is found by its name.
+pub fn cdi(bytes: &[u8]) {
+    let read = |format| Spec::parse(format, bytes);
+    let (json, yaml) = (read(Format::Json), read(Format::Yaml));
+    for spec in [json, yaml].into_iter().flatten() {
+        let text = serde_json::to_vec(&spec).expect("it can be written down");
+        assert_eq!(Spec::parse(Format::Json, &text).as_ref(), Ok(&spec), "and read again");
+        let count = spec.devices.len();
+        let registry = Registry::new([Source { path: "/spec".into(), priority: 0, spec: Ok(spec) }]);
+        let names: Vec<_> = registry.devices().map(|(name, _)| name.clone()).collect();
+        assert_eq!(names.len(), count);
+        for name in &names {
+            assert_eq!(name.to_string().parse().as_ref(), Ok(name));
+            assert!(!registry.edits(std::slice::from_ref(name)).expect("its edits").is_empty());
+        }
     }
 }

@@ -166,6 +166,7 @@ fn command(spec: &Spec, report: RawFd) -> Result<ConfinedCommand, StartError> {
         terminal: process.terminal().unwrap_or(false),
         trees: Vec::new(),
         peers: Vec::new(),
+        start_hooks: None,
         loopback: namespaces(spec, LinuxNamespaceType::Network).any(|path| path.is_none()),
         init: false,
         init_profile: None,

@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod exec;
 mod exit_status;
+mod hooks;
 mod id_map;
 mod installed;
 mod launcher;

@@ -8,7 +8,7 @@
 //! build never reads a newer plan.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     path::{Path, PathBuf},
     str::FromStr,
@@ -115,6 +115,15 @@ pub struct ContainerPlan {
     pub files: Vec<(String, String)>,
     /// Device nodes beside the standard ones (null, zero, full, random, urandom, tty).
     pub devices: Vec<Device>,
+    /// Device nodes with a description of their own. For one path in the container, they replace those of `devices`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub described_devices: Vec<DescribedDevice>,
+    /// What files on a mount cannot do, by the destination of the mount.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mount_restrictions: BTreeMap<String, BTreeSet<MountRestriction>>,
+    /// Programs of the node that run while the container is made, started and removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
     /// Namespaces.
     pub namespaces: Namespaces,
     /// A user namespace of the container's own. Without it, the container is in the node's.
@@ -335,6 +344,97 @@ pub struct Device {
     pub permissions: String,
 }
 
+/// A device node with a description. The node of the host completes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescribedDevice {
+    /// The node on the host. It may be missing if type and number are described.
+    pub host_path: PathBuf,
+    /// Its path in the container.
+    pub container_path: String,
+    /// The type. `None`: that of the host's node.
+    pub kind: Option<NodeKind>,
+    /// Major and minor number. `None`: those of the host's node.
+    pub number: Option<(u32, u32)>,
+    /// Permission bits. `None`: those of the host's node.
+    pub mode: Option<u32>,
+    /// The owner. `None`: the command's user.
+    pub uid: Option<u32>,
+    /// The group. `None`: the command's group.
+    pub gid: Option<u32>,
+    /// Any of `r`, `w`, `m`. `None`: the cgroup does not allow its use.
+    pub permissions: Option<String>,
+}
+
+/// The type of a device node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeKind {
+    /// A block device.
+    Block,
+    /// A character device.
+    Character,
+    /// A FIFO, which has no number.
+    Fifo,
+}
+
+/// A program of the node that runs while the container is made, started or removed. It runs as root of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hook {
+    /// When it runs.
+    pub stage: HookStage,
+    /// The program: an absolute path.
+    pub path: PathBuf,
+    /// Its arguments; the first one is its name.
+    pub args: Vec<String>,
+    /// Its environment.
+    pub env: Vec<(String, String)>,
+    /// The number of seconds after which it is killed. `None`: the runtime's limit.
+    pub timeout_s: Option<u32>,
+}
+
+/// When a hook runs (OCI runtime specification).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookStage {
+    /// The older name of [`HookStage::CreateRuntime`].
+    Prestart,
+    /// The root is mounted, and not yet entered. In the node's namespaces.
+    CreateRuntime,
+    /// After that, in the container's namespaces.
+    CreateContainer,
+    /// In the container, just before the command.
+    StartContainer,
+    /// After the command began. In the node's namespaces.
+    Poststart,
+    /// After the container's end. In the node's namespaces.
+    Poststop,
+}
+
+impl fmt::Display for HookStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Prestart => "prestart",
+            Self::CreateRuntime => "createRuntime",
+            Self::CreateContainer => "createContainer",
+            Self::StartContainer => "startContainer",
+            Self::Poststart => "poststart",
+            Self::Poststop => "poststop",
+        })
+    }
+}
+
+/// What files on a mount cannot do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MountRestriction {
+    /// Device nodes have no effect.
+    Nodev,
+    /// No file can be executed.
+    Noexec,
+    /// Set-user-id bits and file capabilities have no effect.
+    Nosuid,
+}
+
 /// The namespaces of the container. A namespace that is not private is the host's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
@@ -390,6 +490,12 @@ impl ContainerPlan {
     pub(crate) fn all_layers(&self) -> Vec<PathBuf> {
         let mounted = self.mounts.iter().filter_map(Mount::layers).flatten();
         self.root.layers.iter().chain(mounted).cloned().collect()
+    }
+
+    /// Whether a hook runs before the root is entered.
+    pub fn has_create_hooks(&self) -> bool {
+        use HookStage::{CreateContainer, CreateRuntime, Prestart};
+        self.hooks.iter().any(|hook| [Prestart, CreateRuntime, CreateContainer].contains(&hook.stage))
     }
 
     /// Whether the container has volumes that are file systems of their own, for example of a server.

@@ -18,6 +18,7 @@ const RELAY: &str = "relay";
 /// The second argument of a relay that is not the container's first one.
 const AGAIN: &str = "again";
 const MOUNTER: &str = "mounter";
+const HOOKS: &str = "hooks";
 
 /// A role with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum Role {
     Exec(ExecArgs),
     /// Delivers the output of one container to a log server.
     Relay(RelayArgs),
+    /// Runs the hooks of one moment of a container.
+    Hooks(HooksArgs),
     /// Mounts or unmounts one volume. It is told on standard input: mount options may have a password.
     Mounter,
 }
@@ -61,6 +64,33 @@ pub struct RelayArgs {
     pub(crate) again: bool,
 }
 
+/// The arguments of the hook runner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HooksArgs {
+    /// The task's directory.
+    pub(crate) task: PathBuf,
+    pub(crate) moment: HookMoment,
+}
+
+/// When the hooks of a runner run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HookMoment {
+    /// The root is mounted, and not yet entered.
+    Create,
+    /// The command has begun.
+    Started,
+    /// The container has ended, and its processes are gone.
+    Removed,
+}
+
+impl HookMoment {
+    const ALL: [(Self, &str); 3] = [(Self::Create, "create"), (Self::Started, "started"), (Self::Removed, "removed")];
+
+    fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(moment, _)| *moment == self).map_or("", |(_, name)| name)
+    }
+}
+
 /// A command line that names a role and has wrong arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("wrong arguments for the role {0}")]
@@ -81,6 +111,9 @@ impl Role {
                 args.extend(again.then(|| AGAIN.to_owned()));
                 Ok(args)
             }
+            Self::Hooks(HooksArgs { task, moment }) => {
+                Ok(vec![HOOKS.to_owned(), text(task)?, moment.name().to_owned()])
+            }
             Self::Mounter => Ok(vec![MOUNTER.to_owned()]),
         }
     }
@@ -92,6 +125,7 @@ impl Role {
             MONITOR => Some(MonitorArgs::parse(args).map(Self::Monitor).ok_or(InvalidRole(MONITOR))),
             EXEC => Some(ExecArgs::parse(args).map(Self::Exec).ok_or(InvalidRole(EXEC))),
             RELAY => Some(RelayArgs::parse(args).map(Self::Relay).ok_or(InvalidRole(RELAY))),
+            HOOKS => Some(HooksArgs::parse(args).map(Self::Hooks).ok_or(InvalidRole(HOOKS))),
             MOUNTER => Some(Ok(Self::Mounter)),
             _ => None,
         }
@@ -113,6 +147,15 @@ impl MonitorArgs {
 impl ExecArgs {
     fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         Some(Self { task: args.next()?.into() })
+    }
+}
+
+impl HooksArgs {
+    fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
+        let task = args.next()?.into();
+        let word = args.next()?;
+        let moment = HookMoment::ALL.into_iter().find(|(_, name)| word == *name).map(|(moment, _)| moment)?;
+        Some(Self { task, moment })
     }
 }
 
@@ -158,7 +201,10 @@ mod tests {
         let mounts = LayerMounts { pid: 7, mounts: vec![None, Some(HeldFile { descriptor: 8, number: 9 })] };
         let exec = Role::Exec(ExecArgs { task: "/state/tasks/one".into() });
         let relay = |again| Role::Relay(RelayArgs { task: "/state/tasks/one".into(), again });
-        for role in [monitor(None), monitor(Some(mounts)), exec, relay(false), relay(true), Role::Mounter] {
+        let hooks =
+            HookMoment::ALL.map(|(moment, _)| Role::Hooks(HooksArgs { task: "/state/tasks/one".into(), moment }));
+        let roles = [monitor(None), monitor(Some(mounts)), exec, relay(false), relay(true), Role::Mounter];
+        for role in roles.into_iter().chain(hooks) {
             assert_eq!(parse(&role.to_args().expect("text")), Some(Ok(role)));
         }
     }
@@ -175,6 +221,8 @@ mod tests {
         for args in [
             &["exec-helper"][..],
             &["relay"],
+            &["hooks", "/task"],
+            &["hooks", "/task", "create "],
             &["relay", "/task", "agai"],
             &["monitor"],
             &["monitor", "/task"],

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cdi::ContainerEdits;
 use image_store::Image;
 use runtime::plan::SeccompProfile;
 
@@ -25,4 +26,6 @@ pub struct TaskContext<'a> {
     pub policy: &'a Policy,
     /// The content of the seccomp profile file that the task block names, if it names one.
     pub profile: Option<&'a SeccompProfile>,
+    /// What the task's devices of the Container Device Interface change, if it has some.
+    pub edits: Option<&'a ContainerEdits>,
 }

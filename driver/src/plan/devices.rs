@@ -8,7 +8,7 @@ use super::{
     context::TaskContext,
     path::{normalize_container_path, normalize_host_path},
 };
-use crate::config::{ErrorCollector, Needs, Permission, any_matches};
+use crate::config::{ErrorCollector, Needs, Permission};
 
 /// Devices that the task names, and those that device plugins assigned. For one path, the last device wins, as in
 /// docker.
@@ -23,9 +23,12 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Vec<Device> {
             "remove the device block, or run the task with another driver",
         );
     }
+    for name in &spec.cdi_devices {
+        check_allowed(context, &name.to_string(), errors);
+    }
     let from_task = spec.devices.iter().map(|device| {
         let host_path = normalize_host_path(Path::new(&device.host_path));
-        check_allowed(context, &host_path, errors);
+        check_allowed(context, &host_path.to_string_lossy(), errors);
         let container_path = normalize_container_path(&device.container_path);
         Device { host_path, container_path, permissions: device.permissions.clone() }
     });
@@ -42,18 +45,16 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Vec<Device> {
     devices
 }
 
-/// Refuses a device that the operator does not allow. The path may be a directory, which stands for all devices in it:
-/// then everything below it must be allowed.
-fn check_allowed(context: &TaskContext, path: &Path, errors: &ErrorCollector) {
-    let policy = context.policy;
-    let text = path.to_string_lossy();
-    if policy.allow_privileged || any_matches(&policy.allow_devices, &text) {
+/// Refuses a device that the operator does not allow, by its path or CDI name. A path may be a directory, which stands
+/// for all devices in it: then everything below it must be allowed.
+fn check_allowed(context: &TaskContext, text: &str, errors: &ErrorCollector) {
+    if context.policy.allows_device(text) {
         return;
     }
     errors.forbid(
         "devices",
         format!("this node does not allow {text:?}"),
         format!("remove it, or have the operator set `allow_devices = [{text:?}]` in the plugin block"),
-        Permission { option: "allow_devices", needs: Needs::Entries(vec![text.into_owned()]) },
+        Permission { option: "allow_devices", needs: Needs::Entries(vec![text.to_owned()]) },
     );
 }

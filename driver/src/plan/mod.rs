@@ -5,6 +5,7 @@
 //!
 //! [`ContainerPlan`]: runtime::plan::ContainerPlan
 
+mod cdi;
 mod confine;
 mod context;
 mod delivery;
@@ -34,6 +35,7 @@ mod user_namespace;
 mod warnings;
 
 pub use self::{
+    cdi::permitted_names as permitted_cdi_names,
     context::TaskContext,
     identity::{alloc_prefix, container_id},
     mounts::MountedVolume,

@@ -4,14 +4,14 @@
 //! it. Every source in which a task could have put a link is in the list of confined sources.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
 use image_store::ImageConfig;
 use runtime::{
     VolumeKey, VolumeOptions,
-    plan::{Mount, MountKind, NamedVolume, Propagation, Relabel},
+    plan::{Mount, MountKind, MountRestriction, NamedVolume, Propagation, Relabel},
 };
 
 use super::{
@@ -72,8 +72,12 @@ struct Labelled {
     relabel: Option<Relabel>,
 }
 
-/// Decides all mounts.
-pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
+/// Decides all mounts: those of the task, and those that its devices have by their specs.
+pub fn decide(
+    context: &TaskContext,
+    of_devices: &[(Mount, BTreeSet<MountRestriction>)],
+    errors: &ErrorCollector,
+) -> MountPlan {
     let task = context.task;
     let mut plan = MountPlan::default();
     let mut all = nomad_directories(task);
@@ -95,6 +99,11 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> MountPlan {
         all.extend(requested(context, request, &mut plan, errors));
     }
     check_propagation(context, &all, errors);
+    all.extend(of_devices.iter().map(|(mount, _)| Labelled {
+        option: "a device's spec".to_owned(),
+        mount: mount.clone(),
+        relabel: None,
+    }));
     exchange_logs(task, &mut all, errors);
     // The sort is stable. It puts outer mounts first, so that no mount hides an earlier one.
     all.sort_by_key(|labelled| depth(&labelled.mount.destination));

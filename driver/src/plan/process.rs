@@ -32,13 +32,14 @@ pub fn args(spec: &TaskSpec, image: &ImageConfig, errors: &ErrorCollector) -> Ve
 }
 
 /// The environment. Later sources override earlier ones, and each name occurs once: docker's defaults, the image, the
-/// task, and the ports that the driver maps.
+/// task, the ports that the driver maps, and the variables of devices' specs.
 ///
 /// `HOME` is left to the runtime, which knows the user's home directory.
 pub fn env(
     context: &TaskContext,
     hostname: &str,
     ports: &[(String, String)],
+    devices: &[(String, String)],
     errors: &ErrorCollector,
 ) -> Vec<(String, String)> {
     let (spec, image, task) = (context.spec, &context.image.config, context.task);
@@ -67,7 +68,7 @@ pub fn env(
     for (name, value) in &task.env {
         set(name, value);
     }
-    for (name, value) in ports {
+    for (name, value) in ports.iter().chain(devices) {
         set(name, value);
     }
     env

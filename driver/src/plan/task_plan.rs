@@ -9,6 +9,7 @@ use ::network::Attachment;
 use runtime::plan::{BindConfinement, ContainerPlan, InstalledRuntime, RootFs};
 
 use super::{
+    cdi::{self, CdiPlan},
     context::TaskContext,
     delivery, devices,
     etc_files::EtcFiles,
@@ -119,7 +120,8 @@ fn refuse(errors: ErrorCollector, plan: TaskPlan) -> Result<TaskPlan, PlanErrors
 
 fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let own_network = network::own_network(context, errors);
-    let mounts = mounts::decide(context, errors);
+    let cdi = context.edits.map(|edits| cdi::decide(edits, errors)).unwrap_or_default();
+    let mounts = mounts::decide(context, &cdi.mounts, errors);
     let namespace = network::namespace(context, own_network.as_ref());
     network::check_aliases(context, &namespace, errors);
     let etc_files = EtcFiles::new(context, &namespace, own_network.is_some(), &mounts.mounts);
@@ -133,8 +135,22 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let group_namespace = network::group_namespace(&namespace, own_network.as_ref());
     let userns = user_namespace::decide(context, &namespace, errors);
     let userns_obstacle = userns.obstacle.clone();
-    let parts =
-        Parts { own_network: own_network.as_ref(), namespace, userns, etc_files: &etc_files, root, mounts, runtime };
+    if runtime.is_some()
+        && let Some(hook) = cdi.hooks.first()
+    {
+        let problem = format!("the hook {:?} of a device's spec cannot run with another OCI runtime", hook.path);
+        errors.add("devices", problem, "remove `runtime`, or use a device without hooks");
+    }
+    let parts = Parts {
+        own_network: own_network.as_ref(),
+        namespace,
+        userns,
+        etc_files: &etc_files,
+        root,
+        mounts,
+        runtime,
+        cdi,
+    };
     let container = container(context, parts, errors);
     TaskPlan {
         warnings: warnings::warnings(context, &container).into_iter().chain(of_mounts).collect(),
@@ -162,20 +178,21 @@ struct Parts<'a> {
     root: RootDecision,
     mounts: MountPlan,
     runtime: Option<InstalledRuntime>,
+    cdi: CdiPlan,
 }
 
 fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> ContainerPlan {
     let TaskContext { spec, task, image, node, .. } = *context;
-    let Parts { own_network, namespace, userns, etc_files, root, mounts, runtime } = parts;
+    let Parts { own_network, namespace, userns, etc_files, root, mounts, runtime, cdi } = parts;
     let hostname = etc_files.hostname();
     let port_env = ports::env(spec);
     let mut plan = ContainerPlan {
         id: container_id(&task.id, node.driver),
         args: process::args(spec, &image.config, errors),
-        env: process::env(context, hostname, &port_env, errors),
+        env: process::env(context, hostname, &port_env, &cdi.env, errors),
         cwd: process::cwd(spec, &image.config),
         user: if task.user.is_empty() { image.config.user.clone() } else { task.user.clone() },
-        groups: spec.group_add.clone(),
+        groups: spec.group_add.iter().cloned().chain(cdi.groups.iter().cloned()).collect(),
         terminal: spec.tty,
         open_stdin: spec.interactive,
         init: spec.init,
@@ -190,6 +207,9 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
         shared_names: etc_files.shared_names(None),
         stop_signal: Some(process::stop_signal(&context.image.config)),
         devices: devices::decide(context, errors),
+        mount_restrictions: cdi::restrictions(&cdi),
+        described_devices: cdi.devices,
+        hooks: cdi.hooks,
         sysctl: network::sysctl(security::sysctl(spec, &namespace, errors), &namespace, own_network),
         namespaces: security::namespaces(spec, namespace),
         user_namespace: userns.namespace,

@@ -156,6 +156,8 @@ mod tests {
             ("devices.host_path", "string"),
             ("devices.container_path", "string"),
             ("devices.cgroup_permissions", "string"),
+            // The docker driver does not have this one.
+            ("devices.cdi", "string"),
             ("healthchecks.disable", "bool"),
             ("logging.type", "string"),
             ("logging.driver", "string"),
@@ -178,7 +180,7 @@ mod tests {
         ] {
             assert_eq!(ours.get(name).map(String::as_str), Some(kind), "{name}");
         }
-        assert_eq!(ours.len(), 58 + 4 + 3 + 1 + 3 + 2 * (8 + 1 + 4 + 3 + 2));
+        assert_eq!(ours.len(), 58 + 4 + 4 + 1 + 3 + 2 * (8 + 1 + 4 + 3 + 2));
     }
 
     #[test]

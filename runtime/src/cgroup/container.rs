@@ -49,6 +49,14 @@ impl Cgroup {
 }
 
 impl Cgroups {
+    /// Moves this process, which has one thread, to the cgroup of version 2. On version 1 it does nothing.
+    pub fn join_unified(&self) -> io::Result<()> {
+        match (self.version, self.members.first()) {
+            (Version::V2, Some(group)) => fs::write(group.path.join("cgroup.procs"), "0"),
+            _ => Ok(()),
+        }
+    }
+
     /// Finds the paths of a container's cgroups, and which of them exist already. Creates none.
     pub fn locate(placement: &CgroupPlacement) -> Result<Self, RuntimeError> {
         let version = version().context(|| format!("looking at {ROOT}"))?;

@@ -33,6 +33,8 @@ use super::{
 use crate::{
     capability::{CapabilityMask, HeldCapabilities},
     error::StartError,
+    hooks::{self, HookState},
+    plan::Hook,
     sys,
 };
 
@@ -53,6 +55,8 @@ pub(crate) struct ConfinedCommand {
     /// Detached clones of mounts of the host, by their descriptors, and the place of the bind that joins the groups of
     /// each.
     pub peers: Vec<(RawFd, String)>,
+    /// Programs of the container that run before the command, with the container's state.
+    pub start_hooks: Option<(Vec<Hook>, HookState)>,
     /// The network namespace is new: its loopback device is switched on.
     pub loopback: bool,
     /// Stay as process 1 and let a child be the command.
@@ -75,12 +79,19 @@ pub(crate) struct ConfinedCommand {
 impl ConfinedCommand {
     /// Applies the restrictions and executes the command, or reports the failure and ends the process.
     pub fn run(&self) -> ! {
-        let error = match self.restrict_all() {
+        let error = match self.restrict_all().and_then(|()| self.run_start_hooks()) {
             Ok(()) if self.init => init::run(&self.args, || self.execute()),
             Ok(()) => self.execute(),
             Err(error) => error,
         };
         self.fail(&error)
+    }
+
+    /// Runs the hooks that come before the command, with its rights.
+    fn run_start_hooks(&self) -> Result<(), StartError> {
+        let Some((hooks, state)) = &self.start_hooks else { return Ok(()) };
+        let state = HookState { pid: Some(std::process::id() as i32), ..state.clone() };
+        hooks::run_all(hooks.iter(), &state, &self.env).map_err(StartError::invalid)
     }
 
     /// Applies the restrictions. An init is confined here, because it executes no program.

@@ -40,6 +40,7 @@ pub(crate) fn confined_command(
         terminal: plan.terminal,
         trees: Vec::new(),
         peers: Vec::new(),
+        start_hooks: None,
         loopback: plan.namespaces.network == Network::Private,
         init: plan.init,
         init_profile: plan.security.apparmor.clone(),

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io,
+    os::fd::AsFd,
     time::{Duration, Instant},
 };
 
@@ -16,11 +17,13 @@ use super::{runtime::Runtime, status::process};
 use crate::{
     cgroup::{Cgroups, kill_cgroup},
     error::{Context, RuntimeError},
+    hooks::{self, HookPlan},
     installed::InstalledContainer,
-    plan::ContainerId,
+    plan::{ContainerId, HookStage},
     process::{ProcessRecord, ProcessRef},
+    role::{HookMoment, HooksArgs, Role},
     rootfs::WritableLayer,
-    state::{CGROUP, CONTAINER, ContainerRecord, MONITOR, RELAY, TaskDir, TaskLock},
+    state::{CGROUP, CONTAINER, ContainerRecord, MONITOR, PLAN, RELAY, TaskDir, TaskLock},
 };
 
 /// Killed processes may take this long to end. A process that hangs longer in the kernel (a dead network file system)
@@ -72,6 +75,7 @@ impl Runtime {
         if let Some(groups) = task.read::<Cgroups>(CGROUP)? {
             groups.remove()?;
         }
+        self.run_last_hooks(id, task);
         failpoint::at("destroy-before-layer");
         WritableLayer::of(&self.inner.data_dir, id.as_str()).remove()?;
         failpoint::at("destroy-before-directory");
@@ -79,6 +83,27 @@ impl Runtime {
         self.inner.ids.release(id);
         self.inner.categories.release(id);
         Ok(())
+    }
+
+    /// Runs the hooks of the stage `poststop`. A removal that is repeated runs them again.
+    fn run_last_hooks(&self, id: &ContainerId, task: &TaskDir) {
+        let run = || -> Result<(), RuntimeError> {
+            let Some(plan) = task.read::<HookPlan>(PLAN)? else { return Ok(()) };
+            if hooks::of_stages(&plan.hooks, &[HookStage::Poststop]).next().is_none() {
+                return Ok(());
+            }
+            let action = || "running hooks".to_owned();
+            let null = File::options().read(true).write(true).open("/dev/null").context(action)?;
+            let role = Role::Hooks(HooksArgs { task: task.path().to_owned(), moment: HookMoment::Removed });
+            let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
+            let runner = self.inner.launcher.spawn(&role, stdio).context(action)?;
+            // Each hook has a deadline.
+            runner.wait_for(None).and_then(|_| runner.reap()).context(action)
+        };
+        let failed = run().err().map(|error| error.to_string());
+        if let Some(error) = failed.or_else(|| hooks::failure(task).map(|error| error.message)) {
+            tracing::warn!(container = %id, error, "a hook after the container's end failed");
+        }
     }
 
     /// Waits for the monitor, which ends with its container. Kills it if it does not end.

@@ -22,6 +22,9 @@ fn obstacle(plan: &ContainerPlan) -> Option<String> {
         let kind = if namespaces.private_pid { "IPC" } else { "PID" };
         return Some(format!("the task uses the node's {kind} namespace"));
     }
+    if let Some(hook) = plan.hooks.first() {
+        return Some(format!("the hook {} of a device's spec runs with the node's ids", hook.path.display()));
+    }
     if host_dev_mount(plan).is_some() {
         return Some("the task mounts the node's /dev".to_owned());
     }

@@ -24,9 +24,10 @@ use std::{
 
 use libcgroups::common::CgroupConfig;
 use libcontainer::{
+    container::{Container, ContainerStatus},
     error::{LibcontainerError, MissingSpecError},
     notify_socket::{NOTIFY_FILE, NotifyListener, NotifySocket},
-    oci_spec::runtime::{LinuxNamespaceType, Spec},
+    oci_spec::runtime::{HookBuilder, HooksBuilder, LinuxNamespaceType, Spec},
     process::{
         args::{ContainerArgs, ContainerType},
         channel::{MainReceiver, init_channel, main_channel},
@@ -51,9 +52,11 @@ pub(crate) use stored::{ORIGIN, StoredRequest};
 use crate::{
     command::ConfinedCommand,
     error::StartError,
+    hooks,
     id_map::{become_root, map_process},
     plan::{ContainerId, IdRange},
-    state::private_dir,
+    role::HookMoment,
+    state::{TaskDir, private_dir},
     sys::{self, Fork},
 };
 use executor::CommandExecutor;
@@ -75,6 +78,8 @@ pub(crate) struct BuildRequest<'a> {
     pub command: ConfinedCommand,
     /// The ids of a user namespace of the container's own.
     pub ids: Option<IdRange>,
+    /// The task's directory, if hooks run before the root is entered.
+    pub hooks: Option<&'a TaskDir>,
     /// Whether the caller is a member of the container's cgroups. Otherwise libcontainer creates and joins them.
     pub in_cgroups: bool,
 }
@@ -94,9 +99,13 @@ pub(crate) fn build(request: BuildRequest<'_>) -> Result<BuiltContainer, StartEr
     let prepare = || private_dir(request.state).and_then(|()| trace::capture(request.ids.is_some()));
     let errors = prepare().map_err(|error| StartError::internal(format!("preparing the engine: {error}")))?;
     let socket = request.state.join(NOTIFY_FILE);
+    let hooks = request.hooks;
     match create(request, &socket) {
         Ok((init, building)) => Ok(BuiltContainer { init, building, socket: NotifySocket::new(socket), errors }),
-        Err(error) => Err(errors.explain("making the container", &error)),
+        Err(error) => {
+            let failure = hooks.and_then(hooks::failure);
+            Err(failure.unwrap_or_else(|| errors.explain("making the container", &error)))
+        }
     }
 }
 
@@ -105,7 +114,8 @@ type Init = (i32, Option<MainReceiver>);
 
 /// Makes the container's first process. It waits for its start at `socket`.
 fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, LibcontainerError> {
-    let spec = request.spec;
+    let mut spec = request.spec;
+    let container = request.hooks.map(|task| with_hook_runner(&mut spec, request.id, task)).transpose()?;
     Validator::validate_spec(&spec)?;
     let rootfs = spec.root().as_ref().ok_or(MissingSpecError::Root)?.path();
     let rootfs = fs::canonicalize(rootfs).map_err(LibcontainerError::OtherIO)?;
@@ -123,7 +133,7 @@ fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, Libcontainer
         console_socket: console.as_ref().map(AsRawFd::as_raw_fd),
         notify_listener: NotifyListener::new(socket)?,
         preserve_fds: 0,
-        container: None,
+        container,
         user_ns_config,
         cgroup_config: CgroupConfig { cgroup_path, systemd_cgroup: false, container_name: request.id.to_string() },
         detached: true,
@@ -139,16 +149,25 @@ fn create(request: BuildRequest<'_>, socket: &Path) -> Result<Init, Libcontainer
     // A process that is about to change its namespaces must not be readable by processes in them.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| LibcontainerError::OtherIO(error.into()))?;
     match request.in_cgroups {
-        true => fork_init(&args, request.ids),
+        true => fork_init(&args, request.ids, request.hooks),
         false => Ok((container_main_process(&args)?.as_raw(), None)),
     }
 }
 
+/// Lets libcontainer wait for the hook runner before the root is entered. It only runs hooks of a container with a
+/// state, which is the result.
+fn with_hook_runner(spec: &mut Spec, id: &ContainerId, task: &TaskDir) -> Result<Container, LibcontainerError> {
+    let (path, args) = hooks::runner_hook(task.path()).map_err(LibcontainerError::OtherIO)?;
+    let runner = HookBuilder::default().path(path).args(args).build()?;
+    spec.set_hooks(Some(HooksBuilder::default().create_runtime(vec![runner]).build()?));
+    Container::new(id.as_str(), ContainerStatus::Creating, None, &task.bundle(), task.path())
+}
+
 /// Forks the container's first process, which is born in the caller's cgroups.
-fn fork_init(args: &ContainerArgs, ids: Option<IdRange>) -> Result<Init, LibcontainerError> {
-    let (mut to_caller, from_init) = main_channel().map_err(ProcessError::from)?;
-    // libcontainer only listens to it for hooks and network devices, which our specs do not have.
-    let (to_init, mut from_caller) = init_channel().map_err(ProcessError::from)?;
+fn fork_init(args: &ContainerArgs, ids: Option<IdRange>, hooks: Option<&TaskDir>) -> Result<Init, LibcontainerError> {
+    let (mut to_caller, mut from_init) = main_channel().map_err(ProcessError::from)?;
+    // libcontainer only listens to it for hooks, and for network devices, which our specs do not have.
+    let (mut to_init, mut from_caller) = init_channel().map_err(ProcessError::from)?;
     let namespaces = args.spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
     let own_pids = namespaces.is_some_and(|list| list.iter().any(|one| one.typ() == LinuxNamespaceType::Pid));
     let forked = match ids {
@@ -169,6 +188,13 @@ fn fork_init(args: &ContainerArgs, ids: Option<IdRange>) -> Result<Init, Libcont
     };
     // The other ends must be closed here, so that the end of the first process is noticed.
     to_caller.close().map_err(ProcessError::from)?;
+    if let Some(task) = hooks {
+        from_init.wait_for_hook_request().map_err(ProcessError::from)?;
+        let state = format!("{{\"pid\":{}}}", init.as_raw_nonzero());
+        let run = hooks::run_here(task, HookMoment::Create, state.as_bytes());
+        run.map_err(|error| LibcontainerError::Other(error.message))?;
+        to_init.hook_done().map_err(ProcessError::from)?;
+    }
     to_init.close().map_err(ProcessError::from)?;
     from_caller.close().map_err(ProcessError::from)?;
     Ok((init.as_raw_nonzero().get(), Some(from_init)))

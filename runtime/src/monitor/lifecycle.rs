@@ -26,11 +26,12 @@ use super::{
 use crate::{
     console_socket::ConsoleSocket,
     error::{Context, RuntimeError, StartError},
+    hooks,
     logs::Outputs,
-    plan::{ContainerId, Output},
+    plan::{ContainerId, Hook, HookStage, Output},
     process::ProcessRef,
     report_pipe::read_report,
-    role::MonitorArgs,
+    role::{HookMoment, MonitorArgs},
     state::{CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
     sys::{self, Fork},
 };
@@ -47,6 +48,8 @@ struct MonitorPlan {
     /// The same.
     #[serde(default)]
     runtime: Option<IgnoredAny>,
+    #[serde(default)]
+    hooks: Vec<Hook>,
 }
 
 /// The role `monitor`. Called before the process has any other thread.
@@ -120,7 +123,11 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
         console.expect_now().context(|| "receiving the container's terminal".to_owned())?;
     }
     let init = ProcessRef::open(created.init).context(|| "opening the container's first process".to_owned())?;
-    match await_start(&task, &init, &created, console, report) {
+    let started = await_start(&task, &init, &created, console, report).and_then(|started| {
+        run_first_hooks(&task, &plan.hooks)?;
+        Ok(started)
+    });
+    match started {
         Ok((terminal, started_at)) => Ok(RunningContainer {
             id: plan.id,
             task,
@@ -135,6 +142,14 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
             watch::kill_and_reap(&init);
             Err(error)
         }
+    }
+}
+
+/// Runs the hooks of the stage `poststart`.
+fn run_first_hooks(task: &TaskDir, hooks: &[Hook]) -> Result<(), StartError> {
+    match hooks::of_stages(hooks, &[HookStage::Poststart]).next() {
+        Some(_) => hooks::run_here(task, HookMoment::Started, b""),
+        None => Ok(()),
     }
 }
 

@@ -47,6 +47,11 @@ impl BuildMounts {
     /// called in the host's mount namespace.
     pub fn open(task: &TaskDir, data_dir: &Path, plan: &ContainerPlan) -> Result<Self, StartError> {
         let mut mounts = Self::default();
+        if plan.has_create_hooks() {
+            // They see the node's files, and their mounts in the container's root stay.
+            mounts.add(Path::new("/"))?;
+            return Ok(mounts);
+        }
         for path in SYSTEM_MOUNTS {
             mounts.add(Path::new(path))?;
         }
@@ -63,6 +68,12 @@ impl BuildMounts {
             mounts.add_unless_covered(volume)?;
         }
         for device in &plan.devices {
+            mounts
+                .add_unless_covered(&device.host_path)
+                .map_err(|error| StartError::new(StartErrorKind::MountSource, format!("device {error}")))?;
+        }
+        // A node that is missing may be described completely.
+        for device in plan.described_devices.iter().filter(|device| device.host_path.exists()) {
             mounts
                 .add_unless_covered(&device.host_path)
                 .map_err(|error| StartError::new(StartErrorKind::MountSource, format!("device {error}")))?;
@@ -98,13 +109,17 @@ impl BuildMounts {
     pub fn enter(self, empty: &EmptyNamespace) -> Result<(), StartError> {
         let enter = || -> io::Result<()> {
             empty.enter()?;
-            let root = detached_tmpfs()?;
+            let (root, mounts) = match self.0.split_first() {
+                Some(((path, _), _)) if path != Path::new("/") => (detached_tmpfs()?, &self.0[..]),
+                Some(((_, root), others)) => (root.try_clone()?, others),
+                None => (detached_tmpfs()?, &[][..]),
+            };
             move_mount(&root, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
             // chroot(2), because pivot_root(2) walks through all threads of the host. This process needs no more than
             // chroot.
             fchdir(&root)?;
             chroot(".")?;
-            self.0.iter().try_for_each(|(path, tree)| attach_tree(tree, path))
+            mounts.iter().try_for_each(|(path, tree)| attach_tree(tree, path))
         };
         Ok(enter().context(|| "making the root that the container is built in".to_owned())?)
     }

@@ -13,7 +13,7 @@ use rustix::{
 use super::mount_tree::clone_one;
 use crate::{
     error::{Context, RuntimeError},
-    plan::IdRange,
+    plan::{IdRange, NodeKind},
     spec::HostDevice,
 };
 
@@ -45,7 +45,11 @@ pub(crate) fn device_nodes(
 }
 
 fn make(path: &Path, device: &HostDevice, range: IdRange) -> io::Result<OwnedFd> {
-    let kind = if device.block { FileType::BlockDevice } else { FileType::CharacterDevice };
+    let kind = match device.kind {
+        NodeKind::Block => FileType::BlockDevice,
+        NodeKind::Character => FileType::CharacterDevice,
+        NodeKind::Fifo => FileType::Fifo,
+    };
     let mode = Mode::from_raw_mode(device.mode);
     mknodat(CWD, path, kind, mode, makedev(device.major, device.minor))?;
     let owner = range.on_node(device.uid).map(Uid::from_raw);

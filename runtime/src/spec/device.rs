@@ -11,24 +11,32 @@ use oci_spec::runtime::{
 };
 
 use super::error::SpecError;
-use crate::plan::Device;
+use crate::{
+    plan::{DescribedDevice, Device, NodeKind},
+    user::ResolvedUser,
+};
 
 /// A device node of the host and where it appears.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostDevice {
     pub container_path: PathBuf,
-    pub block: bool,
+    pub kind: NodeKind,
     pub major: u32,
     pub minor: u32,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    pub permissions: String,
+    /// Any of `r`, `w`, `m`. `None`: the cgroup does not allow its use.
+    pub permissions: Option<String>,
 }
 
 impl HostDevice {
     fn kind(&self) -> LinuxDeviceType {
-        if self.block { LinuxDeviceType::B } else { LinuxDeviceType::C }
+        match self.kind {
+            NodeKind::Block => LinuxDeviceType::B,
+            NodeKind::Character => LinuxDeviceType::C,
+            NodeKind::Fifo => LinuxDeviceType::P,
+        }
     }
 
     /// The node that is made.
@@ -44,19 +52,27 @@ impl HostDevice {
             .build()?)
     }
 
-    /// The rule that allows its use.
-    pub fn rule(&self) -> Result<LinuxDeviceCgroup, SpecError> {
-        let valid = !self.permissions.is_empty() && self.permissions.bytes().all(|byte| b"rwm".contains(&byte));
+    /// The rights that need a rule. A FIFO is no device for the cgroup.
+    pub fn access(&self) -> Option<&str> {
+        self.permissions.as_deref().filter(|_| self.kind != NodeKind::Fifo)
+    }
+
+    /// The rule that allows its use, if it has one.
+    pub fn rule(&self) -> Result<Option<LinuxDeviceCgroup>, SpecError> {
+        let Some(access) = self.access() else { return Ok(None) };
+        let valid = !access.is_empty() && access.bytes().all(|byte| b"rwm".contains(&byte));
         if !valid {
-            return Err(SpecError::DevicePermissions(self.permissions.clone()));
+            return Err(SpecError::DevicePermissions(access.to_owned()));
         }
-        Ok(LinuxDeviceCgroupBuilder::default()
-            .allow(true)
-            .typ(self.kind())
-            .major(i64::from(self.major))
-            .minor(i64::from(self.minor))
-            .access(&self.permissions)
-            .build()?)
+        Ok(Some(
+            LinuxDeviceCgroupBuilder::default()
+                .allow(true)
+                .typ(self.kind())
+                .major(i64::from(self.major))
+                .minor(i64::from(self.minor))
+                .access(access)
+                .build()?,
+        ))
     }
 }
 
@@ -68,6 +84,59 @@ pub(crate) fn host_devices(device: &Device) -> io::Result<Vec<HostDevice>> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a device, and no directory with devices"));
     }
     Ok(found)
+}
+
+/// The permission bits of a described node that does not exist on the host.
+const DEFAULT_MODE: u32 = 0o666;
+
+/// Completes a described device of a plan with the node of the host. The command's user owns it by default.
+pub(crate) fn described_device(device: &DescribedDevice, user: &ResolvedUser) -> io::Result<HostDevice> {
+    let number = |metadata: &fs::Metadata| (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let described = match (device.kind, device.number) {
+        (Some(NodeKind::Fifo), _) => Some((NodeKind::Fifo, (0, 0))),
+        (kind, number) => kind.zip(number),
+    };
+    let node = fs::metadata(&device.host_path).and_then(|metadata| {
+        let kind = kind_of(metadata.file_type()).ok_or_else(|| invalid("not a device".to_owned()))?;
+        Ok((kind, metadata))
+    });
+    let (kind, (major, minor), mode) = match (described, node) {
+        (Some((kind, number)), Ok((_, metadata))) => (kind, number, metadata.mode() & 0o7777),
+        (Some((kind, number)), Err(_)) => (kind, number, DEFAULT_MODE),
+        (None, Ok((kind, metadata))) => {
+            if device.kind.is_some_and(|wanted| wanted != kind) {
+                return Err(invalid(
+                    format!("it is a {kind:?} device, and the description says otherwise").to_lowercase(),
+                ));
+            }
+            (kind, device.number.unwrap_or_else(|| number(&metadata)), metadata.mode() & 0o7777)
+        }
+        (None, Err(error)) => return Err(error),
+    };
+    Ok(HostDevice {
+        container_path: (&device.container_path).into(),
+        kind,
+        major,
+        minor,
+        mode: device.mode.map_or(mode, |mode| mode & 0o7777),
+        uid: device.uid.unwrap_or(user.uid),
+        gid: device.gid.unwrap_or(user.gid),
+        permissions: device.permissions.clone(),
+    })
+}
+
+fn invalid(problem: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, problem)
+}
+
+fn kind_of(kind: fs::FileType) -> Option<NodeKind> {
+    if kind.is_block_device() {
+        Some(NodeKind::Block)
+    } else if kind.is_char_device() {
+        Some(NodeKind::Character)
+    } else {
+        kind.is_fifo().then_some(NodeKind::Fifo)
+    }
 }
 
 /// Names below /dev that are not the host's devices but file systems of their own.
@@ -85,16 +154,16 @@ fn collect(host: &Path, container: &Path, permissions: &str, found: &mut Vec<Hos
                 collect(&entry.path(), &container.join(&name), permissions, found)?;
             }
         }
-    } else if kind.is_char_device() || kind.is_block_device() {
+    } else if let Some(kind) = kind_of(kind).filter(|kind| *kind != NodeKind::Fifo) {
         found.push(HostDevice {
             container_path: container.to_owned(),
-            block: kind.is_block_device(),
+            kind,
             major: rustix::fs::major(metadata.rdev()),
             minor: rustix::fs::minor(metadata.rdev()),
             mode: metadata.mode() & 0o7777,
             uid: metadata.uid(),
             gid: metadata.gid(),
-            permissions: permissions.to_owned(),
+            permissions: Some(permissions.to_owned()),
         });
     }
     Ok(())

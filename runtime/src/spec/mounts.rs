@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     cgroup::Version,
-    plan::{ContainerPlan, Mount, MountKind, Propagation},
+    plan::{ContainerPlan, Mount, MountKind, MountRestriction, Propagation},
 };
 
 /// All mounts of a container.
@@ -115,6 +115,12 @@ fn requested(plan: &ContainerPlan, wanted: &Mount) -> Result<OciMount, SpecError
             {
                 options.extend(["rnosuid", "rnodev"].map(str::to_owned));
             }
+            if let Some(restrictions) = plan.mount_restrictions.get(&wanted.destination)
+                && let Some(options) = mount.options_mut()
+            {
+                let further = restrictions.iter().map(|restriction| recursive_option(*restriction).to_owned());
+                options.extend(further);
+            }
             Ok(mount)
         }
         MountKind::Image { layers, .. } => {
@@ -138,6 +144,15 @@ fn requested(plan: &ContainerPlan, wanted: &Mount) -> Result<OciMount, SpecError
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             mount("tmpfs", "tmpfs", &wanted.destination, &options)
         }
+    }
+}
+
+/// The option that restricts a bind and everything mounted below it.
+fn recursive_option(restriction: MountRestriction) -> &'static str {
+    match restriction {
+        MountRestriction::Nodev => "rnodev",
+        MountRestriction::Noexec => "rnoexec",
+        MountRestriction::Nosuid => "rnosuid",
     }
 }
 

@@ -50,7 +50,7 @@ fn device_rules(plan: &ContainerPlan, inputs: &SpecInputs<'_>) -> Result<Vec<Lin
     }
     let mut rules = vec![all(false)?];
     for device in inputs.devices {
-        rules.push(HostDevice::rule(device)?);
+        rules.extend(HostDevice::rule(device)?);
     }
     Ok(rules)
 }

@@ -16,8 +16,8 @@ use crate::{
     capability::CapabilityMask,
     cgroup::Version,
     plan::{
-        CgroupPlacement, ContainerPlan, Device, Mount, MountKind, Namespaces, Network, Output, Propagation, Resources,
-        Rlimit, RootFs, RootStorage, Seccomp, Security,
+        CgroupPlacement, ContainerPlan, Device, Mount, MountKind, Namespaces, Network, NodeKind, Output, Propagation,
+        Resources, Rlimit, RootFs, RootStorage, Seccomp, Security,
     },
     user::ResolvedUser,
 };
@@ -46,6 +46,9 @@ fn plan() -> ContainerPlan {
         confined: None,
         files: Vec::new(),
         devices: Vec::new(),
+        hooks: Vec::new(),
+        described_devices: Vec::new(),
+        mount_restrictions: BTreeMap::new(),
         namespaces: Namespaces {
             network: Network::Private,
             private_pid: true,
@@ -215,13 +218,13 @@ fn cores_are_not_set_in_a_cpuset_that_the_container_does_not_use() {
 fn only_listed_devices_are_allowed() {
     let device = HostDevice {
         container_path: "/dev/mine".into(),
-        block: false,
+        kind: NodeKind::Character,
         major: 10,
         minor: 20,
         mode: 0o660,
         uid: 0,
         gid: 5,
-        permissions: "rw".to_owned(),
+        permissions: Some("rw".to_owned()),
     };
     let rules = |spec: Spec| {
         let resources = spec.linux().clone().and_then(|linux| linux.resources().clone()).expect("resources");
@@ -232,7 +235,7 @@ fn only_listed_devices_are_allowed() {
     assert_eq!((list[1].major(), list[1].minor(), list[1].access().as_deref()), (Some(10), Some(20), Some("rw")));
     let privileged = ContainerPlan { security: Security { privileged: true, ..plan().security }, ..plan() };
     assert!(rules(spec(&privileged))[0].allow());
-    let wrong = HostDevice { permissions: "rx".to_owned(), ..device };
+    let wrong = HostDevice { permissions: Some("rx".to_owned()), ..device };
     let error = spec_for(&plan(), std::slice::from_ref(&wrong), |_| ()).expect_err("refused");
     assert_eq!(error, SpecError::DevicePermissions("rx".to_owned()));
 }

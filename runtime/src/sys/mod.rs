@@ -21,8 +21,8 @@ pub(crate) use mount::{
 };
 pub(crate) use pidfd::reaped_status;
 pub(crate) use process::{
-    EndedChild, Fork, execve, exit_now, fork, fork_sibling, join_new_session_keyring, peek_ended_child,
-    replace_command_line, unshare_children_pids, unshare_mounts,
+    EndedChild, Fork, end_with_parent, execve, exit_now, fork, fork_sibling, join_new_session_keyring,
+    peek_ended_child, replace_command_line, unshare_children_pids, unshare_mounts,
 };
 pub(crate) use read_signal::{announce_no_reads, announce_reads, take_signal};
 pub(crate) use signal::{block_signals, default_signals, realtime_signal, wait_for_any_signal};

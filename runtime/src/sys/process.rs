@@ -4,10 +4,15 @@ use std::{
     ffi::{CStr, CString, c_char},
     fs, io,
     mem::MaybeUninit,
+    os::unix::process::CommandExt,
+    process::Command,
     ptr, slice,
 };
 
-use rustix::{process::Pid, thread::UnshareFlags};
+use rustix::{
+    process::{Pid, Signal, set_parent_process_death_signal},
+    thread::UnshareFlags,
+};
 
 use crate::exit_status::ExitStatus;
 
@@ -87,6 +92,13 @@ fn argument_area(stat: &str) -> Option<(usize, usize)> {
     let mut fields = stat.rsplit_once(") ")?.1.split_ascii_whitespace().skip(48 - 3);
     let (start, end) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     (start != 0 && start < end).then_some((start, end))
+}
+
+/// Lets the kernel kill the process of a command when the thread that starts it ends.
+pub(crate) fn end_with_parent(command: &mut Command) {
+    let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: the closure makes one system call, which is allowed between fork and execve.
+    unsafe { command.pre_exec(end) };
 }
 
 /// Moves this thread to a new mount namespace, a copy of the current one.

@@ -103,6 +103,9 @@ impl Node {
             confined: None,
             files: Vec::new(),
             devices: Vec::new(),
+            hooks: Vec::new(),
+            described_devices: Vec::new(),
+            mount_restrictions: BTreeMap::new(),
             namespaces: Namespaces {
                 network: Network::Private,
                 private_pid: true,

@@ -4,6 +4,7 @@ mod aliases;
 mod apparmor;
 mod bad_input;
 mod base;
+mod cdi;
 mod commands;
 mod commands_in_tasks;
 mod credentials;

@@ -169,6 +169,7 @@ fn find(config: &Json, task: &NomadTask, nodes: &Nodes) -> Found {
                 node: &nodes.info,
                 policy,
                 profile: None,
+                edits: None,
             };
             if let Err(refused) = plan::plan_task(&context) {
                 add(&mut errors, refused.0);

@@ -54,6 +54,7 @@ const LISTS: &[&[OptionSpec]] = &[
     registry::OPTIONS,
     policy::OPTIONS,
     runtimes::OPTIONS,
+    DEVICES,
     confinement::OPTIONS,
     BLOCKS,
     docker::OPTIONS,
@@ -76,6 +77,13 @@ const DIRECTORIES: &[OptionSpec] = &[
         "directory for images and writable layers. Its content must survive a reboot",
     ),
 ];
+
+const DEVICES: &[OptionSpec] = &[OptionSpec::honoured(
+    "cdi_spec_dirs",
+    OptionType::Strings,
+    Literal(r#"["/etc/cdi","/var/run/cdi"]"#),
+    "directories of CDI specs, see [devices](devices.md). Later ones have the higher priority",
+)];
 
 const BLOCKS: &[OptionSpec] = &[
     OptionSpec::honoured(
@@ -141,6 +149,8 @@ pub struct PluginConfig {
     pub metrics: Option<MetricsAddress>,
     /// Where traces are sent. `None`: nowhere.
     pub traces: Option<TraceOptions>,
+    /// Directories of specs of the Container Device Interface.
+    pub cdi_spec_dirs: Vec<PathBuf>,
     /// Extra options of `nomad alloc exec`.
     pub exec: ExecPolicy,
     /// The driver makes the networks of groups in Nomad's place.
@@ -214,6 +224,7 @@ impl Default for PluginConfig {
             limits: Limits::default(),
             metrics: None,
             traces: None,
+            cdi_spec_dirs: cdi::DEFAULT_DIRECTORIES.map(PathBuf::from).to_vec(),
             exec: ExecPolicy::default(),
             group_networks: false,
             dockerd: None,
@@ -239,6 +250,14 @@ fn rules(block: &ConfigBlock, driver: DriverName) -> Rules {
         DriverName::Docker if !block.bool("strict") => Rules::Docker,
         _ => Rules::OciRs,
     }
+}
+
+fn cdi_spec_dirs(block: &ConfigBlock) -> Option<Vec<PathBuf>> {
+    let directories = block.strings_if_set("cdi_spec_dirs")?;
+    if let Some(relative) = directories.iter().find(|directory| !directory.starts_with('/')) {
+        block.error("cdi_spec_dirs", format!("{relative:?} is not an absolute path"), "begin it with /");
+    }
+    Some(directories.into_iter().map(PathBuf::from).collect())
 }
 
 fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
@@ -267,6 +286,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         limits: images::limits(&block.block("image_limits"), default.limits),
         metrics: metrics::address(&block.block("metrics")),
         traces: traces::read(&block.block("traces")),
+        cdi_spec_dirs: cdi_spec_dirs(block).unwrap_or(default.cdi_spec_dirs),
         exec: exec::read(&block.block("exec"), default.exec.max_commands),
         group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),
         dockerd: docker::socket(block, driver),

@@ -63,9 +63,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         "allow_devices",
         OptionType::Strings,
         Words("none, or all with docker's rules"),
-        "devices of the node that tasks may name in `devices`, as paths or patterns with `*` (`/dev/fuse`, \
-         `/dev/dri/*`). A directory stands for the devices in it. Devices of Nomad's device plugins need no \
-         permission. With `allow_privileged`, tasks may name any device",
+        "devices of the node that tasks may name in `devices`, as paths, as CDI names, or patterns with `*` \
+         (`/dev/fuse`, `/dev/dri/*`, `nvidia.com/gpu=*`). A directory stands for the devices in it. Devices of \
+         Nomad's device plugins need no permission. With `allow_privileged`, tasks may name any device",
     ),
     OptionSpec::honoured(
         "min_oom_score_adj",
@@ -378,6 +378,12 @@ impl Policy {
             None => file.is_dockers,
             Some(allowed) => !file.has_parent_component() && any_matches(allowed, &file.path.to_string_lossy()),
         }
+    }
+
+    /// Whether a task may name a device, by its path or its CDI name. Where tasks may be privileged, every device is
+    /// allowed.
+    pub fn allows_device(&self, device: &str) -> bool {
+        self.allow_privileged || any_matches(&self.allow_devices, device)
     }
 
     /// Whether a list allows a namespace mode. Where tasks may be privileged, every mode is allowed.

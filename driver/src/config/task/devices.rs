@@ -1,5 +1,7 @@
 //! The task block's option for devices of the host.
 
+use cdi::QualifiedName;
+
 use crate::config::{
     block::ConfigBlock,
     option::{DefaultValue::Words, OptionSpec, OptionType},
@@ -14,7 +16,19 @@ pub const OPTIONS: &[OptionSpec] = &[OptionSpec::honoured(
 )];
 
 const DEVICE: &[OptionSpec] = &[
-    OptionSpec::honoured("host_path", OptionType::String, Words("none, must be set"), "device node on the host"),
+    OptionSpec::honoured(
+        "host_path",
+        OptionType::String,
+        Words("none, must be set unless `cdi` is"),
+        "device node on the host",
+    ),
+    OptionSpec::honoured(
+        "cdi",
+        OptionType::String,
+        Words("none"),
+        "name of a CDI device of the node, as in `nvidia.com/gpu=0`, in place of all other options. See \
+         [devices](devices.md)",
+    ),
     OptionSpec::honoured("container_path", OptionType::String, Words("`host_path`"), "path in the container"),
     OptionSpec::honoured(
         "cgroup_permissions",
@@ -35,14 +49,40 @@ pub struct DeviceRequest {
     pub permissions: String,
 }
 
-/// Reads `devices`.
-pub fn read(block: &ConfigBlock) -> Vec<DeviceRequest> {
-    block.blocks("devices").iter().filter_map(device).collect()
+/// Reads `devices`: device nodes, and names of the Container Device Interface.
+pub fn read(block: &ConfigBlock) -> (Vec<DeviceRequest>, Vec<QualifiedName>) {
+    let (mut nodes, mut names) = (Vec::new(), Vec::new());
+    for block in block.blocks("devices") {
+        match block.string("cdi") {
+            Some(name) => names.extend(cdi_name(&block, &name)),
+            None => nodes.extend(device(&block)),
+        }
+    }
+    (nodes, names)
+}
+
+fn cdi_name(block: &ConfigBlock, name: &str) -> Option<QualifiedName> {
+    for option in ["host_path", "container_path", "cgroup_permissions"] {
+        if block.string(option).is_some() {
+            block.error(option, "cannot be set together with `cdi`", "remove it: the device's spec says it");
+        }
+    }
+    match name.parse() {
+        Ok(name) => Some(name),
+        Err(error) => {
+            block.error("cdi", error.to_string(), "name a device as in \"nvidia.com/gpu=0\"");
+            None
+        }
+    }
 }
 
 fn device(block: &ConfigBlock) -> Option<DeviceRequest> {
     let Some(host_path) = block.string("host_path") else {
-        block.error("host_path", "is missing", "name the device node of the host, as in \"/dev/fuse\"");
+        block.error(
+            "host_path",
+            "is missing",
+            "name the device node of the host, as in \"/dev/fuse\", or a device with `cdi`",
+        );
         return None;
     };
     let container_path = block.string("container_path").unwrap_or_else(|| host_path.clone());

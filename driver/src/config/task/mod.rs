@@ -18,6 +18,7 @@ mod volume_options;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use cdi::QualifiedName;
 use image_store::Credentials;
 use log_drivers::LogOptions;
 use runtime::plan::Rlimit;
@@ -125,6 +126,8 @@ pub struct TaskSpec {
     pub mounts: Vec<MountRequest>,
     /// Devices of the host.
     pub devices: Vec<DeviceRequest>,
+    /// Devices of the Container Device Interface.
+    pub cdi_devices: Vec<QualifiedName>,
     /// Kernel parameters by dotted name.
     pub sysctl: BTreeMap<String, String>,
     /// Resource limits by lower-case name.
@@ -172,6 +175,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
     process::check_ignored(block);
     limits::check_ignored(block);
     let log_driver = process::log_driver(block, policy);
+    let (devices, cdi_devices) = devices::read(block);
     let spec = TaskSpec {
         image: image::reference(block),
         auth: image::auth(&block.block("auth")),
@@ -203,7 +207,8 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         extra_hosts: dns::extra_hosts(block),
         dns: dns::options(block),
         mounts: mounts::all(block, policy),
-        devices: devices::read(block),
+        devices,
+        cdi_devices,
         sysctl: limits::sysctl(block),
         rlimits: limits::rlimits(block),
         shm_size: block.positive("shm_size"),

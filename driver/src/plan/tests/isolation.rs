@@ -54,7 +54,8 @@ fn the_seccomp_filter_follows_security_opt() {
     for privileged in [false, true] {
         let block = json!({ "security_opt": ["seccomp=/etc/x.json"], "privileged": privileged });
         let Case { spec, task, image, mounted_images, node, policy, .. } = &Case::under(plugin.clone(), block);
-        let context = TaskContext { spec, task, image, mounted_images, node, policy, profile: Some(&profile) };
+        let context =
+            TaskContext { spec, task, image, mounted_images, node, policy, profile: Some(&profile), edits: None };
         let security = plan_task(&context).unwrap().container.security;
         assert_eq!((security.seccomp, security.privileged), (Seccomp::Profile(profile.clone()), privileged));
     }

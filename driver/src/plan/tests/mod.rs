@@ -10,6 +10,7 @@ mod resources;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use ::cdi::ContainerEdits;
 use ::network::Attachment;
 use image_store::{Image, ImageConfig};
 use proptest::prelude::*;
@@ -36,6 +37,7 @@ struct Case {
     node: NodeInfo,
     policy: Policy,
     attachment: Option<Attachment>,
+    edits: Option<ContainerEdits>,
 }
 
 impl Case {
@@ -50,12 +52,21 @@ impl Case {
         block.as_object_mut().unwrap().insert("image".into(), json!("nginx"));
         let spec = decode_task(&from_json(&block), &policy).unwrap();
         let mounted_images = spec.mounted_images().into_iter().map(|name| (name.to_owned(), image())).collect();
-        Self { spec, task: task(), image: image(), mounted_images, node: node(), policy, attachment: None }
+        Self { spec, task: task(), image: image(), mounted_images, node: node(), policy, attachment: None, edits: None }
     }
 
     fn plan(&self) -> Result<TaskPlan, String> {
-        let Self { spec, task, image, mounted_images, node, policy, attachment } = self;
-        let plan = plan_task(&TaskContext { spec, task, image, mounted_images, node, policy, profile: None });
+        let Self { spec, task, image, mounted_images, node, policy, attachment, edits } = self;
+        let plan = plan_task(&TaskContext {
+            spec,
+            task,
+            image,
+            mounted_images,
+            node,
+            policy,
+            profile: None,
+            edits: edits.as_ref(),
+        });
         let plan = plan.and_then(|plan| match attachment {
             Some(attachment) => plan.with_attachment(attachment),
             None => Ok(plan),

@@ -28,7 +28,8 @@ proptest! {
         let block = json!({ "image": "nginx", "volumes": volumes });
         let Ok(spec) = decode_task(&from_json(&block), &policy) else { return Ok(()) };
         let mounted_images = BTreeMap::new();
-        let case = Case { spec, task: task(), image: image(), mounted_images, node: node(), policy, attachment: None };
+        let (task, image, node) = (task(), image(), node());
+        let case = Case { spec, task, image, mounted_images, node, policy, attachment: None, edits: None };
         let Ok(plan) = case.plan() else { return Ok(()) };
         let mounts = &plan.container.mounts;
         for (index, mount) in mounts.iter().enumerate() {

@@ -78,6 +78,7 @@ impl<'a> Planned<'a> {
             node: &node,
             policy: request.node.policy(),
             profile: leased.profile.as_ref(),
+            edits: leased.edits.as_ref(),
         })?;
         emit_warnings(request, &plan);
         Ok(Self { leased, plan, plan_end: request.elapsed() })

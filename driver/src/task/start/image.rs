@@ -2,16 +2,18 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use cdi::ContainerEdits;
 use image_store::{Image, LeaseOwner, LoadRequest, PullError, PullRequest, Reference};
 use runtime::plan::{ContainerId, SeccompProfile};
 
-use super::{load_archive, pull_progress::PullEvents, request::StartRequest, seccomp_profile, spans};
+use super::{cdi_devices, load_archive, pull_progress::PullEvents, request::StartRequest, seccomp_profile, spans};
 use crate::{
     blocking::blocking,
     config::{self, SeccompChoice, TaskSpec},
     error::TaskError,
     metrics::ObservedPull,
     node::{self, Node},
+    plan,
 };
 
 /// A task with a leased image.
@@ -22,6 +24,8 @@ pub struct Leased<'a> {
     pub spec: TaskSpec,
     /// The seccomp profile from the file that the task block names.
     pub profile: Option<SeccompProfile>,
+    /// What the task's devices of the Container Device Interface change.
+    pub edits: Option<ContainerEdits>,
     /// The image. Released when dropped, unless a container uses it.
     pub image: ImageLease,
     /// The duration of this phase.
@@ -29,14 +33,15 @@ pub struct Leased<'a> {
 }
 
 impl<'a> Leased<'a> {
-    /// Decodes the task block, reads its seccomp profile, and pulls or loads its image.
+    /// Decodes the task block, reads its seccomp profile and the specs of its devices, and pulls or loads its image.
     pub async fn acquire(request: &'a StartRequest) -> Result<Self, TaskError> {
         let spec = config::decode_task(&request.task.driver_config, request.node.policy())?;
         let profile = read_profile(&spec).await?;
+        let edits = read_edits(request, &spec).await?;
         failpoint::at("start-before-lease");
         let mut image = ImageLease::acquire(request, &spec).await?;
         image.acquire_mounted(request, &spec).await?;
-        Ok(Self { pull_time: request.elapsed(), request, spec, profile, image })
+        Ok(Self { pull_time: request.elapsed(), request, spec, profile, edits, image })
     }
 }
 
@@ -162,4 +167,13 @@ fn pull_request(node: &Node, spec: &TaskSpec, reference: Reference, timeout: Opt
 async fn read_profile(spec: &TaskSpec) -> Result<Option<SeccompProfile>, TaskError> {
     let Some(SeccompChoice::File(path)) = spec.security.seccomp.clone() else { return Ok(None) };
     blocking(move || seccomp_profile::read(&path).map(Some)).await
+}
+
+async fn read_edits(request: &StartRequest, spec: &TaskSpec) -> Result<Option<ContainerEdits>, TaskError> {
+    let names = plan::permitted_cdi_names(spec, &request.task, request.node.policy());
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let node = request.node.clone();
+    blocking(move || cdi_devices::edits(&node.config.cdi_spec_dirs, &names).map(Some)).await
 }

@@ -21,6 +21,7 @@
 //! [`Attached`]: container::Attached
 //! [`Started`]: container::Started
 
+mod cdi_devices;
 mod container;
 mod docker_volumes;
 mod image;

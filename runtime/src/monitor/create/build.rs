@@ -13,8 +13,9 @@ use crate::{
     console_socket::ConsoleSocket,
     engine::{self, BuildRequest, BuiltContainer},
     error::StartError,
+    hooks::{self, HookState},
     monitor::report::CreatedContainer,
-    plan::ContainerPlan,
+    plan::{ContainerPlan, Hook, HookStage},
     process::ProcessRef,
     rootfs::{HeldNetwork, Layers, Root},
     spec::CGROUP_DIR,
@@ -56,8 +57,9 @@ impl CgroupsJoined {
             spec: written.spec,
             stdio: written.stdio,
             console_socket: job.console.map(ConsoleSocket::path),
-            command: ConfinedCommand { trees, peers, ..written.command },
+            command: ConfinedCommand { trees, peers, start_hooks: start_hooks(job, plan), ..written.command },
             ids: plan.id_range(),
+            hooks: plan.has_create_hooks().then_some(job.task),
             in_cgroups: written.recorded.groups.version == Version::V1,
         };
         failpoint::at("creator-before-build");
@@ -96,6 +98,19 @@ impl Built {
         let private_pid = plan.namespaces.private_pid;
         Ok(CreatedContainer { init: init.release(), user, private_pid, events_before })
     }
+}
+
+/// The hooks of the stage `startContainer`, with the container's state.
+fn start_hooks(job: &Job<'_>, plan: &ContainerPlan) -> Option<(Vec<Hook>, HookState)> {
+    let hooks: Vec<Hook> = hooks::of_stages(&plan.hooks, &[HookStage::StartContainer]).cloned().collect();
+    let state = || HookState {
+        id: plan.id.to_string(),
+        status: "created",
+        pid: None,
+        bundle: job.task.bundle(),
+        annotations: plan.annotations.clone(),
+    };
+    (!hooks.is_empty()).then(|| (hooks, state()))
 }
 
 /// A first process that has no command yet. It is killed when this is dropped, because without a start it would wait

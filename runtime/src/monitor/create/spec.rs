@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::{AsRawFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use host::durable::private_file;
@@ -24,10 +24,11 @@ use crate::{
     error::{Context, StartError, StartErrorKind},
     installed::{Dialect, for_installed},
     logs::Outputs,
-    plan::{ContainerPlan, Device, IdRange, InstalledRuntime, Network, SelinuxLabels},
+    plan::{ContainerPlan, Device, IdRange, InstalledRuntime, Network, NodeKind, SelinuxLabels},
     rootfs::{device_nodes, make_binds},
-    spec::{self, HostDevice, PreparedSources, SpecInputs, host_devices},
+    spec::{self, HostDevice, PreparedSources, SpecInputs, described_device, host_devices},
     state::{TaskDir, private_dir},
+    user::ResolvedUser,
 };
 
 /// Phase 6: the bundle is written, and the inputs of the engine are known.
@@ -50,7 +51,7 @@ impl CgroupsRecorded {
     /// Writes the complete spec to the bundle, and derives the engine's spec and the command from the plan.
     pub fn write_spec(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<SpecWritten, StartError> {
         let user = &self.paths.user;
-        let devices = find_devices(plan)?;
+        let devices = find_devices(plan, user)?;
         let held = held_capabilities();
         let visible_cgroups = visible_cgroups(plan, &self.groups);
         let inputs = SpecInputs {
@@ -161,17 +162,20 @@ fn write_config(task: &TaskDir, spec: &Spec) -> Result<(), StartError> {
 }
 
 /// The plan's devices on this host. A privileged container gets all devices of the host too.
-fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
+fn find_devices(plan: &ContainerPlan, user: &ResolvedUser) -> Result<Vec<HostDevice>, StartError> {
     let everything =
         Device { host_path: "/dev".into(), container_path: "/dev".to_owned(), permissions: "rwm".to_owned() };
     let privileged = plan.security.privileged.then_some(everything);
-    let mut found: Vec<HostDevice> = Vec::new();
+    let failed = |path: &Path, error: io::Error| {
+        StartError::new(StartErrorKind::MountSource, format!("device {}: {error}", path.display()))
+    };
+    let described = plan
+        .described_devices
+        .iter()
+        .map(|device| described_device(device, user).map_err(|error| failed(&device.host_path, error)));
+    let mut found: Vec<HostDevice> = described.collect::<Result<_, _>>()?;
     for device in plan.devices.iter().chain(&privileged) {
-        let devices = host_devices(device).map_err(|error| {
-            let text = format!("device {}: {error}", device.host_path.display());
-            StartError::new(StartErrorKind::MountSource, text)
-        })?;
-        for device in devices {
+        for device in host_devices(device).map_err(|error| failed(&device.host_path, error))? {
             if !found.iter().any(|other| other.container_path == device.container_path) {
                 found.push(device);
             }
@@ -185,16 +189,16 @@ fn find_devices(plan: &ContainerPlan) -> Result<Vec<HostDevice>, StartError> {
 fn device_rules(plan: &ContainerPlan, devices: &[HostDevice]) -> Option<Vec<DeviceRule>> {
     let of_runtime = plan.runtime.as_ref().map_or(Some(Vec::new()), |runtime| Dialect::of(runtime).devices());
     let more = of_runtime.filter(|_| !plan.security.privileged)?;
-    Some(devices.iter().map(device_rule).chain(more).collect())
+    Some(devices.iter().filter_map(device_rule).chain(more).collect())
 }
 
-fn device_rule(device: &HostDevice) -> DeviceRule {
-    DeviceRule {
-        block: device.block,
+fn device_rule(device: &HostDevice) -> Option<DeviceRule> {
+    Some(DeviceRule {
+        block: device.kind == NodeKind::Block,
         major: Some(device.major),
         minor: Some(device.minor),
-        access: Access::from_letters(&device.permissions),
-    }
+        access: Access::from_letters(device.access()?),
+    })
 }
 
 /// The standard streams. The input is open if the ids of the command's user on the node are given.

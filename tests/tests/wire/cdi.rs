@@ -1,0 +1,374 @@
+//! Devices of the Container Device Interface: `devices { cdi = … }`, with real device nodes.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    wait::{eventually, seconds},
+};
+use kit::{node::Node, plugin::Plugin};
+use serde_json::{Value as Json, json};
+
+const IDLE: &str = "while :; do sleep 1000; done";
+
+/// A directory of specs of a node.
+pub struct Specs(PathBuf);
+
+impl Specs {
+    pub fn of(node: &Node) -> Self {
+        let directory = node.root().join("cdi");
+        fs::create_dir(&directory).must("a directory for specs");
+        Self(directory)
+    }
+
+    /// Writes a spec whose devices have these edits.
+    pub fn write(&self, file: &str, kind: &str, devices: &Json, general: &Json) {
+        let devices = devices.as_object().must("devices by their names").iter();
+        let devices: Vec<Json> = devices.map(|(name, edits)| json!({"name": name, "containerEdits": edits})).collect();
+        let spec = json!({"cdiVersion": "1.1.0", "kind": kind, "devices": devices, "containerEdits": general});
+        let path = self.0.join(file);
+        fs::write(&path, spec.to_string()).must("a spec");
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).must("its mode");
+    }
+
+    /// The options of a plugin that uses these specs and allows devices of `vendor.test`.
+    pub fn options(&self) -> Json {
+        json!({"cdi_spec_dirs": [self.0], "allow_devices": ["vendor.test/*"]})
+    }
+
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+}
+
+/// The text with which a start is refused.
+async fn refusal(node: &Node, plugin: &mut Plugin, images: &Images, devices: Json) -> String {
+    let task = node.task(&images.busybox()).sh(IDLE).option("devices", devices).build(plugin).await;
+    plugin.start(&task).await.err().must("a refusal").message().to_owned()
+}
+
+#[tokio::test]
+async fn each_edit_of_a_cdi_device_is_seen_in_the_task() {
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    let library = node.root().join("library");
+    fs::write(&library, "#!/bin/sh\necho from the node\n").must("a library");
+    fs::set_permissions(&library, Permissions::from_mode(0o755)).must("its mode");
+    let small = json!(["size=64k", "mode=0711"]);
+    let nothing = |path: &str, minor: u8, permissions: &str| {
+        let number = json!({"type": "c", "major": 1, "minor": minor, "fileMode": 0o666});
+        let mut node = json!({"path": path, "permissions": permissions});
+        node.as_object_mut().must("an object").extend(number.as_object().must("an object").clone());
+        node
+    };
+    let kmsg = json!({
+        "path": "/dev/cdi/kmsg", "type": "c", "major": 1, "minor": 11, "fileMode": 0o640, "uid": 12, "gid": 34,
+    });
+    let read_only = json!(["ro", "nosuid", "nodev", "noexec", "rbind", "rprivate"]);
+    specs.write(
+        "vendor.json",
+        "vendor.test/class",
+        &json!({
+            "zero": {"deviceNodes": [{"path": "/dev/cdi/zero", "hostPath": "/dev/zero", "permissions": "r"}]},
+            "kmsg": {
+                "env": ["DEVICE=kmsg", "LANG=from-the-spec"],
+                "deviceNodes": [
+                    kmsg,
+                    // Numbers without a device: an open that the cgroup allows fails only there.
+                    nothing("/dev/cdi/readable", 14, "r"),
+                    nothing("/dev/cdi/forbidden", 15, "none"),
+                    {"path": "/dev/cdi/pipe", "type": "p", "fileMode": 0o600},
+                ],
+                "additionalGids": [44, 0, 109],
+            },
+        }),
+        &json!({
+            "env": ["GENERAL=1"],
+            "mounts": [
+                {"hostPath": library, "containerPath": "/opt/library", "options": read_only},
+                {"hostPath": "none", "containerPath": "/opt/memory", "type": "tmpfs", "options": small},
+            ],
+        }),
+    );
+    let mut plugin = node.launch_with(specs.options()).await;
+    let images = Images::start().await;
+    let devices = json!([{"cdi": "vendor.test/class=kmsg"}, {"cdi": "vendor.test/class=zero"}]);
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .user("1000:1001")
+        .env("LANG", "from-the-job")
+        .option("devices", devices)
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    for (script, expected) in [
+        ("echo $DEVICE $LANG $GENERAL", "kmsg from-the-spec 1"),
+        ("stat -c '%F %a %u:%g' /dev/cdi/zero", "character special file 666 1000:1001"),
+        ("stat -c '%t:%T %a %u:%g' /dev/cdi/kmsg", "1:b 640 12:34"),
+        ("stat -c '%F %a %u' /dev/cdi/pipe", "fifo 600 1000"),
+        ("head -c 3 /dev/cdi/zero | wc -c", "3"),
+        ("cat /dev/cdi/readable 2>&1 | sed 's/.*: //'", "No such device or address"),
+        ("(echo > /dev/cdi/readable) 2>&1 | sed 's/.*: //'", "Operation not permitted"),
+        ("cat /dev/cdi/forbidden 2>&1 | sed 's/.*: //'", "Operation not permitted"),
+        ("id -G | tr ' ' '\\n' | sort -n | xargs", "44 109 1001"),
+        ("cat /opt/library | tail -n 1", "echo from the node"),
+        ("/opt/library || echo not executable", "not executable"),
+        ("echo x >> /opt/library || echo read only", "read only"),
+        ("stat -f -c %T /opt/memory; stat -c %a /opt/memory", "tmpfs\n711"),
+    ] {
+        let got = plugin.sh(&task, &format!("{{ {script}; }} 2> /dev/null")).await;
+        assert_eq!(got.trim(), expected, "{script}");
+    }
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", plugin.init_pid(&task))).must("its mounts");
+    let library = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/opt/library")).must("the library");
+    for option in ["ro", "nosuid", "nodev", "noexec"] {
+        assert!(library.split(' ').nth(5).must("options").split(',').any(|has| has == option), "{option}: {library}");
+    }
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_cdi_device_needs_permission_and_a_usable_spec() {
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    let edits = json!({"deviceNodes": [{"path": "/dev/cdi", "hostPath": "/dev/null"}]});
+    let none = json!({});
+    specs.write("a.json", "vendor.test/class", &json!({"one": edits, "two": edits}), &none);
+    specs.write("b.json", "vendor.test/class", &json!({"two": edits}), &none);
+    let gone = json!({"gone": {"deviceNodes": [{"path": "/dev/no-such-device"}]}});
+    specs.write("c.json", "vendor.test/gone", &gone, &none);
+    specs.write("d.json", "vendor.test/open", &json!({"one": edits}), &none);
+    fs::set_permissions(specs.path("d.json"), Permissions::from_mode(0o666)).must("its mode");
+    let mut plugin = node.launch_with(specs.options()).await;
+    let images = Images::start().await;
+    let named = |name: &str| json!([{"cdi": name}]);
+    for (devices, expected) in [
+        (named("other.test/class=one"), "this node does not allow \"other.test/class=one\""),
+        (named("vendor.test/class=three"), "no spec has the device vendor.test/class=three; vendor.test/class has one"),
+        (named("vendor.test/none=one"), "no spec has devices of the kind vendor.test/none"),
+        (named("vendor.test/class=two"), "several specs of one directory have the device vendor.test/class=two"),
+        (named("vendor.test/open=one"), "d.json: can be changed by others than root"),
+        (named("vendor.test/gone=gone"), "device /dev/no-such-device: "),
+        (named("vendor.test"), "devices[0].cdi: \"vendor.test\" is not of the form vendor.com/class=name"),
+        (
+            json!([{"cdi": "vendor.test/class=one", "host_path": "/dev/null"}]),
+            "devices[0].host_path: cannot be set together with `cdi`",
+        ),
+    ] {
+        let text = refusal(&node, &mut plugin, &images, devices.clone()).await;
+        assert!(text.contains(expected), "{devices}: {text}");
+    }
+    // A spec that appears is used without a restart.
+    specs.write("e.json", "vendor.test/later", &json!({"one": edits}), &none);
+    let task = node.task(&images.busybox()).sh(IDLE).option("devices", named("vendor.test/later=one"));
+    let task = task.build(&mut plugin).await;
+    plugin.started(&task).await;
+    plugin.sh(&task, "test -c /dev/cdi").await;
+    plugin.end(&task).await;
+    assert!(Path::new("/dev/null").exists());
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_cdi_device_works_in_a_user_namespace() {
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    let source = node.root().join("source");
+    fs::write(&source, "data").must("a file");
+    let edits = json!({
+        "env": ["DEVICE=1"],
+        "deviceNodes": [{"path": "/dev/cdi", "hostPath": "/dev/zero", "uid": 12, "gid": 34, "fileMode": 0o640}],
+        "mounts": [{"hostPath": source, "containerPath": "/opt/data", "options": ["ro", "bind"]}],
+        "additionalGids": [44],
+    });
+    specs.write("a.json", "vendor.test/class", &json!({"one": edits}), &json!({}));
+    let mut options = specs.options();
+    let userns = json!({"mode": "require", "first_id": 1 << 30, "ids": 16 * 65536});
+    options.as_object_mut().must("options").insert("userns".to_owned(), userns);
+    let mut plugin = node.launch_with(options).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).option("devices", json!([{"cdi": "vendor.test/class=one"}]));
+    let task = task.build(&mut plugin).await;
+    plugin.started(&task).await;
+    let script = "stat -c '%F %a %u:%g' /dev/cdi; head -c 3 /dev/cdi | wc -c; cat /opt/data; echo; id -G; echo $DEVICE";
+    let seen = plugin.sh(&task, script).await;
+    assert_eq!(seen, "character special file 640 12:34\n3\ndata\n0 44\n1");
+    let uids = fs::read_to_string(format!("/proc/{}/uid_map", plugin.init_pid(&task))).must("its ids");
+    assert!(uids.split_whitespace().nth(1).is_some_and(|first| first != "0"), "{uids}");
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+/// A program of the node for hooks. It appends a line to `log` for each run: its argument, the status and whether its
+/// mount namespace is that of the test. Then it does `more`, with the state in `$state` and the root in `$root`.
+fn hook_program(node: &Node, name: &str, more: &str) -> PathBuf {
+    let path = node.root().join(name);
+    let log = node.root().join("log");
+    let own = fs::read_link("/proc/self/ns/mnt").must("our mount namespace");
+    let script = format!(
+        r#"#!/bin/sh
+export PATH=/bin:/usr/bin:/sbin:/usr/sbin
+state=$(cat)
+field() {{ printf %s "$state" | sed -n "s/.*\"$1\":\"\{{0,1\}}\([^\",}}]*\).*/\1/p"; }}
+root=$(sed -n 's/.*"root":{{"path":"\([^"]*\)".*/\1/p' "$(field bundle)/config.json" 2> /dev/null)
+[ "$(readlink /proc/self/ns/mnt)" = "{own}" ] && where=node || where=container
+echo "$1 $(field status) $where" >> {log}
+{more}
+"#,
+        own = own.display(),
+        log = log.display()
+    );
+    fs::write(&path, script).must("a hook");
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).must("its mode");
+    path
+}
+
+fn log(node: &Node) -> String {
+    fs::read_to_string(node.root().join("log")).unwrap_or_default()
+}
+
+/// A spec with one device, `vendor.test/class=one`, that has these hooks.
+fn write_hooks(specs: &Specs, hooks: &Json) {
+    specs.write("hooks.json", "vendor.test/class", &json!({"one": {"env": ["A=b"], "hooks": hooks}}), &json!({}));
+}
+
+#[tokio::test]
+async fn each_hook_runs_at_its_stage_in_its_namespaces() {
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    // What NVIDIA's hooks do: links in the container's root, and mounts there.
+    let change = r#"[ "$1" = createContainer ] || exit 0
+ln -s /proc/version "$root/linked" && mkdir -p "$root/mounted" && mount -t tmpfs from-the-hook "$root/mounted" || exit 9
+hostname > "$root/name""#;
+    let program = hook_program(&node, "hook", change);
+    let hook = |stage: &str| json!({"hookName": stage, "path": program, "args": ["hook", stage]});
+    let inside = json!({
+        "hookName": "startContainer", "path": "/bin/sh", "env": ["MARK=7"],
+        "args": ["sh", "-c", "echo $MARK $(id -u) $(sed 's/.*\"status\":\"\\([a-z]*\\).*/\\1/') > /tmp/started"],
+    });
+    let stages = ["createContainer", "poststop", "createRuntime", "poststart", "prestart"];
+    let mut hooks: Vec<Json> = stages.iter().map(|stage| hook(stage)).collect();
+    hooks.push(inside);
+    write_hooks(&specs, &json!(hooks));
+    let mut plugin = node.launch_with(specs.options()).await;
+    let images = Images::start().await;
+    let task = node
+        .task(&images.busybox())
+        .sh(IDLE)
+        .option("hostname", json!("inside"))
+        .option("devices", json!([{"cdi": "vendor.test/class=one"}]))
+        .build(&mut plugin)
+        .await;
+    plugin.started(&task).await;
+    let before = "prestart creating node\ncreateRuntime creating node\ncreateContainer creating container\n\
+                  poststart running node\n";
+    assert_eq!(log(&node), before);
+    let script = "readlink /linked; cat /name /tmp/started; grep -c ' /mounted .* from-the-hook ' /proc/self/mountinfo";
+    assert_eq!(plugin.sh(&task, script).await, "/proc/version\ninside\n7 0 created\n1");
+    plugin.end(&task).await;
+    assert_eq!(log(&node), format!("{before}poststop stopped node\n"));
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_or_hangs_fails_the_start() {
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    let failing = hook_program(&node, "failing", "echo the cause >&2; exit 3");
+    let hanging = hook_program(&node, "hanging", "echo stuck; exec sleep 1000");
+    let succeeding = hook_program(&node, "succeeding", "");
+    let mut plugin = node.launch_with(specs.options()).await;
+    let images = Images::start().await;
+    let device = json!([{"cdi": "vendor.test/class=one"}]);
+    for stage in ["prestart", "createRuntime", "createContainer", "poststart"] {
+        for (program, timeout, problem) in [
+            (&failing, 1000, "ended with exit code 3: the cause"),
+            (&hanging, 1, "did not end within 1 s and was killed: stuck"),
+        ] {
+            let last = json!({"hookName": "poststop", "path": succeeding, "args": ["s", "poststop"]});
+            let hook = json!({"hookName": stage, "path": program, "args": ["h", stage], "timeout": timeout});
+            write_hooks(&specs, &json!([hook, last]));
+            let text = refusal(&node, &mut plugin, &images, device.clone()).await;
+            let expected = format!("hook {stage} {program:?} of a device's spec: {problem}");
+            assert!(text.contains(&expected), "{text}\nis not: {expected}");
+            assert!(log(&node).ends_with("poststop stopped node\n"), "{}", log(&node));
+        }
+    }
+    for (hook, problem) in [
+        (
+            json!({"hookName": "startContainer", "path": "/no/such"}),
+            "hook startContainer \"/no/such\" of a device's spec",
+        ),
+        (json!({"hookName": "createContainer", "path": "/no/such"}), "cannot be executed: No such file"),
+        (
+            json!({"hookName": "startContainer", "path": "/bin/sh", "args": ["sh", "-c", "echo no >&2; exit 4"]}),
+            "ended with exit code 4: no",
+        ),
+    ] {
+        write_hooks(&specs, &json!([hook]));
+        let text = refusal(&node, &mut plugin, &images, device.clone()).await;
+        assert!(text.contains(problem), "{text}\nis not: {problem}");
+    }
+    // The end of a task does not depend on its last hooks.
+    write_hooks(&specs, &json!([{"hookName": "poststop", "path": failing, "args": ["h", "last"]}]));
+    let task = node.task(&images.busybox()).sh(IDLE).option("devices", device).build(&mut plugin).await;
+    plugin.started(&task).await;
+    plugin.end(&task).await;
+    assert!(log(&node).ends_with("last stopped node\n"), "{}", log(&node));
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_killed_during_a_hook_leaves_nothing() {
+    let images = Images::start().await;
+    for stage in ["createRuntime", "createContainer", "poststart"] {
+        let node = Node::new();
+        let specs = Specs::of(&node);
+        let hanging = hook_program(&node, "hanging", "sleep 1000");
+        write_hooks(&specs, &json!([{"hookName": stage, "path": hanging, "args": ["h", stage], "timeout": 1000}]));
+        let mut plugin = node.launch_with(specs.options()).await;
+        let task = node.task(&images.busybox()).sh(IDLE).option("devices", json!([{"cdi": "vendor.test/class=one"}]));
+        let task = task.build(&mut plugin).await;
+        let began = eventually(seconds(30), || log(&node).lines().any(|line| line.starts_with(stage)));
+        tokio::select! {
+            _ = plugin.start(&task) => panic!("the hook hangs"),
+            began = began => assert!(began, "{stage}: the hook begins"),
+        }
+        plugin.process.kill().await;
+        let plugin = node.launch_with(specs.options()).await;
+        // The plugin removes the container in the background.
+        let members = || task.groups.members();
+        assert!(eventually(seconds(30), || members().is_empty()).await, "{stage}: {:?}", members());
+        node.finish(plugin).await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_with_hooks_runs_in_the_nodes_user_namespace_and_says_so() {
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    let program = hook_program(&node, "hook", "");
+    write_hooks(&specs, &json!([{"hookName": "createContainer", "path": program, "args": ["h", "createContainer"]}]));
+    let mut options = specs.options();
+    let userns = json!({"mode": "auto", "first_id": 1 << 30, "ids": 16 * 65536});
+    options.as_object_mut().must("options").insert("userns".to_owned(), userns);
+    let mut plugin = node.launch_with(options).await;
+    let images = Images::start().await;
+    let task = node.task(&images.busybox()).sh(IDLE).option("devices", json!([{"cdi": "vendor.test/class=one"}]));
+    let task = task.build(&mut plugin).await;
+    plugin.started(&task).await;
+    let expected = format!(
+        "The task runs in the node's user namespace: the hook {} of a device's spec runs with the node's ids",
+        program.display()
+    );
+    plugin.streams.event(&expected, |event| event.task_id == task.id() && event.message == expected).await;
+    plugin.end(&task).await;
+    node.finish(plugin).await;
+}
