@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Cursor, sync::Arc};
 
-use cdi::{Format, Registry, Source, Spec};
+use cdi::{Format, QualifiedName, Registry, Spec};
 use image_store::{
     ImageConfig, Platform, Reference, Secret,
     fuzzing::{
@@ -151,11 +151,11 @@ pub fn cdi(bytes: &[u8]) {
         let text = serde_json::to_vec(&spec).expect("it can be written down");
         assert_eq!(Spec::parse(Format::Json, &text).as_ref(), Ok(&spec), "and read again");
         let count = spec.devices.len();
-        let registry = Registry::new([Source { path: "/spec".into(), priority: 0, spec: Ok(spec) }]);
+        let registry = Registry::new([cdi::Source { path: "/spec".into(), priority: 0, spec: Ok(spec) }]);
         let names: Vec<_> = registry.devices().map(|(name, _)| name.clone()).collect();
         assert_eq!(names.len(), count);
         for name in &names {
-            assert_eq!(name.to_string().parse().as_ref(), Ok(name));
+            assert_eq!(name.to_string().parse::<QualifiedName>().as_ref(), Ok(name));
             assert!(!registry.edits(std::slice::from_ref(name)).expect("its edits").is_empty());
         }
     }
