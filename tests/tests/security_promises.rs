@@ -9,7 +9,7 @@ use std::{
 use fixtures::must::Must;
 
 /// The directories that a file of the document can be in, by the first part of its name there.
-const DIRECTORIES: [(&str, &str); 10] = [
+const DIRECTORIES: [(&str, &str); 11] = [
     ("wire", "tests/tests/wire"),
     ("cases", "runtime/tests/cases"),
     ("driver", "driver/src"),
@@ -20,6 +20,7 @@ const DIRECTORIES: [(&str, &str); 10] = [
     ("host", "host/src"),
     ("registry", "image-store/src/registry"),
     ("images", "image-store/tests/cases"),
+    ("cdi", "cdi/src"),
 ];
 
 fn root() -> PathBuf {
