@@ -117,9 +117,14 @@ pub fn labels(id: &str, hostname: &str) -> BTreeMap<String, String> {
     BTreeMap::from([(label.0.to_owned(), label.1)])
 }
 
+/// The host name that Nomad makes of such labels.
+pub fn hostname<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<&'a str> {
+    label(HOSTNAME).or_else(|| label(SANDBOX).map(|id| id.get(..12).unwrap_or(id))).filter(|name| !name.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{check, labels};
+    use super::{check, hostname, labels};
 
     #[test]
     fn nomad_learns_the_host_name_or_an_id() {
@@ -127,6 +132,10 @@ mod tests {
         let of = |hostname: &str| labels(alloc, hostname).into_iter().next().unwrap();
         assert_eq!(of("db.example"), ("docker_sandbox_hostname".into(), "db.example".into()));
         assert_eq!(of(""), ("docker_sandbox_container_id".into(), "9f7b0c1e111122223333444455556666".into()));
+        for (asked, expected) in [("db.example", "db.example"), ("", "9f7b0c1e1111")] {
+            let labels = labels(alloc, asked);
+            assert_eq!(hostname(|name| labels.get(name).map(String::as_str)), Some(expected));
+        }
     }
 
     #[test]

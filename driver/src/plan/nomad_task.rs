@@ -123,7 +123,7 @@ pub struct NomadDevice {
 pub struct HostsEntry {
     /// The host name.
     pub hostname: String,
-    /// The address.
+    /// The address; empty if Nomad does not name it.
     pub address: String,
 }
 

@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 use proto::driver as wire;
 use runtime::plan::Propagation;
 
-use crate::plan::{
-    AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources, normalize_host_path,
+use crate::{
+    groups,
+    plan::{
+        AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources, normalize_host_path,
+    },
 };
 
 /// A task message that breaks a rule of Nomad's protocol.
@@ -74,11 +77,12 @@ fn check(config: &wire::TaskConfig) -> Result<(), InvalidTask> {
 fn network(spec: Option<wire::NetworkIsolationSpec>) -> (Option<PathBuf>, Option<HostsEntry>) {
     let Some(spec) = spec else { return (None, None) };
     let path = (!spec.path.is_empty()).then(|| PathBuf::from(spec.path));
-    let entry = spec
-        .hosts_config
-        .filter(|hosts| !hosts.hostname.is_empty())
-        .map(|hosts| HostsEntry { hostname: hosts.hostname, address: hosts.address });
-    (path, entry)
+    let named = spec.hosts_config.filter(|hosts| !hosts.hostname.is_empty());
+    let entry = named.map(|hosts| HostsEntry { hostname: hosts.hostname, address: hosts.address });
+    // After a restart of the agent, Nomad up to 1.10 makes no line for a network that existed. The labels remain.
+    let hostname = || groups::hostname(|label| spec.labels.get(label).map(String::as_str)).map(str::to_owned);
+    let labelled = || Some(HostsEntry { hostname: hostname()?, address: String::new() });
+    (path, entry.or_else(labelled))
 }
 
 fn resources(resources: wire::Resources) -> Result<TaskResources, InvalidTask> {
@@ -161,6 +165,16 @@ mod tests {
             alloc_id: "a".into(),
             ..wire::TaskConfig::default()
         }
+    }
+
+    #[test]
+    fn a_network_without_a_line_has_the_host_name_of_its_labels() {
+        let labels = [("docker_sandbox_container_id".to_owned(), "9f7b0c1e111122223333".to_owned())].into();
+        let mut spec = wire::NetworkIsolationSpec { labels, ..Default::default() };
+        let expected = HostsEntry { hostname: "9f7b0c1e1111".into(), address: String::new() };
+        assert_eq!(super::network(Some(spec.clone())), (None, Some(expected)));
+        spec.labels.clear();
+        assert_eq!(super::network(Some(spec)), (None, None));
     }
 
     #[test]
