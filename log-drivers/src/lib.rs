@@ -31,3 +31,4 @@ pub use lines::Lines;
 pub use message::{Message, Partial, Source};
 pub use options::{DRIVERS, LogOptions, NodeFile};
 pub use sink::Sink;
+pub use values::size;

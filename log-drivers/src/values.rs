@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::error::OptionError;
 
 /// The bytes of a size with a binary unit, as in `64k`, `1m`, `1.5 GiB`; `None` if it is no size.
-fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let number: f64 = number.parse().ok()?;

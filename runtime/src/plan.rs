@@ -201,6 +201,9 @@ pub struct RootFs {
     /// Those of `volumes` that begin empty.
     #[serde(default)]
     pub empty_volumes: Vec<String>,
+    /// The most bytes that the container can write to its root, if that is an overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
 }
 
 /// How layers become a root.

@@ -23,6 +23,8 @@ pub struct Traces {
     /// Mount points below the driver's directories in the host's mount table. A running task has none, except the
     /// pinned namespace of its own network.
     pub mounts: Vec<String>,
+    /// Loop devices of files in the driver's directories.
+    pub loop_devices: Vec<String>,
     /// Cgroups that carry an allocation's id.
     pub cgroups: Vec<PathBuf>,
     /// Network namespaces that carry an allocation's id.
@@ -37,6 +39,7 @@ impl Traces {
         Self {
             processes: processes(root, allocs),
             mounts: mounts(driver_dirs),
+            loop_devices: loop_devices(driver_dirs),
             cgroups: allocs.iter().flat_map(|alloc| cgroup::find(alloc)).collect(),
             namespaces: namespaces(allocs),
             files: files(driver_dirs, allocs),
@@ -56,6 +59,9 @@ impl fmt::Display for Traces {
         }
         for mount in &self.mounts {
             writeln!(f, "mount in the host's table: {mount}")?;
+        }
+        for device in &self.loop_devices {
+            writeln!(f, "loop device of {device}")?;
         }
         for path in &self.cgroups {
             writeln!(f, "cgroup {} (members {:?})", path.display(), cgroup::members(path))?;
@@ -86,6 +92,13 @@ fn mounts(driver_dirs: &[PathBuf]) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4));
     points.filter(|point| driver_dirs.iter().any(|dir| Path::new(point).starts_with(dir))).map(str::to_owned).collect()
+}
+
+fn loop_devices(driver_dirs: &[PathBuf]) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    // Only a device with a file has this attribute.
+    let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| driver_dirs.iter().any(|dir| Path::new(file).starts_with(dir))).collect()
 }
 
 fn namespaces(allocs: &BTreeSet<String>) -> Vec<PathBuf> {

@@ -15,6 +15,24 @@ pub struct RootDecision {
     pub copy_reason: Option<String>,
 }
 
+/// The most bytes that the container can write to its root. A copied root has no limit: a job that asks for one is
+/// refused, and the second part of the result tells that the operator's has no effect.
+pub fn size(context: &TaskContext, root: &RootDecision, errors: &ErrorCollector) -> (Option<u64>, Option<String>) {
+    let limit = context.spec.layer_size.or(context.policy.layers.of_tasks_without());
+    let (Some(_), Some(reason)) = (limit, &root.copy_reason) else { return (limit, None) };
+    if context.spec.layer_size.is_some() {
+        errors.add(
+            "storage_opt",
+            format!("the writable layer of a copied root has no limit: {reason}"),
+            "remove `size`, or run the task on a node that mounts its images",
+        );
+    }
+    (
+        None,
+        Some(format!("The plugin's `writable_layer` does not limit this task, because its image is copied: {reason}")),
+    )
+}
+
 /// Decides how the image's layers become a root.
 pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> RootDecision {
     of_image(context, "image", context.image, errors)

@@ -129,6 +129,7 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
     let root = root::decide(context, errors);
     let runtime = installed_runtime::decide(context, &mounts, errors);
     let copy_reason = root.copy_reason.clone();
+    let (size, unlimited) = root::size(context, &root, errors);
     let (confined_sources, created_sources) = (mounts.confined.clone(), mounts.create.clone());
     let mounted_volumes = mounts.mounted.clone();
     let of_mounts = mounts.warnings.clone();
@@ -147,13 +148,14 @@ fn decide(context: &TaskContext, errors: &ErrorCollector) -> TaskPlan {
         userns,
         etc_files: &etc_files,
         root,
+        size,
         mounts,
         runtime,
         cdi,
     };
     let container = container(context, parts, errors);
     TaskPlan {
-        warnings: warnings::warnings(context, &container).into_iter().chain(of_mounts).collect(),
+        warnings: warnings::warnings(context, &container).into_iter().chain(of_mounts).chain(unlimited).collect(),
         container,
         copy_reason,
         userns_obstacle,
@@ -176,6 +178,7 @@ struct Parts<'a> {
     userns: UserNamespaceDecision,
     etc_files: &'a EtcFiles,
     root: RootDecision,
+    size: Option<u64>,
     mounts: MountPlan,
     runtime: Option<InstalledRuntime>,
     cdi: CdiPlan,
@@ -183,7 +186,7 @@ struct Parts<'a> {
 
 fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> ContainerPlan {
     let TaskContext { spec, task, image, node, .. } = *context;
-    let Parts { own_network, namespace, userns, etc_files, root, mounts, runtime, cdi } = parts;
+    let Parts { own_network, namespace, userns, etc_files, root, size, mounts, runtime, cdi } = parts;
     let hostname = etc_files.hostname();
     let port_env = ports::env(spec);
     let mut plan = ContainerPlan {
@@ -202,6 +205,7 @@ fn container(context: &TaskContext, parts: Parts, errors: &ErrorCollector) -> Co
             readonly: spec.readonly_rootfs,
             volumes: mounts::anonymous_volumes(&image.config, &mounts.anonymous, &mounts.mounts),
             empty_volumes: mounts::empty_volumes(&mounts.anonymous),
+            size,
         },
         files: etc_files.render(None, errors),
         shared_names: etc_files.shared_names(None),

@@ -60,8 +60,11 @@ async fn send(
     let mut sampler = Sampler::default();
     let mut reader = node.stats_reader(&state.container).await?;
     while task.view().exit.is_none() {
-        let (read, returned) = read(reader).await?;
+        let (read, full, returned) = read(reader).await?;
         reader = returned;
+        if let Some(limit) = full {
+            task.info().tell_full_layer(&node.events, limit);
+        }
         let rates = sampler.rates(Instant::now(), &read, node.compute);
         let stats = convert::task_stats(task_id, SystemTime::now(), &read, rates);
         if sender.send(Ok(TaskStatsResponse { stats: Some(stats) })).await.is_err() {
@@ -76,6 +79,7 @@ async fn send(
     Ok(())
 }
 
-async fn read(reader: StatsReader) -> Result<(runtime::Stats, StatsReader), TaskError> {
-    blocking(move || Ok((reader.read().map_err(TaskError::internal)?, reader))).await
+/// The counters, and the limit of the writable layer if that is full.
+async fn read(reader: StatsReader) -> Result<(runtime::Stats, Option<u64>, StatsReader), TaskError> {
+    blocking(move || Ok((reader.read().map_err(TaskError::internal)?, reader.full_layer(), reader))).await
 }

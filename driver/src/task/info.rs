@@ -38,6 +38,8 @@ pub struct TaskInfo {
     state: OnceLock<DriverState>,
     /// Whether the agent has made a call that needs the handle.
     attended: AtomicBool,
+    /// Whether an event has told that the writable layer is full.
+    told_full_layer: AtomicBool,
     /// The commands that run in the task now.
     commands: AtomicUsize,
     /// The commands that were executed in the task.
@@ -69,6 +71,7 @@ impl TaskInfo {
             alloc_dir: task.alloc_dir.clone(),
             state: OnceLock::new(),
             attended: AtomicBool::new(false),
+            told_full_layer: AtomicBool::new(false),
             commands: AtomicUsize::new(0),
             executed: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
@@ -123,6 +126,18 @@ impl TaskInfo {
     pub fn set_state(&self, state: DriverState) {
         // A second value is impossible: a task is started or recovered once.
         drop(self.state.set(state));
+    }
+
+    /// Emits once that the writable layer has reached its limit in bytes.
+    pub fn tell_full_layer(&self, events: &Events, limit: u64) {
+        if !self.told_full_layer.swap(true, Ordering::Relaxed) {
+            let text = format!(
+                "The task's writable layer is full: it has reached its limit of {:.1} MiB (`size` in `storage_opt`, or \
+                 the plugin's `writable_layer`), and the task can write no more files there",
+                limit as f64 / 1_048_576.0
+            );
+            self.events(events).emit(text, [("limit_bytes", limit.to_string())]);
+        }
     }
 
     /// The sender of this task's events.

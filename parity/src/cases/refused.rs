@@ -20,7 +20,6 @@ pub const CASES: &[Case] = &[
     Case::script("a_bad_cfs_period", "true").config("cpu_hard_limit = true\ncpu_cfs_period = 2000000"),
     Case::script("a_bad_hostname", "hostname").config("hostname = \"no host name\""),
     Case::script("a_bad_oom_score", "true").config("oom_score_adj = 5000"),
-    Case::script("a_storage_option", "true").config("storage_opt = {\nsize = \"1G\"\n}"),
     Case::script("a_volume_driver", "true").config("volume_driver = \"no-such\"\nvolumes = [\"name:/mnt\"]"),
     Case::script("options_of_a_volume_driver_without_a_device", "true").config(
         "mount {\nsource = \"parity-@DRIVER@-bad1\"\ntarget = \"/mnt\"\nvolume_options {\ndriver_config {\n\

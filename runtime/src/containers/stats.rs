@@ -11,7 +11,7 @@ use crate::{
     error::{Context, RuntimeError},
     plan::ContainerId,
     process::ProcessRef,
-    state::{CGROUP, CONTAINER, ContainerRecord, TaskDir},
+    state::{CGROUP, CONTAINER, ContainerRecord, PLAN, TaskDir},
 };
 
 /// The open counters of a container.
@@ -20,6 +20,20 @@ pub struct StatsReader {
     id: ContainerId,
     init: ProcessRef,
     counters: Counters,
+    /// The limit of the writable layer.
+    layer_limit: Option<u64>,
+}
+
+/// The part of a plan that tells the limit of the writable layer.
+#[derive(serde::Deserialize)]
+struct LimitedPlan {
+    root: LimitedRoot,
+}
+
+#[derive(serde::Deserialize)]
+struct LimitedRoot {
+    #[serde(default)]
+    size: Option<u64>,
 }
 
 impl StatsReader {
@@ -30,7 +44,21 @@ impl StatsReader {
         }
         Ok(self.counters.read())
     }
+
+    /// The limit of the writable layer in bytes, if it has one and is full now.
+    pub fn full_layer(&self) -> Option<u64> {
+        let limit = self.layer_limit?;
+        // The root is not kept open: an open file would hold the layer.
+        let space = rustix::fs::statvfs(format!("/proc/{}/root", self.init.pid)).ok().filter(|_| !self.init.ended())?;
+        // A write that does not fit whole leaves a little.
+        let left = space.f_bavail.saturating_mul(space.f_frsize);
+        let is_full = left < MOST_LEFT.min(space.f_blocks.saturating_mul(space.f_frsize) / 16);
+        (is_full || space.f_files > 0 && space.f_ffree == 0).then_some(limit)
+    }
 }
+
+/// A layer with less free space is full. That of a small one is a sixteenth.
+const MOST_LEFT: u64 = 1 << 20;
 
 /// Opens the counters of the running container with this directory. Takes no lock.
 pub(super) fn open(task: &TaskDir, id: &ContainerId) -> Result<StatsReader, RuntimeError> {
@@ -38,7 +66,10 @@ pub(super) fn open(task: &TaskDir, id: &ContainerId) -> Result<StatsReader, Runt
     let record = task.read::<ContainerRecord>(CONTAINER)?.ok_or_else(not_running)?;
     let init = ProcessRef::find(&record.init).context(|| format!("looking for {id}"))?.ok_or_else(not_running)?;
     let groups = task.read::<Cgroups>(CGROUP)?.ok_or_else(not_running)?;
-    Ok(StatsReader { id: id.clone(), init, counters: Counters::open(&groups) })
+    // Without a readable plan, the layer counts as one without a limit.
+    let plan = task.read::<LimitedPlan>(PLAN).ok().flatten();
+    let layer_limit = plan.and_then(|plan| plan.root.size);
+    Ok(StatsReader { id: id.clone(), init, counters: Counters::open(&groups), layer_limit })
 }
 
 impl Runtime {

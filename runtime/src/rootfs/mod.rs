@@ -8,8 +8,8 @@
 //! - `relabel`: SELinux labels of files.
 //! - `mount_tree`: detached mounts; `root`: paths inside a root; `layers`: layers as directories or mounted images.
 //! - `overlay`: mounting an overlay; `copy`: copying the layers where overlayfs does not work.
-//! - `writable`: the writable layer of a container; `volume`, `volume_import`: named volumes; `anonymous_volume`:
-//!   volumes without a name.
+//! - `writable`: the writable layer of a container; `sized_layer`: one with a limit.
+//! - `volume`, `volume_import`: named volumes; `anonymous_volume`: volumes without a name.
 //! - `image_mounts`: images that a container mounts beside its own.
 //! - `probe`: whether overlayfs works in a data directory; `id_map_probe`: whether user namespaces work on the node.
 //! - `empty_namespace`, `build_mounts`: the mount namespace in which a container is created.
@@ -37,6 +37,7 @@ mod probe;
 mod relabel;
 mod root;
 mod second_mounts;
+mod sized_layer;
 mod volume;
 mod volume_import;
 mod writable;
@@ -56,6 +57,7 @@ pub(crate) use network_namespace::HeldNetwork;
 pub(crate) use probe::{image_problem, overlay_problem};
 pub(crate) use relabel::{relabel, relabel_file, relabel_most, relabel_open};
 pub(crate) use root::Root;
+pub(crate) use sized_layer::SizedLayer;
 pub(crate) use volume::{create_volume, fill_if_empty};
 pub use volume_import::VolumeImport;
 pub(crate) use writable::{WritableLayer, writable_layer};

@@ -4,6 +4,7 @@
 //! one of these:
 //!
 //! - `upper` and `work`, the directories of an overlay;
+//! - `layer.ext4`, a file system with `upper` and `work`, if the layer has a limit;
 //! - `root`, a complete copy of the container's root. It is copied as `root.tmp` and then renamed.
 //!
 //! If the container has volumes without a name, they are in `volumes`. Copies of images that it mounts are in `images`.
@@ -11,7 +12,7 @@
 use std::{
     fs, io,
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{
             ffi::OsStrExt,
             fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
@@ -98,7 +99,7 @@ impl WritableLayer {
     }
 
     /// Creates the directory. Leftovers of an earlier container are removed.
-    fn create(&self, state_dir: &Path) -> Result<(), RuntimeError> {
+    pub fn create(&self, state_dir: &Path) -> Result<(), RuntimeError> {
         self.remove()?;
         let create = || -> io::Result<()> {
             fs::DirBuilder::new().mode(0o700).create(&self.directory)?;
@@ -113,23 +114,33 @@ impl WritableLayer {
         create().or_else(retry).context(|| format!("making the writable layer {}", self.directory.display()))
     }
 
-    /// Creates an empty writable layer and mounts it over `layers` on `target`. Its root gets the mode and the owner of
-    /// the image's root. All files have the SELinux label. With a mapping of ids, the layers must have it. The result
-    /// is then the mount of the writable layer, which is attached at `place`, if that is given. It is best closed when
+    /// The file with the file system of a layer that has a limit.
+    pub(super) fn file_system(&self) -> PathBuf {
+        self.directory.join("layer.ext4")
+    }
+
+    /// Mounts this layer, which has just been created, over `layers` on `target`. If it is `sized`, that is the mount
+    /// of its file system. Its root gets the mode and the owner of the image's root. All files have the SELinux label.
+    ///
+    /// With a mapping of ids, the layers must have it. The mount of the writable layer is then attached at `place`, if
+    /// that is given. The result is the mount of the writable layer, if it has one of its own. It is best closed when
     /// the process ends: closing a detached mount waits for all processors.
     pub fn mount_over(
         &self,
         layers: &[PathBuf],
-        state_dir: &Path,
+        sized: Option<OwnedFd>,
         target: &Path,
         map: Option<&IdMap>,
         place: Option<&Path>,
         label: Option<&str>,
     ) -> Result<Option<OwnedFd>, RuntimeError> {
-        self.create(state_dir)?;
+        let base = match &sized {
+            Some(mount) => PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())),
+            None => self.directory.clone(),
+        };
         let top = layers.first().map_or(Path::new(""), PathBuf::as_path);
         let image_root = fs::metadata(top).context(|| format!("image layer {}", top.display()))?;
-        let (upper, work) = (self.directory.join("upper"), self.directory.join("work"));
+        let (upper, work) = (base.join("upper"), base.join("work"));
         let on_disk = |id: u32| map.map_or(id, |map| map.range().in_container(id).unwrap_or_default());
         let create = || -> io::Result<()> {
             fs::create_dir(&upper)?;
@@ -139,10 +150,10 @@ impl WritableLayer {
         };
         create().context(|| format!("making the writable layer {}", self.directory.display()))?;
         let Some(map) = map else {
-            return Overlay::open(layers, &upper, &work)?.labelled(label).mount(target).map(|()| None);
+            return Overlay::open(layers, &upper, &work)?.labelled(label).mount(target).map(|()| sized);
         };
         let name = || format!("the writable layer {}", self.directory.display());
-        let mount = clone_one(&self.directory).context(name)?;
+        let mount = sized.map_or_else(|| clone_one(&self.directory), Ok).context(name)?;
         map_tree(&mount, Some(map), name)?;
         place.map_or(Ok(()), |place| attach_private(&mount, place)).context(name)?;
         let [upper, work] = ["upper", "work"]
@@ -203,6 +214,8 @@ impl WritableLayer {
             let entry = entry.context(|| format!("listing {}", self.directory.display()))?;
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 remove_tree(&entry.path())?;
+            } else if entry.file_name() != OWNER {
+                fs::remove_file(entry.path()).context(|| format!("removing {}", entry.path().display()))?;
             }
         }
         remove_tree(&self.directory)

@@ -40,6 +40,7 @@ fn plan() -> ContainerPlan {
             readonly: false,
             volumes: Vec::new(),
             empty_volumes: Vec::new(),
+            size: None,
         },
         mounts: Vec::new(),
         volumes: Vec::new(),

@@ -97,6 +97,7 @@ impl Node {
                 readonly: false,
                 volumes: Vec::new(),
                 empty_volumes: Vec::new(),
+                size: None,
             },
             mounts: Vec::new(),
             volumes: Vec::new(),

@@ -111,6 +111,8 @@ enum Setting {
     Copied,
     /// Another image as a mount.
     MountedImage,
+    /// A writable layer with a limit, which is a file system in a file.
+    SizedLayer,
     /// A volume that the driver mounts and unmounts.
     MountedVolume,
     /// crun in place of the built-in runtime.
@@ -122,7 +124,7 @@ impl Setting {
     fn options(self, node: &Node) -> Json {
         let subnet = |number: u16| format!("10.{}.{}.0/24", 100 + number / 250, number % 250);
         match self {
-            Self::Plain | Self::MountedImage => json!({}),
+            Self::Plain | Self::MountedImage | Self::SizedLayer => json!({}),
             Self::Copied => json!({"rootfs": "copy", "volumes": {"enabled": true}}),
             Self::MountedVolume => json!({"volumes": {"enabled": true}}),
             Self::Installed => json!({"allow_runtimes": ["crun"], "runtime": {"crun": {}}}),
@@ -151,6 +153,7 @@ impl Setting {
         let task = match self {
             Self::Plain => task,
             Self::Installed => task.option("runtime", json!("crun")),
+            Self::SizedLayer => task.option("storage_opt", json!({"size": "4M"})),
             Self::MountedImage => {
                 task.option("mount", json!([{"type": "image", "source": images.without_shell(), "target": "/image"}]))
             }
@@ -534,16 +537,38 @@ async fn a_kill_at_any_failpoint_of_a_mounted_image_leaves_nothing() {
     let points = traced(&images, Ending::Terminated, false, Setting::MountedImage).await;
     let own =
         ["start-before-mounted-lease", "start-before-directory", "creator-before-image", "destroy-before-release"];
+    run_all(cases_at(&own, &points, Setting::MountedImage), &images).await;
+}
+
+/// The cases of a kill at these points.
+fn cases_at(names: &[&str], points: &[Point], setting: Setting) -> Vec<Case> {
     let mut cases = Vec::new();
-    for name in own {
-        let point = points.iter().find(|point| point.name == name).must("a point that is passed").clone();
+    for name in names {
+        let point = points.iter().find(|point| point.name == *name).must("a point that is passed").clone();
         for after in [After::Retry, After::NewId, After::Forget] {
-            let (ending, recovered, setting) = (Ending::Terminated, false, Setting::MountedImage);
-            let case = Case { point: point.clone(), ending, after, recovered, setting };
+            let case = Case { point: point.clone(), ending: Ending::Terminated, after, recovered: false, setting };
             if !case.is_redundant() {
                 cases.push(case);
             }
         }
     }
-    run_all(cases, &images).await;
+    cases
+}
+
+/// A leak of a loop device is one of the traces of a node.
+#[tokio::test]
+async fn a_kill_at_any_failpoint_of_a_limited_layer_leaves_no_device() {
+    let images = Images::start().await;
+    let points = traced(&images, Ending::Terminated, false, Setting::SizedLayer).await;
+    let own = [
+        "start-before-outcome",
+        "root-before-owner",
+        "creator-before-format",
+        "creator-before-loop",
+        "creator-before-root",
+        "creator-before-start",
+        "monitor-before-exit",
+        "destroy-before-layer",
+    ];
+    run_all(cases_at(&own, &points, Setting::SizedLayer), &images).await;
 }

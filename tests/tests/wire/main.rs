@@ -51,6 +51,7 @@ mod root_storage;
 mod runtimes;
 mod security;
 mod selinux;
+mod sized_layers;
 mod stats;
 mod stop;
 mod switch;

@@ -5,6 +5,7 @@ mod docker;
 mod exec;
 mod gc;
 mod images;
+mod layers;
 mod log;
 mod metrics;
 mod network;
@@ -24,6 +25,7 @@ pub use self::{
     confinement::{DefaultProfile, is_profile_name},
     exec::ExecPolicy,
     gc::Dangling,
+    layers::LayerLimits,
     log::LogOptions,
     metrics::MetricsAddress,
     network::DefaultNetwork,

@@ -9,6 +9,7 @@ use runtime::plan::Relabel;
 use super::{
     confinement::{self, DefaultProfile},
     docker,
+    layers::{self, LayerLimits},
     network::{self as network_options, DefaultNetwork},
     runtimes::{self, Runtimes},
     userns::{self, UserNamespaceMode, UserNamespaces},
@@ -166,6 +167,12 @@ pub const OPTIONS: &[OptionSpec] = &[
         "default and maximum of the tasks' `pids_limit`. -1: no limit. A task that reaches its limit gets an event",
     ),
     OptionSpec::honoured(
+        "writable_layer",
+        OptionType::Block(layers::OPTIONS),
+        Words("no limits"),
+        "limits of the tasks' writable layers, see [volumes.md](volumes.md#a-limit-for-the-writable-layer)",
+    ),
+    OptionSpec::honoured(
         "extra_labels",
         OptionType::Strings,
         Words("none"),
@@ -251,6 +258,8 @@ pub struct Policy {
     pub pids_limit: Option<i64>,
     /// `pids_limit` of tasks that set none, if there is no maximum.
     pub default_pids_limit: Option<i64>,
+    /// Limits of writable layers.
+    pub layers: LayerLimits,
     /// The lowest `oom_score_adj` of tasks.
     pub min_oom_score_adj: i32,
     /// Patterns of the devices that tasks may name.
@@ -405,6 +414,7 @@ impl Default for Policy {
             numa_memory: false,
             pids_limit: None,
             default_pids_limit: Some(16_384),
+            layers: LayerLimits::default(),
             min_oom_score_adj: 0,
             allow_devices: Vec::new(),
             rootfs: RootChoice::Auto,
@@ -443,6 +453,7 @@ pub fn read(block: &ConfigBlock, rules: Rules) -> Policy {
         allow_shared: volumes.bool_or("allow_shared", default.allow_shared),
         alloc_nosuid: block.bool_or("alloc_nosuid", default.alloc_nosuid),
         numa_memory: block.bool("numa_memory"),
+        layers: layers::read(&block.block("writable_layer")),
         pids_limit: pids_limit(block).flatten(),
         default_pids_limit: if pids_limit(block).is_some() { None } else { default.default_pids_limit },
         min_oom_score_adj: min_oom_score_adj(block).unwrap_or(default.min_oom_score_adj),

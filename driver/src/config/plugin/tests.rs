@@ -183,6 +183,12 @@ fn errors_name_option_and_remedy() {
         (json!({ "data_dir": "/run/oci-rs/data" }), "state_dir: lies within data_dir, or the other way round"),
         (json!({ "allow_caps": ["fly"] }), "allow_caps: \"fly\" is no capability"),
         (json!({ "pull_activity_timeout": "x" }), "pull_activity_timeout: \"x\" is not a duration"),
+        (json!({ "writable_layer": { "size": "x" } }), "writable_layer.size: \"x\" is no size from 1M on"),
+        (json!({ "writable_layer": { "max_size": "1k" } }), "writable_layer.max_size: \"1k\" is no size from 1M on"),
+        (
+            json!({ "writable_layer": { "size": "2G", "max_size": "1G" } }),
+            "writable_layer.size: is more than `max_size` (write at most `max_size`)",
+        ),
         (json!({ "image_limits": { "layers": 501 } }), "image_limits.layers: is more than 500 (write 500 at most)"),
         (json!({ "pids_limit": -2 }), "pids_limit: is -2 (write a number of processes, or -1 for no limit)"),
         (json!({ "min_oom_score_adj": 1 }), "min_oom_score_adj: 1 is out of bounds (use -1000 to 0)"),

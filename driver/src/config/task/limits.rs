@@ -11,7 +11,7 @@ use crate::config::{
         DefaultValue::{Literal, Words},
         OptionSpec, OptionType,
     },
-    plugin::Policy,
+    plugin::{LayerLimits, Policy},
 };
 
 /// The options of the task block that this module reads.
@@ -221,6 +221,39 @@ pub fn pids(block: &ConfigBlock, policy: &Policy) -> Option<i64> {
         );
     }
     Some(limit)
+}
+
+/// Reads `storage_opt`: `size`, in docker's notation. As in docker, 0 is no limit of the task's own.
+pub fn layer_size(block: &ConfigBlock, policy: &Policy) -> Option<u64> {
+    let mut size = None;
+    for (name, text) in block.string_map("storage_opt") {
+        if !name.eq_ignore_ascii_case("size") {
+            block.error("storage_opt", format!("{name:?} is not supported"), "remove it; `size` is the only option");
+            continue;
+        }
+        match log_drivers::size(&text) {
+            Some(0) => {}
+            Some(bytes) if bytes >= LayerLimits::SMALLEST => size = Some(bytes),
+            Some(_) => block.error("storage_opt", format!("size = {text:?} is too small"), "write 1M or more"),
+            None => {
+                block.error("storage_opt", format!("size = {text:?} is no size"), "write it as in \"10G\" or \"512M\"");
+            }
+        }
+    }
+    if let (Some(bytes), Some(max)) = (size, policy.layers.max)
+        && bytes > max
+    {
+        block.forbid(
+            "storage_opt",
+            format!("size: {bytes} bytes are more than the {max} that this node allows"),
+            format!("use up to {max}"),
+            Permission {
+                option: "writable_layer.max_size",
+                needs: Needs::AtLeast(i64::try_from(bytes).unwrap_or(i64::MAX)),
+            },
+        );
+    }
+    size
 }
 
 /// Reads `cpu_hard_limit` and `cpu_cfs_period`. Returns the period if the limit is on.

@@ -88,6 +88,8 @@ pub struct TaskSpec {
     pub hostname: Option<String>,
     /// The root file system is read-only.
     pub readonly_rootfs: bool,
+    /// The most bytes that the container can write to its root file system. `None` is the plugin's default.
+    pub layer_size: Option<u64>,
     /// The task runs without restrictions.
     pub privileged: bool,
     /// Capabilities, checked against the operator's rules.
@@ -189,6 +191,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         work_dir: process::work_dir(block),
         hostname: dns::hostname(block),
         readonly_rootfs: block.bool("readonly_rootfs"),
+        layer_size: limits::layer_size(block, policy),
         privileged: security::privileged(block, policy),
         capabilities: security::capabilities(block, policy),
         security: security::options(block, policy),

@@ -53,11 +53,11 @@ pub const OPTIONS: &[OptionSpec] = &[
         Words("false"),
         "the container's root file system is read-only. The image's volumes stay writable",
     ),
-    OptionSpec::refused(
+    OptionSpec::partial(
         "storage_opt",
         OptionType::StringAttrs,
-        "options of the storage driver",
-        "remove it; the size of the writable layer cannot be limited",
+        Words("the plugin's `writable_layer`"),
+        "`size`: the most that the container can write to its root file system, as in `10G`",
     ),
 ];
 

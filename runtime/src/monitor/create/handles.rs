@@ -5,7 +5,7 @@ use crate::{
     error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage, SelinuxLabels},
-    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, ImageMounts, Layers},
+    rootfs::{BindSources, BuildMounts, EmptyNamespace, HeldNetwork, ImageMounts, Layers, SizedLayer, WritableLayer},
 };
 
 /// Phase 1: open handles on everything of the host that the container needs.
@@ -14,6 +14,7 @@ pub(super) struct HostHandles {
     network: HeldNetwork,
     layers: Layers,
     images: ImageMounts,
+    sized: Option<SizedLayer>,
     map: Option<IdMap>,
     volume_locks: VolumeLocks,
     build_mounts: BuildMounts,
@@ -25,6 +26,7 @@ pub(super) struct Detached {
     pub network: HeldNetwork,
     pub layers: Layers,
     pub images: ImageMounts,
+    pub sized: Option<SizedLayer>,
     pub map: Option<IdMap>,
     pub volume_locks: VolumeLocks,
 }
@@ -43,15 +45,18 @@ impl HostHandles {
         let images = ImageMounts::open(plan, mounts, map.as_ref(), label.as_deref())?;
         let volume_locks = VolumeLocks::open(plan)?;
         let build_mounts = BuildMounts::open(job.task, &job.args.data_dir, plan)?;
-        Ok(Self { bind_sources, network, layers, images, map, volume_locks, build_mounts })
+        let size = plan.root.size.filter(|_| plan.root.storage == RootStorage::Overlay);
+        let writable = WritableLayer::of(&job.args.data_dir, plan.id.as_str());
+        let sized = size.map(|size| SizedLayer::make(&writable, job.task.state_dir(), size)).transpose()?;
+        Ok(Self { bind_sources, network, layers, images, sized, map, volume_locks, build_mounts })
     }
 
     /// Leaves the host's mount namespace for a copy of the plugin's empty one, and mounts there what building needs.
     pub fn leave_host(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<Detached, StartError> {
-        let Self { bind_sources, network, layers, images, map, volume_locks, build_mounts } = self;
+        let Self { bind_sources, network, layers, images, sized, map, volume_locks, build_mounts } = self;
         if plan.runtime.is_some() {
             build_mounts.enter_copy_of_host()?;
-            return Ok(Detached { bind_sources, network, layers, images, map, volume_locks });
+            return Ok(Detached { bind_sources, network, layers, images, sized, map, volume_locks });
         }
         let empty = EmptyNamespace::open(&job.args.empty_mounts);
         build_mounts.enter(&empty.context(|| "finding the plugin's empty mount namespace".to_owned())?)?;
@@ -59,6 +64,6 @@ impl HostHandles {
             layers.attach(&place)?;
             images.attach(&place)?;
         }
-        Ok(Detached { bind_sources, network, layers, images, map, volume_locks })
+        Ok(Detached { bind_sources, network, layers, images, sized, map, volume_locks })
     }
 }

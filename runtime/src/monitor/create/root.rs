@@ -7,7 +7,7 @@ use crate::{
     error::{Context, StartError},
     id_map::IdMap,
     plan::{ContainerPlan, RootStorage, SelinuxLabels},
-    rootfs::{BindSources, HeldNetwork, ImageMounts, Layers, Root, WritableLayer, create_volume},
+    rootfs::{BindSources, HeldNetwork, ImageMounts, Layers, Root, SizedLayer, WritableLayer, create_volume},
     state::private_dir,
 };
 
@@ -27,8 +27,8 @@ impl Detached {
     /// Mounts the root file system, and makes and fills the named volumes.
     pub fn mount_root(self, job: &Job<'_>, plan: &ContainerPlan) -> Result<RootMounted, StartError> {
         failpoint::at("creator-before-root");
-        let Self { bind_sources, network, mut layers, images, map, volume_locks } = self;
-        let root = make_root(job, plan, &mut layers, map.as_ref())?;
+        let Self { bind_sources, network, mut layers, images, sized, map, volume_locks } = self;
+        let root = make_root(job, plan, &mut layers, sized, map.as_ref())?;
         for volume in plan.volumes.iter().filter(|volume| !volume.mounted) {
             create_volume(volume, &root, map.as_ref())?;
         }
@@ -40,6 +40,7 @@ fn make_root(
     job: &Job<'_>,
     plan: &ContainerPlan,
     layers: &mut Layers,
+    sized: Option<SizedLayer>,
     map: Option<&IdMap>,
 ) -> Result<Root, StartError> {
     if plan.root.layers.is_empty() {
@@ -57,8 +58,12 @@ fn make_root(
     let label = plan.selinux.as_ref().map(SelinuxLabels::of_files);
     match plan.root.storage {
         RootStorage::Overlay => {
+            let sized = match sized {
+                Some(sized) => Some(sized.into_mount()),
+                None => writable.create(state_dir).map(|()| None)?,
+            };
             let label = label.as_deref();
-            if let Some(mount) = writable.mount_over(paths, state_dir, &rootfs, map, place.as_deref(), label)? {
+            if let Some(mount) = writable.mount_over(paths, sized, &rootfs, map, place.as_deref(), label)? {
                 layers.keep(mount);
             }
         }

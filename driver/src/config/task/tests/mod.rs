@@ -153,7 +153,7 @@ fn refused_options_name_their_remedy() {
             refused.push(option.name);
         }
     }
-    assert_eq!(refused, ["isolation", "storage_opt"]);
+    assert_eq!(refused, ["isolation"]);
 }
 
 #[test]

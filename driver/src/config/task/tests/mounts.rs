@@ -124,6 +124,23 @@ fn images_as_mounts_are_read_and_are_always_read_only() {
 }
 
 #[test]
+fn the_limit_of_the_writable_layer_has_dockers_notation() {
+    let size = |text: &str| decode(json!({ "storage_opt": { "size": text } })).layer_size;
+    assert_eq!(
+        ["10G", "1.5g", "512m", "1048576", "0"].map(size),
+        [Some(10 << 30), Some(3 << 29), Some(512 << 20), Some(1 << 20), None]
+    );
+    for (options, expected) in [
+        (json!({ "inodes": "1" }), "storage_opt: \"inodes\" is not supported"),
+        (json!({ "size": "much" }), "storage_opt: size = \"much\" is no size"),
+        (json!({ "size": "1k" }), "storage_opt: size = \"1k\" is too small"),
+    ] {
+        let error = error(json!({ "storage_opt": options }));
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
 fn devices_are_read() {
     let spec = decode(json!({ "devices": [
         { "host_path": "/dev/fuse", "container_path": null, "cgroup_permissions": "" },
