@@ -1,17 +1,11 @@
 //! The node's fingerprint: its health, and the attributes that jobs can constrain on.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
-
-use runtime::cgroup::Version;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    apparmor,
-    config::{DefaultProfile, PluginConfig, Policy, RootChoice, UserNamespaceMode},
+    config::{PluginConfig, RootChoice, UserNamespaceMode},
+    health::{self, HostFindings, NodeFindings},
     name::DriverName,
-    runtimes, selinux,
 };
 
 /// The value of an attribute.
@@ -36,67 +30,24 @@ pub struct Fingerprint {
     pub warning: Option<String>,
 }
 
-/// Findings about the opened node.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NodeFindings {
-    /// Why images cannot be mounted in the directories.
-    pub overlay_problem: Option<String>,
-    /// Why no task can have a user namespace of its own, if the operator wants them and none can.
-    pub userns_problem: Option<String>,
-    /// Why the image store has no room for images.
-    pub space_problem: Option<String>,
-    /// The AppArmor profile of tasks that name none.
-    pub apparmor: apparmor::Finding,
-    /// The SELinux labels of tasks.
-    pub selinux: selinux::Finding,
-}
-
-/// Findings about the host. They are separate from their judgement, so that the judgement is testable on any host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct HostFindings {
-    root: bool,
-    cgroup: Option<&'static str>,
-    kernel: String,
-    seccomp: bool,
-    apparmor: bool,
-    opened: Result<NodeFindings, String>,
-    /// Whether the kernel can connect tasks to the driver's bridge.
-    bridge: bool,
-    /// The values of `runtime` that tasks can use.
-    runtimes: Vec<String>,
-}
-
 /// Inspects the host. `opened` are the findings about the opened node, or the error of its opening.
 pub fn fingerprint(config: &PluginConfig, opened: Result<NodeFindings, String>) -> Fingerprint {
-    judge(config, inspect(config, opened))
+    judge(config, &HostFindings::inspect(config, opened))
 }
 
-fn inspect(config: &PluginConfig, opened: Result<NodeFindings, String>) -> HostFindings {
-    HostFindings {
-        runtimes: runtimes::usable(&config.policy),
-        bridge: network::bridge_problem(&config.policy.network).is_none(),
-        root: rustix::process::geteuid().is_root(),
-        cgroup: cgroup_version(),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
-        apparmor: apparmor::is_used(),
-        opened,
-    }
-}
-
-fn judge(config: &PluginConfig, host: HostFindings) -> Fingerprint {
+fn judge(config: &PluginConfig, host: &HostFindings) -> Fingerprint {
     let attributes = match config.driver {
-        DriverName::OciRs => own_attributes(config, &host),
-        DriverName::Docker => dockers_attributes(config, &host),
+        DriverName::OciRs => own_attributes(config, host),
+        DriverName::Docker => dockers_attributes(config, host),
     };
-    let attributes = attributes.into_iter().chain(node_attributes(config, &host));
+    let attributes = attributes.into_iter().chain(node_attributes(config, host));
     let named = |(name, value)| (format!("driver.{}.{name}", config.driver), value);
     let mut attributes: BTreeMap<String, Value> = attributes.map(named).collect();
     if config.driver == DriverName::Docker {
         attributes.insert("driver.docker".to_owned(), Value::Flag(true));
     }
-    let warning = warning(&config.policy, &host);
-    Fingerprint { attributes, problem: problem(&config.policy, host), warning }
+    let findings = health::judge(&config.policy, host);
+    Fingerprint { attributes, problem: health::problem(&findings), warning: health::missing_restriction(&findings) }
 }
 
 /// The attributes that only the driver's own name has.
@@ -114,7 +65,7 @@ fn own_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static s
 fn dockers_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static str, Value)> {
     let policy = &config.policy;
     let runtimes = ["io.containerd.runc.v2", "runc"].into_iter().chain(host.runtimes.iter().map(String::as_str));
-    let bridge = policy.network.subnet.hosts().next().filter(|_| host.bridge);
+    let bridge = policy.network.subnet.hosts().next().filter(|_| host.has_bridge());
     let optional = [
         ("privileged.enabled", policy.allow_privileged.then_some(Value::Flag(true))),
         ("volumes.enabled", policy.volumes_enabled.then_some(Value::Flag(true))),
@@ -144,8 +95,8 @@ fn node_attributes(config: &PluginConfig, host: &HostFindings) -> Vec<(&'static 
         ("apparmor", Value::Flag(host.apparmor)),
         ("selinux", Value::Flag(labelled)),
         ("runtime", text("libcontainer")),
-        ("network.bridge", Value::Flag(host.bridge)),
-        ("network.bridge.ipv6", Value::Flag(host.bridge && policy.network.subnet_ipv6.is_some())),
+        ("network.bridge", Value::Flag(host.has_bridge())),
+        ("network.bridge.ipv6", Value::Flag(host.has_bridge() && policy.network.subnet_ipv6.is_some())),
         ("userns", Value::Flag(gives_user_namespaces(policy.userns.mode, host))),
         ("rootfs", text(if copies_images(policy.rootfs, host) { "copy" } else { "overlay" })),
     ];
@@ -173,79 +124,23 @@ fn gives_user_namespaces(mode: UserNamespaceMode, host: &HostFindings) -> bool {
     mode != UserNamespaceMode::Off && host.opened.as_ref().is_ok_and(|node| node.userns_problem.is_none())
 }
 
-/// A restriction that the operator may expect and that tasks do not get.
-fn warning(policy: &Policy, host: &HostFindings) -> Option<String> {
-    let node = host.opened.as_ref().ok()?;
-    let profile = node.apparmor.problem.as_ref().filter(|_| policy.apparmor == DefaultProfile::Automatic);
-    let profile = profile.map(|problem| format!("tasks run without an AppArmor profile: {problem}"));
-    profile.or_else(|| Some(format!("tasks run without SELinux labels: {}", node.selinux.problem.as_ref()?)))
-}
-
-fn problem(policy: &Policy, host: HostFindings) -> Option<String> {
-    if !host.root {
-        return Some("oci-rs needs root: run the Nomad agent as root".to_owned());
-    }
-    if host.cgroup.is_none() {
-        return Some("no cgroup file system at /sys/fs/cgroup: mount cgroup v2 or the v1 controllers there".to_owned());
-    }
-    let node = host.opened.as_ref().ok();
-    if let (RootChoice::Overlay, Some(problem)) = (policy.rootfs, node.and_then(|node| node.overlay_problem.as_ref())) {
-        return Some(format!("{problem}: move data_dir, or set rootfs = \"auto\" in the plugin block"));
-    }
-    if let (UserNamespaceMode::Require, Some(problem)) =
-        (policy.userns.mode, node.and_then(|node| node.userns_problem.as_ref()))
-    {
-        let remedy = "change the node, or set `userns { mode = \"auto\" }` in the plugin block";
-        return Some(format!("tasks cannot have user namespaces of their own: {problem}. To mend it, {remedy}"));
-    }
-    if !host.seccomp {
-        return Some("the kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned());
-    }
-    if let (DefaultProfile::Required(_), Some(problem)) =
-        (&policy.apparmor, node.and_then(|node| node.apparmor.problem.as_ref()))
-    {
-        return Some(format!("{problem}: load it, or change apparmor_profile in the plugin block"));
-    }
-    match host.opened {
-        Ok(node) => node.space_problem.map(|problem| {
-            format!("no room for images: {problem}. Free space there, or set image_limits.free_mib in the plugin block")
-        }),
-        Err(error) => Some(error),
-    }
-}
-
-/// The cgroup version that enforces limits on this node, if there is one.
-fn cgroup_version() -> Option<&'static str> {
-    match runtime::cgroup::version().ok()? {
-        Version::V2 => Some("v2"),
-        Version::V1 => Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists().then_some("v1"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{HostFindings, NodeFindings, Value, copies_images, judge};
+    use super::{HostFindings, NodeFindings, Value, copies_images};
     use crate::{
         apparmor::Finding,
         config::{DefaultProfile, PluginConfig, Policy, RootChoice, UserNamespaceMode},
+        health::tests::healthy,
         name::DriverName,
     };
 
-    fn problem(rootfs: RootChoice, host: HostFindings) -> Option<String> {
-        super::problem(&Policy { rootfs, ..Policy::default() }, host)
+    fn judge(config: &PluginConfig, host: HostFindings) -> super::Fingerprint {
+        super::judge(config, &host)
     }
 
-    fn healthy() -> HostFindings {
-        HostFindings {
-            root: true,
-            cgroup: Some("v2"),
-            kernel: "6.1".into(),
-            seccomp: true,
-            apparmor: false,
-            opened: Ok(NodeFindings::default()),
-            bridge: true,
-            runtimes: vec!["runc".into()],
-        }
+    fn problem(rootfs: RootChoice, host: HostFindings) -> Option<String> {
+        let policy = Policy { rootfs, ..Policy::default() };
+        judge(&PluginConfig { policy, ..PluginConfig::default() }, host).problem
     }
 
     #[test]
@@ -267,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_bridges_is_healthy() {
-        let host = HostFindings { bridge: false, ..healthy() };
+        let host = HostFindings { bridge_problem: Some("no veth".into()), ..healthy() };
         for (host, expected) in [(healthy(), true), (host, false)] {
             let fingerprint = judge(&PluginConfig::default(), host);
             assert_eq!(fingerprint.attributes["driver.oci-rs.network.bridge"], Value::Flag(expected));
@@ -316,7 +211,11 @@ mod tests {
         config.policy.allow_privileged = true;
         config.policy.volumes_enabled = true;
         config.policy.pids_limit = Some(100);
-        let found = HostFindings { bridge: false, runtimes: vec!["runsc".into(), "crun".into()], ..healthy() };
+        let found = HostFindings {
+            bridge_problem: Some("no veth".into()),
+            runtimes: vec!["runsc".into(), "crun".into()],
+            ..healthy()
+        };
         let attributes = judge(&config, found).attributes;
         let of = |name: &str| attributes.get(&format!("driver.docker.{name}")).cloned();
         assert_eq!((of("version"), of("bridge_ip")), (text("20.10.24"), None));
@@ -345,7 +244,7 @@ mod tests {
             (HostFindings { opened: Err("data_dir is read-only".into()), ..healthy() }, "data_dir"),
             (
                 found(NodeFindings { space_problem: Some("/data is full".into()), ..NodeFindings::default() }),
-                "/data is full. Free space there",
+                "/data is full: free space there",
             ),
         ] {
             assert!(problem(RootChoice::Auto, host).unwrap().contains(part), "{part}");

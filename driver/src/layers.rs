@@ -12,15 +12,26 @@ pub fn open_store(config: &PluginConfig) -> Result<Store, StoreError> {
     Store::open(StoreConfig { layers, ..config.store() })
 }
 
+/// Why layers are unpacked into directories although the configuration allows images.
+pub fn image_problem(config: &PluginConfig) -> Option<String> {
+    if wants_images(config) { try_image(config).unwrap_or_else(Some) } else { None }
+}
+
+fn wants_images(config: &PluginConfig) -> bool {
+    config.layer_images && config.policy.rootfs != RootChoice::Copy
+}
+
+/// Tries to mount a sample; `None` if it works.
+fn try_image(config: &PluginConfig) -> Result<Option<String>, String> {
+    let SampleImage { bytes, attributes } = SampleImage::new().map_err(|error| error.to_string())?;
+    layer_image_problem(&config.data_dir, &bytes, &attributes).map_err(|error| error.to_string())
+}
+
 fn can_mount_images(config: &PluginConfig) -> bool {
-    if !config.layer_images || config.policy.rootfs == RootChoice::Copy {
+    if !wants_images(config) {
         return false;
     }
-    let sample = SampleImage::new().map_err(|error| error.to_string());
-    let tried = sample.and_then(|SampleImage { bytes, attributes }| {
-        layer_image_problem(&config.data_dir, &bytes, &attributes).map_err(|error| error.to_string())
-    });
-    match tried {
+    match try_image(config) {
         Ok(None) => true,
         Ok(Some(problem)) => {
             tracing::info!(problem, "layers are unpacked into directories");

@@ -18,6 +18,7 @@ mod fingerprint;
 mod generated;
 mod groups;
 mod hclog;
+mod health;
 mod layers;
 mod log_directory;
 mod logs;

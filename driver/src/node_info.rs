@@ -71,7 +71,7 @@ fn numa_nodes() -> std::io::Result<Vec<(u32, String)>> {
 
 /// Whether the node has swap that the kernel does not count per cgroup. cgroup v2 always counts it. With v1 the kernel
 /// offers the file only if it counts swap.
-fn swap_uncounted() -> bool {
+pub fn swap_uncounted() -> bool {
     let counted = !runtime::cgroup::version().is_ok_and(|version| version == Version::V1)
         || Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();

@@ -5,6 +5,7 @@ use std::{
     future::{self, Future},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 
 use crate::{
@@ -13,9 +14,9 @@ use crate::{
     lease::LeaseOwner,
     limits::Limits,
     progress::Progress,
-    pull::{self, Image, LoadRequest, PullRequest, Puller, PullerConfig},
+    pull::{self, Image, LoadRequest, PullRequest, Puller, PullerConfig, RegistryAnswer},
     reference::Reference,
-    registry::{HostTraffic, InternalRedirects, RegistryConfig},
+    registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig},
     store::{
         ImageRecord, ImageUsage, LayerFormat, LayerUsage, LocalStore, PruneReport, ReclaimTarget, RemovalCause,
         Removals, Retention, RetentionReport, StoreSize, SweepReport,
@@ -56,6 +57,16 @@ impl Default for StoreConfig {
             retention: None,
             layers: LayerFormat::default(),
         }
+    }
+}
+
+impl StoreConfig {
+    /// Asks a registry and its mirrors whether they answer and accept the credentials of this configuration. Each is
+    /// asked once, and may be silent for `limit`. Opens no store.
+    pub async fn ask_registry(&self, registry: &str, limit: Duration) -> Result<Vec<RegistryAnswer>, PullError> {
+        pull::install_tls_provider();
+        let endpoints = Endpoints::new(self.registries.clone(), self.internal_redirects)?;
+        pull::answers::ask(&endpoints, &self.credentials, registry, limit).await
     }
 }
 

@@ -33,7 +33,7 @@ pub use limits::Limits;
 pub use manifest::ImageConfig;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent, Wait};
-pub use pull::{Image, LoadRequest, PullRequest};
+pub use pull::{Image, LoadRequest, PullRequest, RegistryAnswer};
 pub use reference::{InvalidReference, Reference};
 pub use registry::{HostTraffic, InternalRedirects, RegistryConfig, check_registry};
 pub use store::{

@@ -104,6 +104,24 @@ impl AppArmor {
     }
 }
 
+/// What a plugin with this choice would find. Loads nothing.
+pub fn look(choice: &DefaultProfile) -> Finding {
+    let Some(wanted) = wanted(choice).filter(|_| is_used()) else { return Finding::default() };
+    let loaded = match fs::read_to_string(LOADED) {
+        Ok(list) if !names(&list, &wanted) => {
+            let own = wanted == NAME;
+            let can_load = PARSERS.into_iter().any(|parser| Path::new(parser).exists());
+            match (own, can_load) {
+                (true, true) => Ok(()),
+                (true, false) => Err("apparmor_parser is not installed".to_owned()),
+                (false, _) => Err(format!("AppArmor profile {wanted:?} is not loaded on this node")),
+            }
+        }
+        _ => Ok(()),
+    };
+    judge(choice, loaded)
+}
+
 /// Whether the kernel uses AppArmor.
 pub fn is_used() -> bool {
     fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y")

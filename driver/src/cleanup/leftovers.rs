@@ -5,11 +5,11 @@
 
 use std::path::Path;
 
-use image_store::LeaseOwner;
+use image_store::{LeaseOwner, Store};
 use network::Claim;
 use runtime::plan::ContainerId;
 
-use crate::{error::TaskError, node::Node, task::Tasks};
+use crate::{config::PluginConfig, error::TaskError, node::Node, task::Tasks};
 
 /// One step of the removal.
 type Step = fn(&Node, &Tasks) -> Result<(), TaskError>;
@@ -58,15 +58,27 @@ fn sweep_images(node: &Node, _: &Tasks) -> Result<(), TaskError> {
 
 /// Releases the leases of containers that no longer exist.
 fn release_orphaned_leases(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
+    for owner in orphaned_leases(&node.store, &node.config)? {
+        // A start that is repeated under the same id takes the lease over. It cannot register that id meanwhile.
+        tasks.unless_known(&owner.principal().to_string(), || {
+            tracing::info!(lease = %owner, "releasing the image of a task that is gone");
+            node.store.release(owner.clone()).map_err(TaskError::internal)
+        })?;
+    }
+    Ok(())
+}
+
+/// The leases of the name's containers that no longer exist. Those of starts in progress are among them.
+pub fn orphaned_leases(store: &Store, config: &PluginConfig) -> Result<Vec<LeaseOwner>, TaskError> {
     // Leases are listed before containers: a task registers before it leases its image, and it releases the image
     // after its state directory is removed.
-    let leases = node.store.leases().map_err(TaskError::internal)?;
-    let containers = node.runtime.list().map_err(TaskError::internal)?;
-    let is_orphan = |owner: &&LeaseOwner| match owner {
+    let mut leases = store.leases().map_err(TaskError::internal)?;
+    let containers = runtime::containers(&config.state_dir).map_err(TaskError::internal)?;
+    leases.retain(|owner| match owner {
         LeaseOwner::Task { container }
         | LeaseOwner::MountedImage { container, .. }
         | LeaseOwner::DebugImage { container, .. }
-            if !node.config.driver.owns(container) =>
+            if !config.driver.owns(container) =>
         {
             false
         }
@@ -76,15 +88,8 @@ fn release_orphaned_leases(node: &Node, tasks: &Tasks) -> Result<(), TaskError> 
         // The commands of an earlier plugin process ended with that process.
         LeaseOwner::DebugImage { process, .. } => *process != std::process::id(),
         LeaseOwner::Operator { process, .. } => !is_running(*process),
-    };
-    for owner in leases.iter().filter(is_orphan) {
-        // A start that is repeated under the same id takes the lease over. It cannot register that id meanwhile.
-        tasks.unless_known(&owner.principal().to_string(), || {
-            tracing::info!(lease = %owner, "releasing the image of a task that is gone");
-            node.store.release(owner).map_err(TaskError::internal)
-        })?;
-    }
-    Ok(())
+    });
+    Ok(leases)
 }
 
 /// Whether a process exists. While an operator's command exists, its leases are in use.

@@ -14,7 +14,7 @@ mod retention;
 
 use std::sync::Arc;
 
-pub use self::leftovers::remove as remove_leftovers;
+pub use self::leftovers::{orphaned_leases, remove as remove_leftovers};
 
 use crate::{blocking::blocking, node::Node, task::Tasks};
 

@@ -9,6 +9,7 @@
 mod arguments;
 mod definitions;
 mod df;
+mod doctor;
 mod events;
 mod exec;
 mod failure;
@@ -20,6 +21,7 @@ mod logs;
 mod migrate;
 mod network;
 mod output;
+mod plugins;
 mod ps;
 #[cfg(test)]
 mod reference;
@@ -63,6 +65,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Logs(arguments) => logs::run(&arguments),
         Command::Exec(arguments) => return Ok(exec::run(arguments)),
         Command::Df(arguments) => df::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
         Command::Images(arguments) => image::run_list(&arguments),
         Command::Pull(arguments) => image::run_pull(&arguments),

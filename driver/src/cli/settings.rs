@@ -22,6 +22,8 @@ pub struct Settings {
     pub config: PluginConfig,
     /// The block is the plugin's, so that `state_dir` and `gc` are the plugin's and not defaults.
     pub is_plugins: bool,
+    /// Why this build does not understand the plugin's block, if so. Then there are defaults in its place.
+    pub unknown_config: Option<String>,
     /// The name whose containers the command is about; `None` is every name.
     pub only: Option<DriverName>,
 }
@@ -39,8 +41,8 @@ impl Settings {
         }
         let names = plugin.map_or(vec![DriverName::OciRs, DriverName::Docker], |name| vec![name]);
         let mut settings = match config {
-            Some(path) => Self { config: read(path, &names)?, is_plugins: true, only: *plugin },
-            None => Self { config: PluginConfig::default(), is_plugins: false, only: *plugin },
+            Some(path) => Self::with(read(path, &names)?, true, *plugin),
+            None => Self::with(PluginConfig::default(), false, *plugin),
         };
         if let Some(directory) = data_dir {
             settings.config.data_dir = absolute(directory)?;
@@ -49,6 +51,10 @@ impl Settings {
             settings.config.state_dir = absolute(directory)?;
         }
         Ok(vec![settings])
+    }
+
+    fn with(config: PluginConfig, is_plugins: bool, only: Option<DriverName>) -> Self {
+        Self { config, is_plugins, unknown_config: None, only }
     }
 
     /// Those of the node's only plugin, or of both if they share their images.
@@ -84,13 +90,13 @@ fn left(only: Option<DriverName>) -> Vec<Settings> {
 /// everything but the directories.
 fn of_pointer(pointer: Pointer, driver: DriverName) -> Settings {
     let decoded = config::decode_plugin(&config::from_json(&pointer.config), driver);
-    let is_plugins = decoded.is_ok();
+    let unknown_config = decoded.as_ref().err().map(ToString::to_string);
     let mut config = decoded.unwrap_or_else(|error| {
         output::note(format_args!("the configuration of plugin {driver} is not used: {error}"));
         PluginConfig { driver, ..PluginConfig::default() }
     });
     (config.state_dir, config.data_dir) = (pointer.state_dir, pointer.data_dir);
-    Settings { config, is_plugins, only: Some(driver) }
+    Settings { config, is_plugins: unknown_config.is_none(), unknown_config, only: Some(driver) }
 }
 
 fn absolute(directory: &Path) -> Result<PathBuf, Failure> {

@@ -18,7 +18,10 @@ use rustix::{
 };
 use tokio::io::Interest;
 
-pub use self::handshake::{COOKIE_NAME, launched_by_nomad};
+pub use self::{
+    handshake::{COOKIE_NAME, launched_by_nomad},
+    sweep::refuses,
+};
 use crate::{hclog, name::DriverName, rpc, sys};
 
 /// The first descriptor above standard error.

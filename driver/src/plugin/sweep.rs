@@ -49,10 +49,19 @@ fn is_dead(path: &Path) -> io::Result<bool> {
     if !owned || !has_listened && age < GRACE {
         return Ok(false);
     }
+    Ok(probe(path)? == Err(Errno::CONNREFUSED))
+}
+
+/// Whether no process accepts connections on a socket, or it is gone.
+pub fn refuses(path: &Path) -> bool {
+    matches!(probe(path), Ok(Err(Errno::CONNREFUSED | Errno::NOENT)))
+}
+
+/// Connects to a socket. Never waits, also for a plugin that is too busy to accept.
+fn probe(path: &Path) -> io::Result<Result<(), Errno>> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // A plugin that is too busy to accept is alive.
-    Ok(connect(&probe, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
+    Ok(connect(&probe, &SocketAddrUnix::new(path)?))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 mod access;
 mod acquire;
+pub(crate) mod answers;
 mod cancel;
 mod disk_space;
 mod download;
@@ -22,7 +23,8 @@ mod resolved;
 mod unpack;
 
 pub(crate) use acquire::acquire;
+pub use answers::RegistryAnswer;
 pub(crate) use cancel::until_cancelled;
 pub(crate) use load::load;
-pub(crate) use puller::{Puller, PullerConfig};
+pub(crate) use puller::{Puller, PullerConfig, install_tls_provider};
 pub use request::{Image, LoadRequest, PullRequest};

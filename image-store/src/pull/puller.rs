@@ -44,12 +44,17 @@ pub(crate) struct Puller {
     pub(super) grants: AccessGrants,
 }
 
+/// Sets the TLS provider of this process, which every client of a registry needs.
+pub(crate) fn install_tls_provider() {
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        tracing::trace!("a TLS provider is installed already");
+    }
+}
+
 impl Puller {
     /// Checks the configuration. Contacts no registry.
     pub(crate) fn new(local: Arc<LocalStore>, config: PullerConfig) -> Result<Self, StoreError> {
-        if rustls::crypto::ring::default_provider().install_default().is_err() {
-            tracing::trace!("a TLS provider is installed already");
-        }
+        install_tls_provider();
         Ok(Self {
             local,
             platform: Platform::host(),

@@ -15,6 +15,13 @@ use crate::{
 };
 
 impl Session {
+    /// Whether the host speaks the registry protocol, and accepts the credentials of the session.
+    pub(crate) async fn ping(&self) -> Result<(), PullError> {
+        let url = self.host.base().join("v2/").map_err(|error| PullError::malformed("v2/".to_owned(), error))?;
+        let ask = Ask { method: Method::GET, url, accept: None, from: 0, what: "its interface (/v2/)" };
+        self.send(&ask).await.map(drop)
+    }
+
     /// The digest that a tag has now, if the answer to HEAD contains it.
     pub(crate) async fn head_manifest(&self, name: &str) -> Result<Option<Digest>, PullError> {
         let what = format!("manifest {}:{name}", self.repository);

@@ -13,6 +13,7 @@ use super::{
     runtime::containers,
     stats::{self, StatsReader},
     status::{Status, status},
+    sweep::orphaned_layers,
     watch::TaskWatch,
 };
 use crate::{
@@ -125,6 +126,11 @@ impl Observer {
     /// The directory with everything that a container has written outside its mounts. It need not exist.
     pub fn writable_layer(&self, id: &ContainerId) -> PathBuf {
         writable_layer(&self.data_dir, id.as_str())
+    }
+
+    /// The writable layers without a container, by the ids that their containers had.
+    pub fn orphaned_layers(&self) -> Result<Vec<String>, RuntimeError> {
+        orphaned_layers(&self.data_dir, &self.state_dir)
     }
 
     /// The complete OCI spec of a container. It need not exist.

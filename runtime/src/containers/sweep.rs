@@ -1,6 +1,6 @@
 //! Removing leftovers of killed processes and of earlier boots.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use super::{runtime::Runtime, status::process};
 use crate::{
@@ -85,11 +85,7 @@ impl Runtime {
         }
         WritableLayer::remove_empty(&self.inner.data_dir)?;
         let mut swept = Vec::new();
-        for name in WritableLayer::list(&self.inner.data_dir, &self.inner.state_dir)? {
-            // A container's directory is created before its layer and removed after it.
-            if state::tasks(&self.inner.state_dir).join(&name).exists() {
-                continue;
-            }
+        for name in orphaned_layers(&self.inner.data_dir, &self.inner.state_dir)? {
             match WritableLayer::of(&self.inner.data_dir, &name).remove() {
                 Ok(()) => swept.push(name),
                 Err(error) => tracing::warn!(container = name, %error, "writable layer not removed"),
@@ -97,4 +93,12 @@ impl Runtime {
         }
         Ok(swept)
     }
+}
+
+/// The writable layers of this state directory that have no container.
+pub(super) fn orphaned_layers(data_dir: &Path, state_dir: &Path) -> Result<Vec<String>, RuntimeError> {
+    let mut names = WritableLayer::list(data_dir, state_dir)?;
+    // A container's directory is created before its layer and removed after it.
+    names.retain(|name| !state::tasks(state_dir).join(name).exists());
+    Ok(names)
 }

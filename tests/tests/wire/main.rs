@@ -10,6 +10,7 @@ mod commands_in_tasks;
 mod credentials;
 mod definitions;
 mod disk_space;
+mod doctor;
 mod end_reasons;
 mod exec;
 mod exec_debug_image;

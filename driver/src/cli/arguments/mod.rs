@@ -17,8 +17,8 @@ pub use self::{
     },
     node::NodeArguments,
     task::{
-        DfArguments, EventsArguments, ExecArguments, InspectArguments, LogsArguments, NetworkArguments, NetworkCommand,
-        PsArguments, StatsArguments, VolumeArguments, VolumeCommand,
+        DfArguments, DoctorArguments, EventsArguments, ExecArguments, InspectArguments, LogsArguments,
+        NetworkArguments, NetworkCommand, PsArguments, StatsArguments, VolumeArguments, VolumeCommand,
     },
 };
 
@@ -26,6 +26,8 @@ const IMAGE_EXIT_CODES: &str =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage is left (fsck), 4 no such image, 5 the image is in use";
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 4 nothing has this name";
+
+const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 there may be warnings, 1 failed, 2 wrong usage, 3 there are errors";
 
 const EXEC_EXIT_CODES: &str = "Exit codes: that of the command; 125 oci-rs failed before, 126 the command cannot be \
                                executed, 127 there is no such command, 128 + n signal n ended it";
@@ -72,6 +74,9 @@ pub enum Command {
     /// Show the disk usage of images, tasks and volumes
     #[command(after_help = EXIT_CODES)]
     Df(DfArguments),
+    /// Say why this node is not as it should be, and what to do
+    #[command(after_help = DOCTOR_EXIT_CODES)]
+    Doctor(DoctorArguments),
     /// Images of this node
     #[command(after_help = IMAGE_EXIT_CODES)]
     Image(ImageArguments),

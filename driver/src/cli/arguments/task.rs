@@ -126,6 +126,17 @@ pub struct ExecArguments {
     pub node: NodeArguments,
 }
 
+/// The arguments of `oci-rs doctor`.
+#[derive(Args)]
+pub struct DoctorArguments {
+    /// Remove what killed processes of the driver left behind, unless a plugin runs, which does it itself
+    #[arg(long)]
+    pub fix: bool,
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeArguments,
+}
+
 /// The arguments of `oci-rs df`.
 #[derive(Args)]
 pub struct DfArguments {

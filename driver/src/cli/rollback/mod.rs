@@ -10,8 +10,6 @@
 //! a group whose network a task of another driver uses keeps it. Repeating the command after a failure or a kill
 //! continues the work.
 
-mod plugins;
-
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
@@ -22,7 +20,7 @@ use image_store::LeaseOwner;
 use runtime::{Running, Status, plan::ContainerId};
 use serde_json::json;
 
-use super::{arguments::RollbackArguments, failure::Failure, format, output::Output, settings};
+use super::{arguments::RollbackArguments, failure::Failure, format, output::Output, plugins, settings};
 use crate::{
     cleanup, config::PluginConfig, error::TaskError, events::Events, name::DriverName, node::Node, plan::Compute,
     task::Tasks,
@@ -95,7 +93,7 @@ fn refuse_running_plugins(config: &PluginConfig) -> Result<(), Failure> {
     places.extend(config.log.file.as_deref());
     let canonical: Vec<PathBuf> = places.iter().filter_map(|place| std::fs::canonicalize(place).ok()).collect();
     let canonical: Vec<&Path> = canonical.iter().map(PathBuf::as_path).collect();
-    match plugins::running(Path::new("/proc"), &canonical).map_err(Failure::of)?.as_slice() {
+    match plugins::running(Path::new("/proc"), Some(DriverName::Docker), &canonical).map_err(Failure::of)?.as_slice() {
         [] => Ok(()),
         [pid, ..] => Err(Failure::Failed(format!(
             "a plugin with the name docker runs (process {pid}): stop the agent first. If the agent was killed, end \

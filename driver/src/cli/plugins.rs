@@ -1,4 +1,4 @@
-//! Running plugins with docker's name.
+//! The running plugins of this node, with their agent or without it.
 
 use std::{
     ffi::OsStr,
@@ -9,22 +9,22 @@ use std::{
 
 use crate::{name::DriverName, plugin::COOKIE_NAME};
 
-/// The plugins with docker's name that have a file open in one of these directories, by their pids.
-pub fn running(proc: &Path, directories: &[&Path]) -> io::Result<Vec<i32>> {
+/// The plugins that have a file open in one of these directories, by their pids: those of this name, or all.
+pub fn running(proc: &Path, only: Option<DriverName>, directories: &[&Path]) -> io::Result<Vec<i32>> {
     let entries = fs::read_dir(proc)?.flatten();
     let processes = entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
-    let found = processes.filter(|(_, process)| is_plugin(process) && uses(process, directories));
+    let found = processes.filter(|(_, process)| is_plugin(process, only) && uses(process, directories));
     Ok(found.map(|(pid, _)| pid).collect())
 }
 
-/// Whether a process has docker's name and the cookie of Nomad in its environment. Docker's own programs lack the
-/// cookie, and the driver's other processes have other first arguments.
-fn is_plugin(process: &Path) -> bool {
+/// Whether a process has the cookie of Nomad in its environment, and the name. Docker's own programs and the driver's
+/// other processes lack the cookie.
+fn is_plugin(process: &Path, only: Option<DriverName>) -> bool {
     let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
     let (command, environment) = (read("cmdline"), read("environ"));
     let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
     let cookie = format!("{COOKIE_NAME}=");
-    DriverName::of_program(OsStr::from_bytes(program)) == DriverName::Docker
+    only.is_none_or(|only| DriverName::of_program(OsStr::from_bytes(program)) == only)
         && environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(cookie.as_bytes()))
 }
 
@@ -37,9 +37,10 @@ fn uses(process: &Path, directories: &[&Path]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink, path::Path};
+    use std::{collections::BTreeSet, fs, os::unix::fs::symlink, path::Path};
 
     use super::running;
+    use crate::name::DriverName;
 
     #[test]
     fn only_plugins_of_the_name_and_the_directories_are_found() {
@@ -60,7 +61,10 @@ mod tests {
             symlink(file, process.join("fd/3")).unwrap();
         }
         fs::create_dir(proc.path().join("sys")).unwrap();
-        assert_eq!(running(proc.path(), &[Path::new("/state"), Path::new("/data")]).unwrap(), [7]);
-        assert!(running(&proc.path().join("missing"), &[]).is_err());
+        let directories = [Path::new("/state"), Path::new("/data")];
+        let of = |only| running(proc.path(), only, &directories).unwrap();
+        assert_eq!((of(Some(DriverName::Docker)), of(Some(DriverName::OciRs))), (vec![7], vec![8]));
+        assert_eq!(BTreeSet::from_iter(of(None)), BTreeSet::from([7, 8]));
+        assert!(running(&proc.path().join("missing"), None, &[]).is_err());
     }
 }
