@@ -18,8 +18,8 @@ use crate::{
     reference::Reference,
     registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig},
     store::{
-        ImageRecord, ImageUsage, LayerFormat, LayerUsage, LocalStore, PruneReport, ReclaimTarget, RemovalCause,
-        Removals, Retention, RetentionReport, StoreSize, SweepReport,
+        DiskSize, ImageRecord, ImageUsage, LayerFormat, LayerUsage, LocalStore, PruneReport, ReclaimTarget,
+        RemovalCause, Removals, Retention, RetentionReport, StoreSize, SweepReport,
     },
 };
 
@@ -193,6 +193,12 @@ impl Store {
     /// The size of all images together. Reads a small file for each image and layer.
     pub fn size(&self) -> Result<StoreSize, StoreError> {
         self.local.size()
+    }
+
+    /// The use of the file system of the store. One system call.
+    pub fn disk_size(&self) -> Result<DiskSize, StoreError> {
+        let bytes = self.local.disk_use()?.bytes;
+        Ok(DiskSize { used: bytes.used, available: bytes.available })
     }
 
     /// What this process asked of each registry and mirror so far, and what it received.

@@ -37,7 +37,7 @@ pub use pull::{Image, LoadRequest, PullRequest, RegistryAnswer};
 pub use reference::{InvalidReference, Reference};
 pub use registry::{HostTraffic, InternalRedirects, RegistryConfig, check_registry};
 pub use store::{
-    Access, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerFormat, LayerRecord,
+    Access, DiskSize, Finding, FindingKind, FsckOptions, FsckReport, ImageRecord, ImageUsage, LayerFormat, LayerRecord,
     LayerUsage, Outcome, Pressure, PruneReport, RemovalCause, Removals, Removed, Retention, RetentionReport, Severity,
     StoreSize, SweepReport, fsck,
 };

@@ -177,7 +177,7 @@ fn report(events: &[Event], output: &Output) -> Result<(), Failure> {
         if !output.json {
             let TaskNotes { job, group, image, .. } = notes;
             let line = format!("{time} {} {text} (job {job}, group {group}, image {image})", short_name(notes));
-            output.line(super::output::printable(&line))?;
+            output.line(line)?;
             continue;
         }
         let (code, signal, oom_killed) = match happening {
@@ -190,7 +190,7 @@ fn report(events: &[Event], output: &Output) -> Result<(), Failure> {
             "task": notes.task, "image": notes.image,
             "exit_code": code, "signal": signal, "oom_killed": oom_killed,
         });
-        output.line(line)?;
+        output.compact(&line)?;
     }
     Ok(())
 }

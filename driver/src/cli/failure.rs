@@ -6,6 +6,8 @@ use std::{
     process::ExitCode,
 };
 
+use super::output::printable_lines;
+
 /// The failure of a command. The help of `oci-rs image` lists the exit codes.
 #[derive(Debug)]
 pub enum Failure {
@@ -36,7 +38,7 @@ impl Failure {
             Self::InUse(text) => (5, text.as_str()),
             Self::Closed => (1, ""),
         };
-        if !text.is_empty() && writeln!(io::stderr(), "oci-rs: {text}").is_err() {
+        if !text.is_empty() && writeln!(io::stderr(), "oci-rs: {}", printable_lines(text)).is_err() {
             return ExitCode::FAILURE;
         }
         ExitCode::from(code)

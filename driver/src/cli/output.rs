@@ -23,12 +23,17 @@ pub struct Output {
 impl Output {
     /// Writes JSON.
     pub fn value(&self, value: &Value) -> io::Result<()> {
-        writeln!(io::stdout(), "{value:#}")
+        writeln!(io::stdout(), "{}", escaped(&format!("{value:#}")))
+    }
+
+    /// Writes JSON in one line.
+    pub fn compact(&self, value: &Value) -> io::Result<()> {
+        writeln!(io::stdout(), "{}", escaped(&value.to_string()))
     }
 
     /// Writes a line of text.
     pub fn line(&self, line: impl Display) -> io::Result<()> {
-        writeln!(io::stdout(), "{line}")
+        writeln!(io::stdout(), "{}", printable(&line.to_string()))
     }
 
     /// Writes rows with aligned columns.
@@ -64,7 +69,33 @@ pub fn terminal_width() -> Option<usize> {
 
 /// Text without characters that a terminal acts upon. Names come from jobs and images.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// The same for text of several lines.
+pub fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Characters that control a terminal (C0, C1), or that show text in another order or not at all.
+fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// JSON text with the same meaning, in which such characters are escape sequences. They are only in its strings, except
+/// for the ends of lines.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '\n' || !is_unprintable(c) {
+            text.push(c);
+        } else {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
+        }
+    }
+    text
 }
 
 /// The columns that a text takes on a terminal.
@@ -132,7 +163,9 @@ pub fn shorten(text: &str, width: usize) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{NARROWEST, aligned, fit, shorten, width_of};
+    use serde_json::{Value, json};
+
+    use super::{NARROWEST, aligned, escaped, fit, is_unprintable, printable, printable_lines, shorten, width_of};
 
     fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
         rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
@@ -152,6 +185,21 @@ mod tests {
         let fitted = aligned(&fit(&table, &[1, 2], 30));
         assert_eq!(fitted, ["TASK  IMAGE         JOB", "web   registry.ex…  shop-front"]);
         assert_eq!(aligned(&fit(&table, &[1, 2], 1))[1], "web   registr…  shop-fr…", "no column disappears");
+    }
+
+    #[test]
+    fn no_character_reaches_a_terminal_that_it_acts_upon() {
+        for c in ['\u{1b}', '\u{7f}', '\u{9b}', '\u{85}', '\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{e0041}'] {
+            assert_eq!(printable(&format!("a{c}b")), "a\u{fffd}b", "{c:?}");
+            let value = json!({ "name": format!("a{c}b") });
+            for text in [format!("{value:#}"), value.to_string()] {
+                let written = escaped(&text);
+                assert!(!written.chars().any(|c| c != '\n' && is_unprintable(c)), "{written:?}");
+                assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), value);
+            }
+        }
+        assert_eq!(printable("é 日本 …"), "é 日本 …");
+        assert_eq!(printable_lines("one\n\u{9b}2J\n"), "one\n\u{fffd}2J\n");
     }
 
     proptest! {

@@ -117,7 +117,7 @@ fn read(
 ) -> Result<(Texts, KnownTasks), TaskError> {
     let began = Instant::now();
     let Some(recorder) = node.recorder() else { return Err(TaskError::internal("metrics are not configured")) };
-    let (samples, known) = sample(node, tasks, sizes, known);
+    let (samples, known) = sample(node, tasks, sizes, known)?;
     let node =
         NodeSample { scrape_seconds: began.elapsed().as_secs_f64(), ..node_sample(node, recorder, tasks, sizes) };
     let text = render(recorder, node, samples)?;
@@ -144,6 +144,7 @@ fn node_sample(node: &Node, recorder: &Recorder, tasks: &[TaskRef], sizes: &Size
         healthy: node.is_healthy(),
         tasks: states,
         store: sizes.store(),
+        disk: node.store.disk_size().ok(),
         traffic: bounded(recorder, node.store.traffic()),
         removals: node.store.removals().to_vec(),
         lost_bytes: logs::lost_bytes(),

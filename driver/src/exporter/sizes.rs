@@ -1,4 +1,5 @@
-//! The sizes of writable layers and of the image store: measured in the background, and seldom.
+//! The sizes of writable layers and of the image store: measured in the background, and seldom. The free space of the
+//! disk is not among them: a scrape asks the kernel for it.
 //!
 //! Measuring a layer means looking at each of its files. So a scrape shows the last known sizes and starts a
 //! measurement afterwards, which is short unless a layer is large, and is followed by a pause that is a thousand times
@@ -54,21 +55,9 @@ impl Sizes {
 
     /// Measures in the background, unless a measurement runs or the last one was too short ago.
     pub fn measure_soon(self: &Arc<Self>, node: &Arc<Node>, tasks: &Tasks) {
-        {
-            let mut state = self.lock();
-            if state.is_measuring || state.next.is_some_and(|next| Instant::now() < next) {
-                return;
-            }
-            state.is_measuring = true;
-        }
-        let (sizes, node, tasks) = (self.clone(), node.clone(), tasks.list());
-        tokio::task::spawn_blocking(move || {
-            let began = Instant::now();
-            sizes.measure(&node, &tasks);
-            let mut state = sizes.lock();
-            state.is_measuring = false;
-            state.next = Instant::now().checked_add(began.elapsed() * PAUSE);
-        });
+        let Some(measurement) = Measurement::begin(self) else { return };
+        let (node, tasks) = (node.clone(), tasks.list());
+        tokio::task::spawn_blocking(move || measurement.sizes.measure(&node, &tasks));
     }
 
     /// Measures the store, and the layers whose sizes are the oldest. Blocks.
@@ -105,5 +94,54 @@ impl Sizes {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A measurement that runs. Its end, also by a panic, lets the next one begin after the pause.
+struct Measurement {
+    sizes: Arc<Sizes>,
+    began: Instant,
+}
+
+impl Measurement {
+    /// Begins one, unless another one runs or the last one was too short ago.
+    fn begin(sizes: &Arc<Sizes>) -> Option<Self> {
+        let mut state = sizes.lock();
+        let began = Instant::now();
+        if state.is_measuring || state.next.is_some_and(|next| began < next) {
+            return None;
+        }
+        state.is_measuring = true;
+        Some(Self { sizes: sizes.clone(), began })
+    }
+}
+
+impl Drop for Measurement {
+    fn drop(&mut self) {
+        let mut state = self.sizes.lock();
+        state.is_measuring = false;
+        state.next = Instant::now().checked_add(self.began.elapsed() * PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_measurement_that_panics_does_not_prevent_the_next_one() {
+        let sizes = Arc::new(Sizes::default());
+        let running = Measurement::begin(&sizes).unwrap();
+        assert!(Measurement::begin(&sizes).is_none(), "one at a time");
+        let panicked = catch_unwind(AssertUnwindSafe(move || {
+            let _running = running;
+            panic!("of a test");
+        }));
+        assert!(panicked.is_err() && sizes.lock().next.is_some());
+        assert!(!sizes.lock().is_measuring);
+        sizes.lock().next = None;
+        assert!(Measurement::begin(&sizes).is_some());
     }
 }

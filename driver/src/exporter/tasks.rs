@@ -12,6 +12,7 @@ use runtime::UsageSource;
 
 use super::sizes::Sizes;
 use crate::{
+    error::TaskError,
     metrics::{TaskLabels, TaskSample},
     node::Node,
     task::TaskRef,
@@ -42,17 +43,17 @@ struct KnownNetwork {
     labels: Arc<TaskLabels>,
 }
 
-/// Reads all tasks whose commands have started.
-pub fn sample(node: &Arc<Node>, tasks: &[TaskRef], sizes: &Sizes, known: KnownTasks) -> (Vec<TaskSample>, KnownTasks) {
+/// Reads all tasks whose commands have started. An error if a thread that reads them panics: a scrape without some
+/// tasks would look as if they had ended.
+pub fn sample(
+    node: &Arc<Node>,
+    tasks: &[TaskRef],
+    sizes: &Sizes,
+    known: KnownTasks,
+) -> Result<(Vec<TaskSample>, KnownTasks), TaskError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(THREADS);
     let share = tasks.len().div_ceil(threads).max(TASKS_PER_THREAD);
-    let read = |tasks: &[TaskRef]| -> Vec<(TaskSample, Option<(String, KnownTask)>)> {
-        tasks.iter().filter_map(|task| sample_one(node, task, sizes, &known)).collect()
-    };
-    let all: Vec<_> = thread::scope(|scope| {
-        let workers: Vec<_> = tasks.chunks(share).map(|tasks| scope.spawn(|| read(tasks))).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
-    });
+    let all = in_threads(tasks, share, |task| sample_one(node, task, sizes, &known))?;
     let mut seen = HashSet::new();
     let mut samples = Vec::with_capacity(all.len());
     let mut known = KnownTasks::with_capacity(all.len());
@@ -67,7 +68,27 @@ pub fn sample(node: &Arc<Node>, tasks: &[TaskRef], sizes: &Sizes, known: KnownTa
         }
         samples.push(sample);
     }
-    (samples, known)
+    Ok((samples, known))
+}
+
+/// Reads items, each `share` of them on a thread.
+fn in_threads<I: Sync, O: Send>(
+    items: &[I],
+    share: usize,
+    read: impl Fn(&I) -> Option<O> + Sync,
+) -> Result<Vec<O>, TaskError> {
+    let read = &read;
+    thread::scope(|scope| {
+        let start = |items| scope.spawn(move || -> Vec<O> { <[I]>::iter(items).filter_map(read).collect() });
+        let workers: Vec<_> = items.chunks(share).map(start).collect();
+        let mut all = Vec::with_capacity(items.len());
+        // Each thread is joined, also after a panic of one.
+        let joined: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        for part in joined {
+            all.extend(part.map_err(|_| TaskError::internal("a thread that reads tasks for metrics panicked"))?);
+        }
+        Ok(all)
+    })
 }
 
 /// Reads one task; `None` while it is starting.
@@ -124,5 +145,20 @@ impl KnownTask {
             labels: if state.network.is_some() { labels.clone() } else { Arc::new(info.labels("")) },
         });
         Some(Self { labels, image, source, network })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_threads;
+
+    #[test]
+    fn a_thread_that_panics_fails_the_whole_reading() {
+        let numbers: Vec<u32> = (0..10).collect();
+        let even = in_threads(&numbers, 3, |number| (number % 2 == 0).then_some(*number));
+        assert_eq!(even.unwrap(), [0, 2, 4, 6, 8]);
+        let read = in_threads(&numbers, 3, |number| if *number == 4 { panic!("of a test") } else { Some(*number) });
+        assert!(read.unwrap_err().to_string().contains("panicked"));
+        assert_eq!(in_threads(&[] as &[u32], 3, |number| Some(*number)).unwrap(), [0_u32; 0]);
     }
 }

@@ -1,6 +1,6 @@
 //! The metrics of the node that are read at a scrape.
 
-use image_store::{HostTraffic, RemovalCause, Removals, StoreSize};
+use image_store::{DiskSize, HostTraffic, RemovalCause, Removals, StoreSize};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 
 use super::spec::{Kind, MetricSpec, Value};
@@ -16,6 +16,8 @@ pub struct NodeSample {
     pub tasks: [u64; 3],
     /// The image store, once it was measured.
     pub store: Option<StoreSize>,
+    /// The file system of the image store; `None` if the kernel does not tell.
+    pub disk: Option<DiskSize>,
     /// The traffic with each registry, by its label value.
     pub traffic: Vec<(String, HostTraffic)>,
     /// Removed images by their cause.
@@ -65,6 +67,10 @@ fn labelled<'a>(samples: impl IntoIterator<Item = (&'a str, u64)>) -> Samples {
 
 fn traffic(node: &NodeSample, value: fn(&HostTraffic) -> u64) -> Samples {
     labelled(node.traffic.iter().map(|(registry, traffic)| (registry.as_str(), value(traffic))))
+}
+
+fn disk(node: &NodeSample, value: fn(&DiskSize) -> u64) -> Samples {
+    node.disk.as_ref().map(|disk| one(Value::Int(value(disk)))).unwrap_or_default()
 }
 
 fn store(node: &NodeSample, value: fn(&StoreSize) -> u64) -> Samples {
@@ -127,10 +133,10 @@ const NODE: &[NodeMetric] = &[
     gauge("oci_rs_image_layers", &[], "layers of images on the node", |node| store(node, |size| size.layers)),
     gauge("oci_rs_image_bytes", &[], "unpacked bytes of all layers", |node| store(node, |size| size.bytes)),
     gauge("oci_rs_data_dir_used_bytes", &[], "used bytes of the file system of data_dir", |node| {
-        store(node, |size| size.disk_used)
+        disk(node, |disk| disk.used)
     }),
     gauge("oci_rs_data_dir_available_bytes", &[], "available bytes of the file system of data_dir", |node| {
-        store(node, |size| size.disk_available)
+        disk(node, |disk| disk.available)
     }),
     counter("oci_rs_images_removed", &["cause"], "images that garbage collection removed", |node| {
         removals(node, |removals| removals.images)

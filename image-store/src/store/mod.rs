@@ -45,4 +45,4 @@ pub(crate) use retention::ReclaimTarget;
 pub use retention::{Pressure, Removed, Retention, RetentionReport};
 pub(crate) use staging::Staged;
 pub use sweep::SweepReport;
-pub use usage::{ImageUsage, LayerUsage, StoreSize};
+pub use usage::{DiskSize, ImageUsage, LayerUsage, StoreSize};

@@ -5,7 +5,6 @@ use std::time::SystemTime;
 use layer::Digest;
 
 use super::{
-    disk_space::DiskUse,
     image_record::{self, ImageRecord},
     layers,
     layout::Layout,
@@ -49,22 +48,24 @@ pub struct StoreSize {
     pub layers: u64,
     /// Their unpacked bytes. A layer that several images share counts once.
     pub bytes: u64,
-    /// Bytes in use on the file system of the store, by all its users.
-    pub disk_used: u64,
-    /// Bytes that are available there.
-    pub disk_available: u64,
+}
+
+/// The use of the file system of a store, by all its users.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskSize {
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that are available.
+    pub available: u64,
 }
 
 /// The size of all images together.
 pub(crate) fn size(layout: &Layout) -> Result<StoreSize, StoreError> {
     let layers = layers::all(layout)?;
-    let disk = DiskUse::of(layout)?.bytes;
     Ok(StoreSize {
         images: image_record::images(layout)?.len() as u64,
         layers: layers.len() as u64,
         bytes: layers.iter().filter_map(|(_, meta)| Some(meta.as_ref()?.bytes)).fold(0, u64::saturating_add),
-        disk_used: disk.used,
-        disk_available: disk.available,
     })
 }
 

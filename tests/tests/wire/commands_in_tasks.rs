@@ -156,6 +156,24 @@ async fn events_tells_starts_ends_and_removals() {
     node.finish(plugin).await;
 }
 
+/// A node on which no plugin has run yet.
+#[tokio::test]
+async fn events_of_a_fresh_node_are_waited_for() {
+    let node = Node::new();
+    let (state, data) = (node.state_dir().display().to_string(), node.data_dir().display().to_string());
+    let args = ["events", "-f", "--json", "--state-dir", &state, "--data-dir", &data];
+    let mut following = PluginCommand::new(node.root()).without(COOKIE.0).args(&args).spawn();
+    let mut plugin = node.launch().await;
+    let images = Images::start().await;
+    let task = sleeper(&node, &mut plugin, &images.busybox()).await;
+    let is_it = |line: &str| line.contains(r#""event":"start""#) && line.contains(&task.config.alloc_id);
+    following.stdout.find(seconds(20), "the start", is_it).await;
+    assert!(following.is_running(), "{:?}", following.stderr.so_far());
+    drop(following);
+    plugin.destroy(task.id(), true).await.must("DestroyTask");
+    node.finish(plugin).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_fit_the_terminal() {
     let node = Node::new();

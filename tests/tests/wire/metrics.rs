@@ -356,6 +356,18 @@ async fn an_address_in_use_does_not_affect_the_driver() {
     node.finish(plugin).await;
 }
 
+/// The free space is that of the moment of the scrape, and not that of the last measurement of the store.
+#[tokio::test]
+async fn the_first_scrape_tells_the_free_space() {
+    let node = Node::new();
+    let plugin = node.launch_with(tcp()).await;
+    let scraped = scrape(&address(&plugin).await).await;
+    for name in ["oci_rs_data_dir_used_bytes", "oci_rs_data_dir_available_bytes"] {
+        assert!(scraped.value(name, &[]) > Some(0.0), "{name}: {}", scraped.text);
+    }
+    node.finish(plugin).await;
+}
+
 #[tokio::test]
 async fn without_the_option_no_port_is_open() {
     let node = Node::new();

@@ -38,12 +38,15 @@ pub const OPTIONS: &[OptionSpec] = &[
         "log_rotate_max_files",
         OptionType::Number,
         Literal("1"),
-        "number of renamed log files that are kept, at least one",
+        "number of renamed log files that are kept, 1 to 1000",
     ),
 ];
 
 /// The value of `log_file` that switches the file off.
 const NO_FILE: &str = "none";
+
+/// The largest value of `log_rotate_max_files`.
+const MOST_FILES: u64 = 1000;
 
 /// The driver's own log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,8 +78,18 @@ pub fn read(block: &ConfigBlock) -> LogOptions {
         file: if to_file { block.absolute_path("log_file") } else { None },
         level: level(block).unwrap_or(default.level),
         rotate_bytes: block.positive("log_rotate_bytes").unwrap_or(default.rotate_bytes),
-        rotate_files: block.positive("log_rotate_max_files").unwrap_or(default.rotate_files),
+        rotate_files: rotate_files(block).unwrap_or(default.rotate_files),
     }
+}
+
+/// Each rotation renames all files, so their number has a bound.
+fn rotate_files(block: &ConfigBlock) -> Option<u64> {
+    let files = block.positive("log_rotate_max_files")?;
+    if files > MOST_FILES {
+        let remedy = format!("write a number up to {MOST_FILES}, or raise log_rotate_bytes");
+        block.error("log_rotate_max_files", format!("{files} files are too many"), remedy);
+    }
+    Some(files)
 }
 
 /// The level by its name, as in the agent's configuration.
@@ -90,4 +103,23 @@ fn level(block: &ConfigBlock) -> Option<LevelFilter> {
         block.error("log_level", format!("{name:?} is no level"), remedy);
     }
     level
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::{
+        config::{decode_plugin, from_json},
+        name::DriverName,
+    };
+
+    #[test]
+    fn the_number_of_log_files_has_a_bound() {
+        for (files, good) in [(1, true), (1000, true), (1001, false), (i64::MAX, false)] {
+            let block = json!({ "log_rotate_max_files": files });
+            let decoded = decode_plugin(&from_json(&block), DriverName::OciRs);
+            assert_eq!(decoded.is_ok(), good, "{files}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The plugin block's options for traces.
 
+use hyper::header::{HeaderName, HeaderValue};
 use image_store::Secret;
 
 use crate::config::{
@@ -46,6 +47,14 @@ pub fn read(traces: &ConfigBlock) -> Option<TraceOptions> {
         }
         return None;
     };
+    for (name, value) in &headers {
+        if name.parse::<HeaderName>().is_err() {
+            traces.error("headers", format!("{name:?} is no name of a header"), "write one as in `Authorization`");
+        } else if value.expose().parse::<HeaderValue>().is_err() {
+            let remedy = "a value has no line breaks and no other control characters";
+            traces.error("headers", format!("the value of {name:?} cannot be sent"), remedy);
+        }
+    }
     let endpoint = endpoint(&text);
     if endpoint.is_none() {
         let remedy = "write it as in \"http://127.0.0.1:4318\" or \"https://collector.example/v1/traces\"";
@@ -64,7 +73,28 @@ fn endpoint(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::endpoint;
+    use crate::{
+        config::{decode_plugin, from_json},
+        name::DriverName,
+    };
+
+    #[test]
+    fn headers_that_cannot_be_sent_are_errors_of_the_configuration() {
+        for (name, value, part) in [
+            ("Authorization", "Bearer hunter2", ""),
+            ("a header", "x", "\"a header\" is no name of a header"),
+            ("X-Team", "hunter2\nX-Other: y", "the value of \"X-Team\" cannot be sent"),
+        ] {
+            let block = json!({ "traces": { "endpoint": "http://127.0.0.1:4318", "headers": { name: value } } });
+            let decoded = decode_plugin(&from_json(&block), DriverName::OciRs);
+            let errors = decoded.err().map(|errors| errors.to_string()).unwrap_or_default();
+            assert_eq!(errors.is_empty(), part.is_empty(), "{errors}");
+            assert!(errors.contains(part) && !errors.contains("hunter2"), "{errors}");
+        }
+    }
 
     #[test]
     fn a_collector_without_a_path_gets_that_of_the_specification() {
