@@ -63,6 +63,20 @@ pub enum PullEvent {
         /// Layers in total.
         layers: usize,
     },
+    /// Bytes of one layer arrived; at most a few times a second for each layer.
+    LayerAdvanced {
+        /// The digest of the unpacked blob.
+        layer: Digest,
+        /// Compressed bytes received so far.
+        bytes_done: u64,
+        /// Compressed bytes in total.
+        bytes_total: u64,
+    },
+    /// A layer is ready.
+    LayerDone {
+        /// The digest of the unpacked blob.
+        layer: Digest,
+    },
     /// The image is ready.
     Done {
         /// The digest of its manifest.
@@ -153,29 +167,11 @@ impl Meter {
         }
     }
 
-    pub(crate) fn add_bytes(&self, bytes: u64) {
+    fn add_bytes(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
-        let due = {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            let due = last.elapsed() >= INTERVAL;
-            if due {
-                *last = Instant::now();
-            }
-            due
-        };
-        if due {
+        if is_due(&self.last) {
             self.report();
         }
-    }
-
-    /// Reports that another pull may be making a layer.
-    pub(crate) fn waits_for_another_pull(&self, layer: &Digest) {
-        self.progress.report(PullEvent::Waiting(Wait::OtherPull { layer: layer.clone() }));
-    }
-
-    pub(crate) fn layer_done(&self) {
-        self.layers_done.fetch_add(1, Ordering::Relaxed);
-        self.report();
     }
 
     pub(crate) fn bytes_done(&self) -> u64 {
@@ -188,6 +184,60 @@ impl Meter {
             bytes_total: self.bytes_total,
             layers_done: self.layers_done.load(Ordering::Relaxed),
             layers: self.layers,
+        });
+    }
+}
+
+/// Whether the last report is long enough ago. Then this is the next one.
+fn is_due(last: &Mutex<Instant>) -> bool {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    let due = last.elapsed() >= INTERVAL;
+    if due {
+        *last = Instant::now();
+    }
+    due
+}
+
+/// Counts the bytes of one layer, as a part of its pull.
+pub(crate) struct LayerMeter {
+    pull: Arc<Meter>,
+    layer: Digest,
+    bytes_total: u64,
+    bytes_done: AtomicU64,
+    last: Mutex<Instant>,
+}
+
+impl LayerMeter {
+    pub(crate) fn new(pull: Arc<Meter>, layer: Digest, bytes_total: u64) -> Self {
+        let meter = Self { pull, layer, bytes_total, bytes_done: AtomicU64::new(0), last: Mutex::new(Instant::now()) };
+        meter.report();
+        meter
+    }
+
+    /// Reports that another pull may be making the layer.
+    pub(crate) fn waits_for_another_pull(&self) {
+        self.pull.progress.report(PullEvent::Waiting(Wait::OtherPull { layer: self.layer.clone() }));
+    }
+
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+        if is_due(&self.last) {
+            self.report();
+        }
+        self.pull.add_bytes(bytes);
+    }
+
+    pub(crate) fn done(&self) {
+        self.pull.layers_done.fetch_add(1, Ordering::Relaxed);
+        self.pull.progress.report(PullEvent::LayerDone { layer: self.layer.clone() });
+        self.pull.report();
+    }
+
+    fn report(&self) {
+        self.pull.progress.report(PullEvent::LayerAdvanced {
+            layer: self.layer.clone(),
+            bytes_done: self.bytes_done.load(Ordering::Relaxed),
+            bytes_total: self.bytes_total,
         });
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     blocking::{blocking, interrupted},
     error::PullError,
     manifest::Descriptor,
-    progress::{Meter, Progress, PullEvent},
+    progress::{LayerMeter, Meter, Progress, PullEvent},
     registry::{Session, Sink},
     store::{ImageRecord, LayerRecord, Staged},
     tracker::{TaskToken, TaskTracker},
@@ -51,8 +51,9 @@ pub(super) async fn fetch_missing(
         let (meter, slots, token) = (Arc::clone(&meter), Arc::clone(&slots), tracker.token());
         tasks.spawn(async move {
             let _slot = slots.acquire().await;
+            let meter = LayerMeter::new(meter, layer.diff_id.clone(), layer.size);
             fetch_layer(&puller, &sessions, &layer, &meter, token).await?;
-            meter.layer_done();
+            meter.done();
             Ok::<(), PullError>(())
         });
     }
@@ -106,10 +107,10 @@ async fn fetch_layer(
     puller: &Arc<Puller>,
     sessions: &[Session],
     layer: &LayerRecord,
-    meter: &Meter,
+    meter: &LayerMeter,
     token: TaskToken,
 ) -> Result<(), PullError> {
-    meter.waits_for_another_pull(&layer.diff_id);
+    meter.waits_for_another_pull();
     let _lock = puller.local.lock_layer(&layer.diff_id).await?;
     let (local, wanted) = (Arc::clone(&puller.local), layer.clone());
     let staged = blocking(move || match local.has_layer_for_blob(&wanted)? {
@@ -133,7 +134,7 @@ async fn stream_layer(
     sessions: &[Session],
     layer: &LayerRecord,
     staged: Staged,
-    meter: &Meter,
+    meter: &LayerMeter,
 ) -> Result<(Staged, Unpacked), PullError> {
     let (pieces, unpacker) = Unpacker::spawn(puller, layer, staged)?.split();
     let streamed = stream(sessions, layer, &pieces, meter).await;
@@ -151,7 +152,7 @@ async fn stream(
     sessions: &[Session],
     layer: &LayerRecord,
     pieces: &mpsc::Sender<Piece>,
-    meter: &Meter,
+    meter: &LayerMeter,
 ) -> Result<(), PullError> {
     let descriptor =
         Descriptor { media_type: String::new(), digest: layer.blob.clone(), size: layer.size, platform: None };

@@ -12,7 +12,7 @@ use super::{
     failure::{Failure, network_failure},
     session::{Ask, Session},
 };
-use crate::{error::PullError, manifest::Descriptor, progress::Meter};
+use crate::{error::PullError, manifest::Descriptor, progress::LayerMeter};
 
 /// A connection that transferred this many bytes made progress, which resets the number of failed attempts. Fewer bytes
 /// do not count, so that a registry cannot keep a pull going with a few bytes per connection.
@@ -21,7 +21,7 @@ const PROGRESS_BYTES: u64 = 64 << 10;
 /// The target of a blob.
 pub(crate) struct Sink<'a> {
     pub(crate) pieces: &'a mpsc::Sender<Piece>,
-    pub(crate) meter: &'a Meter,
+    pub(crate) meter: &'a LayerMeter,
     pub(crate) buffers: Buffers,
 }
 

@@ -193,6 +193,11 @@ async fn progress_events_come_in_order() {
             |event| matches!(event, PullEvent::Advanced { bytes_done, layers_done: 1, .. } if *bytes_done == total)
         )
     );
+    let is_layers = |event: &&PullEvent| matches!(event, PullEvent::LayerAdvanced { .. } | PullEvent::LayerDone { .. });
+    let of_layer: Vec<_> = events.iter().filter(is_layers).collect();
+    let PullEvent::LayerAdvanced { bytes_done: 0, bytes_total, .. } = of_layer[0] else { panic!("{of_layer:?}") };
+    assert_eq!(*bytes_total, total);
+    assert!(matches!(of_layer.last(), Some(PullEvent::LayerDone { .. })), "{of_layer:?}");
     assert!(matches!(events.last(), Some(PullEvent::Done { cached: false, bytes, .. }) if *bytes == total));
     bench.store.acquire(request(&reference), "task", recorder.clone()).await.unwrap();
     assert!(matches!(recorder.0.lock().unwrap().last(), Some(PullEvent::Done { cached: true, bytes: 0, .. })));

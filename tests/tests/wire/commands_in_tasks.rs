@@ -2,7 +2,13 @@
 
 use std::{fs, io::Write, process::Stdio};
 
-use fixtures::{busybox::Images, must::Must, terminal::Terminal, wait::seconds};
+use fixtures::{
+    busybox::Images,
+    must::Must,
+    registry::{Action, Fault},
+    terminal::Terminal,
+    wait::seconds,
+};
 use kit::{
     node::Node,
     plugin::{COOKIE, PluginCommand},
@@ -193,4 +199,73 @@ async fn tables_fit_the_terminal() {
     live.ended();
     plugin.destroy(task.id(), true).await.must("DestroyTask");
     node.finish(plugin).await;
+}
+
+/// The lines that a terminal shows after this output. It knows the sequences that bars need: moves up and down, and the
+/// removal of lines.
+fn screen(output: &str) -> Vec<String> {
+    let (mut lines, mut row, mut column) = (vec![String::new()], 0_usize, 0_usize);
+    // Each part but the first begins with the rest of an escape sequence.
+    for (number, part) in output.split("\u{1b}[").enumerate() {
+        let end = if number == 0 { 0 } else { part.find(|c: char| c.is_ascii_alphabetic()).must("a sequence") + 1 };
+        let (sequence, text) = part.split_at(end);
+        let count = sequence.trim_end_matches(char::is_alphabetic).parse().unwrap_or(1);
+        match sequence.chars().last() {
+            Some('A') => row = row.saturating_sub(count),
+            Some('B') => row += count,
+            Some('K') => lines[row].clear(),
+            Some('J') => lines.truncate(row + 1),
+            _ => {}
+        }
+        for c in text.chars() {
+            match c {
+                '\r' => column = 0,
+                '\n' => row += 1,
+                _ => column += 1,
+            }
+            lines.resize(lines.len().max(row + 1), String::new());
+            if !c.is_control() {
+                let mut line: Vec<char> = lines[row].chars().collect();
+                line.resize(line.len().max(column), ' ');
+                line[column - 1] = c;
+                lines[row] = line.into_iter().collect();
+            }
+        }
+    }
+    lines.into_iter().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_at_a_terminal_shows_bars_and_removes_them() {
+    let node = Node::new();
+    let images = Images::start().await;
+    let name = images.busybox();
+    let data = node.data_dir().display().to_string();
+    let pull = ["pull", &name, "--data-dir", &data];
+    // The layer never arrives.
+    images.with(|registry| registry.fault(Fault::on("/blobs/", Action::Stall(1000)).after(1)));
+    let mut terminal = at_terminal(&node, &pull, 100);
+    let mut output = terminal.wait_for("] ");
+    terminal.type_text("\x03");
+    let (rest, status) = terminal.ended();
+    output.push_str(&rest);
+    assert_eq!(status.code(), Some(1), "{output:?}");
+    assert!(screen(&output[..output.len() - rest.len()]).concat().contains("sha256:"), "a bar was seen: {output:?}");
+    let left = screen(&output);
+    assert!(left.iter().all(|line| !line.contains('[')), "a bar is left: {left:#?} {output:?}");
+    assert!(left.concat().contains("oci-rs: given up"), "{left:#?}");
+
+    images.with(|registry| registry.heal());
+    let (output, status) = at_terminal(&node, &pull, 100).ended();
+    assert!(status.success(), "{output:?}");
+    let left = screen(&output);
+    assert!(left.iter().all(|line| !line.contains('[')) && left.concat().contains("is here"), "{left:#?} {output:?}");
+
+    // Without a terminal, and as JSON.
+    let data = node.root().join("other").display().to_string();
+    let told = run(&node, &["pull", &name, "--data-dir", &data]).await.well();
+    assert!(told.err.starts_with("oci-rs: downloading 1 layers, "), "{}", told.err);
+    let data = node.root().join("third").display().to_string();
+    assert_eq!(run(&node, &["pull", &name, "--data-dir", &data, "--json"]).await.well().err, "");
+    node.finish_without_plugin().await;
 }

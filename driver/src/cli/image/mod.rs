@@ -1,6 +1,7 @@
 //! The commands of `oci-rs image`, and docker's short forms of them.
 
 mod history;
+mod progress;
 mod pull;
 mod remove;
 mod report;

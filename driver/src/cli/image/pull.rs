@@ -1,19 +1,13 @@
 //! `image pull` and `image load`: the commands that add an image.
 
-use std::{
-    fs,
-    io::{IsTerminal, Write},
-    path::Path,
-    sync::Arc,
-    time::SystemTime,
-};
+use std::{fs, path::Path, time::SystemTime};
 
-use image_store::{LeaseOwner, LoadRequest, Progress, PullError, PullEvent, PullRequest, Reference, Store};
+use image_store::{LeaseOwner, LoadRequest, PullError, PullRequest, Reference, Store};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::store::open_or_create;
-use crate::cli::{failure::Failure, format, output::Output, settings::Settings};
+use super::{progress, store::open_or_create};
+use crate::cli::{failure::Failure, output::Output, settings::Settings};
 
 /// Downloads an image, and pins its name if `pin` is set.
 pub fn pull(settings: &Settings, (reference, pin): (Reference, bool), output: &Output) -> Result<(), Failure> {
@@ -25,9 +19,8 @@ pub fn pull(settings: &Settings, (reference, pin): (Reference, bool), output: &O
         idle_timeout: settings.config.pull_activity_timeout,
         ..PullRequest::new(reference.clone())
     };
-    let is_shown = std::io::stderr().is_terminal() && !output.json;
-    let progress: Arc<dyn Progress> = Arc::new(ProgressLines { is_shown });
-    let image = complete(&store, &owner, store.acquire(request, &owner, progress))?;
+    // When this returns, no part of the pull runs any more, and the bars are gone from the terminal.
+    let image = complete(&store, &owner, store.acquire(request, &owner, progress::of(output)))?;
     report(&reference, &image.digest, pin, output)
 }
 
@@ -87,21 +80,4 @@ fn report(reference: &Reference, digest: &str, pinned: bool, output: &Output) ->
         output.line("jobs ask the registry at each start, because the tag is latest; another tag needs no registry")?;
     }
     Ok(())
-}
-
-/// Reports the progress of a pull on stderr.
-struct ProgressLines {
-    is_shown: bool,
-}
-
-impl Progress for ProgressLines {
-    fn report(&self, event: PullEvent) {
-        let PullEvent::Advanced { bytes_done, bytes_total, layers_done, layers } = event else { return };
-        if self.is_shown {
-            let (done, total) = (format::size(bytes_done), format::size(bytes_total));
-            let line = format!("{done} of {total}, {layers_done} of {layers} layers");
-            // A closed terminal does not end the pull.
-            drop(writeln!(std::io::stderr(), "{line}"));
-        }
-    }
 }
