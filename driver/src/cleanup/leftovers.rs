@@ -32,6 +32,7 @@ pub fn remove(node: &Node, tasks: &Tasks) -> Result<(), TaskError> {
             tracing::warn!(kind, %error, "leftovers not removed");
         }
     }
+    tracing::debug!("leftovers swept");
     Ok(())
 }
 
@@ -52,7 +53,7 @@ fn remove_layers(node: &Node, _: &Tasks) -> Result<(), TaskError> {
 
 fn sweep_images(node: &Node, _: &Tasks) -> Result<(), TaskError> {
     let images = node.store.sweep().map_err(TaskError::internal)?;
-    tracing::debug!(?images, "leftovers swept");
+    tracing::debug!(?images, "images swept");
     Ok(())
 }
 

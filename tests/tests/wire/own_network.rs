@@ -419,6 +419,11 @@ async fn plugins_that_overlap_never_give_two_tasks_the_same_address() {
     let node = Node::new();
     let mut plugin = node.launch_with(bridge(json!({}))).await;
     let mut other = node.launch_with(bridge(json!({}))).await;
+    // A plugin's first sweep takes the start of another plugin of its name for one that a dead plugin has left.
+    for plugin in [&plugin, &other] {
+        let swept = || plugin.process.stderr.so_far().iter().any(|line| line.contains("leftovers swept"));
+        assert!(eventually(seconds(20), swept).await);
+    }
     let images = Images::start().await;
     let image = images.busybox();
     let (mut tasks, mut others) = (Vec::new(), Vec::new());
