@@ -21,7 +21,9 @@ use rustix::process::{Pid, Resource, Rlimit, WaitOptions, waitpid};
 pub use crate::engine::StoredContainer;
 use crate::{
     capability::{CapabilityMask, HeldCapabilities},
-    command::{ConfinedCommand, apply_apparmor, apply_oom_score, held_capabilities, kernel_version, rlimit_resource},
+    command::{
+        ConfinedCommand, OwnLabels, apply_apparmor, apply_oom_score, held_capabilities, kernel_version, rlimit_resource,
+    },
     engine::{ORIGIN, StoredRequest},
     error::{Context, StartError},
     plan::ContainerId,
@@ -170,6 +172,7 @@ fn command(spec: &Spec, report: RawFd) -> Result<ConfinedCommand, StartError> {
         loopback: namespaces(spec, LinuxNamespaceType::Network).any(|path| path.is_none()),
         init: false,
         init_profile: None,
+        own_labels: OwnLabels::default(),
         rlimits: rlimits(spec)?,
         no_new_privileges: process.no_new_privileges().unwrap_or(false),
         filter: filter(spec, bounding)?,

@@ -501,6 +501,13 @@ impl ContainerPlan {
         self.hooks.iter().any(|hook| [Prestart, CreateRuntime, CreateContainer].contains(&hook.stage))
     }
 
+    /// Whether the command inherits its SELinux label and AppArmor profile from the process that creates the container.
+    /// What that process executes itself must not get them: an installed runtime, which applies them, and the hooks
+    /// that run before the root is entered.
+    pub fn inherits_labels(&self) -> bool {
+        self.runtime.is_none() && !self.has_create_hooks()
+    }
+
     /// Whether the container has volumes that are file systems of their own, for example of a server.
     pub fn has_mounted_volumes(&self) -> bool {
         self.volumes.iter().any(|volume| volume.mounted)

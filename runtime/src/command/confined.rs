@@ -25,7 +25,7 @@ use rustix::{
 };
 
 use super::{
-    inherited::OwnProfile,
+    inherited::{OwnLabels, OwnProfile},
     init,
     lookup::{DEFAULT_PATH, candidates, is_missing, not_executable, not_found},
     propagation::join_groups,
@@ -63,6 +63,8 @@ pub(crate) struct ConfinedCommand {
     pub init: bool,
     /// The AppArmor profile of process 1, if it stays.
     pub init_profile: Option<String>,
+    /// What the process has not inherited from its creator.
+    pub own_labels: OwnLabels,
     /// Resource limits, with their names for errors.
     pub rlimits: Vec<(String, Resource, Rlimit)>,
     pub no_new_privileges: bool,
@@ -96,6 +98,7 @@ impl ConfinedCommand {
 
     /// Applies the restrictions. An init is confined here, because it executes no program.
     fn restrict_all(&self) -> Result<(), StartError> {
+        self.own_labels.apply()?;
         let Some(profile) = self.init_profile.as_deref().filter(|_| self.init) else { return self.restrict() };
         // A custom filter may forbid to open it.
         let own = OwnProfile::open();

@@ -7,7 +7,7 @@ use rustix::{
     thread::{CapabilitySet, capability_is_in_bounding_set},
 };
 
-use super::confined::ConfinedCommand;
+use super::{confined::ConfinedCommand, inherited::OwnLabels};
 use crate::{
     capability::CapabilityMask,
     error::StartError,
@@ -44,6 +44,7 @@ pub(crate) fn confined_command(
         loopback: plan.namespaces.network == Network::Private,
         init: plan.init,
         init_profile: plan.security.apparmor.clone(),
+        own_labels: OwnLabels::default(),
         rlimits: rlimits(plan, held)?,
         no_new_privileges: plan.security.no_new_privileges,
         filter: filter(plan, bounding)?,

@@ -7,9 +7,13 @@ use kit::{node::Node, plugin::Plugin, task::Task};
 use proto::structs::attribute::Value;
 use serde_json::{Value as Json, json};
 
+use crate::cdi::Specs;
+
 const IDLE: &str = "while :; do sleep 1000; done";
 const PROFILE: &str = "oci-rs-default";
 const CONFINED: &str = "oci-rs-default (enforce)";
+/// Prints the profiles of a command, of process 1 and of all processes.
+const PROFILES: &str = "cat /proc/self/attr/current; cat /proc/1/attr/current; cat /proc/*/attr/current | sort -u";
 
 fn kernel_uses_it() -> bool {
     fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y")
@@ -77,8 +81,7 @@ async fn tasks_and_commands_in_them_have_the_default_profile() {
     let mut plugin = node.launch_with(rules).await;
     let options = [("cap_add", json!(["sys_admin"])), ("init", json!(true))];
     let confined = started(&node, &mut plugin, &images, &options).await;
-    let read = "cat /proc/self/attr/current; cat /proc/1/attr/current; cat /proc/*/attr/current | sort -u";
-    assert_eq!(plugin.sh(&confined, read).await, [CONFINED; 3].join("\n"));
+    assert_eq!(plugin.sh(&confined, PROFILES).await, [CONFINED; 3].join("\n"));
     let mounts = ["mkdir -p /mnt; mount -t tmpfs none /mnt", "mount -o remount,bind,rw /proc/sys"];
     check(&plugin, &confined, &mounts, false).await;
     check(&plugin, &confined, &["ls -l /proc/1/fd", "kill -0 1", "echo 5 > /proc/self/oom_score_adj"], true).await;
@@ -88,6 +91,29 @@ async fn tasks_and_commands_in_them_have_the_default_profile() {
     assert_eq!(plugin.sh(&unconfined, "cat /proc/self/attr/current").await, "unconfined");
     check(&plugin, &unconfined, &mounts, true).await;
     plugin.end(&unconfined).await;
+    node.finish(plugin).await;
+}
+
+/// A hook of a device runs on the node, and the profile of the task is not for it.
+#[tokio::test]
+async fn a_task_with_hooks_has_the_profile_and_its_hooks_have_not() {
+    if !can_load() {
+        return;
+    }
+    let (node, images) = (Node::new(), Images::start().await);
+    let seen = node.root().join("profile-of-the-hook");
+    let script = format!("/bin/cat /proc/self/attr/current > {}", seen.display());
+    let hook = json!({"hookName": "createRuntime", "path": "/bin/sh", "args": ["sh", "-c", script]});
+    let specs = Specs::of(&node);
+    specs.write("hook.json", "vendor.test/class", &json!({"one": {"hooks": [hook]}}), &json!({}));
+    let mut plugin = node.launch_with(specs.options()).await;
+    let device = ("devices", json!([{"cdi": "vendor.test/class=one"}]));
+    for init in [true, false] {
+        let task = started(&node, &mut plugin, &images, &[device.clone(), ("init", json!(init))]).await;
+        assert_eq!(fs::read_to_string(&seen).must("the hook's output"), "unconfined\n");
+        assert_eq!(plugin.sh(&task, PROFILES).await, [CONFINED; 3].join("\n"));
+        plugin.end(&task).await;
+    }
     node.finish(plugin).await;
 }
 

@@ -9,7 +9,7 @@ use std::{
 use super::{job::Job, join::CgroupsJoined};
 use crate::{
     cgroup::{CgroupEvents, Cgroups, DeviceRule, MembershipGuard, Version},
-    command::{ConfinedCommand, raise_hard_limits},
+    command::{ConfinedCommand, OwnLabels, raise_hard_limits},
     console_socket::ConsoleSocket,
     engine::{self, BuildRequest, BuiltContainer},
     error::StartError,
@@ -18,6 +18,7 @@ use crate::{
     plan::{ContainerPlan, Hook, HookStage},
     process::ProcessRef,
     rootfs::{HeldNetwork, Layers, Root},
+    selinux::SelinuxLabels,
     spec::CGROUP_DIR,
     user::ResolvedUser,
 };
@@ -57,7 +58,13 @@ impl CgroupsJoined {
             spec: written.spec,
             stdio: written.stdio,
             console_socket: job.console.map(ConsoleSocket::path),
-            command: ConfinedCommand { trees, peers, start_hooks: start_hooks(job, plan), ..written.command },
+            command: ConfinedCommand {
+                trees,
+                peers,
+                start_hooks: start_hooks(job, plan),
+                own_labels: own_labels(plan),
+                ..written.command
+            },
             ids: plan.id_range(),
             hooks: plan.has_create_hooks().then_some(job.task),
             in_cgroups: written.recorded.groups.version == Version::V1,
@@ -97,6 +104,17 @@ impl Built {
         failpoint::at("creator-before-answer");
         let private_pid = plan.namespaces.private_pid;
         Ok(CreatedContainer { init: init.release(), user, private_pid, events_before })
+    }
+}
+
+/// The labels that the command sets itself, because it does not inherit them.
+fn own_labels(plan: &ContainerPlan) -> OwnLabels {
+    match plan.inherits_labels() {
+        true => OwnLabels::default(),
+        false => OwnLabels {
+            selinux: plan.selinux.as_ref().map(SelinuxLabels::of_processes),
+            apparmor: plan.security.apparmor.clone(),
+        },
     }
 }
 

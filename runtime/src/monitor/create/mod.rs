@@ -47,9 +47,10 @@ use self::handles::HostHandles;
 pub(super) use self::job::Job;
 use super::report::CreatedContainer;
 use crate::{
-    command::{apply_apparmor, apply_oom_score, apply_selinux},
+    command::{apply_apparmor, apply_oom_score, apply_selinux, label_keys},
     error::{Context, StartError},
     plan::ContainerPlan,
+    selinux::SelinuxLabels,
     state::PLAN,
     sys,
 };
@@ -95,13 +96,14 @@ fn set_inherited_attributes(plan: &ContainerPlan) -> Result<(), StartError> {
     // The container's users must be able to enter places in the root, and cgroups. Private files are made with explicit
     // modes.
     umask(Mode::from_raw_mode(0o022));
-    // An installed runtime applies the labels and profiles itself: here they would apply to the runtime.
-    let built_in = plan.runtime.is_none();
-    if let Some(labels) = plan.selinux.as_ref().filter(|_| built_in) {
-        // The keyring gets the label too.
-        apply_selinux(&labels.of_processes())?;
+    let labels = plan.selinux.as_ref().map(SelinuxLabels::of_processes);
+    // The keyring gets the label too.
+    match labels.as_deref() {
+        Some(label) if plan.inherits_labels() => apply_selinux(label)?,
+        Some(label) if plan.runtime.is_none() => label_keys(label)?,
+        _ => {}
     }
     sys::join_new_session_keyring().context(|| "making a session keyring".to_owned())?;
-    let apparmor = plan.security.apparmor.as_deref().filter(|_| built_in);
+    let apparmor = plan.security.apparmor.as_deref().filter(|_| plan.inherits_labels());
     apparmor.map_or(Ok(()), apply_apparmor)
 }
