@@ -104,7 +104,7 @@ fn every_field_of_version_1_1_is_read() {
     assert_eq!(device.container_edits, expected);
 }
 
-/// A document with one device, whose edits are these, and with further fields.
+/// A document with one device, which has these edits, and with further fields.
 fn with(version: &str, edits: &str, more: &str) -> String {
     let devices = format!("devices: [ {{ name: d, containerEdits: {{ {edits} }} }} ]");
     format!("cdiVersion: \"{version}\"\nkind: vendor.com/class\n{devices}\n{more}\n")

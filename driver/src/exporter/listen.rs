@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "of another program");
     }
 
-    /// A process that accepts nothing, and whose queue is full, makes no other one wait.
+    /// A process that accepts nothing and has a full queue makes no other process wait.
     #[tokio::test]
     async fn a_busy_listener_does_not_block() {
         let directory = tempfile::tempdir().unwrap();

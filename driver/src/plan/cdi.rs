@@ -25,7 +25,7 @@ pub fn names(spec: &TaskSpec, _task: &NomadTask) -> Vec<QualifiedName> {
     spec.cdi_devices.clone()
 }
 
-/// The devices whose specs are read for a task: none if it may not have all of them, which the plan reports.
+/// The devices of a task, in order to read their specs. None if the task may not have all of them: the plan reports it.
 pub fn permitted_names(spec: &TaskSpec, task: &NomadTask, policy: &Policy) -> Vec<QualifiedName> {
     let permitted = spec.cdi_devices.iter().all(|name| policy.allows_device(&name.to_string()));
     if permitted { names(spec, task) } else { Vec::new() }

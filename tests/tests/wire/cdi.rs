@@ -41,6 +41,14 @@ impl Specs {
         json!({"cdi_spec_dirs": [self.0], "allow_devices": ["vendor.test/*"]})
     }
 
+    /// The same, with user namespaces of this mode.
+    fn options_with_userns(&self, mode: &str) -> Json {
+        let mut options = self.options();
+        let userns = json!({"mode": mode, "first_id": 1 << 30, "ids": 16 * 65536});
+        options.as_object_mut().must("options").insert("userns".to_owned(), userns);
+        options
+    }
+
     pub fn path(&self, file: &str) -> PathBuf {
         self.0.join(file)
     }
@@ -189,10 +197,7 @@ async fn a_cdi_device_works_in_a_user_namespace() {
         "additionalGids": [44],
     });
     specs.write("a.json", "vendor.test/class", &json!({"one": edits}), &json!({}));
-    let mut options = specs.options();
-    let userns = json!({"mode": "require", "first_id": 1 << 30, "ids": 16 * 65536});
-    options.as_object_mut().must("options").insert("userns".to_owned(), userns);
-    let mut plugin = node.launch_with(options).await;
+    let mut plugin = node.launch_with(specs.options_with_userns("require")).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).option("devices", json!([{"cdi": "vendor.test/class=one"}]));
     let task = task.build(&mut plugin).await;
@@ -356,10 +361,7 @@ async fn a_task_with_hooks_runs_in_the_nodes_user_namespace_and_says_so() {
     let specs = Specs::of(&node);
     let program = hook_program(&node, "hook", "");
     write_hooks(&specs, &json!([{"hookName": "createContainer", "path": program, "args": ["h", "createContainer"]}]));
-    let mut options = specs.options();
-    let userns = json!({"mode": "auto", "first_id": 1 << 30, "ids": 16 * 65536});
-    options.as_object_mut().must("options").insert("userns".to_owned(), userns);
-    let mut plugin = node.launch_with(options).await;
+    let mut plugin = node.launch_with(specs.options_with_userns("auto")).await;
     let images = Images::start().await;
     let task = node.task(&images.busybox()).sh(IDLE).option("devices", json!([{"cdi": "vendor.test/class=one"}]));
     let task = task.build(&mut plugin).await;

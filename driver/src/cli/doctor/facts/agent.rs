@@ -109,7 +109,7 @@ mod tests {
             fs::write(process.path().join("cmdline"), command).unwrap();
             assert_eq!(is_agent(process.path()), expected, "{command:?}");
         }
-        // This process, whose limits are the test's.
+        // This process has the limits of the test.
         let own = agent(7, Path::new("/proc/self"));
         assert!(own.capabilities > 0 && own.pid == 7);
     }
