@@ -117,6 +117,12 @@ impl<'a> TaskBuilder<'a> {
         self
     }
 
+    /// A variable that a device plugin sets.
+    pub fn device_env(mut self, name: &str, value: &str) -> Self {
+        self.config.device_env.insert(name.to_owned(), value.to_owned());
+        self.env(name, value)
+    }
+
     /// The job's `user`.
     pub fn user(mut self, user: &str) -> Self {
         user.clone_into(&mut self.config.user);

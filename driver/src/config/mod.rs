@@ -22,7 +22,7 @@ pub use msgpack::{from_json, to_json};
 pub use option::{DefaultValue, OptionSpec, OptionType};
 pub use pattern::any_matches;
 pub use plugin::{
-    Dangling, DefaultNetwork, DefaultProfile, ExecPolicy, IdSource, LogOptions, MetricsAddress,
+    Dangling, DefaultNetwork, DefaultProfile, ExecPolicy, IdSource, LogOptions, MetricsAddress, NVIDIA_RUNTIME,
     OPTIONS as PLUGIN_OPTIONS, PluginConfig, Policy, RootChoice, RuntimeChoice, TraceOptions, UserNamespaceMode,
     decode_plugin,
 };

@@ -8,27 +8,53 @@ use std::{
     path::Path,
 };
 
-use ::cdi::{ContainerEdits, DeviceNode, NodeType, QualifiedName};
+use ::cdi::{ContainerEdits, DeviceNode, NameError, NodeType, QualifiedName};
+use image_store::ImageConfig;
 use runtime::plan::{DescribedDevice, Hook, HookStage, Mount, MountKind, MountRestriction, NodeKind, Propagation};
 
 use super::{
     nomad_task::NomadTask,
+    nvidia,
     path::{normalize_container_path, normalize_host_path},
 };
-use crate::config::{ErrorCollector, Policy, TaskSpec};
+use crate::config::{ErrorCollector, NVIDIA_RUNTIME, Policy, TaskSpec};
 
 /// The option in errors about the content of specs.
 const OPTION: &str = "devices";
 
-/// The devices that a task gets through specs. They need the specs of the node.
-pub fn names(spec: &TaskSpec, _task: &NomadTask) -> Vec<QualifiedName> {
-    spec.cdi_devices.clone()
+/// A device that a task gets through the specs of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedDevice {
+    /// Its name.
+    pub name: QualifiedName,
+    /// A device plugin has reserved it for the task. Otherwise it needs the operator's permission.
+    pub reserved: bool,
+}
+
+/// The devices that a task gets through specs: those of its block, and NVIDIA's by their variable.
+pub fn wanted(spec: &TaskSpec, task: &NomadTask, image: &ImageConfig) -> Result<Vec<WantedDevice>, NameError> {
+    let of_job = |name| WantedDevice { name, reserved: false };
+    let mut devices: Vec<WantedDevice> = spec.cdi_devices.iter().cloned().map(of_job).collect();
+    let own_runtime = spec.runtime.as_ref().is_some_and(|runtime| runtime.name == NVIDIA_RUNTIME);
+    if own_runtime {
+        // NVIDIA's own runtime of the node reads the variable.
+        return Ok(devices);
+    }
+    if let Some(value) = task.device_env.get(nvidia::VARIABLE) {
+        devices.extend(nvidia::devices(value)?.into_iter().map(|name| WantedDevice { name, reserved: true }));
+    } else if spec.nvidia_runtime {
+        let of_image = || image.env.iter().find(|(name, _)| name == nvidia::VARIABLE).map(|(_, value)| value);
+        let value = task.env.get(nvidia::VARIABLE).or_else(of_image).map(String::as_str);
+        devices.extend(nvidia::devices(value.unwrap_or_default())?.into_iter().map(of_job));
+    }
+    Ok(devices)
 }
 
 /// The devices of a task, in order to read their specs. None if the task may not have all of them: the plan reports it.
-pub fn permitted_names(spec: &TaskSpec, task: &NomadTask, policy: &Policy) -> Vec<QualifiedName> {
-    let permitted = spec.cdi_devices.iter().all(|name| policy.allows_device(&name.to_string()));
-    if permitted { names(spec, task) } else { Vec::new() }
+pub fn permitted_names(spec: &TaskSpec, task: &NomadTask, image: &ImageConfig, policy: &Policy) -> Vec<QualifiedName> {
+    let devices = wanted(spec, task, image).unwrap_or_default();
+    let permitted = devices.iter().all(|device| device.reserved || policy.allows_device(&device.name.to_string()));
+    if permitted { devices.into_iter().map(|device| device.name).collect() } else { Vec::new() }
 }
 
 /// The parts of a plan that follow from edits.

@@ -5,7 +5,9 @@ use std::path::Path;
 use runtime::plan::Device;
 
 use super::{
+    cdi,
     context::TaskContext,
+    nvidia,
     path::{normalize_container_path, normalize_host_path},
 };
 use crate::config::{ErrorCollector, Needs, Permission};
@@ -14,17 +16,15 @@ use crate::config::{ErrorCollector, Needs, Permission};
 /// docker.
 pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Vec<Device> {
     let TaskContext { spec, task, .. } = *context;
-    // NVIDIA's device plugin assigns no device nodes. It sets only this variable, for a runtime hook that the driver
-    // lacks.
-    if task.device_env.contains_key("NVIDIA_VISIBLE_DEVICES") {
-        errors.add(
-            "device",
-            "NVIDIA devices are not supported",
-            "remove the device block, or run the task with another driver",
-        );
-    }
-    for name in &spec.cdi_devices {
-        check_allowed(context, &name.to_string(), errors);
+    match cdi::wanted(spec, task, &context.image.config) {
+        Ok(devices) => {
+            for device in devices.iter().filter(|device| !device.reserved) {
+                check_allowed(context, &device.name.to_string(), errors);
+            }
+        }
+        Err(error) => {
+            errors.add(nvidia::VARIABLE, error.to_string(), "name devices by index, by UUID, or all of them with `all`")
+        }
     }
     let from_task = spec.devices.iter().map(|device| {
         let host_path = normalize_host_path(Path::new(&device.host_path));

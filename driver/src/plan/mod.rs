@@ -20,6 +20,7 @@ mod network;
 mod node;
 mod nomad_task;
 mod notes;
+mod nvidia;
 mod path;
 mod ports;
 mod process;
@@ -43,6 +44,7 @@ pub use self::{
     node::{Compute, ContainerLabels, NodeInfo},
     nomad_task::{AllocatedPort, GroupDns, HostsEntry, NomadDevice, NomadMount, NomadTask, TaskResources},
     notes::{NotedPort, TaskNotes},
+    nvidia::{MAKE_SPEC as MAKE_NVIDIA_SPEC, is_gpu as is_nvidia_gpu},
     path::normalize_host_path,
     task_plan::{PlanErrors, TaskPlan, plan_task},
     user_namespace::REMEDY as USER_NAMESPACE_REMEDY,

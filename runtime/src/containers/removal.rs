@@ -87,23 +87,29 @@ impl Runtime {
 
     /// Runs the hooks of the stage `poststop`. A removal that is repeated runs them again.
     fn run_last_hooks(&self, id: &ContainerId, task: &TaskDir) {
-        let run = || -> Result<(), RuntimeError> {
-            let Some(plan) = task.read::<HookPlan>(PLAN)? else { return Ok(()) };
-            if hooks::of_stages(&plan.hooks, &[HookStage::Poststop]).next().is_none() {
-                return Ok(());
-            }
-            let action = || "running hooks".to_owned();
-            let null = File::options().read(true).write(true).open("/dev/null").context(action)?;
-            let role = Role::Hooks(HooksArgs { task: task.path().to_owned(), moment: HookMoment::Removed });
-            let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-            let runner = self.inner.launcher.spawn(&role, stdio).context(action)?;
-            // Each hook has a deadline.
-            runner.wait_for(None).and_then(|_| runner.reap()).context(action)
+        let failed = match self.last_hooks(task) {
+            Ok(failure) => failure,
+            Err(error) => Some(error.to_string()),
         };
-        let failed = run().err().map(|error| error.to_string());
-        if let Some(error) = failed.or_else(|| hooks::failure(task).map(|error| error.message)) {
+        if let Some(error) = failed {
             tracing::warn!(container = %id, error, "a hook after the container's end failed");
         }
+    }
+
+    /// Runs these hooks, if there are some. The result is why one of them failed.
+    fn last_hooks(&self, task: &TaskDir) -> Result<Option<String>, RuntimeError> {
+        let Some(plan) = task.read::<HookPlan>(PLAN)? else { return Ok(None) };
+        if hooks::of_stages(&plan.hooks, &[HookStage::Poststop]).next().is_none() {
+            return Ok(None);
+        }
+        let action = || "running hooks".to_owned();
+        let null = File::options().read(true).write(true).open("/dev/null").context(action)?;
+        let role = Role::Hooks(HooksArgs { task: task.path().to_owned(), moment: HookMoment::Removed });
+        let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
+        let runner = self.inner.launcher.spawn(&role, stdio).context(action)?;
+        // Each hook has a deadline.
+        runner.wait_for(None).and_then(|_| runner.reap()).context(action)?;
+        Ok(hooks::failure(task).map(|error| error.message))
     }
 
     /// Waits for the monitor, which ends with its container. Kills it if it does not end.

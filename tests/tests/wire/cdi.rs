@@ -321,12 +321,16 @@ async fn a_hook_that_fails_or_hangs_fails_the_start() {
         let text = refusal(&node, &mut plugin, &images, device.clone()).await;
         assert!(text.contains(problem), "{text}\nis not: {problem}");
     }
+    let warning = "a hook after the container's end failed";
+    let warned = plugin.process.stderr.so_far();
+    assert!(!warned.iter().any(|line| line.contains(warning)), "the last hooks succeeded: {warned:?}");
     // The end of a task does not depend on its last hooks.
     write_hooks(&specs, &json!([{"hookName": "poststop", "path": failing, "args": ["h", "last"]}]));
     let task = node.task(&images.busybox()).sh(IDLE).option("devices", device).build(&mut plugin).await;
     plugin.started(&task).await;
     plugin.end(&task).await;
     assert!(log(&node).ends_with("last stopped node\n"), "{}", log(&node));
+    plugin.process.stderr.find(seconds(10), "the warning", |line| line.contains(warning)).await;
     node.finish(plugin).await;
 }
 
@@ -372,5 +376,59 @@ async fn a_task_with_hooks_runs_in_the_nodes_user_namespace_and_says_so() {
     );
     plugin.streams.event(&expected, |event| event.task_id == task.id() && event.message == expected).await;
     plugin.end(&task).await;
+    node.finish(plugin).await;
+}
+
+#[tokio::test]
+async fn nvidias_variable_and_runtime_lead_to_the_devices_of_the_spec() {
+    let node = Node::new();
+    let specs = Specs::of(&node);
+    let mut options = specs.options();
+    let allowed = [("allow_devices", json!(["nvidia.com/gpu=*"])), ("allow_runtimes", json!(["nvidia"]))];
+    options.as_object_mut().must("options").extend(allowed.map(|(name, value)| (name.to_owned(), value)));
+    let mut plugin = node.launch_with(options).await;
+    let images = Images::start().await;
+    let remedy = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml";
+    let reserved = node.task(&images.busybox()).sh(IDLE).device_env("NVIDIA_VISIBLE_DEVICES", "GPU-1");
+    let reserved = reserved.build(&mut plugin).await;
+    let text = plugin.start(&reserved).await.err().must("a refusal").message().to_owned();
+    assert!(text.contains("no spec has devices of the kind nvidia.com/gpu") && text.contains(remedy), "{text}");
+
+    let gpu = |node: &str, number: u8| {
+        let path = format!("/dev/nvidia{number}");
+        json!({"deviceNodes": [{"path": path, "hostPath": node}], "env": [format!("GPU{number}=1")]})
+    };
+    let both = json!({"deviceNodes": [
+        {"path": "/dev/nvidia0", "hostPath": "/dev/null"}, {"path": "/dev/nvidia1", "hostPath": "/dev/zero"}
+    ]});
+    let devices = json!({
+        "0": gpu("/dev/null", 0), "GPU-1": gpu("/dev/zero", 1), "MIG-2": gpu("/dev/full", 2), "all": both,
+    });
+    let general = json!({"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": [
+        {"path": "/dev/nvidiactl", "hostPath": "/dev/null"}
+    ]});
+    specs.write("nvidia.json", "nvidia.com/gpu", &devices, &general);
+    let seen = |environment: (&'static str, &'static str), runtime: bool| {
+        let task = node.task(&images.busybox()).sh(IDLE);
+        let task = match environment {
+            ("device", value) => task.device_env("NVIDIA_VISIBLE_DEVICES", value),
+            (_, value) => task.env("NVIDIA_VISIBLE_DEVICES", value),
+        };
+        if runtime { task.option("runtime", json!("nvidia")) } else { task }
+    };
+    let script = "cd /dev; ls -d nvidia* 2> /dev/null | xargs; echo $NVIDIA_VISIBLE_DEVICES";
+    for (environment, runtime, expected) in [
+        (("device", "GPU-1"), false, "nvidia1 nvidiactl\nvoid"),
+        (("device", "GPU-1,MIG-2"), true, "nvidia1 nvidia2 nvidiactl\nvoid"),
+        (("job", "0,MIG-2"), true, "nvidia0 nvidia2 nvidiactl\nvoid"),
+        (("job", "all"), true, "nvidia0 nvidia1 nvidiactl\nvoid"),
+        (("job", "none"), true, "\nnone"),
+        (("job", "all"), false, "\nall"),
+    ] {
+        let task = seen(environment, runtime).build(&mut plugin).await;
+        plugin.started(&task).await;
+        assert_eq!(plugin.sh(&task, script).await, expected, "{environment:?} {runtime}");
+        plugin.end(&task).await;
+    }
     node.finish(plugin).await;
 }

@@ -123,6 +123,16 @@ const OF_THE_PAST: &[Past] = &[
         },
     },
     Past {
+        behaviour: "NVIDIA devices",
+        docker: "NVIDIA's container runtime gives the task its devices.",
+        ours: "the node's CDI spec gives the task its devices, so the node needs one.",
+        remedy: "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` on the nodes, after each update of \
+                 NVIDIA's driver too.",
+        concerns: |subject| {
+            subject.spec.nvidia_runtime || subject.task.device_env.contains_key("NVIDIA_VISIBLE_DEVICES")
+        },
+    },
+    Past {
         behaviour: "host paths of docker's daemon",
         docker: "the task uses the daemon's socket or reads its files.",
         ours: "on a node without Docker these paths do not exist, and `volumes` makes empty directories.",

@@ -30,7 +30,7 @@ pub use self::{
     metrics::MetricsAddress,
     network::DefaultNetwork,
     policy::{Policy, RootChoice, Rules},
-    runtimes::{RuntimeChoice, RuntimeRequest},
+    runtimes::{NVIDIA_RUNTIME, RuntimeChoice, RuntimeRequest},
     traces::TraceOptions,
     userns::{IdSource, UserNamespaceMode},
 };

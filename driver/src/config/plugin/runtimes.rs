@@ -31,8 +31,11 @@ const RUNTIME: &[OptionSpec] = &[
     ),
 ];
 
+/// The name with which a task also gets the NVIDIA devices that its environment names, by their specs.
+pub const NVIDIA_RUNTIME: &str = "nvidia";
+
 /// The names that mean the built-in runtime, unless a block says otherwise.
-pub const BUILT_IN: [&str; 4] = ["runc", "crun", "youki", "io.containerd.runc.v2"];
+pub const BUILT_IN: [&str; 5] = ["runc", "crun", "youki", "io.containerd.runc.v2", NVIDIA_RUNTIME];
 
 /// The names that mean an executable without a block.
 const KNOWN: [(&str, &str); 2] = [("runsc", "runsc"), ("kata", "kata-runtime")];
@@ -130,7 +133,7 @@ mod tests {
         assert_eq!(plain.choose("runsc"), installed("runsc", "runsc", &[]));
         assert_eq!(plain.choose("kata"), installed("kata", "kata-runtime", &[]));
         // Without a block, no other program of the node is a runtime.
-        assert_eq!((plain.choose("nvidia"), plain.choose("rm"), plain.choose("")), (None, None, None));
+        assert_eq!((plain.choose("rm"), plain.choose("")), (None, None));
 
         let configured = runtimes(json!({
             "crun": {},

@@ -35,6 +35,7 @@ pub use self::{
     volume_options::{VOLUMES_ALLOWED, check_type as check_volume_type},
 };
 use super::{
+    NVIDIA_RUNTIME,
     block::ConfigBlock,
     error::{ConfigErrors, ErrorCollector},
     log_driver::LogDriver,
@@ -130,6 +131,8 @@ pub struct TaskSpec {
     pub devices: Vec<DeviceRequest>,
     /// Devices of the Container Device Interface.
     pub cdi_devices: Vec<QualifiedName>,
+    /// The task gets the NVIDIA devices that its environment names: `runtime = "nvidia"`, with the built-in runtime.
+    pub nvidia_runtime: bool,
     /// Kernel parameters by dotted name.
     pub sysctl: BTreeMap<String, String>,
     /// Resource limits by lower-case name.
@@ -178,6 +181,7 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
     limits::check_ignored(block);
     let log_driver = process::log_driver(block, policy);
     let (devices, cdi_devices) = devices::read(block);
+    let runtime = process::runtime(block, policy);
     let spec = TaskSpec {
         image: image::reference(block),
         auth: image::auth(&block.block("auth")),
@@ -200,7 +204,8 @@ fn read(block: &ConfigBlock, policy: &Policy) -> TaskSpec {
         tty: block.bool("tty"),
         interactive: block.bool("interactive"),
         init: block.bool("init"),
-        runtime: process::runtime(block, policy),
+        nvidia_runtime: runtime.is_none() && block.string("runtime").as_deref() == Some(NVIDIA_RUNTIME),
+        runtime,
         labels: block.string_map("labels"),
         network_mode: network::mode(block),
         network_aliases: network::aliases(block),

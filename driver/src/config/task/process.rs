@@ -62,8 +62,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         OptionType::String,
         Words("built in"),
         "OCI runtime, if the plugin's `allow_runtimes` has the name: `runc`, `crun`, `youki` and \
-         `io.containerd.runc.v2`, which mean the built-in one, `runsc` (gVisor) and `kata` where they are installed, \
-         and the operator's. See [runtimes](runtimes.md)",
+         `io.containerd.runc.v2`, which mean the built-in one, `nvidia`, which means it with [NVIDIA \
+         devices](devices.md#nvidia), `runsc` (gVisor) and `kata` where they are installed, and the operator's. See \
+         [runtimes](runtimes.md)",
     ),
     OptionSpec::refused(
         "isolation",

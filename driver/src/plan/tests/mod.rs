@@ -19,7 +19,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Compute, NodeInfo, NomadDevice, NomadMount, NomadTask, TaskContext, TaskPlan, TaskResources,
-    path::normalize_container_path, plan_task,
+    path::normalize_container_path, permitted_cdi_names, plan_task,
 };
 use crate::{
     config::{Policy, TaskSpec, decode_plugin, decode_task, from_json},
@@ -208,9 +208,11 @@ fn output_goes_to_the_fifos_or_to_dev_null() {
 fn all_errors_of_a_plan_are_reported_at_once() {
     let mut case =
         Case::new(json!({ "ports": ["a"], "memory_hard_limit": 1, "volumes": ["/etc:/x"], "entrypoint": [""] }));
-    case.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "0".into());
+    case.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "a/b".into());
     let text = case.error();
-    for part in ["[1] ", "[5] ", "ports: ", "memory_hard_limit: ", "volumes[0]: ", "command: ", "device: "] {
+    for part in
+        ["[1] ", "[5] ", "ports: ", "memory_hard_limit: ", "volumes[0]: ", "command: ", "NVIDIA_VISIBLE_DEVICES: "]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -206,7 +206,35 @@ fn devices_come_from_the_task_and_from_plugins() {
     };
     assert_eq!(case.container().devices, [device("/dev/a", "/dev/a", "rwm"), device("/dev/c", "/dev/x", "r")]);
     case.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "0".into());
-    assert!(case.error().starts_with("device: NVIDIA devices are not supported"));
+    assert_eq!(case.container().devices.len(), 2, "devices of specs need no permission if they are reserved");
+    case.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "MIG-GPU-1/2/3".into());
+    assert!(case.error().starts_with("NVIDIA_VISIBLE_DEVICES: device \"MIG-GPU-1/2/3\""), "{}", case.error());
+}
+
+#[test]
+fn nvidias_runtime_gives_the_devices_of_the_environment_if_they_are_allowed() {
+    let runtime = json!({ "runtime": "nvidia" });
+    let plugin = |devices: Json| json!({ "allow_runtimes": ["nvidia"], "allow_devices": devices });
+    let names = |case: &Case| {
+        let names = permitted_cdi_names(&case.spec, &case.task, &case.image.config, &case.policy);
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let mut case = Case::under(plugin(json!(["nvidia.com/gpu=*"])), runtime.clone());
+    assert_eq!(names(&case), [""; 0], "no variable");
+    case.image.config.env.push(("NVIDIA_VISIBLE_DEVICES".into(), "all".into()));
+    assert_eq!(names(&case), ["nvidia.com/gpu=all"], "the image's");
+    case.task.env.insert("NVIDIA_VISIBLE_DEVICES".into(), "0,GPU-1".into());
+    assert_eq!(names(&case), ["nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1"], "the task's");
+    case.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "GPU-2".into());
+    assert_eq!(names(&case), ["nvidia.com/gpu=GPU-2"], "the reservation's");
+    let mut refused = Case::under(plugin(json!([])), runtime);
+    refused.task.env.insert("NVIDIA_VISIBLE_DEVICES".into(), "all".into());
+    assert_eq!(names(&refused), [""; 0]);
+    assert!(refused.error().starts_with("devices: this node does not allow \"nvidia.com/gpu=all\""));
+    refused.task.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "GPU-2".into());
+    assert_eq!(names(&refused), ["nvidia.com/gpu=GPU-2"], "the scheduler gave it");
+    let without = Case::new(json!({}));
+    assert_eq!(names(&without), [""; 0]);
 }
 
 #[test]

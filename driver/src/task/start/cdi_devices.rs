@@ -5,13 +5,15 @@ use std::path::PathBuf;
 
 use cdi::{ContainerEdits, QualifiedName};
 
-use crate::error::TaskError;
+use crate::{error::TaskError, plan};
 
 /// The edits of these devices. Blocks on the file system.
 pub fn edits(directories: &[PathBuf], names: &[QualifiedName]) -> Result<ContainerEdits, TaskError> {
     let registry = cdi::load(directories);
     registry.edits(names).map_err(|error| {
         let searched: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
-        TaskError::Invalid(format!("option devices: {error} (specs are searched in {})", searched.join(", ")))
+        let remedy =
+            if names.iter().any(plan::is_nvidia_gpu) { format!("; {}", plan::MAKE_NVIDIA_SPEC) } else { String::new() };
+        TaskError::Invalid(format!("option devices: {error} (specs are searched in {}){remedy}", searched.join(", ")))
     })
 }

@@ -37,9 +37,9 @@ impl<'a> Leased<'a> {
     pub async fn acquire(request: &'a StartRequest) -> Result<Self, TaskError> {
         let spec = config::decode_task(&request.task.driver_config, request.node.policy())?;
         let profile = read_profile(&spec).await?;
-        let edits = read_edits(request, &spec).await?;
         failpoint::at("start-before-lease");
         let mut image = ImageLease::acquire(request, &spec).await?;
+        let edits = read_edits(request, &spec, image.image()).await?;
         image.acquire_mounted(request, &spec).await?;
         Ok(Self { pull_time: request.elapsed(), request, spec, profile, edits, image })
     }
@@ -169,8 +169,12 @@ async fn read_profile(spec: &TaskSpec) -> Result<Option<SeccompProfile>, TaskErr
     blocking(move || seccomp_profile::read(&path).map(Some)).await
 }
 
-async fn read_edits(request: &StartRequest, spec: &TaskSpec) -> Result<Option<ContainerEdits>, TaskError> {
-    let names = plan::permitted_cdi_names(spec, &request.task, request.node.policy());
+async fn read_edits(
+    request: &StartRequest,
+    spec: &TaskSpec,
+    image: &Image,
+) -> Result<Option<ContainerEdits>, TaskError> {
+    let names = plan::permitted_cdi_names(spec, &request.task, &image.config, request.node.policy());
     if names.is_empty() {
         return Ok(None);
     }

@@ -179,7 +179,7 @@ fn invalid_values_name_option_and_remedy() {
         (json!({ "hostname": "a b" }), "hostname: \"a b\" is not a host name"),
         (json!({ "hostname": "a".repeat(65) }), "hostname: \"aaaa"),
         (json!({ "tty": "maybe" }), "tty: expects true or false, not text"),
-        (json!({ "runtime": "nvidia" }), "runtime: \"nvidia\" is not supported"),
+        (json!({ "runtime": "youki2" }), "runtime: \"youki2\" is not supported"),
         (
             json!({ "ipc_mode": "container:x" }),
             "ipc_mode: \"container:x\" is not supported: containers cannot join each other's",
@@ -371,7 +371,7 @@ fn a_runtime_is_named_if_it_is_known_and_allowed() {
     assert!(refused("runc", &allowed).starts_with("runtime: \"runc\" is not allowed on this node"));
     assert!(refused("crun", &Policy::default()).contains("have the operator add it to `allow_runtimes`"));
     assert!(refused("runsc", &allowed).starts_with("runtime: \"runsc\" is not allowed on this node"));
-    assert!(refused("nvidia", &allowed).contains("name its executable in the plugin block: `runtime \"nvidia\""));
+    assert!(refused("sysbox", &allowed).contains("name its executable in the plugin block: `runtime \"sysbox\""));
     let chosen = |policy: &Policy, name: &str| decode_with(json!({ "runtime": name }), policy).unwrap().runtime;
     assert_eq!(chosen(&allowed, "crun"), None, "the built-in one");
     assert_eq!(chosen(&allowed, "kata").map(|request| request.program), Some("kata-runtime".into()));
