@@ -6,6 +6,8 @@ help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
 
 build: ## Build the release binary: target/x86_64-unknown-linux-musl/release/oci-rs
+	@for program in cargo cc musl-gcc; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+		[ -z "$$missing" ] || { echo "missing:$$missing (Rust: https://rustup.rs; Debian: gcc musl-tools)"; exit 1; }
 	cargo build --release -p oci-rs
 
 setup: ## Install what build, tests and demo need (root if packages are missing)

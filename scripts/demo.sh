@@ -43,8 +43,32 @@ if [ "${1:-}" = stop ]; then
 fi
 [ ! -e "$KEPT" ] || die "a demo is running already: stop it with \`make demo-stop\`"
 
-"$ROOT/scripts/setup.sh" demo
 binary=${OCI_RS_BIN:-$TARGET_DIR/release/oci-rs}
+need_programs "the demo"
+
+# Says what the demo does first, and how long that takes on two cores.
+announce() {
+    local missing step minutes=1 steps=()
+    missing=$(missing_packages "$DEMO_PACKAGES")
+    if [ -n "$missing" ]; then
+        minutes=$((minutes + 1)) steps+=("1 min   install Debian packages: $missing")
+    fi
+    if [ ! -x "$NOMAD" ]; then
+        minutes=$((minutes + 4)) steps+=("4 min   build Nomad from its Go module, because Debian has no package of it")
+    fi
+    if [ ! -x "$binary" ]; then
+        minutes=$((minutes + 3)) steps+=("3 min   build the driver with all optimizations")
+    fi
+    if [ ${#steps[@]} = 0 ]; then
+        say "The demo takes less than a minute"
+        return
+    fi
+    say "The demo takes about $minutes minutes, and less than one when it runs again. It will first, once:"
+    for step in "${steps[@]}"; do note "$step"; done
+}
+announce
+
+"$ROOT/scripts/setup.sh" demo
 if [ -z "${OCI_RS_BIN:-}" ]; then
     say "Building the driver (cargo build --release)"
     (cd "$ROOT" && cargo build --release -p oci-rs)
@@ -114,4 +138,4 @@ stop_agent "$directory"
 say "Looking for anything left behind: processes, mounts, cgroups, network namespaces, firewall rules, directories"
 left=$(leaks "$directory" "$alloc")
 [ -z "$left" ] || { warn "$left"; die "something was left behind"; }
-printf '%s    nothing.%s\n' "$GREEN" "$PLAIN"
+printf '%s    nothing. The demo took %d s.%s\n' "$GREEN" "$SECONDS" "$PLAIN"

@@ -40,6 +40,30 @@ die() { warn "$*"; exit 1; }
 
 need_root() { [ "$(id -u)" = 0 ] || die "$1 needs root: Nomad clients and containers do. Run it with sudo."; }
 
+# package:file. A package is missing if its file is. These build the driver, and make and run the demo's job.
+DEMO_PACKAGES="busybox-static:/bin/busybox ca-certificates:/etc/ssl/certs/ca-certificates.crt
+    containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl docker-registry:/usr/bin/docker-registry
+    gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables jq:/usr/bin/jq
+    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o libdevmapper1.02.1:/lib/x86_64-linux-gnu/libdevmapper.so.1.02.1
+    musl-tools:/usr/bin/musl-gcc skopeo:/usr/bin/skopeo"
+
+# missing_packages LIST: prints the names of the packages of a list that are missing.
+missing_packages() {
+    local entry missing=()
+    for entry in $1; do [ -e "${entry#*:}" ] || missing+=("${entry%%:*}"); done
+    echo "${missing[*]}"
+}
+
+# need_programs WHAT: ends with one line that names all programs that this machine lacks and no script installs.
+need_programs() {
+    local missing=()
+    command -v cargo >/dev/null || missing+=("Rust (https://rustup.rs)")
+    [ -x "$NOMAD" ] || command -v go >/dev/null || missing+=("Go 1.21 or later (https://go.dev/dl)")
+    [ -z "$(missing_packages "$DEMO_PACKAGES")" ] || command -v apt-get >/dev/null ||
+        missing+=("apt-get, or its packages $(missing_packages "$DEMO_PACKAGES")")
+    [ ${#missing[@]} = 0 ] || die "$1 needs $(printf '%s; ' "${missing[@]}" | sed 's/; $//')"
+}
+
 # wait_for SECONDS WHAT COMMAND... : waits until the command succeeds.
 wait_for() {
     local limit=$((SECONDS + $1)) what=$2
@@ -171,7 +195,7 @@ leaks() {
     local directory=$1 proc command alloc
     shift
     for proc in /proc/[0-9]*; do
-        command=$(tr '\0' ' ' <"$proc/cmdline" 2>/dev/null) || continue
+        command=$(tr '\0' ' ' 2>/dev/null <"$proc/cmdline") || continue
         [ "${proc#/proc/}" != $$ ] && [ "${proc#/proc/}" != "$BASHPID" ] || continue
         if [[ $command = *"$directory"* && $command != *registry* ]]; then
             echo "process ${proc#/proc/}: $command"

@@ -8,24 +8,18 @@
 # KERNEL selects the kernel of the virtual machine: 6.1 (default) or 6.12.
 . "$(dirname "$0")/lib.sh"
 
-# package:file. A package is installed if its file is missing.
-PACKAGES="btrfs-progs:/sbin/mkfs.btrfs busybox-static:/bin/busybox
-    containernetworking-plugins:$CNI_PATH/bridge curl:/usr/bin/curl
-    ca-certificates:/etc/ssl/certs/ca-certificates.crt crun:/usr/bin/crun docker-registry:/usr/bin/docker-registry
-    e2fsprogs:/usr/sbin/mkfs.ext4 g++:/usr/bin/g++ gcc:/usr/bin/gcc iproute2:/sbin/ip iptables:/usr/sbin/iptables
-    jq:/usr/bin/jq libdevmapper1.02.1:/lib/x86_64-linux-gnu/libdevmapper.so.1.02.1
-    libc6-dev:/usr/lib/x86_64-linux-gnu/crt1.o musl-tools:/usr/bin/musl-gcc nftables:/usr/sbin/nft
-    qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc runsc:/usr/bin/runsc skopeo:/usr/bin/skopeo
-    umoci:/usr/bin/umoci xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz"
+# Only tests and benchmarks need these. lib.sh lists those of the demo.
+TEST_PACKAGES="btrfs-progs:/sbin/mkfs.btrfs crun:/usr/bin/crun e2fsprogs:/usr/sbin/mkfs.ext4 fish:/usr/bin/fish
+    g++:/usr/bin/g++ nftables:/usr/sbin/nft qemu-system-x86:/usr/bin/qemu-system-x86_64 runc:/usr/sbin/runc
+    runsc:/usr/bin/runsc umoci:/usr/bin/umoci xfsprogs:/sbin/mkfs.xfs xz-utils:/usr/bin/xz zsh:/usr/bin/zsh"
 
 FILE_SERVER_PACKAGES="ksmbd-tools libgssapi-krb5-2 libkeyutils1 libnl-3-200 libnl-genl-3-200 libnsl2 libtirpc-common
     libtirpc3 libwrap0 nfs-kernel-server"
 
+# packages LIST
 packages() {
-    local entry missing=()
-    for entry in $PACKAGES; do [ -e "${entry#*:}" ] || missing+=("${entry%%:*}"); done
-    # Envoy is fetched with pip. A pip from another source is as good as Debian's.
-    command -v pip3 >/dev/null || missing+=(python3-pip)
+    local missing
+    read -ra missing <<<"$(missing_packages "$1")"
     [ ${#missing[@]} -gt 0 ] || return 0
     need_root "installing ${missing[*]}"
     say "Installing Debian packages: ${missing[*]}"
@@ -52,7 +46,8 @@ rust() {
 }
 
 # go_tool NAME FILE MODULE: builds a Go program in e2e/tools/NAME, which pins its version. Without optimization, and if
-# the compiler frees memory less often, this takes 60 % of the time. Only tests and the demo use the programs.
+# the compiler frees memory less often, this takes 60 % of the time. Only tests and the demo use the programs. `go build
+# -v` names each package that it has compiled, so the progress can be told.
 go_tool() {
     local name=$1 file=$2 module=$3
     [ -x "$file" ] && return 0
@@ -61,9 +56,26 @@ go_tool() {
     mkdir -p "$TOOLS"
     (
         cd "$ROOT/e2e/tools/$name"
-        GOGC=400 go build -trimpath -gcflags='all=-N -l' -ldflags='-s -w' -o "$TOOLS/.$name-$$" "$module"
+        packages=$(go list -deps "$module" 2>/dev/null | wc -l)
+        GOGC=400 go build -v -trimpath -gcflags='all=-N -l' -ldflags='-s -w' -o "$TOOLS/.$name-$$" "$module" 2>&1 |
+            progress "$packages"
     )
     mv "$TOOLS/.$name-$$" "$file"
+}
+
+# progress TOTAL: tells every ten seconds how many packages are compiled, and passes on all other lines.
+progress() {
+    local line compiled=0 told=$SECONDS
+    while IFS= read -r line; do
+        case $line in
+        go:\ downloading\ *) continue ;;
+        *[:\ ]*) printf '%s\n' "$line" >&2; continue ;;
+        esac
+        compiled=$((compiled + 1))
+        [ $((SECONDS - told)) -ge 10 ] || continue
+        told=$SECONDS
+        note "$compiled of $1 packages are compiled"
+    done
 }
 
 nomad() { go_tool "nomad-$1" "$TOOLS/nomad-$1" github.com/hashicorp/nomad; }
@@ -173,7 +185,11 @@ docker() {
     keep docker
 }
 
-packages
+case ${1:-} in
+demo) packages "$DEMO_PACKAGES" ;;
+# Envoy is fetched with pip. A pip from another source is as good as Debian's.
+*) packages "$DEMO_PACKAGES $TEST_PACKAGES $(command -v pip3 >/dev/null || echo python3-pip:/usr/bin/pip3)" ;;
+esac
 rust
 [ -n "${OCI_RS_NOMAD:-}" ] || nomad "$NOMAD_VERSION"
 if [ "${1:-}" != demo ]; then

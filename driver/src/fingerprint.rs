@@ -126,6 +126,8 @@ fn gives_user_namespaces(mode: UserNamespaceMode, host: &HostFindings) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::{HostFindings, NodeFindings, Value, copies_images};
     use crate::{
         apparmor::Finding,
@@ -227,6 +229,62 @@ mod tests {
             (of("pids.limit"), of("runtimes")),
             (Some(Value::Number(100)), text("crun,io.containerd.runc.v2,runc,runsc"))
         );
+    }
+
+    /// The attributes, without the plugin's name, and their meanings for `docs/attributes.md`.
+    const MEANINGS: [(&str, &str); 20] = [
+        ("", "the driver is here, as Nomad's docker driver says it"),
+        ("apparmor", "the kernel uses AppArmor"),
+        ("apparmor.profile", "the AppArmor profile of tasks that name none. Missing if they have none"),
+        ("bridge_ip", "the address of the driver's bridge. Missing if the node cannot have the bridge"),
+        ("cgroup", "the version of cgroups that enforces limits: `v1`, `v2` or `none`"),
+        ("kernel", "the kernel's release"),
+        ("network.bridge", "the kernel can connect tasks to the driver's own bridge"),
+        ("network.bridge.ipv6", "the bridge gives IPv6 addresses"),
+        ("oci_rs_version", "the version of oci-rs"),
+        ("os_type", "`linux`"),
+        ("pids.limit", "`pids_limit` of the plugin block. Missing if it is not set"),
+        ("privileged.enabled", "tasks may be privileged (`allow_privileged`). With docker's name missing if not"),
+        ("rootfs", "how an image becomes a root file system: `overlay` or `copy`"),
+        ("runtime", "the built-in OCI runtime"),
+        ("runtimes", "the values of `runtime` that tasks can use"),
+        ("seccomp", "the kernel has system call filters"),
+        ("selinux", "tasks have SELinux labels"),
+        ("userns", "each task that can have a user namespace of its own gets one"),
+        ("version", "the version of oci-rs. With docker's name `docker_version` of the plugin block"),
+        ("volumes.enabled", "tasks may use host paths (`volumes { enabled }`). With docker's name missing if not"),
+    ];
+
+    /// All attributes of a plugin with this name on a node that has everything.
+    fn all_attributes(driver: DriverName) -> BTreeMap<String, Value> {
+        let mut config = PluginConfig { driver, ..PluginConfig::default() };
+        config.policy.allow_privileged = true;
+        config.policy.volumes_enabled = true;
+        config.policy.pids_limit = Some(4096);
+        let apparmor = Finding { profile: Some("oci-rs-default".into()), problem: None };
+        let host = HostFindings { opened: Ok(NodeFindings { apparmor, ..NodeFindings::default() }), ..healthy() };
+        judge(&config, host).attributes
+    }
+
+    #[test]
+    fn the_document_lists_the_attributes() {
+        let [own, dockers] = [DriverName::OciRs, DriverName::Docker].map(all_attributes);
+        let of = |attributes: &BTreeMap<String, Value>, driver: &str, name: &str| {
+            let name = if name.is_empty() { format!("driver.{driver}") } else { format!("driver.{driver}.{name}") };
+            attributes.contains_key(&name)
+        };
+        let listed = |attributes: &BTreeMap<String, Value>, driver: &str| {
+            MEANINGS.iter().filter(|(name, _)| of(attributes, driver, name)).count()
+        };
+        assert_eq!((listed(&own, "oci-rs"), listed(&dockers, "docker")), (own.len(), dockers.len()), "see MEANINGS");
+        let mut text = "\n| attribute | `oci-rs` | `docker` | meaning |\n|---|---|---|---|\n".to_owned();
+        for (name, meaning) in MEANINGS {
+            let [own, dockers] = [of(&own, "oci-rs", name), of(&dockers, "docker", name)];
+            let told = |has: bool| if has { "yes" } else { "" };
+            let name = if name.is_empty() { "driver.docker" } else { name };
+            text += &format!("| `{name}` | {} | {} | {meaning} |\n", told(own), told(dockers));
+        }
+        crate::generated::check("attributes.md", &[("attributes", text + "\n")]);
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub enum PullError {
         detail: String,
     },
     /// The registry denies access to these credentials, or to anonymous callers.
-    #[error("{host}: {what}: access denied {}{detail}", denied(*anonymous))]
+    #[error("{host}: {what}: {}{detail}", denied(*anonymous))]
     Denied {
         /// The host that answered.
         host: String,
@@ -240,8 +240,8 @@ pub enum PullError {
 
 fn denied(anonymous: bool) -> &'static str {
     match anonymous {
-        true => "without credentials; configure auth for this registry, and check the name",
-        false => "with the given credentials",
+        true => "access denied without credentials; configure auth for this registry, and check the name",
+        false => "access denied with the given credentials",
     }
 }
 

@@ -1,5 +1,5 @@
-//! The reference in `docs/commands.md`. It is generated from the definitions of the command line, so that both always
-//! agree.
+//! The commands and exit codes in `docs/commands.md`. They are generated from the definitions of the command line, so
+//! that both always agree.
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites it.
 
@@ -20,6 +20,22 @@ fn reference() -> String {
     }
     text.truncate(text.trim_end().len());
     text + "\n"
+}
+
+/// The exit codes of each command, as its help tells them. Commands with the same codes share a row.
+fn exit_codes() -> String {
+    let mut rows: Vec<(String, Vec<String>)> = Vec::new();
+    for command in Arguments::command().get_subcommands() {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let codes = help.strip_prefix("Exit codes: ").unwrap_or_else(|| panic!("{}: {help:?}", command.get_name()));
+        let name = format!("`{}`", command.get_name());
+        match rows.iter_mut().find(|(known, _)| known == codes) {
+            Some((_, names)) => names.push(name),
+            None => rows.push((codes.to_owned(), vec![name])),
+        }
+    }
+    let rows = rows.iter().map(|(codes, names)| wrapped("  ", &format!("- {}: {codes}.", names.join(", "))));
+    format!("\n{}\n", rows.collect::<String>())
 }
 
 /// A command and the commands below it.
@@ -74,5 +90,5 @@ fn sentence(text: &str) -> String {
 
 #[test]
 fn the_document_lists_the_commands_and_their_options() {
-    check("commands.md", &[("commands", format!("\n{}\n", reference()))]);
+    check("commands.md", &[("exit codes", exit_codes()), ("commands", format!("\n{}\n", reference()))]);
 }

@@ -4,6 +4,7 @@ mod build_script;
 mod document;
 mod links;
 mod modules;
+mod quotes;
 mod sources;
 
 use std::{collections::BTreeSet, fs};

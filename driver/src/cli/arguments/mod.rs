@@ -25,6 +25,8 @@ pub use self::{
 const IMAGE_EXIT_CODES: &str =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 damage is left (fsck), 4 no such image, 5 the image is in use";
 
+const PLAIN_EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage";
+
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 4 nothing has this name";
 
 const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 there may be warnings, 1 failed, 2 wrong usage, 3 there are errors";
@@ -96,6 +98,7 @@ pub enum Command {
     #[command(after_help = EXIT_CODES)]
     Volume(VolumeArguments),
     /// Show the version of this build and the features of this kernel
+    #[command(after_help = PLAIN_EXIT_CODES)]
     Version {
         /// Print JSON
         #[arg(long)]
@@ -105,11 +108,13 @@ pub enum Command {
     ///
     /// For bash, write it to /usr/share/bash-completion/completions/oci-rs; for zsh, to _oci-rs in a directory of
     /// `$fpath`; for fish, to /usr/share/fish/vendor_completions.d/oci-rs.fish.
+    #[command(after_help = PLAIN_EXIT_CODES)]
     Completion {
         /// The shell
         shell: ShellName,
     },
     /// Write the man pages of all commands into a directory, such as /usr/local/share/man/man1
+    #[command(after_help = PLAIN_EXIT_CODES)]
     Man {
         /// The directory. It is made if it is missing
         directory: PathBuf,
@@ -118,6 +123,7 @@ pub enum Command {
     ///
     /// Run it after the agent has stopped and before it starts without the plugin's file: Nomad's docker driver would
     /// start the tasks again beside the running ones.
+    #[command(after_help = PLAIN_EXIT_CODES)]
     Rollback(RollbackArguments),
     /// Say how jobs with `driver = "docker"` will run with oci-rs. Changes nothing
     #[command(after_help = MIGRATE_EXIT_CODES)]

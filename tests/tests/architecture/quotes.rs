@@ -1,0 +1,132 @@
+//! The messages that documents quote: each one is in the code.
+//!
+//! A table whose first column is named `text`, `error`, `event` or `part of the error` quotes messages of the driver,
+//! with `…` for names and numbers. So does the bold text at the begin of a paragraph of a section about errors. Each
+//! part of such a quotation must be in a source file.
+
+use std::fs;
+
+use fixtures::must::Must;
+
+use crate::sources::{files, root};
+
+/// The names of the first column of a table that quotes messages.
+const COLUMNS: [&str; 5] = ["text", "error", "event", "event of a task", "part of the error"];
+/// A shorter part says nothing: it would be found anywhere.
+const SHORTEST: usize = 4;
+/// The crates with the texts.
+const CRATES: [&str; 9] =
+    ["cdi", "driver", "firewall", "host", "image-store", "layer", "log-drivers", "network", "runtime"];
+
+/// The quotations in the tables of a document, each with its line.
+fn quotations(document: &str) -> Vec<(usize, String)> {
+    let (mut quotes, mut errors) = (false, false);
+    let mut found = Vec::new();
+    let mut last = "";
+    for (number, line) in (1..).zip(document.lines()) {
+        if let Some(heading) = line.strip_prefix("## ") {
+            errors = heading.starts_with("Errors");
+        }
+        if let Some((bold, _)) = line.strip_prefix("**").and_then(|rest| rest.split_once("**:")).filter(|_| errors) {
+            found.extend(spans(bold).map(|quotation| (number, quotation.to_owned())));
+        } else if line.starts_with("|---") {
+            quotes = first_cell(last).is_some_and(|name| COLUMNS.contains(&name));
+        } else if let Some(cell) = first_cell(line).filter(|_| quotes) {
+            found.extend(spans(cell).map(|quotation| (number, quotation.to_owned())));
+        } else {
+            quotes = false;
+        }
+        last = line;
+    }
+    found
+}
+
+/// The spans of code in a text.
+fn spans(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+fn first_cell(line: &str) -> Option<&str> {
+    Some(line.strip_prefix('|')?.split('|').next()?.trim())
+}
+
+/// The parts of a quotation between names and numbers.
+fn parts(quotation: &str) -> impl Iterator<Item = &str> {
+    quotation.split('…').map(|part| part.trim_matches([' ', ':', ','])).filter(|part| part.len() >= SHORTEST)
+}
+
+/// All sources of the crates as one text. Texts that go over several lines are joined.
+fn sources() -> String {
+    let paths = CRATES.iter().flat_map(|name| files(&root().join(name).join("src"), "rs"));
+    let text: String = paths.map(|path| fs::read_to_string(path).must("a source")).collect();
+    let mut joined = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        match line.strip_suffix('\\') {
+            Some(begin) => {
+                joined.push_str(begin);
+                if let Some(next) = lines.peek_mut() {
+                    *next = next.trim_start();
+                }
+            }
+            None => {
+                joined.push_str(line);
+                joined.push('\n');
+            }
+        }
+    }
+    joined.replace("\\\"", "\"")
+}
+
+#[test]
+fn every_quoted_message_is_in_the_code() {
+    let sources = sources();
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for path in files(&root().join("docs"), "md") {
+        let document = fs::read_to_string(&path).must("a document");
+        for (line, quotation) in quotations(&document) {
+            count += 1;
+            let unknown = parts(&quotation).filter(|part| !sources.contains(part));
+            missing.extend(unknown.map(|part| format!("{}:{line}: {part:?}", path.display())));
+        }
+    }
+    assert!(count > 60, "only {count} quotations");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// The fixed beginnings of the texts that the driver sends as task events, as far as they stand at the call.
+fn events(sources: &str) -> Vec<&str> {
+    let calls = sources.split("events.emit(").skip(1);
+    let literals = calls.filter_map(|call| {
+        let call = call.trim_start();
+        let text = call.strip_prefix("format!(").unwrap_or(call).trim_start().strip_prefix('"')?;
+        text.split(['{', '"']).next()
+    });
+    literals.map(|text| text.trim_matches([' ', ':'])).filter(|text| text.len() >= SHORTEST).collect()
+}
+
+#[test]
+fn every_event_is_in_the_list_of_events() {
+    let document = fs::read_to_string(root().join("docs/operations.md")).must("the document");
+    let listed = quotations(&document);
+    let is_listed = |event: &str| {
+        listed.iter().filter_map(|(_, quotation)| parts(quotation).next()).any(|begin| event.starts_with(begin))
+    };
+    let sources = sources();
+    let events = events(&sources);
+    assert!(events.len() > 8, "{events:?}");
+    let missing: Vec<&str> = events.into_iter().filter(|event| !is_listed(event)).collect();
+    assert!(missing.is_empty(), "not in docs/operations.md: {missing:?}");
+}
+
+#[test]
+fn tables_of_messages_are_read() {
+    let document =
+        "| text | remedy |\n|---|---|\n| `a … b`, `c` | `d` |\n| plain | |\n\n| option | |\n|---|---|\n| `e` | |";
+    assert_eq!(quotations(document), [(3, "a … b".to_owned()), (3, "c".to_owned())]);
+    let document = "**`f`**: no\n\n## Errors of pulls\n\n**`g`**, **`h`**: text with `i`\n\n## Other\n**`j`**: no";
+    assert_eq!(quotations(document), [(5, "g".to_owned()), (5, "h".to_owned())]);
+    let code = r#"request.events.emit(format!("Copied {name}"), []); events.emit(text, []); events.emit("All", [])"#;
+    assert_eq!(events(code), ["Copied"]);
+    assert_eq!(parts("Image: … of 5 … end …").collect::<Vec<_>>(), ["Image", "of 5"]);
+}
