@@ -30,8 +30,23 @@ pub fn completion(shell: ShellName) -> Result<(), Failure> {
     let script = String::from_utf8(script).map_err(Failure::of)?;
     // The library names the states of bash's function in two ways if the program's name has a hyphen (clap, issue
     // 6421): no command below the first level would be completed.
-    let script = script.replace("oci__subcmd__rs", "oci__rs");
+    let mut script = script.replace("oci__subcmd__rs", "oci__rs");
+    if shell == Shell::Fish {
+        script.push_str(&values_for_fish(&Arguments::command()));
+    }
     Ok(io::stdout().write_all(script.as_bytes())?)
+}
+
+/// The values of arguments without a name, which the library leaves out for fish.
+fn values_for_fish(program: &clap::Command) -> String {
+    let of = |command: &clap::Command| {
+        let values = command.get_positionals().flat_map(|argument| argument.get_possible_values());
+        let names: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
+        let (name, names) = (command.get_name(), names.join(" "));
+        let line = format!("complete -c {PROGRAM} -n \"__fish_oci_rs_using_subcommand {name}\" -f -a \"{names}\"\n");
+        (!names.is_empty()).then_some(line)
+    };
+    program.get_subcommands().filter_map(of).collect()
 }
 
 /// Writes one page for the program and one for each command into a directory, which is made if it is missing.

@@ -63,19 +63,67 @@ fn bash_completes_commands_options_and_values() {
     }
 }
 
+/// Begun words, and what zsh and fish make of them. Each has one completion.
+const BEGUN: [(&str, &str); 6] = [
+    ("imag", "image"),
+    ("image pru", "image prune"),
+    ("image prune --dry", "image prune --dry-run"),
+    ("image ls --data", "image ls --data-dir"),
+    ("image his", "image history"),
+    ("completion fi", "completion fish"),
+];
+
+/// Types lines with a tabulator at their ends into an interactive zsh on a terminal, and prints what it then runs. The
+/// command is a function of that shell. The typed text contains neither `READY` nor `RAN`: its echo is not an answer.
+const TYPED: &str = r#"
+zmodload zsh/zpty || exit 1
+zpty shell zsh -f -i
+zpty -w shell "fpath=($1 "'$fpath); autoload -Uz compinit; compinit -u -D
+    oci-rs() { print -r -- "RA""N <$*>" }; print "REA""DY"'
+zpty -r shell answer '*READY*'
+shift
+for line; do
+    zpty -w shell "oci-rs $line"$'\t'
+    zpty -r shell answer '*RAN <*>*'
+    print -r -- "${${answer##*RAN <}%%>*}"
+done
+zpty -d shell"#;
+
 #[test]
-fn other_shells_read_their_scripts() {
+fn zsh_completes_commands_options_and_values() {
     let directory = TempDir::new().must("a directory");
-    for shell in ["zsh", "fish"] {
-        let script = oci_rs(&["completion", shell]);
-        assert!(script.contains("oci-rs") && script.contains("prune"), "{shell}: {script}");
-        let file = directory.path().join(shell);
-        fs::write(&file, script).must("write the script");
-        if let Some(output) = tool(shell, &["--no-exec", &file.display().to_string()]) {
-            assert!(output.status.success(), "{shell}: {}", String::from_utf8_lossy(&output.stderr));
-        }
+    let script = oci_rs(&["completion", "zsh"]);
+    assert!(script.starts_with("#compdef oci-rs"), "{script}");
+    fs::write(directory.path().join("_oci-rs"), script).must("write the script");
+    let directory = directory.path().display().to_string();
+    let lines: Vec<&str> = BEGUN.iter().map(|(begun, _)| *begun).collect();
+    // A shell that reads forever is ended.
+    let args = [&["60", "zsh", "-f", "-c", TYPED, "zsh", &directory], lines.as_slice()].concat();
+    if tool("zsh", &["--version"]).is_none() {
+        return;
     }
-    assert!(oci_rs(&["completion", "zsh"]).starts_with("#compdef oci-rs"));
+    let output = tool("timeout", &args).must("timeout");
+    let ran = String::from_utf8_lossy(&output.stdout);
+    let expected: Vec<&str> = BEGUN.iter().map(|(_, completed)| *completed).collect();
+    let ran: Vec<&str> = ran.lines().map(str::trim_end).collect();
+    assert_eq!(ran, expected, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn fish_completes_commands_options_and_values() {
+    let directory = TempDir::new().must("a directory");
+    let script = directory.path().join("oci-rs.fish");
+    fs::write(&script, oci_rs(&["completion", "fish"])).must("write the script");
+    let script = script.display().to_string();
+    for (begun, completed) in BEGUN {
+        let args = ["--no-config", "-c", "source $argv[1]; complete -C \"oci-rs $argv[2]\"", &script, begun];
+        let Some(output) = tool("fish", &args) else { return };
+        let offered = String::from_utf8_lossy(&output.stdout);
+        // Word and description.
+        let words: Vec<&str> = offered.lines().filter_map(|line| line.split('\t').next()).collect();
+        let last = completed.rsplit(' ').next().unwrap_or_default();
+        assert!(words.contains(&last), "{begun}: {offered} {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 fn pages(directory: &Path) -> Vec<String> {

@@ -91,7 +91,7 @@ fn of_plugin(settings: &Settings, pointers: &Pointers) -> Result<Vec<Finding>, F
     let high = config.retention.map(|retention| retention.high);
     findings.extend(facts::directories(config).iter().flat_map(|directory| storage::judge(directory, high)));
     findings.extend(network::judge(&facts::network(config)));
-    findings.extend(facts::registries(config)?.iter().map(registry::judge));
+    findings.extend(registry::judge(&facts::registries(config)?));
     findings.extend(plugin::judge(&facts::plugin(settings, &pointers.found)));
     findings.push(plugin::leftovers(facts::leftovers(config)));
     Ok(findings)

@@ -96,7 +96,7 @@ fn layers(kernel: &Kernel) -> Finding {
             "layers",
             format!("layers are unpacked into directories, which is slower than EROFS images: {problem}"),
             "use a kernel with EROFS (Linux 6.15 mounts images that are files) and data_dir on a local disk, or set \
-             layer_images = false in the plugin block",
+             layer_format = \"directory\" in the plugin block",
         ),
     }
 }

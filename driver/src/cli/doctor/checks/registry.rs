@@ -4,8 +4,15 @@ use image_store::{PullError, RegistryAnswer};
 
 use crate::health::Finding;
 
-/// Judges it.
-pub fn judge(registry: &RegistryAnswer) -> Finding {
+/// Judges them. A registry that cannot be reached is no error if one of its mirrors answers, as on a node without the
+/// internet.
+pub fn judge(registries: &[RegistryAnswer]) -> Vec<Finding> {
+    let has_mirror =
+        |host: &str| registries.iter().any(|other| other.mirror_of.as_deref() == Some(host) && other.answer.is_ok());
+    registries.iter().map(|registry| judge_one(registry, has_mirror(&registry.host))).collect()
+}
+
+fn judge_one(registry: &RegistryAnswer, has_mirror: bool) -> Finding {
     let (check, host) = ("registry", &registry.host);
     let error = match &registry.answer {
         Ok(()) if registry.with_credentials => return Finding::ok(check, format!("{host} accepts the credentials")),
@@ -26,6 +33,9 @@ pub fn judge(registry: &RegistryAnswer) -> Finding {
         _ => "check name, network, proxy and firewall; curl from this node shows more",
     };
     match &registry.mirror_of {
+        None if has_mirror => {
+            Finding::warning(check, format!("{error}: images that its mirrors lack cannot be pulled"), remedy)
+        }
         None => Finding::error(check, format!("{error}: images of {host} cannot be pulled"), remedy),
         Some(registry) => {
             Finding::warning(check, format!("{error}: this mirror does not help, and {registry} is asked"), remedy)
@@ -60,9 +70,30 @@ mod tests {
             (false, false, Err(source()), Error, "correct `auth`"),
         ] {
             let mirror_of = mirror.then(|| "docker.io".to_owned());
-            let finding = judge(&RegistryAnswer { host: "r.example".into(), mirror_of, with_credentials, answer });
+            let answer = RegistryAnswer { host: "r.example".into(), mirror_of, with_credentials, answer };
+            let [finding] = judge(&[answer]).try_into().unwrap();
             assert_eq!(finding.level, level, "{finding:?}");
             assert!(finding.text().contains(part), "{finding:?}");
         }
+    }
+
+    #[test]
+    fn a_registry_out_of_reach_is_no_error_if_a_mirror_answers() {
+        let problem =
+            || PullError::Network { host: "docker.io".into(), what: "login".into(), problem: "no DNS".into() };
+        let answer = |host: &str, mirror_of: Option<&str>, answer| RegistryAnswer {
+            host: host.into(),
+            mirror_of: mirror_of.map(str::to_owned),
+            with_credentials: false,
+            answer,
+        };
+        let of = |mirrored: &str, mirror| {
+            let all = [answer("docker.io", None, Err(problem())), answer("m.example", Some(mirrored), mirror)];
+            judge(&all).remove(0)
+        };
+        assert_eq!(of("docker.io", Ok(())).level, Warning);
+        assert!(of("docker.io", Ok(())).reason.contains("images that its mirrors lack"));
+        assert_eq!(of("quay.io", Ok(())).level, Error);
+        assert_eq!(of("docker.io", Err(problem())).level, Error);
     }
 }
