@@ -42,13 +42,20 @@ pub(crate) struct ProcessRecord {
 impl ProcessRef {
     /// The process that has this pid now; `NotFound` if there is none, or if only its session or process group is left.
     pub fn open(pid: i32) -> io::Result<Self> {
+        // First the pidfd: the time is then that of the same process, or of none.
+        let process = Self::without_start_time(pid)?;
+        Ok(Self { start_time: start_time(pid)?, ..process })
+    }
+
+    /// The same, to wait for it and to signal it. It needs no `/proc`, which can hide processes (`hidepid`), and has no
+    /// record.
+    pub fn without_start_time(pid: i32) -> io::Result<Self> {
         let id = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
         // INVAL: the process is gone, and its pid is still the number of its session or process group.
         let pidfd = pidfd_open(id, PidfdFlags::empty())
             .map_err(|error| if error == Errno::INVAL { Errno::SRCH } else { error })
             .map_err(not_found)?;
-        let start_time = start_time(pid)?;
-        Ok(Self { pid, start_time, pidfd })
+        Ok(Self { pid, start_time: 0, pidfd })
     }
 
     /// The process of a record, if it still runs.

@@ -95,7 +95,7 @@ pub(crate) fn processes_in(cgroup: &Path) -> io::Result<Vec<ProcessRef>> {
             Err(error) => return Err(error),
         };
         for pid in text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {
-            match ProcessRef::open(pid) {
+            match ProcessRef::without_start_time(pid) {
                 Ok(process) if process.ended() => {}
                 Ok(process) => processes.push(process),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

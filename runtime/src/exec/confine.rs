@@ -8,7 +8,7 @@ use std::{io, path::Path};
 use confinement::{Access, Confinement, Files, OwnCalls, Place, calls};
 use rustix::thread::CapabilitySet;
 
-const CALLS: &[&str] = &["recvmsg", "sendmsg"];
+const CALLS: &[&str] = &["getsid", "recvmsg", "sendmsg"];
 
 /// Gives up everything that the helper of a running command does not need. `cgroup` is the one in which it looks for
 /// the command's processes.

@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, getsid};
+
 use crate::{
     cgroup::{Cgroups, processes_in},
     process::ProcessRef,
@@ -111,7 +113,15 @@ fn members(leader: i32, all: &[Relatives]) -> Vec<i32> {
 }
 
 fn relatives(pid: i32) -> Option<Relatives> {
-    parse_relatives(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => parse_relatives(pid, &stat),
+        // It has ended, or `/proc` hides it (the mount option `hidepid`). The kernel tells the session of any process,
+        // and not the parent.
+        Err(_) => {
+            let session = getsid(Pid::from_raw(pid)).ok()?;
+            Some(Relatives { pid, parent: 0, session: session.as_raw_nonzero().get() })
+        }
+    }
 }
 
 /// Fields 4 and 6 of `/proc/<pid>/stat`; the name in field 2 can hold spaces and parentheses.

@@ -1,18 +1,18 @@
 //! The rights of the driver's own processes, as the kernel shows them and as an intruder meets them.
 
-use std::{collections::BTreeSet, fs, io, net::UdpSocket, os::unix::net::UnixDatagram};
+use std::{collections::BTreeSet, fs, io, net::UdpSocket, os::unix::net::UnixDatagram, path::Path, time::Duration};
 
 use fixtures::{
     busybox::Images,
     hung_fs::{self, HungFs},
     must::Must,
     process::{all_pids, children, command_line, status_field},
-    wait::{eventually, seconds},
+    wait::{eventually, seconds, within},
 };
 use kit::{
     intruder::{Intruder, restricts_files},
     node::Node,
-    plugin::{KILL_ON_VIOLATION, Plugin, PluginCommand},
+    plugin::{KILL_ON_VIOLATION, Plugin, PluginCommand, binary},
     task::Task,
 };
 use serde_json::{Value as Json, json};
@@ -299,4 +299,33 @@ async fn the_plugin_keeps_the_agents_rights() {
         assert_eq!(status_field(plugin.process.pid(), field), status_field(own, field), "{field}");
     }
     node.finish(plugin).await;
+}
+
+/// Where `/proc` hides the processes of other users, or those that cannot be traced, the driver's processes still find
+/// the container's processes: a command that takes too long ends with its children, and the monitor records the end.
+#[tokio::test]
+async fn tasks_run_where_proc_hides_processes() {
+    for hidden in ["hidepid=2,gid=65534", "hidepid=4"] {
+        let (node, images) = (Node::new(), Images::start().await);
+        let script = format!("mount -t proc -o {hidden} proc /proc && exec {}", binary().display());
+        let command = PluginCommand::new(node.root()).binary(Path::new("/usr/bin/unshare"));
+        let mut plugin = node.launch_as(command.args(&["--mount", "/bin/sh", "-c", &script]), json!({})).await;
+        let script = "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.05; done";
+        let task = node.task(&images.busybox()).sh(script).build(&mut plugin).await;
+        plugin.started(&task).await;
+        task.stdout().contains("up", seconds(20)).await;
+        let late =
+            plugin.exec(task.id(), &["/bin/sh", "-c", "sleep 987 & sleep 987"], Duration::from_millis(500)).await;
+        assert_eq!(late.must("ExecTask").result.must("a result").signal, 9, "{hidden}");
+        let left = "ps -o args | grep -c '^sleep 98[7]' || true";
+        assert_eq!(plugin.sh(&task, left).await, "0", "{hidden}");
+        let mut stream = plugin.stats(task.id(), Duration::from_millis(100)).await.must("TaskStats");
+        let sample = within(seconds(20), "a sample", stream.message()).await.must("TaskStats").must("a sample");
+        let memory = sample.stats.must("stats").agg_resource_usage.must("a usage").memory.must("memory");
+        assert!(memory.usage > 0, "{hidden}: {memory:?}");
+        plugin.stop(task.id(), seconds(60), "").await.must("StopTask");
+        assert_eq!(plugin.wait(task.id()).await.code, 4, "{hidden}");
+        plugin.end(&task).await;
+        node.finish(plugin).await;
+    }
 }
