@@ -15,7 +15,7 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create},
     io::{Errno, retry_on_intr},
-    pipe::{PipeFlags, pipe_with},
+    pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with},
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
     time::Timespec,
 };
@@ -66,10 +66,7 @@ fn run(hook: &Hook, state: &[u8], default_env: &[(String, String)]) -> Result<()
 
 /// Starts the program in a process group of its own.
 fn start(hook: &Hook, state: &[u8], default_env: &[(String, String)]) -> io::Result<(Child, OwnedFd)> {
-    // A file in memory: a hook that does not read its input delays no process.
-    let mut input = File::from(memfd_create("state", MemfdFlags::CLOEXEC)?);
-    input.write_all(state)?;
-    input.rewind()?;
+    let input = input(state)?;
     let (output, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&output, OFlags::NONBLOCK)?;
     let mut command = Command::new(&hook.path);
@@ -85,6 +82,23 @@ fn start(hook: &Hook, state: &[u8], default_env: &[(String, String)]) -> io::Res
     sys::end_with_parent(&mut command);
     command.stdin(Stdio::from(input)).stdout(Stdio::from(writer.try_clone()?)).stderr(Stdio::from(writer));
     Ok((command.spawn()?, output))
+}
+
+/// The state as the input of a hook. A hook that does not read it delays no process.
+///
+/// It is a pipe, because SELinux gives a pipe the label of the process that makes it, and policies allow containers the
+/// pipes of their runtime. A file in memory has a label that they deny.
+fn input(state: &[u8]) -> io::Result<OwnedFd> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    if fcntl_getpipe_size(&writer)? < state.len() && fcntl_setpipe_size(&writer, state.len()).is_err() {
+        // More than the kernel allows a pipe to hold.
+        let mut file = File::from(memfd_create("state", MemfdFlags::CLOEXEC)?);
+        file.write_all(state)?;
+        file.rewind()?;
+        return Ok(file.into());
+    }
+    File::from(writer).write_all(state)?;
+    Ok(reader)
 }
 
 /// Waits for the end of the program, and kills its process group after `limit`. The last bytes of its output come to
@@ -153,28 +167,34 @@ mod tests {
         }
     }
 
-    fn state() -> HookState {
+    fn state(size: usize) -> HookState {
         HookState {
             id: "one".to_owned(),
             status: "creating",
             pid: Some(7),
             bundle: "/bundle".into(),
-            annotations: [("a".to_owned(), "x".repeat(200_000))].into(),
+            annotations: [("a".to_owned(), "x".repeat(size))].into(),
         }
     }
 
     fn outcome(script: &str, timeout_s: Option<u32>) -> Result<(), String> {
-        run_all([hook(script, timeout_s)].iter(), &state(), &[])
+        run_all([hook(script, timeout_s)].iter(), &state(200_000), &[])
     }
 
     #[test]
     fn a_hook_gets_the_state_and_only_its_environment() {
         assert_eq!(outcome("test \"$(wc -c)\" -gt 200000 && test \"$(env | grep -c =)\" -le 4", None), Ok(()));
+        // In a pipe; in a larger pipe; in none, because it would have to be larger than the kernel allows.
+        for size in [1, 200_000, 5_000_000] {
+            let length = state(size).to_json().len();
+            let reading = hook(&format!("test \"$(wc -c)\" -eq {length}"), None);
+            assert_eq!(run_all([reading].iter(), &state(size), &[]), Ok(()), "{size}");
+        }
         assert_eq!(outcome("head -c 16 | grep -q '{\"ociVersion\"'", None), Ok(()));
         assert_eq!(outcome("exit 0", None), Ok(()), "one that reads nothing");
         let without = Hook { env: vec![], path: "/usr/bin/env".into(), args: vec!["env".into()], ..hook("", None) };
         let inherited = [("INHERITED".to_owned(), "1".to_owned())];
-        assert_eq!(run_all([without].iter(), &state(), &inherited), Ok(()));
+        assert_eq!(run_all([without].iter(), &state(1), &inherited), Ok(()));
     }
 
     #[test]
@@ -190,7 +210,7 @@ mod tests {
         let long = outcome("yes | head -c 100000; echo the end; exit 1", None).expect_err("it fails");
         assert!(long.ends_with("the end") && long.len() < 2 * SHOWN, "{long}");
         let gone = Hook { path: "/no/such/hook".into(), ..hook("", None) };
-        let error = run_all([gone].iter(), &state(), &[]).expect_err("it does not exist");
+        let error = run_all([gone].iter(), &state(1), &[]).expect_err("it does not exist");
         assert!(error.contains("\"/no/such/hook\" of a device's spec: cannot be executed: "), "{error}");
     }
 

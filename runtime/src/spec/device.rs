@@ -76,6 +76,30 @@ impl HostDevice {
     }
 }
 
+/// The devices that every container has, without those of `others`, which has some of the same names.
+pub(crate) fn standard_devices(others: &[HostDevice]) -> Vec<HostDevice> {
+    const STANDARD: [(&str, u32, u32); 6] = [
+        ("/dev/null", 1, 3),
+        ("/dev/zero", 1, 5),
+        ("/dev/full", 1, 7),
+        ("/dev/random", 1, 8),
+        ("/dev/urandom", 1, 9),
+        ("/dev/tty", 5, 0),
+    ];
+    let standard = STANDARD.map(|(path, major, minor)| HostDevice {
+        container_path: path.into(),
+        kind: NodeKind::Character,
+        major,
+        minor,
+        mode: 0o666,
+        uid: 0,
+        gid: 0,
+        permissions: None,
+    });
+    let is_new = |device: &HostDevice| others.iter().all(|other| other.container_path != device.container_path);
+    standard.into_iter().filter(is_new).collect()
+}
+
 /// Looks a device of a plan up on the host. A directory means all devices in it.
 pub(crate) fn host_devices(device: &Device) -> io::Result<Vec<HostDevice>> {
     let mut found = Vec::new();

@@ -22,7 +22,7 @@ pub(crate) use capability::capability_sets;
 pub(crate) use cgroup_view::{CGROUP_DIR, CgroupView, cgroup_view};
 pub(crate) use complete::{complete_spec, device_nodes};
 pub(crate) use destinations::{host_dev_mount, is_on_standard_mount, may_be_covered};
-pub(crate) use device::{HostDevice, described_device, host_devices};
+pub(crate) use device::{HostDevice, described_device, host_devices, standard_devices};
 #[cfg(feature = "bundle")]
 pub(crate) use engine::leave_last_steps;
 pub(crate) use engine::{for_engine, leave_nodes_sysfs_and_network};

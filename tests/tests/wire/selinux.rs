@@ -10,8 +10,15 @@ use serde_json::{Value as Json, json};
 const IDLE: &str = "echo begun; while :; do sleep 1000; done";
 const OWN: &str = "cat /proc/self/attr/current | tr -d '\\000'";
 
+/// The root, file systems in memory, the small files, and the directories of the task.
+pub(crate) const PLACES: &str =
+    "for d in / /tmp /dev/shm /local /secrets /alloc; do echo x > $d/x || exit 1; done; cat /etc/hosts";
+/// The standard devices.
+pub(crate) const DEVICES: &str =
+    "echo x > /dev/null && for d in zero full random urandom; do head -c 1 /dev/$d || exit 1; done";
+
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
-fn is_enforced() -> bool {
+pub(crate) fn is_enforced() -> bool {
     let enforced = fs::read_to_string("/sys/fs/selinux/enforce").is_ok_and(|text| text.trim() == "1");
     if !enforced {
         println!("skipped: this node does not enforce SELinux");
@@ -35,7 +42,8 @@ async fn works(plugin: &Plugin, task: &Task, script: &str) -> bool {
 #[tokio::test]
 async fn each_task_has_a_label_with_its_own_categories() {
     let node = Node::new();
-    let mut plugin = node.launch_with(json!({ "allow_security_opts": ["label=*"] })).await;
+    let block = json!({ "allow_security_opts": ["label=*"], "allowed_modes": { "userns": ["host"] } });
+    let mut plugin = node.launch_with(block).await;
     let labelled = plugin.streams.fingerprint().await.attributes["driver.oci-rs.selinux"].value.clone();
     if !is_enforced() {
         if !fs::exists("/sys/fs/selinux/enforce").is_ok_and(|exists| exists) {
@@ -48,22 +56,19 @@ async fn each_task_has_a_label_with_its_own_categories() {
     let images = Images::start().await;
     let mut tasks = Vec::new();
     let mut labels = BTreeSet::new();
-    for init in [false, true] {
-        let task = started(&node, &mut plugin, &images, &[("init", json!(init))]).await;
+    for options in [vec![], vec![("init", json!(true))], vec![("userns_mode", json!("host"))]] {
+        let task = started(&node, &mut plugin, &images, &options).await;
         let label = plugin.sh(&task, OWN).await;
         assert!(label.starts_with("system_u:system_r:container_t:s0:c") && label.contains(','), "{label}");
         let command = plugin.sh(&task, "cat /proc/*/attr/current | tr '\\000' '\\n' | sort | uniq").await;
         assert!(command.contains(&label), "{command}");
-        // The root, file systems in memory, the small files, and the directories of the task.
-        let places =
-            "for d in / /tmp /dev/shm /local /secrets /alloc; do echo x > $d/x || exit 1; done; cat /etc/hosts";
-        assert!(works(&plugin, &task, places).await);
-        assert!(works(&plugin, &task, "echo x > /dev/null; head -c 1 /dev/zero").await);
+        assert!(works(&plugin, &task, PLACES).await, "{options:?}");
+        assert!(works(&plugin, &task, DEVICES).await, "{options:?}");
         task.stdout().contains("begun", seconds(20)).await;
         labels.insert(label);
         tasks.push(task);
     }
-    assert_eq!(labels.len(), 2, "{labels:?}");
+    assert_eq!(labels.len(), 3, "{labels:?}");
     let chosen = json!(["label=level:s0:c5,c6"]);
     let options = [("security_opt", chosen)];
     let task = started(&node, &mut plugin, &images, &options).await;

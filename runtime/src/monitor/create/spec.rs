@@ -117,8 +117,11 @@ impl CgroupsRecorded {
         if left.sysfs {
             self.paths.network.mount_sysfs(&self.paths.root)?;
         }
-        let devices: Vec<&HostDevice> = spec::device_nodes(plan, devices).collect();
         let label = plan.selinux.as_ref().map(SelinuxLabels::of_files);
+        // The engine mounts these of the node's /dev, with the node's labels. Nodes of our own cover them.
+        let standard = if label.is_some() { spec::standard_devices(devices) } else { Vec::new() };
+        let devices: Vec<&HostDevice> =
+            spec::device_nodes(plan, devices).chain(spec::device_nodes(plan, &standard)).collect();
         let nodes = device_nodes(&job.mounts(plan).join("devices"), &devices, range, label.as_deref())?;
         Ok(devices.iter().map(|device| device.container_path.clone()).zip(nodes).collect())
     }
