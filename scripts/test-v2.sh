@@ -14,6 +14,8 @@ SUITES="runtime containers wire chaos nomad conformance"
 PROGRAMS="bash cp env install ip mkfs.btrfs mkfs.ext4 mkfs.xfs runc tar touch umoci"
 # Further programs for tasks with a network namespace.
 NETWORK_PROGRAMS="ip6tables ip6tables-save iptables iptables-save nft"
+# Runtimes that tasks name.
+RUNTIMES="crun runsc"
 # Further programs for the preparation of Nomad's own driver tests.
 CONFORMANCE_PROGRAMS="curl docker-registry rm skopeo sort"
 # Further programs that a Nomad agent and its cases call.
@@ -108,12 +110,19 @@ make_root() {
     [ "$LSM" != selinux ] || add_policy
     strip --strip-debug -o "$root/tests/oci-rs" "${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}"
     if suites "$@" | grep -Eq '^suite (wire|chaos|nomad|conformance) '; then add_networks; fi
+    if suites "$@" | grep -Eq '^suite (wire|chaos) '; then
+        for name in $RUNTIMES; do program "$(command -v "$name")"; done
+    fi
     if suites "$@" | grep -q '^suite wire '; then add_file_servers; fi
     if suites "$@" | grep -q '^suite nomad '; then add_nomad; fi
     if suites "$@" | grep -q '^suite conformance '; then add_conformance; fi
     install -m755 "$ROOT/scripts/vm/init" "$root/init"
     # Everything takes ten times as long in an emulated machine.
-    { echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=${OCI_RS_PATIENCE:-10}"; suites "$@"; } >"$root/suites"
+    {
+        echo "export OCI_RS_BIN=/tests/oci-rs OCI_RS_PATIENCE=${OCI_RS_PATIENCE:-10}"
+        [ -z "${OCI_RS_USERNS:-}" ] || echo "export OCI_RS_USERNS=$OCI_RS_USERNS"
+        suites "$@"
+    } >"$root/suites"
 }
 
 # Adds the SELinux policy. Its first process loads it.

@@ -136,6 +136,7 @@ fn common_values(
         ("OWN_BRIDGE", subnets.own_bridge.clone()),
         ("OWN_SUBNET", subnets.own_subnet.clone()),
         ("OWN_SUBNET6", subnets.own_subnet6.clone()),
+        ("USERNS", std::env::var("OCI_RS_USERNS").unwrap_or_else(|_| "auto".to_owned())),
         ("CONSUL", consul.map_or(no_consul, |consul| consul.api().host()).to_owned()),
         ("CONSUL_GRPC", consul.map_or_else(|| no_consul.to_owned(), Consul::grpc)),
         ("NO_CONSUL", if consul.is_some() { "" } else { ",consul" }.to_owned()),

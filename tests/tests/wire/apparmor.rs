@@ -11,16 +11,17 @@ use crate::cdi::Specs;
 
 const IDLE: &str = "while :; do sleep 1000; done";
 const PROFILE: &str = "oci-rs-default";
-const CONFINED: &str = "oci-rs-default (enforce)";
+pub(crate) const CONFINED: &str = "oci-rs-default (enforce)";
 /// Prints the profiles of a command, of process 1 and of all processes.
-const PROFILES: &str = "cat /proc/self/attr/current; cat /proc/1/attr/current; cat /proc/*/attr/current | sort -u";
+pub(crate) const PROFILES: &str =
+    "cat /proc/self/attr/current; cat /proc/1/attr/current; cat /proc/*/attr/current | sort -u";
 
 fn kernel_uses_it() -> bool {
     fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.trim() == "Y")
 }
 
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
-fn can_load() -> bool {
+pub(crate) fn can_load() -> bool {
     let usable = kernel_uses_it() && fs::exists("/usr/sbin/apparmor_parser").unwrap_or(false);
     if !usable {
         println!("skipped: this node has no AppArmor, or no apparmor_parser");

@@ -48,6 +48,7 @@ async fn a_deep_tree_is_removed_and_ends_no_plugin() {
     nest(&plugin, &task, "d", 60_000);
     nest(&plugin, &task, &"long".repeat(63), 2_000);
     tokio::join!(plugin.end(&task), answers(&plugin, &other, "while a deep tree is removed"));
+    answers(&plugin, &other, "after a deep tree").await;
     plugin.end(&other).await;
     let left = fs::read_dir(memory.path().join("containers")).must("the writable layers").count();
     assert_eq!(left, 0, "the writable layer is left");

@@ -135,9 +135,9 @@ async fn a_flood_of_output_holds_no_other_task() {
     };
     assert!(eventually(seconds(60), has_read).await, "no flood");
     answers(&plugin, &other, "beside a flood of output").await;
-    for task in [&flood, &other] {
-        plugin.end(task).await;
-    }
+    plugin.end(&flood).await;
+    answers(&plugin, &other, "after a flood of output").await;
+    plugin.end(&other).await;
     assert!(reader.wait().must("the reader's end").success());
     node.finish(plugin).await;
 }
@@ -221,6 +221,7 @@ async fn a_plugin_without_descriptors_refuses_commands_and_answers_calls() {
     }
     assert_eq!(answer.must("ExecTask").result.must("a result").exit_code, 0);
     limit_descriptors(&plugin, before.current);
+    answers(&plugin, &other, "after a plugin without descriptors").await;
     for task in [&task, &other] {
         plugin.end(task).await;
     }

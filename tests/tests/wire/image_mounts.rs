@@ -1,6 +1,6 @@
 //! `mount { type = "image" }`: another image, mounted read-only.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use fixtures::{
     busybox::Images,
@@ -12,7 +12,10 @@ use fixtures::{
 use kit::{node::Node, plugin::Plugin, task::Task};
 use serde_json::{Value as Json, json};
 
-use crate::operator::run;
+use crate::{
+    operator::run,
+    runtimes::{self, is_installed},
+};
 
 const IDLE: &str = "while :; do sleep 1000; done";
 
@@ -240,23 +243,20 @@ async fn a_mounted_image_is_pulled_with_the_tasks_credentials() {
     node.finish(plugin).await;
 }
 
-/// A runtime of the node gets the mounted image as the built-in one does. Without crun the test is skipped.
+/// Runtimes of the node get the mounted image as the built-in one does. Those that are not installed are left out.
 #[tokio::test]
-async fn an_installed_runtime_mounts_images_too() {
-    if !Path::new("/usr/bin/crun").exists() {
-        return;
+async fn installed_runtimes_mount_images_too() {
+    for runtime in ["runc", "crun", "runsc"].into_iter().filter(|name| is_installed(name)) {
+        let (node, images) = (Node::new(), Images::start().await);
+        let mut plugin = node.launch_with(runtimes::options(runtime)).await;
+        let image = images.of_layers("models", [lower(), upper()]);
+        let mounts = json!([image_mount(&image, "/models", None), image_mount(&image, "/part", Some("srv"))]);
+        let task = node.task(&images.busybox()).sh(IDLE).option("runtime", json!(runtime)).option("mount", mounts);
+        let task = task.resources(100, 128, 0).build(&mut plugin).await;
+        plugin.started(&task).await;
+        let script = "cat /models/srv/new /part/new; echo x 2>/dev/null > /part/x || echo ro";
+        assert_eq!(plugin.sh(&task, script).await, "newnewro", "{runtime}");
+        plugin.end(&task).await;
+        node.finish(plugin).await;
     }
-    let (node, images) = (Node::new(), Images::start().await);
-    let mut plugin = node.launch_with(json!({"allow_runtimes": ["crun"], "runtime": {"crun": {}}})).await;
-    let image = images.of_layers("models", [lower(), upper()]);
-    let mounts = json!([image_mount(&image, "/models", None), image_mount(&image, "/part", Some("srv"))]);
-    let task = node.task(&images.busybox()).sh(IDLE).option("runtime", json!("crun")).option("mount", mounts);
-    let task = task.build(&mut plugin).await;
-    plugin.started(&task).await;
-    assert_eq!(
-        plugin.sh(&task, "cat /models/srv/new /part/new; echo x 2>/dev/null > /part/x || echo ro").await,
-        "newnewro"
-    );
-    plugin.end(&task).await;
-    node.finish(plugin).await;
 }

@@ -13,6 +13,8 @@ use kit::{node::Node, plugin::Plugin, task::Task};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 
+use crate::{apparmor, selinux};
+
 /// The plugin block for a runtime.
 pub(super) fn options(runtime: &str) -> Json {
     json!({ "allow_runtimes": [runtime], "runtime": { runtime: {} } })
@@ -207,6 +209,34 @@ macro_rules! with_each_runtime {
 }
 
 with_each_runtime!(output_and_exit_codes, commands_and_counters, stops_and_kills, kills_of_plugin_and_monitor);
+
+/// The tasks of runtimes that share the node's kernel, and the commands in them, have the profile or the label that
+/// tasks of the built-in runtime have. Without AppArmor and SELinux the test is skipped.
+#[tokio::test]
+async fn a_security_module_of_the_node_confines_their_tasks() {
+    let (labels, profiles) = (selinux::is_enforced(), apparmor::can_load());
+    for runtime in ["runc", "crun"].into_iter().filter(|name| is_installed(name) && (labels || profiles)) {
+        let (node, images) = (Node::new(), Images::start().await);
+        let mut plugin = node.launch_with(options(runtime)).await;
+        let task = task(&node, &mut plugin, &images, runtime, "echo up; while :; do sleep 1000; done").await;
+        plugin.started(&task).await;
+        task.stdout().contains("up", seconds(20)).await;
+        if profiles {
+            let expected = [apparmor::CONFINED; 3].join("\n");
+            assert_eq!(plugin.sh(&task, apparmor::PROFILES).await, expected, "{runtime}");
+        }
+        if labels {
+            let found = plugin.sh(&task, "cat /proc/*/attr/current | tr '\\000' '\\n' | sort | uniq").await;
+            let one = found.starts_with("system_u:system_r:container_t:s0:c") && found.lines().count() == 1;
+            assert!(one, "{runtime}: {found}");
+            for script in [selinux::PLACES, selinux::DEVICES] {
+                plugin.sh(&task, script).await;
+            }
+        }
+        plugin.end(&task).await;
+        node.finish(plugin).await;
+    }
+}
 
 /// A runtime that does something else before or after one of its commands.
 fn wrapper(node: &Node, runtime: &str, command: &str, script: &str) -> Json {
