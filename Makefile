@@ -41,6 +41,12 @@ chaos: ## Run random task lives with random kills (root). CHAOS_LIVES=10000 is l
 	cargo build -p oci-rs
 	cargo test -p oci-rs-tests --test chaos -- --nocapture random_lifecycles
 
+.PHONY: volume-kills
+volume-kills: ## Kill the host volume plugin at many moments; the next call must mend it (root). COUNT=100
+	cargo build -p oci-rs
+	OCI_RS_VOLUME_KILLS=$(or $(COUNT),100) cargo test -p oci-rs-tests --test wire -- \
+		a_kill_at_any_moment_is_mended_by_the_next_call
+
 exhaustion: ## Tasks that use up what the node has, beside another task (root). COMMANDS=3000 hang at the same time
 	cargo build -p oci-rs
 	OCI_RS_HANGING_COMMANDS=$(or $(COMMANDS),3000) cargo test -p oci-rs-tests --test wire -- --nocapture \

@@ -37,6 +37,7 @@ mod subordinate_ids;
 mod sys;
 mod task;
 mod traces;
+mod volume_plugin;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     match runtime::run_role(std::env::args_os().skip(1)) {
         Some(exit_code) => exit_code,
         None if plugin::launched_by_nomad() => plugin::main(),
+        None if volume_plugin::is_called() => volume_plugin::main(),
         None => cli::main(),
     }
 }

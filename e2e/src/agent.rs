@@ -107,6 +107,10 @@ impl Agent {
             // A hard link and not a symbolic one: the path of a process's executable tells the two apart.
             fs::hard_link(agent.driver(), agent.docker_driver())?;
         }
+        // Where the client looks for plugins of host volumes.
+        let volume_plugins = agent.path.join("client/host_volume_plugins");
+        fs::create_dir_all(&volume_plugins)?;
+        std::os::unix::fs::symlink(agent.driver(), volume_plugins.join("oci-rs-volume"))?;
         let server = Endpoint { http_port: http, config: agent.server.config() };
         let client = Endpoint { http_port: client_http, config: agent.client.config() };
         let overrides = overrides.map(|text| (agent.client.overrides(), text));

@@ -48,7 +48,7 @@ const DYNAMIC_HOST_VOLUMES: Feature = Feature {
     name: "dynamic host volumes",
     lacking: &[V1_8, V1_9],
     instead: "`nomad volume create` refuses them. `host_volume` in the client's configuration works with all versions.",
-    cases: &["volume_outlives_task_agent_and_job"],
+    cases: &["volume_outlives_task_agent_and_job", "volume_of_our_plugin_has_a_limit"],
 };
 
 /// Groups without a network.

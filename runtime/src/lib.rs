@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod exec;
 mod exit_status;
+pub mod file_system;
 mod hooks;
 mod id_map;
 mod installed;

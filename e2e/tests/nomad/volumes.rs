@@ -2,12 +2,17 @@
 
 use std::{ffi::CStr, fs, path::PathBuf};
 
-use e2e::{Agent, Alloc, Failure, Job, Outcome};
+use e2e::{Agent, Alloc, Context, Failure, Job, Outcome};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
+
+use serde_json::Value;
 
 use crate::{Case, Env, Needs::OwnAgent};
 
-pub const CASES: &[Case] = &[("volume_outlives_task_agent_and_job", OwnAgent, outlives_task_agent_and_job)];
+pub const CASES: &[Case] = &[
+    ("volume_outlives_task_agent_and_job", OwnAgent, outlives_task_agent_and_job),
+    ("volume_of_our_plugin_has_a_limit", OwnAgent, of_our_plugin_has_a_limit),
+];
 
 /// A mount that is removed when the value is dropped.
 struct Mounted(PathBuf);
@@ -30,16 +35,21 @@ fn nomad(agent: &Agent, words: &[&str]) -> Outcome<String> {
 
 /// Makes a volume by Nomad's plugin `mkdir`. Returns its id and its directory.
 fn create(agent: &Agent, name: &str) -> Outcome<(String, PathBuf)> {
-    let file = agent.path().join(format!("{name}.volume.hcl"));
     let capability = "capability {\n  access_mode = \"single-node-writer\"\n  attachment_mode = \"file-system\"\n}\n";
-    fs::write(&file, format!("name = \"{name}\"\ntype = \"host\"\nplugin_id = \"mkdir\"\n{capability}"))?;
+    let (id, volume) = create_of(agent, name, &format!("plugin_id = \"mkdir\"\n{capability}"))?;
+    let directory = volume["HostPath"].as_str().ok_or_else(|| Failure(format!("no directory in {volume}")))?;
+    Ok((id, directory.into()))
+}
+
+/// Makes a volume of this specification. Returns its id and what the server knows of it.
+fn create_of(agent: &Agent, name: &str, text: &str) -> Outcome<(String, Value)> {
+    let file = agent.path().join(format!("{name}.volume.hcl"));
+    fs::write(&file, format!("name = \"{name}\"\ntype = \"host\"\n{text}"))?;
     nomad(agent, &["volume", "create", &file.to_string_lossy()])?;
     let volumes = agent.api().get("/v1/volumes?type=host")?;
     let id = volumes.as_array().into_iter().flatten().find(|volume| volume["Name"] == name);
     let id = id.and_then(|volume| volume["ID"].as_str()).ok_or_else(|| Failure(format!("no {name} in {volumes}")))?;
-    let volume = agent.api().get(&format!("/v1/volume/host/{id}"))?;
-    let directory = volume["HostPath"].as_str().ok_or_else(|| Failure(format!("no directory in {volume}")))?;
-    Ok((id.to_owned(), directory.into()))
+    Ok((id.to_owned(), agent.api().get(&format!("/v1/volume/host/{id}"))?))
 }
 
 /// Runs a script in the task and returns its output.
@@ -100,6 +110,44 @@ fn outlives_task_agent_and_job(env: &Env) -> Outcome {
     assert_eq!(sh(&next, "cat /data/file")?, "kept\n");
     next.stop()?;
     drop(shared);
+    nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
+    assert!(!directory.exists(), "{} is left", directory.display());
+    Ok(())
+}
+
+/// The specification of a volume in `docs/volumes.md`, without its name and type.
+fn documented() -> Outcome<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/volumes.md");
+    let text = fs::read_to_string(path).context(path)?;
+    let blocks = text.split("```hcl\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut found = blocks.filter(|block| block.contains("plugin_id    = \"oci-rs-volume\""));
+    let block = found.next().ok_or_else(|| Failure(format!("{path} has no volume of our plugin")))?;
+    let is_own = |line: &&str| !line.starts_with("name ") && !line.starts_with("type ");
+    Ok(block.lines().filter(is_own).map(|line| format!("{line}\n")).collect())
+}
+
+/// The volume of the documentation is limited, and a reboot does not lose it.
+fn of_our_plugin_has_a_limit(env: &Env) -> Outcome {
+    let (id, volume) = create_of(env.agent, "limited", &documented()?)?;
+    let directory = PathBuf::from(volume["HostPath"].as_str().unwrap_or_default());
+    let mounted = Mounted(directory.clone());
+    let capacity = volume["CapacityBytes"].as_u64().unwrap_or_default();
+    assert!((32 << 20..=48 << 20).contains(&capacity), "{volume}");
+
+    let job = Job::new("volume").var("image", &env.registry.image()).var("volume", "limited");
+    let alloc = env.agent.run(&job)?;
+    wait_starts(&alloc, &directory, 1)?;
+    let look = "stat -c '%a %u %g' /data; dd if=/dev/zero of=/data/big bs=64k 2>&1 | grep -o 'No space left'; \
+                test $(stat -c %s /data/big) -ge 33554432 && echo room; rm /data/big; echo kept > /data/file";
+    assert_eq!(sh(&alloc, look)?, "750 1000 1000\nNo space left\nroom\n");
+    alloc.stop()?;
+
+    env.agent.stop()?;
+    // As after a reboot.
+    drop(mounted);
+    env.agent.launch()?;
+    let _mounted = Mounted(directory.clone());
+    assert_eq!(fs::read_to_string(directory.join("file"))?, "kept\n");
     nomad(env.agent, &["volume", "delete", "-type", "host", &id])?;
     assert!(!directory.exists(), "{} is left", directory.display());
     Ok(())

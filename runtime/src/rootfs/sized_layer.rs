@@ -3,43 +3,16 @@
 //! The file becomes a loop device that lets go of the file by itself when the file system is unmounted. The mount is
 //! never attached: only the container's overlay uses it. So a kill of any process leaves neither a mount nor a device.
 
-use std::{
-    fs::{self, File},
-    io,
-    os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
-
-use host::durable::private_file;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
-};
+use std::{os::fd::OwnedFd, path::Path};
 
 use super::writable::WritableLayer;
 use crate::{
     error::{Context, StartError},
-    sys,
+    file_system::{self, FileSystem},
 };
 
-/// The program that makes the file system, and where it can be.
-const FORMATTER: &str = "mkfs.ext4";
-const DIRECTORIES: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"];
-
-/// Nothing is written that a new sparse file has already, and no journal: the layer does not survive a power cut.
-const FORMAT: [&str; 11] = [
-    "-q",
-    "-F",
-    "-m",
-    "0",
-    "-b",
-    "4096",
-    "-O",
-    "^has_journal,^resize_inode",
-    "-E",
-    "lazy_itable_init=1,nodiscard,root_owner=0:0",
-    "--",
-];
+/// No journal: the layer does not survive a power cut.
+const FORMAT: [&str; 4] = ["-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard,root_owner=0:0"];
 
 /// A new file system, mounted and not attached. Unmounted with its last user.
 pub(crate) struct SizedLayer(OwnedFd);
@@ -48,10 +21,11 @@ impl SizedLayer {
     /// Makes the container's directory, with a file system for `bytes` bytes. Leftovers of an earlier container are
     /// removed. It must be called in the host's mount namespace.
     pub fn make(writable: &WritableLayer, state_dir: &Path, bytes: u64) -> Result<Self, StartError> {
-        let program = formatter().ok_or_else(|| {
+        let (program, package) = (FileSystem::Ext4.program(), FileSystem::Ext4.package());
+        let formatter = FileSystem::Ext4.formatter().ok_or_else(|| {
             let text = format!(
-                "the writable layer is limited to {bytes} bytes, and this node lacks the program {FORMATTER}, which \
-                 makes its file system: install e2fsprogs on the node, or remove `size` from `storage_opt` and \
+                "the writable layer is limited to {bytes} bytes, and this node lacks the program {program}, which \
+                 makes its file system: install {package} on the node, or remove `size` from `storage_opt` and \
                  `writable_layer`"
             );
             StartError::invalid(text)
@@ -59,11 +33,12 @@ impl SizedLayer {
         writable.create(state_dir)?;
         let path = writable.file_system();
         let name = || format!("the file system of the writable layer, {}", path.display());
-        let file = create(&path, file_size(bytes)).context(name)?;
+        let file = file_system::create(&path, file_size(bytes)).context(name)?;
         failpoint::at("creator-before-format");
-        format(&program, &path).context(|| format!("{FORMATTER}: {}", name()))?;
+        file_system::format(FileSystem::Ext4, &formatter, &FORMAT, &path)
+            .context(|| format!("{program}: {}", name()))?;
         failpoint::at("creator-before-loop");
-        mount(&file)
+        file_system::mount_new(&file, FileSystem::Ext4)
             .map(Self)
             .context(|| format!("mounting {} by a loop device (Linux 5.8)", name()))
             .map_err(Into::into)
@@ -84,38 +59,6 @@ fn file_size(bytes: u64) -> u64 {
     let all = bytes.saturating_add(inodes).saturating_add(others);
     // A file of the largest size cannot be made, and that is an error.
     all.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)
-}
-
-fn formatter() -> Option<PathBuf> {
-    DIRECTORIES.iter().map(|directory| Path::new(directory).join(FORMATTER)).find(|path| path.is_file())
-}
-
-fn create(path: &Path, bytes: u64) -> io::Result<File> {
-    let file = private_file(path)?;
-    file.set_len(bytes)?;
-    drop(file);
-    fs::OpenOptions::new().read(true).write(true).open(path)
-}
-
-/// Makes the file system. The program is bound to nothing of the container and ends by itself.
-fn format(program: &Path, path: &Path) -> io::Result<()> {
-    let mut command = Command::new(program);
-    command.args(FORMAT).arg(path).env_clear().current_dir("/");
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
-}
-
-/// Freed blocks are given back to the node's disk.
-fn mount(file: &File) -> io::Result<OwnedFd> {
-    let (_device, path) = sys::attach_loop_device(file.as_fd())?;
-    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(&context, "source", path)?;
-    fsconfig_set_flag(&context, "discard")?;
-    fsconfig_create(&context)?;
-    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
 #[cfg(test)]

@@ -7,15 +7,16 @@ use std::{
         fd::{AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::OpenOptionsExt,
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, makedev, mknodat},
+    fs::{CWD, FileType, Mode, fstat, makedev, mknodat},
     io::Errno,
 };
 
 const LOOP_CTL_GET_FREE: u32 = 0x4C82;
+const LOOP_GET_STATUS64: u32 = 0x4C05;
 /// Since Linux 5.8.
 const LOOP_CONFIGURE: u32 = 0x4C0A;
 /// The device lets go of its file when its last user has closed it.
@@ -30,6 +31,7 @@ const ATTEMPTS: usize = 100;
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
 struct Info {
+    /// The first two are the device and the inode of the file.
     numbers: [u64; 5],
     number: u32,
     encrypt_type: u32,
@@ -37,6 +39,20 @@ struct Info {
     flags: u32,
     names: [u8; 64 + 64 + 32],
     init: [u64; 2],
+}
+
+impl Default for Info {
+    fn default() -> Self {
+        Self {
+            numbers: [0; 5],
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: 0,
+            names: [0; 160],
+            init: [0; 2],
+        }
+    }
 }
 
 /// `struct loop_config` of linux/loop.h.
@@ -72,6 +88,40 @@ pub(crate) fn attach_loop_device(file: BorrowedFd<'_>) -> io::Result<(OwnedFd, P
     Err(io::Error::other("other processes take every free loop device"))
 }
 
+/// The loop device that has this file, open, with its path; `None` if there is none. It keeps the file as long as the
+/// result is open.
+pub(crate) fn loop_device_of(file: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, PathBuf)>> {
+    let wanted = fstat(file)?;
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        let (Some(number), path) = (number, Path::new("/dev").join(&name)) else { continue };
+        if !Path::new("/sys/block").join(&name).join("loop/backing_file").exists() {
+            continue;
+        }
+        let device = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make_node(&path, number).and(File::open(&path)),
+            device => device,
+        };
+        match device.and_then(|device| Ok((file_numbers(&device)?, device))) {
+            Ok((found, device)) if found == (wanted.st_dev, wanted.st_ino) => return Ok(Some((device.into(), path))),
+            Ok(_) => {}
+            // The device has let go of its file meanwhile.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        }
+    }
+    Ok(None)
+}
+
+/// The device and the inode of the file that a loop device has.
+fn file_numbers(device: &File) -> io::Result<(u64, u64)> {
+    let mut info = Info::default();
+    // SAFETY: the structure has the kernel's layout and outlives the call, which fills it.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, &raw mut info) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok((info.numbers[0], info.numbers[1])) }
+}
+
 fn make_node(path: &PathBuf, number: u32) -> io::Result<()> {
     match mknodat(CWD, path, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, makedev(MAJOR, number)) {
         Err(Errno::EXIST) => fs::metadata(path).map(drop),
@@ -86,15 +136,7 @@ fn free_number(control: &File) -> io::Result<u32> {
 }
 
 fn configure(device: &File, file: BorrowedFd<'_>) -> io::Result<()> {
-    let info = Info {
-        numbers: [0; 5],
-        number: 0,
-        encrypt_type: 0,
-        encrypt_key_size: 0,
-        flags: AUTOCLEAR | DIRECT_IO,
-        names: [0; 160],
-        init: [0; 2],
-    };
+    let info = Info { flags: AUTOCLEAR | DIRECT_IO, ..Info::default() };
     let file = u32::try_from(file.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let config = Config { file, block_size: 0, info, reserved: [0; 8] };
     // SAFETY: the structure has the kernel's layout and outlives the call, which only reads it.

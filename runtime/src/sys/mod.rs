@@ -16,7 +16,7 @@ mod user_namespace;
 pub(crate) use bpf::{attach_device_program, detach_device_programs, load_device_program};
 pub(crate) use descriptor::{file_of, leave_descriptors};
 pub(crate) use host::sys::{close_descriptors, ignore_signal, loopback_up};
-pub(crate) use loop_device::attach_loop_device;
+pub(crate) use loop_device::{attach_loop_device, loop_device_of};
 pub(crate) use mount::{
     PropagationType, kernel_joins_groups, make_private, make_readonly, map_ids, restrict_mount, set_propagation,
     unrestrict_mount,

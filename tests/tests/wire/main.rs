@@ -24,6 +24,7 @@ mod exhaustion;
 mod exhaustion_loads;
 mod group_networks;
 mod handshake;
+mod host_volumes;
 mod image_mounts;
 mod isolation;
 mod layers;

@@ -1,0 +1,113 @@
+//! The parameters of a volume, from `parameters` in its specification.
+
+use std::collections::BTreeMap;
+
+use runtime::file_system::FileSystem;
+
+/// The names of all parameters.
+const NAMES: &str = "uid, gid, mode, fs";
+
+/// Checked parameters. What is not given is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// The owner of the volume's root directory.
+    pub uid: Option<u32>,
+    /// Its group.
+    pub gid: Option<u32>,
+    /// Its mode.
+    pub mode: Option<u32>,
+    /// The kind of the file system of a volume with a limit.
+    pub file_system: Option<FileSystem>,
+}
+
+impl Parameters {
+    /// Reads the JSON object that Nomad makes of `parameters`, whose values are texts. The error names all wrong
+    /// parameters. `is_limited`: the volume has a capacity.
+    pub fn parse(text: &str, is_limited: bool) -> Result<Self, String> {
+        let given: Option<BTreeMap<String, String>> =
+            serde_json::from_str(text).map_err(|error| format!("DHV_PARAMETERS is no object of texts: {error}"))?;
+        let (mut parameters, mut problems) = (Self::default(), Vec::new());
+        for (name, value) in given.unwrap_or_default() {
+            if let Err(problem) = parameters.set(&name, &value) {
+                problems.push(format!("parameter {name}: {problem}"));
+            }
+        }
+        if parameters.file_system.is_some() && !is_limited {
+            let problem = "parameter fs: a volume without a capacity is a directory of the node's file system: give \
+                           capacity_max, or remove fs";
+            problems.push(problem.to_owned());
+        }
+        if problems.is_empty() { Ok(parameters) } else { Err(problems.join("; ")) }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "uid" => self.uid = Some(id(value)?),
+            "gid" => self.gid = Some(id(value)?),
+            "mode" => self.mode = Some(mode(value)?),
+            "fs" => self.file_system = Some(file_system(value)?),
+            "encryption" => {
+                return Err("volumes are not encrypted by this plugin: remove the parameter, and put the client's \
+                            host_volumes_dir on an encrypted device"
+                    .to_owned());
+            }
+            _ => return Err(format!("there is no such parameter, but {NAMES}")),
+        }
+        Ok(())
+    }
+}
+
+fn id(value: &str) -> Result<u32, String> {
+    // The largest number means "no change" to the kernel.
+    let id = value.parse().ok().filter(|id| *id < u32::MAX);
+    id.ok_or_else(|| format!("{value:?} is no id: write a number, such as \"1000\""))
+}
+
+fn mode(value: &str) -> Result<u32, String> {
+    let digits = !value.is_empty() && value.chars().all(|digit| digit.is_digit(8));
+    let mode = u32::from_str_radix(value, 8).ok().filter(|mode| digits && *mode <= 0o7777);
+    mode.ok_or_else(|| format!("{value:?} is no mode: write octal digits, such as \"0750\""))
+}
+
+fn file_system(value: &str) -> Result<FileSystem, String> {
+    let known = [FileSystem::Ext4, FileSystem::Xfs];
+    let kind = known.into_iter().find(|kind| kind.name() == value);
+    kind.ok_or_else(|| format!("{value:?} is no file system that this plugin makes: write \"ext4\" or \"xfs\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_texts_and_may_be_missing() {
+        for text in ["null", "{}"] {
+            assert_eq!(Parameters::parse(text, false), Ok(Parameters::default()));
+        }
+        let all = r#"{"uid": "1000", "gid": "0", "mode": "02770", "fs": "xfs"}"#;
+        let expected =
+            Parameters { uid: Some(1000), gid: Some(0), mode: Some(0o2770), file_system: Some(FileSystem::Xfs) };
+        assert_eq!(Parameters::parse(all, true), Ok(expected));
+    }
+
+    #[test]
+    fn a_wrong_parameter_is_named_with_a_remedy() {
+        for (text, parts) in [
+            (r#"{"uid": "root"}"#, &["parameter uid: \"root\"", "write a number"][..]),
+            (r#"{"gid": "-1"}"#, &["parameter gid"]),
+            (r#"{"uid": "4294967295"}"#, &["parameter uid"]),
+            (r#"{"mode": "0x7"}"#, &["parameter mode", "octal"]),
+            (r#"{"mode": "+750"}"#, &["parameter mode"]),
+            (r#"{"mode": ""}"#, &["parameter mode"]),
+            (r#"{"mode": "10000"}"#, &["parameter mode"]),
+            (r#"{"fs": "ntfs"}"#, &["parameter fs", "\"ext4\" or \"xfs\""]),
+            (r#"{"fs": "ext4"}"#, &["parameter fs", "give capacity_max"]),
+            (r#"{"encryption": "luks"}"#, &["parameter encryption", "remove the parameter"]),
+            (r#"{"size": "1G", "gid": "x"}"#, &["parameter size: there is no such parameter, but uid", "gid: \"x\""]),
+            (r#"{"uid": 7}"#, &["DHV_PARAMETERS"]),
+        ] {
+            let error = Parameters::parse(text, false).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+        }
+    }
+}

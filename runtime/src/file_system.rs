@@ -1,0 +1,175 @@
+//! A file system of its own in a sparse file: the limit of a writable layer, or a host volume.
+//!
+//! The file becomes a loop device that lets go of the file by itself when the file system is unmounted. A new mount is
+//! not attached. So a kill of any process leaves neither a mount nor a device that no container and no directory uses.
+//!
+//! A file system must never be on two loop devices at once: each would write without knowing of the other. The file of
+//! a volume that is still mounted in another mount namespace has a device already, and that is used again.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use host::durable::private_file;
+use rustix::{
+    fs::{AtFlags, CWD, StatxAttributes, StatxFlags, fstat, statx},
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+        fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
+    },
+};
+
+use crate::sys;
+
+/// Where the programs that make file systems can be. The environment may have no `PATH`.
+const DIRECTORIES: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"];
+
+/// A kind of file systems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystem {
+    /// ext4(5).
+    Ext4,
+    /// xfs(5).
+    Xfs,
+}
+
+/// What is mounted at a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mounted {
+    /// Nothing.
+    Nothing,
+    /// The file system or the directory that was asked about.
+    This,
+    /// Something else.
+    Other,
+}
+
+impl FileSystem {
+    /// The kernel's name of it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+
+    /// The program that makes such a file system.
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Ext4 => "mkfs.ext4",
+            Self::Xfs => "mkfs.xfs",
+        }
+    }
+
+    /// The package with the program.
+    pub const fn package(self) -> &'static str {
+        match self {
+            Self::Ext4 => "e2fsprogs",
+            Self::Xfs => "xfsprogs",
+        }
+    }
+
+    /// The path of the program, if the node has it.
+    pub fn formatter(self) -> Option<PathBuf> {
+        DIRECTORIES.iter().map(|directory| Path::new(directory).join(self.program())).find(|path| path.is_file())
+    }
+
+    /// Nothing is written that a new sparse file has already.
+    const fn quiet_options(self) -> &'static [&'static str] {
+        match self {
+            Self::Ext4 => &["-q", "-F", "-m", "0", "-b", "4096"],
+            Self::Xfs => &["-q", "-f", "-K"],
+        }
+    }
+
+    /// The options of each mount. Freed blocks are given back to the node's disk.
+    const fn mount_flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Ext4 => &["discard"],
+            // A copy of a volume has the UUID of its source.
+            Self::Xfs => &["discard", "nouuid"],
+        }
+    }
+}
+
+/// Makes an empty sparse file of this size.
+pub fn create(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = private_file(path)?;
+    file.set_len(bytes)?;
+    drop(file);
+    fs::OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Makes a file system in a new file with the program at `formatter`. The program is bound to nothing of a container
+/// and ends by itself.
+pub fn format(kind: FileSystem, formatter: &Path, options: &[&str], path: &Path) -> io::Result<()> {
+    let mut command = Command::new(formatter);
+    command.args(kind.quiet_options()).args(options).arg("--").arg(path).env_clear().current_dir("/");
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// Mounts the file system in a file that has no loop device yet. The mount is not attached.
+pub(crate) fn mount_new(file: &File, kind: FileSystem) -> io::Result<OwnedFd> {
+    let (_device, path) = sys::attach_loop_device(file.as_fd())?;
+    mount_device(&path, kind, MountAttrFlags::empty())
+}
+
+/// Mounts the file system of a host volume: without the effect of device nodes and of set-user-id programs. If the file
+/// has a loop device, that is used. The caller holds a lock of the file. The mount is not attached.
+pub fn mount_volume(file: &File, kind: FileSystem, read_only: bool) -> io::Result<OwnedFd> {
+    let (_device, path) = match sys::loop_device_of(file.as_fd())? {
+        Some(found) => found,
+        None => sys::attach_loop_device(file.as_fd())?,
+    };
+    let read_only = if read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
+    let restrictions = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    mount_device(&path, kind, restrictions | read_only)
+}
+
+fn mount_device(device: &Path, kind: FileSystem, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen(kind.name(), FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", device)?;
+    for flag in kind.mount_flags() {
+        fsconfig_set_flag(&context, *flag)?;
+    }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// Attaches a mount to a directory of this mount namespace.
+pub fn attach(mount: &OwnedFd, directory: &Path) -> io::Result<()> {
+    Ok(move_mount(mount, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Unmounts what is mounted at a directory. It fails if a process of the node uses it.
+pub fn detach(directory: &Path) -> io::Result<()> {
+    Ok(unmount(directory, UnmountFlags::NOFOLLOW)?)
+}
+
+/// Whether the file system in `file` is mounted at a directory.
+pub fn mounted_at(directory: &Path, file: &File) -> io::Result<Mounted> {
+    if !is_mount(directory)? {
+        return Ok(Mounted::Nothing);
+    }
+    let Some((device, _)) = sys::loop_device_of(file.as_fd())? else { return Ok(Mounted::Other) };
+    let same = fs::symlink_metadata(directory)?.dev() == fstat(&device)?.st_rdev;
+    Ok(if same { Mounted::This } else { Mounted::Other })
+}
+
+/// Whether a mount begins at this directory.
+pub fn is_mount(directory: &Path) -> io::Result<bool> {
+    let found = statx(CWD, directory, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
+    // Linux 5.8 tells it, as loop devices need it too.
+    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
