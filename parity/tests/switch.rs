@@ -22,11 +22,13 @@ use parity::{
     node::{Addresses, Node},
 };
 use rustix::process::Signal;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// The groups of the job `docker_switch`.
 const SERVICES: usize = 7;
+/// The client's configuration, in the agent's directory.
+const CONFIGURATION: &str = "client.overrides.hcl";
 
 #[test]
 fn running_docker_tasks_are_replaced_and_a_rollback_replaces_them_again() -> Outcome {
@@ -63,7 +65,7 @@ struct Switch<'a> {
 impl<'a> Switch<'a> {
     fn new(node: &'a Node) -> Outcome<Self> {
         let agent = &node.agent;
-        let original = fs::read_to_string(agent.path().join("client.overrides.hcl"))?;
+        let original = fs::read_to_string(agent.path().join(CONFIGURATION))?;
         // The tasks of both names use one bridge.
         let own = original.split_once("plugin \"oci-rs\"").map_or("", |(_, own)| own);
         let network =
@@ -96,13 +98,9 @@ impl<'a> Switch<'a> {
     fn to_dockers(&self, allocs: &[&str]) -> Outcome {
         self.agent.stop()?;
         let path = self.agent.path();
-        let network: Map<String, Value> =
-            self.network.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-        let block = json!({"state_dir": path.join("state"), "data_dir": path.join("data"), "network": network});
-        let config = path.join("docker.json");
-        fs::write(&config, block.to_string())?;
         let mut command = Command::new(self.agent.driver());
-        let output = command.args(["rollback", "--config"]).arg(&config).output().context("oci-rs rollback")?;
+        command.args(["rollback", "--config"]).arg(path.join(CONFIGURATION));
+        let output = command.output().context("oci-rs rollback")?;
         let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         assert!(output.status.success(), "{text}");
         assert_eq!(self.left(allocs), Vec::<String>::new(), "after {text}");
@@ -124,7 +122,7 @@ impl<'a> Switch<'a> {
     }
 
     fn configure(&self, text: &str) -> Outcome {
-        Ok(fs::write(self.agent.path().join("client.overrides.hcl"), text)?)
+        Ok(fs::write(self.agent.path().join(CONFIGURATION), text)?)
     }
 
     /// The names of dockerd's containers that are no pause containers.

@@ -6,6 +6,7 @@
 //! for. The image commands open the image store beside plugins and running tasks; locks and leases keep all users of
 //! the store apart. The text output may change between versions. `--json` and the exit codes are stable.
 
+mod agent_config;
 mod arguments;
 mod definitions;
 mod df;

@@ -1,7 +1,7 @@
 //! Config blocks as msgpack, and the scalar values in them.
 //!
-//! Nomad sends blocks as msgpack. The operator's commands read the plugin block as JSON from a file, because only Nomad
-//! reads HCL, and convert it with [`from_json`].
+//! Nomad sends blocks as msgpack. The operator's commands read the plugin block from a file and convert it with
+//! [`from_json`].
 
 use rmpv::Value;
 use serde_json::Value as Json;

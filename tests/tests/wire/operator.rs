@@ -158,6 +158,21 @@ async fn image_pull_uses_the_plugin_blocks_registry_settings() {
     fs::write(&path, agent.to_string()).must("write the agent's configuration");
     let listed = run(&node, &["image", "ls", "--json", "--config", &path]).await.well().json();
     assert_eq!(listed[0]["private"], json!(true));
+    // And in HCL, in the directory that an agent reads.
+    let directory = node.root().join("nomad.d");
+    fs::create_dir(&directory).must("the agent's directory");
+    fs::write(directory.join("nomad.hcl"), "client {\n  enabled = true\n}\n").must("the agent's configuration");
+    let (data, state) = (node.data_dir(), node.state_dir());
+    let auth = "auth { username = \"joe\" password = \"hunter2\" }";
+    let options = format!("data_dir = {data:?}\n  state_dir = {state:?}\n  registry {:?} {{ {auth} }}", images.host());
+    let block = format!("plugin \"oci-rs\" {{\n config {{\n  {options}\n }}\n}}");
+    fs::write(directory.join("oci-rs.hcl"), &block).must("the plugin block");
+    let hcl = directory.display().to_string();
+    run(&node, &["image", "pull", &name, "--unpinned", "--config", &hcl]).await.well();
+    fs::write(directory.join("oci-rs.hcl"), block.replace("username = \"joe\"", "")).must("the plugin block");
+    let wrong = run(&node, &["image", "ls", "--config", &hcl]).await;
+    let place = "nomad.d/oci-rs.hcl: invalid plugin config: line 5: registry[";
+    assert!(wrong.code == 1 && wrong.err.contains(place) && !wrong.err.contains("hunter2"), "{}", wrong.err);
     // Errors of the file have the same texts as in the plugin, and never contain its values.
     let path = config(&node, &json!({"registry": {images.host(): {"auth": {"password": "hunter2"}}}}));
     let wrong = run(&node, &["image", "ls", "--config", &path]).await;

@@ -144,8 +144,9 @@ pub enum ShellName {
 /// The arguments of `oci-rs rollback`.
 #[derive(Args)]
 pub struct RollbackArguments {
-    /// The plugin block of the name docker as JSON, or an agent's configuration file in JSON that holds it
-    #[arg(long, value_name = "FILE")]
+    /// The agent's configuration with the plugin block of the name docker: a file in HCL or JSON, or a directory of
+    /// them. Or the block alone
+    #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// The driver's state_dir; overrides the one in --config [default: /run/oci-rs]
     #[arg(long, value_name = "DIRECTORY")]
@@ -167,9 +168,9 @@ pub struct MigrateArguments {
     /// Job files: HCL, which needs an installed `nomad`, or JSON as `nomad job run -output` or the API writes it; `-`
     /// is standard input. Without files the jobs of a cluster are read
     pub files: Vec<PathBuf>,
-    /// The plugin block of the nodes as JSON, or an agent's configuration file in JSON that holds it [default: an empty
-    /// block of the docker driver]
-    #[arg(long, value_name = "FILE")]
+    /// An agent's configuration with the plugin block of the nodes: a file in HCL or JSON, or a directory of them. Or
+    /// the block alone [default: an empty block of the docker driver]
+    #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

@@ -17,9 +17,9 @@ pub struct NodeArguments {
     /// Only the plugin with this name
     #[arg(long, global = true, value_name = "NAME", value_parser = DriverName::parse)]
     pub plugin: Option<DriverName>,
-    /// The plugin block as JSON, or an agent's configuration file in JSON that holds it: directories, registries,
-    /// credentials, limits [default: those of the node's plugins]
-    #[arg(long, global = true, value_name = "FILE")]
+    /// The agent's configuration with the plugin block: a file in HCL or JSON, or a directory of them. Or the block
+    /// alone [default: that of the node's plugins]
+    #[arg(long, global = true, value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// The driver's data_dir; overrides the one in --config [default: that of the node's plugins, or /var/lib/oci-rs]
     #[arg(long, global = true, value_name = "DIRECTORY")]
