@@ -11,5 +11,5 @@ mod parsers;
 mod sandbox;
 mod tree;
 
-pub use parsers::{archive, cdi, challenges, docker_config, documents, pax, reference};
+pub use parsers::{archive, cdi, challenges, docker_config, documents, native, pax, reference};
 pub use sandbox::{unpack_blob, unpack_entries};

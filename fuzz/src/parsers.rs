@@ -10,12 +10,12 @@ use image_store::{
         parse_config, parse_document, plan,
     },
 };
-use layer::{Digest, fuzzing::pax as pax_records};
+use layer::{Digest, check_metadata, fuzzing::pax as pax_records};
 
-use crate::limits::{assert_loggable, store_limits};
+use crate::limits::{assert_loggable, layer_limits, store_limits};
 
 fn platform() -> Platform {
-    Platform { os: "linux".into(), architecture: "amd64".into(), variant: String::new() }
+    Platform { os: "linux".into(), architecture: "amd64".into(), ..Platform::default() }
 }
 
 fn reference_of(text: &str) -> Reference {
@@ -35,6 +35,26 @@ pub fn pax(bytes: &[u8]) {
             let count = keys.len();
             keys.dedup();
             assert!(count == keys.len() && count <= 1024);
+        }
+        Err(problem) => assert_loggable(&problem),
+    }
+}
+
+/// The metadata of a native image. What is accepted is what the writer makes of the same files, so a changed number of
+/// files is refused.
+pub fn native(bytes: &[u8]) {
+    let limits = layer_limits();
+    // Inputs are short, and metadata consists of blocks.
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    match check_metadata(&bytes, &limits) {
+        Ok(checked) => {
+            assert_eq!(checked.parts.metadata, bytes.len() as u64);
+            assert!(checked.files <= limits.entries + 1);
+            assert!(checked.parts.data <= limits.layer_bytes + (checked.files << 12));
+            // The number of files in the superblock.
+            bytes[1024 + 16] ^= 1;
+            assert!(check_metadata(&bytes, &limits).is_err());
         }
         Err(problem) => assert_loggable(&problem),
     }

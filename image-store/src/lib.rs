@@ -4,6 +4,7 @@
 
 mod archive;
 mod blocking;
+mod convert;
 mod credentials;
 mod error;
 mod facade;
@@ -15,6 +16,7 @@ mod json;
 mod lease;
 mod limits;
 mod manifest;
+mod native;
 mod platform;
 mod progress;
 mod pull;
@@ -24,6 +26,7 @@ mod singleflight;
 mod store;
 mod tracker;
 
+pub use convert::{Conversion, NativeManifest, convert_layout};
 pub use credentials::{CredentialSources, Credentials, Secret};
 pub use error::{PullError, SharedIo, StoreError};
 pub use facade::{Store, StoreConfig};
@@ -31,6 +34,7 @@ pub use layer::{Digest, InvalidDigest, SampleImage};
 pub use lease::LeaseOwner;
 pub use limits::Limits;
 pub use manifest::ImageConfig;
+pub use native::NativeLayer;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent, Wait};
 pub use pull::{Image, LoadRequest, PullRequest, RegistryAnswer};

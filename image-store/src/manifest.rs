@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use layer::Digest;
 use serde::{Deserialize, Serialize};
 
-use crate::{error::PullError, json::null_default, platform::Platform, reference::Reference};
+use crate::{error::PullError, json::null_default, native, platform::Platform, reference::Reference};
 
 /// The readable media types, for the `Accept` header.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
@@ -29,6 +29,8 @@ pub struct Descriptor {
     pub(crate) size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) platform: Option<Platform>,
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
 /// The answer to a request for a manifest.
@@ -167,7 +169,7 @@ fn check_layer_type(what: &str, media_type: &str) -> Result<(), PullError> {
             what: what.to_owned(),
             problem: "its layers are encrypted, which is not supported".into(),
         }),
-        _ if media_type.is_empty() => Ok(()),
+        _ if media_type.is_empty() || media_type == native::MEDIA_TYPE => Ok(()),
         _ => Err(PullError::Unsupported {
             what: what.to_owned(),
             problem: format!("a layer of type {media_type:?} is no file system layer"),
@@ -175,25 +177,31 @@ fn check_layer_type(what: &str, media_type: &str) -> Result<(), PullError> {
     }
 }
 
-/// The entry of an index that fits `machine` best; the first one of equal entries.
+/// The entry of an index that fits `machine` best. Of equal ones, a native image precedes others, then the first one
+/// counts.
 pub fn choose(reference: &Reference, entries: &[Descriptor], machine: &Platform) -> Result<Descriptor, PullError> {
     let candidate = |entry: &Descriptor| -> Option<u32> {
         match &entry.platform {
             Some(platform) if platform.is_unknown() => None,
+            // Images in EROFS of other tools are no choice. The index has an image with archives for other clients.
+            Some(platform) if platform.is_erofs() && !native::is_native_image(&entry.annotations) => None,
             Some(platform) => platform.distance(machine),
             // A nested index lists its platforms itself. A manifest without a platform is the last choice.
             None => Some(if entry.media_type.contains("manifest.v") { 900 } else { 800 }),
         }
     };
-    let best =
-        entries.iter().filter_map(|entry| Some((candidate(entry)?, entry))).min_by_key(|(distance, _)| *distance);
+    let is_archive = |entry: &Descriptor| !entry.platform.as_ref().is_some_and(Platform::is_erofs);
+    let best = entries
+        .iter()
+        .filter_map(|entry| Some((candidate(entry)?, entry)))
+        .min_by_key(|(distance, entry)| (*distance, is_archive(entry)));
     best.map(|(_, entry)| entry.clone()).ok_or_else(|| {
         let offered: Vec<String> = entries
             .iter()
             .filter_map(|entry| entry.platform.as_ref())
             .filter(|platform| !platform.is_unknown())
             .take(20)
-            .map(Platform::to_string)
+            .map(|platform| format!("{platform}{}", if platform.is_erofs() { " in EROFS" } else { "" }))
             .collect();
         PullError::NoPlatform {
             reference: reference.to_string(),
@@ -382,14 +390,37 @@ mod tests {
             media_type: String::new(),
             digest: D.parse().unwrap(),
             size,
-            platform: Some(Platform { os: os.into(), architecture: architecture.into(), variant: String::new() }),
+            platform: Some(platform(os, architecture)),
+            annotations: BTreeMap::new(),
         }
+    }
+
+    fn platform(os: &str, architecture: &str) -> Platform {
+        Platform { os: os.into(), architecture: architecture.into(), ..Platform::default() }
+    }
+
+    #[test]
+    fn prefers_native_images_where_they_can_be_mounted() {
+        let reference: Reference = "app".parse().unwrap();
+        let machine = platform("linux", "amd64");
+        let erofs = |size, annotated: bool| {
+            let mut entry = entry("linux", "amd64", size);
+            entry.platform = entry.platform.map(Platform::with_erofs);
+            if annotated {
+                entry.annotations.insert(native::FORMAT.0.into(), native::FORMAT.1.into());
+            }
+            entry
+        };
+        let entries = [entry("linux", "amd64", 1), erofs(2, false), erofs(3, true)];
+        assert_eq!(choose(&reference, &entries, &machine).unwrap().size, 1);
+        assert_eq!(choose(&reference, &entries, &machine.clone().with_erofs()).unwrap().size, 3);
+        assert_eq!(choose(&reference, &entries[..2], &machine.with_erofs()).unwrap().size, 1);
     }
 
     #[test]
     fn chooses_by_platform_and_skips_attestations() {
         let reference: Reference = "app".parse().unwrap();
-        let machine = Platform { os: "linux".into(), architecture: "amd64".into(), variant: String::new() };
+        let machine = platform("linux", "amd64");
         let entries = [
             entry("unknown", "unknown", 1),
             entry("linux", "arm64", 2),

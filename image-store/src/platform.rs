@@ -21,7 +21,13 @@ pub struct Platform {
     /// `v7`, `v8`, …; often empty.
     #[serde(default, deserialize_with = "null_default")]
     pub variant: String,
+    /// What an image needs of its machine, or what a machine has, see [`EROFS`]. Other features are ignored.
+    #[serde(default, rename = "os.features", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub os_features: Vec<String>,
 }
+
+/// The feature of images whose layers are EROFS images, and of machines that mount such layers.
+pub(crate) const EROFS: &str = "erofs";
 
 impl Platform {
     /// The platform this binary was built for.
@@ -35,7 +41,8 @@ impl Platform {
             "loongarch64" => ("loong64", ""),
             other => (other, ""),
         };
-        Self { os: "linux".into(), architecture: architecture.into(), variant: variant.into() }
+        let os_features = Vec::new();
+        Self { os: "linux".into(), architecture: architecture.into(), variant: variant.into(), os_features }
     }
 
     /// Replaces spellings of equal meaning by one of them.
@@ -57,7 +64,17 @@ impl Platform {
             ("i386", _) => ("386".to_owned(), String::new()),
             (architecture, v) => (architecture.to_owned(), v.to_owned()),
         };
-        Platform { os, architecture, variant }
+        Platform { os, architecture, variant, os_features: Vec::new() }
+    }
+
+    /// The same machine, which also mounts layers that are EROFS images.
+    pub(crate) fn with_erofs(self) -> Self {
+        Self { os_features: vec![EROFS.to_owned()], ..self }
+    }
+
+    /// Whether the layers of images for it are EROFS images.
+    pub(crate) fn is_erofs(&self) -> bool {
+        self.os_features.iter().any(|feature| feature == EROFS)
     }
 
     /// Whether this is the platform of an attestation manifest.
@@ -67,6 +84,9 @@ impl Platform {
 
     /// How well an image for `self` runs on `machine`: `None` means not at all, otherwise a lower number is better.
     pub(crate) fn distance(&self, machine: &Platform) -> Option<u32> {
+        if self.is_erofs() && !machine.is_erofs() {
+            return None;
+        }
         let (image, machine) = (self.normalised(), machine.normalised());
         if image.os != machine.os || image.architecture != machine.architecture {
             return None;
@@ -105,6 +125,7 @@ mod tests {
             os: parts.next().unwrap_or_default(),
             architecture: parts.next().unwrap_or_default(),
             variant: parts.next().unwrap_or_default(),
+            os_features: Vec::new(),
         }
     }
 
@@ -129,6 +150,14 @@ mod tests {
         ] {
             assert_eq!(platform(image).distance(&platform(machine)), expected, "{image} on {machine}");
         }
+    }
+
+    #[test]
+    fn images_in_erofs_need_a_machine_that_mounts_them() {
+        let (tar, erofs) = (platform("linux/amd64"), platform("linux/amd64").with_erofs());
+        assert_eq!(erofs.distance(&tar), None);
+        assert_eq!(erofs.distance(&erofs), Some(0));
+        assert_eq!(tar.distance(&erofs), Some(0));
     }
 
     #[test]

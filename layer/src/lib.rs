@@ -20,7 +20,10 @@ mod tar;
 mod unpack;
 
 pub use digest::{Digest, InvalidDigest};
-pub use erofs::{ImageFile, ImageReader, MemoryCounter, SampleImage};
+pub use erofs::{
+    CheckedImage, Converted, ImageFile, ImageReader, MemoryCounter, Parts, SampleImage, check_image, check_metadata,
+    convert, receive,
+};
 pub use error::{Problem, UnpackError};
 pub use limits::Limits;
 pub use unpack::{Output, Unpacked, unpack};

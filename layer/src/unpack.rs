@@ -140,11 +140,7 @@ pub fn write<R: BufRead>(reader: HashingReader<R>, output: Output, limits: &Limi
         }
         Some((file, memory)) => {
             let mut applier = Applier::new(ErofsStore::new(file, limits, memory)?, limits.clone(), trial()?);
-            let fits = each_entry(&mut archive, &mut last, |entry, archive| {
-                applier.apply(entry, archive)?;
-                Ok(!applier.store.is_full())
-            })?;
-            if fits {
+            if apply_while_it_fits(&mut archive, &mut last, &mut applier)? {
                 let (diff_id, bytes) = read_to_end(archive, &last)?;
                 let (store, applied) = applier.finish()?;
                 store.finish(&diff_id)?;
@@ -160,8 +156,23 @@ pub fn write<R: BufRead>(reader: HashingReader<R>, output: Output, limits: &Limi
     Ok(Written { applied, copy_only, is_image: false, diff_id, bytes })
 }
 
+/// Applies the entries of an archive for as long as the store has room. Returns whether the archive has ended.
+pub(crate) fn apply_while_it_fits<R: BufRead>(
+    archive: &mut TarReader<R>,
+    last: &mut Vec<u8>,
+    applier: &mut Applier<ErofsStore>,
+) -> Result<bool, UnpackError> {
+    each_entry(archive, last, |entry, archive| {
+        applier.apply(entry, archive)?;
+        Ok(!applier.store.is_full())
+    })
+}
+
 /// The digest and the number of all bytes, those behind the archive included.
-fn read_to_end<R: BufRead>(archive: TarReader<HashingReader<R>>, last: &[u8]) -> Result<(Digest, u64), UnpackError> {
+pub(crate) fn read_to_end<R: BufRead>(
+    archive: TarReader<HashingReader<R>>,
+    last: &[u8],
+) -> Result<(Digest, u64), UnpackError> {
     let (_, diff_id, bytes) = archive.finish().map_err(|error| error.after(last))?.finish();
     Ok((diff_id, bytes))
 }

@@ -267,7 +267,8 @@ fn blob(source: &Source, descriptor: &Descriptor, limits: &Limits) -> Result<Vec
     Ok(bytes)
 }
 
-fn path_of(digest: &Digest) -> String {
+/// The path of a blob in an OCI layout.
+pub(crate) fn path_of(digest: &Digest) -> String {
     format!("blobs/{}", digest.as_str().replacen(':', "/", 1))
 }
 

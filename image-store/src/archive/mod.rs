@@ -6,5 +6,6 @@ mod choose;
 mod index;
 mod source;
 
+pub(crate) use choose::path_of;
 pub use choose::{ArchiveImage, ArchiveLayer, choose};
 pub use source::{Cancelled, Part, Source};

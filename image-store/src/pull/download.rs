@@ -1,6 +1,9 @@
 //! The download of missing layers: the network on async tasks, each layer unpacked on its own thread.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use layer::{Digest, Unpacked, buffers::Buffers, stream::Piece};
 use tokio::{
@@ -154,8 +157,13 @@ async fn stream(
     pieces: &mpsc::Sender<Piece>,
     meter: &LayerMeter,
 ) -> Result<(), PullError> {
-    let descriptor =
-        Descriptor { media_type: String::new(), digest: layer.blob.clone(), size: layer.size, platform: None };
+    let descriptor = Descriptor {
+        media_type: String::new(),
+        digest: layer.blob.clone(),
+        size: layer.size,
+        platform: None,
+        annotations: BTreeMap::new(),
+    };
     let sink = Sink { pieces, meter, buffers: Buffers::default() };
     let mut offset = 0;
     let mut result = Ok(());
@@ -184,7 +192,8 @@ mod tests {
     use super::*;
 
     fn layer(blob: &str, diff_id: &str) -> LayerRecord {
-        LayerRecord { blob: Digest::sha256(blob.as_bytes()), size: 1, diff_id: Digest::sha256(diff_id.as_bytes()) }
+        let [blob, diff_id] = [blob, diff_id].map(|name| Digest::sha256(name.as_bytes()));
+        LayerRecord { blob, size: 1, diff_id, native: None }
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::{
     blocking::blocking,
     error::{PullError, StoreError},
     lease::LeaseOwner,
+    platform::Platform,
     store::{self, ImageRecord, LayerRecord, Lease, MountSources},
     tracker::{TaskToken, TaskTracker},
 };
@@ -66,7 +67,8 @@ pub(crate) async fn load(
 fn open(puller: &Puller, request: LoadRequest, cancelled: Cancelled) -> Result<(Source, ArchiveImage), PullError> {
     let LoadRequest { source, name, reference, .. } = request;
     let source = Source::open(name, source, &puller.limits, puller.local.staging()?.path(), cancelled)?;
-    let image = archive::choose(&source, &reference, &puller.platform, &puller.limits)?;
+    // Archives are read as ever: their native images are no choice.
+    let image = archive::choose(&source, &reference, &Platform::host(), &puller.limits)?;
     Ok((source, image))
 }
 
@@ -79,8 +81,10 @@ async fn pull_blocking<T: Send + 'static>(
 
 /// The layers as they are known before the bytes of the archive are read.
 fn unverified(layers: &[ArchiveLayer]) -> Vec<LayerRecord> {
-    let record =
-        |layer: &ArchiveLayer| LayerRecord { blob: layer.diff_id.clone(), size: 0, diff_id: layer.diff_id.clone() };
+    let record = |layer: &ArchiveLayer| {
+        let digest = layer.diff_id.clone();
+        LayerRecord { blob: digest.clone(), size: 0, diff_id: digest, native: None }
+    };
     layers.iter().map(record).collect()
 }
 
@@ -165,6 +169,7 @@ async fn load_layer(
         blob: layer.blob.clone().unwrap_or_else(|| layer.diff_id.clone()),
         size: part.size(),
         diff_id: layer.diff_id.clone(),
+        native: None,
     };
     let _download = puller.downloads.acquire().await;
     let (pieces, unpacker) = Unpacker::spawn(puller, &record, staged)?.split();
@@ -201,7 +206,7 @@ fn already_on_disk(puller: &Puller, source: &Source, layer: &ArchiveLayer) -> Re
             length => hasher.update(&block[..length]),
         }
     }
-    let record = LayerRecord { blob: hasher.finish(), size, diff_id: layer.diff_id.clone() };
+    let record = LayerRecord { blob: hasher.finish(), size, diff_id: layer.diff_id.clone(), native: None };
     // A layer with another digest than the archive claims is unpacked, which reports the mismatch.
     let matches = layer.blob.as_ref().is_none_or(|blob| *blob == record.blob);
     Ok(if matches && puller.local.has_layer_for_blob(&record)? { Some(record) } else { None })

@@ -12,7 +12,7 @@ use crate::{
     limits::Limits,
     platform::Platform,
     registry::{Endpoints, InternalRedirects, RegistryConfig},
-    store::{LocalStore, Retention},
+    store::{LayerFormat, LocalStore, Retention},
 };
 
 /// The configuration of pulls.
@@ -29,6 +29,7 @@ pub(crate) struct PullerConfig {
 pub(crate) struct Puller {
     pub(super) local: Arc<LocalStore>,
     pub(super) limits: Limits,
+    /// What this machine runs. It has the feature of EROFS if layers may be EROFS images.
     pub(super) platform: Platform,
     pub(crate) endpoints: Endpoints,
     pub(super) sources: CredentialSources,
@@ -55,9 +56,13 @@ impl Puller {
     /// Checks the configuration. Contacts no registry.
     pub(crate) fn new(local: Arc<LocalStore>, config: PullerConfig) -> Result<Self, StoreError> {
         install_tls_provider();
+        let platform = match local.format() {
+            LayerFormat::Erofs => Platform::host().with_erofs(),
+            LayerFormat::Directory => Platform::host(),
+        };
         Ok(Self {
             local,
-            platform: Platform::host(),
+            platform,
             endpoints: Endpoints::new(config.registries, config.internal_redirects)?,
             sources: config.credentials,
             verify_access: config.verify_access,

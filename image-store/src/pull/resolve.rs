@@ -17,6 +17,7 @@ use crate::{
     credentials::{self, CredentialSources},
     error::PullError,
     manifest::{self, Descriptor, Document, Manifest},
+    native,
     progress::{Progress, PullEvent, Wait},
     reference::Reference,
     registry::Session,
@@ -47,6 +48,9 @@ pub(super) async fn resolve(
     let source = source.unwrap_or(ResolutionSource::Registry);
     // The layers of an archive are at no registry, so an incomplete image of one is unknown.
     let recorded = recorded.filter(|recorded| complete || !recorded.record.loaded);
+    // A node that mounts native images no longer needs the other manifest of the index.
+    let mountable = |record: &ImageRecord| puller.platform.is_erofs() || !record.has_native_layers();
+    let recorded = recorded.filter(|recorded| mountable(&recorded.record));
     let must_ask = request.reference.digest().is_none() && (request.force || request.reference.is_floating());
     let public = recorded.as_ref().is_some_and(|recorded| access::is_public(puller, &recorded.record));
     if must_ask || !complete || !public {
@@ -210,12 +214,15 @@ fn pair_layers(
     if diff_ids.len() > limit {
         return Err(PullError::TooLarge { what: format!("{what}: the number of layers"), limit: limit.to_string() });
     }
-    let pair = |(layer, diff_id): (&Descriptor, &Digest)| LayerRecord {
-        blob: layer.digest.clone(),
-        size: layer.size,
-        diff_id: diff_id.clone(),
+    let pair = |(layer, diff_id): (&Descriptor, &Digest)| {
+        let refuse = |problem: &str| PullError::Unsupported { what: what.to_owned(), problem: problem.to_owned() };
+        let native = native::of_layer(&layer.media_type, &layer.annotations).map_err(refuse)?;
+        if native.is_some() && layer.digest != *diff_id {
+            return Err(refuse("an EROFS layer whose diff id is not the digest of its blob"));
+        }
+        Ok(LayerRecord { blob: layer.digest.clone(), size: layer.size, diff_id: diff_id.clone(), native })
     };
-    Ok(manifest.layers.iter().zip(diff_ids).map(pair).collect())
+    manifest.layers.iter().zip(diff_ids).map(pair).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Unpacking one layer on its own thread, and its commit after both digests were verified.
 
-use std::{path::Path, sync::Arc};
+use std::{fs::File, io, os::fd::OwnedFd, path::Path, sync::Arc};
 
 use layer::{
-    Digest, UnpackError, Unpacked,
+    Digest, Limits, Output, UnpackError, Unpacked,
     stream::{BlobReader, Piece},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -12,7 +12,8 @@ use super::puller::Puller;
 use crate::{
     blocking::blocking,
     error::{PullError, StoreError},
-    store::{LayerRecord, Staged},
+    native::NativeLayer,
+    store::{LayerFormat, LayerRecord, Staged},
 };
 
 /// Layers of at least this compressed size are inflated and written on two threads.
@@ -22,6 +23,27 @@ const WAITING_PIECES: usize = 8;
 
 /// The result of the unpacking thread.
 type ThreadResult = Result<(Unpacked, Staged), UnpackError>;
+
+/// Where the bytes of a layer go.
+enum Target {
+    /// They are unpacked.
+    Unpacked(Output),
+    /// They are the layer.
+    Native((File, OwnedFd), NativeLayer),
+}
+
+/// Copies a native image and checks it.
+fn receive(
+    blob: BlobReader,
+    (file, directory): (File, OwnedFd),
+    native: &NativeLayer,
+    limits: &Limits,
+) -> Result<Unpacked, UnpackError> {
+    let mut root = [0; 32];
+    // The digest is one of SHA-256.
+    hex::decode_to_slice(native.hash_root.hex(), &mut root).unwrap_or_default();
+    layer::receive(blob, (file, &directory), (native.metadata, &root), limits)
+}
 
 /// A thread that unpacks one layer.
 pub(super) struct Unpacker {
@@ -41,7 +63,15 @@ impl Unpacker {
     pub(super) fn spawn(puller: &Puller, layer: &LayerRecord, staged: Staged) -> Result<Self, StoreError> {
         let (pieces, receiver) = mpsc::channel(WAITING_PIECES);
         let fs = staged.fs();
-        let output = staged.output(puller.local.format(), &puller.memory)?;
+        let format = puller.local.format();
+        let target = match layer.native.clone() {
+            Some(_) if format == LayerFormat::Directory => {
+                let problem = io::Error::other("this node stores layers in directories, and the layer is an image");
+                return Err(StoreError::io("making", fs)(problem));
+            }
+            Some(native) => Target::Native(staged.native_output()?, native),
+            None => Target::Unpacked(staged.output(format, &puller.memory)?),
+        };
         let blob = BlobReader::new(receiver, layer.blob.algorithm());
         let (algorithm, two_threads) = (layer.diff_id.algorithm(), layer.size >= TWO_THREADS_BYTES);
         let limits = puller.limits.of_a_layer();
@@ -50,7 +80,10 @@ impl Unpacker {
             .name("unpack".into())
             .spawn(move || {
                 // After a failure, and when no receiver is left, `staged` removes itself here.
-                let result = layer::unpack(blob, output, algorithm, two_threads, &limits);
+                let result = match target {
+                    Target::Unpacked(output) => layer::unpack(blob, output, algorithm, two_threads, &limits),
+                    Target::Native(output, native) => receive(blob, output, &native, &limits),
+                };
                 drop(report.send(result.map(|unpacked| (unpacked, staged))));
             })
             .map_err(StoreError::io("starting a thread for", fs.clone()))?;

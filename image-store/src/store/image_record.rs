@@ -11,7 +11,7 @@ use layer::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
-use crate::{error::StoreError, files, reference::Reference};
+use crate::{error::StoreError, files, native::NativeLayer, reference::Reference};
 
 /// An image that the store knows by a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,6 +121,9 @@ pub struct LayerRecord {
     pub size: u64,
     /// The digest of the unpacked blob.
     pub diff_id: Digest,
+    /// The blob is a native image. It is not unpacked, so both digests are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<NativeLayer>,
 }
 
 impl ImageRecord {
@@ -128,6 +131,11 @@ impl ImageRecord {
     pub fn size(&self) -> u64 {
         // A manifest claims these sizes, so the sum may overflow.
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
+    }
+
+    /// Whether its layers are native images.
+    pub(crate) fn has_native_layers(&self) -> bool {
+        self.layers.iter().any(|layer| layer.native.is_some())
     }
 
     /// The record to write when this one is saved over the record on disk; `None`: the record on disk stays. Pure.

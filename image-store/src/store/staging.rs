@@ -125,12 +125,21 @@ impl Staged {
 
     /// The target of the unpacker.
     pub(crate) fn output(&self, format: LayerFormat, memory: &MemoryCounter) -> Result<Output, StoreError> {
-        let (fs, image) = (self.fs(), self.image());
-        let directory = open_directory(&fs)?;
-        let make = || File::options().read(true).write(true).create_new(true).mode(0o600).open(&image);
-        let image = (format == LayerFormat::Erofs).then(make).transpose();
-        let image = image.map_err(StoreError::io("creating", self.image()))?;
+        let directory = open_directory(&self.fs())?;
+        let image = (format == LayerFormat::Erofs).then(|| self.image_file()).transpose()?;
         Ok(Output { directory, image: image.map(|file| (file, memory.clone())) })
+    }
+
+    /// The target of a native image: an empty file, and the directory, which stays empty.
+    pub(crate) fn native_output(&self) -> Result<(File, OwnedFd), StoreError> {
+        Ok((self.image_file()?, open_directory(&self.fs())?))
+    }
+
+    /// An empty file that becomes the layer's EROFS image.
+    fn image_file(&self) -> Result<File, StoreError> {
+        let image = self.image();
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&image);
+        file.map_err(StoreError::io("creating", image))
     }
 
     /// Removes the target that the unpacker did not use: the directory or the EROFS image.

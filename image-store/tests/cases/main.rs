@@ -18,6 +18,7 @@ mod hostile;
 mod layers;
 mod load;
 mod login;
+mod native;
 mod nested;
 mod peers;
 mod pinned;

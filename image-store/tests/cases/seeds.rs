@@ -8,6 +8,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use fixtures::image::{Compression, Entry, Format, Image, Layer, archive, compress, pax_record};
 use serde_json::json;
 
+use crate::native::convert;
+
 const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 type Seeds = BTreeMap<String, Vec<u8>>;
@@ -111,9 +113,26 @@ fn images(seeds: &mut Seeds) {
     );
 }
 
+fn native_images(seeds: &mut Seeds) {
+    let marked = [Entry::whiteout("a/b"), Entry::opaque("a"), Entry::file("a/c", ""), Entry::opaque(".")];
+    let files = [
+        Entry::dir("d").mode(0o1777),
+        Entry::file("d/f", "content").xattr("user.a", "1"),
+        Entry::hard_link("h", "d/f"),
+        Entry::symlink("l", "t".repeat(3000)),
+        Entry::char_device("c", 1, 3),
+    ];
+    for (name, entries) in [("marks", marked.to_vec()), ("files", files.to_vec()), ("empty", Vec::new())] {
+        let (mut image, converted) = convert(&archive(entries));
+        image.truncate(converted.parts.metadata as usize);
+        seeds.insert(format!("native/{name}"), image);
+    }
+}
+
 fn seeds() -> Seeds {
     let mut seeds = Seeds::new();
     layers(&mut seeds);
+    native_images(&mut seeds);
     images(&mut seeds);
     let pinned = format!("host.example:5000/a/b_c--d:v1@{DIGEST}");
     texts(

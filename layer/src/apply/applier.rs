@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The most names of a file. ext4 has no more, and both forms of a layer must agree.
-const MAX_NAMES: u64 = 65_000;
+pub(crate) const MAX_NAMES: u64 = 65_000;
 
 /// Applies the entries of one layer.
 pub(crate) struct Applier<S: LayerStore> {

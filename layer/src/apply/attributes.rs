@@ -4,7 +4,7 @@
 //! those that are left out, so that they are reported.
 
 use crate::{
-    error::{UnpackError, show},
+    error::{Problem, UnpackError, show},
     limits::Limits,
     tar::{EntryKind, TarEntry, Xattrs},
 };
@@ -48,16 +48,10 @@ impl Attributes {
         limits: &Limits,
         skipped: &mut SkippedXattrs,
     ) -> Result<Self, UnpackError> {
-        let mut total = 0;
+        check_xattrs_size(&entry.xattrs, limits).map_err(|problem| UnpackError::refused(&entry.name, problem))?;
         let mut xattrs = Vec::new();
         for (key, value) in &entry.xattrs {
-            total += key.len() + value.len();
-            if value.len() > limits.xattr_bytes || total > limits.xattr_total_bytes || key.len() > 255 {
-                return Err(UnpackError::refused(&entry.name, "its extended attributes are too large"));
-            }
-            // The kernel executes no file with empty capabilities.
-            let is_void = value.is_empty() && key == b"security.capability";
-            if is_set_on(kind, key) && !is_void {
+            if may_be_set(kind, key, value) {
                 xattrs.push((key.clone(), value.clone()));
             } else {
                 skipped.add(key);
@@ -65,6 +59,23 @@ impl Attributes {
         }
         Ok(Self { mode: entry.mode, uid: entry.uid, gid: entry.gid, mtime: entry.mtime, xattrs })
     }
+}
+
+/// Refuses extended attributes that are too large.
+pub(crate) fn check_xattrs_size(xattrs: &Xattrs, limits: &Limits) -> Result<(), Problem> {
+    let mut total = 0;
+    for (key, value) in xattrs {
+        total += key.len() + value.len();
+        if value.len() > limits.xattr_bytes || total > limits.xattr_total_bytes || key.len() > 255 {
+            return Err("its extended attributes are too large".into());
+        }
+    }
+    Ok(())
+}
+
+/// Whether an image may give a file of this kind this attribute. The kernel executes no file with empty capabilities.
+pub(crate) fn may_be_set(kind: EntryKind, key: &[u8], value: &[u8]) -> bool {
+    is_set_on(kind, key) && !(value.is_empty() && key == b"security.capability")
 }
 
 /// Bytes of all names and values.

@@ -43,10 +43,15 @@ pub(super) fn check_apparent(bytes: u64, limits: &Limits) -> Result<(), UnpackEr
 
 /// The target of a symbolic link, if the kernel accepts it.
 pub(super) fn symlink_target(entry: &TarEntry) -> Result<&[u8], UnpackError> {
-    if entry.link.is_empty() || entry.link.contains(&0) || entry.link.len() > 4095 {
-        return Err(UnpackError::refused(&entry.name, "a symbolic link with an impossible target"));
+    match is_symlink_target(&entry.link) {
+        true => Ok(&entry.link),
+        false => Err(UnpackError::refused(&entry.name, "a symbolic link with an impossible target")),
     }
-    Ok(&entry.link)
+}
+
+/// Whether a symbolic link can have this target.
+pub(crate) fn is_symlink_target(target: &[u8]) -> bool {
+    !target.is_empty() && !target.contains(&0) && target.len() <= 4095
 }
 
 /// A device's major and minor number, if Linux has such numbers.

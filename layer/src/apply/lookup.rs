@@ -18,9 +18,9 @@ use crate::path;
 /// Links in one lookup, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
 /// Directories inside each other: more than real images have, few enough for one descriptor each.
-const MAX_DEPTH: usize = 512;
+pub(crate) const MAX_DEPTH: usize = 512;
 /// The kernel's limit for one path (PATH_MAX with its NUL), applied to the path after links are resolved.
-const MAX_PATH: usize = 4095;
+pub(crate) const MAX_PATH: usize = 4095;
 /// Components of one lookup, those of links included.
 const MAX_STEPS: usize = 4096;
 /// Directories in the cache.

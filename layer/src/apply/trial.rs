@@ -31,7 +31,7 @@ const SMALL: usize = 2048;
 
 /// Tries on the file system of a directory.
 pub(crate) struct Trial {
-    directory: OwnedFd,
+    directory: Option<OwnedFd>,
     /// The last attributes that the file system took, on a directory or not.
     taken: Option<(bool, Xattrs)>,
 }
@@ -39,7 +39,12 @@ pub(crate) struct Trial {
 impl Trial {
     /// On the file system of this directory.
     pub(crate) fn on(directory: &OwnedFd) -> io::Result<Self> {
-        Ok(Self { directory: directory.try_clone()?, taken: None })
+        Ok(Self { directory: Some(directory.try_clone()?), taken: None })
+    }
+
+    /// Without a file system: everything passes. For layers that no container of this machine uses.
+    pub(crate) fn none() -> Self {
+        Self { directory: None, taken: None }
     }
 
     /// Removes the attributes that the file system does not know, and returns their names. Fails with the name of an
@@ -48,14 +53,15 @@ impl Trial {
         if xattrs.is_empty() || self.taken.as_ref().is_some_and(|taken| taken.0 == is_dir && taken.1 == *xattrs) {
             return Ok(Vec::new());
         }
-        let unknown = match self.file(is_dir) {
+        let Some(directory) = &self.directory else { return Ok(Vec::new()) };
+        let unknown = match file(directory, is_dir) {
             Ok(file) => set_all(&file, xattrs),
             // Without such files there is no trial. The file system answers for the layer's own files.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(Vec::new()),
             Err(errno) => Err(UnpackError::disk("trying its extended attributes", errno.into())),
         };
         if is_dir {
-            self.remove_directory()?;
+            remove_directory(directory)?;
         }
         let unknown = unknown?;
         xattrs.retain(|(key, _)| !unknown.contains(key));
@@ -65,11 +71,11 @@ impl Trial {
 
     /// The time that the file system stores for this one.
     pub(crate) fn time(&self, (seconds, nanos): (i64, u32)) -> Result<(i64, u32), UnpackError> {
-        if USUAL_SECONDS.contains(&seconds) {
+        let Some(directory) = self.directory.as_ref().filter(|_| !USUAL_SECONDS.contains(&seconds)) else {
             return Ok((seconds, nanos));
-        }
+        };
         let failed = |errno: Errno| UnpackError::disk("trying its time", errno.into());
-        let file = match self.file(false) {
+        let file = match file(directory, false) {
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => return Ok((seconds, nanos)),
             file => file.map_err(failed)?,
         };
@@ -78,24 +84,22 @@ impl Trial {
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
         Ok((stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or_default()))
     }
+}
 
-    /// A file without a name, or a directory that [`Trial::remove_directory`] removes.
-    fn file(&self, is_dir: bool) -> Result<OwnedFd, Errno> {
-        let (flags, mode) = (OFlags::CLOEXEC, Mode::from_raw_mode(0o700));
-        if is_dir {
-            rustix::fs::mkdirat(&self.directory, TRIAL, mode)?;
-            return rustix::fs::openat(&self.directory, TRIAL, flags | OFlags::DIRECTORY, Mode::empty());
-        }
-        rustix::fs::openat(&self.directory, c".", flags | OFlags::TMPFILE | OFlags::RDWR, mode)
+/// A file without a name, or a directory that [`remove_directory`] removes.
+fn file(directory: &OwnedFd, is_dir: bool) -> Result<OwnedFd, Errno> {
+    let (flags, mode) = (OFlags::CLOEXEC, Mode::from_raw_mode(0o700));
+    if is_dir {
+        rustix::fs::mkdirat(directory, TRIAL, mode)?;
+        return rustix::fs::openat(directory, TRIAL, flags | OFlags::DIRECTORY, Mode::empty());
     }
+    rustix::fs::openat(directory, c".", flags | OFlags::TMPFILE | OFlags::RDWR, mode)
+}
 
-    fn remove_directory(&self) -> Result<(), UnpackError> {
-        match rustix::fs::unlinkat(&self.directory, TRIAL, AtFlags::REMOVEDIR) {
-            Err(errno) if errno != Errno::NOENT => {
-                Err(UnpackError::disk("removing a directory for a trial", errno.into()))
-            }
-            _ => Ok(()),
-        }
+fn remove_directory(directory: &OwnedFd) -> Result<(), UnpackError> {
+    match rustix::fs::unlinkat(directory, TRIAL, AtFlags::REMOVEDIR) {
+        Err(errno) if errno != Errno::NOENT => Err(UnpackError::disk("removing a directory for a trial", errno.into())),
+        _ => Ok(()),
     }
 }
 

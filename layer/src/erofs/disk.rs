@@ -17,7 +17,7 @@ use std::{
 use rustix::fs::FileType;
 
 use super::tree::{Content, Id, ROOT, Tree};
-use crate::tar::Xattrs;
+use crate::{digest::Digest, tar::Xattrs};
 
 pub(super) const BLOCK: u64 = 4096;
 /// The longest name of a file (`EROFS_NAME_LEN`).
@@ -29,7 +29,7 @@ pub(super) const MAGIC: u32 = 0xe0f5_e1e2;
 pub(super) const SLOT: u64 = 32;
 pub(super) const INODE: u64 = 64;
 /// The offset of the root's inode. No file has number 0, which readdir(3) takes for a name without a file.
-const FIRST: u64 = 2 * SLOT;
+pub(super) const FIRST: u64 = 2 * SLOT;
 pub(super) const DIRENT: usize = 12;
 /// `i_format`: an inode of 64 bytes, its content in blocks …
 const PLAIN: u16 = 1;
@@ -50,6 +50,14 @@ pub(super) const PREFIXES: [(&[u8], u8); 5] = [
     (b"trusted.", 4),
     (b"security.", 6),
 ];
+
+/// The UUID of a file system that holds the layer with this digest.
+pub(super) fn uuid(diff_id: &Digest) -> [u8; 16] {
+    let mut uuid = [0; 16];
+    // A digest has enough digits, and they are hexadecimal.
+    hex::decode_to_slice(&diff_id.hex()[..32], &mut uuid).unwrap_or_default();
+    uuid
+}
 
 /// How many blocks these bytes take.
 pub(super) fn blocks(bytes: u64) -> u64 {
@@ -83,20 +91,9 @@ fn prefix(key: &[u8]) -> Option<(u8, &[u8])> {
 pub(super) fn write(file: &mut (impl Write + Seek), tree: &Tree, start: u64, uuid: [u8; 16]) -> io::Result<()> {
     let layout = Layout::of(tree, start)?;
     file.seek(SeekFrom::Start(start * BLOCK))?;
-    let mut at = 0;
-    for location in &layout.order {
-        at += pad(file, location.offset - at)?;
-        at += layout.write_inode(file, location)?;
-    }
-    pad(file, (layout.bodies - start) * BLOCK - at)?;
-    for location in layout.order.iter().filter(|location| location.body.blocks > 0) {
-        let content = layout.content(location);
-        let whole = content.len().min(location.body.blocks as usize * BLOCK as usize);
-        file.write_all(&content[..whole])?;
-        pad(file, location.body.blocks * BLOCK - whole as u64)?;
-    }
+    layout.write(file)?;
     file.seek(SeekFrom::Start(0))?;
-    file.write_all(&layout.super_block(uuid))
+    file.write_all(&layout.super_block(uuid, layout.end))
 }
 
 /// Writes zeros and returns how many.
@@ -138,8 +135,8 @@ struct Location {
     links: u32,
 }
 
-/// The offsets of everything.
-struct Layout<'a> {
+/// The offsets of everything but the data.
+pub(super) struct Layout<'a> {
     tree: &'a Tree,
     /// In the order in which inodes are written; each once, however many names it has.
     order: Vec<Location>,
@@ -148,11 +145,13 @@ struct Layout<'a> {
     /// The first block of the metadata, and of the bodies in it.
     start: u64,
     bodies: u64,
-    end: u64,
+    /// The first block behind the bodies.
+    pub(super) end: u64,
 }
 
 impl<'a> Layout<'a> {
-    fn of(tree: &'a Tree, start: u64) -> io::Result<Self> {
+    /// The layout of a tree whose metadata begins at the block `start`.
+    pub(super) fn of(tree: &'a Tree, start: u64) -> io::Result<Self> {
         let mut layout =
             Layout { tree, order: Vec::new(), numbers: vec![0; tree.len()], start, bodies: start, end: start };
         let (mut at, mut body_blocks) = (FIRST, 0);
@@ -188,6 +187,23 @@ impl<'a> Layout<'a> {
         layout.end = layout.bodies + body_blocks;
         u32::try_from(layout.end).map_err(|_| io::ErrorKind::FileTooLarge)?;
         Ok(layout)
+    }
+
+    /// Writes the inodes, and the blocks of directories and links.
+    pub(super) fn write(&self, file: &mut impl Write) -> io::Result<()> {
+        let mut at = 0;
+        for location in &self.order {
+            at += pad(file, location.offset - at)?;
+            at += self.write_inode(file, location)?;
+        }
+        pad(file, (self.bodies - self.start) * BLOCK - at)?;
+        for location in self.order.iter().filter(|location| location.body.blocks > 0) {
+            let content = self.content(location);
+            let whole = content.len().min(location.body.blocks as usize * BLOCK as usize);
+            file.write_all(&content[..whole])?;
+            pad(file, location.body.blocks * BLOCK - whole as u64)?;
+        }
+        Ok(())
     }
 
     /// The content of a directory or link.
@@ -247,8 +263,8 @@ impl<'a> Layout<'a> {
         Ok(bytes.len() as u64)
     }
 
-    /// The first block.
-    fn super_block(&self, uuid: [u8; 16]) -> Vec<u8> {
+    /// The first block of an image with so many blocks.
+    pub(super) fn super_block(&self, uuid: [u8; 16], blocks: u64) -> Vec<u8> {
         let mut bytes = vec![0; SUPER];
         bytes.extend(MAGIC.to_le_bytes());
         bytes.extend([0; 4]);
@@ -257,7 +273,7 @@ impl<'a> Layout<'a> {
         bytes.extend(((FIRST / SLOT) as u16).to_le_bytes());
         bytes.extend((self.order.len() as u64).to_le_bytes());
         bytes.extend([0; 12]);
-        bytes.extend((self.end as u32).to_le_bytes());
+        bytes.extend((blocks as u32).to_le_bytes());
         bytes.extend((self.start as u32).to_le_bytes());
         bytes.extend([0; 4]);
         bytes.extend(uuid);

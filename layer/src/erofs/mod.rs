@@ -3,6 +3,7 @@
 mod disk;
 mod kernel_xattrs;
 mod memory;
+mod native;
 mod read;
 mod sample;
 mod store;
@@ -10,6 +11,7 @@ mod to_directory;
 mod tree;
 
 pub use memory::MemoryCounter;
+pub use native::{CheckedImage, Converted, Parts, check_image, check_metadata, convert, receive};
 pub use read::{ImageFile, ImageReader};
 pub use sample::SampleImage;
 pub(crate) use store::ErofsStore;

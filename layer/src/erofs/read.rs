@@ -146,7 +146,7 @@ fn find(block: &[u8], name: &[u8]) -> io::Result<Option<u64>> {
 }
 
 /// The extended attributes behind an inode.
-fn xattrs(bytes: &[u8]) -> io::Result<Xattrs> {
+pub(super) fn xattrs(bytes: &[u8]) -> io::Result<Xattrs> {
     let mut rest = bytes.get(XATTR_HEADER..).unwrap_or_default();
     let mut xattrs = Vec::new();
     while rest.len() >= 4 {
@@ -160,15 +160,15 @@ fn xattrs(bytes: &[u8]) -> io::Result<Xattrs> {
     Ok(xattrs)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 

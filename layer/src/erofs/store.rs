@@ -53,17 +53,28 @@ pub(crate) struct OpenFile {
 
 impl ErofsStore {
     /// Takes an empty file.
-    pub(crate) fn new(mut file: File, limits: &Limits, memory: MemoryCounter) -> Result<Self, UnpackError> {
+    pub(crate) fn new(file: File, limits: &Limits, memory: MemoryCounter) -> Result<Self, UnpackError> {
+        Self::with(file, Node::implied_dir(), limits.kept_bytes.min(MEMORY), memory)
+    }
+
+    /// The same for a layer that becomes a native image: nothing depends on the time at which it is made, and there is
+    /// more memory, because no directory can take its place.
+    pub(crate) fn reproducible(file: File, limits: &Limits) -> Result<Self, UnpackError> {
+        let implied_dir = Node { mtime: (0, 0), ..Node::implied_dir() };
+        Self::with(file, implied_dir, limits.kept_bytes, MemoryCounter::default())
+    }
+
+    fn with(mut file: File, implied_dir: Node, kept_limit: usize, memory: MemoryCounter) -> Result<Self, UnpackError> {
         let failed = |error| UnpackError::disk("making the layer's image", error);
         // The first block is written last.
         file.seek(SeekFrom::Start(disk::BLOCK)).map_err(failed)?;
         Ok(Self {
-            tree: Tree::new(Node::implied_dir()),
+            tree: Tree::new(implied_dir),
             file: BufWriter::with_capacity(buffers::SIZE, file),
             position: disk::BLOCK,
             block: 1,
             kept: KeptMemory::new(memory),
-            kept_limit: limits.kept_bytes.min(MEMORY),
+            kept_limit,
         })
     }
 
@@ -75,19 +86,27 @@ impl ErofsStore {
     /// Writes everything that is not data. The file system gets its UUID from the layer's digest.
     pub(crate) fn finish(mut self, diff_id: &Digest) -> Result<(), UnpackError> {
         let failed = |error| UnpackError::disk("writing the layer's names", error);
-        let mut uuid = [0; 16];
-        hex::decode_to_slice(&diff_id.hex()[..32], &mut uuid).map_err(|error| failed(io::Error::other(error)))?;
-        disk::write(&mut self.file, &self.tree, self.block, uuid).and_then(|()| self.file.flush()).map_err(failed)
+        disk::write(&mut self.file, &self.tree, self.block, disk::uuid(diff_id))
+            .and_then(|()| self.file.flush())
+            .map_err(failed)
     }
 
-    /// Writes the data that is still buffered.
+    /// Writes the data that is still buffered. The file has all of it then, holes at its end included.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.flush()?;
+        let file = self.file.get_ref();
+        let end = self.block * disk::BLOCK;
+        if file.metadata()?.len() < end { file.set_len(end) } else { Ok(()) }
     }
 
     /// The tree, and the file with the data.
     pub(super) fn parts(&self) -> (&Tree, &File) {
         (&self.tree, self.file.get_ref())
+    }
+
+    /// The tree, to be changed.
+    pub(super) fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.tree
     }
 
     /// Counts a file, with bytes beside its node.

@@ -27,6 +27,11 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Whether it is a directory.
+    pub(super) fn is_dir(&self) -> bool {
+        matches!(self.content, Content::Dir(_))
+    }
+
     /// A directory that no entry describes, made now.
     pub(super) fn implied_dir() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -61,6 +66,7 @@ pub(super) enum Content {
 }
 
 /// All files of a layer.
+#[derive(Debug)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
     /// A directory that no entry describes. All of them have the same time.
@@ -100,7 +106,7 @@ impl Tree {
     }
 
     pub(super) fn is_dir(&self, id: Id) -> bool {
-        matches!(self.node(id).content, Content::Dir(_))
+        self.node(id).is_dir()
     }
 
     /// Adds a new file. The name must be free.

@@ -3,17 +3,21 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use fixtures::{
-    busybox::Images,
-    image::{Entry, Layer},
+    busybox::{self, Images},
+    image::{Compression, Entry, Layer, archive},
     must::Must,
+    registry::DockerRegistry,
     wait::{eventually, seconds},
 };
 use kit::{node::Node, plugin::Plugin};
 use rustix::mount::{FsOpenFlags, fsopen};
 use serde_json::json;
+
+use crate::operator;
 
 /// Whether this node can mount an overlay over a layer image in its data directory. Prints the reason of a skipped
 /// test.
@@ -159,5 +163,51 @@ async fn the_operator_can_choose_layer_directories() {
     let mut plugin = node.launch_with(directories).await;
     assert_eq!(output(&node, &mut plugin, &third, "cat /third").await, "3");
     assert_eq!(forms(&node), (3, 0));
+    node.finish(plugin).await;
+}
+
+/// Puts the image of a layout into a registry. Returns false, with a message, if there is no program for it.
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+fn push(layout: &Path, name: &str) -> bool {
+    let (layout, name) = (format!("oci:{}:1", layout.display()), format!("docker://{name}"));
+    let flags = ["copy", "--all", "--preserve-digests", "--dest-tls-verify=false"];
+    match Command::new("skopeo").args(flags).args([layout, name]).output() {
+        Err(error) => {
+            println!("skipped: skopeo: {error}");
+            false
+        }
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            true
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_native_image_runs_like_its_original() {
+    let node = Node::new();
+    let (source, target) = (node.root().join("layout.tar"), node.root().join("native"));
+    let built = busybox::image(Compression::Gzip);
+    fs::write(&source, archive(built.layout(json!({"org.opencontainers.image.ref.name": "1"})))).must("a layout");
+    let paths = [source.display().to_string(), target.display().to_string()];
+    let convert = ["image", "convert", &paths[0], &paths[1], "--json"];
+    let converted = operator::run(&node, &convert).await.well().json();
+    let again = operator::run(&node, &convert).await;
+    assert!(again.code == 1 && again.err.contains("native"), "the directory exists: {}", again.err);
+    let registry = DockerRegistry::start().filter(|_| mounts_images(&node));
+    let Some(registry) = registry else { return node.finish_without_plugin().await };
+    let name = format!("{}/team/native:1", registry.host());
+    if !push(&target, &name) {
+        return node.finish_without_plugin().await;
+    }
+    let mut plugin = node.launch().await;
+    let command = "ls -lanR /bin; cat /bin/* | md5sum";
+    let native = output(&node, &mut plugin, &name, command).await;
+    assert_eq!(forms(&node), (0, built.diff_ids.len()));
+    let shown = operator::run(&node, &["image", "inspect", &name, "--json"]).await.well().json();
+    assert_eq!(shown[0]["digest"], converted["images"][0]["manifest"]);
+    let original = registry.push("team/original:1", &built);
+    assert_eq!(output(&node, &mut plugin, &original, command).await, native);
+    assert!(native.contains("busybox"), "{native}");
     node.finish(plugin).await;
 }

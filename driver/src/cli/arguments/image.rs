@@ -113,6 +113,16 @@ pub enum ImageCommand {
         #[arg(long)]
         unpinned: bool,
     },
+    /// Add native images to an OCI layout: nodes copy their layers instead of unpacking them. Needs no node and no root
+    Convert {
+        /// An OCI layout: a directory, or an archive of one
+        source: PathBuf,
+        /// The directory that becomes the new OCI layout. It must not exist
+        target: PathBuf,
+        /// The image's name in the layout; needed if it has several images
+        #[arg(long)]
+        image: Option<String>,
+    },
     /// Remove images that no task uses
     #[command(visible_alias = "remove")]
     Rm(RemoveOptions),

@@ -1,5 +1,6 @@
 //! The commands of `oci-rs image`, and docker's short forms of them.
 
+mod convert;
 mod history;
 mod progress;
 mod pull;
@@ -39,6 +40,7 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
         ImageCommand::Load { file, reference, unpinned } => {
             pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
         }
+        ImageCommand::Convert { source, target, image } => convert::convert(source, target, image.as_deref(), &output),
         ImageCommand::History(arguments) => history::run(&store::open(&one()?)?, arguments, &output),
         ImageCommand::Tree => tree::run(&usage(node)?, &output),
         ImageCommand::Rm(options) => remove::remove(&store::open(&one()?)?, &options.references, &output),

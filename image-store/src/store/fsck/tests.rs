@@ -68,7 +68,7 @@ fn digests(names: &[u8]) -> Vec<Digest> {
 }
 
 fn image(at: u8, layers: &[u8], loaded: bool, damage: u8) -> RecordFile<ImageRecord> {
-    let layer = |diff_id: Digest| LayerRecord { blob: diff_id.clone(), size: 1, diff_id };
+    let layer = |diff_id: Digest| LayerRecord { blob: diff_id.clone(), size: 1, diff_id, native: None };
     let record = ImageRecord {
         reference: format!("r.example/image{at}:1").parse().unwrap(),
         resolved: digest(at),

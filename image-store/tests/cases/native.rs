@@ -1,0 +1,281 @@
+//! Native images: layers that are EROFS images in the registry.
+
+use std::{fs, os::unix::fs::FileExt, path::Path, process::Command};
+
+use fixtures::{
+    image::{Built, Document, Entry, Image, Layer, archive, digest},
+    registry::DockerRegistry,
+};
+use image_store::{LayerFormat, Store, StoreConfig};
+use layer::{
+    Converted, Limits,
+    digest::Algorithm,
+    stream::{BlobReader, Piece},
+};
+use serde_json::{Value, json};
+
+use crate::common::{Bench, config, describe, noise, shown};
+
+/// Converts the blob of a layer, on a thread of its own: it blocks.
+pub fn convert(blob: &[u8]) -> (Vec<u8>, Converted) {
+    let (pieces, receiver) = tokio::sync::mpsc::channel(2);
+    pieces.try_send(Piece::Data(bytes::Bytes::copy_from_slice(blob))).unwrap();
+    pieces.try_send(Piece::End).unwrap();
+    let (scratch, out) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    let reader = BlobReader::new(receiver, Algorithm::Sha256);
+    let work = || layer::convert(reader, (scratch, &out), Algorithm::Sha256, &Limits::default()).unwrap();
+    let converted = std::thread::scope(|scope| scope.spawn(work).join().unwrap());
+    let mut image = vec![0; converted.parts.total() as usize];
+    out.read_exact_at(&mut image, 0).unwrap();
+    assert_eq!(out.metadata().unwrap().len(), converted.parts.total());
+    assert_eq!(digest(&image), converted.image.as_str());
+    let (metadata, limits) = (converted.parts.metadata, Limits::default());
+    let checked = layer::check_image(&out, metadata, &converted.hash_root, &limits).unwrap();
+    assert_eq!(checked.parts, converted.parts);
+    (image, converted)
+}
+
+/// A layer with files of every kind.
+fn layers() -> [Layer; 2] {
+    let capability = [&0x0200_0000u32.to_le_bytes()[..], &[0; 16]].concat();
+    let many = (0..400).map(|number| Entry::file(format!("many/file-{number}"), noise(number * 37)));
+    let lower = [
+        Entry::dir(".").mode(0o755),
+        Entry::dir("etc").mode(0o751).owner(3, 4),
+        Entry::file("etc/passwd", "root").mtime(1_600_000_000, 7),
+        Entry::hard_link("also", "etc/passwd"),
+        Entry::file("empty", ""),
+        Entry::file("set-user-id", "x").mode(0o4755),
+        Entry::file("ping", "x").xattr("security.capability", capability).xattr("user.b", "2").xattr("user.a", "1"),
+        Entry::file("sparse", "abc").pax("GNU.sparse.size", "90000").pax("GNU.sparse.map", "70000,3"),
+        Entry::symlink("link", "etc/passwd"),
+        Entry::symlink("long", "t".repeat(4000)),
+        Entry::char_device("tty", 5, 1),
+        Entry::block_device("disk", 8, 1),
+        Entry::fifo("pipe"),
+        Entry::dir("tmp").mode(0o1777),
+        Entry::dir("many"),
+        Entry::file("replaced", noise(9000)),
+        Entry::file("replaced", "again"),
+    ];
+    let upper = [Entry::whiteout("empty"), Entry::opaque("etc"), Entry::dir("etc"), Entry::file("tmp/implied", "x")];
+    [Layer::of(lower.into_iter().chain(many)), Layer::of(upper)]
+}
+
+fn original() -> Built {
+    layers().into_iter().fold(Image::new(), Image::layer).build()
+}
+
+/// An index of an image and its native form, whose layers `change` may change.
+fn with_native(original: &Built, change: impl Fn(&mut Vec<u8>, &mut Value)) -> Built {
+    let (mut blobs, mut layers) = (Vec::new(), Vec::new());
+    for (_, blob) in &original.blobs[..original.diff_ids.len()] {
+        let (mut image, converted) = convert(blob);
+        let mut descriptor = json!({
+            "mediaType": "application/vnd.erofs.layer.v1",
+            "annotations": {
+                "org.oci-rs.native.metadata": converted.parts.metadata.to_string(),
+                "org.oci-rs.native.verity": format!("sha256:{}", hex::encode(converted.hash_root)),
+            },
+        });
+        change(&mut image, &mut descriptor);
+        descriptor["digest"] = json!(digest(&image));
+        descriptor["size"] = json!(image.len());
+        layers.push(descriptor);
+        blobs.push((digest(&image), image));
+    }
+    let mut config: Value = serde_json::from_slice(&original.blobs.last().unwrap().1).unwrap();
+    config["os.features"] = json!(["erofs"]);
+    config["rootfs"]["diff_ids"] = blobs.iter().map(|(digest, _)| json!(digest)).collect();
+    let config = config.to_string().into_bytes();
+    let manifest_type = "application/vnd.oci.image.manifest.v1+json";
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": manifest_type, "layers": layers,
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(&config), "size": config.len(),
+        },
+    });
+    let manifest = Document::new(manifest_type, manifest.to_string());
+    let mut built = Built::index(std::slice::from_ref(original), true);
+    let index = built.manifests.pop().unwrap();
+    let mut entries: Value = serde_json::from_slice(&index.bytes).unwrap();
+    let mut platform = entries["manifests"][1]["platform"].clone();
+    platform["os.features"] = json!(["erofs"]);
+    entries["manifests"].as_array_mut().unwrap().push(json!({
+        "mediaType": manifest_type, "digest": manifest.digest(), "size": manifest.bytes.len(), "platform": platform,
+        "annotations": {"org.oci-rs.native": "1"},
+    }));
+    built.blobs.extend(blobs);
+    built.blobs.push((digest(&config), config));
+    built.manifests.extend([manifest, Document::new(&index.media_type, entries.to_string())]);
+    built
+}
+
+fn manifest_of_archives(built: &Built) -> String {
+    built.manifests[0].digest()
+}
+
+fn native_manifest(built: &Built) -> String {
+    built.manifests[1].digest()
+}
+
+/// The files of a layer that containers see: no marks, and no times of directories that no entry describes.
+fn visible(layer: &Path) -> Vec<(String, String)> {
+    let implied = ["tmp", ""];
+    let all = describe(layer).into_iter().filter(|(_, line)| !line.contains("device 0 "));
+    let without_times = |(path, line): (String, String)| {
+        let words = line.split(' ').enumerate().filter(|(at, _)| !(*at == 2 && implied.contains(&path.as_str())));
+        let line = words.map(|(_, word)| word).collect::<Vec<_>>().join(" ");
+        (path, line.replace("trusted.overlay.implied=79", ""))
+    };
+    all.map(without_times).collect()
+}
+
+/// Runs a program that knows the format. Returns false, with a message, if it is not installed.
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+fn agrees(program: &str, arguments: &[&str]) -> bool {
+    match Command::new(program).args(arguments).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("skipped: {program} is not installed");
+            false
+        }
+        output => {
+            let output = output.unwrap();
+            assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+            true
+        }
+    }
+}
+
+#[test]
+fn a_layer_has_one_native_image_that_other_programs_accept() {
+    for layer in layers() {
+        let (image, converted) = convert(&layer.blob());
+        let (again, _) = convert(layer.tar());
+        assert!(image == again, "the compression plays no role");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &image).unwrap();
+        let path = file.path().to_str().unwrap();
+        agrees("fsck.erofs", &[path]);
+        let (root, offset) = (hex::encode(converted.hash_root), converted.parts.file_system().to_string());
+        agrees("veritysetup", &["verify", path, path, &root, "--hash-offset", &offset]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_mounts_images_takes_the_native_one_and_shows_the_same_files() {
+    let Some(bench) = Bench::in_images() else { return };
+    let original = original();
+    let built = with_native(&original, |_, _| ());
+    let native = bench.pull(&bench.push("team/app:1", &built)).await.unwrap();
+    assert_eq!(native.digest, native_manifest(&built));
+    let archives = bench.pull(&bench.push("team/other:1", &original)).await.unwrap();
+    assert_eq!(native.layers.len(), archives.layers.len());
+    for (native, archive) in native.layers.iter().zip(&archives.layers) {
+        assert_eq!(visible(native), visible(archive));
+    }
+    let found = image_store::fsck(&bench.root(), &image_store::FsckOptions { repair: false, owners: None }).unwrap();
+    assert!(found.is_sound(), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_layers_in_directories_takes_the_archives() {
+    let bench = Bench::in_directories();
+    let built = with_native(&original(), |_, _| ());
+    let image = bench.pull(&bench.push("team/app:1", &built)).await.unwrap();
+    assert_eq!(image.digest, manifest_of_archives(&built));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_mounts_images_no_longer_takes_the_archives() {
+    let Some(bench) = Bench::in_images() else { return };
+    let built = with_native(&original(), |_, _| ());
+    let reference = bench.push("team/app:1", &built);
+    bench.pull(&reference).await.unwrap();
+    let changed = StoreConfig { layers: LayerFormat::Directory, ..config(&bench.root()) };
+    let bench = Bench { store: Store::open(changed).unwrap(), ..bench };
+    let image = bench.pull(&reference).await.unwrap();
+    assert_eq!(image.digest, manifest_of_archives(&built));
+    assert!(image.layers.iter().all(|layer| layer.is_dir()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_our_writer_did_not_make_is_refused() {
+    let Some(bench) = Bench::in_images() else { return };
+    type Change = fn(&mut Vec<u8>, &mut Value);
+    let changes: [(&str, Change); 8] = [
+        ("a socket", |image, _| image[4096 + 64 + 5] = 0xc0),
+        ("a reserved byte", |image, _| image[5] = 1),
+        ("a byte of the hash tree", |image, _| *image.last_mut().unwrap() = 1),
+        ("the data of a file", |image, layer| {
+            let metadata: usize = layer["annotations"]["org.oci-rs.native.metadata"].as_str().unwrap().parse().unwrap();
+            image[metadata] ^= 1;
+        }),
+        ("more bytes", |image, _| image.extend([0; 4096])),
+        ("fewer bytes", |image, _| image.truncate(image.len() - 4096)),
+        ("another root", |_, layer| layer["annotations"]["org.oci-rs.native.verity"] = json!(digest(b"x"))),
+        ("more metadata", |_, layer| layer["annotations"]["org.oci-rs.native.metadata"] = json!("40960000")),
+    ];
+    let image = Image::new().layer(Layer::of([Entry::dir("etc"), Entry::file("etc/marker", "x")])).build();
+    for (at, (what, change)) in changes.into_iter().enumerate() {
+        let built = with_native(&image, change);
+        let error = bench.pull(&bench.push(&format!("team/app:{at}"), &built)).await.expect_err(what);
+        assert!(!error.recoverable(), "{what}: {error}");
+        bench.assert_clean();
+        assert_eq!(bench.layer_count(), 0, "{what}");
+    }
+    // An image without our annotations is no choice, and its archives are.
+    let foreign = with_native(&image, |_, layer| layer["annotations"] = json!({}));
+    let error = bench.pull(&bench.push("team/app:foreign", &foreign)).await.unwrap_err();
+    assert!(error.to_string().contains("oci-rs did not make"), "{error}");
+    let whole = with_native(&image, |_, _| ());
+    let pulled = bench.pull(&bench.push("team/app:whole", &whole)).await.unwrap();
+    assert_eq!(fs::read(shown(&pulled.layers[0]).join("etc/marker")).unwrap(), b"x");
+}
+
+/// Converts the layout in an archive, on a thread of its own: it blocks.
+fn convert_layout(archive: &Path, target: &Path) -> image_store::Conversion {
+    let source = fs::File::open(archive).unwrap();
+    let limits = image_store::Limits::default();
+    let work = || image_store::convert_layout(source.into(), "layout".into(), None, target, &limits).unwrap();
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_converted_layout_has_an_image_for_everyone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target, again) =
+        (directory.path().join("source.tar"), directory.path().join("target"), directory.path().join("again"));
+    let original = original();
+    // An attestation is kept, and an image of another system too.
+    let index = Built::index(&[original.clone(), Image::new().platform("windows", "amd64", "").build()], false);
+    let layout = index.layout(json!({"org.opencontainers.image.ref.name": "1"}));
+    fs::write(&source, archive(layout)).unwrap();
+    let converted = convert_layout(&source, &target);
+    assert_eq!(converted, convert_layout(&source, &again));
+    assert_eq!(converted.images.len(), 1);
+    let read = |name: &str| fs::read(target.join(name)).unwrap();
+    assert_eq!(read("index.json"), fs::read(again.join("index.json")).unwrap());
+    let index: Value = serde_json::from_slice(&read(&format!("blobs/sha256/{}", converted.index.hex()))).unwrap();
+    let digests: Vec<&str> =
+        index["manifests"].as_array().unwrap().iter().map(|entry| entry["digest"].as_str().unwrap()).collect();
+    assert_eq!(digests[0], original.digest());
+    assert_eq!(digests[2], converted.images[0].digest.as_str());
+    assert!(!target.join("blobs").read_dir().unwrap().any(|entry| entry.unwrap().path().is_file()));
+
+    let (Some(registry), Some(bench)) = (DockerRegistry::start(), Bench::in_images()) else { return };
+    let name = format!("{}/team/app:1", registry.host());
+    let (layout, remote) = (format!("oci:{}:1", target.display()), format!("docker://{name}"));
+    let to = ["copy", "--all", "--preserve-digests", "--dest-tls-verify=false", &layout, &remote];
+    if !agrees("skopeo", &to) {
+        return;
+    }
+    let image = bench.pull(&name).await.unwrap();
+    assert_eq!(image.digest, converted.images[0].digest.as_str());
+    // Other programs choose what they chose before.
+    let out = directory.path().join("out");
+    let local = format!("oci:{}", out.display());
+    agrees("skopeo", &["copy", "--src-tls-verify=false", &remote, &local]);
+    let index: Value = serde_json::from_slice(&fs::read(out.join("index.json")).unwrap()).unwrap();
+    assert_eq!(index["manifests"][0]["digest"], original.digest());
+}

@@ -1,0 +1,383 @@
+//! Tells whether a native image is one that this crate could have written.
+//!
+//! The kernel parses a file system that it mounts, so an image from a registry must not be a hostile file system. Its
+//! metadata is parsed here, with bounds and without recursion. The resulting tree is checked by the rules for entries
+//! of archives and is written again: the same bytes must come out. So the kernel reads only what this crate wrote, or
+//! would have written.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    rc::Rc,
+};
+
+use rustix::fs::FileType;
+
+use super::{
+    super::{
+        disk::{self, BLOCK, DIRENT, FIRST, INLINE, INODE, SLOT, SUPER},
+        read,
+        tree::{Content, Id, Node, ROOT, Tree},
+    },
+    image::{MAX_METADATA, NativeImage, Parts},
+    rules,
+    verity::{self, HashTreeBuilder},
+};
+use crate::{
+    apply::{MAX_DEPTH, MAX_PATH},
+    buffers,
+    error::{Problem, UnpackError},
+    limits::Limits,
+    path,
+};
+
+/// What a native image says about its layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedImage {
+    /// The parts of the file.
+    pub parts: Parts,
+    /// The files of the layer; one with several names counts once.
+    pub files: u64,
+    /// Sorted paths of directories that the layer uses without describing them.
+    pub implied_directories: Vec<Vec<u8>>,
+    /// The layer hides everything below it.
+    pub opaque_root: bool,
+}
+
+/// Checks a whole image, whose metadata has the given number of bytes and whose hash tree has the given root.
+///
+/// # Errors
+/// The image is refused, or the file cannot be read.
+pub fn check_image(file: &File, metadata: u64, root: &[u8; 32], limits: &Limits) -> Result<CheckedImage, UnpackError> {
+    check_file(file, metadata, root, limits).map(|(_, checked)| checked)
+}
+
+/// The image in a file, and what it says.
+pub(super) fn check_file(
+    file: &File,
+    metadata: u64,
+    root: &[u8; 32],
+    limits: &Limits,
+) -> Result<(NativeImage, CheckedImage), UnpackError> {
+    let failed = |error| UnpackError::disk("reading the native image", error);
+    let refuse = |problem: &str| UnpackError::refused(b"", problem);
+    let length = file.metadata().map_err(failed)?.len();
+    if metadata > length || metadata > MAX_METADATA {
+        return Err(refuse("its metadata is too large"));
+    }
+    let mut bytes = vec![0; metadata as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    let (image, checked) = check_all(&bytes, limits).map_err(|problem| refuse(&problem))?;
+    drop(bytes);
+    if length != checked.parts.total() {
+        return Err(refuse("its length is not that of its files"));
+    }
+    if !check_ends(file, &image).map_err(failed)? {
+        return Err(refuse("bytes behind the end of a file"));
+    }
+    if !check_hash_tree(file, &image, root).map_err(failed)? {
+        return Err(refuse("its hash tree is not that of its content"));
+    }
+    Ok((image, checked))
+}
+
+/// Checks the metadata of an image. `bytes` are all of it.
+///
+/// # Errors
+/// The reason why this crate cannot have written these bytes.
+pub fn check_metadata(bytes: &[u8], limits: &Limits) -> Result<CheckedImage, Problem> {
+    check_all(bytes, limits).map(|(_, checked)| checked)
+}
+
+/// The image, and what it says.
+pub(super) fn check_all(bytes: &[u8], limits: &Limits) -> Result<(NativeImage, CheckedImage), Problem> {
+    let uuid = *bytes.get(SUPER + 48..).and_then(|rest| rest.first_chunk()).ok_or("it is too short")?;
+    let Walk { tree, implied, .. } = Walk::new(bytes, limits).all()?;
+    for id in 0..tree.len() {
+        rules::check_node(tree.node(id as Id), limits)?;
+    }
+    let opaque_root = rules::has_mark(tree.node(ROOT), rules::opaque());
+    let image = NativeImage::new(tree, uuid).map_err(|error| error.to_string())?;
+    let parts = image.parts();
+    if parts.metadata != bytes.len() as u64 {
+        return Err("its metadata has another length".into());
+    }
+    image.write_metadata(&mut Expected(bytes)).map_err(|_| "its metadata has another form")?;
+    let mut implied_directories = implied;
+    implied_directories.sort_unstable();
+    let files = image.nodes().count() as u64;
+    Ok((image, CheckedImage { parts, files, implied_directories, opaque_root }))
+}
+
+/// The bytes that must be written.
+struct Expected<'a>(&'a [u8]);
+
+impl Write for Expected<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.strip_prefix(bytes).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether zeros follow the data of each file. A process that maps the file reads them.
+fn check_ends(file: &File, image: &NativeImage) -> io::Result<bool> {
+    let mut end = [0; BLOCK as usize];
+    for (_, offset, size) in image.extents() {
+        let end = &mut end[..(size.next_multiple_of(BLOCK) - size) as usize];
+        file.read_exact_at(end, offset + size)?;
+        if end.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether the hash tree is that of the file system before it, and has this root.
+fn check_hash_tree(file: &File, image: &NativeImage, root: &[u8; 32]) -> io::Result<bool> {
+    let (parts, mut builder) = (image.parts(), HashTreeBuilder::default());
+    let (mut buffer, mut at) = (vec![0; buffers::SIZE], 0);
+    while at < parts.file_system() {
+        let part = buffer.len().min((parts.file_system() - at) as usize);
+        file.read_exact_at(&mut buffer[..part], at)?;
+        builder.update(&buffer[..part]);
+        at += part as u64;
+    }
+    let tree = builder.finish();
+    if tree.root != *root {
+        return Ok(false);
+    }
+    for expected in [verity::header(parts.file_system() / BLOCK, image.uuid()), tree.levels] {
+        for expected in expected.chunks(buffers::SIZE) {
+            let found = &mut buffer[..expected.len()];
+            file.read_exact_at(found, at)?;
+            if found != expected {
+                return Ok(false);
+            }
+            at += expected.len() as u64;
+        }
+    }
+    Ok(true)
+}
+
+/// A name whose file was not visited yet.
+struct Waiting<'a> {
+    /// The number of its inode.
+    number: u64,
+    parent: Id,
+    name: &'a [u8],
+    /// Of the parent.
+    depth: usize,
+    /// Of the parent.
+    path: Rc<Vec<u8>>,
+}
+
+/// A walk through the metadata, in the order in which it was written. No byte of an inode or of a directory is read
+/// twice, so its time is bounded by the length of the metadata.
+struct Walk<'a> {
+    bytes: &'a [u8],
+    limits: &'a Limits,
+    tree: Tree,
+    /// By the number of the inode.
+    seen: HashMap<u64, Id>,
+    /// Before this offset no further inode begins …
+    next_inode: u64,
+    /// … and no further block of a directory or link.
+    next_body: u64,
+    /// Names so far.
+    names: u64,
+    /// Bytes of all files so far.
+    data: u64,
+    waiting: Vec<Waiting<'a>>,
+    implied: Vec<Vec<u8>>,
+    implied_bytes: usize,
+}
+
+/// A file, and where its names are if it is a directory.
+struct Found<'a> {
+    node: Node,
+    entries: Vec<(&'a [u8], u64)>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(bytes: &'a [u8], limits: &'a Limits) -> Self {
+        let tree = Tree::new(Node::implied_dir());
+        Self {
+            bytes,
+            limits,
+            tree,
+            seen: HashMap::new(),
+            next_inode: BLOCK + FIRST,
+            next_body: BLOCK,
+            names: 0,
+            data: 0,
+            waiting: Vec::new(),
+            implied: Vec::new(),
+            implied_bytes: 0,
+        }
+    }
+
+    fn all(mut self) -> Result<Self, Problem> {
+        let root = FIRST / SLOT;
+        let Found { node, entries } = self.inode(root)?;
+        if !node.is_dir() {
+            return Err("its root is no directory".into());
+        }
+        *self.tree.node_mut(ROOT) = node;
+        self.seen.insert(root, ROOT);
+        self.wait_for(ROOT, 0, Vec::new(), entries)?;
+        while let Some(next) = self.waiting.pop() {
+            self.visit(next)?;
+        }
+        Ok(self)
+    }
+
+    fn visit(&mut self, next: Waiting<'a>) -> Result<(), Problem> {
+        if let Some(id) = self.seen.get(&next.number) {
+            if self.tree.is_dir(*id) {
+                return Err("a directory with several names".into());
+            }
+            self.tree.name(next.parent, next.name, *id);
+            return Ok(());
+        }
+        let Found { node, entries } = self.inode(next.number)?;
+        let is_dir = node.is_dir();
+        let id = self.tree.add(next.parent, next.name, node).map_err(|error| error.to_string())?;
+        self.seen.insert(next.number, id);
+        if is_dir {
+            self.wait_for(id, next.depth + 1, path::join(&next.path, next.name), entries)?;
+        }
+        Ok(())
+    }
+
+    /// Notes the names in a directory, to be visited in their order.
+    fn wait_for(&mut self, id: Id, depth: usize, path: Vec<u8>, entries: Vec<(&'a [u8], u64)>) -> Result<(), Problem> {
+        if rules::has_mark(self.tree.node(id), rules::IMPLIED) {
+            self.implied_bytes += path.len();
+            if self.implied_bytes > self.limits.kept_bytes {
+                return Err("too many directories without a description".into());
+            }
+            self.implied.push(path.clone());
+        }
+        if entries.len() > 2 && (depth > MAX_DEPTH || path.len() > MAX_PATH) {
+            return Err("directories too deep".into());
+        }
+        let path = Rc::new(path);
+        let mut last: &[u8] = b"";
+        let before = self.waiting.len();
+        for (name, number) in entries {
+            if name <= last {
+                return Err("names out of order".into());
+            }
+            last = name;
+            // The image is written again, so it does not matter here where these two lead.
+            if name == b"." || name == b".." {
+                continue;
+            }
+            rules::check_name(name)?;
+            self.names += 1;
+            if self.names > self.limits.entries {
+                return Err(format!("the layer has more than {} entries", self.limits.entries));
+            }
+            self.waiting.push(Waiting { number, parent: id, name, depth, path: Rc::clone(&path) });
+        }
+        self.waiting[before..].reverse();
+        Ok(())
+    }
+
+    /// Reads an inode that was not read before.
+    fn inode(&mut self, number: u64) -> Result<Found<'a>, Problem> {
+        let offset = number.checked_mul(SLOT).and_then(|bytes| bytes.checked_add(BLOCK));
+        let offset = offset.filter(|offset| *offset >= self.next_inode).ok_or("inodes out of order")?;
+        let inode = self.slice(offset, INODE)?;
+        let (format, words) = (read::u16_at(inode, 0), usize::from(read::u16_at(inode, 2)));
+        let xattr_bytes = if words == 0 { 0 } else { disk::XATTR_HEADER + 4 * (words - 1) } as u64;
+        let xattrs = read::xattrs(self.slice(offset + INODE, xattr_bytes)?).map_err(|error| error.to_string())?;
+        let (size, pointer) = (read::u64_at(inode, 8), read::u32_at(inode, 16));
+        let tail = if format == INLINE { size % BLOCK } else { 0 };
+        let end = offset + INODE + xattr_bytes;
+        self.next_inode = (end + tail).next_multiple_of(SLOT);
+        let mut entries = Vec::new();
+        let mode = u32::from(read::u16_at(inode, 4));
+        let content = match FileType::from_raw_mode(mode) {
+            FileType::Directory => {
+                for block in self.body(size, pointer, end, tail)? {
+                    dirents(block, &mut entries)?;
+                }
+                Content::Dir(BTreeMap::new())
+            }
+            FileType::Symlink => Content::Symlink(self.body(size, pointer, end, tail)?.concat().into_boxed_slice()),
+            FileType::RegularFile => {
+                self.data = self.data.saturating_add(size);
+                if self.data > self.limits.layer_bytes {
+                    return Err(format!("files of more than {} bytes", self.limits.layer_bytes));
+                }
+                Content::File { block: 0, size }
+            }
+            FileType::CharacterDevice => Content::CharDevice(pointer),
+            FileType::BlockDevice => Content::BlockDevice(pointer),
+            FileType::Fifo => Content::Fifo,
+            _ => return Err("a file of a kind that layers do not have".into()),
+        };
+        let node = Node {
+            content,
+            mode: mode & 0o7777,
+            uid: read::u32_at(inode, 24),
+            gid: read::u32_at(inode, 28),
+            mtime: (read::u64_at(inode, 32).cast_signed(), read::u32_at(inode, 40)),
+            xattrs,
+            names: 0,
+        };
+        Ok(Found { node, entries })
+    }
+
+    /// The content of a directory or link, in blocks.
+    fn body(&mut self, size: u64, pointer: u32, end: u64, tail: u64) -> Result<Vec<&'a [u8]>, Problem> {
+        let whole = size.checked_sub(tail).ok_or("a size that does not exist")?;
+        let mut blocks = Vec::new();
+        if whole > 0 {
+            let from = u64::from(pointer) * BLOCK;
+            if from < self.next_body {
+                return Err("directories out of order".into());
+            }
+            let front = self.slice(from, whole)?;
+            self.next_body = from + whole.next_multiple_of(BLOCK);
+            blocks.extend(front.chunks(BLOCK as usize));
+        }
+        if tail > 0 {
+            blocks.push(self.slice(end, tail)?);
+        }
+        Ok(blocks)
+    }
+
+    fn slice(&self, offset: u64, length: u64) -> Result<&'a [u8], Problem> {
+        let from = usize::try_from(offset).ok();
+        let to = offset.checked_add(length).and_then(|to| usize::try_from(to).ok());
+        let range = from.zip(to).map(|(from, to)| from..to);
+        Ok(range.and_then(|range| self.bytes.get(range)).ok_or("metadata outside its place")?)
+    }
+}
+
+/// Adds the names in one block of a directory, with the numbers of their inodes.
+fn dirents<'a>(block: &'a [u8], entries: &mut Vec<(&'a [u8], u64)>) -> Result<(), Problem> {
+    let broken = || Problem::from("a directory that no file system has");
+    let name_at = |at: usize| {
+        let entry = block.get(at * DIRENT..(at + 1) * DIRENT)?;
+        Some(usize::from(read::u16_at(entry, 8)))
+    };
+    let count = name_at(0).ok_or_else(broken)? / DIRENT;
+    for at in 0..count {
+        let from = name_at(at).ok_or_else(broken)?;
+        let to = if at + 1 < count { name_at(at + 1).ok_or_else(broken)? } else { block.len() };
+        let name = block.get(from..to).ok_or_else(broken)?;
+        // The last name of a block may end before the block does.
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        entries.push((name, read::u64_at(&block[at * DIRENT..], 0)));
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The blob of a layer → its native image.
+//!
+//! The archive is unpacked into a scratch file first, because the metadata precedes the data and is known at the end.
+//! Extended attributes and times are taken as they are: the file system of the machine that converts plays no role.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Write},
+    os::unix::fs::FileExt,
+};
+
+use super::{
+    super::{
+        disk,
+        store::ErofsStore,
+        tree::{Content, ROOT, Tree},
+    },
+    image::{NativeImage, Parts, in_order},
+    rules, verity,
+};
+use crate::{
+    apply::{Applied, Applier, Trial},
+    buffers,
+    digest::{Algorithm, Digest, Hasher},
+    error::UnpackError,
+    limits::Limits,
+    stream::{BlobReader, Decoder, HashingReader},
+    tar::TarReader,
+    unpack::{apply_while_it_fits, read_to_end},
+};
+
+/// A layer that was converted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Converted {
+    /// The digest of the blob that was read.
+    pub blob: Digest,
+    /// The digest of the unpacked archive.
+    pub diff_id: Digest,
+    /// The digest of the native image.
+    pub image: Digest,
+    /// The parts of the native image.
+    pub parts: Parts,
+    /// The root of the hash tree.
+    pub hash_root: [u8; 32],
+    /// Extended attributes that an image may not set and that were left out.
+    pub skipped_xattrs: u64,
+}
+
+/// Converts a layer. `scratch` and `out` are empty files, open for reading and writing. Blocks.
+///
+/// # Errors
+/// The layer is refused, a file cannot be written, or the blob ends before its end.
+pub fn convert(
+    blob: BlobReader,
+    (scratch, out): (File, &File),
+    diff_algorithm: Algorithm,
+    limits: &Limits,
+) -> Result<Converted, UnpackError> {
+    let received = blob.received();
+    let mut decoder = Decoder::new(blob, limits)?;
+    let reader = BufReader::with_capacity(buffers::SIZE, &mut decoder);
+    let mut archive = TarReader::new(HashingReader::new(reader, diff_algorithm, received, limits.clone()));
+    let mut applier = Applier::new(ErofsStore::reproducible(scratch, limits)?, limits.clone(), Trial::none());
+    let mut last = Vec::new();
+    if !apply_while_it_fits(&mut archive, &mut last, &mut applier)? {
+        let problem = format!("its names and attributes need more than {} bytes of memory", limits.kept_bytes);
+        return Err(UnpackError::refused(&last, problem));
+    }
+    let (diff_id, _) = read_to_end(archive, &last)?;
+    let (blob, _) = decoder.into_blob().finish()?;
+    let (mut store, applied) = applier.finish()?;
+    mark(store.tree_mut(), &applied);
+    let (image, parts, hash_root) =
+        write(store, &diff_id, out).map_err(|error| UnpackError::disk("writing the native image", error))?;
+    Ok(Converted { blob, diff_id, image, parts, hash_root, skipped_xattrs: applied.skipped.count })
+}
+
+/// Marks the directories that no entry describes, and a root that hides everything below the layer. Overlayfs ignores
+/// both marks.
+fn mark(tree: &mut Tree, applied: &Applied) {
+    for path in &applied.implied_directories {
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        if let Some(id) = names.try_fold(ROOT, |id, name| tree.child(id, name)) {
+            tree.node_mut(id).xattrs.push((rules::IMPLIED.to_vec(), rules::SET.to_vec()));
+        }
+    }
+    if applied.opaque_root {
+        tree.node_mut(ROOT).xattrs.push((rules::opaque().to_vec(), rules::SET.to_vec()));
+    }
+}
+
+/// Writes all parts of the image.
+fn write(mut store: ErofsStore, diff_id: &Digest, out: &File) -> io::Result<(Digest, Parts, [u8; 32])> {
+    store.flush()?;
+    let (tree, scratch) = store.parts();
+    let (ordered, before) = in_order(tree)?;
+    let image = NativeImage::new(ordered, disk::uuid(diff_id))?;
+    let parts = image.parts();
+    let mut out = Output {
+        file: BufWriter::with_capacity(buffers::SIZE, out),
+        digest: Hasher::new(Algorithm::Sha256),
+        tree: verity::HashTreeBuilder::default(),
+    };
+    image.write_metadata(&mut out)?;
+    let mut buffer = vec![0; buffers::SIZE];
+    for (id, _, size) in image.extents() {
+        // The data is where the unpacker put it.
+        let Content::File { block, .. } = tree.node(before[id as usize]).content else { continue };
+        copy(scratch, u64::from(block) * disk::BLOCK, size, &mut buffer, &mut out)?;
+        disk::pad(&mut out, size.next_multiple_of(disk::BLOCK) - size)?;
+    }
+    let Output { mut file, mut digest, tree } = out;
+    let tree = tree.finish();
+    for part in [&verity::header(parts.file_system() / disk::BLOCK, image.uuid()), &tree.levels] {
+        file.write_all(part)?;
+        digest.update(part);
+    }
+    file.flush()?;
+    Ok((digest.finish(), parts, tree.root))
+}
+
+/// Copies a part of a file.
+fn copy(from: &File, begin: u64, size: u64, buffer: &mut [u8], to: &mut impl Write) -> io::Result<()> {
+    let mut done = 0;
+    while done < size {
+        let part = buffer.len().min(usize::try_from(size - done).unwrap_or(usize::MAX));
+        from.read_exact_at(&mut buffer[..part], begin + done)?;
+        to.write_all(&buffer[..part])?;
+        done += part as u64;
+    }
+    Ok(())
+}
+
+/// Writes a file, its digest and its hash tree at once.
+struct Output<'a> {
+    file: BufWriter<&'a File>,
+    digest: Hasher,
+    tree: verity::HashTreeBuilder,
+}
+
+impl Write for Output<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        self.tree.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

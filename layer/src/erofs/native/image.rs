@@ -1,0 +1,138 @@
+//! A tree of files → the bytes of a native image, all but its data and its hash tree.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, Write},
+};
+
+use super::super::{
+    disk::{self, BLOCK, Layout},
+    tree::{Content, Id, Node, ROOT, Tree},
+};
+
+/// The first block of the inodes.
+const START: u64 = 1;
+/// The longest metadata: some hundred thousand files. A reader keeps it in memory, with the tree that it describes.
+pub(super) const MAX_METADATA: u64 = 64 << 20;
+
+/// The parts of a native image, in bytes. All are multiples of 4096.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// The superblock, the inodes, the directories and the links.
+    pub metadata: u64,
+    /// The data of regular files, behind the metadata.
+    pub data: u64,
+    /// The hash tree with its header, behind the data.
+    pub hash_tree: u64,
+}
+
+impl Parts {
+    /// The file system: everything but the hash tree.
+    pub fn file_system(&self) -> u64 {
+        self.metadata + self.data
+    }
+
+    /// The whole image.
+    pub fn total(&self) -> u64 {
+        self.file_system() + self.hash_tree
+    }
+}
+
+/// A native image without its data. The order of the nodes is the order of their inodes.
+pub(super) struct NativeImage {
+    tree: Tree,
+    uuid: [u8; 16],
+    /// Blocks of the metadata.
+    metadata: u64,
+    /// Blocks of the file system.
+    end: u64,
+}
+
+impl NativeImage {
+    /// Gives each file's data its place. The tree's nodes must be in the order of a walk, see [`in_order`].
+    pub(super) fn new(mut tree: Tree, uuid: [u8; 16]) -> io::Result<Self> {
+        let metadata = Layout::of(&tree, START)?.end;
+        if metadata * BLOCK > MAX_METADATA {
+            let problem = format!("names and attributes of more than {MAX_METADATA} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+        }
+        let mut end = metadata;
+        for id in 0..tree.len() {
+            if let Content::File { block, size } = &mut tree.node_mut(id as Id).content {
+                // An empty file has no block.
+                *block = if *size == 0 { 0 } else { u32::try_from(end).map_err(|_| io::ErrorKind::FileTooLarge)? };
+                end = end.saturating_add(disk::blocks(*size));
+            }
+        }
+        u32::try_from(end).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        Ok(Self { tree, uuid, metadata, end })
+    }
+
+    /// All files, in the order of their inodes.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        (0..self.tree.len() as Id).map(|id| self.tree.node(id))
+    }
+
+    pub(super) fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// The offset and the size of each file's data, in the order of the offsets. Empty files are left out.
+    pub(super) fn extents(&self) -> impl Iterator<Item = (Id, u64, u64)> {
+        (0..self.tree.len() as Id).filter_map(|id| match self.tree.node(id).content {
+            Content::File { block, size } if size > 0 => Some((id, u64::from(block) * BLOCK, size)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn parts(&self) -> Parts {
+        let data = (self.end - self.metadata) * BLOCK;
+        Parts { metadata: self.metadata * BLOCK, data, hash_tree: super::verity::size(self.end) }
+    }
+
+    /// Writes the metadata.
+    pub(super) fn write_metadata(&self, out: &mut impl Write) -> io::Result<()> {
+        let layout = Layout::of(&self.tree, START)?;
+        out.write_all(&layout.super_block(self.uuid, self.end))?;
+        layout.write(out)
+    }
+}
+
+/// A copy of a tree whose nodes are in the order of a walk: a directory before what it contains, names in the order of
+/// their bytes, a file with several names at its first one. Also returns the number that each node had.
+pub(super) fn in_order(from: &Tree) -> io::Result<(Tree, Vec<Id>)> {
+    let copy = |id: Id| {
+        let node = from.node(id);
+        let content = match &node.content {
+            Content::Dir(_) => Content::Dir(BTreeMap::new()),
+            content => content.clone(),
+        };
+        let mut xattrs = node.xattrs.clone();
+        xattrs.sort_unstable();
+        Node { content, xattrs, names: 0, ..*node }
+    };
+    let mut to = Tree::new(copy(ROOT));
+    let mut before = vec![ROOT];
+    // The new numbers of files with several names.
+    let mut known: HashMap<Id, Id> = HashMap::new();
+    let mut waiting: Vec<(Id, Id, &[u8])> = Vec::new();
+    let wait_for = |waiting: &mut Vec<_>, id: Id, parent: Id| {
+        if let Content::Dir(names) = &from.node(id).content {
+            waiting.extend(names.iter().rev().map(|(name, child)| (*child, parent, &name[..])));
+        }
+    };
+    wait_for(&mut waiting, ROOT, ROOT);
+    while let Some((id, parent, name)) = waiting.pop() {
+        if let Some(new) = known.get(&id) {
+            to.name(parent, name, *new);
+            continue;
+        }
+        let new = to.add(parent, name, copy(id))?;
+        before.push(id);
+        if from.node(id).names > 1 {
+            known.insert(id, new);
+        }
+        wait_for(&mut waiting, id, new);
+    }
+    Ok((to, before))
+}

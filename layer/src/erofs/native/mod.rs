@@ -1,0 +1,25 @@
+//! Native images: layers that registries hold as EROFS images.
+//!
+//! A native image has one form for each layer, so that the same layer gives the same bytes, and so that a reader can
+//! tell whether this crate could have written an image. The file has four parts, each of whole blocks:
+//! 1. the superblock
+//! 2. inodes, directories and links, in the order of a walk that visits names in the order of their bytes
+//! 3. the data of regular files in the order of their inodes, without gaps
+//! 4. the hash tree of the first three parts, see the module `verity`
+//!
+//! The first two parts are the metadata. They say where each file's data is, so the data needs no further rules than
+//! its length.
+
+mod check;
+mod convert;
+mod image;
+mod receive;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod verity;
+
+pub use check::{CheckedImage, check_image, check_metadata};
+pub use convert::{Converted, convert};
+pub use image::Parts;
+pub use receive::receive;

@@ -1,0 +1,360 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::{
+    super::{
+        disk::{BLOCK, INODE, SLOT, SUPER},
+        tree::{Content, Node, ROOT, Tree},
+    },
+    check::{CheckedImage, check_metadata},
+    image::{NativeImage, in_order},
+    rules, verity,
+};
+use crate::{error::Problem, limits::Limits};
+
+const UUID: [u8; 16] = [7; 16];
+
+fn node(content: Content) -> Node {
+    Node { content, mtime: (1_700_000_000, 5), ..Node::implied_dir() }
+}
+
+fn dir() -> Node {
+    node(Content::Dir(BTreeMap::new()))
+}
+
+fn file(size: u64) -> Node {
+    node(Content::File { block: 77, size })
+}
+
+fn link(target: &str) -> Node {
+    Node { mode: 0o777, ..node(Content::Symlink(target.as_bytes().into())) }
+}
+
+fn whiteout() -> Node {
+    Node { mode: 0, mtime: (0, 0), ..node(Content::CharDevice(0)) }
+}
+
+fn with(node: Node, key: &str, value: &[u8]) -> Node {
+    Node { xattrs: vec![(key.as_bytes().to_vec(), value.to_vec())], ..node }
+}
+
+/// The metadata of an image with these files.
+fn metadata(tree: &Tree) -> Vec<u8> {
+    let image = NativeImage::new(in_order(tree).unwrap().0, UUID).unwrap();
+    let mut bytes = Vec::new();
+    image.write_metadata(&mut bytes).unwrap();
+    assert_eq!(bytes.len() as u64, image.parts().metadata);
+    bytes
+}
+
+fn check(bytes: &[u8]) -> Result<CheckedImage, Problem> {
+    check_metadata(bytes, &Limits::default())
+}
+
+/// The metadata of an image with one file.
+fn single(node: Node) -> Vec<u8> {
+    let mut tree = Tree::new(dir());
+    tree.add(ROOT, b"f", node).unwrap();
+    metadata(&tree)
+}
+
+/// A tree with every kind of file.
+fn sample() -> Tree {
+    let mut tree = Tree::new(dir());
+    let etc = tree.add(ROOT, b"etc", with(dir(), "trusted.overlay.opaque", b"y")).unwrap();
+    let passwd = tree.add(etc, b"passwd", with(file(5000), "user.a", b"1")).unwrap();
+    tree.name(ROOT, b"also", passwd);
+    tree.add(etc, b"empty", file(0)).unwrap();
+    tree.add(etc, b"gone", whiteout()).unwrap();
+    tree.add(ROOT, b"link", link("etc/passwd")).unwrap();
+    tree.add(ROOT, b"long", link(&"x".repeat(4000))).unwrap();
+    tree.add(ROOT, b"tty", node(Content::CharDevice(0x501))).unwrap();
+    tree.add(ROOT, b"disk", node(Content::BlockDevice(0x801))).unwrap();
+    tree.add(ROOT, b"pipe", node(Content::Fifo)).unwrap();
+    let implied = Node { mtime: (0, 0), ..with(dir(), "trusted.overlay.implied", b"y") };
+    let implied = tree.add(ROOT, b"usr", implied).unwrap();
+    let many = tree.add(implied, b"many", dir()).unwrap();
+    for number in 0..700 {
+        tree.add(many, format!("file-{number}").as_bytes(), file(number)).unwrap();
+    }
+    tree
+}
+
+/// The offset of the inode of the only file in the root of [`single`].
+fn inode_of_the_file() -> usize {
+    let root = BLOCK as usize + 2 * SLOT as usize;
+    // The names `.`, `..` and `f` follow the root's inode.
+    (root + INODE as usize + 3 * 12 + 4).next_multiple_of(SLOT as usize)
+}
+
+#[test]
+fn every_kind_of_file_is_read_again() {
+    let checked = check(&metadata(&sample())).unwrap();
+    assert_eq!(checked.files, 712);
+    assert_eq!(checked.implied_directories, [b"usr".to_vec()]);
+    assert!(!checked.opaque_root);
+    let data: u64 = 2 + (1..700u64).map(|size| size.div_ceil(BLOCK)).sum::<u64>();
+    assert_eq!(checked.parts.data, data * BLOCK);
+    let opaque = Tree::new(with(dir(), "trusted.overlay.opaque", b"y"));
+    assert!(check(&metadata(&opaque)).unwrap().opaque_root);
+}
+
+#[test]
+fn the_bytes_depend_on_the_files_only() {
+    let mut other = Tree::new(dir());
+    let mut names: Vec<&str> = vec!["b", "a", "c", "gone"];
+    let mut one = Tree::new(dir());
+    for name in &names {
+        one.add(ROOT, name.as_bytes(), file(1)).unwrap();
+    }
+    assert!(!one.remove(ROOT, b"gone"));
+    names.reverse();
+    for name in names.iter().filter(|name| **name != "gone") {
+        other.add(ROOT, name.as_bytes(), file(1)).unwrap();
+    }
+    assert_eq!(metadata(&one), metadata(&other));
+}
+
+#[test]
+fn files_that_no_archive_makes_are_refused() {
+    let user = |key: &str| with(file(1), key, b"v");
+    let capability = [&0x0200_0000u32.to_le_bytes()[..], &[0; 16]].concat();
+    assert!(check(&single(with(file(1), "security.capability", &capability))).is_ok());
+    assert!(check(&single(user("user.a"))).is_ok());
+    for (node, problem) in [
+        (user("trusted.overlay.redirect"), "extended attribute"),
+        (user("trusted.overlay.metacopy"), "extended attribute"),
+        (user("trusted.overlay.opaque"), "extended attribute"),
+        (user("trusted.x"), "extended attribute"),
+        (user("security.selinux"), "extended attribute"),
+        (user("security.capability"), "extended attribute"),
+        (user("user.overlay.opaque"), "extended attribute"),
+        (user("system.posix_acl_access"), "extended attribute"),
+        (with(dir(), "trusted.overlay.opaque", b"x"), "extended attribute"),
+        (with(link("x"), "user.a", b"1"), "extended attribute"),
+        (with(dir(), "trusted.overlay.implied", b"y"), "describes"),
+        (Node { uid: u32::MAX, ..file(1) }, "owner"),
+        (Node { gid: u32::MAX, ..file(1) }, "owner"),
+        (Node { mtime: (0, 1_000_000_000), ..file(1) }, "time"),
+        (Node { mode: 0o644, ..whiteout() }, "whiteout"),
+        (Node { mtime: (1, 0), ..whiteout() }, "whiteout"),
+        (with(whiteout(), "security.capability", &capability), "whiteout"),
+        (link(""), "symbolic link"),
+        (link("a\0b"), "symbolic link"),
+        (link(&"x".repeat(4096)), "symbolic link"),
+        (Node { mode: 0o755, ..link("x") }, "symbolic link"),
+        (file(u64::MAX / 2), "files of more than"),
+    ] {
+        let text = format!("{node:?}");
+        let mut tree = Tree::new(dir());
+        tree.add(ROOT, b"f", node).unwrap();
+        // A file that is too large has no image.
+        let (tree, _) = in_order(&tree).unwrap();
+        let Ok(image) = NativeImage::new(tree, UUID) else { continue };
+        let mut bytes = Vec::new();
+        image.write_metadata(&mut bytes).unwrap();
+        let error = check(&bytes).expect_err(&text);
+        assert!(error.contains(problem), "{text}: {error}");
+    }
+}
+
+#[test]
+fn names_that_no_archive_makes_are_refused() {
+    for name in [&b".wh.a"[..], b".wh..wh..opq", b"a/b", &[b'n'; 256]] {
+        let mut tree = Tree::new(dir());
+        tree.add(ROOT, name, file(1)).unwrap();
+        assert!(check(&metadata(&tree)).is_err(), "{name:?}");
+    }
+    let mut tree = Tree::new(dir());
+    let whiteout = tree.add(ROOT, b"a", whiteout()).unwrap();
+    tree.name(ROOT, b"b", whiteout);
+    assert!(check(&metadata(&tree)).unwrap_err().contains("whiteout"));
+}
+
+#[test]
+fn depth_and_number_of_files_are_bounded() {
+    let chain = |depth: usize| {
+        let mut tree = Tree::new(dir());
+        let mut last = ROOT;
+        for _ in 0..depth {
+            last = tree.add(last, b"d", dir()).unwrap();
+        }
+        tree.add(last, b"f", file(1)).unwrap();
+        metadata(&tree)
+    };
+    assert!(check(&chain(512)).is_ok());
+    assert!(check(&chain(513)).unwrap_err().contains("deep"));
+    let few = Limits { entries: 711, ..Limits::default() };
+    let bytes = metadata(&sample());
+    // One file has two names.
+    assert!(check_metadata(&bytes, &few).unwrap_err().contains("entries"));
+    assert!(check_metadata(&bytes, &Limits { entries: 712, ..Limits::default() }).is_ok());
+}
+
+#[test]
+fn structures_of_another_form_are_refused() {
+    let bytes = single(file(1));
+    check(&bytes).unwrap();
+    let inode = inode_of_the_file();
+    assert_eq!(bytes[inode..inode + 2], [1, 0], "an inode in blocks");
+    let root = BLOCK as usize + 2 * SLOT as usize;
+    let dirents = root + INODE as usize;
+    for (what, at, value) in [
+        ("another magic number", SUPER, &[0][..]),
+        ("a checksum", SUPER + 4, &[1]),
+        ("other features", SUPER + 8, &[3]),
+        ("another block size", SUPER + 12, &[9]),
+        ("another root", SUPER + 14, &[4]),
+        ("another number of inodes", SUPER + 16, &[9]),
+        ("more blocks", SUPER + 36, &[200]),
+        ("metadata elsewhere", SUPER + 40, &[2]),
+        ("shared attributes", SUPER + 44, &[1]),
+        ("a volume name", SUPER + 64, b"x"),
+        ("incompatible features", SUPER + 80, &[1]),
+        ("bytes before the superblock", 0, &[1]),
+        ("bytes behind the superblock", SUPER + 128, &[1]),
+        ("a compressed file", inode, &[3]),
+        ("a file in chunks", inode, &[9]),
+        ("a short inode", inode, &[0]),
+        ("data in the inode", inode, &[5]),
+        ("attributes that are not there", inode + 2, &[1]),
+        ("a socket", inode + 4, &[0, 0xc0]),
+        ("data in the metadata", inode + 16, &[1]),
+        ("data elsewhere", inode + 16, &[200]),
+        ("another number", inode + 20, &[9]),
+        ("more links", inode + 44, &[2]),
+        ("reserved bytes of an inode", inode + 50, &[1]),
+        ("a directory that contains the root", dirents + 24, &[2]),
+        ("a file outside the metadata", dirents + 24, &[0xff, 0xff, 0xff, 0xff]),
+        ("another type", dirents + 24 + 10, &[2]),
+        ("a name at another place", dirents + 24 + 8, &[200]),
+        ("names that begin elsewhere", dirents + 8, &[35]),
+        ("no names", dirents + 8, &[0]),
+        ("a parent elsewhere", dirents + 12, &[9]),
+        ("a larger directory", root + 8, &[200]),
+        ("bytes between inodes", inode - 1, &[1]),
+    ] {
+        let mut bytes = bytes.clone();
+        assert_ne!(&bytes[at..at + value.len()], value, "{what}");
+        bytes[at..at + value.len()].copy_from_slice(value);
+        assert!(check(&bytes).is_err(), "{what}");
+    }
+    for length in [0, 100, SUPER + 100, 4096, bytes.len() - 1, bytes.len() - 4096] {
+        assert!(check(&bytes[..length]).is_err(), "{length}");
+    }
+    assert!(check(&[&bytes[..], &[0; 4096]].concat()).is_err());
+}
+
+/// Directories that are each other's parents, and two names for one directory.
+#[test]
+fn circles_end() {
+    let mut tree = Tree::new(dir());
+    let one = tree.add(ROOT, b"one", dir()).unwrap();
+    tree.add(one, b"two", dir()).unwrap();
+    tree.add(ROOT, b"zzz", dir()).unwrap();
+    let bytes = metadata(&tree);
+    let numbers: Vec<usize> = (0..bytes.len() - 4).filter(|at| *at > 4096 && at % 2 == 0).collect();
+    // Each pair of bytes is made to lead to each inode in turn.
+    for at in numbers.into_iter().take(600) {
+        for number in 0..16u16 {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 2].copy_from_slice(&number.to_le_bytes());
+            drop(check(&bytes));
+        }
+    }
+}
+
+#[test]
+fn hash_trees_of_several_levels_have_the_stated_size() {
+    for blocks in [2u64, 127, 128, 129, 128 * 128, 128 * 128 + 1] {
+        let mut builder = verity::HashTreeBuilder::default();
+        for block in 0..blocks {
+            let mut bytes = [0; BLOCK as usize];
+            bytes[..8].copy_from_slice(&block.to_le_bytes());
+            let (one, two) = bytes.split_at(block as usize % 4096);
+            builder.update(one);
+            builder.update(two);
+        }
+        let header = verity::header(blocks, UUID).len() as u64;
+        assert_eq!(header + builder.finish().levels.len() as u64, verity::size(blocks), "{blocks}");
+    }
+}
+
+/// A file that a layer may have, with a name and the number of its parent among the directories before it.
+fn any_file() -> impl Strategy<Value = (u8, u8, Node)> {
+    let content = prop_oneof![
+        3 => Just(dir()),
+        3 => (0u64..10_000).prop_map(file),
+        1 => "[a-z/]{1,300}".prop_map(|target| link(&target)),
+        1 => (1u32..).prop_map(|number| node(Content::CharDevice(number))),
+        1 => Just(whiteout()),
+        1 => Just(node(Content::Fifo)),
+    ];
+    (any::<u8>(), any::<u8>(), content, 0u32..0o10000, 0u32..100, any::<bool>()).prop_map(
+        |(parent, name, mut node, mode, uid, xattr)| {
+            let holds_data = node.is_dir() || matches!(node.content, Content::File { .. });
+            if node.content != Content::CharDevice(0) {
+                node.uid = uid;
+                if !matches!(node.content, Content::Symlink(_)) {
+                    node.mode = mode;
+                }
+                if xattr && holds_data {
+                    node.xattrs = vec![(b"user.x".to_vec(), vec![b'v'; uid as usize])];
+                }
+            }
+            (parent, name, node)
+        },
+    )
+}
+
+fn any_tree() -> impl Strategy<Value = Tree> {
+    proptest::collection::vec(any_file(), 0..40).prop_map(|files| {
+        let mut tree = Tree::new(dir());
+        let mut dirs = vec![ROOT];
+        for (parent, name, node) in files {
+            let parent = dirs[parent as usize % dirs.len()];
+            let name = vec![b'a' + name % 26; name as usize % 40 + 1];
+            if tree.child(parent, &name).is_none() {
+                let is_dir = node.is_dir();
+                let id = tree.add(parent, &name, node).unwrap();
+                if is_dir {
+                    dirs.push(id);
+                }
+            }
+        }
+        tree
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_written_is_accepted(tree in any_tree()) {
+        let checked = check(&metadata(&tree)).unwrap();
+        prop_assert_eq!(checked.files, tree.len() as u64);
+    }
+
+    /// A changed image is refused, or it is what the files that it describes would be written as.
+    #[test]
+    fn changed_bytes_are_refused_or_another_image(
+        tree in any_tree(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let before = metadata(&tree);
+        let mut bytes = before.clone();
+        // Most of the first block is zeros, so changes go behind its superblock mostly.
+        for (at, value) in &changes {
+            bytes[SUPER + at.index(before.len() - SUPER)] = *value;
+        }
+        let limits = Limits::default();
+        if let Ok((image, _)) = super::check::check_all(&bytes, &limits) {
+            let mut again = Vec::new();
+            image.write_metadata(&mut again).unwrap();
+            prop_assert!(again == bytes);
+            prop_assert!(image.extents().all(|(_, offset, _)| offset >= bytes.len() as u64));
+            prop_assert!(image.nodes().all(|node| rules::check_node(node, &limits).is_ok()));
+        }
+    }
+}
