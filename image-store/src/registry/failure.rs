@@ -94,13 +94,12 @@ fn remedy_of_a_closed_connection(text: &str, by_tls: bool) -> Option<&'static st
     if !closed.iter().any(|part| text.contains(part)) {
         return None;
     }
-    Some(if by_tls {
-        "; if the registry speaks plain HTTP, set plain_http in its block"
-    } else {
-        "; it was asked by plain HTTP: if the registry speaks TLS, remove plain_http from its block, or, for a \
-         loopback address, set ca_file or insecure_skip_verify"
-    })
+    Some(if by_tls { "; if the registry speaks plain HTTP, set plain_http in its block" } else { ASKED_PLAINLY })
 }
+
+/// The remedy for a registry that speaks TLS and was asked without.
+const ASKED_PLAINLY: &str = "; it was asked by plain HTTP: if the registry speaks TLS, remove plain_http from its \
+                             block, or, for a loopback address, set ca_file or insecure_skip_verify";
 
 /// A request, for errors.
 pub(crate) struct Asked<'a> {
@@ -124,7 +123,12 @@ pub(crate) async fn status_failure(asked: &Asked<'_>, response: Response, idle_t
         _ => None,
     };
     let detail = if asked.own {
-        registry_message(&read_some(response, ERROR_BYTES, idle_timeout.min(Duration::from_secs(10))).await)
+        let by_tls = response.url().scheme() == "https";
+        let body = read_some(response, ERROR_BYTES, idle_timeout.min(Duration::from_secs(10))).await;
+        match remedy_of_a_refused_request(status, by_tls, &body) {
+            Some(remedy) => format!("{remedy}{DOCUMENTED}"),
+            None => registry_message(&body),
+        }
     } else {
         String::new()
     };
@@ -135,6 +139,12 @@ pub(crate) async fn status_failure(asked: &Asked<'_>, response: Response, idle_t
         status => PullError::Status { host, what, status: status.as_u16(), detail },
     };
     Failure { error, retry }
+}
+
+/// The option against the answer of a TLS server to a request without TLS: 400, with a text that names HTTPS.
+fn remedy_of_a_refused_request(status: StatusCode, by_tls: bool, body: &[u8]) -> Option<&'static str> {
+    let names_https = || String::from_utf8_lossy(body).contains("HTTPS");
+    (status == StatusCode::BAD_REQUEST && !by_tls && names_https()).then_some(ASKED_PLAINLY)
 }
 
 /// The header `Retry-After`, at most one minute.
@@ -196,6 +206,21 @@ mod tests {
             let remedy = remedy(text);
             assert_eq!(remedy.is_some(), !options.is_empty(), "{text}");
             assert!(options.iter().all(|option| remedy.unwrap_or_default().contains(option)), "{text}: {remedy:?}");
+        }
+    }
+
+    #[test]
+    fn a_tls_server_that_was_asked_without_tls_is_recognized() {
+        let go = b"Client sent an HTTP request to an HTTPS server.\n".as_slice();
+        let nginx = b"<center>The plain HTTP request was sent to HTTPS port</center>".as_slice();
+        for (status, by_tls, body, expected) in [
+            (StatusCode::BAD_REQUEST, false, go, true),
+            (StatusCode::BAD_REQUEST, false, nginx, true),
+            (StatusCode::BAD_REQUEST, true, go, false),
+            (StatusCode::BAD_REQUEST, false, br#"{"errors":[{"code":"NAME_INVALID"}]}"#, false),
+            (StatusCode::NOT_FOUND, false, go, false),
+        ] {
+            assert_eq!(remedy_of_a_refused_request(status, by_tls, body).is_some(), expected, "{status} {by_tls}");
         }
     }
 

@@ -304,23 +304,40 @@ async fn a_closed_connection_is_named_with_the_option() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_registry_without_tls_is_named_with_the_option() {
+/// A server that has one answer to everything. Returns its address.
+fn server_that_says(answer: &'static [u8]) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();
-    // What a web server says to the first message of TLS.
     std::thread::spawn(move || {
         for connection in listener.incoming() {
             let mut connection = connection.unwrap();
             std::io::Read::read(&mut connection, &mut [0; 4096]).unwrap();
-            std::io::Write::write_all(&mut connection, b"HTTP/1.0 400 Bad Request\r\n\r\n").unwrap();
+            std::io::Write::write_all(&mut connection, answer).unwrap();
             // The client closes first, so that it reads the answer.
             while std::io::Read::read(&mut connection, &mut [0; 4096]).is_ok_and(|length| length > 0) {}
         }
     });
+    host
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_without_tls_is_named_with_the_option() {
+    // What a web server says to the first message of TLS.
+    let host = server_that_says(b"HTTP/1.0 400 Bad Request\r\n\r\n");
     let config = RegistryConfig { host: host.clone(), insecure_skip_verify: true, ..Default::default() };
     let error = Bench::with(vec![config]).pull(&format!("{host}/app:1")).await.unwrap_err();
     assert!(error.to_string().contains("set plain_http in this registry's block"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_with_tls_that_is_asked_without_is_named_with_the_options() {
+    let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 48\r\n\r\n\
+                   Client sent an HTTP request to an HTTPS server.\n";
+    let host = server_that_says(answer);
+    let error = Bench::with(Vec::new()).pull(&format!("{host}/app:1")).await.unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("HTTP status 400; it was asked by plain HTTP"), "{error}");
+    assert!(error.contains("set ca_file") && error.contains("(docs/configuration.md, \"registry\")"), "{error}");
 }
 
 /// The requests for the manifest since the last call.

@@ -59,6 +59,11 @@ fn parts(quotation: &str) -> impl Iterator<Item = &str> {
 fn sources() -> String {
     let paths = CRATES.iter().flat_map(|name| files(&root().join(name).join("src"), "rs"));
     let text: String = paths.map(|path| fs::read_to_string(path).must("a source")).collect();
+    joined(&text).replace("\\\"", "\"")
+}
+
+/// A source with each literal in one line.
+fn joined(text: &str) -> String {
     let mut joined = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
@@ -75,7 +80,35 @@ fn sources() -> String {
             }
         }
     }
-    joined.replace("\\\"", "\"")
+    joined
+}
+
+/// The fixed parts of each text of an enum of errors.
+fn errors<'a>(source: &'a str, name: &str) -> Vec<Vec<&'a str>> {
+    let (_, body) = source.split_once(&format!("pub enum {name} {{")).must("the enum");
+    let (body, _) = body.split_once("\n}\n").must("its end");
+    let texts = body.split("#[error(").skip(1).filter_map(|attribute| attribute.split('"').nth(1));
+    let fixed = |text: &'a str| {
+        let parts = text.split('}').filter_map(|part| part.split('{').next());
+        parts.map(|part| part.trim_matches([' ', ':', ';', ','])).filter(|part| part.len() >= SHORTEST).collect()
+    };
+    texts.map(fixed).filter(|parts: &Vec<&str>| !parts.is_empty()).collect()
+}
+
+#[test]
+fn every_error_of_a_pull_is_explained() {
+    let source = fs::read_to_string(root().join("image-store/src/error.rs")).must("the errors");
+    let document = fs::read_to_string(root().join("docs/images.md")).must("the document");
+    let quoted = quotations(&document);
+    let is_explained = |part: &str| {
+        let mut known = quoted.iter().flat_map(|(_, quotation)| parts(quotation));
+        known.any(|known| part.contains(known) || known.contains(part))
+    };
+    let source = joined(&source);
+    let errors = errors(&source, "PullError");
+    assert!(errors.len() > 9, "{errors:?}");
+    let missing: Vec<_> = errors.iter().filter(|parts| !parts.iter().any(|part| is_explained(part))).collect();
+    assert!(missing.is_empty(), "not in docs/images.md: {missing:?}");
 }
 
 #[test]
@@ -107,7 +140,7 @@ fn events(sources: &str) -> Vec<&str> {
 
 #[test]
 fn every_event_is_in_the_list_of_events() {
-    let document = fs::read_to_string(root().join("docs/operations.md")).must("the document");
+    let document = fs::read_to_string(root().join("docs/task-events.md")).must("the document");
     let listed = quotations(&document);
     let is_listed = |event: &str| {
         listed.iter().filter_map(|(_, quotation)| parts(quotation).next()).any(|begin| event.starts_with(begin))
@@ -116,7 +149,7 @@ fn every_event_is_in_the_list_of_events() {
     let events = events(&sources);
     assert!(events.len() > 8, "{events:?}");
     let missing: Vec<&str> = events.into_iter().filter(|event| !is_listed(event)).collect();
-    assert!(missing.is_empty(), "not in docs/operations.md: {missing:?}");
+    assert!(missing.is_empty(), "not in docs/task-events.md: {missing:?}");
 }
 
 #[test]
