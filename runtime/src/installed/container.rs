@@ -23,6 +23,7 @@ use crate::{
     error::{Context, RuntimeError, StartError},
     plan::{ContainerPlan, InstalledRuntime, Namespaces, Network},
     state::{PLAN, TaskDir, private_dir},
+    sys,
 };
 
 /// A command of a runtime may take this long when a container is made.
@@ -169,7 +170,12 @@ impl InstalledContainer {
     fn call(&self, command: RuntimeCommand<'_>, streams: Streams, limit: Duration) -> Result<Outcome, RuntimeError> {
         let log = self.directory.join(format!("{}.log", command.name()));
         let args = self.caller().args(command, &log);
-        let called = execute::run(execute::command(&self.runtime.path, &args), streams, &log, limit);
+        let mut program = execute::command(&self.runtime.path, &args);
+        // On version 2 the runtime is in no cgroup of the task, where the removal of the container would find it.
+        if matches!(command, RuntimeCommand::Create { .. } | RuntimeCommand::Start) {
+            sys::end_with_parent(&mut program);
+        }
+        let called = execute::run(program, streams, &log, limit);
         called.context(|| format!("executing the runtime {:?}, {}", self.runtime.name, self.runtime.path.display()))
     }
 

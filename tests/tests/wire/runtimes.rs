@@ -277,17 +277,22 @@ async fn a_hanging_runtime_is_killed_with_the_monitor() {
         return;
     }
     let node = Node::new();
-    let mut plugin = node.launch_with(wrapper(&node, "crun", "start", "exec sleep 1000")).await;
+    let pid = node.root().join("pid-of-the-runtime");
+    let hang = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display());
+    let mut plugin = node.launch_with(wrapper(&node, "crun", "start", &hang)).await;
     let images = Images::start().await;
     let task = task(&node, &mut plugin, &images, "wrapped", "sleep 1000").await;
     let start = plugin.start(&task);
     let kill = async {
         let monitor = || process::children(plugin.process.pid()).first().map(|(pid, _)| *pid);
-        assert!(eventually(seconds(10), || members(&task).len() > 1 && monitor().is_some()).await);
+        assert!(eventually(seconds(20), || pid.exists()).await);
         kill(monitor().must("a monitor"));
     };
     let (started, ()) = tokio::join!(start, kill);
     started.err().must("a failure");
+    let runtime: i32 = fs::read_to_string(&pid).must("a pid").trim().parse().must("a number");
+    let ended = || process::status_field(runtime, "State").is_none_or(|state| state.starts_with('Z'));
+    assert!(eventually(seconds(20), ended).await, "the runtime is left: {}", process::command_line(runtime));
     node.finish(plugin).await;
 }
 
