@@ -147,7 +147,7 @@ start_agent() {
             -e "s|@MIN_PORT@|$low|; s|@MAX_PORT@|$((low + 100))|" \
             -e "s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
             -e "s|@OWN_BRIDGE@|oci-own-$number|; s|@OWN_SUBNET@|172.28.$number.0/24|; s|@OWN_SUBNET6@||" \
-            -e "/@NETWORKS@/d" >"$directory/agent.hcl"
+            -e "s|@USERNS@|${OCI_RS_USERNS:-auto}|; /@NETWORKS@/d" >"$directory/agent.hcl"
     # In its own session: Ctrl-C in the terminal must not reach it before its jobs are stopped. With its own directory
     # for the sockets between agent and plugins, which a killed agent leaves behind.
     TMPDIR=$directory/tmp OCI_RS_RUN_DIR=$directory/run \
