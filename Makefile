@@ -10,6 +10,19 @@ build: ## Build the release binary: target/x86_64-unknown-linux-musl/release/oci
 		[ -z "$$missing" ] || { echo "missing:$$missing (Rust: https://rustup.rs; Debian: gcc musl-tools)"; exit 1; }
 	cargo build --release -p oci-rs
 
+.PHONY: package package-check test-packages release
+package: ## Build tarball, .deb and .rpm for x86-64 with checksums in dist/
+	@scripts/package.sh
+
+package-check: ## Show that the packages of this commit are reproducible: build them again elsewhere, and compare
+	@scripts/package-check.sh
+
+test-packages: ## Install the packages in a clean Debian; upgrade and remove them under a running task (root)
+	@scripts/test-packages.sh
+
+release: ## Build a release from its tag: packages, checksums and notes in dist/
+	@scripts/release.sh
+
 setup: ## Install what build, tests and demo need (root if packages are missing)
 	scripts/setup.sh
 

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL="format lint licences docs build test upgrade v2 fuzz e2e oldest parity escapes conformance"
+ALL="format lint licences docs build packages test upgrade v2 fuzz e2e oldest parity escapes conformance"
 export CARGO_TERM_PROGRESS_WHEN=never
 # e2e and conformance run the dev build. The step `build` makes it together with the tests, so nothing compiles twice.
 export OCI_RS_BIN=${OCI_RS_BIN:-$TARGET_DIR/debug/oci-rs}
@@ -14,10 +14,12 @@ export OCI_RS_NOMAD=$NOMAD OCI_RS_CONSUL=$CONSUL
 step_format() {
     cargo fmt --all --check
     cargo fmt --manifest-path fuzz/Cargo.toml --check
-    local unformatted
+    local unformatted script
     unformatted=$(gofmt -l e2e/conformance)
     [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted"; return 1; }
     bash -n scripts/*.sh scripts/vm/* .ci/run
+    sh -n packaging/package-notes
+    for script in packaging/deb/p*; do sh -n "$script"; done
     scripts/pictures.sh check
     check_line_length
 }
@@ -50,6 +52,9 @@ step_licences() {
 step_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps; }
 
 step_build() { cargo build --quiet --workspace --all-targets; }
+
+# The files of the packages, with the dev build. `make test-packages` installs real ones.
+step_packages() { scripts/package.sh layout; }
 
 # e2e has its own step.
 step_test() {
@@ -133,7 +138,7 @@ for step in "$@"; do
     [[ " $ALL " = *" $step "* ]] || die "unknown step $step; the steps are: $ALL"
 done
 # These steps run the built driver, so it must be built first.
-if [[ " $* " =~ \ (upgrade|v2|e2e|oldest|parity|escapes|conformance)\  ]] && [[ " $* " != *" build "* ]]; then
+if [[ " $* " =~ \ (packages|upgrade|v2|e2e|oldest|parity|escapes|conformance)\  ]] && [[ " $* " != *" build "* ]]; then
     set -- build "$@"
 fi
 for step in "$@"; do run_step "$step"; done

