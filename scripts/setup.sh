@@ -61,7 +61,7 @@ go_tool() {
     mkdir -p "$TOOLS"
     (
         cd "$ROOT/e2e/tools/$name"
-        packages=$(go list -deps "$module" 2>/dev/null | wc -l)
+        packages=$({ go list -deps "$module" 2>/dev/null || true; } | wc -l)
         GOGC=400 go build -v -trimpath -gcflags='all=-N -l' -ldflags='-s -w' -o "$TOOLS/.$name-$$" "$module" 2>&1 |
             progress "$packages"
     )
