@@ -5,6 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = protox::compile(
         [
             "nomad/base.proto",
+            "nomad/device.proto",
             "nomad/driver.proto",
             "nomad/hclspec.proto",
             "nomad/structs.proto",

@@ -8,6 +8,7 @@ mod blocking;
 mod cleanup;
 mod cli;
 mod config;
+mod device_plugin;
 mod dockerd;
 mod error;
 mod events;

@@ -6,8 +6,20 @@
 
 use std::{ffi::OsStr, fmt, path::Path};
 
+/// The name of the device plugin. An executable of this name is a device plugin and no driver.
+pub const DEVICE_PLUGIN: &str = "oci-rs-cdi";
+
 /// Ends the container ids of the driver `docker`.
 const DOCKERS_SUFFIX: &str = ".docker";
+
+/// Whether this process is the device plugin, by its first argument.
+pub fn is_device_plugin() -> bool {
+    std::env::args_os().next().is_some_and(|program| is_named(&program, DEVICE_PLUGIN))
+}
+
+fn is_named(program: &OsStr, name: &str) -> bool {
+    Path::new(program).file_name().is_some_and(|file| file == name)
+}
 
 /// The value of `driver` in jobs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,8 +39,7 @@ impl DriverName {
 
     /// The name of a process by its first argument. An agent passes the path in its `plugin_dir`, also for a link.
     pub fn of_program(program: &OsStr) -> Self {
-        let is_docker = Path::new(program).file_name().is_some_and(|file| file == Self::Docker.as_str());
-        if is_docker { Self::Docker } else { Self::OciRs }
+        if is_named(program, Self::Docker.as_str()) { Self::Docker } else { Self::OciRs }
     }
 
     /// The name that a command line gives.

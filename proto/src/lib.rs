@@ -1,4 +1,4 @@
-//! Types and services generated from the protocols that Nomad speaks to a task driver, and nothing else.
+//! Types and services generated from the protocols that Nomad speaks to a task driver and to a device plugin.
 //!
 //! Package names, field numbers and service names are Nomad's: they are the contract. The files under `proto/` hold the
 //! union of Nomad 1.8 to 2.0, so a field or call that an older agent does not know is simply never used by it.
@@ -20,6 +20,9 @@ pub mod hashicorp {
                     tonic::include_proto!("hashicorp.nomad.plugins.base.proto");
                 }
             }
+            pub mod device {
+                tonic::include_proto!("hashicorp.nomad.plugins.device");
+            }
             pub mod drivers {
                 pub mod proto {
                     tonic::include_proto!("hashicorp.nomad.plugins.drivers.proto");
@@ -39,4 +42,7 @@ pub mod hashicorp {
 
 pub use hashicorp::nomad::plugins::base::proto as base;
 pub use hashicorp::nomad::plugins::drivers::proto as driver;
-pub use hashicorp::nomad::plugins::shared::{hclspec, structs};
+pub use hashicorp::nomad::plugins::{
+    device,
+    shared::{hclspec, structs},
+};

@@ -1,6 +1,11 @@
+use std::{fs, path::Path};
+
 use proptest::{collection::vec, option, prelude::*};
 
-use crate::{ContainerEdits, Device, DeviceNode, Format, Hook, HookStage, IntelRdt, Mount, NetDevice, NodeType, Spec};
+use crate::{
+    ContainerEdits, Device, DeviceNode, Format, Hook, HookStage, IntelRdt, Mount, NetDevice, NodeType, QualifiedName,
+    Spec,
+};
 
 /// Every field of version 1.1.
 const ALL: &str = r#"
@@ -245,6 +250,26 @@ fn edits() -> impl Strategy<Value = ContainerEdits> {
         additional_gids,
         ..ContainerEdits::default()
     })
+}
+
+/// The examples for operators, each with the device that its comment names.
+#[test]
+fn the_shipped_examples_are_specs() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/cdi");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let spec = Spec::parse(Format::of(&path).unwrap(), text.as_bytes()).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        let (_, named) = text.split_once("devices { cdi = \"").unwrap();
+        let name: QualifiedName = named.split('"').next().unwrap().parse().unwrap();
+        assert_eq!(name.kind(), &spec.parsed_kind().unwrap(), "{path:?}");
+        assert!(spec.devices.iter().any(|device| device.name == name.device()), "{path:?}: {name}");
+        found.push(name.to_string());
+    }
+    found.sort();
+    let expected = ["fuse=fuse", "kvm=kvm", "serial=meter", "usb=radio"].map(|name| format!("node.local/{name}"));
+    assert_eq!(found, expected);
 }
 
 proptest! {

@@ -150,6 +150,15 @@ impl<'a> ConfigBlock<'a> {
         Some(path)
     }
 
+    /// A list of absolute paths, distinguished from an unset one.
+    pub fn absolute_paths(&self, option: &str) -> Option<Vec<PathBuf>> {
+        let paths = self.strings_if_set(option)?;
+        if let Some(relative) = paths.iter().find(|path| !path.starts_with('/')) {
+            self.error(option, format!("{relative:?} is not an absolute path"), "begin it with /");
+        }
+        Some(paths.into_iter().map(PathBuf::from).collect())
+    }
+
     /// A boolean. Unset is false.
     pub fn bool(&self, option: &str) -> bool {
         match self.get(option) {

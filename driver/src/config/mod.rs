@@ -1,9 +1,11 @@
-//! The two `config` blocks of the driver, the plugin's and the task's: their options, and their decoding from msgpack.
+//! The `config` blocks of the driver (the plugin's and the task's) and of the device plugin: their options, and their
+//! decoding from msgpack.
 //!
 //! Nothing here does I/O. The author of a block learns all errors at once, each with the option and a remedy.
 
 mod block;
 mod capabilities;
+mod device_plugin;
 mod duration;
 mod error;
 mod log_driver;
@@ -17,6 +19,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+pub use device_plugin::{DevicePluginConfig, OPTIONS as DEVICE_PLUGIN_OPTIONS, decode as decode_device_plugin};
 pub use error::{ConfigError, ConfigErrors, ErrorCollector, Needs, Permission};
 pub use msgpack::{from_json, to_json};
 pub use option::{DefaultValue, OptionSpec, OptionType};

@@ -1,11 +1,12 @@
-//! The lists of options in `docs/configuration.md`. They are generated from the schema, so that both always agree.
+//! The lists of options in `docs/configuration.md` and `docs/devices.md`. They are generated from the schemas, so that
+//! both always agree.
 //!
 //! `OCI_RS_WRITE_DOCS=1 cargo test -p oci-rs reference` rewrites the lists.
 
 use image_store::InternalRedirects;
 
 use super::{
-    PLUGIN_OPTIONS, PluginConfig, Policy, TASK_OPTIONS, UserNamespaceMode, decode_plugin,
+    DEVICE_PLUGIN_OPTIONS, PLUGIN_OPTIONS, PluginConfig, Policy, TASK_OPTIONS, UserNamespaceMode, decode_plugin,
     option::{DefaultValue, OptionSpec, OptionType, Support},
     plugin::Rules,
 };
@@ -160,6 +161,7 @@ fn the_document_lists_the_options_of_the_schema() {
     let parts =
         [("plugin options", list("", PLUGIN_OPTIONS)), ("task options", list("", TASK_OPTIONS)), ("rules", table())];
     generated::check("configuration.md", &parts);
+    generated::check("devices.md", &[("device plugin options", list("", DEVICE_PLUGIN_OPTIONS))]);
 }
 
 #[test]
@@ -177,4 +179,5 @@ fn every_option_is_described() {
     }
     check(PLUGIN_OPTIONS);
     check(TASK_OPTIONS);
+    check(DEVICE_PLUGIN_OPTIONS);
 }

@@ -22,6 +22,17 @@ use crate::config::{ErrorCollector, NVIDIA_RUNTIME, Policy, TaskSpec};
 /// The option in errors about the content of specs.
 const OPTION: &str = "devices";
 
+/// Begins the variables with which our device plugin names the devices of a reservation.
+pub const RESERVED: &str = "OCI_RS_CDI_DEVICES_";
+
+/// A variable that names devices which cannot be.
+pub struct WrongName {
+    /// The variable.
+    pub variable: String,
+    /// What is wrong.
+    pub error: NameError,
+}
+
 /// A device that a task gets through the specs of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedDevice {
@@ -31,23 +42,34 @@ pub struct WantedDevice {
     pub reserved: bool,
 }
 
-/// The devices that a task gets through specs: those of its block, and NVIDIA's by their variable.
-pub fn wanted(spec: &TaskSpec, task: &NomadTask, image: &ImageConfig) -> Result<Vec<WantedDevice>, NameError> {
+/// The devices that a task gets through specs: those of its block, those that our device plugin has reserved, and
+/// NVIDIA's by their variable.
+pub fn wanted(spec: &TaskSpec, task: &NomadTask, image: &ImageConfig) -> Result<Vec<WantedDevice>, WrongName> {
     let of_job = |name| WantedDevice { name, reserved: false };
+    let of_plugin = |name| WantedDevice { name, reserved: true };
     let mut devices: Vec<WantedDevice> = spec.cdi_devices.iter().cloned().map(of_job).collect();
+    for (variable, names) in task.device_env.iter().filter(|(variable, _)| variable.starts_with(RESERVED)) {
+        let names = names.split(',').map(str::parse).collect::<Result<Vec<QualifiedName>, NameError>>();
+        let names = names.map_err(|error| WrongName { variable: variable.clone(), error })?;
+        devices.extend(names.into_iter().map(of_plugin));
+    }
     let own_runtime = spec.runtime.as_ref().is_some_and(|runtime| runtime.name == NVIDIA_RUNTIME);
     if own_runtime {
         // NVIDIA's own runtime of the node reads the variable.
         return Ok(devices);
     }
     if let Some(value) = task.device_env.get(nvidia::VARIABLE) {
-        devices.extend(nvidia::devices(value)?.into_iter().map(|name| WantedDevice { name, reserved: true }));
+        devices.extend(nvidias(value)?.into_iter().map(of_plugin));
     } else if spec.nvidia_runtime {
         let of_image = || image.env.iter().find(|(name, _)| name == nvidia::VARIABLE).map(|(_, value)| value);
         let value = task.env.get(nvidia::VARIABLE).or_else(of_image).map(String::as_str);
-        devices.extend(nvidia::devices(value.unwrap_or_default())?.into_iter().map(of_job));
+        devices.extend(nvidias(value.unwrap_or_default())?.into_iter().map(of_job));
     }
     Ok(devices)
+}
+
+fn nvidias(value: &str) -> Result<Vec<QualifiedName>, WrongName> {
+    nvidia::devices(value).map_err(|error| WrongName { variable: nvidia::VARIABLE.to_owned(), error })
 }
 
 /// The devices of a task, in order to read their specs. None if the task may not have all of them: the plan reports it.

@@ -7,7 +7,6 @@ use runtime::plan::Device;
 use super::{
     cdi,
     context::TaskContext,
-    nvidia,
     path::{normalize_container_path, normalize_host_path},
 };
 use crate::config::{ErrorCollector, Needs, Permission};
@@ -22,8 +21,9 @@ pub fn decide(context: &TaskContext, errors: &ErrorCollector) -> Vec<Device> {
                 check_allowed(context, &device.name.to_string(), errors);
             }
         }
-        Err(error) => {
-            errors.add(nvidia::VARIABLE, error.to_string(), "name devices by index, by UUID, or all of them with `all`")
+        Err(wrong) => {
+            let remedy = "name devices by index, by UUID, or all of them with `all`";
+            errors.add(wrong.variable, wrong.error.to_string(), remedy);
         }
     }
     let from_task = spec.devices.iter().map(|device| {

@@ -36,7 +36,7 @@ mod user_namespace;
 mod warnings;
 
 pub use self::{
-    cdi::permitted_names as permitted_cdi_names,
+    cdi::{RESERVED as RESERVED_CDI_DEVICES, permitted_names as permitted_cdi_names},
     context::TaskContext,
     identity::{alloc_prefix, container_id},
     mounts::MountedVolume,

@@ -85,7 +85,7 @@ pub fn decide(
     // restart.
     plan.confined.extend(all.iter().filter_map(|labelled| source(&labelled.mount)).cloned());
     plan.confined.push(log_directory::of_tasks(&task.alloc_dir));
-    all.extend(task.mounts.iter().map(|mount| Labelled {
+    let of_nomad = task.mounts.iter().map(|mount| Labelled {
         option: format!("volume_mount {}", mount.task_path),
         mount: Mount {
             destination: normalize_container_path(&mount.task_path),
@@ -94,7 +94,9 @@ pub fn decide(
             propagation: mount.propagation,
         },
         relabel: relabel(&mount.selinux_label),
-    }));
+    });
+    // A device plugin also reserves the mounts of a spec, for drivers that do not read specs.
+    all.extend(of_nomad.filter(|labelled| !of_devices.iter().any(|(mount, _)| is_same(&labelled.mount, mount))));
     for request in &context.spec.mounts {
         all.extend(requested(context, request, &mut plan, errors));
     }
@@ -119,6 +121,11 @@ pub fn decide(
         .collect();
     plan.mounts = all.into_iter().map(|labelled| labelled.mount).collect();
     plan
+}
+
+/// Whether two mounts bind the same source to the same destination.
+fn is_same(one: &Mount, other: &Mount) -> bool {
+    one.destination == other.destination && source(one).is_some() && source(one) == source(other)
 }
 
 /// Nomad's three directories, and the log directory.

@@ -5,7 +5,8 @@
 //! sockets that killed plugins left beside it.
 //!
 //! A plugin outlives its agent, because the next agent may connect to it. But an agent only remembers a plugin that has
-//! accepted the agent's part of the configuration. Until then the plugin ends with its agent.
+//! accepted the agent's part of the configuration. Until then the plugin ends with its agent. A device plugin always
+//! does.
 
 mod handshake;
 mod sweep;
@@ -22,7 +23,11 @@ pub use self::{
     handshake::{COOKIE_NAME, launched_by_nomad},
     sweep::refuses,
 };
-use crate::{hclog, name::DriverName, rpc, sys};
+use crate::{
+    hclog,
+    name::{self, DriverName},
+    rpc, sys,
+};
 
 /// The first descriptor above standard error.
 const FIRST_INHERITED: u32 = 3;
@@ -82,5 +87,8 @@ async fn serve(log: hclog::Log, agent: Option<Result<OwnedFd, Errno>>) -> Result
         tokio::task::spawn_blocking(move || directory.map(|directory| sweep::dead_sockets(&directory)));
         Ok(())
     };
+    if name::is_device_plugin() {
+        return rpc::serve_devices(listener, announce, end_of(agent)).await;
+    }
     rpc::serve(listener, (DriverName::of_process(), socket.path()), log, announce, end_of(agent)).await
 }

@@ -15,12 +15,14 @@
 //! | `convert` | the driver's values in their wire form |
 //! | `schema` | the schemas of the two `config` blocks |
 //! | `task_config` | Nomad's message about a task |
+//! | `device` | the services of the device plugin |
 //! | `status` | errors in their wire form |
 //! | `state` | the state that the services share |
 
 mod base;
 mod conversation;
 mod convert;
+mod device;
 mod driver;
 mod exec;
 mod fingerprints;
@@ -36,4 +38,4 @@ mod task_config;
 mod task_events;
 mod tasks;
 
-pub use self::server::serve;
+pub use self::server::{serve, serve_devices};

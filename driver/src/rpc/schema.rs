@@ -1,4 +1,4 @@
-//! The schemas of the two `config` blocks as hclspec messages, which Nomad validates the blocks with.
+//! The schemas of the `config` blocks as hclspec messages, which Nomad validates the blocks with.
 //!
 //! Each schema is made from a table of options of [`crate::config`] and adds nothing to it.
 
@@ -8,11 +8,16 @@ use proto::hclspec::{
     Attr, Block, BlockAttrs, BlockList, BlockMap, Default as DefaultSpec, Literal, Object, Spec, spec::Block as Form,
 };
 
-use crate::config::{DefaultValue, OptionSpec, OptionType, PLUGIN_OPTIONS, TASK_OPTIONS};
+use crate::config::{DEVICE_PLUGIN_OPTIONS, DefaultValue, OptionSpec, OptionType, PLUGIN_OPTIONS, TASK_OPTIONS};
 
 /// The schema of the `config` block in `plugin "oci-rs"`.
 pub fn plugin_schema() -> Spec {
     object(PLUGIN_OPTIONS)
+}
+
+/// The schema of the `config` block in `plugin "oci-rs-cdi"`.
+pub fn device_plugin_schema() -> Spec {
+    object(DEVICE_PLUGIN_OPTIONS)
 }
 
 /// The schema of a task's `config` block.

@@ -2,12 +2,15 @@
 
 use std::{path::Path, time::Duration};
 
-use proto::{base::base_plugin_server::BasePluginServer, driver::driver_server::DriverServer};
+use proto::{
+    base::base_plugin_server::BasePluginServer, device::device_plugin_server::DevicePluginServer,
+    driver::driver_server::DriverServer,
+};
 use tokio::{net::UnixListener, sync::watch};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::{go_plugin, measure::MeasureLayer, state::Plugin};
+use super::{device::Devices, go_plugin, measure::MeasureLayer, state::Plugin};
 use crate::{hclog::Log, name::DriverName};
 
 /// Larger than any task configuration or handle. tonic's default of 4 MiB is not.
@@ -56,6 +59,38 @@ pub async fn serve(
         .add_service(DriverServer::new(plugin).max_decoding_message_size(LARGEST_MESSAGE));
     announce()?;
     let serving = server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), is_true(stopped.clone()));
+    until_end(serving, stopped, abandoned).await
+}
+
+/// Serves the device plugin. Returns soon after the agent called Shutdown, and at `agent_end`: the next agent starts a
+/// plugin of its own.
+pub async fn serve_devices(
+    listener: UnixListener,
+    announce: impl FnOnce() -> Result<(), String>,
+    agent_end: impl Future<Output = ()>,
+) -> Result<(), String> {
+    let (stop, stopped) = watch::channel(false);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_service_status("plugin", tonic_health::ServingStatus::Serving).await;
+    let devices = Devices::default();
+    let server = Server::builder()
+        .add_service(health_service)
+        .add_service(go_plugin::controller(stop))
+        .add_service(go_plugin::stdio())
+        .add_service(go_plugin::broker())
+        .add_service(BasePluginServer::new(devices.clone()))
+        .add_service(DevicePluginServer::new(devices));
+    announce()?;
+    let serving = server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), is_true(stopped.clone()));
+    until_end(serving, stopped, agent_end).await
+}
+
+/// Serves until the flag turns true, or until `abandoned` completes.
+async fn until_end(
+    serving: impl Future<Output = Result<(), tonic::transport::Error>>,
+    stopped: watch::Receiver<bool>,
+    abandoned: impl Future<Output = ()>,
+) -> Result<(), String> {
     // WaitTask and the other streams never end by themselves, and an error on them would look like a task's exit. So
     // the answer to Shutdown gets a moment to leave, then the process ends with all open streams.
     let deadline = async move {

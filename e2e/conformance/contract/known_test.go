@@ -1,9 +1,6 @@
 package contract
 
-const (
-	nomadDriver  = "hashicorp.nomad.plugins.drivers.proto."
-	nomadStructs = "hashicorp.nomad.plugins.shared.structs."
-)
+const nomadDriver = "hashicorp.nomad.plugins.drivers.proto."
 
 // messageDifferences are the messages, fields and methods in which the driver's protocol is not that of a version.
 var messageDifferences = []difference{
@@ -20,8 +17,6 @@ var messageDifferences = []difference{
 		nomadDriver + "DriverCapabilities.MountConfigs.UNKNOWN_MOUNTS", "",
 		"a second name of the number of ANY_MOUNTS. An enum in Rust cannot have two names for one number",
 	},
-	{nomadStructs + "StatObject", "", "only device plugins send it"},
-	{nomadStructs + "StatValue", "", "only device plugins send it"},
 }
 
 // optionDifferences are docker's options that the driver's schema lacks or has with another type.

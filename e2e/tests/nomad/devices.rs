@@ -1,23 +1,29 @@
-//! The nodes, mounts and variables of a device plugin for the devices that a job reserves.
+//! What the devices that a job reserves bring into its task: with a device plugin on Nomad's library, and with ours.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, OpenOptions, Permissions},
     io::Write,
-    path::Path,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
-use e2e::{Failure, Job, Outcome};
+use e2e::{Failure, Job, Outcome, watch};
+use serde_json::json;
 
 use crate::{Case, Env, Needs::OwnAgent};
 
 pub const CASES: &[Case] = &[("devices_of_a_plugin", OwnAgent, of_a_plugin)];
 
+const LIMIT: Duration = Duration::from_secs(30);
+
 /// Device nodes that can be opened without an effect. It depends on the kernel which of them exist.
 const NODES: [&str; 5] = ["/dev/fuse", "/dev/loop-control", "/dev/net/tun", "/dev/kvm", "/dev/btrfs-control"];
 
-/// Builds `e2e/conformance/deviceplugin` into the plugin directory of the case's agent and has the agent load it.
-fn add_plugin(env: &Env, node: &str, directory: &Path) -> Outcome {
+/// Builds `e2e/conformance/deviceplugin` into the plugin directory of the case's agent, puts our device plugin there
+/// too, and has the agent load both.
+fn add_plugins(env: &Env, node: &str, directory: &Path) -> Outcome {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
     env.agent.stop()?;
     let mut build = Command::new("go");
@@ -28,8 +34,64 @@ fn add_plugin(env: &Env, node: &str, directory: &Path) -> Outcome {
         return Err(Failure(format!("go build: {}", String::from_utf8_lossy(&output.stderr))));
     }
     let mut config = OpenOptions::new().append(true).open(env.agent.path().join("client.hcl"))?;
+    let specs = write_spec(env)?;
+    fs::hard_link(env.agent.driver(), env.agent.driver().with_file_name("oci-rs-cdi"))?;
+    writeln!(config, "plugin \"oci-rs-cdi\" {{\n  config {{\n    spec_dirs = [{specs:?}]\n  }}\n}}")?;
     writeln!(config, "plugin \"boxes\" {{\n  config {{\n    directory = {directory:?}\n    node = {node:?}\n  }}\n}}")?;
+    let file = env.agent.path().join("client.hcl");
+    let driver = "plugin \"oci-rs\" {\n  config {";
+    let with_specs =
+        fs::read_to_string(&file)?.replacen(driver, &format!("{driver}\n    cdi_spec_dirs = [{specs:?}]"), 1);
+    fs::write(&file, with_specs)?;
     env.agent.launch()
+}
+
+/// Writes a spec with two boxes, the second of them without its node. Returns the directory.
+fn write_spec(env: &Env) -> Outcome<PathBuf> {
+    let directory = env.agent.path().join("specs");
+    fs::create_dir(&directory)?;
+    let hook = env.agent.path().join("hook");
+    let log = env.agent.path().join("hooks.log");
+    fs::write(&hook, format!("#!/bin/sh\necho $1 >> {}\n", log.display()))?;
+    fs::set_permissions(&hook, Permissions::from_mode(0o755))?;
+    let node = |path: &str| json!({ "path": "/dev/box", "hostPath": path, "permissions": "r", "fileMode": 0o644 });
+    let hooks =
+        ["createRuntime", "poststop"].map(|stage| json!({ "hookName": stage, "path": hook, "args": ["h", stage] }));
+    let spec = json!({
+        "cdiVersion": "0.7.0",
+        "kind": "vendor.test/box",
+        "annotations": { "oci-rs/memory": "2 GiB" },
+        "devices": [
+            { "name": "whole", "containerEdits": { "deviceNodes": [node("/dev/null")], "env": ["BOX=whole"] } },
+            { "name": "broken", "containerEdits": { "deviceNodes": [node("/dev/no-box")], "env": ["BOX=broken"] } },
+        ],
+        "containerEdits": { "hooks": hooks, "additionalGids": [4242] },
+    });
+    fs::write(directory.join("boxes.json"), spec.to_string())?;
+    Ok(directory)
+}
+
+/// A task with a device of our plugin. The agent chooses the one that is healthy.
+fn of_our_plugin(env: &Env) -> Outcome {
+    env.agent.api().wait("/v1/nodes?resources=true", "the devices of specs", LIMIT, |nodes| {
+        let devices = nodes[0]["NodeResources"]["Devices"].as_array()?;
+        let boxes = devices.iter().find(|device| device["Vendor"] == "vendor.test")?;
+        assert_eq!((&boxes["Type"], &boxes["Name"]), (&json!("box"), &json!("cdi")));
+        let health =
+            boxes["Instances"].as_array()?.iter().map(|device| (device["ID"].clone(), device["Healthy"].clone()));
+        let expected = [("vendor.test/box=broken", false), ("vendor.test/box=whole", true)];
+        assert_eq!(health.collect::<Vec<_>>(), expected.map(|(id, healthy)| (json!(id), json!(healthy))));
+        Some(())
+    })?;
+    let script = "echo $BOX; stat -c '%t:%T %a' /dev/box; id -G | tr ' ' '\n' | grep 4242";
+    let job = Job::new("cdi").var("image", &env.registry.image()).var("script", script);
+    let alloc = env.agent.run(&job)?;
+    alloc.wait_log("stdout", |log| log == b"whole\n1:3 644\n4242\n")?;
+    assert_eq!(alloc.wait_exit()?.code, 0, "{:?}", alloc.events()?);
+    alloc.wait_over()?;
+    let directory = env.agent.path();
+    let both = || fs::read_to_string(directory.join("hooks.log")).ok().filter(|log| log == "createRuntime\npoststop\n");
+    watch::until(directory, "both hooks", LIMIT, both).map(drop)
 }
 
 fn of_a_plugin(env: &Env) -> Outcome {
@@ -40,8 +102,8 @@ fn of_a_plugin(env: &Env) -> Outcome {
         fs::create_dir_all(directory.join(name))?;
         fs::write(directory.join(name).join("name"), name)?;
     }
-    add_plugin(env, node, &directory)?;
-    env.agent.api().wait("/v1/nodes?resources=true", "the devices", std::time::Duration::from_secs(30), |nodes| {
+    add_plugins(env, node, &directory)?;
+    env.agent.api().wait("/v1/nodes?resources=true", "the devices", LIMIT, |nodes| {
         let devices = nodes[0]["NodeResources"]["Devices"].as_array()?;
         devices.iter().any(|device| device["Name"] == "cardboard").then_some(())
     })?;
@@ -79,5 +141,6 @@ fn of_a_plugin(env: &Env) -> Outcome {
     let job = crate::batch::script(env, "ls /dev | grep -c box; [ -e /boxes ] || [ -n \"$BOXES\" ] || echo none");
     let alloc = env.agent.run(&job)?;
     alloc.wait_log("stdout", |log| log == b"0\nnone\n")?;
-    alloc.wait_over().map(drop)
+    alloc.wait_over()?;
+    of_our_plugin(env)
 }

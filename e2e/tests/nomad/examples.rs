@@ -22,8 +22,9 @@ pub const CASES: &[Case] = &[
 ];
 
 /// The files that the cases of this module run.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "README.md",
+    "cdi",
     "checks.nomad.hcl",
     "hello.nomad.hcl",
     "plugin.hcl",

@@ -14,7 +14,7 @@ use fixtures::{
 use kit::{node::Node, plugin::Plugin};
 use serde_json::{Value as Json, json};
 
-const IDLE: &str = "while :; do sleep 1000; done";
+pub const IDLE: &str = "while :; do sleep 1000; done";
 
 /// A directory of specs of a node.
 pub struct Specs(PathBuf);
@@ -22,7 +22,7 @@ pub struct Specs(PathBuf);
 impl Specs {
     pub fn of(node: &Node) -> Self {
         let directory = node.root().join("cdi");
-        fs::create_dir(&directory).must("a directory for specs");
+        fs::create_dir_all(&directory).must("a directory for specs");
         Self(directory)
     }
 
@@ -213,7 +213,7 @@ async fn a_cdi_device_works_in_a_user_namespace() {
 
 /// A program of the node for hooks. It appends a line to `log` for each run: its argument, the status and whether its
 /// mount namespace is that of the test. Then it does `more`, with the state in `$state` and the root in `$root`.
-fn hook_program(node: &Node, name: &str, more: &str) -> PathBuf {
+pub fn hook_program(node: &Node, name: &str, more: &str) -> PathBuf {
     let path = node.root().join(name);
     let log = node.root().join("log");
     let own = fs::read_link("/proc/self/ns/mnt").must("our mount namespace");

@@ -9,6 +9,7 @@ mod commands;
 mod commands_in_tasks;
 mod credentials;
 mod definitions;
+mod device_plugin;
 mod disk_space;
 mod doctor;
 mod end_reasons;

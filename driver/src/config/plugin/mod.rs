@@ -254,14 +254,6 @@ fn rules(block: &ConfigBlock, driver: DriverName) -> Rules {
     }
 }
 
-fn cdi_spec_dirs(block: &ConfigBlock) -> Option<Vec<PathBuf>> {
-    let directories = block.strings_if_set("cdi_spec_dirs")?;
-    if let Some(relative) = directories.iter().find(|directory| !directory.starts_with('/')) {
-        block.error("cdi_spec_dirs", format!("{relative:?} is not an absolute path"), "begin it with /");
-    }
-    Some(directories.into_iter().map(PathBuf::from).collect())
-}
-
 fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
     let rules = rules(block, driver);
     let default = PluginConfig::of(rules);
@@ -288,7 +280,7 @@ fn read(block: &ConfigBlock, driver: DriverName) -> PluginConfig {
         limits: images::limits(&block.block("image_limits"), default.limits),
         metrics: metrics::address(&block.block("metrics")),
         traces: traces::read(&block.block("traces")),
-        cdi_spec_dirs: cdi_spec_dirs(block).unwrap_or(default.cdi_spec_dirs),
+        cdi_spec_dirs: block.absolute_paths("cdi_spec_dirs").unwrap_or(default.cdi_spec_dirs),
         exec: exec::read(&block.block("exec"), default.exec.max_commands),
         group_networks: block.block("network").bool_or("group_networks", driver == DriverName::Docker),
         dockerd: docker::socket(block, driver),

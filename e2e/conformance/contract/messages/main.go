@@ -1,7 +1,7 @@
 //go:build contract
 
 // messages prints the protobuf descriptors that the Nomad of this build is compiled with, as a FileDescriptorSet: the
-// protocol of task drivers, with what it uses, and the services of go-plugin. It is built once for each version.
+// protocols of task drivers and device plugins, with what they use, and the services of go-plugin. It is built once for each version.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 
 	_ "github.com/hashicorp/go-plugin"
 	_ "github.com/hashicorp/nomad/plugins/base/proto"
+	_ "github.com/hashicorp/nomad/plugins/device/proto"
 	_ "github.com/hashicorp/nomad/plugins/drivers/proto"
 	_ "github.com/hashicorp/nomad/plugins/shared/hclspec"
 	_ "github.com/hashicorp/nomad/plugins/shared/structs/proto"
@@ -22,6 +23,7 @@ import (
 
 var packages = []protoreflect.FullName{
 	"hashicorp.nomad.plugins.base.proto",
+	"hashicorp.nomad.plugins.device",
 	"hashicorp.nomad.plugins.drivers.proto",
 	"hashicorp.nomad.plugins.shared.hclspec",
 	"hashicorp.nomad.plugins.shared.structs",
