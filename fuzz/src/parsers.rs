@@ -109,7 +109,7 @@ pub fn reference(text: &str) {
 /// A `WWW-Authenticate` header, and the token server that it names.
 pub fn challenges(header: &str) {
     let registry = "https://registry.example/".parse().expect("a URL");
-    match plan(&parse_challenges(header), &registry, "team/app", true) {
+    match plan(&parse_challenges(header), &registry, "repository:team/app:pull", true) {
         Ok(Some(Plan::Bearer { realm, .. })) => {
             assert_eq!(realm.scheme(), "https");
             assert!(realm.username().is_empty() && realm.password().is_none());

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     future::{self, Future},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -14,6 +14,7 @@ use crate::{
     lease::LeaseOwner,
     limits::Limits,
     progress::Progress,
+    publish::{self, PushRequest, Pushed},
     pull::{self, Image, LoadRequest, PullRequest, Puller, PullerConfig, RegistryAnswer},
     reference::Reference,
     registry::{Endpoints, HostTraffic, InternalRedirects, RegistryConfig},
@@ -64,9 +65,30 @@ impl StoreConfig {
     /// Asks a registry and its mirrors whether they answer and accept the credentials of this configuration. Each is
     /// asked once, and may be silent for `limit`. Opens no store.
     pub async fn ask_registry(&self, registry: &str, limit: Duration) -> Result<Vec<RegistryAnswer>, PullError> {
+        pull::answers::ask(&self.endpoints()?, &self.credentials, registry, limit).await
+    }
+
+    /// Uploads an image of an OCI layout, except for the blobs that the registry has. Opens no store.
+    pub async fn push(&self, request: PushRequest, progress: Arc<dyn Progress>) -> Result<Pushed, PullError> {
+        publish::push(&self.endpoints()?, &self.credentials, request, &self.limits, progress).await
+    }
+
+    /// Downloads an image with everything that its index refers to, as an OCI layout in a new directory. The registry
+    /// may be silent for `idle_timeout`. Opens no store.
+    pub async fn fetch_layout(
+        &self,
+        reference: &Reference,
+        target: &Path,
+        idle_timeout: Duration,
+        progress: Arc<dyn Progress>,
+    ) -> Result<(), PullError> {
+        let (endpoints, limits) = (self.endpoints()?, (&self.limits, idle_timeout));
+        publish::fetch(&endpoints, &self.credentials, (reference, target), limits, progress).await
+    }
+
+    fn endpoints(&self) -> Result<Endpoints, StoreError> {
         pull::install_tls_provider();
-        let endpoints = Endpoints::new(self.registries.clone(), self.internal_redirects)?;
-        pull::answers::ask(&endpoints, &self.credentials, registry, limit).await
+        Endpoints::new(self.registries.clone(), self.internal_redirects)
     }
 }
 

@@ -4,7 +4,6 @@
 
 mod archive;
 mod blocking;
-mod convert;
 mod credentials;
 mod error;
 mod facade;
@@ -19,6 +18,7 @@ mod manifest;
 mod native;
 mod platform;
 mod progress;
+mod publish;
 mod pull;
 mod reference;
 mod registry;
@@ -26,7 +26,6 @@ mod singleflight;
 mod store;
 mod tracker;
 
-pub use convert::{Conversion, NativeManifest, convert_layout};
 pub use credentials::{CredentialSources, Credentials, Secret};
 pub use error::{PullError, SharedIo, StoreError};
 pub use facade::{Store, StoreConfig};
@@ -37,6 +36,7 @@ pub use manifest::ImageConfig;
 pub use native::NativeLayer;
 pub use platform::Platform;
 pub use progress::{Progress, PullEvent, Silent, Wait};
+pub use publish::{Conversion, LayoutImage, NativeManifest, PushRequest, Pushed, convert_layout};
 pub use pull::{Image, LoadRequest, PullRequest, RegistryAnswer};
 pub use reference::{InvalidReference, Reference};
 pub use registry::{HostTraffic, InternalRedirects, RegistryConfig, check_registry};

@@ -34,6 +34,8 @@ pub struct Limits {
     pub parallel_per_pull: usize,
     /// Layers that the whole store fetches at the same time.
     pub parallel: usize,
+    /// Bytes of one chunk of an upload.
+    pub upload_chunk: u64,
     /// Attempts of one request, and consecutive breaks of one body without progress.
     pub attempts: u32,
     /// The first pause between two attempts. Each further pause is twice as long.
@@ -76,6 +78,7 @@ impl Default for Limits {
             free_bytes: 64 << 20,
             parallel_per_pull: 6,
             parallel: 12,
+            upload_chunk: 8 << 20,
             attempts: 5,
             retry_pause: Duration::from_millis(500),
             // With the rest of a start it is less than a second.

@@ -17,6 +17,12 @@ pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, applic
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
 const MAX_INDEX_ENTRIES: usize = 1000;
+/// Indexes inside an index.
+pub(crate) const MAX_INDEX_DEPTH: usize = 2;
+
+/// The media types of OCI's documents.
+pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// A descriptor: digest, size and type of some content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

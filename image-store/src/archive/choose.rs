@@ -15,13 +15,10 @@ use crate::{
     error::PullError,
     json::null_default,
     limits::Limits,
-    manifest::{self, Descriptor, Document, ImageConfig},
+    manifest::{self, Descriptor, Document, ImageConfig, MAX_INDEX_DEPTH},
     platform::Platform,
     reference::Reference,
 };
-
-/// An index may refer to another index once.
-const MAX_INDEX_DEPTH: usize = 2;
 
 /// The chosen image.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,11 @@
 
 mod choose;
 mod index;
+mod layout;
 mod source;
 
 pub(crate) use choose::path_of;
 pub use choose::{ArchiveImage, ArchiveLayer, choose};
+pub(crate) use layout::{NAME, OciLayout};
+pub(crate) use source::CancelOnDrop;
 pub use source::{Cancelled, Part, Source};

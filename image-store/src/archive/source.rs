@@ -40,6 +40,23 @@ const WAITING_PIECES: usize = 8;
 /// Set when the load was cancelled. Reading the archive ends then.
 pub type Cancelled = Arc<AtomicBool>;
 
+/// Ends the reading of an archive when it is dropped.
+#[derive(Default)]
+pub(crate) struct CancelOnDrop(Cancelled);
+
+impl CancelOnDrop {
+    /// The flag for the reader.
+    pub(crate) fn flag(&self) -> Cancelled {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// An opened archive or directory.
 pub struct Source {
     /// The name in error texts.
@@ -145,6 +162,11 @@ impl Part {
     /// Number of bytes that are not read yet.
     pub fn size(&self) -> u64 {
         self.left
+    }
+
+    /// The file, and where the part begins in it.
+    pub(crate) fn into_file(self) -> (File, u64) {
+        (self.file, self.offset)
     }
 
     /// Sends the rest to an unpacker, until the end or until the unpacker stops. Blocks.

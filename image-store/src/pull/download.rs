@@ -1,15 +1,9 @@
 //! The download of missing layers: the network on async tasks, each layer unpacked on its own thread.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
-use layer::{Digest, Unpacked, buffers::Buffers, stream::Piece};
-use tokio::{
-    sync::{Semaphore, mpsc},
-    task::JoinSet,
-};
+use layer::{Digest, Unpacked, stream::Piece};
+use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
     puller::Puller,
@@ -19,9 +13,8 @@ use super::{
 use crate::{
     blocking::{blocking, interrupted},
     error::PullError,
-    manifest::Descriptor,
     progress::{LayerMeter, Meter, Progress, PullEvent},
-    registry::{Session, Sink},
+    registry::{Session, stream_blob},
     store::{ImageRecord, LayerRecord, Staged},
     tracker::{TaskToken, TaskTracker},
 };
@@ -82,7 +75,7 @@ async fn missing_layers(puller: &Arc<Puller>, record: &ImageRecord) -> Result<Ve
 
 /// Waits for the layers of a pull. The first failure ends all of them. Before the failure is returned, everything that
 /// they staged is removed, so that a full disk has its space back.
-pub(super) async fn join_all<T: 'static>(
+pub(crate) async fn join_all<T: 'static>(
     mut tasks: JoinSet<Result<T, PullError>>,
     tracker: TaskTracker,
 ) -> Result<Vec<T>, PullError> {
@@ -140,7 +133,7 @@ async fn stream_layer(
     meter: &LayerMeter,
 ) -> Result<(Staged, Unpacked), PullError> {
     let (pieces, unpacker) = Unpacker::spawn(puller, layer, staged)?.split();
-    let streamed = stream(sessions, layer, &pieces, meter).await;
+    let streamed = stream_blob(sessions, (&layer.blob, layer.size), &pieces, meter).await;
     if streamed.is_ok() {
         failpoint::at("fetch-before-end");
         // If the unpacker stopped reading, its own result tells why.
@@ -148,34 +141,6 @@ async fn stream_layer(
     }
     drop(pieces);
     unpacker.join(streamed).await
-}
-
-/// Streams a blob from the first host that delivers it. Each host continues where the one before failed.
-async fn stream(
-    sessions: &[Session],
-    layer: &LayerRecord,
-    pieces: &mpsc::Sender<Piece>,
-    meter: &LayerMeter,
-) -> Result<(), PullError> {
-    let descriptor = Descriptor {
-        media_type: String::new(),
-        digest: layer.blob.clone(),
-        size: layer.size,
-        platform: None,
-        annotations: BTreeMap::new(),
-    };
-    let sink = Sink { pieces, meter, buffers: Buffers::default() };
-    let mut offset = 0;
-    let mut result = Ok(());
-    for session in sessions {
-        result = session.stream_blob(&descriptor, &mut offset, &sink).await;
-        match &result {
-            Ok(()) => break,
-            Err(_) if pieces.is_closed() => break,
-            Err(error) => tracing::debug!(host = session.host.name(), %error, "this host does not deliver the blob"),
-        }
-    }
-    result
 }
 
 /// Removes all but the topmost of equal layers (bottom first). Overlay refuses the same directory twice, and only the

@@ -6,10 +6,7 @@
 //! - The image is recorded as loaded. No pull and no other task takes it for the image of that name at a registry. The
 //!   administrator of the node can say otherwise by pinning the name.
 
-use std::{
-    io::Read,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{io::Read, sync::Arc};
 
 use layer::digest::Hasher;
 use tokio::{sync::Semaphore, task::JoinSet};
@@ -22,23 +19,14 @@ use super::{
     unpack::{self, Unpacker},
 };
 use crate::{
-    archive::{self, ArchiveImage, ArchiveLayer, Cancelled, Part, Source},
-    blocking::blocking,
+    archive::{self, ArchiveImage, ArchiveLayer, CancelOnDrop, Cancelled, Part, Source},
+    blocking::{blocking, blocking_pull},
     error::{PullError, StoreError},
     lease::LeaseOwner,
     platform::Platform,
     store::{self, ImageRecord, LayerRecord, Lease, MountSources},
     tracker::{TaskToken, TaskTracker},
 };
-
-/// Sets the flag that ends the reading of the archive, when it is dropped.
-struct CancelOnDrop(Cancelled);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Makes an image of an archive ready and leases it.
 pub(crate) async fn load(
@@ -48,9 +36,9 @@ pub(crate) async fn load(
     token: TaskToken,
 ) -> Result<Image, PullError> {
     let (reference, pin) = (request.reference.clone(), request.pin);
-    let cancel = CancelOnDrop(Cancelled::default());
-    let (opener, cancelled) = (Arc::clone(puller), Arc::clone(&cancel.0));
-    let (source, image) = pull_blocking(move || open(&opener, request, cancelled)).await?;
+    let cancel = CancelOnDrop::default();
+    let (opener, cancelled) = (Arc::clone(puller), cancel.flag());
+    let (source, image) = blocking_pull(move || open(&opener, request, cancelled)).await?;
     let diff_ids = without_duplicates(&image.layers, |layer| &layer.diff_id).into_iter().map(|layer| layer.diff_id);
     let lease = Lease::unfinished(owner, reference.clone(), image.id.clone(), diff_ids.collect());
     let guard = LeaseGuard::begin(puller, &lease, &token).await?;
@@ -70,13 +58,6 @@ fn open(puller: &Puller, request: LoadRequest, cancelled: Cancelled) -> Result<(
     // Archives are read as ever: their native images are no choice.
     let image = archive::choose(&source, &reference, &Platform::host(), &puller.limits)?;
     Ok((source, image))
-}
-
-/// As [`blocking`], for work that fails with a [`PullError`].
-async fn pull_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, PullError> + Send + 'static,
-) -> Result<T, PullError> {
-    blocking(move || Ok(work())).await?
 }
 
 /// The layers as they are known before the bytes of the archive are read.
@@ -154,11 +135,11 @@ async fn load_layer(
 ) -> Result<LayerRecord, PullError> {
     let _lock = puller.local.lock_layer(&layer.diff_id).await?;
     let (other, archive, wanted) = (Arc::clone(puller), Arc::clone(source), layer.clone());
-    if let Some(record) = pull_blocking(move || already_on_disk(&other, &archive, &wanted)).await? {
+    if let Some(record) = blocking_pull(move || already_on_disk(&other, &archive, &wanted)).await? {
         return Ok(record);
     }
     let (other, archive, wanted) = (Arc::clone(puller), Arc::clone(source), layer.clone());
-    let (part, staged) = pull_blocking(move || {
+    let (part, staged) = blocking_pull(move || {
         let part = member(&archive, &wanted)?;
         // The layer may be compressed in the archive, so this is only the least that it needs.
         other.check_space(part.size())?;

@@ -25,6 +25,7 @@ mod unpack;
 pub(crate) use acquire::acquire;
 pub use answers::RegistryAnswer;
 pub(crate) use cancel::until_cancelled;
+pub(crate) use download::join_all;
 pub(crate) use load::load;
 pub(crate) use puller::{Puller, PullerConfig, install_tls_provider};
 pub use request::{Image, LoadRequest, PullRequest};

@@ -16,16 +16,13 @@ use crate::{
     blocking::blocking,
     credentials::{self, CredentialSources},
     error::PullError,
-    manifest::{self, Descriptor, Document, Manifest},
+    manifest::{self, Descriptor, Document, MAX_INDEX_DEPTH, Manifest},
     native,
     progress::{Progress, PullEvent, Wait},
     reference::Reference,
     registry::Session,
     store::{self, Access, ImageRecord, LayerRecord},
 };
-
-/// An index may refer to another index once.
-const MAX_INDEX_DEPTH: usize = 2;
 
 /// Resolves the name of a request. Adds credentials to the request if a registry has to be asked for anything.
 pub(super) async fn resolve(

@@ -80,11 +80,12 @@ pub enum Plan {
     },
 }
 
-/// Selects the best challenge that can be answered. Pure. `Ok(None)`: none can.
+/// Selects the best challenge that can be answered. Pure. `wanted` is the scope if the registry names none. `Ok(None)`:
+/// none can be answered.
 pub fn plan(
     challenges: &[Challenge],
     registry: &Url,
-    repository: &str,
+    wanted: &str,
     have_credentials: bool,
 ) -> Result<Option<Plan>, String> {
     if let Some(bearer) = challenges.iter().find(|c| c.scheme == "bearer" && c.parameters.contains_key("realm")) {
@@ -95,7 +96,7 @@ pub fn plan(
         return Ok(Some(Plan::Bearer {
             realm,
             service: bearer.parameters.get("service").cloned(),
-            scope: scope.cloned().unwrap_or_else(|| format!("repository:{repository}:pull")),
+            scope: scope.cloned().unwrap_or_else(|| wanted.to_owned()),
         }));
     }
     let basic = challenges.iter().any(|c| c.scheme == "basic");
@@ -220,7 +221,7 @@ mod tests {
     }
 
     fn plan_for(header: &str, registry: &str, credentials: bool) -> Result<Option<Plan>, String> {
-        plan(&challenge::parse(header), &url(registry), "a/b", credentials)
+        plan(&challenge::parse(header), &url(registry), "repository:a/b:pull", credentials)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use layer::{buffers::Buffers, stream::Piece};
+use layer::{Digest, buffers::Buffers, stream::Piece};
 use reqwest::{Method, Response, StatusCode, header};
 use tokio::sync::mpsc;
 
@@ -12,36 +12,58 @@ use super::{
     failure::{Failure, network_failure},
     session::{Ask, Session},
 };
-use crate::{error::PullError, manifest::Descriptor, progress::LayerMeter};
+use crate::{error::PullError, progress::LayerMeter};
 
 /// A connection that transferred this many bytes made progress, which resets the number of failed attempts. Fewer bytes
 /// do not count, so that a registry cannot keep a pull going with a few bytes per connection.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
 /// The target of a blob.
-pub(crate) struct Sink<'a> {
-    pub(crate) pieces: &'a mpsc::Sender<Piece>,
-    pub(crate) meter: &'a LayerMeter,
-    pub(crate) buffers: Buffers,
+struct Sink<'a> {
+    pieces: &'a mpsc::Sender<Piece>,
+    meter: &'a LayerMeter,
+    buffers: Buffers,
+}
+
+/// Streams a blob from the first host that delivers it. Each host continues where the one before failed.
+pub(crate) async fn stream_blob(
+    sessions: &[Session],
+    (digest, size): (&Digest, u64),
+    pieces: &mpsc::Sender<Piece>,
+    meter: &LayerMeter,
+) -> Result<(), PullError> {
+    let sink = Sink { pieces, meter, buffers: Buffers::default() };
+    let mut offset = 0;
+    let mut result = Ok(());
+    for session in sessions {
+        result = session.stream_blob((digest, size), &mut offset, &sink).await;
+        match &result {
+            Ok(()) => break,
+            Err(_) if pieces.is_closed() => break,
+            Err(error) => tracing::debug!(host = session.host.name(), %error, "this host does not deliver the blob"),
+        }
+    }
+    result
 }
 
 impl Session {
     /// Streams a blob from `*offset` on into `sink`, and resumes broken connections. `*offset` counts the bytes that
     /// went into the sink, so that another session can continue after an error.
-    pub(crate) async fn stream_blob(
+    async fn stream_blob(
         &self,
-        descriptor: &Descriptor,
+        (digest, size): (&Digest, u64),
         offset: &mut u64,
         sink: &Sink<'_>,
     ) -> Result<(), PullError> {
-        let what = format!("blob {}@{}", self.repository, descriptor.digest);
-        let url = self.url("blobs", descriptor.digest.as_str())?;
+        let what = format!("blob {}@{}", self.repository, digest);
+        let url = self.url("blobs", digest.as_str())?;
         let mut failures = 0;
         loop {
-            let ask = Ask { method: Method::GET, url: url.clone(), accept: None, from: *offset, what: &what };
+            let ask =
+                Ask { method: Method::GET, url: url.clone(), accept: None, from: *offset, body: None, what: &what };
             let before = *offset;
             let response = self.send(&ask).await?;
-            let failure = match self.copy_body(response, descriptor, offset, &what, sink).await {
+            let failure = match self.copy_body(response, size, offset, &what, sink).await {
                 Ok(()) => return Ok(()),
                 Err(failure) => failure,
             };
@@ -65,12 +87,12 @@ impl Session {
     async fn copy_body(
         &self,
         mut response: Response,
-        descriptor: &Descriptor,
+        size: u64,
         offset: &mut u64,
         what: &str,
         sink: &Sink<'_>,
     ) -> Result<(), Failure> {
-        let mut skip = self.position(&response, descriptor, *offset, what)?;
+        let mut skip = self.position(&response, size, *offset, what)?;
         loop {
             let chunk = tokio::time::timeout(self.idle_timeout, response.chunk())
                 .await
@@ -87,8 +109,8 @@ impl Session {
                 continue;
             }
             let next = *offset + chunk.len() as u64;
-            if next > descriptor.size {
-                return Err(body::wrong_size(what, descriptor.size, next).into());
+            if next > size {
+                return Err(body::wrong_size(what, size, next).into());
             }
             // The whole chunk is copied before the first wait: the connection reuses the memory of the chunk for the
             // next read, and allocates new memory while a part of the chunk is still held.
@@ -110,31 +132,25 @@ impl Session {
                 *offset += length;
             }
         }
-        if *offset == descriptor.size {
+        if *offset == size {
             return Ok(());
         }
-        let problem = format!("the body ended after {} of {} bytes", *offset, descriptor.size);
+        let problem = format!("the body ended after {} of {} bytes", *offset, size);
         let error = PullError::Network { host: self.host.name().to_owned(), what: what.to_owned(), problem };
         Err(Failure { error, retry: Some(Duration::ZERO) })
     }
 
     /// The number of bytes at the start of this response that the sink already has.
-    fn position(
-        &self,
-        response: &Response,
-        descriptor: &Descriptor,
-        offset: u64,
-        what: &str,
-    ) -> Result<u64, PullError> {
+    fn position(&self, response: &Response, size: u64, offset: u64, what: &str) -> Result<u64, PullError> {
         if response.status() == StatusCode::PARTIAL_CONTENT {
             let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
             return match range.and_then(parse_content_range) {
-                Some((start, total)) if start == offset && total.is_none_or(|total| total == descriptor.size) => Ok(0),
+                Some((start, total)) if start == offset && total.is_none_or(|total| total == size) => Ok(0),
                 _ => Err(PullError::malformed(what, format!("asked for bytes from {offset} on, got {range:?}"))),
             };
         }
         match response.content_length() {
-            Some(length) if length != descriptor.size => Err(body::wrong_size(what, descriptor.size, length)),
+            Some(length) if length != size => Err(body::wrong_size(what, size, length)),
             _ => Ok(offset),
         }
     }

@@ -107,6 +107,7 @@ impl Endpoints {
             Ok(Session {
                 host: self.host(host)?,
                 repository: caller.reference.repository().to_owned(),
+                actions: "pull",
                 namespace: namespace.map(str::to_owned),
                 credentials,
                 cache: Arc::clone(&self.cache),
@@ -122,6 +123,17 @@ impl Endpoints {
         }
         sessions.push(session(domain, None, self.credentials(caller))?);
         Ok(sessions)
+    }
+
+    /// A session that may upload. Mirrors get no uploads.
+    pub(crate) fn upload_session(
+        &self,
+        caller: Caller<'_>,
+        limits: &Limits,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Option<Session>, StoreError> {
+        let own = self.sessions(caller, limits, progress)?.pop();
+        Ok(own.map(|own| Session { actions: "pull,push", ..own }))
     }
 }
 

@@ -15,12 +15,15 @@ mod endpoints;
 mod failure;
 mod guard;
 mod host;
+mod payload;
 mod session;
 mod traffic;
+mod upload;
 
-pub(crate) use blob::Sink;
+pub(crate) use blob::stream_blob;
 pub use config::{InternalRedirects, RegistryConfig};
 pub(crate) use endpoints::{Caller, Endpoints};
 pub use host::check_registry;
 pub(crate) use session::Session;
 pub use traffic::HostTraffic;
+pub(crate) use upload::{Placed, Upload};

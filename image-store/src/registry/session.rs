@@ -5,11 +5,15 @@
 //! caller.
 
 use std::{
-    sync::Arc,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
-use reqwest::{Method, Response, StatusCode, Url, header};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url, header};
 
 use super::{
     address::same_origin,
@@ -17,6 +21,7 @@ use super::{
     challenge,
     failure::{Asked, Failure, network_failure, status_failure},
     host::Host,
+    payload::Payload,
 };
 use crate::{
     credentials::Credentials,
@@ -33,6 +38,8 @@ const MAX_REDIRECTS: usize = 5;
 pub(crate) struct Session {
     pub(crate) host: Arc<Host>,
     pub(crate) repository: String,
+    /// The access for which a token server is asked if the registry does not say it: `pull`, or `pull,push`.
+    pub(crate) actions: &'static str,
     /// The registry in the name of the image. Mirrors get it as a parameter.
     pub(crate) namespace: Option<String>,
     pub(crate) credentials: Option<Credentials>,
@@ -48,10 +55,19 @@ pub(super) struct Ask<'a> {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) accept: Option<&'static str>,
-    /// The offset of the first byte to send.
+    /// The offset of the first byte that the host shall send.
     pub(super) from: u64,
+    /// What is sent.
+    pub(super) body: Option<Payload>,
     /// What is asked for, for errors.
     pub(super) what: &'a str,
+}
+
+impl<'a> Ask<'a> {
+    /// A request without a body.
+    pub(super) fn new(method: Method, url: Url, what: &'a str) -> Self {
+        Self { method, url, accept: None, from: 0, body: None, what }
+    }
 }
 
 impl Session {
@@ -110,7 +126,7 @@ impl Session {
     }
 
     /// One attempt. Follows redirects, and answers a 401 once.
-    async fn exchange(&self, ask: &Ask<'_>) -> Result<Response, Failure> {
+    pub(super) async fn exchange(&self, ask: &Ask<'_>) -> Result<Response, Failure> {
         let key: Key =
             (self.host.base().to_string(), self.repository.clone(), self.credentials.as_ref().map(auth::fingerprint));
         let mut authorization = self.cache.get(&key);
@@ -152,7 +168,8 @@ impl Session {
             return Ok(answer);
         }
         let base = self.host.base();
-        let plan = auth::plan(&challenges, base, &self.repository, self.credentials.is_some())
+        let scope = format!("repository:{}:{}", self.repository, self.actions);
+        let plan = auth::plan(&challenges, base, &scope, self.credentials.is_some())
             .map_err(|problem| PullError::malformed(format!("{}: {what}", self.host.name()), problem))?;
         match (plan, &self.credentials) {
             (Some(Plan::Basic), Some(credentials)) => Ok(Some((auth::basic(credentials), Duration::from_secs(3600)))),
@@ -165,11 +182,25 @@ impl Session {
         }
     }
 
+    /// Sends a request and waits for the answer. While a part of its body goes out, the host is not silent.
+    async fn answer_to(&self, request: RequestBuilder, sent: &AtomicU64, what: &str) -> Result<Response, Failure> {
+        let mut answer = pin!(request.send());
+        loop {
+            let before = sent.load(Ordering::Relaxed);
+            match tokio::time::timeout(self.idle_timeout, &mut answer).await {
+                Ok(answer) => return answer.map_err(|error| network_failure(self.host.name(), what, error)),
+                Err(_) if sent.load(Ordering::Relaxed) > before => {}
+                Err(_) => return Err(self.idle(what)),
+            }
+        }
+    }
+
     /// Sends a request and follows redirects. Also returns whether the answer comes from the host that may get the
     /// credentials.
     async fn follow(&self, ask: &Ask<'_>, authorization: Option<&str>) -> Result<(Response, bool), Failure> {
         let mut url = ask.url.clone();
-        let mut at_home = true;
+        // An upload may continue on another host, which the registry has chosen.
+        let mut at_home = self.host.is_own(&url);
         for _ in 0..=MAX_REDIRECTS {
             let client = self.host.client_for(&url, ask.what).await?;
             let mut request = client.request(ask.method.clone(), url.clone());
@@ -185,11 +216,12 @@ impl Session {
             if let (true, Some(value)) = (at_home, authorization) {
                 request = request.header(header::AUTHORIZATION, value);
             }
+            let sent = Arc::new(AtomicU64::new(0));
+            if let Some(body) = &ask.body {
+                request = body.attach(request, &sent);
+            }
             self.host.traffic().add_request();
-            let response = tokio::time::timeout(self.idle_timeout, request.send())
-                .await
-                .map_err(|_| self.idle(ask.what))?
-                .map_err(|error| network_failure(self.host.name(), ask.what, error))?;
+            let response = self.answer_to(request, &sent, ask.what).await?;
             let redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
             let (true, Some(location)) = (redirect, location) else { return Ok((response, at_home)) };
@@ -204,8 +236,8 @@ impl Session {
     }
 }
 
-/// The target of a redirect, if it may be followed. Pure.
-fn next_hop(from: &Url, location: &str) -> Result<Url, String> {
+/// The target of a redirect, or where an upload continues, if it may be followed. Pure.
+pub(super) fn next_hop(from: &Url, location: &str) -> Result<Url, String> {
     let mut next = from.join(location).map_err(|error| format!("a redirect to no URL: {error}"))?;
     match (from.scheme(), next.scheme()) {
         (_, "https") | ("http", "http") => {}

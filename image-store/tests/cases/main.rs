@@ -23,5 +23,6 @@ mod nested;
 mod peers;
 mod pinned;
 mod processes;
+mod publish;
 mod retention;
 mod seeds;

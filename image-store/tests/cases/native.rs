@@ -233,12 +233,11 @@ async fn an_image_that_our_writer_did_not_make_is_refused() {
     assert_eq!(fs::read(shown(&pulled.layers[0]).join("etc/marker")).unwrap(), b"x");
 }
 
-/// Converts the layout in an archive, on a thread of its own: it blocks.
-fn convert_layout(archive: &Path, target: &Path) -> image_store::Conversion {
-    let source = fs::File::open(archive).unwrap();
-    let limits = image_store::Limits::default();
-    let work = || image_store::convert_layout(source.into(), "layout".into(), None, target, &limits).unwrap();
-    std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+/// Converts the layout in an archive.
+async fn convert_layout(archive: &Path, target: &Path) -> image_store::Conversion {
+    let file = fs::File::open(archive).unwrap().into();
+    let layout = image_store::LayoutImage { file, name: "layout".into(), image: None };
+    image_store::convert_layout(layout, target.to_owned(), image_store::Limits::default()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -251,8 +250,8 @@ async fn a_converted_layout_has_an_image_for_everyone() {
     let index = Built::index(&[original.clone(), Image::new().platform("windows", "amd64", "").build()], false);
     let layout = index.layout(json!({"org.opencontainers.image.ref.name": "1"}));
     fs::write(&source, archive(layout)).unwrap();
-    let converted = convert_layout(&source, &target);
-    assert_eq!(converted, convert_layout(&source, &again));
+    let converted = convert_layout(&source, &target).await;
+    assert_eq!(converted, convert_layout(&source, &again).await);
     assert_eq!(converted.images.len(), 1);
     let read = |name: &str| fs::read(target.join(name)).unwrap();
     assert_eq!(read("index.json"), fs::read(again.join("index.json")).unwrap());

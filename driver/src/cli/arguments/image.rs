@@ -113,12 +113,22 @@ pub enum ImageCommand {
         #[arg(long)]
         unpinned: bool,
     },
-    /// Add native images to an OCI layout: nodes copy their layers instead of unpacking them. Needs no node and no root
+    /// Add native images to an image: nodes copy their layers instead of unpacking them. Needs no node and no root
     Convert {
+        /// An OCI layout (a directory, or an archive of one), or docker://NAME for an image of a registry
+        source: String,
+        /// The directory that becomes the new OCI layout, which must not exist, or docker://NAME to upload the result
+        target: String,
+        /// The image's name in the layout; needed if it has several images
+        #[arg(long)]
+        image: Option<String>,
+    },
+    /// Upload an image of an OCI layout, except for what the registry has. Needs no node and no root
+    Push {
         /// An OCI layout: a directory, or an archive of one
         source: PathBuf,
-        /// The directory that becomes the new OCI layout. It must not exist
-        target: PathBuf,
+        /// The image's name at the registry, as in a job's option `image`
+        reference: String,
         /// The image's name in the layout; needed if it has several images
         #[arg(long)]
         image: Option<String>,

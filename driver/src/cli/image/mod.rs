@@ -2,6 +2,8 @@
 
 mod convert;
 mod history;
+mod interrupt;
+mod place;
 mod progress;
 mod pull;
 mod remove;
@@ -40,7 +42,12 @@ pub fn run(arguments: &ImageArguments) -> Result<(), Failure> {
         ImageCommand::Load { file, reference, unpinned } => {
             pull::load(&one()?, file, (parse(reference)?, !unpinned), &output)
         }
-        ImageCommand::Convert { source, target, image } => convert::convert(source, target, image.as_deref(), &output),
+        ImageCommand::Convert { source, target, image } => {
+            convert::convert(&one()?, (source, target), image.clone(), &output)
+        }
+        ImageCommand::Push { source, reference, image } => {
+            convert::push(&one()?, (source, image.clone()), &parse(reference)?, &output)
+        }
         ImageCommand::History(arguments) => history::run(&store::open(&one()?)?, arguments, &output),
         ImageCommand::Tree => tree::run(&usage(node)?, &output),
         ImageCommand::Rm(options) => remove::remove(&store::open(&one()?)?, &options.references, &output),

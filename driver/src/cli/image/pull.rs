@@ -4,9 +4,8 @@ use std::{fs, path::Path, time::SystemTime};
 
 use image_store::{LeaseOwner, LoadRequest, PullError, PullRequest, Reference, Store};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{progress, store::open_or_create};
+use super::{interrupt::until_interrupted, progress, store::open_or_create};
 use crate::cli::{failure::Failure, output::Output, settings::Settings};
 
 /// Downloads an image, and pins its name if `pin` is set.
@@ -45,18 +44,7 @@ fn complete<T>(
     owner: &LeaseOwner,
     work: impl Future<Output = Result<T, PullError>>,
 ) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::of)?;
-    let interrupted = || Err(Failure::Failed("given up".to_owned()));
-    let result = runtime.block_on(async {
-        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::of)?;
-        tokio::select! {
-            result = work => result.map_err(Failure::of),
-            _ = tokio::signal::ctrl_c() => interrupted(),
-            _ = terminated.recv() => interrupted(),
-        }
-    });
-    // Waits for threads that still unpack layers or write the lease.
-    drop(runtime);
+    let result = until_interrupted(work);
     // The release counts as the image's last use. The plugin's `gc` block decides how long the image is kept.
     store.release(owner).map_err(Failure::of)?;
     let result = result?;

@@ -167,6 +167,7 @@ pub fn limits(block: &ConfigBlock, default: Limits) -> Limits {
         parallel: count("parallel_downloads", default.parallel).min(MAX_PARALLEL),
         attempts: u32::try_from(number("attempts", 1, default.attempts.into())).unwrap_or(u32::MAX),
         retry_pause: block.duration("retry_pause").unwrap_or(default.retry_pause),
+        upload_chunk: default.upload_chunk,
         access_wait: default.access_wait,
     }
 }

@@ -135,6 +135,7 @@ fn every_limit_of_images_has_its_option() {
         attempts: 12,
         parallel: 13,
         retry_pause: Duration::from_secs(1),
+        upload_chunk: Limits::default().upload_chunk,
         access_wait: Limits::default().access_wait,
     };
     assert_eq!(format!("{:?}", changed.store().limits), format!("{expected:?}"));

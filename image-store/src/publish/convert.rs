@@ -4,33 +4,31 @@
 //! chose before. A native image follows for each image of Linux. The same layout gives the same bytes.
 
 use std::{
-    collections::BTreeSet,
     fs::{self, File},
     io::{Read, Write},
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use layer::{Converted, Digest, UnpackError, digest::Hasher, stream::BlobReader};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::{
+    layout_image::LayoutImage,
+    writer::{LayoutWriter, Top},
+};
 use crate::{
-    archive::{self, Part, Source},
+    archive::{CancelOnDrop, Cancelled, NAME, OciLayout, Source},
+    blocking::blocking_pull,
     error::{PullError, StoreError},
     files,
     limits::Limits,
-    manifest::{self, Descriptor, Document, Manifest},
+    manifest::{self, Descriptor, Document, INDEX, MANIFEST, Manifest},
     native,
     platform::{EROFS, Platform},
 };
 
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-/// The annotation of an image's name in `index.json`.
-const NAME: &str = "org.opencontainers.image.ref.name";
 /// Pieces that may wait between the reader and the converter.
 const WAITING_PIECES: usize = 8;
 
@@ -54,49 +52,26 @@ pub struct NativeManifest {
     pub bytes: u64,
 }
 
-/// Converts the image of this name in the OCI layout `source`, a directory or an archive. Without a name, the layout
-/// must have one image. The directory `target` must not exist. Blocks.
+/// Converts the image of a layout into the directory `target`, which must not exist. If the future is dropped, the work
+/// ends soon and the directory is removed.
 ///
 /// # Errors
 /// The layout is malformed, a layer is refused, or a file cannot be written.
-pub fn convert_layout(
-    source: OwnedFd,
-    source_name: String,
-    image: Option<&str>,
-    target: &Path,
-    limits: &Limits,
-) -> Result<Conversion, PullError> {
-    fs::create_dir(target).map_err(StoreError::io("creating", target))?;
-    let converted = convert_into((source, source_name), image, target, limits);
-    if converted.is_err()
-        && let Err(error) = fs::remove_dir_all(target)
-    {
-        tracing::warn!(path = %target.display(), %error, "an incomplete layout is left");
-    }
-    converted
+pub async fn convert_layout(source: LayoutImage, target: PathBuf, limits: Limits) -> Result<Conversion, PullError> {
+    let cancel = CancelOnDrop::default();
+    let cancelled = cancel.flag();
+    blocking_pull(move || convert(source, &target, &limits, cancelled)).await
 }
 
-fn convert_into(
-    (source, name): (OwnedFd, String),
-    image: Option<&str>,
-    target: &Path,
-    limits: &Limits,
-) -> Result<Conversion, PullError> {
-    for algorithm in ["blobs/sha256", "blobs/sha512"] {
-        let blobs = target.join(algorithm);
-        fs::create_dir_all(&blobs).map_err(StoreError::io("creating", blobs))?;
-    }
-    let source = Source::open(name, source, limits, target, Arc::default())?;
-    let layout = Layout { source, target: target.to_owned(), limits };
-    let top = layout.top(image)?;
-    let (index, images) = layout.convert(&top)?;
-    let mut entry = json!({"mediaType": INDEX, "digest": index.0.as_str(), "size": index.1});
-    if let Some(name) = top.annotations.get(NAME) {
-        entry["annotations"] = json!({NAME: name});
-    }
-    write(&target.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    // Written last: without it the directory is no layout.
-    write(&target.join("index.json"), json!({"schemaVersion": 2, "manifests": [entry]}).to_string().as_bytes())?;
+fn convert(source: LayoutImage, target: &Path, limits: &Limits, cancelled: Cancelled) -> Result<Conversion, PullError> {
+    let target = LayoutWriter::create(target)?;
+    let LayoutImage { file, name, image } = source;
+    let from = OciLayout::new(Source::open(name, file, limits, target.path(), cancelled)?, limits);
+    let converter = Converter { from, target, limits: limits.of_a_layer() };
+    let top = converter.from.top(image.as_deref())?;
+    let (index, images) = converter.convert(&top)?;
+    let name = top.annotations.get(NAME).map(String::as_str);
+    converter.target.finish(&Top { media_type: INDEX, digest: &index.0, size: index.1, name })?;
     Ok(Conversion { index: index.0, images })
 }
 
@@ -104,68 +79,44 @@ fn convert_into(
 type Blob = (Digest, u64);
 
 /// The source, and where the blobs of the result go.
-struct Layout<'a> {
-    source: Source,
-    target: PathBuf,
-    limits: &'a Limits,
+struct Converter {
+    from: OciLayout,
+    target: LayoutWriter,
+    limits: layer::Limits,
 }
 
-impl Layout<'_> {
+impl Converter {
     fn convert(&self, top: &Descriptor) -> Result<(Blob, Vec<NativeManifest>), PullError> {
         let bytes = self.copy_document(top)?;
-        let what = format!("{}: {}", self.source.name(), top.digest);
+        let what = format!("{}: {}", self.from.name(), top.digest);
         let mut entries = match manifest::parse_document(&what, &bytes)? {
             Document::Manifest(manifest) => {
                 let platform = self.platform_of(&manifest)?;
                 let media_type = if top.media_type.is_empty() { MANIFEST } else { &top.media_type };
-                let platform = serde_json::to_value(platform).map_err(|error| self.source.malformed(error))?;
+                let platform = serde_json::to_value(platform).map_err(|error| self.from.malformed(error))?;
                 vec![json!({
                     "mediaType": media_type, "digest": top.digest.as_str(), "size": top.size, "platform": platform,
                 })]
             }
             Document::Index(_) => {
-                let mut index: Value = serde_json::from_slice(&bytes).map_err(|error| self.source.malformed(error))?;
+                let mut index: Value = serde_json::from_slice(&bytes).map_err(|error| self.from.malformed(error))?;
                 index["manifests"].as_array_mut().map(std::mem::take).unwrap_or_default()
             }
         };
         let mut images = Vec::new();
         for entry in entries.clone() {
             let descriptor: Descriptor =
-                serde_json::from_value(entry.clone()).map_err(|error| self.source.malformed(error))?;
+                serde_json::from_value(entry.clone()).map_err(|error| self.from.malformed(error))?;
             if let Some((native, image)) = self.convert_entry(&entry, &descriptor)? {
                 entries.push(native);
                 images.push(image);
             }
         }
         if images.is_empty() {
-            return Err(self.source.malformed("it has no image that can be converted"));
+            return Err(self.from.malformed("it has no image that can be converted"));
         }
         let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).to_string();
         Ok((self.store(index.as_bytes())?, images))
-    }
-
-    /// The entry of `index.json` that has this name, or the only one.
-    fn top(&self, image: Option<&str>) -> Result<Descriptor, PullError> {
-        let Some(bytes) = self.source.document("index.json", self.limits)? else {
-            return Err(self.source.malformed("no OCI layout: it has no index.json"));
-        };
-        let Document::Index(mut entries) = manifest::parse_document("index.json", &bytes)? else {
-            return Err(self.source.malformed("its index.json is no index"));
-        };
-        let names: BTreeSet<String> = entries.iter().filter_map(|entry| entry.annotations.get(NAME).cloned()).collect();
-        if let Some(image) = image {
-            entries.retain(|entry| entry.annotations.get(NAME).is_some_and(|name| name == image));
-        }
-        match (entries.len(), entries.pop()) {
-            (1, Some(entry)) => Ok(entry),
-            _ => {
-                let names: Vec<String> = names.into_iter().take(20).collect();
-                Err(self.source.malformed(format!(
-                    "one image must be named; the names in its index.json are: {}",
-                    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-                )))
-            }
-        }
     }
 
     /// Copies an entry of the index with everything that it refers to. Returns its native form, if it is an image that
@@ -187,7 +138,7 @@ impl Layout<'_> {
             }
         };
         if manifest.layers.iter().any(|layer| layer.media_type == native::MEDIA_TYPE) {
-            return Err(self.source.malformed("it has native images already"));
+            return Err(self.from.malformed("it has native images already"));
         }
         let config = self.copy_document(&manifest.config)?;
         let (native, bytes) = self.native_manifest(&manifest, &config)?;
@@ -206,7 +157,7 @@ impl Layout<'_> {
     fn native_manifest(&self, manifest: &Manifest, config: &[u8]) -> Result<(Blob, u64), PullError> {
         let document = manifest::parse_config(manifest.config.digest.as_str(), config)?;
         if document.diff_ids.len() != manifest.layers.len() {
-            return Err(self.source.malformed("its config and its manifest name different numbers of layers"));
+            return Err(self.from.malformed("its config and its manifest name different numbers of layers"));
         }
         let (mut layers, mut diff_ids, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (layer, diff_id) in manifest.layers.iter().zip(&document.diff_ids) {
@@ -222,7 +173,7 @@ impl Layout<'_> {
                 },
             }));
         }
-        let mut config: Value = serde_json::from_slice(config).map_err(|error| self.source.malformed(error))?;
+        let mut config: Value = serde_json::from_slice(config).map_err(|error| self.from.malformed(error))?;
         config["os.features"] = json!([EROFS]);
         config["rootfs"] = json!({"type": "layers", "diff_ids": diff_ids});
         let config = self.store(config.to_string().as_bytes())?;
@@ -234,84 +185,67 @@ impl Layout<'_> {
     }
 
     fn platform_of(&self, manifest: &Manifest) -> Result<Platform, PullError> {
-        let config = self.document(&manifest.config)?;
+        let config = self.from.document(&manifest.config)?;
         Ok(manifest::parse_config(manifest.config.digest.as_str(), &config)?.platform)
     }
 
     /// Converts a layer whose blob was copied.
     fn convert_layer(&self, layer: &Descriptor, diff_id: &Digest) -> Result<Converted, PullError> {
         let problem = |problem: String| PullError::Layer { layer: layer.digest.clone(), problem };
-        let temporary = files::temporary(&self.target);
+        let temporary = files::temporary(self.target.path());
         let make = || File::options().read(true).write(true).create_new(true).open(&temporary);
         let out = make().map_err(StoreError::io("creating", &temporary))?;
-        let scratch_path = files::temporary(&self.target);
+        let scratch_path = files::temporary(self.target.path());
         let scratch = File::options().read(true).write(true).create_new(true).open(&scratch_path);
         let scratch = scratch.map_err(StoreError::io("creating", &scratch_path))?;
         fs::remove_file(&scratch_path).map_err(StoreError::io("removing", &scratch_path))?;
-        let part = self.member(&layer.digest)?;
-        let limits = self.limits.of_a_layer();
+        let part = self.from.blob(&layer.digest)?;
         let converted = std::thread::scope(|scope| {
             let (pieces, receiver) = mpsc::channel(WAITING_PIECES);
             // If reading fails, the channel closes without an end, and the receiver reports that.
             scope.spawn(move || part.send(&pieces).ok());
             let blob = BlobReader::new(receiver, layer.digest.algorithm());
-            layer::convert(blob, (scratch, &out), diff_id.algorithm(), &limits)
+            layer::convert(blob, (scratch, &out), diff_id.algorithm(), &self.limits)
         });
         let converted = converted.map_err(|error| problem(refusal(error)))?;
         if converted.blob != layer.digest || converted.diff_id != *diff_id {
             return Err(problem("its digest or its diff id is wrong".to_owned()));
         }
-        let path = self.target.join(archive::path_of(&converted.image));
+        let path = self.target.blob(&converted.image);
         fs::rename(&temporary, &path).map_err(StoreError::io("renaming to", path))?;
         Ok(converted)
     }
 
     /// Copies what a document refers to, as far as the layout has it.
     fn copy_parts(&self, document: &[u8]) -> Result<(), PullError> {
-        let document: Value = serde_json::from_slice(document).map_err(|error| self.source.malformed(error))?;
+        let document: Value = serde_json::from_slice(document).map_err(|error| self.from.malformed(error))?;
         let lists = ["layers", "manifests"].into_iter().filter_map(|key| document[key].as_array()).flatten();
         for part in lists.chain(document.get("config")) {
             let descriptor: Descriptor =
-                serde_json::from_value(part.clone()).map_err(|error| self.source.malformed(error))?;
-            if self.source.member(&archive::path_of(&descriptor.digest))?.is_some() {
+                serde_json::from_value(part.clone()).map_err(|error| self.from.malformed(error))?;
+            if self.from.find(&descriptor.digest)?.is_some() {
                 self.copy(&descriptor)?;
             }
         }
         Ok(())
     }
 
-    fn member(&self, digest: &Digest) -> Result<Part, PullError> {
-        let missing = || self.source.malformed(format!("blob {digest} is missing"));
-        self.source.member(&archive::path_of(digest))?.ok_or_else(missing)
-    }
-
-    /// A small blob, verified.
-    fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>, PullError> {
-        let Some(bytes) = self.source.document(&archive::path_of(&descriptor.digest), self.limits)? else {
-            return Err(self.source.malformed(format!("blob {} is missing", descriptor.digest)));
-        };
-        match descriptor.digest.matches(&bytes) {
-            true => Ok(bytes),
-            false => Err(self.source.malformed(format!("blob {} has another digest", descriptor.digest))),
-        }
-    }
-
     /// A small blob, verified, which is copied too.
     fn copy_document(&self, descriptor: &Descriptor) -> Result<Vec<u8>, PullError> {
-        let bytes = self.document(descriptor)?;
-        write(&self.target.join(archive::path_of(&descriptor.digest)), &bytes)?;
+        let bytes = self.from.document(descriptor)?;
+        self.target.store(&descriptor.digest, &bytes)?;
         Ok(bytes)
     }
 
     /// Copies a blob and verifies it.
     fn copy(&self, descriptor: &Descriptor) -> Result<(), PullError> {
-        let mut part = self.member(&descriptor.digest)?;
-        let path = self.target.join(archive::path_of(&descriptor.digest));
+        let mut part = self.from.blob(&descriptor.digest)?;
+        let path = self.target.blob(&descriptor.digest);
         let mut out = File::create(&path).map_err(StoreError::io("creating", &path))?;
         let mut hasher = Hasher::new(descriptor.digest.algorithm());
         let mut block = vec![0; layer::buffers::SIZE];
         loop {
-            let length = part.read(&mut block).map_err(StoreError::io("reading", self.source.name()))?;
+            let length = part.read(&mut block).map_err(StoreError::io("reading", self.from.name()))?;
             if length == 0 {
                 break;
             }
@@ -320,14 +254,14 @@ impl Layout<'_> {
         }
         match hasher.finish() == descriptor.digest {
             true => Ok(()),
-            false => Err(self.source.malformed(format!("blob {} has another digest", descriptor.digest))),
+            false => Err(self.from.malformed(format!("blob {} has another digest", descriptor.digest))),
         }
     }
 
     /// Stores a new document.
     fn store(&self, bytes: &[u8]) -> Result<Blob, PullError> {
         let digest = Digest::sha256(bytes);
-        write(&self.target.join(archive::path_of(&digest)), bytes)?;
+        self.target.store(&digest, bytes)?;
         Ok((digest, bytes.len() as u64))
     }
 }
@@ -340,8 +274,4 @@ fn refusal(error: UnpackError) -> String {
         UnpackError::Disk { action, source, .. } => format!("{action}: {source}"),
         UnpackError::Aborted => "its blob could not be read to the end".to_owned(),
     }
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), PullError> {
-    Ok(fs::write(path, bytes).map_err(StoreError::io("writing", path))?)
 }
