@@ -1,22 +1,35 @@
-//! Reading the report of a process from a pipe, without waiting for the processes that it forked.
+//! The report of a process through a pipe. It is one line of JSON, so a reader waits neither for the processes that the
+//! writer forked, nor for the end of the writer.
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, Read, Write},
     time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::retry_on_intr,
+    thread::sched_yield,
     time::Timespec,
 };
+use serde::Serialize;
 
 use crate::process::ProcessRef;
 
-/// Reads a pipe until its last writer closes it or `writer` has ended. The forks of the writer hold the pipe too. If
-/// the writer was killed, a fork may wait for ever for an answer of the writer, so the end of the pipe never comes.
-/// If neither happens within the limit, the error is `TimedOut`.
+/// Writes a report. The reader goes on before this process does: it waited for the report, and a process that ends or
+/// gives up rights afterwards would keep its processor.
+pub(crate) fn write_report(mut pipe: impl Write, report: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
+    line.push(b'\n');
+    pipe.write_all(&line)?;
+    sched_yield();
+    Ok(())
+}
+
+/// Reads a report: until the end of its line, until the last writer closes the pipe, or until `writer` has ended. The
+/// forks of the writer hold the pipe too. If the writer was killed, a fork may wait for ever for an answer of the
+/// writer, so the end of the pipe never comes. If nothing of that happens within the limit, the error is `TimedOut`.
 pub(crate) fn read_report(pipe: &mut File, writer: &ProcessRef, limit: Option<Duration>) -> io::Result<Vec<u8>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut text = Vec::new();
@@ -33,6 +46,9 @@ pub(crate) fn read_report(pipe: &mut File, writer: &ProcessRef, limit: Option<Du
             Some(length) if length > 0 => text.extend_from_slice(&chunk[..length]),
             // The end of the pipe, or the end of the writer with nothing left to read.
             _ => return Ok(text),
+        }
+        if text.ends_with(b"\n") {
+            return Ok(text);
         }
     }
 }
@@ -57,6 +73,15 @@ mod tests {
         assert_eq!(read_report(&mut pipe, &process, None).expect("what came later"), b"more");
         drop(other);
         assert_eq!(read_report(&mut pipe, &process, None).expect("the end"), b"");
+    }
+
+    #[test]
+    fn a_whole_report_is_read_before_its_writer_ends() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        write_report(&writer, &["built"]).expect("a report");
+        let this = ProcessRef::open(std::process::id() as i32).expect("this process");
+        let mut pipe = File::from(std::os::fd::OwnedFd::from(reader));
+        assert_eq!(read_report(&mut pipe, &this, None).expect("its report"), b"[\"built\"]\n");
     }
 
     #[test]

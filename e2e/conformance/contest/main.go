@@ -310,10 +310,13 @@ func (c *contender) life(counts bool) error {
 	return c.driver.DestroyTask(brief.config.ID, true)
 }
 
+// A command that goes on after its first line. Docker's collector of logs can lose the line of a task that ends at once.
+const readyUntilStopped = "trap 'exit 0' TERM; echo ready; sleep 1000 & wait"
+
 // first takes the time until a task's first line can be read where the driver's part ends and Nomad's begins: in the
 // FIFO.
 func (c *contender) first(tell func(what string, value float64)) error {
-	task, err := c.prepareBare("trap 'exit 0' TERM; echo ready; sleep 1000 & wait", host)
+	task, err := c.prepareBare(readyUntilStopped, host)
 	if err != nil {
 		return err
 	}
@@ -332,13 +335,16 @@ func (c *contender) first(tell func(what string, value float64)) error {
 // onNetwork takes the times of a task's start, until its first line is in the FIFO that Nomad reads, and of the removal
 // of the task after its end.
 func (c *contender) onNetwork(on network, counts bool) error {
-	task, err := c.prepareBare("echo ready", on)
+	task, err := c.prepareBare(readyUntilStopped, on)
 	if err != nil {
 		return err
 	}
 	defer task.remove()
 	started, err := task.untilFirstByte()
 	if err != nil {
+		return err
+	}
+	if err := c.driver.StopTask(task.config.ID, 10*time.Second, "SIGTERM"); err != nil {
 		return err
 	}
 	if err := task.success(); err != nil {

@@ -9,9 +9,9 @@ use std::{
 };
 
 use rustix::{
-    io::fcntl_dupfd_cloexec,
+    io::{fcntl_dupfd_cloexec, retry_on_intr},
     pipe::{PipeFlags, pipe_with},
-    process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, setsid, umask, waitpid},
+    process::{Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, umask, waitpid},
 };
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -30,7 +30,7 @@ use crate::{
     logs::Outputs,
     plan::{ContainerId, Hook, HookStage, Output},
     process::ProcessRef,
-    report_pipe::read_report,
+    report_pipe::{read_report, write_report},
     role::{HookMoment, MonitorArgs},
     state::{CONTAINER, ContainerRecord, MONITOR, PLAN, TaskDir},
     sys::{self, Fork},
@@ -58,7 +58,7 @@ pub(crate) fn main(args: MonitorArgs) -> ExitCode {
         Ok((plugin, Ok(running))) => finish(plugin, running),
         Ok((plugin, Err(error))) => {
             // Sending fails if the plugin died. The next plugin finds a container that never ran.
-            drop(send_outcome(plugin, &StartOutcome::Failed(error)));
+            drop(write_report(plugin, &StartOutcome::Failed(error)));
             ExitCode::FAILURE
         }
         Err(_) => ExitCode::FAILURE,
@@ -119,7 +119,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
     drop((report_writer, created_writer));
     let created = await_creator(&task, creator, created)?;
     if let Some(console) = console.as_ref().filter(|_| plan.runtime.is_some()) {
-        // The runtime has ended.
+        // The runtime has ended before the creator's report.
         console.expect_now().context(|| "receiving the container's terminal".to_owned())?;
     }
     let init = ProcessRef::open(created.init).context(|| "opening the container's first process".to_owned())?;
@@ -131,6 +131,7 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
         Ok((terminal, started_at)) => Ok(RunningContainer {
             id: plan.id,
             task,
+            creator,
             init,
             started_at,
             events_before: created.events_before,
@@ -139,8 +140,9 @@ fn start(args: &MonitorArgs) -> Result<RunningContainer, StartError> {
             terminal,
         }),
         Err(error) => {
+            let ended = reap_creator(creator);
             watch::kill_and_reap(&init);
-            Err(error)
+            ended.map_err(StartError::from).and(Err(error))
         }
     }
 }
@@ -172,23 +174,28 @@ fn pipe() -> Result<(File, OwnedFd), RuntimeError> {
     Ok((File::from(reader), writer))
 }
 
-/// Waits for the creator's end; its message.
+/// Waits for the creator's message. Its end, which gives back its memory and its mounts, is not waited for.
 fn await_creator(task: &TaskDir, creator: Pid, mut created: File) -> Result<CreatedContainer, StartError> {
     let process = ProcessRef::open(creator.as_raw_nonzero().get()).context(|| "opening the creator".to_owned())?;
     let text = read_report(&mut created, &process, None).context(|| "listening to the creator".to_owned())?;
-    let status = loop {
-        match waitpid(Some(creator), WaitOptions::empty()) {
-            Err(rustix::io::Errno::INTR) => {}
-            other => break other.context(|| "waiting for the creator".to_owned())?,
-        }
-    };
     match serde_json::from_slice::<Result<CreatedContainer, StartError>>(&text) {
-        Ok(created) => created,
-        Err(_) => Err(StartError::internal(format!(
-            "the container's creator ended without a word ({status:?}); see {}",
-            task.monitor_log().display()
-        ))),
+        Ok(Ok(created)) => Ok(created),
+        // The mounts of a creator that failed are gone when it has ended, before the container is removed.
+        Ok(Err(error)) => reap_creator(creator).map_err(StartError::from).and(Err(error)),
+        Err(_) => {
+            let status = reap_creator(creator)?;
+            Err(StartError::internal(format!(
+                "the container's creator ended without a word ({status:?}); see {}",
+                task.monitor_log().display()
+            )))
+        }
     }
+}
+
+/// Waits for the creator's end.
+fn reap_creator(creator: Pid) -> Result<Option<WaitStatus>, RuntimeError> {
+    let ended = retry_on_intr(|| waitpid(Some(creator), WaitOptions::empty()));
+    Ok(ended.context(|| "waiting for the creator".to_owned())?.map(|(_, status)| status))
 }
 
 /// Waits until the command has been executed, and records the container.
@@ -229,8 +236,12 @@ fn await_command(mut report: File) -> Result<(), StartError> {
 fn finish(plugin: File, mut running: RunningContainer) -> ExitCode {
     failpoint::at("monitor-before-answer");
     // If the plugin is gone, no caller has a handle to this container: it must not stay.
-    if send_outcome(plugin, &StartOutcome::Started).is_err() {
+    if write_report(plugin, &StartOutcome::Started).is_err() {
         drop(running.init.signal(libc::SIGKILL));
+    }
+    // It is ending since its report. If it were not reaped, it would stay a zombie as long as the container runs.
+    if let Err(error) = reap_creator(running.creator) {
+        drop(writeln!(io::stderr(), "{}: {error}", running.id));
     }
     // After the answer, so that the start does not wait. The record of the end is worth more than a restriction.
     if let Err(error) = confine(&mut running) {
@@ -244,8 +255,4 @@ fn finish(plugin: File, mut running: RunningContainer) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn send_outcome(mut plugin: File, outcome: &StartOutcome) -> io::Result<()> {
-    plugin.write_all(&serde_json::to_vec(outcome)?)
 }

@@ -22,6 +22,8 @@ use crate::{
 pub(super) struct RunningContainer {
     pub task: TaskDir,
     pub id: ContainerId,
+    /// The process that created the container. It has reported, and is ending.
+    pub creator: Pid,
     /// The container's first process.
     pub init: ProcessRef,
     pub started_at: SystemTime,

@@ -46,6 +46,7 @@ use crate::{
     logs::{DroppedBytes, OutputStream, Outputs},
     plan::{Delivery, Output},
     process::ProcessRef,
+    report_pipe::write_report,
     role::RelayArgs,
     state::{PLAN, RELAY, TaskDir},
     sys,
@@ -90,9 +91,7 @@ pub(crate) fn main(args: &RelayArgs) -> ExitCode {
 
 /// Sends the outcome, and closes the pipe to the monitor.
 fn tell(outcome: &RelayOutcome) -> io::Result<()> {
-    let mut stdout = io::stdout();
-    stdout.write_all(&serde_json::to_vec(outcome)?)?;
-    stdout.flush()?;
+    write_report(io::stdout(), outcome)?;
     Ok(rustix::stdio::dup2_stdout(&File::open("/dev/null")?)?)
 }
 

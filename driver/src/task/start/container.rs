@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use network::Attachment;
 use runtime::{Running, StartError, StartErrorKind};
 
-use super::{docker_volumes, image::Leased, request::StartRequest};
+use super::{docker_volumes, image::Leased, logs::LogDirectoryInMaking, request::StartRequest};
 use crate::{
     blocking::blocking,
     config::UserNamespaceMode,
     error::TaskError,
-    log_directory::{self, LogDirectory},
     node::Node,
     plan::{self, OwnNetwork, TaskContext, TaskPlan},
     task::{DriverNetwork, DriverState, registry::Tasks, running::RunningContainer},
@@ -84,10 +83,11 @@ impl<'a> Planned<'a> {
         Ok(Self { leased, plan, plan_end: request.elapsed() })
     }
 
-    /// Checks the host paths, and removes the containers of earlier starts of the same task: they may hold its
+    /// Checks the host paths, waits for the log directory, and removes the containers of earlier starts of the same task: they may hold its
     /// address.
-    pub async fn prepare(self) -> Result<Prepared<'a>, TaskError> {
+    pub async fn prepare(self, logs: &mut LogDirectoryInMaking) -> Result<Prepared<'a>, TaskError> {
         failpoint::at("start-before-directory");
+        logs.finish().await?;
         let request = self.leased.request;
         docker_volumes::take_over(request, &self.plan).await?;
         let (node, tasks, plan) = (request.node.clone(), request.tasks.clone(), self.plan);
@@ -96,7 +96,6 @@ impl<'a> Planned<'a> {
         let connected = request.task.hosts_entry.as_ref().is_some_and(|entry| !entry.address.is_empty());
         let unconnected = node.config.group_networks && !connected;
         let prepared = blocking(move || {
-            make_log_directory(&plan)?;
             plan.check_confined().map_err(TaskError::Confinement)?;
             if let Some(prefix) = prefix {
                 remove_predecessors(&node, &tasks, &plan, &prefix)?;
@@ -289,15 +288,6 @@ fn emit_warnings(request: &StartRequest, plan: &TaskPlan) {
 fn emit_userns_obstacle(request: &StartRequest, obstacle: &str) {
     tracing::warn!(task = request.task.id, obstacle, "the task runs in the node's user namespace");
     request.events.emit(format!("The task runs in the node's user namespace: {obstacle}"), []);
-}
-
-/// Makes the log directory of the allocation's tasks, with links to the files that Nomad's has now. Blocks.
-fn make_log_directory(plan: &TaskPlan) -> Result<(), TaskError> {
-    let made = LogDirectory::make(&plan.alloc_dir).and_then(|directory| directory.link_all());
-    made.map_err(|error| {
-        let directory = log_directory::of_tasks(&plan.alloc_dir);
-        TaskError::Internal(format!("the log directory of the allocation's tasks, {directory:?}: {error}"))
-    })
 }
 
 /// The network as the task's handle describes it.

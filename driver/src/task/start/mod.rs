@@ -26,6 +26,7 @@ mod container;
 mod docker_volumes;
 mod image;
 mod load_archive;
+mod logs;
 mod phases;
 mod pull_progress;
 mod request;
@@ -38,7 +39,7 @@ use std::sync::Arc;
 use runtime::Status;
 use tokio::sync::watch;
 
-use self::{container::Planned, image::Leased, request::StartRequest, waiting::announced};
+use self::{container::Planned, image::Leased, logs::LogDirectoryInMaking, request::StartRequest, waiting::announced};
 use super::{DriverState, registry::Tasks, running::RunningContainer};
 use crate::{
     blocking::blocking,
@@ -90,10 +91,20 @@ async fn attempt(request: &StartRequest) -> Result<(DriverState, RunningContaine
             request.events.emit("Removed the task's container of Nomad's docker driver".to_owned(), []);
         }
     }
+    let mut logs = LogDirectoryInMaking::begin(&request.task.alloc_dir);
+    let started = all_phases(request, &mut logs).await;
+    logs.settle().await;
+    started
+}
+
+async fn all_phases(
+    request: &StartRequest,
+    logs: &mut LogDirectoryInMaking,
+) -> Result<(DriverState, RunningContainer), TaskError> {
     let phases = &request.phases;
     let leased = phases.time(StartPhase::Image, Leased::acquire(request)).await?;
     let planned = phases.time(StartPhase::Plan, Planned::plan(leased)).await?;
-    let prepared = phases.time(StartPhase::Prepare, planned.prepare()).await?;
+    let prepared = phases.time(StartPhase::Prepare, planned.prepare(logs)).await?;
     let mounted = phases.time(StartPhase::Volumes, prepared.mount()).await?;
     let attached = phases.time(StartPhase::Network, mounted.attach()).await?;
     let started = phases.time(StartPhase::Container, attached.start()).await?;

@@ -36,7 +36,7 @@ mod root;
 mod spec;
 mod volumes;
 
-use std::{fs::File, io::Write, os::fd::OwnedFd};
+use std::{fs::File, os::fd::OwnedFd};
 
 use rustix::{
     fs::Mode,
@@ -50,6 +50,7 @@ use crate::{
     command::{apply_apparmor, apply_oom_score, apply_selinux, label_keys},
     error::{Context, StartError},
     plan::ContainerPlan,
+    report_pipe::write_report,
     selinux::SelinuxLabels,
     state::PLAN,
     sys,
@@ -58,9 +59,8 @@ use crate::{
 /// The creator's process: creates the container and sends the outcome to `monitor` through `created`.
 pub(super) fn main(job: &Job<'_>, created: OwnedFd, monitor: Pid) -> ! {
     let outcome = end_with_monitor(monitor).and_then(|()| create(job));
-    let text = serde_json::to_vec(&outcome).unwrap_or_default();
     // If sending fails, the monitor sees the end of the creator and reports that.
-    drop(File::from(created).write_all(&text));
+    drop(write_report(File::from(created), &outcome));
     sys::exit_now(0)
 }
 
