@@ -21,7 +21,7 @@ use crate::{
 };
 
 const IDLE: [&str; 2] = ["sleep", "100000"];
-const MANY: usize = 500;
+const MANY: usize = 1000;
 /// The number of starts in one row of the table.
 const STEP: usize = 100;
 /// The number of idle tasks while the plugin's processor time is measured.
