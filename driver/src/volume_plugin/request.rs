@@ -113,11 +113,13 @@ impl Capacity {
     }
 
     /// The size of the next file system to try, if one of `bytes` bytes has room for `room` bytes and that is too
-    /// little; `None` if it is enough, or as much as the maximum allows.
+    /// little; `None` if it is enough, or as much as the maximum allows. A file system without any room does not tell
+    /// what it needs for itself, so its size doubles.
     pub fn next_size(self, bytes: u64, room: u64) -> Option<u64> {
-        const STEP: u64 = 1 << 20;
+        const LEAST: u64 = 1 << 20;
+        let step = if room == 0 { bytes.max(LEAST) } else { LEAST };
         let missing = self.min.saturating_sub(room);
-        let next = self.at_most(bytes.saturating_add(missing + missing / 16).saturating_add(STEP));
+        let next = self.at_most(bytes.saturating_add(missing + missing / 16).saturating_add(step));
         (missing > 0 && next > bytes).then_some(next)
     }
 
@@ -203,7 +205,7 @@ mod tests {
                 prop_assert!(next > bytes);
                 (bytes, steps) = (next, steps + 1);
             }
-            prop_assert!(bytes <= capacity.max && steps <= 8, "{steps} steps");
+            prop_assert!(bytes <= capacity.max && steps <= 20, "{steps} steps");
             prop_assert!(room(bytes) >= min || capacity.max - bytes < 4096);
         }
     }

@@ -83,8 +83,8 @@ impl<'a> Planned<'a> {
         Ok(Self { leased, plan, plan_end: request.elapsed() })
     }
 
-    /// Checks the host paths, waits for the log directory, and removes the containers of earlier starts of the same task: they may hold its
-    /// address.
+    /// Checks the host paths, waits for the log directory, and removes the containers of earlier starts of the same
+    /// task: they may hold its address.
     pub async fn prepare(self, logs: &mut LogDirectoryInMaking) -> Result<Prepared<'a>, TaskError> {
         failpoint::at("start-before-directory");
         logs.finish().await?;
