@@ -21,7 +21,7 @@ pub struct Platform {
     /// `v7`, `v8`, …; often empty.
     #[serde(default, deserialize_with = "null_default")]
     pub variant: String,
-    /// What an image needs of its machine, or what a machine has, see [`EROFS`]. Other features are ignored.
+    /// What an image needs of its machine, or what a machine has, see `EROFS`. Other features are ignored.
     #[serde(default, rename = "os.features", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub os_features: Vec<String>,
 }
