@@ -191,6 +191,9 @@ docker() {
     keep docker
 }
 
+# The modules of the Go programs that tests build. A case must not wait for a download.
+go_modules() { (cd "$ROOT/e2e/conformance" && go list -deps -test ./... >/dev/null); }
+
 if [ "${1:-}" = clean-debian ]; then
     packages mmdebstrap:/usr/bin/mmdebstrap
     exit 0
@@ -221,4 +224,5 @@ if [ "${1:-}" != demo ]; then
     packaged_tool prometheus usr/bin/promtool   # checks metrics and alert rules
     file_servers
     docker
+    go_modules
 fi
