@@ -86,7 +86,7 @@ fn each_once<'a>(devices: Vec<(&'a QualifiedName, Entry<'a>)>) -> Vec<(&'a Quali
     kept.map(|index| devices[index]).collect()
 }
 
-/// The groups of these devices, whose facts are known.
+/// The groups of these devices with these facts.
 pub fn decide(devices: &[(&QualifiedName, Entry, Facts)], config: &DevicePluginConfig) -> Vec<Group> {
     let mut groups: BTreeMap<(&Kind, String), Group> = BTreeMap::new();
     for (name, entry, facts) in devices {

@@ -62,7 +62,7 @@ pub fn reserve(config: &DevicePluginConfig, ids: &[String]) -> Result<Reservatio
     Ok(decide(&names, &edits, |path| Path::new(path).exists()))
 }
 
-/// The reservation of these devices, whose edits are known. `exists` tells whether a path of the node exists.
+/// The reservation of these devices with these edits. `exists` tells whether a path of the node exists.
 fn decide(names: &[QualifiedName], edits: &ContainerEdits, exists: impl Fn(&str) -> bool) -> Reservation {
     let mut reservation = Reservation::default();
     let pairs = edits.env.iter().filter_map(|entry| entry.split_once('='));

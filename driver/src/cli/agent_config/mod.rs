@@ -4,7 +4,7 @@
 //! Always holds:
 //!
 //! - A file that an agent accepts is accepted here, with the same values for the plugin. One corner differs: a key
-//!   whose value is missing at the end of the file is an error here, and unset for the agent.
+//!   without a value at the end of the file is an error here, and unset for the agent.
 //! - An error names the file, and in HCL the line and the option. It never contains a value that may be a secret.
 
 mod hcl;
