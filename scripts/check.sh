@@ -82,6 +82,26 @@ step_upgrade() {
 # Only the cases where cgroup v2 behaves differently. `make test-v2` runs all cases.
 step_v2() { scripts/test-v2.sh quick; }
 
+# v2 runs in a virtual machine and mostly on one processor. With `test` in the list it starts together with `test`, and
+# its turn in the list only waits for it: this saves three minutes.
+start_v2() {
+    v2_log=$(mktemp)
+    scripts/test-v2.sh quick >"$v2_log" 2>&1 &
+    v2=$!
+}
+
+finish_v2() {
+    local status=0
+    wait "$v2" || status=$?
+    v2=
+    cat "$v2_log"
+    rm -f "$v2_log"
+    return $status
+}
+
+# An interrupted run must not leave the virtual machine.
+end_v2() { [ -z "$v2" ] || { end_process "$v2"; rm -f "$v2_log"; }; }
+
 # A fixed seed, so that a finding comes from the change. `make fuzz` uses a random seed and takes longer.
 step_fuzz() { SECONDS_EACH=${SECONDS_EACH:-15} FUZZ_SEED=${FUZZ_SEED:-1} scripts/fuzz.sh; }
 
@@ -124,7 +144,7 @@ run_step() {
     say "$1"
     # A subshell, so that `set -e` works in it although its status is tested.
     set +e
-    (set -e; "step_$1")
+    if [ "$1" = v2 ] && [ -n "$v2" ]; then finish_v2; else (set -e; "step_$1"); fi
     status=$?
     set -e
     printf '%s %s: %s after %d s\n' "$([ $status = 0 ] && echo "$GREEN✓" || echo "$RED✗")" "$1" \
@@ -141,7 +161,13 @@ done
 if [[ " $* " =~ \ (packages|upgrade|v2|e2e|oldest|parity|escapes|conformance)\  ]] && [[ " $* " != *" build "* ]]; then
     set -- build "$@"
 fi
-for step in "$@"; do run_step "$step"; done
+v2=
+trap end_v2 EXIT
+trap 'exit 130' INT TERM
+for step in "$@"; do
+    [ "$step" != test ] || [[ " $* " != *" test "*" v2 "* ]] || start_v2
+    run_step "$step"
+done
 
 [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (all in $SECONDS s)"
 say "all passed in $SECONDS s: $*"
