@@ -14,6 +14,8 @@ use fixtures::{
 use kit::{node::Node, plugin::Plugin};
 use serde_json::{Value as Json, json};
 
+use crate::user_namespaces;
+
 pub const IDLE: &str = "while :; do sleep 1000; done";
 
 /// A directory of specs of a node.
@@ -186,6 +188,9 @@ async fn a_cdi_device_needs_permission_and_a_usable_spec() {
 
 #[tokio::test]
 async fn a_cdi_device_works_in_a_user_namespace() {
+    if !user_namespaces::are_possible() {
+        return;
+    }
     let node = Node::new();
     let specs = Specs::of(&node);
     let source = node.root().join("source");

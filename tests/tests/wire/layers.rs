@@ -18,15 +18,21 @@ use serde_json::json;
 
 use crate::operator;
 
+/// The kernel's release, and its first two numbers.
+pub fn kernel() -> (String, (u32, u32)) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    (release, version)
+}
+
 /// Whether this node can mount an overlay over a layer image in its data directory. Prints the reason of a skipped
 /// test.
 #[allow(clippy::print_stdout, reason = "a skipped test says why")]
 pub fn mounts_images(node: &Node) -> bool {
     /// `TMPFS_MAGIC` and `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
     const UNFIT: [u32; 2] = [0x0102_1994, 0x794c_7630];
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
-    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (release, version) = kernel();
     // The kernel loads the module if it exists.
     let known = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok();
     let fit = !UNFIT.contains(&(rustix::fs::statfs(node.root()).must("a file system").f_type as u32));

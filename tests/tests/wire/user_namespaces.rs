@@ -14,7 +14,7 @@ use proto::{driver::fingerprint_response::HealthState, structs::attribute::Value
 use serde_json::json;
 
 use crate::{
-    layers::{forms, mounts_images},
+    layers::{forms, kernel, mounts_images},
     names::docker,
     own_network::{self, bridge},
     root_storage::Nested,
@@ -28,6 +28,19 @@ fn block(mode: &str) -> serde_json::Value {
     json!({"mode": mode, "first_id": FIRST, "ids": 16 * 65536})
 }
 
+/// Whether this node gives tasks user namespaces. Prints the reason of a skipped test. The directory `secrets` of each
+/// task is a tmpfs, as Nomad makes it. What the plugin does on older kernels is tested there by
+/// [`a_required_one_is_never_left_out`] and by the tests of all other modules.
+#[allow(clippy::print_stdout, reason = "a skipped test says why")]
+pub fn are_possible() -> bool {
+    let (release, version) = kernel();
+    let possible = version >= (6, 3);
+    if !possible {
+        println!("skipped: Linux {release} does not map the ids of a tmpfs");
+    }
+    possible
+}
+
 /// The uid of a task's process on the node.
 fn uid(plugin: &Plugin, task: &Task) -> u32 {
     let status = fs::read_to_string(format!("/proc/{}/status", plugin.init_pid(task))).must("a status");
@@ -37,6 +50,9 @@ fn uid(plugin: &Plugin, task: &Task) -> u32 {
 
 #[tokio::test]
 async fn a_task_has_one_or_says_why_not() {
+    if !are_possible() {
+        return;
+    }
     let node = Node::new();
     let volumes = json!({"enabled": true});
     let options = json!({"userns": block("auto"), "allow_privileged": true, "allow_caps": ["all"], "volumes": volumes});
@@ -132,6 +148,9 @@ async fn a_required_one_is_never_left_out() {
 
 #[tokio::test]
 async fn tasks_share_the_allocation_and_keep_their_ids() {
+    if !are_possible() {
+        return;
+    }
     let node = Node::new();
     let mut plugin = node.launch_with(json!({"userns": block("require")})).await;
     let images = Images::start().await;
@@ -168,6 +187,9 @@ async fn tasks_share_the_allocation_and_keep_their_ids() {
 /// In both forms of layers. Files of an image have the owners that they have on disk.
 #[tokio::test]
 async fn images_keep_their_owners() {
+    if !are_possible() {
+        return;
+    }
     let (node, images) = (Node::new(), Images::start().await);
     let files = [Entry::dir("srv").owner(1000, 50), Entry::file("srv/app", "app").owner(1000, 50).mode(0o600)];
     let image = images.with_layers("owners", [Layer::of(files)]);
@@ -191,6 +213,9 @@ async fn images_keep_their_owners() {
 /// Commands of exec are in the network, and every user may listen on port 80.
 #[tokio::test]
 async fn networks_of_the_node_work() {
+    if !are_possible() {
+        return;
+    }
     let netns = TestNetwork::enter();
     let (node, images) = (Node::new(), Images::start().await);
     let mut options = bridge(json!({"group_networks": true}));
@@ -236,6 +261,9 @@ async fn logs_of_a_task_without_one_are_read() {
 /// Both names share the state directory, so they share the record of the ids.
 #[tokio::test]
 async fn two_names_never_give_the_same_ids() {
+    if !are_possible() {
+        return;
+    }
     const EACH: usize = 5;
     let (node, images) = (Node::new(), Images::start().await);
     let mut plugins = [
