@@ -11,7 +11,9 @@ mod to_directory;
 mod tree;
 
 pub use memory::MemoryCounter;
-pub use native::{CheckedImage, Converted, Parts, check_image, check_metadata, convert, receive};
+pub use native::{
+    CheckedImage, Converted, Parts, blocks_match, check_front, check_image, check_metadata, convert, receive,
+};
 pub use read::{ImageFile, ImageReader};
 pub use sample::SampleImage;
 pub(crate) use store::ErofsStore;

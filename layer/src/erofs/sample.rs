@@ -4,7 +4,7 @@ use std::io;
 
 use super::{
     disk,
-    tree::{Node, Tree},
+    tree::{Content, Node, ROOT, Tree},
 };
 use crate::tar::Xattrs;
 
@@ -38,4 +38,18 @@ impl SampleImage {
         disk::write(&mut image, &tree, 1, [0; 16])?;
         Ok(Self { bytes: image.into_inner(), attributes })
     }
+
+    /// An image with one file of the name `file` and one block, 4096 bytes from [`SampleImage::DATA`] on, which are
+    /// zeros.
+    pub fn with_file() -> io::Result<Vec<u8>> {
+        let mut tree = Tree::new(Node::implied_dir());
+        let content = Content::File { block: (Self::DATA / disk::BLOCK) as u32, size: disk::BLOCK };
+        tree.add(ROOT, b"file", Node { content, ..Node::implied_dir() })?;
+        let mut image = io::Cursor::new(Vec::new());
+        disk::write(&mut image, &tree, Self::DATA / disk::BLOCK + 1, [0; 16])?;
+        Ok(image.into_inner())
+    }
+
+    /// The offset of the data of [`SampleImage::with_file`].
+    pub const DATA: u64 = disk::BLOCK;
 }

@@ -3,11 +3,15 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io::{self, Write},
+    ops::Range,
 };
 
-use super::super::{
-    disk::{self, BLOCK, Layout},
-    tree::{Content, Id, Node, ROOT, Tree},
+use super::{
+    super::{
+        disk::{self, BLOCK, Layout},
+        tree::{Content, Id, Node, ROOT, Tree},
+    },
+    verity,
 };
 
 /// The first block of the inodes.
@@ -35,6 +39,28 @@ impl Parts {
     /// The whole image.
     pub fn total(&self) -> u64 {
         self.file_system() + self.hash_tree
+    }
+
+    /// The parts of an image of `total` bytes with so many bytes of metadata. `None`: no image has these lengths.
+    pub fn of(metadata: u64, total: u64) -> Option<Self> {
+        // The number of blocks decides the length, which grows with it.
+        let length = |blocks: u64| blocks.saturating_mul(BLOCK).saturating_add(verity::size(blocks));
+        let (mut low, mut high) = (1, total / BLOCK);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if length(middle) < total { low = middle + 1 } else { high = middle }
+        }
+        let whole = metadata > 0 && metadata <= MAX_METADATA && metadata.is_multiple_of(BLOCK);
+        let (file_system, hash_tree) = (low.checked_mul(BLOCK)?, verity::size(low));
+        let parts = Self { metadata, data: file_system.checked_sub(metadata)?, hash_tree };
+        (whole && file_system.checked_add(hash_tree)? == total).then_some(parts)
+    }
+
+    /// The offsets, in the image, of the hashes of some blocks of the file system. `range` begins and ends at a block.
+    pub fn hashes_of(&self, range: Range<u64>) -> Range<u64> {
+        let first = self.total() - verity::lowest_level(self.file_system() / BLOCK);
+        let hash = verity::HASH as u64;
+        first + range.start / BLOCK * hash..first + range.end / BLOCK * hash
     }
 }
 
@@ -87,7 +113,7 @@ impl NativeImage {
 
     pub(super) fn parts(&self) -> Parts {
         let data = (self.end - self.metadata) * BLOCK;
-        Parts { metadata: self.metadata * BLOCK, data, hash_tree: super::verity::size(self.end) }
+        Parts { metadata: self.metadata * BLOCK, data, hash_tree: verity::size(self.end) }
     }
 
     /// Writes the metadata.

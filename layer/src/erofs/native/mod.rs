@@ -12,6 +12,7 @@
 
 mod check;
 mod convert;
+mod front;
 mod image;
 mod receive;
 mod rules;
@@ -21,5 +22,7 @@ mod verity;
 
 pub use check::{CheckedImage, check_image, check_metadata};
 pub use convert::{Converted, convert};
+pub use front::check_front;
 pub use image::Parts;
 pub use receive::receive;
+pub use verity::blocks_match;

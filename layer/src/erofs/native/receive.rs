@@ -66,7 +66,7 @@ pub fn receive(
 }
 
 /// Sets the extended attributes of each file on a file that no layer contains.
-fn try_attributes(image: &NativeImage, directory: &OwnedFd) -> Result<(), UnpackError> {
+pub(super) fn try_attributes(image: &NativeImage, directory: &OwnedFd) -> Result<(), UnpackError> {
     const ACTION: &str = "trying its extended attributes";
     let mut trial = Trial::on(directory).map_err(|error| UnpackError::disk(ACTION, error))?;
     for node in image.nodes() {

@@ -8,7 +8,8 @@ use super::{
         tree::{Content, Node, ROOT, Tree},
     },
     check::{CheckedImage, check_metadata},
-    image::{NativeImage, in_order},
+    check_front,
+    image::{NativeImage, Parts, in_order},
     rules, verity,
 };
 use crate::{error::Problem, limits::Limits};
@@ -279,6 +280,78 @@ fn hash_trees_of_several_levels_have_the_stated_size() {
         let header = verity::header(blocks, UUID).len() as u64;
         assert_eq!(header + builder.finish().levels.len() as u64, verity::size(blocks), "{blocks}");
     }
+}
+
+/// The metadata and the hash tree of the sample, whose data is zeros, and the root.
+fn front() -> (Vec<u8>, Vec<u8>, [u8; 32]) {
+    let metadata = metadata(&sample());
+    let parts = check(&metadata).unwrap().parts;
+    let mut builder = verity::HashTreeBuilder::default();
+    builder.update(&metadata);
+    builder.update(&vec![0; parts.data as usize]);
+    let tree = builder.finish();
+    let header = verity::header(parts.file_system() / BLOCK, UUID);
+    (metadata, [header, tree.levels].concat(), tree.root)
+}
+
+#[test]
+fn a_front_is_accepted_only_as_it_was_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = std::fs::File::open(directory.path()).unwrap().into();
+    let accepts = |metadata: &[u8], tree: &[u8], root: &[u8; 32]| {
+        check_front(metadata, tree, root, &Limits::default(), &directory).map(|checked| checked.parts).ok()
+    };
+    let (metadata, tree, root) = front();
+    let parts = accepts(&metadata, &tree, &root).unwrap();
+    assert_eq!(Parts::of(parts.metadata, parts.total()), Some(parts));
+    for at in [0, 8, 300, BLOCK as usize, 2 * BLOCK as usize, tree.len() - 1] {
+        let mut changed = tree.clone();
+        changed[at] ^= 1;
+        assert_eq!(accepts(&metadata, &changed, &root), None, "byte {at} of the tree");
+    }
+    // Another time of the root is another image, with a form that is accepted.
+    let mut changed = metadata.clone();
+    changed[(BLOCK + 2 * SLOT + 32) as usize] ^= 1;
+    assert!(check(&changed).is_ok());
+    assert_eq!(accepts(&changed, &tree, &root), None);
+    assert_eq!(accepts(&metadata, &tree, &[1; 32]), None);
+    assert_eq!(accepts(&metadata, &tree[..tree.len() - 1], &root), None);
+    assert_eq!(accepts(&metadata[..4096], &tree, &root), None);
+}
+
+#[test]
+fn the_lengths_of_metadata_and_image_say_where_everything_is() {
+    for blocks in [2, 3, 128, 129, 16_384, 16_385, 2_097_153] {
+        let parts = Parts { metadata: BLOCK, data: (blocks - 1) * BLOCK, hash_tree: verity::size(blocks) };
+        assert_eq!(Parts::of(BLOCK, parts.total()), Some(parts), "{blocks}");
+        let hashes = parts.hashes_of(0..parts.file_system());
+        assert_eq!(hashes.end - hashes.start, blocks * 32);
+        assert_eq!(hashes.start, parts.total() - blocks.div_ceil(128) * BLOCK);
+        for (metadata, total) in [
+            (BLOCK, parts.total() + 1),
+            (0, parts.total()),
+            (BLOCK - 1, parts.total()),
+            (parts.file_system() + BLOCK, parts.total()),
+            (u64::MAX, parts.total()),
+        ] {
+            assert_eq!(Parts::of(metadata, total), None, "{metadata} {total}");
+        }
+    }
+    assert_eq!(Parts::of(BLOCK, 0), None);
+    // One more block of data would need another block of the tree.
+    assert_eq!(Parts::of(BLOCK, 128 * BLOCK + verity::size(128) + BLOCK), None);
+}
+
+#[test]
+fn a_block_matches_its_own_hash() {
+    let (metadata, tree, _) = front();
+    let parts = check(&metadata).unwrap().parts;
+    let hashes = parts.hashes_of(0..parts.metadata);
+    let hashes = &tree[(hashes.start - parts.file_system()) as usize..(hashes.end - parts.file_system()) as usize];
+    assert!(super::blocks_match(hashes, &metadata));
+    assert!(!super::blocks_match(&hashes[..hashes.len() - 32], &metadata));
+    assert!(!super::blocks_match(&hashes[32..], &metadata[..metadata.len() - BLOCK as usize]));
+    assert!(!super::blocks_match(hashes, &metadata[..100]));
 }
 
 /// A file that a layer may have, with a name and the number of its parent among the directories before it.

@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 use super::super::disk::BLOCK;
 
 const BLOCK_BYTES: usize = BLOCK as usize;
-const HASH: usize = 32;
+/// Bytes of one hash.
+pub(super) const HASH: usize = 32;
 const PER_BLOCK: u64 = BLOCK / HASH as u64;
 
 /// The hash tree of a number of blocks.
@@ -66,13 +67,48 @@ fn whole_blocks(mut bytes: Vec<u8>) -> Vec<u8> {
 
 /// Bytes of the header and the tree of so many blocks.
 pub(super) fn size(blocks: u64) -> u64 {
-    let mut level = blocks.div_ceil(PER_BLOCK);
-    let mut sum = 1 + level;
-    while level > 1 {
-        level = level.div_ceil(PER_BLOCK);
-        sum += level;
+    BLOCK + levels(blocks).iter().sum::<u64>()
+}
+
+/// Bytes of the level that holds the hashes of so many blocks. It is the end of the image.
+pub(super) fn lowest_level(blocks: u64) -> u64 {
+    blocks.div_ceil(PER_BLOCK) * BLOCK
+}
+
+/// Bytes of each level of the tree of so many blocks, the lowest one first.
+fn levels(blocks: u64) -> Vec<u64> {
+    let mut level = lowest_level(blocks);
+    let mut levels = vec![level];
+    while level > BLOCK {
+        level = lowest_level(level / BLOCK);
+        levels.push(level);
     }
-    sum * BLOCK
+    levels
+}
+
+/// Whether a header and a tree are those of so many blocks: each level has the hashes of the one below it, and the
+/// topmost block has this hash. The blocks themselves are not looked at.
+pub(super) fn is_tree(bytes: &[u8], blocks: u64, uuid: [u8; 16], root: &[u8; HASH]) -> bool {
+    if bytes.len() as u64 != size(blocks) || bytes[..BLOCK_BYTES] != header(blocks, uuid) {
+        return false;
+    }
+    let mut hashes = &root[..];
+    let mut rest = &bytes[BLOCK_BYTES..];
+    for level in levels(blocks).into_iter().rev() {
+        let (level, below) = rest.split_at(level as usize);
+        if !blocks_match(hashes, level) {
+            return false;
+        }
+        (hashes, rest) = (level, below);
+    }
+    true
+}
+
+/// Whether each of these whole blocks has its hash. There may be more hashes than blocks, but not fewer.
+pub fn blocks_match(hashes: &[u8], blocks: &[u8]) -> bool {
+    let enough = blocks.len().is_multiple_of(BLOCK_BYTES) && hashes.len() / HASH >= blocks.len() / BLOCK_BYTES;
+    let mut pairs = blocks.chunks_exact(BLOCK_BYTES).zip(hashes.chunks_exact(HASH));
+    enough && pairs.all(|(block, hash)| Sha256::digest(block)[..] == *hash)
 }
 
 /// The header (`struct verity_sb` of cryptsetup).

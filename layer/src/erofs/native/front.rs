@@ -1,0 +1,43 @@
+//! The parts of a native image that must be there before it may be mounted: the metadata and the hash tree.
+//!
+//! The kernel reads the metadata without an announcement, so all of it must be in the file. With the hash tree, each
+//! block of data can be verified when it arrives. The root covers both, so a wrong byte in them is found here.
+
+use std::os::fd::OwnedFd;
+
+use super::{
+    super::disk::BLOCK,
+    check::{CheckedImage, check_all},
+    receive::try_attributes,
+    verity,
+};
+use crate::{error::UnpackError, limits::Limits};
+
+/// Checks the metadata and the hash tree of an image whose data is not here. `root` is the root of the hash tree, and
+/// `directory` an empty directory on the file system that will hold the image.
+///
+/// Bytes behind the end of a file, and the digest of the image, can only be checked when the data is here.
+///
+/// # Errors
+/// The image is refused, or the file system fails.
+pub fn check_front(
+    metadata: &[u8],
+    hash_tree: &[u8],
+    root: &[u8; 32],
+    limits: &Limits,
+    directory: &OwnedFd,
+) -> Result<CheckedImage, UnpackError> {
+    let refuse = |problem: &str| UnpackError::refused(b"", problem);
+    let (image, checked) = check_all(metadata, limits).map_err(|problem| refuse(&problem))?;
+    let parts = checked.parts;
+    if !verity::is_tree(hash_tree, parts.file_system() / BLOCK, image.uuid(), root) {
+        return Err(refuse("its hash tree has another form or another root"));
+    }
+    let (hashes, end) = (parts.hashes_of(0..parts.metadata), parts.file_system());
+    let hashes = &hash_tree[(hashes.start - end) as usize..(hashes.end - end) as usize];
+    if !verity::blocks_match(hashes, metadata) {
+        return Err(refuse("its metadata is not that of its hash tree"));
+    }
+    try_attributes(&image, directory)?;
+    Ok(checked)
+}

@@ -1,0 +1,54 @@
+//! What the caller learns about layers that are served.
+
+use layer::Digest;
+
+/// Something happened to a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LazyEvent {
+    /// All of it is here and on disk, its digest is right, and reads are not announced any more. Its record and its map
+    /// of chunks may be removed.
+    Complete {
+        /// The layer.
+        digest: Digest,
+    },
+    /// All of it is here, but it is not the layer that the manifest promised. It must not be used for other images.
+    Refused {
+        /// The layer.
+        digest: Digest,
+        /// The reason.
+        problem: String,
+    },
+    /// A source delivered wrong bytes. They were not written.
+    WrongChunk {
+        /// The layer.
+        digest: Digest,
+        /// Where the chunk begins in the image.
+        offset: u64,
+        /// The source.
+        source: String,
+    },
+    /// No source delivers. Reads of missing chunks wait.
+    Stalled {
+        /// The layer.
+        digest: Digest,
+        /// Chunks that are missing.
+        missing: usize,
+        /// The error of the last source.
+        problem: String,
+    },
+    /// A read failed, because its data did not come or was wrong.
+    ReadFailed {
+        /// The layer.
+        digest: Digest,
+        /// Where the read begins in the image.
+        offset: u64,
+        /// The reason.
+        problem: String,
+    },
+}
+
+/// Learns what happens. Calls must not block.
+pub trait Observer: Send + Sync {
+    /// Something happened.
+    fn report(&self, event: LazyEvent);
+}

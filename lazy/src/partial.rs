@@ -1,0 +1,359 @@
+//! A layer whose data is not all here: its files on disk, and the check of each chunk before it is written.
+//!
+//! The directory of a partial layer contains:
+//! - `fs.erofs`: the image, sparse. Metadata and hash tree are complete from the beginning.
+//! - `partial.json`: the record. It is written last, so a directory without it is of no use.
+//! - `present`: one byte for each chunk of data. It is set after the chunk was written.
+//!
+//! A killed process leaves the two files as they were written, because the kernel has them. After a reboot they may
+//! disagree, so each chunk that counts as present is verified again.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    ops::Range,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use host::{
+    boot,
+    durable::{self, Durability},
+    record,
+};
+use layer::{Digest, Limits, Parts};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{LazyError, at},
+    source::{self, Sources},
+};
+
+/// Bytes of a chunk: what is fetched and verified together.
+pub const CHUNK: u64 = 128 << 10;
+
+/// The image of a layer.
+const IMAGE: &str = "fs.erofs";
+const RECORD: &str = "partial.json";
+const PRESENT: &str = "present";
+/// The version of the record.
+const VERSION: u32 = 1;
+/// Bytes that are read at once.
+const BUFFER: usize = 1 << 20;
+
+/// What a manifest says about a layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// The digest of the whole image.
+    pub digest: Digest,
+    /// Bytes of the whole image.
+    pub size: u64,
+    /// Bytes of the metadata.
+    pub metadata: u64,
+    /// The root of the hash tree, of SHA-256.
+    pub hash_root: Digest,
+}
+
+impl Description {
+    fn parts(&self) -> Option<Parts> {
+        Parts::of(self.metadata, self.size)
+    }
+
+    fn root(&self) -> Option<[u8; 32]> {
+        let mut root = [0; 32];
+        hex::decode_to_slice(self.hash_root.hex(), &mut root).ok()?;
+        Some(root)
+    }
+
+    fn refused(&self, problem: impl Into<String>) -> LazyError {
+        LazyError::Refused { digest: self.digest.to_string(), problem: problem.into() }
+    }
+}
+
+/// The record of a partial layer.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    #[serde(flatten)]
+    description: Description,
+    chunk: u64,
+    boot_id: String,
+}
+
+/// A layer whose data is not all here.
+#[derive(Debug)]
+pub struct PartialLayer {
+    directory: PathBuf,
+    description: Description,
+    parts: Parts,
+    map: File,
+    present: Vec<bool>,
+}
+
+impl PartialLayer {
+    /// Fetches the parts that must be there before the mount and writes them to an empty directory. Blocks.
+    ///
+    /// # Errors
+    /// No source delivers parts that this program wrote, or the file system fails.
+    pub fn create(
+        directory: &Path,
+        description: Description,
+        sources: &Sources,
+        limits: &Limits,
+    ) -> Result<Self, LazyError> {
+        let parts = description.parts().ok_or_else(|| description.refused("its length is not that of its metadata"))?;
+        let trial = open_directory(directory)?;
+        let mut result = Err(description.refused("it has no source"));
+        for source in sources.iter() {
+            result = fetch_front(&**source, &description, &parts, (limits, &trial));
+            match &result {
+                Ok(_) => break,
+                Err(error) => tracing::debug!(source = source.name(), %error, "this source does not deliver the layer"),
+            }
+        }
+        let (metadata, hash_tree) = result?;
+        let path = directory.join(IMAGE);
+        let image = private().create(true).truncate(true).open(&path).map_err(at("creating", &path))?;
+        let written = image
+            .set_len(parts.total())
+            .and_then(|()| image.write_all_at(&metadata, 0))
+            .and_then(|()| image.write_all_at(&hash_tree, parts.file_system()));
+        written.map_err(at("writing", &path))?;
+        let present = vec![false; chunk_count(&parts)];
+        let map = write_map(directory, &present)?;
+        write_record(directory, &description)?;
+        Ok(Self { directory: directory.to_owned(), description, parts, map, present })
+    }
+
+    /// Opens a layer that a process, or another boot, left incomplete. `None`: there is none that may be used. After a
+    /// reboot all of it is read and verified. Blocks.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn open(directory: &Path, limits: &Limits) -> Result<Option<Self>, LazyError> {
+        let path = directory.join(RECORD);
+        let record: Option<Record> = match record::read(VERSION, &path) {
+            Ok(record) => record,
+            Err(record::RecordError::Io(error)) => return Err(at("reading", &path)(error.source)),
+            Err(record::RecordError::Invalid { .. }) => None,
+        };
+        let Some(Record { description, chunk, boot_id }) = record else { return Ok(None) };
+        let Some(parts) = description.parts().filter(|_| chunk == CHUNK) else { return Ok(None) };
+        let path = directory.join(PRESENT);
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.map_err(at("reading", &path))?,
+        };
+        let mut present: Vec<bool> = bytes.into_iter().map(|byte| byte == 1).collect();
+        if present.len() != chunk_count(&parts) {
+            return Ok(None);
+        }
+        let now = boot::id().map_err(at("reading", Path::new(boot::PATH)))?;
+        if boot_id == now {
+            let map = private().open(&path).map_err(at("opening", &path))?;
+            return Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present }));
+        }
+        if !verify_again(directory, &description, &parts, &mut present, limits)? {
+            return Ok(None);
+        }
+        let map = write_map(directory, &present)?;
+        write_record(directory, &description)?;
+        Ok(Some(Self { directory: directory.to_owned(), description, parts, map, present }))
+    }
+
+    /// The path of the image. It may be mounted only while the layer is served.
+    pub fn image(&self) -> PathBuf {
+        self.directory.join(IMAGE)
+    }
+
+    /// What the manifest says about the layer.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The chunks that are here.
+    pub(crate) fn present(&self) -> &[bool] {
+        &self.present
+    }
+
+    /// The chunks of data that a range of the file touches.
+    pub(crate) fn chunks_of(&self, range: &Range<u64>) -> Range<usize> {
+        chunks_of(&self.parts, range)
+    }
+
+    /// The bytes of a chunk.
+    pub(crate) fn range_of(&self, chunk: usize) -> Range<u64> {
+        range_of(&self.parts, chunk)
+    }
+
+    /// Writes a chunk if it is the right one. `Ok(false)`: it is not, and nothing was written. `image` must be a
+    /// descriptor whose accesses are not announced.
+    pub(crate) fn accept(&self, image: &File, chunk: usize, bytes: &[u8]) -> io::Result<bool> {
+        let range = self.range_of(chunk);
+        if bytes.len() as u64 != range.end - range.start || !matches(image, &self.parts, range.clone(), bytes)? {
+            return Ok(false);
+        }
+        image.write_all_at(bytes, range.start)?;
+        self.map.write_all_at(&[1], chunk as u64)?;
+        Ok(true)
+    }
+
+    /// Checks the complete image as a whole and makes it durable. `Ok(Some)`: why it is not the layer.
+    pub(crate) fn check_whole(&self, image: &File, limits: &Limits) -> io::Result<Option<String>> {
+        image.sync_all()?;
+        let mut hasher = layer::digest::Hasher::new(self.description.digest.algorithm());
+        let mut buffer = vec![0; BUFFER];
+        let mut offset = 0;
+        while offset < self.parts.total() {
+            let part = buffer.len().min((self.parts.total() - offset) as usize);
+            image.read_exact_at(&mut buffer[..part], offset)?;
+            hasher.update(&buffer[..part]);
+            offset += part as u64;
+        }
+        let found = hasher.finish();
+        if found != self.description.digest {
+            return Ok(Some(format!("its digest is {found}, although its hash tree is right: the manifest is wrong")));
+        }
+        let root = self.description.root().unwrap_or_default();
+        match layer::check_image(image, self.parts.metadata, &root, limits) {
+            Ok(_) => Ok(None),
+            Err(error) => Ok(Some(LazyError::of_layer(&self.description.digest, error).to_string())),
+        }
+    }
+}
+
+/// The metadata and the hash tree from one source, checked.
+fn fetch_front(
+    source: &dyn source::Source,
+    description: &Description,
+    parts: &Parts,
+    (limits, directory): (&Limits, &OwnedFd),
+) -> Result<(Vec<u8>, Vec<u8>), LazyError> {
+    let read = |range: Range<u64>| {
+        let digest = description.digest.to_string();
+        source::read_exact(source, &range)
+            .map_err(|error| LazyError::Source { digest, problem: format!("{}: {error}", source.name()) })
+    };
+    let root = description.root().ok_or_else(|| description.refused("the root of its hash tree is not of SHA-256"))?;
+    let (metadata, hash_tree) = (read(0..parts.metadata)?, read(parts.file_system()..parts.total())?);
+    let checked = layer::check_front(&metadata, &hash_tree, &root, limits, directory)
+        .map_err(|error| LazyError::of_layer(&description.digest, error))?;
+    if checked.parts != *parts {
+        return Err(description.refused("its length is not that of its files"));
+    }
+    Ok((metadata, hash_tree))
+}
+
+/// Verifies everything that counts as present. `Ok(false)`: metadata or hash tree are damaged.
+fn verify_again(
+    directory: &Path,
+    description: &Description,
+    parts: &Parts,
+    present: &mut [bool],
+    limits: &Limits,
+) -> Result<bool, LazyError> {
+    let path = directory.join(IMAGE);
+    let image = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        image => image.map_err(at("opening", &path))?,
+    };
+    let read = |range: Range<u64>| {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        image.read_exact_at(&mut bytes, range.start).map(|()| bytes)
+    };
+    if image.metadata().map_err(at("reading", &path))?.len() != parts.total() {
+        return Ok(false);
+    }
+    let metadata = read(0..parts.metadata).map_err(at("reading", &path))?;
+    let hash_tree = read(parts.file_system()..parts.total()).map_err(at("reading", &path))?;
+    let Some(root) = description.root() else { return Ok(false) };
+    let checked = layer::check_front(&metadata, &hash_tree, &root, limits, &open_directory(directory)?);
+    if !checked.is_ok_and(|checked| checked.parts == *parts) {
+        return Ok(false);
+    }
+    for (chunk, present) in present.iter_mut().enumerate().filter(|(_, present)| **present) {
+        let range = range_of(parts, chunk);
+        let bytes = read(range.clone()).map_err(at("reading", &path))?;
+        *present = matches(&image, parts, range, &bytes).map_err(at("reading", &path))?;
+    }
+    Ok(true)
+}
+
+/// Whether these bytes are those of a range, by the hash tree in the image.
+fn matches(image: &File, parts: &Parts, range: Range<u64>, bytes: &[u8]) -> io::Result<bool> {
+    let at = parts.hashes_of(range);
+    let mut hashes = vec![0; (at.end - at.start) as usize];
+    image.read_exact_at(&mut hashes, at.start)?;
+    Ok(layer::blocks_match(&hashes, bytes))
+}
+
+fn chunk_count(parts: &Parts) -> usize {
+    parts.data.div_ceil(CHUNK) as usize
+}
+
+fn range_of(parts: &Parts, chunk: usize) -> Range<u64> {
+    let start = parts.metadata + chunk as u64 * CHUNK;
+    start..(start + CHUNK).min(parts.file_system())
+}
+
+fn chunks_of(parts: &Parts, range: &Range<u64>) -> Range<usize> {
+    let within = |offset: u64| offset.clamp(parts.metadata, parts.file_system()) - parts.metadata;
+    let (start, end) = (within(range.start), within(range.end));
+    if start >= end { 0..0 } else { (start / CHUNK) as usize..end.div_ceil(CHUNK) as usize }
+}
+
+fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, LazyError> {
+    Ok(File::open(path).map_err(at("opening", path))?.into())
+}
+
+/// Writes which chunks are here, and returns the file.
+fn write_map(directory: &Path, present: &[bool]) -> Result<File, LazyError> {
+    let path = directory.join(PRESENT);
+    let map = private().create(true).truncate(true).open(&path).map_err(at("creating", &path))?;
+    let bytes: Vec<u8> = present.iter().map(|present| u8::from(*present)).collect();
+    map.write_all_at(&bytes, 0).map_err(at("writing", &path))?;
+    Ok(map)
+}
+
+fn write_record(directory: &Path, description: &Description) -> Result<(), LazyError> {
+    let path = directory.join(RECORD);
+    let boot_id = boot::id().map_err(at("reading", Path::new(boot::PATH)))?;
+    let record = Record { description: description.clone(), chunk: CHUNK, boot_id };
+    let temporary = directory.join("partial.json.new");
+    let written = record::encode(VERSION, &record)
+        .and_then(|bytes| Ok(durable::write(&path, &temporary, &bytes, Durability::Later, |_| {})?));
+    written.map_err(at("writing", &path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_the_file_is_chunks_of_its_data() {
+        let parts = Parts::of(8192, 8192 + 3 * CHUNK + 4096 + 8192).unwrap();
+        assert_eq!(parts.data, 3 * CHUNK + 4096);
+        assert_eq!(chunk_count(&parts), 4);
+        for (range, chunks) in [
+            (0..8192, 0..0),
+            (0..8193, 0..1),
+            (8192..8192, 0..0),
+            (8192 + CHUNK..8192 + CHUNK + 1, 1..2),
+            (8192 + CHUNK - 1..8192 + CHUNK + 1, 0..2),
+            (parts.file_system() - 1..parts.total(), 3..4),
+            (parts.file_system()..parts.total(), 0..0),
+            (0..u64::MAX, 0..4),
+        ] {
+            assert_eq!(chunks_of(&parts, &range), chunks, "{range:?}");
+        }
+        assert_eq!(range_of(&parts, 3), 8192 + 3 * CHUNK..parts.file_system());
+    }
+}

@@ -1,0 +1,195 @@
+//! What is fetched next, for one layer. Pure.
+//!
+//! Reads that wait come first, the oldest of them first of all. The rest streams in the background, in the order of
+//! the file. A background job reserves no chunk: a read that waits for one of its chunks is served by a job of its own.
+
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+/// Chunks that a read fetches together with its own, because the reader often goes on with them.
+const AHEAD: usize = 4;
+/// Chunks of one background job.
+const STREAM: usize = 256;
+/// The pause after a failure. It doubles with each further one …
+const PAUSE: Duration = Duration::from_millis(100);
+/// … up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause for a read that waits. The source may be back, and the read has a deadline.
+const LONGEST_DEMAND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Why chunks are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A read waits.
+    Demand,
+    /// The layer shall be complete.
+    Stream,
+}
+
+/// The chunks of a layer.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    present: Vec<bool>,
+    /// Chunks that a job for a read fetches.
+    reserved: Vec<bool>,
+    missing: usize,
+    streaming: bool,
+    failures: u32,
+    /// When reads and the background may try again after a failure.
+    retries: Option<(Instant, Instant)>,
+}
+
+impl Plan {
+    pub(crate) fn new(present: &[bool]) -> Self {
+        Self {
+            present: present.to_vec(),
+            reserved: vec![false; present.len()],
+            missing: present.iter().filter(|present| !**present).count(),
+            streaming: false,
+            failures: 0,
+            retries: None,
+        }
+    }
+
+    /// Chunks that are not here.
+    pub(crate) fn missing(&self) -> usize {
+        self.missing
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.missing == 0
+    }
+
+    pub(crate) fn has(&self, chunk: usize) -> bool {
+        self.present[chunk]
+    }
+
+    pub(crate) fn has_all(&self, chunks: Range<usize>) -> bool {
+        self.present[chunks].iter().all(|present| *present)
+    }
+
+    /// When the next attempts may begin after a failure.
+    pub(crate) fn retries(&self) -> impl Iterator<Item = Instant> + use<> {
+        self.retries.into_iter().flat_map(|(demand, stream)| [demand, stream])
+    }
+
+    /// Reserves chunks for a read that needs these.
+    pub(crate) fn demand(&mut self, now: Instant, chunks: Range<usize>) -> Option<Range<usize>> {
+        if self.retries.is_some_and(|(demand, _)| demand > now) {
+            return None;
+        }
+        let free = |chunk: &usize| !self.present[*chunk] && !self.reserved[*chunk];
+        let start = chunks.clone().find(free)?;
+        let most = chunks.end.max(start + AHEAD).min(self.present.len());
+        let end = (start..most).find(|chunk| !free(chunk)).unwrap_or(most);
+        self.reserved[start..end].fill(true);
+        Some(start..end)
+    }
+
+    /// Begins a background job, if none runs.
+    pub(crate) fn stream(&mut self, now: Instant) -> Option<Range<usize>> {
+        if self.streaming || self.retries.is_some_and(|(_, stream)| stream > now) {
+            return None;
+        }
+        let start = self.present.iter().position(|present| !present)?;
+        let most = (start + STREAM).min(self.present.len());
+        let end = (start..most).find(|chunk| self.present[*chunk]).unwrap_or(most);
+        self.streaming = true;
+        Some(start..end)
+    }
+
+    /// A chunk is here.
+    pub(crate) fn arrived(&mut self, chunk: usize) {
+        if !self.present[chunk] {
+            self.present[chunk] = true;
+            self.missing -= 1;
+        }
+        (self.failures, self.retries) = (0, None);
+    }
+
+    /// A job ended, at `now` without success if `failed`.
+    pub(crate) fn ended(&mut self, reason: Reason, chunks: Range<usize>, failed: Option<Instant>) {
+        match reason {
+            Reason::Demand => self.reserved[chunks].fill(false),
+            Reason::Stream => self.streaming = false,
+        }
+        if let Some(now) = failed {
+            let pause = PAUSE * 2u32.saturating_pow(self.failures.min(16));
+            self.failures += 1;
+            self.retries = Some((now + pause.min(LONGEST_DEMAND_PAUSE), now + pause.min(LONGEST_PAUSE)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(present: &str) -> Plan {
+        Plan::new(&present.chars().map(|chunk| chunk == 'x').collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_read_gets_its_chunks_and_some_behind_them() {
+        let now = Instant::now();
+        for (present, chunks, job) in [
+            ("..........", 2..3, Some(2..6)),
+            ("..........", 2..9, Some(2..9)),
+            ("..........", 8..9, Some(8..10)),
+            ("..x.......", 1..4, Some(1..2)),
+            (".xx.......", 1..4, Some(3..7)),
+            (".xxx......", 1..4, None),
+            ("xxxxxxxxxx", 0..10, None),
+        ] {
+            assert_eq!(plan(present).demand(now, chunks.clone()), job, "{present} {chunks:?}");
+        }
+    }
+
+    #[test]
+    fn two_reads_do_not_fetch_the_same_chunk() {
+        let (mut plan, now) = (plan(".........."), Instant::now());
+        assert_eq!(plan.demand(now, 0..2), Some(0..4));
+        assert_eq!(plan.demand(now, 1..2), None);
+        assert_eq!(plan.demand(now, 3..5), Some(4..8));
+        plan.ended(Reason::Demand, 0..4, None);
+        assert_eq!(plan.demand(now, 1..2), Some(1..4));
+    }
+
+    #[test]
+    fn one_background_job_goes_from_gap_to_gap_and_never_stops_a_read() {
+        let (mut plan, now) = (plan("xx..x.."), Instant::now());
+        assert_eq!(plan.stream(now), Some(2..4));
+        assert_eq!(plan.stream(now), None);
+        assert_eq!(plan.demand(now, 3..4), Some(3..4));
+        plan.arrived(2);
+        plan.arrived(3);
+        plan.arrived(3);
+        plan.ended(Reason::Stream, 2..4, None);
+        assert_eq!(plan.stream(now), Some(5..7));
+        assert_eq!(plan.missing(), 2);
+        plan.arrived(5);
+        plan.arrived(6);
+        assert!(plan.is_complete());
+    }
+
+    #[test]
+    fn failures_pause_longer_and_longer_until_a_chunk_arrives() {
+        let (mut plan, now) = (plan("...."), Instant::now());
+        let mut last = Duration::ZERO;
+        for _ in 0..20 {
+            let Some(chunks) = plan.demand(plan.retries().next().unwrap_or(now), 0..1) else { panic!("a job") };
+            plan.ended(Reason::Demand, chunks, Some(now));
+            let (for_reads, pause) = plan.retries.map(|(demand, stream)| (demand - now, stream - now)).unwrap();
+            assert!(pause >= last && pause <= LONGEST_PAUSE);
+            assert_eq!(for_reads, pause.min(LONGEST_DEMAND_PAUSE));
+            assert_eq!(plan.demand(now, 0..1), None);
+            assert_eq!(plan.stream(now), None);
+            last = pause;
+        }
+        assert_eq!(last, LONGEST_PAUSE);
+        plan.arrived(0);
+        assert_eq!(plan.stream(now), Some(1..4));
+    }
+}

@@ -1,0 +1,178 @@
+//! The service: one listener and some workers for all incomplete layers of a node.
+
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::{FileExt, MetadataExt},
+    },
+    path::Path,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Instant,
+};
+
+use crate::{
+    error::{LazyError, at},
+    listener,
+    observer::Observer,
+    partial::PartialLayer,
+    slots::{FileId, Slots},
+    source::Sources,
+    state::{Served, Settings, Shared},
+    sys, worker,
+};
+
+/// Serves incomplete layers.
+pub struct Lazy {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Lazy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lazy").field("group", &self.shared.group).finish_non_exhaustive()
+    }
+}
+
+impl Lazy {
+    /// Begins without a predecessor. `events` is a file that is used by one process at a time and outlives it.
+    ///
+    /// # Errors
+    /// The kernel has no such events, another process serves, or the file system fails.
+    pub fn start(events: &Path, settings: Settings, observer: Arc<dyn Observer>) -> Result<Self, LazyError> {
+        let mut slots = Slots::open(events)?;
+        let group = sys::new_group().map_err(|error| LazyError::Unsupported {
+            problem: format!("the kernel does not announce reads: {error}"),
+        })?;
+        slots.clear();
+        Self::run(Shared::new(group, slots, settings, observer).map_err(at("preparing to serve with", events))?)
+    }
+
+    /// Goes on in the place of a process that has ended. `group` is its descriptor, which another process held.
+    /// `layers` are all layers that it served and that are not complete.
+    ///
+    /// # Errors
+    /// As [`Lazy::start`] and [`Lazy::serve`]. Readers wait until a later call succeeds.
+    pub fn take_over(
+        events: &Path,
+        group: OwnedFd,
+        layers: Vec<(PartialLayer, Sources)>,
+        settings: Settings,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, LazyError> {
+        let mut slots = Slots::open(events)?;
+        let left = slots.left();
+        let deadline = Instant::now() + settings.read_timeout;
+        let shared = Shared::new(group, slots, settings, observer).map_err(at("preparing to serve with", events))?;
+        let mut images = Vec::new();
+        for (layer, sources) in layers {
+            let (path, image) = open(&layer)?;
+            shared.lock().files.insert(id(&image, &path)?, Served::new(layer, sources));
+            images.push((path, image));
+        }
+        shared.lock().inherit(left, deadline);
+        let lazy = Self::run(shared)?;
+        for (path, image) in images {
+            lazy.announce(&image, &path)?;
+        }
+        Ok(lazy)
+    }
+
+    /// Serves a layer from now on. It may be mounted when this call has returned, and not before. Blocks shortly.
+    ///
+    /// # Errors
+    /// The file system's files have no such events, or the layer is served already.
+    pub fn serve(&self, layer: PartialLayer, sources: Sources) -> Result<(), LazyError> {
+        let (path, image) = open(&layer)?;
+        let file = id(&image, &path)?;
+        {
+            let mut state = self.shared.lock();
+            if state.files.contains_key(&file) {
+                return Err(LazyError::Served { path });
+            }
+            state.files.insert(file, Served::new(layer, sources));
+        }
+        let announced = self.announce(&image, &path);
+        if announced.is_err() {
+            self.shared.lock().files.remove(&file);
+        }
+        announced
+    }
+
+    /// The descriptor that keeps readers of incomplete layers waiting. A process that outlives this one must hold a
+    /// copy of it as long as a layer is incomplete.
+    pub fn group(&self) -> BorrowedFd<'_> {
+        self.shared.group.as_fd()
+    }
+
+    fn run(shared: Shared) -> Result<Self, LazyError> {
+        let shared = Arc::new(shared);
+        let spawn = |name: &str, run: fn(&Arc<Shared>)| {
+            let shared = Arc::clone(&shared);
+            let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
+            thread.map_err(at("starting a thread for", Path::new(name)))
+        };
+        let mut lazy = Self { shared: Arc::clone(&shared), threads: vec![spawn("lazy-listen", listener::run)?] };
+        for _ in 0..shared.settings.streams.max(1) + shared.settings.demands.max(1) {
+            lazy.threads.push(spawn("lazy-fetch", worker::run)?);
+        }
+        Ok(lazy)
+    }
+
+    /// Has reads of a file announced, and makes sure that they are. The first event brings the descriptor through which
+    /// the data is written.
+    fn announce(&self, image: &File, path: &Path) -> Result<(), LazyError> {
+        sys::mark(self.group(), image.as_fd(), true).map_err(|error| LazyError::Unsupported {
+            problem: format!("reads of {} are not announced: {error}", path.display()),
+        })?;
+        // The metadata is here, so this read passes. A descriptor that is older than the mark would not be announced.
+        let announced = File::open(path).map_err(at("opening", path))?;
+        announced.read_exact_at(&mut [0], 0).map_err(at("reading", path))?;
+        let file = id(image, path)?;
+        let state = self.shared.lock();
+        // A layer that was complete may be forgotten already.
+        if state.files.get(&file).is_some_and(|served| served.image.is_none()) {
+            let problem = format!("a read of {} was not announced", path.display());
+            return Err(LazyError::Unsupported { problem });
+        }
+        drop(state);
+        self.shared.work.notify_all();
+        Ok(())
+    }
+}
+
+impl Drop for Lazy {
+    /// Stops to serve, and waits for what the sources are asked for at the moment. Readers of incomplete layers wait
+    /// for the next process that serves: the group stays open until this process ends.
+    fn drop(&mut self) {
+        let incomplete = {
+            let mut state = self.shared.lock();
+            state.stopping = true;
+            !state.files.is_empty()
+        };
+        self.shared.work.notify_all();
+        self.shared.wake_listener();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that serves layers had died");
+            }
+        }
+        if incomplete {
+            std::mem::forget(self.shared.group.try_clone());
+        }
+    }
+}
+
+fn open(layer: &PartialLayer) -> Result<(std::path::PathBuf, File), LazyError> {
+    let path = layer.image();
+    let image = File::open(&path).map_err(at("opening", &path))?;
+    Ok((path, image))
+}
+
+fn id(image: &File, path: &Path) -> Result<FileId, LazyError> {
+    let metadata = image.metadata();
+    let metadata: io::Result<_> = metadata.map(|metadata| (metadata.dev(), metadata.ino()));
+    metadata.map_err(at("reading", path))
+}

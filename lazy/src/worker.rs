@@ -1,0 +1,219 @@
+//! The threads that fetch chunks and check whole layers.
+
+use std::{
+    io,
+    ops::ControlFlow,
+    os::fd::AsFd,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    observer::LazyEvent,
+    plan::Reason,
+    source::Source,
+    state::{Fetch, Job, Phase, Shared},
+    sys,
+};
+
+/// A background job looks this often whether the reads that it waits for are done.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Why a source did not deliver the next chunk.
+enum Failure {
+    /// Its bytes are wrong.
+    Lied,
+    /// It did not deliver.
+    Source(String),
+    /// The file system failed, so no other source can help.
+    Disk(io::Error),
+    /// The service stops.
+    Stopping,
+}
+
+/// Works until the service stops.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    while let Some(job) = next(shared) {
+        match job {
+            Job::Fetch(fetch) => work(shared, &fetch),
+            Job::Check { file, layer, image } => {
+                let digest = layer.description().digest.clone();
+                let checked = layer.check_whole(&image, &shared.settings.limits).and_then(|problem| {
+                    if problem.is_none() {
+                        sys::mark(shared.group.as_fd(), image.as_fd(), false)?;
+                    }
+                    Ok(problem)
+                });
+                let problem = checked.unwrap_or_else(|error| Some(format!("it cannot be checked: {error}")));
+                let phase = if problem.is_none() { Phase::Unmarked } else { Phase::Refused };
+                if let Some(served) = shared.lock().files.get_mut(&file) {
+                    served.phase = phase;
+                }
+                shared.report(problem.map(|problem| LazyEvent::Refused { digest, problem }));
+                shared.wake_listener();
+            }
+        }
+    }
+}
+
+/// Waits for a job. `None`: the service stops.
+fn next(shared: &Shared) -> Option<Job> {
+    let mut state = shared.lock();
+    loop {
+        if state.stopping {
+            return None;
+        }
+        let now = Instant::now();
+        state = match state.next_job(now, shared.settings.streams) {
+            Ok(job) => return Some(job),
+            Err(None) => shared.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Err(Some(then)) => {
+                let waited = shared.work.wait_timeout(state, then.saturating_duration_since(now));
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+    }
+}
+
+/// Fetches chunks, each from the first source that has it right.
+fn work(shared: &Shared, fetch: &Fetch) {
+    let digest = &fetch.layer.description().digest;
+    let mut next = fetch.chunks.start;
+    let (mut only_lies, mut problem) = (true, None);
+    for source in fetch.sources.iter() {
+        let before = next;
+        let result = fetch_from(shared, fetch, &**source, &mut next);
+        if next > before {
+            only_lies = true;
+        }
+        match result {
+            Ok(()) => problem = None,
+            Err(Failure::Lied) => {
+                let offset = fetch.layer.range_of(next).start;
+                let name = source.name().to_owned();
+                problem = Some(format!("{name} delivered wrong bytes"));
+                shared.report([LazyEvent::WrongChunk { digest: digest.clone(), offset, source: name }]);
+                continue;
+            }
+            Err(Failure::Source(error)) => {
+                only_lies = false;
+                problem = Some(format!("{}: {error}", source.name()));
+                continue;
+            }
+            Err(Failure::Disk(error)) => {
+                only_lies = false;
+                problem = Some(format!("writing {}: {error}", fetch.layer.image().display()));
+            }
+            Err(Failure::Stopping) => return,
+        }
+        break;
+    }
+    end(shared, fetch, next, problem, only_lies);
+}
+
+/// Notes the end of a job. Reads of a chunk about which all sources lie fail now; the others wait for a next attempt.
+fn end(shared: &Shared, fetch: &Fetch, next: usize, problem: Option<String>, only_lies: bool) {
+    let digest = fetch.layer.description().digest.clone();
+    let mut events = Vec::new();
+    let mut state = shared.lock();
+    match fetch.reason {
+        Reason::Demand => state.demands -= 1,
+        Reason::Stream => state.streams -= 1,
+    }
+    if let Some(served) = state.files.get_mut(&fetch.file) {
+        let failed = problem.as_ref().map(|_| Instant::now());
+        if let Some(problem) = &problem
+            && served.problem.as_ref() != Some(problem)
+        {
+            let (digest, problem) = (digest.clone(), problem.clone());
+            events.push(LazyEvent::Stalled { digest, missing: served.plan.missing(), problem });
+        }
+        served.problem.clone_from(&problem);
+        served.plan.ended(fetch.reason, fetch.chunks.clone(), failed);
+    }
+    if let Some(problem) = problem.filter(|_| only_lies) {
+        let offset = fetch.layer.range_of(next).start;
+        let failed = (0..state.refuse(fetch.file, next)).map(|_| LazyEvent::ReadFailed {
+            digest: digest.clone(),
+            offset,
+            problem: problem.clone(),
+        });
+        events.extend(failed);
+    }
+    let freed = state.settle(shared);
+    drop(state);
+    shared.report(events);
+    shared.work.notify_all();
+    if freed {
+        shared.wake_listener();
+    }
+}
+
+/// Fetches from one source. `next` is the first chunk that is missing; it counts up as they arrive.
+fn fetch_from(shared: &Shared, fetch: &Fetch, source: &dyn Source, next: &mut usize) -> Result<(), Failure> {
+    let last = fetch.chunks.end;
+    let length = |chunk| {
+        let range = fetch.layer.range_of(chunk);
+        (range.end - range.start) as usize
+    };
+    let range = fetch.layer.range_of(*next).start..fetch.layer.range_of(last - 1).end;
+    let mut bytes = Vec::with_capacity(length(*next));
+    let mut failure = None;
+    let read = source.read(range, &mut |mut piece| {
+        while !piece.is_empty() && *next < last {
+            let (now, later) = piece.split_at(piece.len().min(length(*next) - bytes.len()));
+            bytes.extend_from_slice(now);
+            piece = later;
+            if bytes.len() == length(*next) {
+                if let Err(error) = arrived(shared, fetch, *next, &bytes) {
+                    failure = Some(error);
+                    return ControlFlow::Break(());
+                }
+                *next += 1;
+                bytes.clear();
+            }
+        }
+        if *next == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    match (failure, read) {
+        (Some(failure), _) => Err(failure),
+        _ if *next == last => Ok(()),
+        (None, Ok(())) => Err(Failure::Source("it ended before its end".to_owned())),
+        (None, Err(error)) => Err(Failure::Source(error.to_string())),
+    }
+}
+
+/// Verifies and writes a chunk, and lets the reads go on that waited for it.
+fn arrived(shared: &Shared, fetch: &Fetch, chunk: usize, bytes: &[u8]) -> Result<(), Failure> {
+    let is_here = |shared: &Shared| shared.lock().files.get(&fetch.file).is_some_and(|served| served.plan.has(chunk));
+    if !is_here(shared) {
+        if !fetch.layer.accept(&fetch.image, chunk, bytes).map_err(Failure::Disk)? {
+            return Err(Failure::Lied);
+        }
+        let mut state = shared.lock();
+        let mut complete = false;
+        if let Some(served) = state.files.get_mut(&fetch.file) {
+            served.plan.arrived(chunk);
+            complete = served.plan.is_complete();
+        }
+        state.judge();
+        let freed = state.settle(shared);
+        drop(state);
+        if freed {
+            shared.wake_listener();
+        }
+        if complete {
+            shared.work.notify_all();
+        }
+    }
+    make_way(shared, fetch.reason)
+}
+
+/// A background job waits while data is fetched for reads. Its source waits too, because its bytes are not taken.
+fn make_way(shared: &Shared, reason: Reason) -> Result<(), Failure> {
+    let mut state = shared.lock();
+    while reason == Reason::Stream && state.demands > 0 && !state.stopping {
+        state = shared.work.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    if state.stopping { Err(Failure::Stopping) } else { Ok(()) }
+}

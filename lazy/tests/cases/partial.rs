@@ -1,0 +1,96 @@
+//! The files of a partial layer: what is refused, and what a kill or a reboot leaves.
+
+use std::{fs, os::unix::fs::FileExt, sync::atomic::Ordering};
+
+use layer::{Digest, Limits};
+use lazy::{CHUNK, Description, LazyError, LazyEvent, PartialLayer, Settings};
+
+use crate::common::{Bench, Memory, Mounted, single, sources};
+
+fn create(description: Description, source: &std::sync::Arc<Memory>) -> Result<PartialLayer, LazyError> {
+    let directory = tempfile::tempdir().unwrap();
+    PartialLayer::create(directory.path(), description, &sources([source]), &Limits::default())
+}
+
+#[test]
+fn a_front_that_is_not_the_manifests_is_refused() {
+    let native = single();
+    let honest = Memory::new("honest", native);
+    let description = &native.description;
+    assert!(create(description.clone(), &honest).is_ok());
+    for wrong in [
+        Description { hash_root: Digest::sha256(b"x"), ..description.clone() },
+        Description { size: description.size + 4096, ..description.clone() },
+        Description { size: description.size - 4096, ..description.clone() },
+        Description { size: u64::MAX, ..description.clone() },
+        Description { metadata: description.metadata + 4096, ..description.clone() },
+        Description { metadata: 0, ..description.clone() },
+        Description { metadata: 1 << 40, ..description.clone() },
+    ] {
+        assert!(create(wrong.clone(), &honest).is_err(), "{wrong:?}");
+    }
+    for byte in [1030, native.data.start - 1, native.data.end, native.data.end + 4096, description.size - 5000] {
+        let liar = Memory::new("liar", native);
+        liar.lie_at(Some(byte));
+        let error = create(description.clone(), &liar).expect_err("a lie in the front");
+        assert!(matches!(error, LazyError::Refused { .. }), "byte {byte}: {error}");
+        // Another source has it right.
+        let directory = tempfile::tempdir().unwrap();
+        let both = sources([&liar, &honest]);
+        PartialLayer::create(directory.path(), description.clone(), &both, &Limits::default()).unwrap();
+    }
+    let gone = Memory::new("gone", native);
+    gone.faults.gone.store(true, Ordering::SeqCst);
+    let error = create(description.clone(), &gone).unwrap_err();
+    assert!(matches!(error, LazyError::Source { .. }), "{error}");
+}
+
+#[test]
+fn after_a_reboot_only_chunks_that_are_right_count() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (single(), Memory::new("memory", single()));
+    {
+        let lazy = bench.start(Settings::default());
+        let _mounted = bench.serve(&lazy, native, &sources([&source]));
+        bench.recorder.wait_complete();
+    }
+    let record = bench.layer().join("partial.json");
+    let of_another_boot = |text: &str| {
+        let mut record: serde_json::Value = serde_json::from_str(text).unwrap();
+        record["boot_id"] = "another".into();
+        record.to_string()
+    };
+    let before = fs::read_to_string(&record).unwrap();
+    fs::write(&record, of_another_boot(&before)).unwrap();
+    // A power cut: one chunk never reached the disk.
+    let image = fs::File::options().write(true).open(bench.layer().join("fs.erofs")).unwrap();
+    image.write_all_at(&vec![0; CHUNK as usize], native.data.start + 3 * CHUNK).unwrap();
+    let layer = PartialLayer::open(&bench.layer(), &Limits::default()).unwrap().unwrap();
+    assert_eq!(fs::read(bench.layer().join("present")).unwrap(), [1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(fs::read_to_string(&record).unwrap(), before);
+    let bench = Bench { recorder: std::sync::Arc::default(), ..bench };
+    let lazy = bench.start(Settings::default());
+    lazy.serve(layer, sources([&source])).unwrap();
+    let mounted = Mounted::of(&bench.layer().join("fs.erofs"));
+    let (name, expected) = &native.files[0];
+    assert!(mounted.read(name, 0..expected.len() as u64).unwrap() == *expected);
+    bench.recorder.wait_complete();
+    assert!(!bench.recorder.all().iter().any(|event| matches!(event, LazyEvent::Refused { .. })));
+    drop(lazy);
+    // Metadata that did not reach the disk makes the layer useless.
+    fs::write(&record, of_another_boot(&before)).unwrap();
+    image.write_all_at(&[0; 4096], 4096).unwrap();
+    assert!(PartialLayer::open(&bench.layer(), &Limits::default()).unwrap().is_none());
+    // As do a missing or torn record and map.
+    fs::write(&record, &before).unwrap();
+    for (name, torn) in [("present", &b"\x01\x01"[..]), ("partial.json", b"{\"vers"), ("partial.json", b"")] {
+        let path = bench.layer().join(name);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, torn).unwrap();
+        assert!(PartialLayer::open(&bench.layer(), &Limits::default()).unwrap().is_none(), "{name}");
+        fs::remove_file(&path).unwrap();
+        assert!(PartialLayer::open(&bench.layer(), &Limits::default()).unwrap().is_none(), "no {name}");
+        fs::write(&path, whole).unwrap();
+    }
+    assert!(PartialLayer::open(&bench.layer(), &Limits::default()).unwrap().is_some());
+}

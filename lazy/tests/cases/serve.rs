@@ -1,0 +1,117 @@
+//! Reads of a layer while it streams.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lazy::{LazyEvent, PartialLayer, Settings};
+
+use crate::common::{Bench, Memory, Mounted, Native, mixed, noise, single, sources};
+
+/// Reads all files in an order of its own, each in parts of random lengths in random order, and compares.
+fn read_everything(mounted: &Mounted, native: &Native, seed: u64) {
+    let random = noise(seed, 8 * native.files.len());
+    let mut order: Vec<(u64, usize)> =
+        (0..native.files.len()).map(|at| (u64::from_le_bytes(random[at * 8..][..8].try_into().unwrap()), at)).collect();
+    order.sort_unstable();
+    for (random, at) in order {
+        let (name, expected) = &native.files[at];
+        let part = 1 + random as usize % 300_000;
+        let mut starts: Vec<usize> = (0..expected.len()).step_by(part).collect();
+        let turn = random as usize % starts.len().max(1);
+        starts.rotate_left(turn);
+        for start in starts {
+            let end = (start + part).min(expected.len());
+            let read = mounted.read(name, start as u64..end as u64).unwrap();
+            assert!(read == expected[start..end], "{name}, {start}..{end}");
+        }
+    }
+}
+
+#[test]
+fn sixteen_readers_in_random_order_see_only_right_bytes_while_the_layer_streams() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("slow", mixed()));
+    let lazy = bench.start(Settings::default());
+    let began = Instant::now();
+    let mounted = bench.serve(&lazy, native, &sources([&source]));
+    *source.faults.pause.lock().unwrap() = Duration::from_millis(2);
+    let mounted = &mounted;
+    thread::scope(|scope| {
+        for seed in 1..=16 {
+            scope.spawn(move || read_everything(mounted, native, seed));
+        }
+    });
+    bench.recorder.wait_complete();
+    let all = bench.recorder.all();
+    assert_eq!(all, [LazyEvent::Complete { digest: native.description.digest.clone() }]);
+    // Reads are not announced any more.
+    drop(lazy);
+    assert!(bench.bytes() == native.image, "the file is the layer");
+    read_everything(mounted, native, 99);
+    read_everything(&Mounted::of(&bench.layer().join("fs.erofs")), native, 100);
+    assert!(began.elapsed() < Duration::from_secs(120));
+}
+
+#[test]
+fn a_read_does_not_wait_for_the_rest() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (mixed(), Memory::new("slow", mixed()));
+    let lazy = bench.start(Settings { streams: 1, ..Settings::default() });
+    let mounted = bench.serve(&lazy, native, &sources([&source]));
+    // The whole takes more than ten seconds from here on.
+    *source.faults.pause.lock().unwrap() = Duration::from_millis(15);
+    let (name, expected) = native.files.last().unwrap();
+    let began = Instant::now();
+    let at = expected.len() - 5000;
+    assert!(mounted.read(name, at as u64..expected.len() as u64).unwrap() == expected[at..]);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(bench.recorder.all().is_empty());
+}
+
+#[test]
+fn a_program_of_an_absent_layer_runs_and_a_mapped_file_is_right() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (single(), Memory::new("memory", single()));
+    let lazy = bench.start(Settings::default());
+    *source.faults.pause.lock().unwrap() = Duration::from_millis(1);
+    let mounted = bench.serve(&lazy, native, &sources([&source]));
+    let (name, expected) = &native.files[0];
+    // splice(2) to another file reads the pages without a copy through this process.
+    let (mut from, mut to) = (mounted.open(name), tempfile::tempfile().unwrap());
+    assert_eq!(std::io::copy(&mut from, &mut to).unwrap(), expected.len() as u64);
+    let mut copied = vec![0; expected.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&to, &mut copied, 0).unwrap();
+    assert!(copied == *expected);
+    bench.recorder.wait_complete();
+}
+
+#[test]
+fn a_layer_that_is_complete_when_it_is_served_is_finished_at_once() {
+    let Some(bench) = Bench::new() else { return };
+    let (native, source) = (single(), Memory::new("memory", single()));
+    {
+        let lazy = bench.start(Settings::default());
+        let _mounted = bench.serve(&lazy, native, &sources([&source]));
+        bench.recorder.wait_complete();
+    }
+    let bench = Bench { recorder: Arc::default(), ..bench };
+    let layer = PartialLayer::open(&bench.layer(), &layer::Limits::default()).unwrap().unwrap();
+    let asked = source.faults.asked.load(std::sync::atomic::Ordering::SeqCst);
+    let lazy = bench.start(Settings::default());
+    lazy.serve(layer, sources([&source])).unwrap();
+    bench.recorder.wait_complete();
+    assert_eq!(source.faults.asked.load(std::sync::atomic::Ordering::SeqCst), asked);
+}
+
+#[test]
+fn one_process_serves_a_directory() {
+    let Some(bench) = Bench::new() else { return };
+    let first = bench.start(Settings::default());
+    let observer = Arc::clone(&bench.recorder) as Arc<dyn lazy::Observer>;
+    let error = lazy::Lazy::start(&bench.events(), Settings::default(), observer).unwrap_err();
+    assert!(error.to_string().contains("another process serves"), "{error}");
+    drop(first);
+}

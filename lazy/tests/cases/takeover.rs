@@ -1,0 +1,303 @@
+//! A process that serves is killed, and another one takes its place. This process holds the group meanwhile, as a
+//! monitor would, and reads.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    ops::{ControlFlow, Range},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use layer::Limits;
+use lazy::{Description, Lazy, LazyEvent, Observer, PartialLayer, Settings, Source, SourceError, Sources};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::common::{Bench, Mounted, Native, mixed, noise, single};
+
+const SCENE: &str = "LAZY_SCENE";
+/// The process that holds the group, and the number of its descriptor.
+const HOLDER: &str = "LAZY_HOLDER";
+/// The pause of the source before each piece in microseconds, or `hang`.
+const PAUSE: &str = "LAZY_PAUSE";
+/// What a child says begins with this.
+const MARK: &str = "lazy child: ";
+
+/// A process that serves the layer in a directory.
+struct Server {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    /// What it said while something else was waited for: its threads speak in any order.
+    said: Vec<String>,
+}
+
+impl Server {
+    fn start(scene: &Path, holder: Option<&OwnedFd>, pause: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "takeover::play", "--nocapture", "--test-threads=1"]);
+        command.env(SCENE, scene).env(PAUSE, pause).stdin(Stdio::null()).stdout(Stdio::piped());
+        if let Some(group) = holder {
+            command.env(HOLDER, format!("{} {}", std::process::id(), group.as_raw_fd()));
+        }
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines, said: Vec::new() }
+    }
+
+    /// Waits until the child says something that begins with a word. Returns the rest.
+    fn says(&mut self, word: &str) -> String {
+        loop {
+            if let Some(at) = self.said.iter().position(|said| said.starts_with(word)) {
+                return self.said.remove(at)[word.len()..].trim().to_owned();
+            }
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the child ended before it said {word:?}");
+            // The test harness writes its own words to the same line.
+            self.said.extend(line.split_once(MARK).map(|(_, said)| said.trim().to_owned()));
+        }
+    }
+
+    /// The child's group, as a monitor would get it.
+    fn group(&mut self) -> OwnedFd {
+        let number = self.says("serves").parse().unwrap();
+        descriptor_of(self.child.id(), number)
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn descriptor_of(process: u32, number: i32) -> OwnedFd {
+    let pid = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty()).unwrap()
+}
+
+fn scene(bench: &Bench, native: &Native) -> PathBuf {
+    let scene = bench.directory.path().to_owned();
+    fs::write(scene.join("image"), &native.image).unwrap();
+    fs::write(scene.join("description"), serde_json::to_vec(&native.description).unwrap()).unwrap();
+    scene
+}
+
+/// The image in a file.
+struct InFile {
+    image: File,
+    pause: Option<Duration>,
+    /// Whether it says when it is asked.
+    says: bool,
+}
+
+impl Source for InFile {
+    fn name(&self) -> &str {
+        "file"
+    }
+
+    fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), SourceError> {
+        if self.says {
+            say(&format!("asked {}", range.start));
+        }
+        for start in range.clone().step_by(16 << 10) {
+            match self.pause {
+                Some(pause) => thread::sleep(pause),
+                None => loop {
+                    thread::park();
+                },
+            }
+            let mut piece = vec![0; (range.end - start).min(16 << 10) as usize];
+            self.image.read_exact_at(&mut piece, start).map_err(|error| SourceError(error.to_string()))?;
+            if sink(&piece).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Teller;
+
+impl Observer for Teller {
+    fn report(&self, event: LazyEvent) {
+        match event {
+            LazyEvent::Complete { .. } => say("complete"),
+            event => say(&format!("{event:?}")),
+        }
+    }
+}
+
+fn say(what: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{MARK}{what}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+}
+
+/// The child's work. Without the variable it is no test.
+#[test]
+fn play() {
+    let Some(scene) = std::env::var_os(SCENE).map(PathBuf::from) else { return };
+    let pause = std::env::var(PAUSE).unwrap().parse().ok().map(Duration::from_micros);
+    let source = |pause, says| -> Sources {
+        let image = File::open(scene.join("image")).unwrap();
+        let source: Arc<dyn Source> = Arc::new(InFile { image, pause, says });
+        [source].into_iter().collect()
+    };
+    let directory = scene.join("layer");
+    let events = scene.join("events");
+    let before = PartialLayer::open(&directory, &Limits::default()).unwrap();
+    let served = match std::env::var(HOLDER) {
+        Ok(holder) => {
+            let (process, number) = holder.split_once(' ').unwrap();
+            let group = descriptor_of(process.parse().unwrap(), number.parse().unwrap());
+            let layers = vec![(before.unwrap(), source(pause, true))];
+            Lazy::take_over(&events, group, layers, Settings::default(), Arc::new(Teller)).unwrap()
+        }
+        Err(_) => {
+            let description: Description =
+                serde_json::from_slice(&fs::read(scene.join("description")).unwrap()).unwrap();
+            let front = source(Some(Duration::ZERO), false);
+            let layer = PartialLayer::create(&directory, description, &front, &Limits::default()).unwrap();
+            let lazy = Lazy::start(&events, Settings::default(), Arc::new(Teller)).unwrap();
+            lazy.serve(layer, source(pause, true)).unwrap();
+            lazy
+        }
+    };
+    say(&format!("serves {}", served.group().as_raw_fd()));
+    loop {
+        thread::park();
+    }
+}
+
+/// A thread that reads a part of a file and compares.
+fn reader(mounted: &Arc<Mounted>, native: &'static Native, file: usize, range: Range<u64>) -> thread::JoinHandle<()> {
+    let mounted = Arc::clone(mounted);
+    thread::spawn(move || {
+        let (name, expected) = &native.files[file];
+        let read = mounted.read(name, range.clone()).unwrap();
+        assert!(read == expected[range.start as usize..range.end as usize], "{name} {range:?}");
+    })
+}
+
+#[test]
+fn reads_that_a_killed_process_had_taken_are_served_by_later_ones() {
+    let Some(bench) = Bench::new() else { return };
+    let native = single();
+    let scene = scene(&bench, native);
+    let mut first = Server::start(&scene, None, "hang");
+    let group = first.group();
+    let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
+    // Each generation reads events that it never answers. Their numbers are mostly the same.
+    let mut readers = Vec::new();
+    let chunk = lazy::CHUNK;
+    let mut first = Some(first);
+    for generation in 0..3 {
+        let mut server = first.take().unwrap_or_else(|| Server::start(&scene, Some(&group), "hang"));
+        for number in 0..3 {
+            let at = (generation * 4 + number) * chunk;
+            readers.push(reader(&mounted, native, 0, at..at + 4096));
+        }
+        // The streaming and the reads.
+        server.says("asked");
+        server.says("asked");
+        server.kill();
+    }
+    let mut last = Server::start(&scene, Some(&group), "0");
+    last.says("complete");
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    last.kill();
+    assert!(bench.bytes() == native.image);
+}
+
+#[test]
+fn a_read_whose_file_the_killed_process_had_not_noted_is_served() {
+    let Some(bench) = Bench::new() else { return };
+    let native = single();
+    let scene = scene(&bench, native);
+    let mut first = Server::start(&scene, None, "hang");
+    let group = first.group();
+    let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
+    let waiting = reader(&mounted, native, 0, 5 * lazy::CHUNK..5 * lazy::CHUNK + 4096);
+    first.says("asked");
+    first.says("asked");
+    first.kill();
+    // The process could have been killed before it noted the file.
+    let events = File::options().read(true).write(true).open(bench.events()).unwrap();
+    let mut slots = vec![0; events.metadata().unwrap().len() as usize];
+    events.read_exact_at(&mut slots, 0).unwrap();
+    let used: Vec<usize> = (0..slots.len()).step_by(64).filter(|at| slots[*at] != 0).collect();
+    assert!(!used.is_empty(), "an event is on disk as soon as it was read");
+    for at in used {
+        assert_ne!(slots[at + 56..at + 64], [0; 8], "its file was noted");
+        events.write_all_at(&[0; 16], at as u64 + 48).unwrap();
+    }
+    let mut second = Server::start(&scene, Some(&group), "0");
+    waiting.join().unwrap();
+    second.says("complete");
+    second.kill();
+}
+
+/// Kills at random times. `OCI_RS_LAZY_KILLS` sets their number.
+#[test]
+fn kills_at_any_time_never_show_a_wrong_byte_and_reads_go_on() {
+    let kills: usize = std::env::var("OCI_RS_LAZY_KILLS").map_or(40, |kills| kills.parse().unwrap());
+    let random = noise(u64::from(std::process::id()), kills);
+    let (mut killed, native) = (0, mixed());
+    while killed < kills {
+        let Some(bench) = Bench::new() else { return };
+        let scene = scene(&bench, native);
+        let mut server = Server::start(&scene, None, "2000");
+        let group = server.group();
+        let mounted = Arc::new(Mounted::of(&bench.layer().join("fs.erofs")));
+        let done = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..4u64).map(|seed| read_on(&mounted, native, seed, &done)).collect();
+        let mut of_this_layer = 0;
+        // Without kills, some of the layer's life is left for its completion.
+        while killed < kills && of_this_layer < 8 {
+            thread::sleep(Duration::from_millis(2 + u64::from(random[killed]) / 8));
+            server.kill();
+            (killed, of_this_layer) = (killed + 1, of_this_layer + 1);
+            server = Server::start(&scene, Some(&group), "2000");
+            server.says("serves");
+        }
+        server.says("complete");
+        done.store(true, Ordering::SeqCst);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        server.kill();
+        assert!(bench.bytes() == native.image, "after {killed} kills");
+    }
+}
+
+/// A thread that reads random parts and compares, until it is done.
+fn read_on(
+    mounted: &Arc<Mounted>,
+    native: &'static Native,
+    seed: u64,
+    done: &Arc<AtomicBool>,
+) -> thread::JoinHandle<()> {
+    let (mounted, done) = (Arc::clone(mounted), Arc::clone(done));
+    let random = noise(seed + 7, 4 << 10);
+    thread::spawn(move || {
+        for word in random.chunks_exact(8).cycle() {
+            let word = usize::from_le_bytes(word.try_into().unwrap());
+            let (name, expected) = &native.files[word % native.files.len()];
+            let start = word / 1000 % (expected.len() + 1);
+            let end = (start + word / 7 % 50_000).min(expected.len());
+            let read = mounted.read(name, start as u64..end as u64).unwrap();
+            assert!(read == expected[start..end], "{name} {start}..{end}");
+            if done.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    })
+}
