@@ -108,11 +108,12 @@ pub fn create(path: &Path, bytes: u64) -> io::Result<File> {
 }
 
 /// Makes a file system in a new file with the program at `formatter`. The program is bound to nothing of a container
-/// and ends by itself.
-pub fn format(kind: FileSystem, formatter: &Path, options: &[&str], path: &Path) -> io::Result<()> {
+/// and ends by itself. It outlives a caller that is killed, so it gets the file and not its name: by the name, it could
+/// write to the file of the next attempt.
+pub fn format(kind: FileSystem, formatter: &Path, options: &[&str], file: &File) -> io::Result<()> {
     let mut command = Command::new(formatter);
-    command.args(kind.quiet_options()).args(options).arg("--").arg(path).env_clear().current_dir("/");
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+    command.args(kind.quiet_options()).args(options).args(["--", "/proc/self/fd/0"]).env_clear().current_dir("/");
+    let output = command.stdin(Stdio::from(file.try_clone()?)).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
     if output.status.success() {
         return Ok(());
     }
@@ -172,4 +173,32 @@ pub fn is_mount(directory: &Path) -> io::Result<bool> {
     let found = statx(CWD, directory, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
     // Linux 5.8 tells it, as loop devices need it too.
     Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// The program of a caller that was killed goes on. Meanwhile another caller has made a file with the same name.
+    #[test]
+    fn the_program_writes_to_its_own_file_and_not_to_one_of_the_same_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("volume");
+        for (kind, bytes, magic, at) in
+            [(FileSystem::Ext4, 16 << 20, &b"\x53\xef"[..], 1024 + 56), (FileSystem::Xfs, 512 << 20, &b"XFSB"[..], 0)]
+        {
+            let formatter = kind.formatter().unwrap();
+            let file = create(&path, bytes).unwrap();
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, "of the next caller").unwrap();
+            format(kind, &formatter, &[], &file).unwrap();
+            let mut found = vec![0; magic.len()];
+            file.read_exact_at(&mut found, at).unwrap();
+            assert_eq!(found, magic, "{kind:?}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), "of the next caller", "{kind:?}");
+            fs::remove_file(&path).unwrap();
+        }
+    }
 }

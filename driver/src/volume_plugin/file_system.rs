@@ -60,7 +60,7 @@ fn format(path: &Path, kind: FileSystem, formatter: &Path, bytes: u64) -> Result
     };
     let file = file_system::create(path, bytes).context(|| format!("making {}", path.display()))?;
     failpoint::at("volume-before-format");
-    let made = file_system::format(kind, formatter, options, path);
+    let made = file_system::format(kind, formatter, options, &file);
     made.context(|| format!("{}: making a file system of {bytes} bytes in {}", kind.program(), path.display()))?;
     failpoint::at("volume-before-loop");
     let mount = mount_file(&file, path, kind)?;

@@ -35,7 +35,7 @@ impl SizedLayer {
         let name = || format!("the file system of the writable layer, {}", path.display());
         let file = file_system::create(&path, file_size(bytes)).context(name)?;
         failpoint::at("creator-before-format");
-        file_system::format(FileSystem::Ext4, &formatter, &FORMAT, &path)
+        file_system::format(FileSystem::Ext4, &formatter, &FORMAT, &file)
             .context(|| format!("{program}: {}", name()))?;
         failpoint::at("creator-before-loop");
         file_system::mount_new(&file, FileSystem::Ext4)
