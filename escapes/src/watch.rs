@@ -8,6 +8,7 @@ use std::{
         unix::fs::OpenOptionsExt,
     },
     path::{Path, PathBuf},
+    thread::yield_now,
     time::{Duration, Instant},
 };
 
@@ -53,14 +54,24 @@ pub fn run(time: Duration) -> BTreeMap<&'static str, String> {
 
 /// Whether the process is not yet the command: another program than this one, or it hides.
 fn enters(process: &Path) -> bool {
-    // This command executes the entering process's program again, with the rights of the container.
-    let again = fs::read(process.join("cmdline")).is_ok_and(|line| line.starts_with(b"/proc/self/exe"));
     match inode(process.join("exe")) {
-        Ok(program) => !again && inode("/proc/self/exe").is_ok_and(|own| own != program),
+        Ok(program) => inode("/proc/self/exe").is_ok_and(|own| own != program) && !again(process),
         // A process that has ended has no program, and hides nothing.
         Err(Refusal::Errno(libc::EACCES | libc::EPERM)) => process.exists(),
         Err(_) => false,
     }
+}
+
+/// Whether the process is a command that executes the entering process's program again, with the container's rights.
+fn again(process: &Path) -> bool {
+    // In the middle of execve(2) the new program is mapped, and the command line is still empty.
+    let line = loop {
+        match fs::read(process.join("cmdline")) {
+            Ok(line) if line.is_empty() && inode(process.join("exe")).is_ok() => yield_now(),
+            line => break line.unwrap_or_default(),
+        }
+    };
+    line.starts_with(b"/proc/self/exe")
 }
 
 fn attack(process: &Path, programs: &mut Vec<OwnedFd>) -> Vec<(&'static str, Tried)> {
